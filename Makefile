@@ -1,0 +1,39 @@
+# The two commands of the README are `make run` and `make test`; both set up what they need.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: run test check chaos bench fmt docs clean
+
+run: $(READY)
+	@PATH="$(CURDIR)/$(BIN):$$PATH" sh functions/serve.sh
+
+test: $(READY)
+	$(BIN)/coverage erase
+	ORT_DISABLE_TELEMETRY=1 $(BIN)/coverage run -m pytest
+	$(BIN)/coverage report --include='pool_manager/core/*,gateway/dispatch*' --fail-under=100 --skip-covered
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks
+
+fmt: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: $(READY)
+	$(BIN)/python -m tests.support.diagram --write
+
+clean:
+	rm -rf $(VENV) .fngate
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@

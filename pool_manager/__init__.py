@@ -1,0 +1,1 @@
+"""What runs: replicas, devices, scaling."""

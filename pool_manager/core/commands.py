@@ -1,0 +1,92 @@
+"""What can be asked of the shell. Imperative, frozen, plain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from pool_manager.core.state import Role
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Record and start a replica of `pool` on `device`."""
+
+    id: str
+    pool: str
+    device: str
+    role: Role
+    phases: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """Tell a replica which model to load."""
+
+    id: str
+    pool: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Let a replica finish and go; with `if_idle_s` it may refuse when used more recently."""
+
+    id: str
+    if_idle_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Terminate:
+    """Send TERM to the replica's group."""
+
+    id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Kill what is left of the replica's group, prove it gone, remove its folders."""
+
+    id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """These pools look different to gateways now."""
+
+    keys: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class EndTrial:
+    """A trial is over: `report` if it went well, else why not."""
+
+    key: str
+    report: dict[str, Any] = field(default_factory=dict)
+    stage: str = ""
+    reason: str = ""
+    log_tail: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Keep this decision for `fnctl why`."""
+
+    key: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeepColdStart:
+    """Keep a cold start's receipt; milliseconds."""
+
+    key: str
+    id: str
+    device: str
+    total_ms: float
+    phases: dict[str, float]
+    outcome: str
+
+
+Command = Launch | Bind | Drain | Terminate | Release | Publish | EndTrial | Note | KeepColdStart

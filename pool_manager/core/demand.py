@@ -1,0 +1,72 @@
+"""What all gateway workers together hold, per pool."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from registry.exchange import Demand, Load
+
+SILENCE_S = 3.0
+"""A worker not heard from for so long holds nothing any more."""
+
+NOTHING = Load(0, 0, 0.0)
+
+
+@dataclass(slots=True)
+class _Worker:
+    seen_s: float
+    seq: int
+    loads: dict[str, Load] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class DemandBook:
+    """The last word of every worker. `now` is monotonic seconds."""
+
+    _workers: dict[str, _Worker] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no worker has spoken."""
+        return not self._workers
+
+    def hear(self, demand: Demand, now: float) -> set[str]:
+        """Take a worker's message; the pools whose load it may have changed."""
+        worker = self._workers.setdefault(demand.worker, _Worker(now, -1))
+        worker.seen_s = now
+        if demand.seq <= worker.seq and not demand.full:
+            return set()
+        worker.seq = demand.seq
+        before = set(worker.loads)
+        if demand.full:
+            worker.loads = {}
+        for key, load in demand.revisions.items():
+            if load.queued or load.in_flight:
+                worker.loads[key] = load
+            else:
+                worker.loads.pop(key, None)
+        return before | set(demand.revisions)
+
+    def forget(self, worker: str) -> set[str]:
+        """A worker is gone; the pools it had load for."""
+        gone = self._workers.pop(worker, None)
+        return set(gone.loads) if gone else set()
+
+    def silent(self, now: float) -> list[str]:
+        """Workers not heard from for too long."""
+        return [name for name, w in self._workers.items() if now - w.seen_s > SILENCE_S]
+
+    def load(self, key: str) -> Load:
+        """The sum over all workers; the oldest wait is the maximum."""
+        loads = [w.loads[key] for w in self._workers.values() if key in w.loads]
+        if not loads:
+            return NOTHING
+        return Load(
+            sum(load.queued for load in loads),
+            sum(load.in_flight for load in loads),
+            max(load.oldest_wait_s for load in loads),
+        )
+
+    def active(self) -> set[str]:
+        """Pools with any load."""
+        return {key for worker in self._workers.values() for key in worker.loads}

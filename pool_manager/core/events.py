@@ -1,0 +1,143 @@
+"""What can happen. Past tense, frozen, plain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from pool_manager.core.state import PoolSpec
+from registry.exchange import Demand
+
+
+@dataclass(frozen=True, slots=True)
+class PoolDefined:
+    """A revision exists or its settings changed; a trial is wanted."""
+
+    spec: PoolSpec
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRemoved:
+    """The revision is gone, or the trial is no longer wanted."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class DemandCame:
+    """A gateway worker said what it holds."""
+
+    demand: Demand
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLost:
+    """A gateway worker's connection ended."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The driver's list shows a replica of an earlier manager."""
+
+    id: str
+    pool: str
+    device: str
+    trial: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ListRead:
+    """The driver's list is complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class Greeted:
+    """A replica's HELLO was accepted. `loaded`: it had been serving before."""
+
+    id: str
+    phases: dict[str, float]
+    loaded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A replica can answer requests, or a trial is through (`report`)."""
+
+    id: str
+    limit: int
+    marks_started: bool
+    memory_mib: float
+    phases: dict[str, float]
+    report: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class FirstRun:
+    """A replica's first run took so long."""
+
+    id: str
+    ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class NotIdle:
+    """A replica refused to go; its last request ended `idle_s` ago."""
+
+    id: str
+    idle_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A replica is gone or useless: launch failed, exit, crash, refused load, hang."""
+
+    id: str
+    reason: str
+    log_tail: tuple[str, ...] = ()
+    stage: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """Nothing of a replica is left and its device shows it."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotReleased:
+    """Something of a replica cannot be got rid of."""
+
+    id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time went by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown:
+    """Every replica is to go."""
+
+
+Event = (
+    PoolDefined
+    | PoolRemoved
+    | DemandCame
+    | WorkerLost
+    | Found
+    | ListRead
+    | Greeted
+    | Loaded
+    | FirstRun
+    | NotIdle
+    | Lost
+    | Released
+    | NotReleased
+    | Tick
+    | Shutdown
+)

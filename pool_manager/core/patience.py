@@ -1,0 +1,30 @@
+"""How long each state of a replica may last."""
+
+from __future__ import annotations
+
+from pool_manager.core.state import PoolSpec, Replica, State
+
+START_S = 60.0
+GREETING_AFTER_ADOPTION_S = 10.0
+LOAD_MIN_S = 60.0
+LOAD_FACTOR = 10.0
+LOAD_S_PER_GIB = 20.0
+DRAIN_S = 30.0
+TERM_S = 5.0
+"""Between TERM and KILL."""
+
+
+def load_deadline_s(spec: PoolSpec) -> float:
+    """max(60 s, 10 x the measured load, 20 s per GiB): idle time has no part in it."""
+    return max(LOAD_MIN_S, LOAD_FACTOR * spec.load_s, LOAD_S_PER_GIB * spec.bundle_bytes / 2**30)
+
+
+def patience_s(replica: Replica, spec: PoolSpec) -> float:
+    """Seconds that the state just entered may last; infinite where nothing presses."""
+    if replica.state in (State.STARTING, State.STANDBY):
+        return GREETING_AFTER_ADOPTION_S if replica.adopted else START_S
+    if replica.state is State.LOADING:
+        return load_deadline_s(spec)
+    if replica.state is State.DRAINING:
+        return DRAIN_S
+    return float("inf")

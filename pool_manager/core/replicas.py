@@ -1,0 +1,223 @@
+"""What happens to single replicas, and what follows from it."""
+
+from __future__ import annotations
+
+from pool_manager.core import events
+from pool_manager.core.commands import (
+    Bind,
+    Command,
+    Drain,
+    EndTrial,
+    KeepColdStart,
+    Note,
+    Release,
+    Terminate,
+)
+from pool_manager.core.patience import TERM_S, patience_s
+from pool_manager.core.pool import Pool
+from pool_manager.core.state import PoolSpec, Replica, State, Step, advance
+
+RELEASE_RETRY_S = 5.0
+
+
+class ReplicaEvents:
+    """Owns every change of a replica's record. Shares the machine's pools."""
+
+    def __init__(self, pools: dict[str, Pool]) -> None:
+        self._pools = pools
+        self._where: dict[str, str] = {}
+
+    def find(self, id: str) -> Replica | None:
+        """The record of a replica that is not yet stopped."""
+        pool = self._pools.get(self._where.get(id, ""))
+        return pool.replicas.get(id) if pool else None
+
+    def add(self, replica: Replica, now: float) -> None:
+        """Record a replica; from now on its device is taken."""
+        pool = self._pools[replica.pool]
+        pool.replicas[replica.id] = replica
+        self._where[replica.id] = replica.pool
+        replica.kill_at_s = now + patience_s(replica, pool.spec)
+
+    def apply(self, event: events.Event, now: float, commands: list[Command]) -> set[str]:
+        """Take an event about one replica; the pools it touches. Unknown ids are ignored: the
+        event crossed the replica's end."""
+        if isinstance(event, events.Found):
+            return self._found(event, now)
+        replica = self.find(getattr(event, "id", ""))
+        if replica is None:
+            return set()
+        match event:
+            case events.Greeted():
+                self._greeted(replica, event, now, commands)
+            case events.Loaded():
+                self._loaded(replica, event, now, commands)
+            case events.FirstRun():
+                self._first_run(replica, event, now, commands)
+            case events.NotIdle():
+                self._not_idle(replica, event, now)
+            case events.Lost():
+                self._lost(replica, event, now, commands)
+            case events.Released():
+                return self._released(replica)
+            case events.NotReleased():
+                self._not_released(replica, event, now, commands)
+        return {replica.pool}
+
+    def drain(
+        self,
+        replica: Replica,
+        if_idle_s: float | None,
+        why: str,
+        now: float,
+        commands: list[Command],
+    ) -> None:
+        """Ask a replica to go. One that has no model yet has nothing to finish: it is released."""
+        replica.why = why
+        if replica.state is State.STARTING:
+            self._give_up(replica, why, now, commands)
+            return
+        replica.if_idle = if_idle_s is not None
+        if replica.state is not State.DRAINING:
+            self._advance(replica, Step.DRAINED, now)
+        commands.append(Note(replica.pool, f"{replica.id} is asked to go: {why}"))
+        commands.append(Drain(replica.id, if_idle_s))
+
+    def press(self, replica: Replica, now: float, commands: list[Command]) -> None:
+        """End the patience with a replica whose state lasts too long."""
+        if now < replica.kill_at_s:
+            return
+        if replica.state is State.RELEASING:
+            replica.kill_at_s = now + RELEASE_RETRY_S
+            commands.append(Release(replica.id, "tried again"))
+        elif replica.state is State.DRAINING and not replica.terminated:
+            replica.terminated = True
+            replica.kill_at_s = now + TERM_S
+            commands.append(Terminate(replica.id, f"did not drain: {replica.why}"))
+        else:
+            reason = f"{replica.state} lasted too long"
+            self._end(replica, events.Lost(replica.id, reason), now, commands)
+
+    def _found(self, event: events.Found, now: float) -> set[str]:
+        """A replica of an earlier manager. One without a pool is let go at once."""
+        pool = self._pools.setdefault(
+            event.pool, Pool(PoolSpec(event.pool, trial=event.trial), removed=True)
+        )
+        replica = Replica(
+            event.id,
+            event.pool,
+            event.device,
+            "trial" if event.trial else "serve",
+            now,
+            adopted=True,
+            last_used_s=now,
+        )
+        pool.removed = pool.removed or event.trial
+        self.add(replica, now)
+        return {event.pool}
+
+    def _greeted(
+        self, replica: Replica, event: events.Greeted, now: float, commands: list[Command]
+    ) -> None:
+        if replica.state is not State.STARTING:
+            return
+        replica.phases = dict(event.phases)
+        self._advance(replica, Step.GREETED, now)
+        self._advance(replica, Step.BOUND, now)
+        if not event.loaded:
+            commands.append(Bind(replica.id, replica.pool))
+
+    def _loaded(
+        self, replica: Replica, event: events.Loaded, now: float, commands: list[Command]
+    ) -> None:
+        if replica.state is not State.LOADING:
+            return
+        replica.phases = dict(event.phases)
+        replica.limit = event.limit
+        replica.marks_started = event.marks_started
+        replica.memory_mib = event.memory_mib
+        replica.last_used_s = now
+        self._pools[replica.pool].succeed()
+        if replica.role == "trial":
+            commands.append(EndTrial(replica.pool, event.report))
+            self._pools[replica.pool].removed = True
+            self._give_up(replica, "the trial is over", now, commands)
+            return
+        self._advance(replica, Step.LOADED, now)
+        commands.append(Note(replica.pool, f"{replica.id} is ready"))
+
+    def _first_run(
+        self, replica: Replica, event: events.FirstRun, now: float, commands: list[Command]
+    ) -> None:
+        replica.phases["first_run"] = event.ms
+        self._keep(replica, "ready", now, commands)
+
+    def _keep(self, replica: Replica, outcome: str, now: float, commands: list[Command]) -> None:
+        total_ms = sum(replica.phases.values())
+        if replica.waiting_since_s is not None:
+            total_ms = (now - replica.waiting_since_s) * 1e3
+        commands.append(
+            KeepColdStart(
+                replica.pool,
+                replica.id,
+                replica.device,
+                total_ms,
+                dict(replica.phases),
+                outcome,
+            )
+        )
+
+    def _not_idle(self, replica: Replica, event: events.NotIdle, now: float) -> None:
+        if replica.state is State.DRAINING and replica.if_idle:
+            replica.last_used_s = now - event.idle_s
+            replica.if_idle = False
+            self._advance(replica, Step.NOT_IDLE, now)
+
+    def _lost(
+        self, replica: Replica, event: events.Lost, now: float, commands: list[Command]
+    ) -> None:
+        if replica.state is not State.RELEASING:
+            self._end(replica, event, now, commands)
+
+    def _end(
+        self, replica: Replica, event: events.Lost, now: float, commands: list[Command]
+    ) -> None:
+        """A replica ends; the ends before READY count against its pool."""
+        pool = self._pools[replica.pool]
+        if replica.role == "trial" and replica.is_coming:
+            commands.append(EndTrial(replica.pool, {}, event.stage, event.reason, event.log_tail))
+            pool.removed = True
+        elif replica.is_coming and not replica.adopted:
+            pool.fail(event.reason, event.log_tail, now)
+            self._keep(replica, f"failed: {event.reason}", now, commands)
+        why = replica.why if replica.state is State.DRAINING else event.reason
+        commands.append(Note(replica.pool, f"{replica.id} ended: {why}"))
+        self._give_up(replica, why, now, commands)
+
+    def _give_up(self, replica: Replica, why: str, now: float, commands: list[Command]) -> None:
+        replica.why = why
+        self._advance(replica, Step.LOST, now)
+        commands.append(Release(replica.id, why))
+
+    def _released(self, replica: Replica) -> set[str]:
+        """Its device is free now: whoever waits for one is looked at."""
+        if replica.state is not State.RELEASING:
+            return set()
+        replica.state = advance(replica.state, Step.RELEASED)
+        del self._pools[replica.pool].replicas[replica.id]
+        del self._where[replica.id]
+        return {replica.pool, *(key for key, pool in self._pools.items() if pool.blocked)}
+
+    def _not_released(
+        self, replica: Replica, event: events.NotReleased, now: float, commands: list[Command]
+    ) -> None:
+        """The device stays taken (quarantined) and the release is tried again later."""
+        replica.why = event.reason
+        replica.kill_at_s = now + RELEASE_RETRY_S
+        commands.append(Note(replica.pool, f"{replica.id} cannot be released: {event.reason}"))
+
+    def _advance(self, replica: Replica, step: Step, now: float) -> None:
+        replica.state = advance(replica.state, step)
+        replica.since_s = now
+        spec = self._pools[replica.pool].spec
+        replica.kill_at_s = now + patience_s(replica, spec)

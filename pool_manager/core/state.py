@@ -1,0 +1,136 @@
+"""The replica's life as one table, and the records the decisions are made on.
+
+Everything that changes a replica's state goes through `advance`. A device is free only when its
+replica is STOPPED.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+
+class State(StrEnum):
+    """Where a replica is in its life."""
+
+    STARTING = "starting"
+    STANDBY = "standby"
+    LOADING = "loading"
+    READY = "ready"
+    DRAINING = "draining"
+    RELEASING = "releasing"
+    STOPPED = "stopped"
+
+
+class Step(StrEnum):
+    """What moves a replica on."""
+
+    GREETED = "greeted"
+    BOUND = "bound"
+    LOADED = "loaded"
+    DRAINED = "drain"
+    NOT_IDLE = "not idle"
+    LOST = "lost"
+    RELEASED = "released"
+
+
+TRANSITIONS: dict[State, dict[Step, State]] = {
+    State.STARTING: {Step.GREETED: State.STANDBY, Step.LOST: State.RELEASING},
+    State.STANDBY: {
+        Step.BOUND: State.LOADING,
+        Step.DRAINED: State.DRAINING,
+        Step.LOST: State.RELEASING,
+    },
+    State.LOADING: {
+        Step.LOADED: State.READY,
+        Step.DRAINED: State.DRAINING,
+        Step.LOST: State.RELEASING,
+    },
+    State.READY: {Step.DRAINED: State.DRAINING, Step.LOST: State.RELEASING},
+    State.DRAINING: {Step.NOT_IDLE: State.READY, Step.LOST: State.RELEASING},
+    State.RELEASING: {Step.RELEASED: State.STOPPED},
+    State.STOPPED: {},
+}
+"""`lost` is every way a process can end or be given up: exit, crash, hang, refused load."""
+
+
+class ImpossibleStep(Exception):
+    """A step that the table does not allow: a defect of the caller."""
+
+
+def advance(state: State, step: Step) -> State:
+    """The state after `step`. Raises ImpossibleStep where the table has no such row."""
+    try:
+        return TRANSITIONS[state][step]
+    except KeyError:
+        raise ImpossibleStep(f"{state} -> {step}") from None
+
+
+Role = Literal["serve", "trial"]
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Something one replica can be put on. `kind` is "cpu" or "cuda"."""
+
+    id: str
+    kind: str
+    memory_mib: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSpec:
+    """What the decisions need to know of one revision.
+
+    `target` is how many requests one replica takes at once. `load_s` is the measured load time,
+    0 if unknown. A trial is the pool of one throw-away replica.
+    """
+
+    key: str
+    min: int = 0
+    max: int = 1
+    idle_s: float = 300.0
+    device_kind: str = "any"
+    target: int = 2
+    load_s: float = 0.0
+    bundle_bytes: int = 0
+    trial: bool = False
+
+
+@dataclass(slots=True)
+class Replica:
+    """One replica as the manager sees it. Times are monotonic seconds.
+
+    `if_idle` marks a drain that the replica may refuse. `kill_at_s` is when patience with the
+    present state ends; `terminated` that TERM was sent.
+    """
+
+    id: str
+    pool: str
+    device: str
+    role: Role
+    since_s: float
+    state: State = State.STARTING
+    adopted: bool = False
+    greeted: bool = False
+    if_idle: bool = False
+    terminated: bool = False
+    kill_at_s: float = float("inf")
+    last_used_s: float = 0.0
+    limit: int = 0
+    marks_started: bool = True
+    memory_mib: float = 0.0
+    phases: dict[str, float] = field(default_factory=dict)
+    waiting_since_s: float | None = None
+    why: str = ""
+
+    @property
+    def can_serve(self) -> bool:
+        """Gateways may send to it: ready, or asked to go but free to refuse."""
+        return self.state is State.READY or (self.state is State.DRAINING and self.if_idle)
+
+    @property
+    def is_coming(self) -> bool:
+        """It will serve, unless something goes wrong."""
+        return self.state in (State.STARTING, State.STANDBY, State.LOADING)

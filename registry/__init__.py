@@ -1,0 +1,1 @@
+"""What exists: nouns, errors, the durable store, bundles."""

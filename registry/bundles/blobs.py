@@ -1,0 +1,172 @@
+"""The bundles' files, once each, by content.
+
+A blob is `ROOT/ab/<sha256>`, mode 0444, and never changes; bundles are laid out as hard links to
+blobs, because ONNX Runtime refuses external data behind symbolic links. Receiving is asynchronous
+and works in threads; all else is quick file work without fsync, to be called in a thread where a
+folder of hundreds of files matters.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import AsyncIterator, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from registry.bundles.paths import check_path, check_sha256
+from registry.bundles.upload import Upload
+from registry.errors import BadBundle, BodyTooLarge, Conflict, StoreUnavailable
+from registry.files import unavailable
+from registry.model import Bundle
+
+INCOMING: Final = "incoming"
+UPLOADS_MAX: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep removed."""
+
+    blobs: int = 0
+    bytes: int = 0
+
+
+class BlobStore:
+    """The files below `root`. `max_bytes` bounds one blob, `uploads_max` the uploads at once.
+
+    One server at a time: opening removes what an earlier one left half-received.
+    """
+
+    def __init__(self, root: Path, max_bytes: int, uploads_max: int = UPLOADS_MAX) -> None:
+        self._root = root
+        self._incoming = root / INCOMING
+        self._max_bytes = max_bytes
+        self._uploads_max = uploads_max
+        self._uploads = 0
+        with _filesystem():
+            self._incoming.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for stale in self._incoming.iterdir():
+                stale.unlink()
+
+    def path(self, sha256: str) -> Path:
+        """Where that blob is, or would be. Raises BadBundle where it is no sha256."""
+        check_sha256(sha256)
+        return self._root / sha256[:2] / sha256
+
+    def has(self, sha256: str) -> bool:
+        """Whether that blob is here, complete."""
+        return self.path(sha256).is_file()
+
+    def claim(self, sha256: str) -> bool:
+        """Like `has`; a blob that is here counts as new for the next sweeps.
+
+        For a client that asks before it uploads: what it was told is here must be here at deploy.
+        """
+        try:
+            os.utime(self.path(sha256))
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise unavailable(error) from error
+        return True
+
+    def size(self, sha256: str) -> int:
+        """Bytes of that blob. Raises StoreUnavailable where it is not here."""
+        with _filesystem():
+            return self.path(sha256).stat().st_size
+
+    def missing(self, bundle: Bundle) -> list[str]:
+        """sha256 of the bundle's files that are not here with their size, each once."""
+        wanted = {file.sha256: file.size for file in bundle.files}
+        return sorted(
+            sha256
+            for sha256, size in wanted.items()
+            if not self.has(sha256) or self.size(sha256) != size
+        )
+
+    @contextlib.asynccontextmanager
+    async def receive(self, sha256: str, size: int) -> AsyncIterator[Upload]:
+        """Receive one blob: `await upload.write(chunk)` until all is there.
+
+        At the end of the block size and hash are checked and the blob appears, durable, at once.
+        Whatever goes wrong, nothing stays. The same blob may be received many times at once.
+        Raises BodyTooLarge, BadBundle on a wrong size or hash, StoreUnavailable.
+        """
+        target = self.path(sha256)
+        if size > self._max_bytes:
+            raise BodyTooLarge(f"expected a file of at most {self._max_bytes} bytes, got {size}")
+        if size < 0:
+            raise BadBundle(f"expected a size of 0 bytes or more, got {size}")
+        if self._uploads >= self._uploads_max:
+            raise StoreUnavailable(
+                f"{self._uploads} uploads are running already", retry_after_s=1.0
+            )
+        self._uploads += 1
+        try:
+            upload = Upload(self._incoming, sha256, size)
+            try:
+                yield upload
+                await upload.commit(target)
+            finally:
+                await upload.close()
+        finally:
+            self._uploads -= 1
+
+    def materialise(self, bundle: Bundle, target: Path) -> None:
+        """Lay `bundle` out below `target`, a new folder on the same filesystem, by hard links.
+
+        Raises Conflict where `target` exists, else StoreUnavailable, naming what is missing; the
+        folder is then gone again.
+        """
+        try:
+            target.mkdir(mode=0o755, parents=True)
+        except FileExistsError as error:
+            raise Conflict(f"{target} exists already") from error
+        except OSError as error:
+            raise unavailable(error) from error
+        try:
+            for file in bundle.files:
+                self._link(target / check_path(file.path), file.sha256)
+        except BaseException:
+            shutil.rmtree(target, ignore_errors=True)
+            raise
+
+    def _link(self, path: Path, sha256: str) -> None:
+        with _filesystem():
+            path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            try:
+                os.link(self.path(sha256), path)
+            except FileNotFoundError as error:
+                raise StoreUnavailable(
+                    f"{path.name}: its blob {sha256} is missing from the store"
+                ) from error
+
+    def sweep(self, keep: Collection[str], older_than_s: float, now_s: float) -> Swept:
+        """Remove the blobs not in `keep` that are older than `older_than_s` at `now_s` (Unix).
+
+        Folders laid out before keep their files: a hard link is as good as the first name.
+        """
+        count = freed = 0
+        with _filesystem():
+            for path in self._blobs():
+                found = path.stat()
+                if path.name not in keep and now_s - found.st_mtime > older_than_s:
+                    path.unlink()
+                    count, freed = count + 1, freed + found.st_size
+        return Swept(count, freed)
+
+    def _blobs(self) -> Iterator[Path]:
+        for shard in self._root.iterdir():
+            if shard != self._incoming and shard.is_dir():
+                yield from shard.iterdir()
+
+
+@contextlib.contextmanager
+def _filesystem() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise unavailable(error) from error

@@ -1,0 +1,168 @@
+"""Which side files an ONNX model names, read from its bytes alone.
+
+A tensor may keep its data in another file and name it in `external_data`, as entry "location",
+relative to the model's folder (onnx.proto, TensorProto). Only the messages on the way to tensors
+are entered, in protobuf's wire format (protobuf.dev, "Encoding"); everything else is skipped by
+its length, so that a model of gigabytes costs a few page reads.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from registry.bundles.paths import check_path
+from registry.errors import BadBundle
+
+LOCATIONS_MAX: Final = 1000
+FIELDS_MAX: Final = 20_000_000
+"""Fields looked at; some 30 times those of the largest graphs, and an end for hostile files."""
+DEPTH_MAX: Final = 100
+LOCATION_MAX: Final = 4096
+
+_VARINT, _I64, _LEN, _I32 = 0, 1, 2, 5
+_VARINT_BYTES: Final = 10
+_GRAPH_OF_MODEL: Final = 7
+_KEY, _VALUE = 1, 2
+
+_CHILDREN: Final[dict[str, dict[int, str]]] = {
+    "model": {7: "graph", 20: "training", 25: "function"},
+    "training": {1: "graph", 2: "graph"},
+    "function": {7: "node", 11: "attribute"},
+    "graph": {1: "node", 5: "tensor", 15: "sparse"},
+    "node": {5: "attribute"},
+    "attribute": {
+        5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"
+    },
+    "sparse": {1: "tensor", 2: "tensor"},
+    "tensor": {13: "entry"},
+}
+"""Message -> field number -> message inside, from onnx.proto; all other fields are skipped."""
+
+_Field = tuple[int, int, int]
+"""Field number, and the span of a length-delimited value; the span is empty for other types."""
+
+
+def external_locations(model: Path) -> tuple[str, ...]:
+    """The locations that the tensors of an ONNX file name, sorted, as they are written there.
+
+    A tensor with a location counts even where `data_location` does not say EXTERNAL: repeated
+    messages merge, so that the two may come from different places. Raises ValueError where the
+    bytes are no ONNX model, OSError where they cannot be read.
+    """
+    if model.stat().st_size == 0:
+        raise ValueError("the file is empty")
+    with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return _Walk(data).locations()
+
+
+def external_paths(model: str, locations: Iterable[str]) -> tuple[str, ...]:
+    """The bundle paths that `locations` mean for the model at bundle path `model`.
+
+    Raises BadBundle on a location that leaves the model's folder or is no plain path.
+    """
+    folder, slash, _ = model.rpartition("/")
+    return tuple(f"{folder}{slash}{_plain(model, location)}" for location in locations)
+
+
+def check_external(model: str, locations: Iterable[str], files: Collection[str]) -> None:
+    """Raise BadBundle unless every location of `model` is one of the bundle paths `files`."""
+    for path in external_paths(model, locations):
+        if path not in files:
+            raise BadBundle(
+                f"{model!r} keeps tensor data in {path!r}, which is not in the bundle",
+                detail={"path": path, "rule": "is named by the model but not in the bundle"},
+            )
+
+
+def _plain(model: str, location: str) -> str:
+    try:
+        return check_path(location.removeprefix("./"))
+    except BadBundle as error:
+        raise BadBundle(
+            f"{model!r} keeps tensor data outside its folder: {error.message}", detail=error.detail
+        ) from error
+
+
+class _Walk:
+    """One reading of one file, without recursion: the depth is the file's to choose."""
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self._data = data
+        self._fields = 0
+
+    def locations(self) -> tuple[str, ...]:
+        found: set[str] = set()
+        has_graph = False
+        pending = [("model", 0, len(self._data), 0)]
+        while pending:
+            message, start, end, depth = pending.pop()
+            if message == "entry":
+                self._entry(start, end, found)
+                continue
+            if depth > DEPTH_MAX:
+                raise ValueError(f"messages are nested deeper than {DEPTH_MAX}")
+            children = _CHILDREN[message]
+            for number, first, last in self._messages(start, end, children):
+                has_graph = has_graph or (message == "model" and number == _GRAPH_OF_MODEL)
+                pending.append((children[number], first, last, depth + 1))
+        if not has_graph:
+            raise ValueError("there is no graph in it: not an ONNX model")
+        return tuple(sorted(found))
+
+    def _messages(self, start: int, end: int, children: dict[int, str]) -> Iterator[_Field]:
+        for field in self._walk(start, end):
+            if field[0] in children and field[1]:
+                yield field
+
+    def _entry(self, start: int, end: int, found: set[str]) -> None:
+        key = value = b""
+        for number, first, last in self._walk(start, end):
+            # Of a field that is repeated by mistake or malice the last one counts.
+            if number == _KEY:
+                key = self._data[first : min(last, first + LOCATION_MAX)]
+            elif number == _VALUE:
+                if last - first > LOCATION_MAX:
+                    raise ValueError(f"a location is longer than {LOCATION_MAX} bytes")
+                value = self._data[first:last]
+        if key == b"location":
+            found.add(value.decode("utf-8", "surrogateescape"))
+        if len(found) > LOCATIONS_MAX:
+            raise ValueError(f"tensor data lies in more than {LOCATIONS_MAX} files")
+
+    def _walk(self, start: int, end: int) -> Iterator[_Field]:
+        at = start
+        while at < end:
+            self._fields += 1
+            if self._fields > FIELDS_MAX:
+                raise ValueError(f"there are more than {FIELDS_MAX} fields")
+            tag, at = self._varint(at, end)
+            number, wire = tag >> 3, tag & 7
+            first, last = self._value(wire, at, end)
+            if number == 0 or last > end:
+                raise ValueError(f"byte {at}: truncated, or not protobuf")
+            yield (number, first, last) if wire == _LEN else (number, 0, 0)
+            at = last
+
+    def _value(self, wire: int, at: int, end: int) -> tuple[int, int]:
+        if wire == _LEN:
+            length, first = self._varint(at, end)
+            return first, first + length
+        if wire == _VARINT:
+            return at, self._varint(at, end)[1]
+        if wire in (_I64, _I32):
+            return at, at + (8 if wire == _I64 else 4)
+        raise ValueError(f"byte {at}: wire type {wire} is not used by ONNX")
+
+    def _varint(self, at: int, end: int) -> tuple[int, int]:
+        value = 0
+        for index in range(_VARINT_BYTES):
+            if at + index >= end:
+                raise ValueError(f"byte {at}: truncated")
+            byte = self._data[at + index]
+            value |= (byte & 0x7F) << (7 * index)
+            if byte < 0x80:
+                return value, at + index + 1
+        raise ValueError(f"byte {at}: a number is longer than {_VARINT_BYTES} bytes")

@@ -1,0 +1,126 @@
+"""Which files may make a bundle, and the digest that names it.
+
+Paths come from strangers and are later created below a folder of ours, so the rules admit only
+what means the same on every filesystem: nothing is cleaned up, all else is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import unicodedata
+from collections.abc import Iterable
+from typing import Final
+
+from registry.errors import BadBundle
+from registry.model import Bundle, BundleFile
+
+FILES_MAX: Final = 1000
+DEPTH_MAX: Final = 8
+PART_MAX: Final = 255
+"""Bytes of one part in UTF-8: the limit of the usual filesystems."""
+PATH_MAX: Final = 512
+"""Bytes of a whole path in UTF-8."""
+SIZE_MAX: Final = 2**63 - 1
+BUNDLE_MAX: Final = 128 * 1024**3
+"""Bytes of all files together, where the caller sets no other limit."""
+_SHOWN_MAX: Final = 120
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+
+
+def check_path(path: str) -> str:
+    """Return `path` unchanged. Raises BadBundle naming the path and the rule it breaks."""
+    rule = _broken_rule(path)
+    if rule:
+        raise _bad(path, rule)
+    return path
+
+
+def check_sha256(sha256: str) -> str:
+    """Return `sha256` unchanged. Raises BadBundle where it is not 64 lower-case hex digits."""
+    if not _SHA256.fullmatch(sha256):
+        raise BadBundle(
+            f"sha256: expected 64 lower-case hex digits, got {sha256[:_SHOWN_MAX]!r}",
+        )
+    return sha256
+
+
+def make_bundle(files: Iterable[BundleFile], max_bytes: int = BUNDLE_MAX) -> Bundle:
+    """Check the files together and sort them by path.
+
+    Raises BadBundle on a bad path, size or hash, on two paths that a filesystem may take for one,
+    on a file that is also a folder, on no file, too many files or more than `max_bytes`.
+    """
+    ordered = sorted(files, key=lambda file: file.path)
+    if not 0 < len(ordered) <= FILES_MAX:
+        raise BadBundle(f"expected 1 to {FILES_MAX} files, got {len(ordered)}")
+    for file in ordered:
+        check_path(file.path)
+        check_sha256(file.sha256)
+        if not 0 <= file.size <= SIZE_MAX:
+            raise _bad(file.path, f"expected a size of 0 bytes or more, got {file.size}")
+    _check_distinct(ordered)
+    total = sum(file.size for file in ordered)
+    if total > max_bytes:
+        raise BadBundle(f"expected at most {max_bytes} bytes in all files, got {total}")
+    return Bundle(digest(ordered), tuple(ordered))
+
+
+def digest(files: Iterable[BundleFile]) -> str:
+    """sha256 in hex over the canonical JSON of [path, size, sha256], sorted by path.
+
+    Canonical: no spaces, UTF-8, nothing escaped that JSON does not demand.
+    """
+    rows = sorted([file.path, file.size, file.sha256] for file in files)
+    text = json.dumps(rows, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _broken_rule(path: str) -> str:
+    if not path.isprintable():
+        return "has a control or invisible character"
+    if "\\" in path:
+        return "has a backslash"
+    if path.startswith("/"):
+        return "is absolute"
+    if len(path.encode()) > PATH_MAX:
+        return f"is longer than {PATH_MAX} bytes"
+    return _broken_part_rule(path.split("/"))
+
+
+def _broken_part_rule(parts: list[str]) -> str:
+    if len(parts) > DEPTH_MAX:
+        return f"is deeper than {DEPTH_MAX} folders"
+    for part in parts:
+        if part in ("", ".", ".."):
+            return f"has the part {part!r}"
+        if len(part.encode()) > PART_MAX:
+            return f"has a part longer than {PART_MAX} bytes"
+    return ""
+
+
+def _check_distinct(files: list[BundleFile]) -> None:
+    """Spellings that differ only in case or in Unicode form are one file on some filesystems."""
+    seen: dict[str, str] = {}
+    for file in files:
+        folded = _fold(file.path)
+        if folded in seen:
+            raise _bad(file.path, f"is the same file as {seen[folded]!r} on some filesystems")
+        seen[folded] = file.path
+    for file in files:
+        parts = _fold(file.path).split("/")
+        for length in range(1, len(parts)):
+            folder = "/".join(parts[:length])
+            if folder in seen:
+                raise _bad(file.path, f"lies below {seen[folder]!r}, which is a file")
+
+
+def _fold(path: str) -> str:
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
+
+
+def _bad(path: str, rule: str) -> BadBundle:
+    shown = path[:_SHOWN_MAX]
+    return BadBundle(f"{shown!r} {rule}" if not rule.startswith("expected") else f"{shown!r}: {rule}",
+                     detail={"path": shown, "rule": rule})

@@ -1,0 +1,111 @@
+"""One blob on its way in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+from registry.errors import BadBundle, BodyTooLarge, Conflict
+from registry.files import fsync_folder, unavailable
+
+T = TypeVar("T")
+
+BUFFER_BYTES: Final = 1024 * 1024
+"""Chunks are gathered up to this, so that a hop to a thread is paid once per mebibyte."""
+
+
+class Upload:
+    """A file of announced size and hash. Made by `BlobStore.receive`, which also ends it.
+
+    One caller at a time; each step runs in a thread, because hashing, writing and fsync would
+    each hold up the loop.
+    """
+
+    def __init__(self, incoming: Path, sha256: str, size: int) -> None:
+        self._path = incoming / secrets.token_hex(16)
+        self._sha256 = sha256
+        self._size = size
+        self._hash = hashlib.sha256()
+        self._buffer = bytearray()
+        self._received = 0
+        self._step: asyncio.Future[object] | None = None
+        try:
+            self._file = self._path.open("xb", buffering=0)
+        except OSError as error:
+            raise unavailable(error) from error
+
+    @property
+    def received(self) -> int:
+        """Bytes so far."""
+        return self._received
+
+    async def write(self, chunk: bytes | bytearray | memoryview) -> None:
+        """Take the next bytes. Raises BodyTooLarge beyond the announced size."""
+        self._check_idle()
+        self._received += len(chunk)
+        if self._received > self._size:
+            raise BodyTooLarge(f"expected {self._size} bytes as announced, got more")
+        self._buffer += chunk
+        if len(self._buffer) >= BUFFER_BYTES:
+            await self._in_thread(self._flush)
+
+    async def commit(self, target: Path) -> None:
+        """Check what came and give it its name. Raises BadBundle on a wrong size or hash."""
+        if self._received != self._size:
+            raise BadBundle(f"expected {self._size} bytes as announced, got {self._received}")
+        await self._in_thread(lambda: self._finish(target))
+
+    async def close(self) -> None:
+        """Leave nothing behind but what was committed."""
+        step = self._step
+        if step is None or step.done():
+            self._discard()
+            return
+        # A cancelled caller leaves its step running, and the descriptor may only be closed after
+        # it. As a callback that holds even where this wait is cancelled in its turn.
+        step.add_done_callback(lambda _: self._discard())
+        await asyncio.wait([step])
+
+    def _discard(self) -> None:
+        self._file.close()
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+    async def _in_thread(self, work: Callable[[], None]) -> None:
+        self._check_idle()
+        self._step = asyncio.get_running_loop().run_in_executor(None, work)
+        try:
+            await asyncio.shield(self._step)
+        except OSError as error:
+            raise unavailable(error) from error
+
+    def _check_idle(self) -> None:
+        if self._step is not None and not self._step.done():
+            raise Conflict("one upload takes one chunk at a time")
+
+    def _flush(self) -> None:
+        data, self._buffer = self._buffer, bytearray()
+        self._hash.update(data)
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._file.write(rest) :]
+
+    def _finish(self, target: Path) -> None:
+        self._flush()
+        if self._hash.hexdigest() != self._sha256:
+            raise BadBundle(f"expected sha256 {self._sha256}, got {self._hash.hexdigest()}")
+        os.fchmod(self._file.fileno(), 0o444)
+        os.fsync(self._file.fileno())
+        target.parent.mkdir(mode=0o755, exist_ok=True)
+        # Not a rename: it would put a second copy under the name that others have linked to.
+        with contextlib.suppress(FileExistsError):
+            os.link(self._path, target)
+        fsync_folder(target.parent)
+        fsync_folder(target.parent.parent)
+        os.utime(target)

@@ -1,0 +1,232 @@
+"""The one tree of errors that reach a caller. No HTTP here; `gateway/problems.py` maps it."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class FnError(Exception):
+    """Root of the tree. `retry_after_s` is an honest estimate, `detail` extra data for the answer.
+
+    `admin_detail` is only shown to callers who may administrate.
+    """
+
+    code: ClassVar[str] = "internal"
+    title: ClassVar[str] = "Something went wrong inside fngate"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after_s: float | None = None,
+        detail: dict[str, Any] | None = None,
+        admin_detail: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.retry_after_s = retry_after_s
+        self.detail = detail or {}
+        self.admin_detail = admin_detail or {}
+
+
+class Unknown(FnError):
+    """Nothing has that name."""
+
+    code = "unknown"
+    title = "Not found"
+
+
+class UnknownFunction(Unknown):
+    """No function has that name; `detail["nearest"]` lists names that look like it."""
+
+    code = "unknown_function"
+    title = "Unknown function"
+
+
+class UnknownRevision(Unknown):
+    """The function has no such revision."""
+
+    code = "unknown_revision"
+    title = "Unknown revision"
+
+
+class BadRequest(FnError):
+    """What came does not fit what was expected; the text names both."""
+
+    code = "bad_request"
+    title = "Bad request"
+
+
+class BadInput(BadRequest):
+    """The body does not fit the function's signature."""
+
+    code = "bad_input"
+    title = "The input does not fit the function"
+
+
+class UnsupportedType(FnError):
+    """The function takes no such content type."""
+
+    code = "unsupported_type"
+    title = "Unsupported content type"
+
+
+class NotAcceptable(FnError):
+    """The answer cannot be given in any form the client accepts."""
+
+    code = "not_acceptable"
+    title = "Not acceptable"
+
+
+class BodyTooLarge(FnError):
+    """The body is over the limit."""
+
+    code = "body_too_large"
+    title = "The body is too large"
+
+
+class BodyTimeout(FnError):
+    """The body did not arrive in time."""
+
+    code = "body_timeout"
+    title = "The body came too slowly"
+
+
+class QueueFull(FnError):
+    """The waiters' queue is full, by count or by bytes."""
+
+    code = "queue_full"
+    title = "Too many requests are waiting"
+
+
+class WaitBudgetOver(FnError):
+    """The request was not started within the time its client agreed to wait."""
+
+    code = "wait_budget_over"
+    title = "Not started within the wait budget"
+
+
+class FunctionFailing(FnError):
+    """The function cannot be loaded at present."""
+
+    code = "function_failing"
+    title = "The function fails to load"
+
+
+class FunctionFailed(FnError):
+    """The model or handler raised an error on this input."""
+
+    code = "function_failed"
+    title = "The function raised an error"
+
+
+class ExecutionTimeout(FnError):
+    """The run took longer than the function's `timeout_s`."""
+
+    code = "execution_timeout"
+    title = "Execution timeout"
+
+
+class ReplicaDied(FnError):
+    """The replica died under this request and its retries are used up."""
+
+    code = "replica_died"
+    title = "The replica died"
+
+
+class Poison(FnError):
+    """This very request killed a replica while running alone."""
+
+    code = "poison"
+    title = "This request kills the model"
+
+
+class AnswerTooLarge(FnError):
+    """The answer is over the limit."""
+
+    code = "answer_too_large"
+    title = "The answer is too large"
+
+
+class ShuttingDown(FnError):
+    """The server is going away and takes nothing new."""
+
+    code = "shutting_down"
+    title = "Shutting down"
+
+
+class NoKey(FnError):
+    """A key is needed and none, or an unknown one, was given."""
+
+    code = "no_key"
+    title = "A key is needed"
+
+
+class WrongScope(FnError):
+    """The key does not allow this."""
+
+    code = "wrong_scope"
+    title = "The key does not allow this"
+
+
+class ForeignOrigin(FnError):
+    """A page of another origin may not call."""
+
+    code = "foreign_origin"
+    title = "Foreign origin"
+
+
+class ForeignHost(FnError):
+    """The Host header names nothing served here."""
+
+    code = "foreign_host"
+    title = "Foreign host"
+
+
+class Refused(FnError):
+    """A deploy was refused; nothing was changed. The text is the reason."""
+
+    code = "refused"
+    title = "The deploy was refused"
+
+
+class BadBundle(Refused):
+    """The files of a bundle break its rules."""
+
+    code = "bad_bundle"
+    title = "The bundle was refused"
+
+
+class BadManifest(Refused):
+    """function.toml is wrong; the text names key and value."""
+
+    code = "bad_manifest"
+    title = "function.toml was refused"
+
+
+class ModelRefused(Refused):
+    """The throw-away replica could not load the model or run its sample."""
+
+    code = "model_refused"
+    title = "The model was refused"
+
+
+class Conflict(FnError):
+    """The present state does not allow it."""
+
+    code = "conflict"
+    title = "Conflict"
+
+
+class StoreUnavailable(FnError):
+    """The store cannot be written or read now: disk full, database locked."""
+
+    code = "store_unavailable"
+    title = "The store is not available"
+
+
+class DriverError(FnError):
+    """A replica could not be started, stopped or inspected."""
+
+    code = "driver_error"
+    title = "The driver failed"

@@ -1,0 +1,123 @@
+"""Files that survive a power cut, and the folder that only one server may hold."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+from pathlib import Path
+from typing import Final
+
+from registry.errors import Conflict, StoreUnavailable
+
+LOCK_FILE: Final = "lock"
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_PID_MAX_CHARS: Final = 20
+
+
+def unavailable(error: OSError) -> StoreUnavailable:
+    """Our error for one of the filesystem's; running out of room is said in so many words."""
+    reason = error.strerror or str(error)
+    where = f" ({error.filename})" if error.filename else ""
+    if error.errno in _FULL:
+        return StoreUnavailable(f"disk full: {reason}{where}")
+    return StoreUnavailable(f"disk error: {reason}{where}")
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make the names in `folder` durable: fsync of a file does not cover its own name."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_atomic(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Replace the file at `path`: readers see the old bytes or the new ones, never a mixture.
+
+    The new ones are durable on return. Raises StoreUnavailable; the old file is then untouched.
+    """
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        try:
+            _write_new(fresh, data, mode)
+            fresh.replace(path)
+            fsync_folder(path.parent)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                fresh.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise unavailable(error) from error
+
+
+def _write_new(path: Path, data: bytes, mode: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "wb") as file:
+        os.fchmod(descriptor, mode)
+        file.write(data)
+        file.flush()
+        os.fsync(descriptor)
+
+
+class DataDirectory:
+    """The data directory, held by this server until `close`.
+
+    The lock is flock(2) on `DATA/lock`: the kernel drops it with the process, so that a crash
+    leaves nothing to clean up. The file holds the holder's pid, for the one who is refused.
+    """
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor: int | None = descriptor
+
+    @classmethod
+    def open(cls, path: Path) -> DataDirectory:
+        """Create the folder if need be, for this user only, and take its lock.
+
+        A folder that exists keeps its mode: it may be one that others are meant to read.
+
+        Raises Conflict naming the holder's pid where another server has it, or StoreUnavailable.
+        """
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise unavailable(error) from error
+        try:
+            _take(path, descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return cls(path, descriptor)
+
+    def close(self) -> None:
+        """Let the next server in. Closing twice is fine."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def __enter__(self) -> DataDirectory:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _take(path: Path, descriptor: int) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    except BlockingIOError as error:
+        # Between the holder's lock and its pid there is a moment with nothing to read.
+        holder = os.pread(descriptor, _PID_MAX_CHARS, 0).decode(errors="replace").strip()
+        raise Conflict(
+            f"{path} is in use by another server (pid {holder or 'unknown'}); "
+            "stop it, or give this one its own --data"
+        ) from error
+    except OSError as error:
+        raise unavailable(error) from error

@@ -1,0 +1,212 @@
+"""The nouns: functions, revisions, bundles, profiles, keys, operations. Frozen plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from runtime_image.contract.model import InputRule, OutputRule
+from runtime_image.contract.signature import Signature
+
+NAMESPACE = "default"
+"""The only owner of names today; part of every key all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """How many replicas. `idle_s`: seconds without a request before a replica may go."""
+
+    min: int = 0
+    max: int = 1
+    idle_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Per-function limits. `retry`: "auto" also re-runs what had started, unless a handler runs;
+    "always" and "never" say it outright."""
+
+    timeout_s: float = 60.0
+    wait_s: float = 55.0
+    queue: int = 2000
+    body_mib: int = 64
+    retry: Literal["auto", "always", "never"] = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceNeed:
+    """What a replica needs. `memory_mib` is its memory cap, 0 for the driver's default."""
+
+    kind: Literal["any", "cpu", "cuda"] = "any"
+    memory_mib: int = 0
+    share: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """`auto` batches where deploy proved it; `max_size` 0 leaves the size to the profile."""
+
+    mode: Literal["auto", "off"] = "auto"
+    max_size: int = 0
+    wait_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class BundleFile:
+    """One file of a bundle: plain relative path, size in bytes, sha256 in hex."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """The files of one revision, sorted by path; `digest` is sha256 over that list."""
+
+    digest: str
+    files: tuple[BundleFile, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A name that clients call. `revision` is the number calls go to. Changing anything here
+    makes no new revision."""
+
+    name: str
+    revision: int
+    scaling: Scaling = field(default_factory=Scaling)
+    limits: Limits = field(default_factory=Limits)
+    labels: dict[str, str] = field(default_factory=dict)
+    namespace: str = NAMESPACE
+    created_s: float = 0.0
+    """Unix seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """Immutable: what is run. `model` and `handler` are paths in the bundle, "" for none."""
+
+    name: str
+    number: int
+    bundle: str
+    signature: Signature
+    engine: Literal["onnx", "python"] = "onnx"
+    model: str = ""
+    handler: str = ""
+    inputs: dict[str, InputRule] = field(default_factory=dict)
+    output: OutputRule = field(default_factory=OutputRule)
+    batching: Batching = field(default_factory=Batching)
+    device: DeviceNeed = field(default_factory=DeviceNeed)
+    sample: dict[str, Any] = field(default_factory=dict)
+    namespace: str = NAMESPACE
+    created_s: float = 0.0
+
+    @property
+    def ref(self) -> str:
+        """What people write: digits@3."""
+        return f"{self.name}@{self.number}"
+
+    @property
+    def key(self) -> str:
+        """What identifies its pool everywhere: default/digits@3."""
+        return pool_key(self.namespace, self.name, self.number)
+
+
+def pool_key(namespace: str, name: str, number: int) -> str:
+    """The key of a revision's pool, as it stands in messages and metrics."""
+    return f"{namespace}/{name}@{number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What deploy measured for (bundle, engine, device kind). Milliseconds and MiB.
+
+    `latency_ms` is per run, keyed by rows. `batch_max` is the knee: more rows gain nothing.
+    """
+
+    bundle: str
+    engine: str
+    device_kind: str
+    load_ms: float
+    memory_mib: float
+    latency_ms: dict[int, float]
+    batchable: bool
+    why_not: str = ""
+    batch_max: int = 1
+    profiled: bool = True
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """An access key; only its sha256 (hex) is kept. Scopes: invoke[:name], read, deploy, admin."""
+
+    id: str
+    sha256: str
+    scopes: tuple[str, ...]
+    note: str = ""
+    created_s: float = 0.0
+
+
+OperationState = Literal["running", "done", "failed", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """Slow work that survives a restart. `request` is all that is needed to do it again."""
+
+    id: str
+    kind: Literal["deploy"]
+    name: str
+    request: dict[str, Any]
+    state: OperationState = "running"
+    phase: str = "queued"
+    result: dict[str, Any] = field(default_factory=dict)
+    error: dict[str, Any] = field(default_factory=dict)
+    namespace: str = NAMESPACE
+    created_s: float = 0.0
+    ended_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ColdStart:
+    """One cold start with its receipt. `phases` in milliseconds; `at_s` is Unix seconds."""
+
+    namespace: str
+    name: str
+    number: int
+    replica: str
+    device_kind: str
+    at_s: float
+    total_ms: float
+    phases: dict[str, float]
+    outcome: str = "ready"
+
+
+@dataclass(frozen=True, slots=True)
+class StateInterval:
+    """A pool was in `state` from `from_s` to `to_s` (Unix seconds), for `reason`."""
+
+    namespace: str
+    name: str
+    number: int
+    state: str
+    reason: str
+    from_s: float
+    to_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """Requests that arrived for a function in the minute starting at `minute_s` (Unix seconds)."""
+
+    namespace: str
+    name: str
+    minute_s: int
+    count: int

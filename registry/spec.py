@@ -1,0 +1,64 @@
+"""What a replica is told about a revision, derived from what the store knows. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from registry.catalog import Deployed
+from registry.model import Profile, Revision
+from runtime_image.contract.model import ModelSpec
+from runtime_image.contract.signature import Signature
+
+INLINE_BELOW_MS: Final = 0.1
+"""A run shorter than this costs less than handing it to a thread."""
+
+
+def model_spec(deployed: Deployed) -> ModelSpec:
+    """The spec that binds a replica to `deployed.revision`.
+
+    Rows are batched only where the profile proved that it is safe and the manifest allows it.
+    """
+    revision, profile = deployed.revision, deployed.profile
+    batch_max = _batch_max(revision, profile)
+    return ModelSpec(
+        revision=revision.ref,
+        engine=revision.engine,
+        model=revision.model,
+        handler=revision.handler,
+        inputs=revision.inputs,
+        output=revision.output,
+        batching=batch_max > 1,
+        batch_max=batch_max,
+        batch_wait_ms=revision.batching.wait_ms if batch_max > 1 else 0.0,
+        inline=_inline(revision, profile),
+        timeout_s=deployed.function.limits.timeout_s,
+        sample=revision.sample,
+    )
+
+
+def settings_equal(a: Revision, b: Revision) -> bool:
+    """Whether deploying `b` over `a` would change nothing, so that no new revision is made.
+
+    Number and time say nothing about what runs, and the signature follows from the rest: it is
+    not known yet when a deploy asks.
+    """
+    return _comparable(a) == _comparable(b)
+
+
+def _comparable(revision: Revision) -> Revision:
+    return replace(revision, number=0, created_s=0.0, signature=Signature("json", (), ()))
+
+
+def _batch_max(revision: Revision, profile: Profile | None) -> int:
+    if profile is None or not profile.batchable or revision.batching.mode != "auto":
+        return 1
+    return max(1, min(profile.batch_max, revision.batching.max_size or profile.batch_max))
+
+
+def _inline(revision: Revision, profile: Profile | None) -> bool:
+    if profile is None or not profile.profiled or revision.handler:
+        return False
+    one_row_ms = profile.latency_ms.get(1)
+    plain = all(rule.kind == "tensor" for rule in revision.inputs.values())
+    return plain and one_row_ms is not None and one_row_ms < INLINE_BELOW_MS

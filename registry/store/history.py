@@ -1,0 +1,210 @@
+"""What happened: cold starts, state intervals, arrivals per minute.
+
+Recording never waits: records go to a bounded buffer that is written in one transaction each
+second. A crash loses what was not written yet; a store that cannot be written loses the newest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import statistics
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from registry.errors import StoreUnavailable
+from registry.model import NAMESPACE, Arrivals, ColdStart, StateInterval
+from registry.names import parse_key
+from registry.settings import StoreSettings
+from registry.store.database import Database, Transaction
+from registry.store.records import decode_record, encode_record
+from registry.tasks import Tasks
+
+log = structlog.get_logger()
+
+Event = ColdStart | StateInterval | Arrivals
+
+MEDIAN_OF: Final = 20
+LIST_MAX: Final = 1000
+ARRIVALS_MAX: Final = 100_000
+"""Rows of one answer; more minutes than the retention holds."""
+TRIM_EVERY: Final = 60
+"""Flushes between two removals of what is too old."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryStatistics:
+    """Counts since the start. `buffered` is how many records wait for the next flush."""
+
+    buffered: int
+    written: int
+    dropped: int
+    failed_flushes: int
+
+
+class History:
+    """Records and answers. `wall` gives Unix seconds."""
+
+    def __init__(
+        self, database: Database, settings: StoreSettings, wall: Callable[[], float]
+    ) -> None:
+        self._database = database
+        self._settings = settings
+        self._wall = wall
+        self._buffer: deque[Event] = deque()
+        self._written = 0
+        self._dropped = 0
+        self._failed = 0
+        self._flushes = 0
+
+    def record(self, event: Event) -> None:
+        """Note `event` for the next flush; with the buffer full it is dropped and counted."""
+        if len(self._buffer) >= self._settings.history_buffer:
+            self._dropped += 1
+        else:
+            self._buffer.append(event)
+
+    def statistics(self) -> HistoryStatistics:
+        """How recording goes."""
+        return HistoryStatistics(len(self._buffer), self._written, self._dropped, self._failed)
+
+    @contextlib.asynccontextmanager
+    async def running(self, tasks: Tasks) -> AsyncIterator[None]:
+        """Flush in the background while the block runs, and once more at its end."""
+        task = tasks.spawn("history", self._run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+            await self.flush()
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.history_flush_s)
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Write the buffer and, now and then, remove what is too old.
+
+        A store that cannot be written now is logged; its records wait for the next flush.
+        """
+        batch = list(self._buffer)
+        trim = self._flushes % TRIM_EVERY == 0
+        self._flushes += 1
+        if not batch and not trim:
+            return
+        try:
+            async with self._database.write() as transaction:
+                await _insert(transaction, batch)
+                if trim:
+                    await self._trim(transaction)
+        except StoreUnavailable as error:
+            self._failed += 1
+            log.warning("history cannot be written now", reason=str(error), waiting=len(batch))
+            return
+        # Only now, so that a cancelled or failed flush loses nothing; what was recorded during
+        # the write stands behind the batch.
+        for _ in batch:
+            self._buffer.popleft()
+        self._written += len(batch)
+
+    async def cold_starts(
+        self, name: str, limit: int = 100, namespace: str = NAMESPACE
+    ) -> list[ColdStart]:
+        """The last `limit` cold starts of a function that were flushed, newest first."""
+        rows = await self._database.read(
+            "SELECT record FROM cold_starts WHERE namespace = ? AND name = ?"
+            " ORDER BY id DESC LIMIT ?",
+            (namespace, name, _clamp(limit)),
+        )
+        return [decode_record(row[0], ColdStart) for row in rows]
+
+    async def intervals(
+        self, name: str, limit: int = 100, namespace: str = NAMESPACE
+    ) -> list[StateInterval]:
+        """The last `limit` state intervals of a function that were flushed, newest first."""
+        rows = await self._database.read(
+            "SELECT record FROM state_intervals WHERE namespace = ? AND name = ?"
+            " ORDER BY id DESC LIMIT ?",
+            (namespace, name, _clamp(limit)),
+        )
+        return [decode_record(row[0], StateInterval) for row in rows]
+
+    async def arrivals(
+        self, name: str, since_s: float, namespace: str = NAMESPACE
+    ) -> list[Arrivals]:
+        """The minutes with arrivals that begin at or after `since_s`, oldest first."""
+        rows = await self._database.read(
+            "SELECT minute_s, count FROM arrivals WHERE namespace = ? AND name = ?"
+            " AND minute_s >= ? ORDER BY minute_s LIMIT ?",
+            (namespace, name, since_s, ARRIVALS_MAX),
+        )
+        return [Arrivals(namespace, name, minute_s, count) for minute_s, count in rows]
+
+    async def cold_start_ms(self, key: str) -> float | None:
+        """Median milliseconds of the last 20 successful cold starts of a pool, None without any.
+
+        `key` is the pool's, like "default/digits@3". Raises BadRequest where it is none.
+        """
+        namespace, name, number = parse_key(key)
+        rows = await self._database.read(
+            "SELECT total_ms FROM cold_starts WHERE namespace = ? AND name = ? AND number = ?"
+            " AND outcome = 'ready' ORDER BY id DESC LIMIT ?",
+            (namespace, name, number, MEDIAN_OF),
+        )
+        return statistics.median(row[0] for row in rows) if rows else None
+
+    async def _trim(self, transaction: Transaction) -> None:
+        oldest_s = self._wall() - self._settings.history_keep_s
+        await transaction.query("DELETE FROM state_intervals WHERE to_s < ?", (oldest_s,))
+        await transaction.query("DELETE FROM arrivals WHERE minute_s < ?", (oldest_s,))
+        await transaction.query(
+            "DELETE FROM cold_starts WHERE id IN (SELECT id FROM (SELECT id, row_number() OVER"
+            " (PARTITION BY namespace, name ORDER BY id DESC) AS place FROM cold_starts)"
+            " WHERE place > ?)",
+            (self._settings.cold_starts_max,),
+        )
+        await transaction.query(
+            "DELETE FROM state_intervals WHERE id IN (SELECT id FROM (SELECT id, row_number() OVER"
+            " (PARTITION BY namespace, name ORDER BY id DESC) AS place FROM state_intervals)"
+            " WHERE place > ?)",
+            (self._settings.intervals_max,),
+        )
+
+
+async def _insert(transaction: Transaction, batch: Sequence[Event]) -> None:
+    await transaction.execute_many(
+        "INSERT INTO cold_starts (namespace, name, number, outcome, total_ms, record)"
+        " VALUES (?, ?, ?, ?, ?, ?)",
+        [
+            (e.namespace, e.name, e.number, e.outcome, e.total_ms, encode_record(e))
+            for e in batch
+            if isinstance(e, ColdStart)
+        ],
+    )
+    await transaction.execute_many(
+        "INSERT INTO state_intervals (namespace, name, to_s, record) VALUES (?, ?, ?, ?)",
+        [
+            (e.namespace, e.name, e.to_s, encode_record(e))
+            for e in batch
+            if isinstance(e, StateInterval)
+        ],
+    )
+    await transaction.execute_many(
+        "INSERT INTO arrivals VALUES (?, ?, ?, ?)"
+        " ON CONFLICT DO UPDATE SET count = count + excluded.count",
+        [
+            (e.namespace, e.name, e.minute_s, e.count)
+            for e in batch
+            if isinstance(e, Arrivals)
+        ],
+    )
+
+
+def _clamp(limit: int) -> int:
+    return max(0, min(limit, LIST_MAX))

@@ -1,0 +1,125 @@
+"""Access keys: durable rows, and the ring that a request is checked against."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from registry.errors import BadRequest, Conflict, Unknown
+from registry.model import NAMESPACE, Key
+from registry.names import is_name
+from registry.store.database import Database
+from registry.store.records import decode_record, encode_record
+
+PREFIX: Final = "fn_"
+SCOPES: Final = ("invoke", "read", "deploy", "admin")
+KEYS_MAX: Final = 10_000
+NOTE_MAX: Final = 200
+_SECRET_MAX: Final = 256
+_ID_CHARS: Final = 12
+_SECRET: Final = re.compile(r"[A-Za-z0-9_-]{43}")
+
+
+def fingerprint(secret: str) -> str:
+    """sha256 in hex: all that is kept of a secret.
+
+    A plain hash is enough because the secret has 256 random bits; there is nothing to guess.
+    """
+    return hashlib.sha256(secret.encode(errors="replace")).hexdigest()
+
+
+def check_scope(scope: str) -> str:
+    """Return `scope` unchanged. Raises BadRequest where it is none."""
+    word, colon, name = scope.partition(":")
+    if scope in SCOPES or (word == "invoke" and colon and is_name(name)):
+        return scope
+    raise BadRequest(
+        f"scope: expected one of {', '.join(SCOPES)} or invoke:NAME, got {scope[:80]!r}"
+    )
+
+
+def random_secret() -> str:
+    """43 URL-safe characters that hold 256 random bits."""
+    return secrets.token_urlsafe(32)
+
+
+class Keys:
+    """Keys, durably. `secret` makes the 43 characters after "fn_"."""
+
+    def __init__(self, database: Database, secret: Callable[[], str] = random_secret) -> None:
+        self._database = database
+        self._secret = secret
+
+    async def add(
+        self, scopes: Iterable[str], note: str = "", *, now_s: float, namespace: str = NAMESPACE
+    ) -> tuple[Key, str]:
+        """Make a key; the secret beside it is shown once and never again.
+
+        Raises BadRequest on a bad scope or note, Conflict where there are KEYS_MAX keys.
+        """
+        checked = tuple(dict.fromkeys(check_scope(scope) for scope in scopes))
+        if not checked:
+            raise BadRequest(f"scopes: expected at least one of {', '.join(SCOPES)}, got none")
+        if len(note) > NOTE_MAX or not note.isprintable():
+            raise BadRequest(f"note: expected at most {NOTE_MAX} visible characters")
+        secret = PREFIX + self._secret()
+        if not _SECRET.fullmatch(secret.removeprefix(PREFIX)):
+            raise ValueError("the secret generator must give 43 URL-safe characters")
+        sha256 = fingerprint(secret)
+        key = Key(sha256[:_ID_CHARS], sha256, checked, note, now_s)
+        await self._insert(key, namespace)
+        return key, secret
+
+    async def list(self, namespace: str = NAMESPACE) -> list[Key]:
+        """Every key, oldest first."""
+        rows = await self._database.read(
+            "SELECT record FROM keys WHERE namespace = ? ORDER BY rowid", (namespace,)
+        )
+        return [decode_record(row[0], Key) for row in rows]
+
+    async def remove(self, id: str, namespace: str = NAMESPACE) -> Key:
+        """Remove a key and return it. Raises Unknown."""
+        async with self._database.write() as transaction:
+            rows = await transaction.query(
+                "DELETE FROM keys WHERE namespace = ? AND id = ? RETURNING record", (namespace, id)
+            )
+        if not rows:
+            raise Unknown(f"no key {id[:80]!r}")
+        return decode_record(rows[0][0], Key)
+
+    async def _insert(self, key: Key, namespace: str) -> None:
+        async with self._database.write() as transaction:
+            count = await transaction.query("SELECT count(*) FROM keys")
+            if count[0][0] >= KEYS_MAX:
+                raise Conflict(f"there are {KEYS_MAX} keys already; remove one first")
+            await transaction.query(
+                "INSERT INTO keys VALUES (?, ?, ?, ?)",
+                (namespace, key.id, key.sha256, encode_record(key)),
+            )
+
+
+class KeyRing:
+    """The keys in memory, found by hash: comparing hashes leaks nothing about secrets."""
+
+    def __init__(self, keys: Iterable[Key] = ()) -> None:
+        self._keys = {key.sha256: key for key in keys}
+
+    def find(self, secret: str) -> Key | None:
+        """The key that `secret` belongs to, or None."""
+        if len(secret) > _SECRET_MAX:
+            return None
+        return self._keys.get(fingerprint(secret))
+
+    def put(self, key: Key) -> None:
+        """Let a key in from now on."""
+        self._keys[key.sha256] = key
+
+    def remove(self, key: Key) -> None:
+        """Let a key in no longer; one that is not there is fine."""
+        self._keys.pop(key.sha256, None)
+
+    def __len__(self) -> int:
+        return len(self._keys)

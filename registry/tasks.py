@@ -1,0 +1,65 @@
+"""The only place that spawns background tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import structlog
+
+log = structlog.get_logger()
+
+
+class Tasks:
+    """Named tasks with one owner. A task that dies is reported; closing cancels and waits.
+
+    `limit` bounds how many may be alive at once; one more raises RuntimeError, because a caller
+    that can exceed it lacks a bound of its own.
+    """
+
+    def __init__(self, owner: str, limit: int = 10_000) -> None:
+        self._owner = owner
+        self._limit = limit
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    def spawn(self, name: str, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run `work` in the background until it ends or the owner closes."""
+        if self._closed or len(self._tasks) >= self._limit:
+            work.close()
+            raise RuntimeError(f"{self._owner}: no room for task {name}")
+        task = asyncio.create_task(work, name=f"{self._owner}:{name}")  # noqa: TID251
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a background task died", task=task.get_name(), exc_info=error)
+
+    async def close(self) -> None:
+        """Cancel what still runs and wait for it; what is stuck is named in the log."""
+        self._closed = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if not tasks:
+            return
+        _, stuck = await asyncio.wait(tasks, timeout=10)
+        for task in stuck:
+            log.error("a background task does not end", task=task.get_name())
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+
+async def every(period_s: float, action: Callable[[], Any]) -> None:
+    """Call `action` each `period_s` for ever; an error in it is logged and not the end."""
+    while True:
+        await asyncio.sleep(period_s)
+        try:
+            action()
+        except Exception:  # one bad tick must not stop the clock
+            log.exception("a periodic action failed")

@@ -1,0 +1,1 @@
+"""What runs inside a replica. Imports nothing else of ours; everyone may import `contract`."""

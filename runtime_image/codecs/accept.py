@@ -1,0 +1,141 @@
+"""Which form an answer takes, from the Accept header and the request's own form.
+
+Source: RFC 9110, sections 5.6.6 (parameters), 12.4.2 (quality values) and 12.5.1 (Accept).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, Literal
+
+from runtime_image.codecs.tensor.checks import shorten
+from runtime_image.contract.errors import NOT_ACCEPTABLE, RequestError
+from runtime_image.contract.signature import Signature
+
+JSON: Final = "application/json"
+OCTETS: Final = "application/octet-stream"
+NPY: Final = "application/x-npy"
+
+_NOT_IN_NPY: Final = frozenset({"BYTES", "BF16"})
+_RANGES_MAX: Final = 32
+_CACHED: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerForm:
+    """How an answer is written.
+
+    `tensor` is the output an npy answer holds, "" for the first. `outputs` are those an Open
+    Inference Protocol answer holds, in order, () for all; `binary` those of them sent raw, where
+    `binary_all` stands for every one.
+    """
+
+    form: Literal["short", "oip", "oip-binary", "npy"]
+    tensor: str = ""
+    outputs: tuple[str, ...] = ()
+    binary: tuple[str, ...] = ()
+    binary_all: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    type: str
+    quality: float
+    parameters: dict[str, str]
+
+
+SHORT: Final = AnswerForm("short")
+
+
+def choose(accept: str, default: AnswerForm, signature: Signature) -> AnswerForm:
+    """The form with the highest quality, `default` among equals.
+
+    `default` is what the request's form asks for. Raises NOT_ACCEPTABLE listing what can be had.
+    """
+    if not accept or accept == "*/*" or (accept == JSON and default is SHORT):
+        return default
+    ranges = _ranges(accept)
+    offers = _offers(default, signature)
+    best, quality, parameters = default, 0.0, dict[str, str]()
+    for media, form in offers.items():
+        found = _match(media, ranges)
+        if found is not None and found.quality > quality:
+            best, quality, parameters = form, found.quality, found.parameters
+    if not quality:
+        raise _refusal(", ".join(offers), accept)
+    return _npy(best, parameters, signature) if best.form == "npy" else best
+
+
+@lru_cache(maxsize=_CACHED)
+def media_type(text: str) -> tuple[str, dict[str, str]]:
+    """Type in lower case and parameters of a Content-Type or one Accept range; never raises.
+
+    The parameters are shared between calls: read them only.
+    """
+    kind, *rest = text.split(";")
+    parameters: dict[str, str] = {}
+    for item in rest:
+        key, _, value = item.partition("=")
+        parameters[key.strip().lower()] = value.strip().strip('"')
+    return kind.strip().lower(), parameters
+
+
+@lru_cache(maxsize=_CACHED)
+def _ranges(accept: str) -> tuple[_Range, ...]:
+    found: list[_Range] = []
+    for item in accept.split(",")[:_RANGES_MAX]:
+        kind, parameters = media_type(item)
+        quality = _quality(parameters.get("q", "1"))
+        if kind and quality is not None:
+            found.append(_Range(kind, quality, parameters))
+    return tuple(found)
+
+
+def _quality(text: str) -> float | None:
+    """A quality value, or None where it is none; the range is then as if not sent."""
+    try:
+        quality = float(text)
+    except ValueError:
+        return None
+    return quality if 0 <= quality <= 1 else None
+
+
+def _match(media: str, ranges: tuple[_Range, ...]) -> _Range | None:
+    """The most specific range that holds `media`, the first among equals."""
+    group = media.partition("/")[0] + "/*"
+    for kind in (media, group, "*/*"):
+        found = next((item for item in ranges if item.type == kind), None)
+        if found is not None:
+            return found
+    return None
+
+
+def _offers(default: AnswerForm, signature: Signature) -> dict[str, AnswerForm]:
+    """What this request can be answered with, by media type, best first."""
+    offers: dict[str, AnswerForm] = {JSON: default}
+    if default.form == "oip":
+        offers[OCTETS] = AnswerForm("oip-binary", outputs=default.outputs, binary_all=True)
+    elif default.form == "oip-binary":
+        offers = {OCTETS: default, JSON: AnswerForm("oip", outputs=default.outputs)}
+    if signature.kind == "tensors":
+        first = default.outputs[0] if default.outputs else ""
+        offers[NPY] = AnswerForm("npy", tensor=first)
+    return offers
+
+
+def _npy(form: AnswerForm, parameters: dict[str, str], signature: Signature) -> AnswerForm:
+    known = {spec.name: spec for spec in signature.outputs}
+    name = parameters.get("output") or form.tensor or next(iter(known), "")
+    if known and name not in known:
+        raise _refusal(f"{NPY} with output= one of {', '.join(known)}", name)
+    if known and known[name].dtype in _NOT_IN_NPY:
+        raise _refusal(f"{JSON}, or {NPY} of a numeric output", f"{name}: {known[name].dtype}")
+    return AnswerForm("npy", tensor=name)
+
+
+def _refusal(expected: str, got: str) -> RequestError:
+    got = shorten(got)
+    return RequestError(
+        NOT_ACCEPTABLE, f"Accept: expected {expected}, got {got}", expected=expected, got=got
+    )

@@ -1,0 +1,176 @@
+"""Outputs into an answer body. Only replicas import this."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime_image.codecs.accept import JSON, NPY, OCTETS, AnswerForm
+from runtime_image.codecs.arrays import DTYPES
+from runtime_image.contract import dtypes
+from runtime_image.contract.errors import (
+    BAD_INPUT,
+    FUNCTION_FAILED,
+    NOT_ACCEPTABLE,
+    RequestError,
+)
+from runtime_image.contract.model import OutputRule
+from runtime_image.contract.signature import Signature
+
+_NAMES: Final = {dtype: name for name, dtype in DTYPES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A body with its headers. `json_length`: bytes of the JSON part of a binary answer, else 0."""
+
+    content_type: str
+    json_length: int
+    body: bytes
+
+
+def encode(
+    outputs: dict[str, Any],
+    form: AnswerForm,
+    signature: Signature,
+    rule: OutputRule,
+    revision: str,
+    id: str,
+) -> Answer:
+    """`outputs` by name, in the form chosen for this request; `revision` is "digits@3".
+
+    In JSON a NaN or infinity is null and bytes are base64. Raises FUNCTION_FAILED for a value that
+    the form cannot hold, BAD_INPUT or NOT_ACCEPTABLE for an output that was asked for and is none.
+    """
+    if form.form == "short":
+        return Answer(JSON, 0, _short(outputs, rule, revision))
+    if form.form == "npy":
+        return Answer(NPY, 0, _npy(outputs, form.tensor, signature))
+    return _oip(outputs, form, signature, revision, id)
+
+
+def _short(outputs: dict[str, Any], rule: OutputRule, revision: str) -> bytes:
+    body: dict[str, Any] = {"outputs": outputs, "revision": revision}
+    if rule.labels or rule.top_k:
+        scores = outputs.get(rule.tensor or next(iter(outputs), ""))
+        if isinstance(scores, np.ndarray) and scores.ndim and scores.dtype.kind in "fiu":
+            body["top"] = _top(scores, rule)
+    return _json(body)
+
+
+def _top(scores: NDArray[Any], rule: OutputRule) -> list[list[dict[str, Any]]]:
+    """The best `top_k` (without it: one) of each row, best first; equal scores by index.
+
+    An output of one axis is one row. A class beyond the labels is called by its index.
+    """
+    rows = scores.reshape(1, -1) if scores.ndim == 1 else scores.reshape(scores.shape[0], -1)
+    order = np.argsort(-rows.astype(np.float64), axis=1, kind="stable")[:, : rule.top_k or 1]
+    best = np.take_along_axis(rows, order, axis=1)
+    labels = rule.labels
+    return [
+        [
+            {"label": labels[at] if at < len(labels) else str(at), "score": score}
+            for at, score in zip(places, values, strict=True)
+        ]
+        for places, values in zip(order.tolist(), best.tolist(), strict=True)
+    ]
+
+
+def _npy(outputs: dict[str, Any], name: str, signature: Signature) -> bytes:
+    name = name or next(iter(outputs), "")
+    if name not in outputs:
+        known = ", ".join(outputs)
+        raise RequestError(NOT_ACCEPTABLE, f"{NPY}: expected output= one of {known}, got {name}")
+    array, datatype = _tensor(name, outputs[name], signature)
+    if datatype == dtypes.BYTES:
+        raise RequestError(NOT_ACCEPTABLE, f"{NPY}: expected a numeric output, got {name}: BYTES")
+    buffer = BytesIO()
+    np.save(buffer, np.asarray(array, order="C"), allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _oip(
+    outputs: dict[str, Any], form: AnswerForm, signature: Signature, revision: str, id: str
+) -> Answer:
+    items: list[dict[str, Any]] = []
+    raw: list[bytes | memoryview] = []
+    for name in form.outputs or outputs:
+        if name not in outputs:
+            known = ", ".join(outputs)
+            raise RequestError(BAD_INPUT, f"output {name!r}: expected one of {known}, got no such")
+        array, datatype = _tensor(name, outputs[name], signature)
+        item: dict[str, Any] = {"name": name, "shape": list(array.shape), "datatype": datatype}
+        if form.binary_all or name in form.binary:
+            data = _packed(array, datatype)
+            item["parameters"] = {"binary_data_size": len(data)}
+            raw.append(data)
+        else:
+            item["data"] = array.ravel().tolist()
+        items.append(item)
+    model, _, version = revision.partition("@")
+    head: dict[str, Any] = {"model_name": model, "model_version": version}
+    if id:
+        head["id"] = id
+    body = _json({**head, "outputs": items})
+    if form.form == "oip":
+        return Answer(JSON, 0, body)
+    return Answer(OCTETS, len(body), b"".join([body, *raw]))
+
+
+def _tensor(name: str, value: Any, signature: Signature) -> tuple[NDArray[Any], str]:
+    """An output as an array of a protocol dtype: its own, for plain values the signature's."""
+    declared = next((spec.dtype for spec in signature.outputs if spec.name == name), "")
+    try:
+        array = value if isinstance(value, np.ndarray) else np.array(value, DTYPES.get(declared))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise _failed(name, f"a value that makes no tensor: {error}") from None
+    if array.dtype.kind in "US":
+        array = array.astype(object)
+    datatype = _NAMES.get(array.dtype.newbyteorder("<"))
+    if datatype is None:
+        raise _failed(name, f"an array of {array.dtype}")
+    if datatype == dtypes.BYTES and not all(isinstance(item, str | bytes) for item in array.flat):
+        raise _failed(name, "an array of Python objects")
+    return array, datatype
+
+
+def _packed(array: NDArray[Any], datatype: str) -> bytes | memoryview:
+    """Little-endian row-major bytes; BYTES elements with a 4-byte length before each."""
+    if datatype == dtypes.BYTES:
+        return b"".join(_prefixed(array.flat))
+    whole = np.asarray(array, DTYPES[datatype], order="C")
+    # A view saves the copy, but memoryview cannot cast an empty array.
+    return whole.data.cast("B") if whole.size else b""
+
+
+def _prefixed(items: Iterable[Any]) -> Iterable[bytes]:
+    for item in items:
+        data = item.encode() if isinstance(item, str) else item
+        yield len(data).to_bytes(4, "little") + data
+
+
+def _plain(value: Any) -> Any:
+    """What msgspec cannot write itself; NumPy's values become Python's."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+_encoder: Final = msgspec.json.Encoder(enc_hook=_plain)
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    try:
+        return _encoder.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise RequestError(FUNCTION_FAILED, f"the outputs cannot be written: {error}") from None
+
+
+def _failed(name: str, got: str) -> RequestError:
+    return RequestError(FUNCTION_FAILED, f"output {name!r}: expected a tensor, got {got}")

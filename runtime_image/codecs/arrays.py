@@ -1,0 +1,96 @@
+"""Checked inputs into NumPy arrays. Only replicas import this."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime_image.codecs import audio, finite, image
+from runtime_image.codecs.request import Parsed
+from runtime_image.codecs.tensor.checks import RawInput, check_shape
+from runtime_image.contract import dtypes
+from runtime_image.contract.errors import bad_input
+from runtime_image.contract.model import BytesForm, InputRule
+from runtime_image.contract.signature import Signature, TensorSpec
+
+DTYPES: Final[dict[str, np.dtype[Any]]] = {
+    **{name: np.dtype(descr) for descr, name in dtypes.FROM_NPY.items()},
+    dtypes.BYTES: np.dtype(object),
+}
+"""NumPy's dtypes by their protocol names. BYTES is an object array of str, as ONNX Runtime takes
+tensor(string). BF16 is missing: NumPy cannot represent it."""
+
+
+def to_arrays(parsed: Parsed, signature: Signature, rules: dict[str, InputRule]) -> dict[str, Any]:
+    """The inputs by name as arrays of the signature's dtypes; plain values for json and bytes.
+
+    Binary inputs are read-only views of the body where its alignment allows. Raises BAD_INPUT:
+    for a NaN or infinity in an input declared finite, and for what only decoding a picture or a
+    sound can tell. Everything else was refused by `request.parse`.
+    """
+    if signature.kind != "tensors":
+        return {name: raw.payload for name, raw in parsed.inputs.items()}
+    arrays: dict[str, Any] = {}
+    for spec in signature.inputs:
+        raw = parsed.inputs[spec.name]
+        rule = rules.get(spec.name)
+        if raw.encoding == "json":
+            # Lists come nested or flat; their elements were held to the dtype's range.
+            array = np.array(raw.payload, DTYPES[raw.dtype]).reshape(raw.shape)
+        elif raw.encoding == "binary":
+            array = _from_binary(spec.name, raw, rule is not None and rule.finite)
+        else:
+            assert rule is not None, "only a rule makes the other encodings"  # noqa: S101  # parse
+            array = _transform(spec, raw, rule)
+        arrays[spec.name] = array
+    return arrays
+
+
+def _from_binary(name: str, raw: RawInput, is_finite: bool) -> NDArray[Any]:
+    array = np.frombuffer(raw.payload, DTYPES[raw.dtype]).reshape(raw.shape)
+    if not array.flags.aligned:
+        # Engines read with aligned loads; a body's tensors begin wherever its header ends.
+        array = array.copy()
+    if is_finite and raw.dtype in dtypes.FLOATS:
+        good = np.isfinite(array)
+        if not good.all():
+            raise finite.refusal(name, raw.dtype, raw.shape, int(np.argmin(good)))
+    return array
+
+
+def _transform(spec: TensorSpec, raw: RawInput, rule: InputRule) -> NDArray[Any]:
+    array: NDArray[Any]
+    if raw.encoding == "image" and rule.image is not None:
+        array = image.decode(spec.name, raw.payload, rule.image)
+    elif raw.encoding == "audio" and rule.audio is not None:
+        array = audio.decode(spec.name, raw.payload, rule.audio)
+    else:
+        array = _row(raw.payload, rule.bytes or BytesForm())
+    check_shape(spec, array.shape)
+    return _cast(spec, array)
+
+
+def _row(body: memoryview, form: BytesForm) -> NDArray[np.uint8]:
+    """A body as one uint8 row, cut or padded to the form's length."""
+    values = np.frombuffer(body, np.uint8)
+    if form.length is None:
+        return values.reshape(1, -1)
+    row = np.full((1, form.length), form.pad, np.uint8)
+    kept = min(form.length, values.size)
+    row[0, :kept] = values[:kept]
+    return row
+
+
+def _cast(spec: TensorSpec, array: NDArray[Any]) -> NDArray[Any]:
+    """To the signature's dtype; to an integer one rounded, and held to its range."""
+    wanted = DTYPES[spec.dtype]
+    if array.dtype == wanted:
+        return array
+    if wanted.kind == "O":
+        raise bad_input(spec.name, f"{spec.dtype} elements", "a picture or sound, which is numbers")
+    if wanted.kind in "ui" and array.dtype.kind == "f":
+        limits = np.iinfo(wanted)
+        array = np.clip(np.rint(array.astype(np.float64)), limits.min, limits.max)
+    return array.astype(wanted)

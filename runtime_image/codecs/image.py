@@ -1,0 +1,95 @@
+"""Pictures into tensors, as the manifest's ImageForm says.
+
+Pillow is imported with the first picture: replicas without picture inputs never load it.
+"""
+
+from __future__ import annotations
+
+import struct
+import warnings
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime_image.codecs.raw import PICTURES
+from runtime_image.contract.errors import RequestError, bad_input
+from runtime_image.contract.model import ImageForm
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+PIXELS_MAX: Final = 50_000_000
+"""Pixels of a picture that is decoded; a small file may unfold to gigabytes."""
+_BROKEN: Final = (OSError, ValueError, SyntaxError, EOFError, struct.error, TypeError, KeyError)
+"""What Pillow raises on damaged files, by format."""
+
+
+def decode(name: str, body: memoryview, form: ImageForm) -> NDArray[np.float32]:
+    """The picture as float32 [1, ...] in the form's layout; raises BAD_INPUT.
+
+    In this order: JPEGs are decoded at the smallest scale that is large enough, the EXIF
+    orientation is applied, transparent parts are laid on white (as viewers show them), the mode is
+    converted, the picture is resized to `size` without keeping its aspect (bilinear, area-weighted
+    when shrinking), inverted (255 - pixel) where asked, then (pixel * scale - mean) / std.
+    Of an animation the first frame counts.
+    """
+    pixels = np.asarray(_open(name, body, form), np.float32)
+    if form.invert:
+        pixels = np.float32(255) - pixels
+    if form.layout != "HW" and pixels.ndim == 2:
+        pixels = pixels[:, :, np.newaxis]
+    mean, std = np.array(form.mean, np.float32), np.array(form.std, np.float32)
+    if pixels.ndim == 2:
+        # One channel without an axis of its own.
+        mean, std = mean[:1], std[:1]
+    values = (pixels * np.float32(form.scale) - mean) / std
+    if form.layout == "CHW":
+        values = values.transpose(2, 0, 1)
+    return np.ascontiguousarray(values, np.float32)[np.newaxis]
+
+
+def _open(name: str, body: memoryview, form: ImageForm) -> Image.Image:
+    from PIL import Image
+
+    height, width = form.size
+    try:
+        with warnings.catch_warnings():
+            # Pillow warns at its own pixel limit, which lies above ours.
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            picture = Image.open(BytesIO(body), formats=PICTURES)
+        _check_pixels(name, picture.size)
+        # The orientation may still swap the axes, so both must be large enough for either side.
+        picture.draft(form.mode, (max(form.size), max(form.size)))
+        return _upright(picture, form.mode).resize((width, height), Image.Resampling.BILINEAR)
+    except Image.DecompressionBombError:
+        raise bad_input(name, f"a picture of at most {PIXELS_MAX} pixels", "far more") from None
+    except RequestError:
+        raise
+    except _BROKEN as error:
+        raise bad_input(name, "a whole picture", f"one that breaks off: {error}") from None
+
+
+def _check_pixels(name: str, size: tuple[int, int]) -> None:
+    width, height = size
+    if width * height > PIXELS_MAX:
+        raise bad_input(
+            name, f"a picture of at most {PIXELS_MAX} pixels", f"{width} x {height} pixels"
+        )
+
+
+def _upright(picture: Any, mode: str) -> Any:
+    """The picture as a viewer shows it, in `mode`."""
+    from PIL import Image, ImageOps
+
+    picture = ImageOps.exif_transpose(picture)
+    if picture.mode.startswith("I"):
+        # 16-bit grey: Pillow's own conversion clips at 255 instead of scaling.
+        grey = np.asarray(picture).astype(np.int64) >> 8
+        picture = Image.fromarray(np.clip(grey, 0, 255).astype(np.uint8))
+    if picture.has_transparency_data:
+        picture = picture.convert("RGBA")
+        paper = Image.new("RGBA", picture.size, "white")
+        picture = Image.alpha_composite(paper, picture)
+    return picture.convert(mode)

@@ -1,0 +1,99 @@
+"""Bodies that are one input as a whole: raw bytes, a picture, a WAV file."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from runtime_image.codecs.tensor.checks import (
+    RawInput,
+    bad_body,
+    check_names,
+    check_shape,
+    describe,
+)
+from runtime_image.contract import dtypes
+from runtime_image.contract.errors import bad_input
+from runtime_image.contract.model import BytesForm, InputKind, InputRule
+from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
+
+AUDIO_TYPES: Final = ("audio/wav", "audio/x-wav", "audio/wave", "audio/vnd.wave")
+BODY: Final = "body"
+"""The name of the only input of a function whose signature is one raw body."""
+_WAV_MIN: Final = 44
+"""Bytes of the smallest WAV header: RIFF, format and data chunk heads."""
+_MAGIC: Final = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a", b"BM")
+PICTURES: Final = ("PNG", "JPEG", "GIF", "BMP", "WEBP")
+"""Picture formats that are taken, by Pillow's names."""
+
+
+def declared(signature: Signature, rules: dict[str, InputRule], kind: InputKind) -> str:
+    """The one input that rules declare as `kind`, with its form, or "" for none or several."""
+    names = [
+        spec.name
+        for spec in signature.inputs
+        if (rule := rules.get(spec.name)) is not None
+        and rule.kind == kind
+        and (kind == "bytes" or (rule.image if kind == "image" else rule.audio) is not None)
+    ]
+    return names[0] if len(names) == 1 else ""
+
+
+def read_body(body: memoryview, signature: Signature) -> dict[str, RawInput]:
+    """The only input of a function that takes one raw body, which may be empty."""
+    name = signature.inputs[0].name if signature.inputs else BODY
+    return {name: RawInput("object", "", (), bytes(body))}
+
+
+def read_image(body: memoryview, signature: Signature, name: str) -> dict[str, RawInput]:
+    """A picture, known by its first bytes, for input `name`; raises BAD_INPUT."""
+    spec = _only(signature, name)
+    head = bytes(body[:12])
+    is_webp = head[:4] == b"RIFF" and head[8:] == b"WEBP"
+    if not is_webp and not head.startswith(_MAGIC):
+        raise bad_input(name, f"a picture: {', '.join(PICTURES)}", f"bytes {head.hex() or 'none'}")
+    return {name: RawInput("image", spec.dtype, (), body)}
+
+
+def read_audio(body: memoryview, signature: Signature, name: str) -> dict[str, RawInput]:
+    """A WAV file, known by its first bytes, for input `name`; raises BAD_INPUT."""
+    spec = _only(signature, name)
+    head = bytes(body[:12])
+    if head[:4] != b"RIFF" or head[8:] != b"WAVE":
+        raise bad_input(name, "a WAV file (RIFF, WAVE)", f"bytes {head.hex() or 'none'}")
+    if len(body) <= _WAV_MIN:
+        raise bad_input(name, "a WAV file with samples", f"{len(body)} bytes")
+    return {name: RawInput("audio", spec.dtype, (), body)}
+
+
+def read_bytes(
+    body: memoryview, signature: Signature, rule: InputRule, name: str
+) -> dict[str, RawInput]:
+    """Raw bytes for input `name`; raises BAD_INPUT.
+
+    A numeric input gets one uint8 row as `BytesForm` says, an input of dtype BYTES the whole body
+    as its one element, which must be UTF-8 text.
+    """
+    spec = _only(signature, name)
+    if not body:
+        raise bad_input(name, "at least one byte", "an empty body")
+    if spec.dtype == dtypes.BYTES:
+        return {name: _text(spec, body)}
+    length = (rule.bytes or BytesForm()).length
+    shape = (1, len(body) if length is None else length)
+    check_shape(spec, shape)
+    return {name: RawInput("bytes", spec.dtype, shape, body)}
+
+
+def _only(signature: Signature, name: str) -> TensorSpec:
+    check_names([name], signature)
+    return signature.inputs[0]
+
+
+def _text(spec: TensorSpec, body: memoryview) -> RawInput:
+    if any(size not in (DYNAMIC, 1) for size in spec.shape):
+        raise bad_body(f"{describe(spec)} for input {spec.name!r}", "one element, the body")
+    try:
+        text = str(body, "utf-8")
+    except UnicodeDecodeError as error:
+        raise bad_input(spec.name, "UTF-8 text", f"other bytes at {error.start}") from None
+    return RawInput("json", spec.dtype, (1,) * len(spec.shape), [text])

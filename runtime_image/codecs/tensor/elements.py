@@ -1,0 +1,173 @@
+"""Tensors written as JSON lists: strict element types, no ragged lists.
+
+The types are built once per spec and checked by msgspec's C decoder while it reads. Only a
+refused value is looked at a second time, in Python, to say where it is wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import lru_cache
+from itertools import chain
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from runtime_image.codecs.tensor.checks import check_shape, describe, shorten
+from runtime_image.contract import dtypes
+from runtime_image.contract.errors import RequestError, bad_input
+from runtime_image.contract.signature import DYNAMIC, TensorSpec
+
+FLOAT_MAX: Final[dict[str, float]] = {
+    "FP16": 65504.0,
+    "FP32": (2 - 2.0**-23) * 2.0**127,
+    "FP64": (2 - 2.0**-52) * 2.0**1023,
+}
+"""Largest finite value of each float type (IEEE 754); BF16 cannot be decoded at all."""
+_CACHED: Final = 1024
+_UINT64_MAX: Final = dtypes.INTEGER_RANGE["UINT64"][1]
+_NAMES: Final[dict[type, str]] = {
+    dict: "an object",
+    list: "a list",
+    str: "a string",
+    bool: "a boolean",
+    int: "an integer",
+    float: "a number with a fraction or exponent",
+    type(None): "null",
+}
+
+
+def read(spec: TensorSpec, raw: msgspec.Raw) -> tuple[Any, tuple[int, ...]]:
+    """The nested lists of one tensor and their shape; raises BAD_INPUT where they do not fit."""
+    try:
+        value = _nested(spec).decode(raw)
+    except (ValueError, RecursionError) as error:
+        raise _explain(spec, raw, error) from None
+    shape = _measure(spec, value)
+    check_shape(spec, shape)
+    if spec.dtype == "UINT64":
+        _check_uint64(spec.name, _flatten(value, len(shape)))
+    return value, shape
+
+
+def read_flat(spec: TensorSpec, shape: tuple[int, ...], raw: msgspec.Raw) -> list[Any]:
+    """The elements of one tensor as a flat list in row-major order; raises BAD_INPUT."""
+    flat = TensorSpec(spec.name, spec.dtype, (DYNAMIC,))
+    try:
+        values: list[Any] = _nested(flat).decode(raw)
+    except (ValueError, RecursionError) as error:
+        raise _explain(flat, raw, error) from None
+    count = math.prod(shape)
+    if len(values) != count:
+        raise bad_input(
+            spec.name, f"{count} elements for shape {list(shape)}", f"{len(values)} elements"
+        )
+    if spec.dtype == "UINT64":
+        _check_uint64(spec.name, values)
+    return values
+
+
+@lru_cache(maxsize=_CACHED)
+def _nested(spec: TensorSpec) -> msgspec.json.Decoder[Any]:
+    kind = _element(spec.dtype)
+    for size in reversed(spec.shape):
+        bounds = Meta(min_length=1) if size == DYNAMIC else Meta(min_length=size, max_length=size)
+        kind = Annotated[list[kind], bounds]  # type: ignore[valid-type]  # built at run time
+    return msgspec.json.Decoder(kind)
+
+
+def _element(dtype: str) -> Any:
+    if dtype == dtypes.BYTES:
+        return str
+    if dtype == "BOOL":
+        return bool
+    if dtype in dtypes.FLOATS:
+        largest = FLOAT_MAX[dtype]
+        return Annotated[float, Meta(ge=-largest, le=largest)]
+    low, high = dtypes.INTEGER_RANGE[dtype]
+    # msgspec has no bounds beyond int64: the upper end of UINT64 is checked after decoding.
+    return Annotated[int, Meta(ge=low, le=None if dtype == "UINT64" else high)]
+
+
+def _measure(spec: TensorSpec, value: Any) -> tuple[int, ...]:
+    """The shape of lists whose fixed axes the decoder has checked: dynamic ones may be ragged."""
+    shape = list(spec.shape)
+    level = [value]
+    last = max((axis for axis, size in enumerate(shape) if size == DYNAMIC), default=-1)
+    for axis in range(last + 1):
+        size = len(level[0])
+        other = next((len(item) for item in level if len(item) != size), size)
+        if other != size:
+            raise bad_input(
+                spec.name,
+                f"lists of one length on axis {axis} for {describe(spec)}",
+                f"lengths {size} and {other}",
+            )
+        shape[axis] = size
+        if axis < last:
+            level = list(chain.from_iterable(level))
+    return tuple(shape)
+
+
+def _flatten(value: Any, rank: int) -> Iterable[int]:
+    flat: Iterable[Any] = [value]
+    for _ in range(rank):
+        flat = chain.from_iterable(flat)
+    return flat
+
+
+def _check_uint64(name: str, values: Iterable[int]) -> None:
+    largest = max(values)
+    if largest > _UINT64_MAX:
+        raise bad_input(name, f"integers up to {_UINT64_MAX}", shorten(str(largest)))
+
+
+def _explain(spec: TensorSpec, raw: msgspec.Raw, error: Exception) -> RequestError:
+    """Where a value that the decoder refused is wrong."""
+    try:
+        value = msgspec.json.decode(raw)
+    except (ValueError, RecursionError) as malformed:
+        return bad_input(spec.name, describe(spec), shorten(str(malformed)))
+    wanted, got = _fault(spec, value, ()) or (describe(spec), shorten(str(error)))
+    return bad_input(spec.name, wanted, got)
+
+
+def _fault(spec: TensorSpec, value: Any, path: tuple[int, ...]) -> tuple[str, str] | None:
+    """What was expected and what came at the first wrong place under `path`, or None."""
+    where = f" at index {list(path)}" if path else ""
+    if len(path) == len(spec.shape):
+        wrong = _element_fault(spec.dtype, value)
+        return None if wrong is None else (describe(spec), wrong + where)
+    if not isinstance(value, list):
+        return describe(spec), f"{_NAMES[type(value)]} instead of a list{where}"
+    size = spec.shape[len(path)]
+    if not value or size not in (DYNAMIC, len(value)):
+        return describe(spec), f"a list of {len(value)}{where}"
+    for index, item in enumerate(value):
+        fault = _fault(spec, item, (*path, index))
+        if fault is not None:
+            return fault
+    return None
+
+
+def _element_fault(dtype: str, value: Any) -> str | None:
+    wanted = _element_types(dtype)
+    if type(value) not in wanted:
+        return _NAMES[type(value)]
+    if dtype in FLOAT_MAX:
+        low, high = -FLOAT_MAX[dtype], FLOAT_MAX[dtype]
+    elif dtype in dtypes.INTEGER_RANGE:
+        low, high = dtypes.INTEGER_RANGE[dtype]
+    else:
+        return None
+    return None if low <= value <= high else f"{shorten(str(value))}, out of range,"
+
+
+def _element_types(dtype: str) -> tuple[type, ...]:
+    if dtype == dtypes.BYTES:
+        return (str,)
+    if dtype == "BOOL":
+        return (bool,)
+    return (float, int) if dtype in dtypes.FLOATS else (int,)

@@ -1,0 +1,89 @@
+"""Messages of the control link, as the JSON bodies of its frames."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, NotRequired, TypedDict
+
+RECORD_FILE = "replica.json"
+"""The record in a replica's run folder, written before it is launched."""
+CONTROL_SOCKET = "ctl.sock"
+DATA_SOCKET = "data.sock"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaRecord:
+    """What a replica finds in its run folder: who it is and what it may use.
+
+    `role` is "serve", or "trial" for the throw-away replica of a deploy. `device_kind` is "cpu"
+    or "cuda"; `threads` its share of the CPU. `bound` is the pool key it was started for, `engine`
+    the library to have ready before the model comes.
+    """
+
+    id: str
+    token: str
+    role: Literal["serve", "trial"]
+    namespace: str
+    bound: str
+    model_dir: str
+    device: str
+    device_kind: str
+    engine: str
+    threads: int
+    orphan_s: float
+    memory_mib: int
+    launched_s: float
+    """CLOCK_MONOTONIC seconds when the manager launched it."""
+    phases: dict[str, float] = field(default_factory=dict)
+    """Milliseconds of the phases that were over by then (place, evict)."""
+
+
+class Hello(TypedDict):
+    """First frame of a replica. `bound` and `loaded` tell a new manager what it already serves."""
+
+    token: str
+    version: int
+    pid: int
+    features: list[str]
+    bound: str
+    loaded: NotRequired[Loaded]
+    phases: dict[str, float]
+
+
+class Loaded(TypedDict):
+    """What came of loading. Times in milliseconds, `memory_mib` resident after the first runs."""
+
+    revision: str
+    limit: int
+    marks_started: bool
+    phases: dict[str, float]
+    memory_mib: float
+    report: NotRequired[dict[str, Any]]
+    """Only of a trial: `Report` as JSON."""
+
+
+class LoadFailed(TypedDict):
+    """Why a bundle was refused. `stage` is load or sample."""
+
+    stage: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a trial replica measured. Latencies in milliseconds per run, keyed by rows.
+
+    `batchable` is only true where different inputs run singly and together agreed; else
+    `why_not` says why. `profiled` is false where a synthetic input could not be run.
+    """
+
+    signature: dict[str, Any]
+    load_ms: float
+    memory_mib: float
+    latency_ms: dict[str, float]
+    batchable: bool
+    why_not: str
+    batch_max: int
+    profiled: bool
+    note: str = ""
+    sample_outputs: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,90 @@
+"""What can go wrong with one request, as codes with data. No HTTP here.
+
+A code travels over the link inside a FAILED frame and is turned into an answer by the gateway.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+BAD_INPUT: Final = "bad_input"
+"""The body does not fit the signature."""
+UNSUPPORTED_TYPE: Final = "unsupported_type"
+"""The content type is none this function declares."""
+NOT_ACCEPTABLE: Final = "not_acceptable"
+"""The answer cannot be given in the form the client accepts."""
+FUNCTION_FAILED: Final = "function_failed"
+"""The model or the handler raised an error on this input."""
+EXECUTION_TIMEOUT: Final = "execution_timeout"
+"""The run took longer than the function's `timeout_s`."""
+ANSWER_TOO_LARGE: Final = "answer_too_large"
+"""The encoded answer is over the limit."""
+
+REQUEST_CODES: Final = frozenset(
+    {
+        BAD_INPUT,
+        UNSUPPORTED_TYPE,
+        NOT_ACCEPTABLE,
+        FUNCTION_FAILED,
+        EXECUTION_TIMEOUT,
+        ANSWER_TOO_LARGE,
+    }
+)
+
+TEXT_LIMIT: Final = 2000
+"""Characters of message a request error may carry over the link."""
+
+
+class RequestError(Exception):
+    """One request cannot be answered; its batch mates are not concerned.
+
+    `input` names the input at fault, `expected` and `got` say what was wanted and what came.
+    """
+
+    def __init__(
+        self, code: str, message: str, *, input: str = "", expected: str = "", got: str = ""
+    ) -> None:
+        super().__init__(message[:TEXT_LIMIT])
+        self.code = code
+        self.message = message[:TEXT_LIMIT]
+        self.input = input
+        self.expected = expected
+        self.got = got
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for a FAILED frame; empty fields are left out."""
+        data = {
+            "code": self.code,
+            "message": self.message,
+            "input": self.input,
+            "expected": self.expected,
+            "got": self.got,
+        }
+        return {key: value for key, value in data.items() if value}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> RequestError:
+        """Rebuild what `to_json` wrote; an unknown code becomes FUNCTION_FAILED."""
+        code = str(data.get("code", ""))
+        return cls(
+            code if code in REQUEST_CODES else FUNCTION_FAILED,
+            str(data.get("message", "the replica gave no reason")),
+            input=str(data.get("input", ""))[:TEXT_LIMIT],
+            expected=str(data.get("expected", ""))[:TEXT_LIMIT],
+            got=str(data.get("got", ""))[:TEXT_LIMIT],
+        )
+
+
+def bad_input(name: str, expected: str, got: str) -> RequestError:
+    """The usual complaint: this input, wanted that, got this."""
+    return RequestError(
+        BAD_INPUT,
+        f"input {name!r}: expected {expected}, got {got}",
+        input=name,
+        expected=expected,
+        got=got,
+    )
+
+
+class LoadError(Exception):
+    """A bundle cannot be loaded or its sample cannot be run; the text is the engine's reason."""

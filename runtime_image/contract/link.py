@@ -1,0 +1,74 @@
+"""Constants of the link, version 1: frame layout, kinds, flags, limits.
+
+Every frame is a 16-byte little-endian header, `meta_len` bytes of meta, `body_len` bytes of body:
+
+    u32 body_len | u32 id | u8 kind | u8 flags | u16 meta_len | u32 aux
+
+`id` names a request on the data link; id 0 speaks about the link itself.
+"""
+
+from enum import IntEnum
+from struct import Struct
+from typing import Final
+
+VERSION: Final = 1
+HEADER: Final = Struct("<IIBBHI")
+BODY_MAX: Final = 320 * 1024 * 1024
+"""Bytes; above the largest answer (256 MiB) and body anyone may configure."""
+ID_MAX: Final = 0xFFFF_FFFF
+
+
+class Kind(IntEnum):
+    """Frame kinds. 1-15 belong to the control link, 16 and up to the data link."""
+
+    HELLO = 1  # replica -> manager, and gateway -> replica: JSON body
+    WELCOME = 2  # manager -> replica: JSON body, data listener's descriptor beside it
+    BIND = 3  # manager -> replica: JSON body, the model to load
+    LOADED = 4  # replica -> manager: JSON body, what was loaded and measured
+    LOAD_FAILED = 5  # replica -> manager: JSON body, the reason
+    PING = 6
+    PONG = 7
+    DRAIN = 8  # manager -> replica: aux = must have been idle for so many milliseconds, 0 = any
+    NOT_IDLE = 9  # replica -> manager: aux = milliseconds since the last request ended
+    FIRST_RUN = 10  # replica -> manager: aux = microseconds of the first run
+    GOAWAY = 11  # replica -> gateway: aux = last id it will still answer
+    REQUEST = 16  # gateway -> replica: aux = execution timeout in milliseconds
+    RESPONSE = 17  # replica -> gateway: aux = length of the JSON part of a binary answer, or 0
+    FAILED = 18  # replica -> gateway: JSON body, a RequestError
+    STARTED = 19  # replica -> gateway: body = u32 ids that begin to run now
+    NOT_STARTED = 20  # replica -> gateway: this request was not and will not be run; aux = reason
+    CANCEL = 21  # gateway -> replica
+    CANCELLED = 22  # replica -> gateway: the id is free again
+    PART = 23  # reserved: one piece of a streamed body
+    END = 24  # reserved: the end of a streamed body
+    WINDOW = 25  # replica -> gateway: id 0, there is room again; ids > 0 reserved for streams
+
+
+class Flag(IntEnum):
+    """Bits of the header's `flags`."""
+
+    OPTIONAL = 1  # whoever does not know this kind skips the frame
+    TRACE = 2  # the last meta field is a W3C traceparent
+    ALONE = 4  # REQUEST: run in a batch of one, and say when it starts
+    FIRST = 8  # RESPONSE: of the replica's first run
+
+
+class NotStarted(IntEnum):
+    """Why a request was handed back unrun (`aux` of NOT_STARTED)."""
+
+    FULL = 1  # over the replica's limit; a WINDOW frame follows when there is room
+    DRAINING = 2  # the replica is going away
+    BATCH_TIMEOUT = 3  # its batch ran out of time because of another request; run it alone
+
+
+META_SEPARATOR: Final = b"\n"
+"""Meta is latin-1 text fields joined by this; a header value cannot hold it.
+
+REQUEST: content type, Accept, Inference-Header-Content-Length or "", traceparent (flag TRACE).
+RESPONSE: content type, decode_us, batch_us, compute_us, encode_us, rows in the batch.
+"""
+
+CONTENT_TYPES: Final = frozenset(
+    {"application/json", "application/octet-stream", "application/x-npy"}
+)
+"""What an answer of a replica may call itself."""

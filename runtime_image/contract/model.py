@@ -1,0 +1,121 @@
+"""What a replica is bound to: one model, how its inputs are read, how it is run."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+InputKind = Literal["tensor", "image", "audio", "bytes", "json"]
+
+
+@dataclass(frozen=True, slots=True)
+class ImageForm:
+    """How a picture becomes a tensor.
+
+    The picture is converted to `mode` ("L" or "RGB"), resized to `size` (height, width) and laid
+    out as `layout` (HW, HWC or CHW) with a leading batch axis of 1. Each value is then
+    (pixel * scale - mean) / std, with mean and std per channel.
+    """
+
+    size: tuple[int, int]
+    mode: str = "RGB"
+    layout: str = "CHW"
+    scale: float = 1 / 255
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    invert: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AudioForm:
+    """How a WAV file becomes a tensor: mono float32 in [-1, 1] at `rate_hz`, shape [1, samples].
+
+    With `samples` the clip is cut or padded with zeros at its end to that many samples.
+    """
+
+    rate_hz: int = 16000
+    samples: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BytesForm:
+    """How a raw body becomes a uint8 tensor [1, length]: cut, or padded with `pad`."""
+
+    length: int | None = None
+    pad: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class InputRule:
+    """What the manifest says about one input, beside its place in the signature.
+
+    `dtype` and `shape` are only given for functions without a model file, where no graph tells.
+    `finite`: a NaN or an infinity in this input is refused.
+    """
+
+    kind: InputKind = "tensor"
+    finite: bool = False
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    image: ImageForm | None = None
+    audio: AudioForm | None = None
+    bytes: BytesForm | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRule:
+    """How a short JSON answer is made readable: the `top_k` best `labels` of output `tensor`."""
+
+    tensor: str = ""
+    labels: tuple[str, ...] = ()
+    top_k: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """All a replica needs to load and serve one revision. `revision` is "digits@3".
+
+    `model` and `handler` are file names inside the replica's model folder, "" for none.
+    `batch_max` is 1 where batching is off. `sample` maps inputs to "@file" or JSON values.
+    """
+
+    revision: str
+    engine: str = "onnx"
+    model: str = ""
+    handler: str = ""
+    inputs: dict[str, InputRule] = field(default_factory=dict)
+    output: OutputRule = field(default_factory=OutputRule)
+    batching: bool = True
+    batch_max: int = 1
+    batch_wait_ms: float = 0.0
+    inline: bool = False
+    timeout_s: float = 60.0
+    sample: dict[str, Any] = field(default_factory=dict)
+
+
+def to_json(spec: ModelSpec) -> dict[str, Any]:
+    """The spec as plain JSON data; `from_json` is its inverse."""
+    return asdict(spec)
+
+
+def from_json(data: dict[str, Any]) -> ModelSpec:
+    """Rebuild a spec that `to_json` wrote. Raises TypeError on unknown fields."""
+    plain = dict(data)
+    plain["inputs"] = {name: _rule(rule) for name, rule in plain.get("inputs", {}).items()}
+    output = dict(plain.get("output", {}))
+    plain["output"] = OutputRule(**{**output, "labels": tuple(output.get("labels", ()))})
+    return ModelSpec(**plain)
+
+
+def _rule(data: dict[str, Any]) -> InputRule:
+    plain = dict(data)
+    plain["shape"] = tuple(plain.get("shape", ()))
+    if plain.get("image") is not None:
+        image = plain["image"]
+        tuples = {key: tuple(image[key]) for key in ("size", "mean", "std") if key in image}
+        plain["image"] = ImageForm(**{**image, **tuples})
+    if plain.get("audio") is not None:
+        plain["audio"] = AudioForm(**plain["audio"])
+    if plain.get("bytes") is not None:
+        plain["bytes"] = BytesForm(**plain["bytes"])
+    return InputRule(**plain)

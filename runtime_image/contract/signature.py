@@ -1,0 +1,76 @@
+"""What a function takes and gives: names, element types, shapes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from runtime_image.contract import dtypes
+
+DYNAMIC = -1
+"""A dimension that each request may choose."""
+
+Kind = Literal["tensors", "json", "bytes"]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One named input or output. `dtype` is an Open Inference Protocol name, -1 is dynamic."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    def accepts(self, shape: tuple[int, ...]) -> bool:
+        """Whether a tensor of `shape` fits: same rank, every fixed dimension equal, none empty."""
+        return len(shape) == len(self.shape) and all(
+            got > 0 and want in (DYNAMIC, got)
+            for want, got in zip(self.shape, shape, strict=True)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """`tensors`: typed arrays by name. `json`: any JSON object. `bytes`: one raw body."""
+
+    kind: Kind
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+    def input(self, name: str) -> TensorSpec | None:
+        """The input called `name`, or None."""
+        return next((spec for spec in self.inputs if spec.name == name), None)
+
+
+def to_json(signature: Signature) -> dict[str, Any]:
+    """The signature as plain JSON data; `from_json` is its inverse."""
+
+    def tensors(specs: tuple[TensorSpec, ...]) -> list[dict[str, Any]]:
+        return [{"name": s.name, "dtype": s.dtype, "shape": list(s.shape)} for s in specs]
+
+    return {
+        "kind": signature.kind,
+        "inputs": tensors(signature.inputs),
+        "outputs": tensors(signature.outputs),
+    }
+
+
+def from_json(data: dict[str, Any]) -> Signature:
+    """Rebuild a signature. Raises ValueError on anything `to_json` would not have written."""
+    kind = data.get("kind")
+    if kind not in ("tensors", "json", "bytes"):
+        raise ValueError(f"signature kind: expected tensors, json or bytes, got {kind!r}")
+    return Signature(
+        cast("Kind", kind),
+        tuple(_tensor(item) for item in data["inputs"]),
+        tuple(_tensor(item) for item in data["outputs"]),
+    )
+
+
+def _tensor(item: dict[str, Any]) -> TensorSpec:
+    name, dtype, shape = str(item["name"]), str(item["dtype"]), item["shape"]
+    if dtype not in dtypes.ALL:
+        raise ValueError(f"tensor {name}: unknown dtype {dtype!r}")
+    if not all(isinstance(d, int) and (d == DYNAMIC or d >= 0) for d in shape):
+        raise ValueError(f"tensor {name}: bad shape {shape!r}")
+    return TensorSpec(name, dtype, tuple(shape))

@@ -1,0 +1,1 @@
+"""What computes: ONNX Runtime sessions and Python handlers, one per file."""

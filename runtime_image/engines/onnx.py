@@ -1,0 +1,82 @@
+"""ONNX Runtime: one session, on CPU or on one GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import onnxruntime as ort
+
+from runtime_image.contract import dtypes
+from runtime_image.contract.errors import LoadError
+from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
+from runtime_image.engines.base import Stopped
+
+PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+
+
+class OnnxEngine:
+    """A session over one .onnx file. Inputs and outputs are NumPy arrays by name."""
+
+    def __init__(self, path: Path, *, device_kind: str, threads: int) -> None:
+        """Raises LoadError with ONNX Runtime's reason, or when the device's provider is missing."""
+        self._session = _session(path, device_kind, threads)
+        self.signature = Signature(
+            "tensors",
+            tuple(_spec("input", node) for node in self._session.get_inputs()),
+            tuple(_spec("output", node) for node in self._session.get_outputs()),
+        )
+        self._outputs = [spec.name for spec in self.signature.outputs]
+
+    def ticket(self) -> Any:
+        """Run options; setting `terminate` on them stops the run between two graph nodes."""
+        return ort.RunOptions()
+
+    def run(self, inputs: dict[str, Any], ticket: Any) -> dict[str, Any]:
+        """Arrays by output name. Raises Stopped, or ONNX Runtime's error."""
+        try:
+            values = self._session.run(self._outputs, inputs, ticket)
+        except Exception as error:
+            if ticket.terminate:
+                raise Stopped from error
+            raise
+        return dict(zip(self._outputs, values, strict=True))
+
+    def stop(self, ticket: Any) -> None:
+        """End the run with these options at the next graph node."""
+        ticket.terminate = True
+
+
+def _session(path: Path, device_kind: str, threads: int) -> Any:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    # Spinning threads of an idle replica would burn the CPU share of the others.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    provider = PROVIDERS[device_kind]
+    if provider not in ort.get_available_providers():
+        # ONNX Runtime would drop the provider with a log line and compute on the CPU.
+        raise LoadError(f"device {device_kind}: this onnxruntime has no {provider}")
+    if device_kind == "cuda":
+        ort.preload_dlls()
+    try:
+        session = ort.InferenceSession(str(path), options, providers=[provider])
+    except Exception as error:
+        raise LoadError(_reason(error, path)) from error
+    if session.get_providers()[0] != provider:
+        raise LoadError(f"device {device_kind}: {provider} could not be used, see the logs")
+    return session
+
+
+def _reason(error: Exception, path: Path) -> str:
+    """The engine's words without the folder of this one replica."""
+    return str(error).replace(f"{path.parent}/", "")
+
+
+def _spec(role: str, node: Any) -> TensorSpec:
+    dtype = dtypes.FROM_ONNX.get(node.type)
+    if dtype is None:
+        raise LoadError(f"{role} {node.name!r} has type {node.type}, only tensors can be served")
+    shape = tuple(size if isinstance(size, int) else DYNAMIC for size in node.shape)
+    return TensorSpec(node.name, dtype, shape)

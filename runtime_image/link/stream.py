@@ -1,0 +1,115 @@
+"""The asyncio end of a link: the gateway's data links, the manager's control links."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+import structlog
+
+from runtime_image.link.frames import Frame, FrameReader, LinkError
+
+log = structlog.get_logger()
+
+WRITE_BUFFER_MAX = 512 * 1024 * 1024
+"""Bytes the other side may leave unread before the link is given up."""
+
+Piece = bytes | bytearray | memoryview
+
+
+class FrameStream(asyncio.BufferedProtocol):
+    """Frames over one socket: everything sent in one loop turn leaves in one write.
+
+    `on_frame` and `on_lost` are plain callbacks. An error raised by `on_frame` is logged and does
+    not end the link, because other requests share it; only a LinkError does.
+    """
+
+    def __init__(
+        self, on_frame: Callable[[Frame], None], on_lost: Callable[[str], None], name: str
+    ) -> None:
+        self._on_frame = on_frame
+        self._on_lost = on_lost
+        self._name = name
+        self._reader = FrameReader()
+        self._transport: asyncio.Transport | None = None
+        self._out: list[Piece] = []
+        self._loop = asyncio.get_running_loop()
+        self._reason = "closed by the other side"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether frames can still be sent."""
+        return self._transport is not None
+
+    def send(self, pieces: list[bytes | bytearray | memoryview]) -> None:
+        """Queue a packed frame for this turn's write; dropped silently once the link is lost,
+        because `on_lost` has told or will tell the owner."""
+        if self._transport is None:
+            return
+        if not self._out:
+            self._loop.call_soon(self.flush)
+        self._out += pieces
+
+    def flush(self) -> None:
+        """Write what was sent in this turn."""
+        out, self._out = self._out, []
+        if self._transport is None or not out:
+            return
+        if self._transport.get_write_buffer_size() > WRITE_BUFFER_MAX:
+            self.abort("the other side reads too slowly")
+        elif len(out) == 1:
+            self._transport.write(out[0])
+        else:
+            self._transport.writelines(out)
+
+    def abort(self, reason: str) -> None:
+        """Give the link up at once; `on_lost` follows with this reason."""
+        self._reason = reason
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio's: the socket is ours."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the protocol's signature
+        """asyncio's: where to receive."""
+        return self._reader.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """asyncio's: bytes came."""
+        try:
+            frames = self._reader.received(nbytes)
+            for frame in frames:
+                self._deliver(frame)
+        except LinkError as error:
+            log.warning("a link broke the protocol", link=self._name, reason=str(error))
+            self.abort(str(error))
+
+    def _deliver(self, frame: Frame) -> None:
+        try:
+            self._on_frame(frame)
+        except LinkError:
+            raise
+        except Exception:  # one receiver's error must not close what others share
+            log.exception("a frame's receiver failed", link=self._name, kind=frame.kind.name)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio's: the socket is gone."""
+        if self._transport is None:
+            return
+        self._transport = None
+        self._out.clear()
+        self._on_lost(str(exc) if exc else self._reason)
+
+
+async def open_stream(
+    path: str, on_frame: Callable[[Frame], None], on_lost: Callable[[str], None], name: str
+) -> FrameStream:
+    """Connect to the Unix socket at `path`. Raises OSError where nobody listens."""
+    loop = asyncio.get_running_loop()
+    _, stream = await loop.create_unix_connection(
+        lambda: FrameStream(on_frame, on_lost, name), path
+    )
+    return stream

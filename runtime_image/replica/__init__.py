@@ -1,0 +1,1 @@
+"""The process that holds one model: its loop, its links, its batches."""

@@ -1,0 +1,96 @@
+"""When and where accepted jobs run: inline in the loop, or in the worker thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from runtime_image.contract.model import ModelSpec
+from runtime_image.replica.intake import Intake, Job
+from runtime_image.replica.loop import Loop
+from runtime_image.replica.runner import Outcome, Run, Runner
+from runtime_image.replica.worker import Worker
+
+INLINE_BODY_MAX = 16 * 1024
+"""Bytes; decoding more than this would hold up the loop longer than a thread hop costs."""
+STOP_GRACE_S = 1.0
+"""How long a stopped run may take to end before the replica gives itself up."""
+
+
+class Execution:
+    """Takes what waits in the intake and runs it, one batch at a time, greedily.
+
+    What arrives while a batch runs forms the next one. `started(jobs)` is called before a batch
+    goes to the thread and must have told the gateways when it returns: if the run kills this
+    process, they then know whom to suspect. `emit` receives every job's outcome in the loop's
+    thread. `stuck(run)` is called when a stopped run does not end.
+    """
+
+    def __init__(  # noqa: PLR0913 - the composition of the replica's parts
+        self,
+        loop: Loop,
+        worker: Worker,
+        intake: Intake,
+        runner: Runner,
+        spec: ModelSpec,
+        *,
+        started: Callable[[list[Job]], None],
+        emit: Callable[[Job, Outcome], None],
+        stuck: Callable[[Run], None],
+    ) -> None:
+        self._loop = loop
+        self._worker = worker
+        self._intake = intake
+        self._runner = runner
+        self._spec = spec
+        self._started = started
+        self._emit = emit
+        self._stuck = stuck
+        self._busy = False
+        self._current: Run | None = None
+
+    def pump(self) -> None:
+        """Run what waits, unless the thread is busy; called at the end of every turn."""
+        while self._intake.waiting and not self._busy:
+            jobs = self._intake.take(self._spec.batch_max)
+            if self._spec.inline and not any(map(_needs_thread, jobs)):
+                self._runner.run(jobs, self._emit, lambda _run: None)
+            else:
+                self._busy = True
+                self._started(jobs)
+                self._worker.submit(lambda jobs=jobs: self._run_in_thread(jobs))  # type: ignore[misc]  # a bound default is not inferred
+
+    def stop_if_alone(self, job: Job) -> None:
+        """End the run of a cancelled job; a run it shares with others goes on."""
+        run = self._current
+        if run is not None and run.jobs == [job]:
+            self._runner.stop(run, "cancelled")
+
+    def _run_in_thread(self, jobs: list[Job]) -> None:
+        self._runner.run(
+            jobs,
+            lambda job, outcome: self._loop.post(lambda: self._emit(job, outcome)),
+            lambda run: self._loop.post(lambda: self._watch(run)),
+        )
+        self._loop.post(self._done)
+
+    def _done(self) -> None:
+        self._busy = False
+
+    def _watch(self, run: Run | None) -> None:
+        self._current = run
+        if run is not None:
+            self._loop.after(run.timeout_s, lambda: self._time_out(run))
+
+    def _time_out(self, run: Run) -> None:
+        if self._current is not run:
+            return
+        self._runner.stop(run, "timeout")
+        self._loop.after(STOP_GRACE_S, lambda: self._give_up(run))
+
+    def _give_up(self, run: Run) -> None:
+        if self._current is run:
+            self._stuck(run)
+
+
+def _needs_thread(job: Job) -> bool:
+    return job.alone or len(job.body) > INLINE_BODY_MAX

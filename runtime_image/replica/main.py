@@ -1,0 +1,195 @@
+"""Puts a replica together and runs it: record, greeting, model, service."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import socket
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from runtime_image.contract import model as models
+from runtime_image.contract.control import (
+    CONTROL_SOCKET,
+    RECORD_FILE,
+    Hello,
+    Loaded,
+    ReplicaRecord,
+)
+from runtime_image.contract.errors import LoadError
+from runtime_image.contract.link import VERSION, Kind
+from runtime_image.contract.model import ModelSpec
+from runtime_image.engines.base import Engine
+from runtime_image.engines.loading import load_engine
+from runtime_image.link.frames import Frame, LinkError, pack
+from runtime_image.link.greeting import greet
+from runtime_image.link.socket_end import SocketEnd
+from runtime_image.replica.loop import Loop
+from runtime_image.replica.manager_link import ManagerLink
+from runtime_image.replica.serving import Serving
+from runtime_image.replica.trial import SampleError, examine, resident_mib
+from runtime_image.replica.worker import Worker
+
+EXIT_ORPHANED = 70
+"""Exit code of a replica that found no manager for `orphan_s` (sysexits.h: EX_SOFTWARE)."""
+
+
+class Replica:
+    """One process: greets its manager, loads what it is bound to, serves, drains, exits."""
+
+    def __init__(self, run_dir: Path, first_line_s: float) -> None:
+        """`first_line_s` is CLOCK_MONOTONIC at this process's first line of Python."""
+        self._record = ReplicaRecord(**json.loads((run_dir / RECORD_FILE).read_text()))
+        if self._record.engine == "onnx":
+            import onnxruntime  # noqa: F401 - the slow import belongs to the import phase
+        self._loop = Loop(time.monotonic)
+        self._worker = Worker()
+        self._serving: Serving | None = None
+        self._loaded: Loaded | None = None
+        self._exit_code = 0
+        self._phases = {
+            **self._record.phases,
+            "start": (first_line_s - self._record.launched_s) * 1e3,
+            "import": (time.monotonic() - first_line_s) * 1e3,
+        }
+        self._bound_s = time.monotonic()
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.connect(str(run_dir / CONTROL_SOCKET))
+        reader, descriptor, frames = greet(sock, self._hello())
+        self._listener = socket.socket(fileno=descriptor)
+        self._manager = ManagerLink(
+            self._loop,
+            run_dir,
+            SocketEnd(sock, reader),
+            orphan_s=self._record.orphan_s,
+            hello=self._hello,
+            on_frame=self._handle,
+            orphaned=lambda: self._go(EXIT_ORPHANED),
+        )
+        self._loop.turn_end = self._turn_end
+        for frame in frames:
+            self._handle(frame)
+
+    def run(self) -> int:
+        """Serve until drained, orphaned or told to go; the exit code."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, lambda *_: self._loop.post(self._terminate))
+        self._loop.run()
+        return self._exit_code
+
+    def _turn_end(self) -> None:
+        if self._serving is not None:
+            self._serving.turn_end()
+        self._manager.flush()
+
+    def _hello(self) -> Hello:
+        hello: Hello = {
+            "token": self._record.token,
+            "version": VERSION,
+            "pid": os.getpid(),
+            "features": [],
+            "bound": self._record.bound,
+            "phases": self._phases,
+        }
+        if self._loaded is not None:
+            hello["loaded"] = self._loaded
+        return hello
+
+    def _handle(self, frame: Frame) -> None:
+        if frame.kind is Kind.PING:
+            self._manager.send(pack(Kind.PONG, aux=frame.aux))
+        elif frame.kind is Kind.BIND:
+            self._bind(models.from_json(json.loads(frame.body)))
+        elif frame.kind is Kind.DRAIN:
+            self._drain(frame.aux)
+        elif frame.kind is not Kind.WELCOME:
+            raise LinkError(f"unexpected {frame.kind.name} on the control link")
+
+    def _bind(self, spec: ModelSpec) -> None:
+        began = self._loop.clock()
+        self._phases["bind"] = (began - self._bound_s) * 1e3
+        self._worker.submit(lambda: self._load(spec, began))
+
+    def _load(self, spec: ModelSpec, began: float) -> None:
+        """In the worker thread, so that the loop goes on answering PING."""
+        folder = Path(self._record.model_dir)
+        try:
+            engine = load_engine(
+                spec, folder, device_kind=self._record.device_kind, threads=self._record.threads
+            )
+            load_ms = (self._loop.clock() - began) * 1e3
+            loaded: Loaded = {
+                "revision": spec.revision,
+                "limit": 0,
+                "marks_started": True,
+                "phases": {**self._phases, "load": load_ms},
+                "memory_mib": resident_mib(),
+            }
+            if self._record.role == "trial":
+                loaded["report"] = asdict(examine(engine, spec, folder, load_ms))
+        except (Exception, SystemExit) as error:  # a handler may raise anything
+            reason = str(error) if isinstance(error, LoadError) else repr(error)
+            stage = "sample" if isinstance(error, SampleError) else "load"
+            failure = {"stage": stage, "reason": reason[:4000]}
+            self._loop.post(
+                lambda: self._manager.send(
+                    pack(Kind.LOAD_FAILED, body=json.dumps(failure).encode())
+                )
+            )
+            return
+        self._loop.post(lambda: self._serve(engine, spec, loaded))
+
+    def _serve(self, engine: Engine, spec: ModelSpec, loaded: Loaded) -> None:
+        if self._record.role == "serve":
+            self._serving = Serving(
+                self._loop,
+                self._worker,
+                self._listener,
+                engine,
+                spec,
+                first_run=lambda us: self._manager.send(pack(Kind.FIRST_RUN, aux=us)),
+                gone=self._go,
+            )
+            loaded["limit"] = self._serving.intake.limit
+            loaded["marks_started"] = self._serving.marks_started
+            # What was loaded stays for ever: the collector need not walk it again.
+            gc.collect()
+            gc.freeze()
+        self._loaded = loaded
+        self._manager.send(pack(Kind.LOADED, body=json.dumps(loaded).encode()))
+
+    def _drain(self, if_idle_ms: int) -> None:
+        if self._serving is None:
+            self._go(0)
+            return
+        idle_ms = int(self._serving.intake.idle_s(self._loop.clock()) * 1e3)
+        if idle_ms < if_idle_ms:
+            self._manager.send(pack(Kind.NOT_IDLE, aux=idle_ms))
+        else:
+            self._serving.drain()
+
+    def _terminate(self) -> None:
+        if self._serving is None:
+            self._go(0)
+        else:
+            self._serving.drain(hand_back=True)
+
+    def _go(self, exit_code: int) -> None:
+        if exit_code:
+            # A stuck run holds the thread: only leaving the process ends it.
+            os._exit(exit_code)
+        self._exit_code = exit_code
+        self._loop.stop()
+
+
+def main(run_dir: str, first_line_s: float) -> int:
+    """Run the replica of `run_dir`; 1 when its manager refused it or is gone."""
+    try:
+        replica = Replica(Path(run_dir), first_line_s)
+    except (LinkError, OSError) as error:
+        print(f"fngate replica: {error}", flush=True)  # noqa: T201 - the log is its standard output
+        return 1
+    return replica.run()

@@ -1,0 +1,231 @@
+"""The replica's data plane: links of gateways, requests in, answers out."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from collections.abc import Callable
+
+from runtime_image.contract.errors import EXECUTION_TIMEOUT, RequestError
+from runtime_image.contract.link import VERSION, Flag, Kind, NotStarted
+from runtime_image.contract.model import ModelSpec
+from runtime_image.engines.base import Engine
+from runtime_image.link.frames import Frame, LinkError, pack
+from runtime_image.link.meta import pack_answer, unpack_request
+from runtime_image.link.socket_end import SocketEnd
+from runtime_image.replica.execution import Execution
+from runtime_image.replica.intake import Intake, Job
+from runtime_image.replica.loop import Loop
+from runtime_image.replica.runner import Answer, Outcome, Run, Runner
+from runtime_image.replica.worker import Worker
+
+LINKS_MAX = 64
+"""Gateway processes that may be connected at once."""
+
+
+class Serving:
+    """Serves one loaded engine to every gateway that connects to the data listener."""
+
+    def __init__(  # noqa: PLR0913 - the composition of the replica's parts
+        self,
+        loop: Loop,
+        worker: Worker,
+        listener: socket.socket,
+        engine: Engine,
+        spec: ModelSpec,
+        *,
+        first_run: Callable[[int], None],
+        gone: Callable[[int], None],
+    ) -> None:
+        """`first_run(us)` reports the first engine run, `gone(exit_code)` ends the process."""
+        self._loop = loop
+        self._listener = listener
+        self._spec = spec
+        self._links: dict[int, SocketEnd] = {}
+        self._next_link = 0
+        self._first_run: Callable[[int], None] | None = first_run
+        self._gone = gone
+        self.intake = Intake(limit=max(2, 2 * spec.batch_max), last_end_s=loop.clock())
+        self._execution = Execution(
+            loop,
+            worker,
+            self.intake,
+            Runner(engine, spec, loop.clock),
+            spec,
+            started=self._tell_started,
+            emit=self._emit,
+            stuck=self._stuck,
+        )
+        listener.setblocking(False)
+        loop.watch(listener, self._accept)
+
+    @property
+    def marks_started(self) -> bool:
+        """Whether gateways are told which requests have begun; inline runs are too short."""
+        return not self._spec.inline
+
+    def drain(self, *, hand_back: bool = False) -> None:
+        """Take nothing new, answer what was accepted, then go.
+
+        With `hand_back` what has not begun is returned to the gateways instead.
+        """
+        if not self.intake.draining:
+            self.intake.draining = True
+            for link, end in self._links.items():
+                end.send(pack(Kind.GOAWAY, aux=self.intake.last_accepted.get(link, 0)))
+        if hand_back:
+            for job in self.intake.hand_back():
+                self._refuse(job, NotStarted.DRAINING)
+
+    def turn_end(self) -> None:
+        """Run what came in this turn and write every answer; called once per loop turn."""
+        self._execution.pump()
+        flushed = [self._flush(link, end) for link, end in list(self._links.items())]
+        if self.intake.draining and not self.intake.owed and all(flushed):
+            self._gone(0)
+
+    def _flush(self, link: int, end: SocketEnd) -> bool:
+        """Write what the link takes; True when nothing is left for it."""
+        try:
+            done = end.flush()
+        except LinkError:
+            self._drop(link)
+            return True
+        self._loop.want_write(end.sock, not done)
+        return done
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except OSError:
+            return
+        if len(self._links) >= LINKS_MAX:
+            sock.close()
+            return
+        self._next_link += 1
+        link = self._next_link
+        self._links[link] = SocketEnd(sock)
+        self._loop.watch(sock, lambda: self._readable(link))
+
+    def _readable(self, link: int) -> None:
+        try:
+            frames = self._links[link].receive()
+            for frame in frames or ():
+                self._handle(link, frame)
+        except LinkError:
+            frames = None
+        if frames is None:
+            self._drop(link)
+
+    def _drop(self, link: int) -> None:
+        end = self._links.pop(link)
+        self._loop.forget(end.sock)
+        end.close()
+        self.intake.lose_link(link)
+
+    def _handle(self, link: int, frame: Frame) -> None:
+        if frame.kind is Kind.REQUEST:
+            self._request(link, frame)
+        elif frame.kind is Kind.CANCEL:
+            self._cancel(link, frame.id)
+        elif frame.kind is Kind.HELLO:
+            self._hello(link, frame)
+        else:
+            raise LinkError(f"unexpected {frame.kind.name} on a data link")
+
+    def _hello(self, link: int, frame: Frame) -> None:
+        if frame.aux != VERSION:
+            raise LinkError(f"link version {frame.aux} is not {VERSION}")
+        body = json.dumps({"revision": self._spec.revision, "limit": self.intake.limit})
+        self._links[link].send(pack(Kind.HELLO, body=body.encode(), aux=VERSION))
+        if self.intake.draining:
+            self._links[link].send(pack(Kind.GOAWAY))
+
+    def _request(self, link: int, frame: Frame) -> None:
+        job = Job(
+            link,
+            frame.id,
+            unpack_request(frame.meta),
+            frame.body,
+            timeout_s=frame.aux / 1000,
+            arrived_s=self._loop.clock(),
+            alone=bool(frame.flags & Flag.ALONE),
+        )
+        if (link, frame.id) in self.intake.owed:
+            raise LinkError(f"request id {frame.id} is in use")
+        reason = self.intake.accept(job)
+        if reason is not None:
+            self._links[link].send(pack(Kind.NOT_STARTED, frame.id, aux=reason))
+
+    def _cancel(self, link: int, id: int) -> None:
+        job = self.intake.cancel(link, id)
+        if job is None:
+            return
+        if job in self.intake.waiting:
+            self.intake.waiting.remove(job)
+            self._emit(job, None)
+        else:
+            self._execution.stop_if_alone(job)
+
+    def _tell_started(self, jobs: list[Job]) -> None:
+        """Say and flush it at once: the run may kill this process."""
+        ids: dict[int, list[int]] = {}
+        for job in jobs:
+            ids.setdefault(job.link, []).append(job.id)
+        for link, started in ids.items():
+            end = self._links.get(link)
+            if end is not None:
+                end.send(pack(Kind.STARTED, body=struct.pack(f"<{len(started)}I", *started)))
+                self._flush(link, end)
+
+    def _refuse(self, job: Job, reason: NotStarted) -> None:
+        self._finish(job, pack(Kind.NOT_STARTED, job.id, aux=reason))
+
+    def _emit(self, job: Job, outcome: Outcome) -> None:
+        if outcome is None or job.cancelled:
+            self._finish(job, pack(Kind.CANCELLED, job.id))
+        elif isinstance(outcome, Answer):
+            self._finish(job, self._packed(job, outcome))
+        else:
+            self._finish(job, pack(Kind.FAILED, job.id, json.dumps(outcome.to_json()).encode()))
+
+    def _packed(self, job: Job, answer: Answer) -> list[bytes | bytearray | memoryview]:
+        flags = 0
+        if self._first_run is not None:
+            flags = Flag.FIRST
+            self._first_run(answer.meta.compute_us)
+            self._first_run = None
+        meta = pack_answer(answer.meta)
+        return pack(
+            Kind.RESPONSE, job.id, answer.body, meta=meta, flags=flags, aux=answer.json_length
+        )
+
+    def _finish(self, job: Job, frame: list[bytes | bytearray | memoryview]) -> None:
+        end = self._links.get(job.link)
+        if end is not None:
+            end.send(frame)
+        for link in self.intake.finish(job, self._loop.clock()):
+            self._links[link].send(pack(Kind.WINDOW))
+
+    def _stuck(self, run: Run) -> None:
+        """The engine does not let go: answer for the late request, hand back the rest, and go."""
+        timeout = RequestError(
+            EXECUTION_TIMEOUT, f"the run did not end after its timeout of {run.timeout_s:g} s"
+        )
+        running = set(map(id, run.jobs))
+        for job in list(self.intake.owed.values()):
+            if id(job) not in running:
+                self._refuse(job, NotStarted.DRAINING)
+            elif len(run.jobs) == 1:
+                self._emit(job, timeout if run.why_stopped == "timeout" else None)
+            else:
+                self._refuse(job, NotStarted.BATCH_TIMEOUT)
+        for end in self._links.values():
+            end.sock.setblocking(True)
+            end.flush()
+        self._gone(EXIT_STUCK)
+
+
+EXIT_STUCK = 75
+"""Exit code of a replica whose run did not end (sysexits.h: EX_TEMPFAIL)."""

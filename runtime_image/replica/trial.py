@@ -1,0 +1,161 @@
+"""What a throw-away replica does at deploy: run the sample, prove batching, measure."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runtime_image.codecs.accept import AnswerForm
+from runtime_image.codecs.answer import encode
+from runtime_image.codecs.arrays import to_arrays
+from runtime_image.codecs.request import RequestHead, parse
+from runtime_image.contract import signature as signatures
+from runtime_image.contract.control import Report
+from runtime_image.contract.dtypes import BYTES
+from runtime_image.contract.errors import LoadError, RequestError
+from runtime_image.contract.model import ModelSpec
+from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
+from runtime_image.engines.base import Engine
+from runtime_image.replica import proof
+
+ZERO = {"BOOL": np.bool_, "FP16": np.float16, "FP32": np.float32, "FP64": np.float64}
+CONTENT_TYPES = {
+    ".png": "image/png",
+    ".jpg": "image/jpeg",
+    ".jpeg": "image/jpeg",
+    ".webp": "image/webp",
+    ".bmp": "image/bmp",
+    ".gif": "image/gif",
+    ".wav": "audio/wav",
+    ".npy": "application/x-npy",
+    ".json": "application/json",
+}
+"""What a sample file is, by its ending; anything else is sent as raw bytes."""
+
+
+class SampleError(LoadError):
+    """The manifest's sample could not be run; the text is the reason."""
+
+
+def examine(engine: Engine, spec: ModelSpec, folder: Path, load_ms: float) -> Report:
+    """Everything deploy wants to know. Raises LoadError where the bundle must be refused."""
+    check_rules(engine.signature, spec)
+    inputs, given = _example(engine.signature, spec, folder)
+    try:
+        outputs = engine.run(inputs, engine.ticket())
+    except Exception as error:
+        if given:
+            raise SampleError(f"the sample failed: {type(error).__name__}: {error}") from error
+        return _unprofiled(engine.signature, load_ms, f"{type(error).__name__}: {error}")
+    shown = _shown(engine.signature, spec, outputs) if given else {}
+    why_not = "batching is off in function.toml"
+    if spec.batching:
+        why_not = proof.why_not_batchable(engine, inputs, outputs)
+    latency_ms = proof.latencies(engine, inputs, batchable=not why_not, clock=time.perf_counter)
+    return Report(
+        signature=signatures.to_json(engine.signature),
+        load_ms=load_ms,
+        memory_mib=resident_mib(),
+        latency_ms={str(rows): ms for rows, ms in latency_ms.items()},
+        batchable=not why_not,
+        why_not=why_not,
+        batch_max=proof.knee(latency_ms),
+        profiled=True,
+        sample_outputs=shown,
+    )
+
+
+def check_rules(signature: Signature, spec: ModelSpec) -> None:
+    """Raises LoadError where function.toml speaks of tensors that do not exist or do not fit."""
+    if signature.kind != "tensors":
+        return
+    names = [tensor.name for tensor in signature.inputs]
+    for name, rule in spec.inputs.items():
+        tensor = signature.input(name)
+        if tensor is None:
+            raise LoadError(f"function.toml input.{name}: the model's inputs are {names}")
+        if rule.image is not None and tensor.dtype in ("BOOL", BYTES):
+            raise LoadError(f"function.toml input.{name}: a picture cannot become {tensor.dtype}")
+    outputs = [tensor.name for tensor in signature.outputs]
+    if spec.output.tensor and outputs and spec.output.tensor not in outputs:
+        raise LoadError(
+            f"function.toml output.tensor = {spec.output.tensor!r}: the model's outputs are"
+            f" {outputs}"
+        )
+
+
+def resident_mib() -> float:
+    """Resident memory of this process in MiB (proc(5), VmRSS)."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def _example(signature: Signature, spec: ModelSpec, folder: Path) -> tuple[dict[str, Any], bool]:
+    """Inputs to try, and whether they are the manifest's sample."""
+    if not spec.sample:
+        if signature.kind == "bytes":
+            return {signature.inputs[0].name: b""}, False
+        return {tensor.name: _zeros(tensor) for tensor in signature.inputs}, False
+    try:
+        head, body = _sample_body(spec.sample, folder)
+        parsed = parse(head, body, signature, spec.inputs)
+        return to_arrays(parsed, signature, spec.inputs), True
+    except RequestError as error:
+        raise SampleError(f"the sample does not fit: {error.message}") from error
+
+
+def _sample_body(sample: dict[str, Any], folder: Path) -> tuple[RequestHead, bytes]:
+    files = {name: value[1:] for name, value in sample.items() if _is_file(value)}
+    if not files:
+        import msgspec
+
+        return RequestHead("application/json"), msgspec.json.encode({"inputs": sample})
+    if len(sample) > 1:
+        raise SampleError("a sample with a file must have that file as its only input")
+    path = folder / next(iter(files.values()))
+    kind = CONTENT_TYPES.get(path.suffix.lower(), "application/octet-stream")
+    return RequestHead(kind), path.read_bytes()
+
+
+def _is_file(value: Any) -> bool:
+    return isinstance(value, str) and value.startswith("@")
+
+
+def _zeros(tensor: TensorSpec) -> Any:
+    shape = tuple(1 if size == DYNAMIC else size for size in tensor.shape)
+    if tensor.dtype == BYTES:
+        return np.full(shape, "", dtype=object)
+    return np.zeros(shape, dtype=ZERO.get(tensor.dtype) or np.dtype(tensor.dtype.lower()))
+
+
+def _shown(signature: Signature, spec: ModelSpec, outputs: dict[str, Any]) -> dict[str, Any]:
+    """The sample's answer as a client would read it, unless it is long."""
+    import msgspec
+
+    try:
+        answer = encode(outputs, AnswerForm("short"), signature, spec.output, spec.revision, "")
+    except Exception as error:
+        raise SampleError(f"the sample's outputs cannot be encoded: {error}") from error
+    if len(answer.body) > 4096:
+        return {}
+    shown: dict[str, Any] = msgspec.json.decode(answer.body)
+    return shown
+
+
+def _unprofiled(signature: Signature, load_ms: float, reason: str) -> Report:
+    return Report(
+        signature=signatures.to_json(signature),
+        load_ms=load_ms,
+        memory_mib=resident_mib(),
+        latency_ms={},
+        batchable=False,
+        why_not="not profiled",
+        batch_max=1,
+        profiled=False,
+        note=f"a synthetic input failed, give a [sample]: {reason}"[:500],
+    )

@@ -1,0 +1,27 @@
+"""The one thread that loads and runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+
+class Worker:
+    """Runs one piece of work at a time, in order; the owner submits the next when one is done.
+
+    A daemon thread: a run that never returns must not keep a process alive that has decided to go.
+    """
+
+    def __init__(self) -> None:
+        self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="worker", daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Run `work` after what was submitted before; it reports its own errors."""
+        self._work.put(work)
+
+    def _run(self) -> None:
+        while True:
+            self._work.get()()

@@ -1,0 +1,170 @@
+"""Fails a test that leaves something behind: tasks, threads, processes, open descriptors.
+
+`tests/conftest.py` registers what is public here, for every test below `tests/`. A test that must
+leave a process-wide thing behind says so and why:
+
+    def test_engine(leaks: Leaks) -> None:
+        leaks.exclude("docker.sock", reason="the client's pool lives as long as the session")
+
+Not seen: grandchildren whose parent died, daemon threads, and tasks of a loop that is wider than
+one function. What a session- or module-wide fixture owns is there before the first look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import gc
+import inspect
+import os
+import threading
+from collections.abc import AsyncIterator, Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+TURNS = 10
+"""Loop turns that tasks get to finish after the test and its fixtures are over."""
+GRACE_S = 1.0
+"""How long a thread that is about to end is waited for."""
+LIBRARY_FILES = ("/dev/nvidia", "/dev/urandom", "/dev/random")
+"""Files that libraries open once for the whole process."""
+
+
+class Leaks:
+    """What one test left behind, against what was there before it."""
+
+    def __init__(self) -> None:
+        self._threads = frozenset(threading.enumerate())
+        self._processes = processes()
+        self._descriptors = descriptors()
+        self._tasks: list[str] = []
+        self._excluded: list[str] = []
+
+    def exclude(self, text: str, *, reason: str) -> None:
+        """Whatever has `text` in its description may stay, for `reason`."""
+        if not text or not reason:
+            raise ValueError(f"expected a text and a reason, got {text!r} and {reason!r}")
+        self._excluded.append(text)
+
+    def found(self) -> list[str]:
+        """One line for each thing left behind, without what is excluded."""
+        lines = [*self._tasks, *self._left_threads(), *self._left_processes()]
+        lines += self._left_descriptors()
+        return [line for line in lines if not any(text in line for text in self._excluded)]
+
+    async def end_tasks(self) -> None:
+        """Give the running loop's tasks their last turns, note the rest and cancel it."""
+        for _ in range(TURNS):
+            if not _other_tasks():
+                return
+            await asyncio.sleep(0)
+        for task in _other_tasks():
+            self._tasks.append(f"task {task!r}")
+            task.cancel()
+
+    def _left_threads(self) -> list[str]:
+        new = [
+            thread
+            for thread in threading.enumerate()
+            if thread not in self._threads and not thread.daemon
+        ]
+        for thread in new:
+            thread.join(GRACE_S)
+        return [f"thread {thread.name}" for thread in new if thread.is_alive()]
+
+    def _left_processes(self) -> list[str]:
+        new = processes().items() - self._processes.items()
+        return [f"process {pid}: {command}" for pid, command in sorted(new)]
+
+    def _left_descriptors(self) -> list[str]:
+        if descriptors() - self._descriptors:
+            # An open file in a reference cycle is garbage, about which Python itself complains.
+            gc.collect()
+        new = descriptors() - self._descriptors
+        return [f"descriptor {number}: {target}" for number, target in sorted(new)]
+
+
+def processes() -> dict[int, str]:
+    """The children of this process, zombies included: pid and command name."""
+    children = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = stat.read_text(errors="replace")
+        except OSError:  # it ended meanwhile
+            continue
+        # Source: proc(5), /proc/pid/stat: pid (comm) state ppid; comm may hold parentheses.
+        command, _, rest = text.partition("(")[2].rpartition(")")
+        if int(rest.split()[1]) == os.getpid():
+            children[int(stat.parent.name)] = command
+    return children
+
+
+def descriptors() -> set[tuple[int, str]]:
+    """The open descriptors of this process and what each refers to, as /proc names it."""
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{number}")  # noqa: PTH115 - "pipe:[7]" is no path
+        except OSError:  # the descriptor of this very listing
+            continue
+        if not target.startswith(LIBRARY_FILES):
+            found.add((int(number), target.removesuffix(" (deleted)")))
+    return found
+
+
+@pytest.fixture(autouse=True)
+def leaks() -> Iterator[Leaks]:
+    """Set up before and checked after all else that belongs to one test."""
+    _warm()
+    before = Leaks()
+    yield before
+    if lines := before.found():
+        pytest.fail("the test left behind:\n  " + "\n  ".join(lines), pytrace=False)
+
+
+@pytest.fixture
+async def end_of_tasks(leaks: Leaks) -> AsyncIterator[None]:
+    """Looks for tasks after the other async fixtures are over and before the loop is closed.
+
+    Closing the loop cancels every task silently, so afterwards nothing is left to be seen.
+    """
+    yield
+    await leaks.end_tasks()
+
+
+@pytest.fixture(autouse=True)
+def tasks_of_an_async_test(request: pytest.FixtureRequest, leaks: Leaks) -> None:
+    """An async test may have no async fixture that would bring `end_of_tasks` in."""
+    test = request.function
+    # A property test is a plain function around the coroutine function that it runs.
+    inner = getattr(getattr(test, "hypothesis", None), "inner_test", test)
+    if inspect.iscoroutinefunction(inner):
+        request.getfixturevalue("end_of_tasks")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+) -> Generator[None, object, object]:
+    """Set up `end_of_tasks` before the first async fixture: what is set up first ends last."""
+    test_wide = fixturedef.scope == "function" and fixturedef.argname != "end_of_tasks"
+    if test_wide and _is_async(fixturedef.func):
+        request.getfixturevalue("end_of_tasks")
+    return (yield)
+
+
+def _is_async(function: Any) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+
+
+def _other_tasks() -> list[asyncio.Task[Any]]:
+    return [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+
+
+@functools.cache
+def _warm() -> None:
+    """libuv opens a pipe for signals with its first loop and keeps it for the whole process."""
+    uvloop.new_event_loop().close()

@@ -1,0 +1,240 @@
+"""Small real ONNX models, each written into a folder as `<builder>.onnx`.
+
+Where a builder does not say otherwise its model takes `x` FP32 [n, 4] and gives `y` FP32 [n, 4]
+with independent rows, and the checker of the `onnx` package accepts it. The graphs are in ONNX's
+text form; source: onnx/docs/Syntax.md.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import numpy_helper
+
+Weights = npt.NDArray[np.float32]
+
+OPSET: Final = 21
+IR_VERSION: Final = 10
+MIB: Final = 1024 * 1024
+WIDTH: Final = 4
+"""Columns of the usual input."""
+SLOW_WIDTH: Final = 512
+ONE_FILE_MIB_MAX: Final = 2000
+"""A protobuf message ends at 2 GiB; what is larger needs external data."""
+
+ROW: Final = f"float[n,{WIDTH}]"
+"""ONNX's text form of the usual input and output."""
+
+ONNX_TYPES: Final[dict[str, str]] = {
+    "BOOL": "bool",
+    "UINT8": "uint8",
+    "UINT16": "uint16",
+    "UINT32": "uint32",
+    "UINT64": "uint64",
+    "INT8": "int8",
+    "INT16": "int16",
+    "INT32": "int32",
+    "INT64": "int64",
+    "FP16": "float16",
+    "BF16": "bfloat16",
+    "FP32": "float",
+    "FP64": "double",
+    "BYTES": "string",
+}
+"""Open Inference Protocol names as ONNX's text form writes them."""
+
+ADD_ONE: Final = """
+    one = Constant <value = float {1}> ()
+    y = Add(x, one)
+"""
+
+# The place looked up depends on x (0, or 1 for a row with NaN): a constant one would be folded
+# away at load time, and the table with it.
+LOOK_UP: Final = """
+    columns = Constant <value = int64[1] {1}> ()
+    most = ReduceMax <keepdims = 0> (x, columns)
+    unknown = IsNaN(most)
+    place = Cast <to = 7> (unknown)
+    found = Gather(table, place)
+    y = Add(x, found)
+"""
+
+SPOIL: Final = """
+    zero = Constant <value = float {0}> ()
+    columns = Constant <value = int64[1] {1}> ()
+    least = ReduceMin <keepdims = 0> (x, columns)
+    negative = Less(least, zero)
+    place = Cast <to = 7> (negative)
+    found = Gather(table, place)
+    y = Add(x, found)
+"""
+
+
+def add_one(folder: Path) -> Path:
+    """y = x + 1."""
+    return _write(folder, "add_one", f"({ROW} x) => ({ROW} y)", ADD_ONE)
+
+
+def softmax_over_batch(folder: Path) -> Path:
+    """y = softmax of x over the rows: each column sums to 1, so rows are NOT independent."""
+    return _write(
+        folder, "softmax_over_batch", f"({ROW} x) => ({ROW} y)", "y = Softmax <axis = 0> (x)"
+    )
+
+
+def fixed_batch(folder: Path) -> Path:
+    """y = x + 1 on FP32 [1, 4] only."""
+    shape = f"float[1,{WIDTH}]"
+    return _write(folder, "fixed_batch", f"({shape} x) => ({shape} y)", ADD_ONE)
+
+
+def two_inputs(folder: Path) -> Path:
+    """`a` and `b` FP32 [n, 4] give `sum` = a + b and `difference` = a - b, FP32 [n, 4]."""
+    return _write(
+        folder,
+        "two_inputs",
+        f"({ROW} a, {ROW} b) => ({ROW} sum, {ROW} difference)",
+        "sum = Add(a, b)\n difference = Sub(a, b)",
+    )
+
+
+def strings(folder: Path) -> Path:
+    """`x` BYTES [n] comes back as `y` BYTES [n]."""
+    return _write(folder, "strings", "(string[n] x) => (string[n] y)", "y = Identity(x)")
+
+
+def every_dtype(folder: Path, dtype: str) -> Path:
+    """`x` of `dtype` (an Open Inference Protocol name) [n, 4] comes back as `y`.
+
+    The file is `every_dtype_<dtype>.onnx`.
+    """
+    if dtype not in ONNX_TYPES:
+        raise ValueError(f"dtype: expected one of {', '.join(ONNX_TYPES)}, got {dtype!r}")
+    value = f"{ONNX_TYPES[dtype]}[n,{WIDTH}]"
+    name = f"every_dtype_{dtype.lower()}"
+    return _write(folder, name, f"({value} x) => ({value} y)", "y = Identity(x)")
+
+
+def slow(folder: Path, loops: int = 20_000) -> Path:
+    """y = x, after `loops` turns of a Loop that multiplies by a 512 x 512 identity matrix.
+
+    A row takes some 10 us of CPU per turn, the default 0.2 s in all. `RunOptions.terminate` acts
+    between two turns.
+    """
+    return _write(
+        folder,
+        "slow",
+        f"({ROW} x) => ({ROW} y)",
+        f"""
+        loops = Constant <value = int64 {{{loops}}}> ()
+        go_on = Constant <value = bool {{1}}> ()
+        wide = MatMul(x, widen)
+        turned = Loop (loops, go_on, wide) <body = turn (
+            int64 turn, bool go, float[n,{SLOW_WIDTH}] state
+        ) => (bool still, float[n,{SLOW_WIDTH}] next) {{
+            still = Identity(go)
+            next = MatMul(state, identity)
+        }}>
+        y = MatMul(turned, narrow)
+        """,
+        {
+            "widen": np.eye(WIDTH, SLOW_WIDTH, dtype=np.float32),
+            "identity": np.eye(SLOW_WIDTH, dtype=np.float32),
+            "narrow": np.eye(SLOW_WIDTH, WIDTH, dtype=np.float32),
+        },
+    )
+
+
+def big(folder: Path, mib: int) -> Path:
+    """y = x + 1, where the 1 stands in a table of `mib` MiB inside the model file."""
+    if not 1 <= mib <= ONE_FILE_MIB_MAX:
+        raise ValueError(f"mib: expected 1 to {ONE_FILE_MIB_MAX}, got {mib}")
+    return _write(folder, "big", f"({ROW} x) => ({ROW} y)", LOOK_UP, {"table": _table(mib)})
+
+
+def external(folder: Path, mib: int) -> Path:
+    """As `big`, with the table beside the model in `external.bin`."""
+    model = _model("external", f"({ROW} x) => ({ROW} y)", LOOK_UP, {"table": _table(mib)})
+    path = folder / "external.onnx"
+    onnx.save(
+        model,
+        path,
+        save_as_external_data=True,
+        all_tensors_to_one_file=True,
+        location="external.bin",
+    )
+    return path
+
+
+def fails_on_negative(folder: Path) -> Path:
+    """y = x + 1; a run with a negative value in any row raises ONNX Runtime's InvalidArgument.
+
+    A negative row looks up a place beyond its table, which is found out only while running.
+    """
+    weights = {"table": np.ones((1, WIDTH), np.float32)}
+    return _write(folder, "fails_on_negative", f"({ROW} x) => ({ROW} y)", SPOIL, weights)
+
+
+def unsupported_opset(folder: Path) -> Path:
+    """As `add_one`, stamped with an opset that no runtime knows; loading it must fail."""
+    model = _model("unsupported_opset", f"({ROW} x) => ({ROW} y)", ADD_ONE, {})
+    model.opset_import[0].version = 9999
+    return _save(folder, model)
+
+
+def unsupported_type(folder: Path) -> Path:
+    """`y` is a sequence of tensors: it loads and runs, but no signature can name its type."""
+    return _write(
+        folder,
+        "unsupported_type",
+        f"({ROW} x) => (seq({ROW}) y)",
+        "y = SequenceConstruct(x, x)",
+    )
+
+
+def corrupt(folder: Path) -> Path:
+    """A model file whose end is missing."""
+    whole = _model("corrupt", f"({ROW} x) => ({ROW} y)", ADD_ONE, {}).SerializeToString()
+    path = folder / "corrupt.onnx"
+    path.write_bytes(whole[: len(whole) // 2])
+    return path
+
+
+def _table(mib: int) -> Weights:
+    """FP32 [rows, 4] of `mib` MiB: ones in row 0, then noise, which does not compress."""
+    rows = mib * MIB // (WIDTH * np.dtype(np.float32).itemsize)
+    table = np.random.default_rng(0).random((rows, WIDTH), dtype=np.float32)
+    table[0] = 1
+    return table
+
+
+def _write(
+    folder: Path,
+    name: str,
+    values: str,
+    nodes: str,
+    weights: dict[str, Weights] | None = None,
+) -> Path:
+    """Build, check and save; `values` are the graph's inputs and outputs in ONNX's text form."""
+    model = _model(name, values, nodes, weights or {})
+    onnx.checker.check_model(model, full_check=True)
+    return _save(folder, model)
+
+
+def _model(name: str, values: str, nodes: str, weights: dict[str, Weights]) -> onnx.ModelProto:
+    head = f'<ir_version: {IR_VERSION}, opset_import: ["" : {OPSET}]>'
+    model = onnx.parser.parse_model(f"{head} {name} {values} {{ {nodes} }}")
+    model.graph.initializer.extend(
+        numpy_helper.from_array(array, weight) for weight, array in weights.items()
+    )
+    return model
+
+
+def _save(folder: Path, model: onnx.ModelProto) -> Path:
+    path = folder / f"{model.graph.name}.onnx"
+    onnx.save(model, path)
+    return path

@@ -1,0 +1,203 @@
+"""The house rules as pure functions: source text in, complaints out.
+
+A complaint is one line, "path:line: what is wrong". `tests/test_architecture.py` runs them.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+FILE_LINES_MAX = 300
+FUNCTION_LINES_MAX = 40
+FOLDER_FILES_MAX = 12
+EXCUSE = "# longer because "
+"""On the line of its `def`, this and a reason lets a function be longer."""
+VAGUE = frozenset({"util", "utils", "helper", "helpers", "common"})
+SPAWNERS = frozenset({"create_task", "ensure_future", "gather"})
+ENVIRONMENT = frozenset({"environ", "environb", "getenv", "getenvb"})
+STATUS_ARGUMENTS = frozenset({"status", "status_code"})
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Source:
+    """One Python file: its path from the repository's root, and its text."""
+
+    path: str
+    text: str
+
+    @functools.cached_property
+    def nodes(self) -> list[ast.AST]:
+        """Every node of its syntax tree."""
+        return list(ast.walk(ast.parse(self.text, self.path)))
+
+    @functools.cached_property
+    def lines(self) -> list[str]:
+        """Its lines without their ends."""
+        return self.text.splitlines()
+
+    def functions(self) -> Iterator[Function]:
+        """Every function and method in it, nested ones too."""
+        for node in self.nodes:
+            if isinstance(node, Function):
+                yield node
+
+    def complaint(self, node: ast.AST, what: str) -> str:
+        """`what`, with the place of `node`."""
+        return f"{self.path}:{getattr(node, 'lineno', 1)}: {what}"
+
+
+def read(root: Path, folders: Iterable[str]) -> list[Source]:
+    """The Python files below `folders`, sorted; a folder that is not there has none."""
+    paths = [path for folder in folders for path in sorted((root / folder).rglob("*.py"))]
+    return [Source(path.relative_to(root).as_posix(), path.read_text("utf-8")) for path in paths]
+
+
+def long_file(source: Source) -> list[str]:
+    """A file has at most 300 lines."""
+    length = len(source.lines)
+    return [f"{source.path}:1: {length} lines"] if length > FILE_LINES_MAX else []
+
+
+def long_functions(source: Source) -> list[str]:
+    """A function has at most 40 lines, not counting its docstring, or says why not."""
+    return [
+        source.complaint(function, f"{function.name} has {length} lines")
+        for function in source.functions()
+        if (length := _length(function)) > FUNCTION_LINES_MAX and not _excused(source, function)
+    ]
+
+
+def full_folders(sources: Iterable[Source]) -> list[str]:
+    """A folder has at most 12 Python files beside its `__init__`."""
+    paths = (PurePosixPath(source.path) for source in sources)
+    counts = Counter(str(path.parent) for path in paths if path.name != "__init__.py")
+    return [
+        f"{folder}:1: {count} files" for folder, count in counts.items() if count > FOLDER_FILES_MAX
+    ]
+
+
+def vague_name(source: Source) -> list[str]:
+    """A module is named after what it holds."""
+    vague = VAGUE.intersection(PurePosixPath(source.path).with_suffix("").parts)
+    return [f"{source.path}:1: called {name}" for name in sorted(vague)]
+
+
+def waiting(source: Source) -> list[str]:
+    """A decision has no `async`, no `await` and no lock: a method that cannot wait needs none."""
+    kinds = (ast.AsyncFunctionDef, ast.AsyncFor, ast.AsyncWith, ast.Await)
+    return [
+        source.complaint(node, "async, await or Lock")
+        for node in source.nodes
+        if isinstance(node, kinds) or _name(node).endswith("Lock")
+    ]
+
+
+def silent_tests(source: Source) -> list[str]:
+    """A test says in its docstring what must hold."""
+    return [
+        source.complaint(function, f"{function.name} has no docstring")
+        for function in source.functions()
+        if function.name.startswith("test") and not ast.get_docstring(function)
+    ]
+
+
+def sleeps(source: Source) -> list[str]:
+    """Nothing sleeps; `sleep(0)` is one turn of the loop."""
+    return [
+        source.complaint(node, "sleeps")
+        for node in source.nodes
+        if isinstance(node, ast.Call)
+        and _name(node.func) == "sleep"
+        and [ast.unparse(argument) for argument in node.args] != ["0"]
+    ]
+
+
+def spawns(source: Source) -> list[str]:
+    """A task is only spawned by a task group, whose block ends after it."""
+    groups = {
+        item.optional_vars.id
+        for node in source.nodes
+        if isinstance(node, ast.AsyncWith)
+        for item in node.items
+        if isinstance(item.context_expr, ast.Call)
+        and _name(item.context_expr.func) == "TaskGroup"
+        and isinstance(item.optional_vars, ast.Name)
+    }
+    return [
+        source.complaint(node, f"uses {_name(node)}")
+        for node in source.nodes
+        if _name(node) in SPAWNERS
+        and not (isinstance(node, ast.Attribute) and _name(node.value) in groups)
+    ]
+
+
+def environment(source: Source) -> list[str]:
+    """The environment is read in one place."""
+    return [
+        source.complaint(node, "uses the environment")
+        for node in source.nodes
+        if (isinstance(node, ast.Attribute) and _owned(node, "os") and node.attr in ENVIRONMENT)
+        or (
+            isinstance(node, ast.ImportFrom)
+            and node.module == "os"
+            and ENVIRONMENT.intersection(alias.name for alias in node.names)
+        )
+    ]
+
+
+def statuses(source: Source) -> list[str]:
+    """No answer but those of one table says what went wrong by an HTTP status."""
+    return [
+        source.complaint(node, "names an HTTP status")
+        for node in source.nodes
+        if (isinstance(node, ast.keyword) and node.arg in STATUS_ARGUMENTS and _is_bad(node.value))
+        or (isinstance(node, ast.Call) and _sets_status(node))
+        or (isinstance(node, ast.Attribute) and _owned(node, "web") and node.attr[:4] == "HTTP")
+        or (isinstance(node, ast.Attribute) and _owned(node, "HTTPStatus"))
+    ]
+
+
+def unit_tests(source: Source) -> str:
+    """The path of the file that holds the unit tests of a source file."""
+    path = PurePosixPath(source.path)
+    return str("tests/unit" / path.with_name(f"test_{path.stem.strip('_')}.py"))
+
+
+def _length(function: Function) -> int:
+    """Lines from `def` to the end, without the docstring."""
+    length = (function.end_lineno or function.lineno) - function.lineno + 1
+    if ast.get_docstring(function) is None:
+        return length
+    docstring = function.body[0]
+    return length - ((docstring.end_lineno or docstring.lineno) - docstring.lineno + 1)
+
+
+def _excused(source: Source, function: Function) -> bool:
+    return bool(source.lines[function.lineno - 1].partition(EXCUSE)[2].strip())
+
+
+def _name(node: ast.AST) -> str:
+    """The last word of a name, an attribute or an imported name; "" for anything else."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name):
+            return name
+    return ""
+
+
+def _owned(node: ast.Attribute, owner: str) -> bool:
+    return _name(node.value) == owner
+
+
+def _is_bad(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and value.value in range(400, 600)
+
+
+def _sets_status(call: ast.Call) -> bool:
+    return _name(call.func) == "set_status" and any(_is_bad(argument) for argument in call.args)

@@ -1,0 +1,148 @@
+"""The invariants of the house, checked on the source text."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from registry import errors
+from tests.support import rules
+from tests.support.rules import Source
+
+ROOT = Path(__file__).parent.parent
+PRODUCT = ("registry", "runtime_image", "pool_manager", "gateway", "admin")
+
+EXEMPT = {
+    "runtime_image/contract/control.py": "records and message shapes only",
+    "runtime_image/contract/dtypes.py": "constants only",
+    "runtime_image/contract/link.py": "constants only",
+}
+"""Source files that need no test file of their own, and why."""
+
+ENVIRONMENT = {
+    "admin/settings.py": "the one place where settings are read",
+}
+"""Source files that may touch the environment, and why."""
+
+SPAWNERS = {"registry/tasks.py"}
+STATUSES = {"gateway/problems.py"}
+
+
+@functools.cache
+def product() -> tuple[Source, ...]:
+    return tuple(rules.read(ROOT, PRODUCT))
+
+
+@functools.cache
+def suite() -> tuple[Source, ...]:
+    return tuple(rules.read(ROOT, ("tests", "functions")))
+
+
+def without(sources: Iterable[Source], paths: Iterable[str]) -> list[Source]:
+    excluded = frozenset(paths)
+    return [source for source in sources if source.path not in excluded]
+
+
+def is_decision(source: Source) -> bool:
+    """Whether this file decides without waiting: the pools' core, and dispatch."""
+    path = PurePosixPath(source.path)
+    in_core = path.is_relative_to("pool_manager/core")
+    return in_core or source.path.startswith("gateway/dispatch")
+
+
+def test_no_file_is_too_long() -> None:
+    """Every source file has at most 300 lines."""
+    assert [c for source in product() for c in rules.long_file(source)] == []
+
+
+def test_no_function_is_too_long() -> None:
+    """Every function has at most 40 lines, or says on its first line why it has more."""
+    assert [c for source in product() for c in rules.long_functions(source)] == []
+
+
+def test_no_folder_is_too_full() -> None:
+    """Every folder has at most 12 source files."""
+    assert rules.full_folders(product()) == []
+
+
+def test_every_module_is_named_after_what_it_holds() -> None:
+    """No module is called utils, helpers or common."""
+    assert [c for source in (*product(), *suite()) for c in rules.vague_name(source)] == []
+
+
+def test_every_source_file_has_its_test_file() -> None:
+    """`a/b.py` is tested by `tests/unit/a/test_b.py`, unless it is exempt for a reason."""
+    inits = [source.path for source in product() if source.path.endswith("__init__.py")]
+    there = {source.path for source in suite()}
+
+    missing = [
+        f"{source.path}: expected {rules.unit_tests(source)}"
+        for source in without(product(), [*inits, *EXEMPT])
+        if rules.unit_tests(source) not in there
+    ]
+
+    assert missing == []
+
+
+@pytest.mark.parametrize("path", EXEMPT)
+def test_an_exempt_file_has_no_logic(path: str) -> None:
+    """What needs no test file exists and has no function."""
+    source = Source(path, (ROOT / path).read_text("utf-8"))
+
+    assert [function.name for function in source.functions()] == []
+
+
+def test_decisions_cannot_wait() -> None:
+    """The pools' core and the dispatcher have no async, no await and no lock."""
+    deciding = [source for source in product() if is_decision(source)]
+
+    assert [c for source in deciding for c in rules.waiting(source)] == []
+
+
+def test_every_test_says_what_must_hold() -> None:
+    """Every test function has a docstring."""
+    assert [c for source in suite() for c in rules.silent_tests(source)] == []
+
+
+def test_no_test_sleeps() -> None:
+    """Tests are told when something has happened; none waits for a while and hopes."""
+    assert [c for source in suite() for c in rules.sleeps(source)] == []
+
+
+def test_tasks_are_spawned_in_one_place() -> None:
+    """Every background task has a name and an owner, because one module makes them all."""
+    spawning = without(product(), SPAWNERS)
+
+    assert [c for source in spawning for c in rules.spawns(source)] == []
+
+
+def test_the_environment_is_read_in_one_place() -> None:
+    """Only the settings read the environment, apart from files listed with a reason."""
+    reading = without(product(), ENVIRONMENT)
+
+    assert [c for source in reading for c in rules.environment(source)] == []
+
+
+def test_statuses_stand_in_one_table() -> None:
+    """Only the table of problems knows HTTP statuses of failures."""
+    answering = without(product(), STATUSES)
+
+    assert [c for source in answering for c in rules.statuses(source)] == []
+
+
+def test_every_error_has_its_row() -> None:
+    """Each error class that can reach a caller is mapped by name, not by way of its parent."""
+    problems = pytest.importorskip("gateway.problems", exc_type=ModuleNotFoundError)
+    tree = {
+        value
+        for value in vars(errors).values()
+        if inspect.isclass(value) and issubclass(value, errors.FnError)
+    }
+    tables = [value for value in vars(problems).values() if isinstance(value, dict)]
+    rows = {row for table in tables for row in table if inspect.isclass(row)}
+
+    assert {error.__name__ for error in tree - rows} == set()
