@@ -1,0 +1,1 @@
+"""What is asked: HTTP in, answers out."""

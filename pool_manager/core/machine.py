@@ -15,7 +15,7 @@ from pool_manager.core.demand import DemandBook
 from pool_manager.core.placement import Evict, Place, place
 from pool_manager.core.pool import Pool
 from pool_manager.core.replicas import ReplicaEvents
-from pool_manager.core.scaling import wanted
+from pool_manager.core.scaling import Wanted, wanted
 from pool_manager.core.state import Device, Replica, Role, State
 from registry.exchange import Load, PoolEndpoints, ReplicaEndpoint
 
@@ -33,7 +33,7 @@ class Machine:
         self._new_id = new_id
         self._replicas = ReplicaEvents(self.pools)
         self._list_read_s: float | None = None
-        self._stopping = False
+        self.stopping = False
         self._shown: dict[str, PoolEndpoints] = {}
 
     def handle(self, event: events.Event, now: float) -> list[Command]:
@@ -61,6 +61,10 @@ class Machine:
             return PoolEndpoints(replicas, state, reason)
         return PoolEndpoints(replicas, state, reason, pool.retry_at_s, list(pool.log_tail))
 
+    def wanted(self, key: str) -> Wanted:
+        """How many replicas a pool should have now, and why."""
+        return wanted(self.pools[key].spec, self.demand.load(key))
+
     def replica(self, id: str) -> Replica | None:
         """The record of a replica that is not yet stopped."""
         return self._replicas.find(id)
@@ -85,7 +89,7 @@ class Machine:
                 self._list_read_s = now
                 return set(self.pools)
             case events.Shutdown():
-                self._stopping = True
+                self.stopping = True
                 return set(self.pools)
             case events.Tick():
                 return self._tick(now, commands)
@@ -119,7 +123,7 @@ class Machine:
         """Bring one pool nearer to what is wanted."""
         load = self.demand.load(pool.spec.key)
         self._mark_use(pool, load, now)
-        if self._stopping or pool.removed:
+        if self.stopping or pool.removed:
             self._empty(pool, now, commands)
             return
         if not self._may_decide(now):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from pool_manager.core import events
 from pool_manager.core.commands import (
     Bind,
@@ -26,6 +29,14 @@ class ReplicaEvents:
     def __init__(self, pools: dict[str, Pool]) -> None:
         self._pools = pools
         self._where: dict[str, str] = {}
+        self._receivers: dict[type, Callable[[Replica, Any, float, list[Command]], None]] = {
+            events.Greeted: self._greeted,
+            events.Loaded: self._loaded,
+            events.FirstRun: self._first_run,
+            events.NotIdle: self._not_idle,
+            events.Lost: self._lost,
+            events.NotReleased: self._not_released,
+        }
 
     def find(self, id: str) -> Replica | None:
         """The record of a replica that is not yet stopped."""
@@ -47,21 +58,9 @@ class ReplicaEvents:
         replica = self.find(getattr(event, "id", ""))
         if replica is None:
             return set()
-        match event:
-            case events.Greeted():
-                self._greeted(replica, event, now, commands)
-            case events.Loaded():
-                self._loaded(replica, event, now, commands)
-            case events.FirstRun():
-                self._first_run(replica, event, now, commands)
-            case events.NotIdle():
-                self._not_idle(replica, event, now)
-            case events.Lost():
-                self._lost(replica, event, now, commands)
-            case events.Released():
-                return self._released(replica)
-            case events.NotReleased():
-                self._not_released(replica, event, now, commands)
+        if isinstance(event, events.Released):
+            return self._released(replica)
+        self._receivers[type(event)](replica, event, now, commands)
         return {replica.pool}
 
     def drain(
@@ -167,11 +166,15 @@ class ReplicaEvents:
             )
         )
 
-    def _not_idle(self, replica: Replica, event: events.NotIdle, now: float) -> None:
+    def _not_idle(
+        self, replica: Replica, event: events.NotIdle, now: float, commands: list[Command]
+    ) -> None:
         if replica.state is State.DRAINING and replica.if_idle:
             replica.last_used_s = now - event.idle_s
             replica.if_idle = False
             self._advance(replica, Step.NOT_IDLE, now)
+            text = f"{replica.id} stays: used {event.idle_s:.1f} s ago"
+            commands.append(Note(replica.pool, text))
 
     def _lost(
         self, replica: Replica, event: events.Lost, now: float, commands: list[Command]

@@ -9,6 +9,8 @@ RECORD_FILE = "replica.json"
 """The record in a replica's run folder, written before it is launched."""
 CONTROL_SOCKET = "ctl.sock"
 DATA_SOCKET = "data.sock"
+PHASES = ("place", "evict", "start", "import", "bind", "read", "load", "first_run")
+"""The phases of a cold start, in order, by the names they have everywhere."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import costs, and a replica has a handful of sockets, one thread and three timer
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import os
 import selectors
@@ -55,10 +56,9 @@ class Loop:
     def post(self, callback: Callback) -> None:
         """Run `callback` in the loop's thread, soon."""
         self._posted.append(callback)
-        try:
+        # A full pipe is full of wake-ups already.
+        with contextlib.suppress(BlockingIOError):
             os.write(self._wake_out, b"\0")
-        except BlockingIOError:
-            pass  # the pipe is full of wake-ups already
 
     def after(self, delay_s: float, callback: Callback) -> None:
         """Run `callback` once, `delay_s` seconds from now."""

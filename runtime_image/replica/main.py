@@ -130,7 +130,7 @@ class Replica:
             }
             if self._record.role == "trial":
                 loaded["report"] = asdict(examine(engine, spec, folder, load_ms))
-        except (Exception, SystemExit) as error:  # a handler may raise anything
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a handler may raise anything
             reason = str(error) if isinstance(error, LoadError) else repr(error)
             stage = "sample" if isinstance(error, SampleError) else "load"
             failure = {"stage": stage, "reason": reason[:4000]}

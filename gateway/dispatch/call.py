@@ -1,0 +1,84 @@
+"""One accepted request, and what the dispatcher asks of its shell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+
+from registry.errors import FnError
+from runtime_image.link.meta import RequestMeta
+
+
+class Priority(IntEnum):
+    """Order of service while requests wait."""
+
+    HIGH = 0
+    NORMAL = 1
+    LOW = 2
+
+
+class Stage(Enum):
+    """How far a call has come. ABANDONED: nobody wants it, but a replica still has it."""
+
+    QUEUED = "queued"
+    SENT = "sent"
+    STARTED = "started"
+    ABANDONED = "abandoned"
+    DONE = "done"
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """A request from its last body byte to its answer. Times are monotonic seconds.
+
+    `wait_until_s`: when it must have started. `may_rerun`: it may be run again although it had
+    started. `deaths`: replicas that died while running it. `alone`: it is to run in a batch of one.
+    `was_held`: no replica was ready when it came.
+    """
+
+    pool: str
+    meta: RequestMeta
+    body: bytes
+    arrived_s: float
+    wait_until_s: float
+    timeout_s: float
+    priority: Priority = Priority.NORMAL
+    may_rerun: bool = True
+    queue_max: int = 2000
+    stage: Stage = Stage.QUEUED
+    link: str = ""
+    id: int = 0
+    sent_s: float = 0.0
+    started_s: float = 0.0
+    deaths: int = 0
+    sends: int = 0
+    alone: bool = False
+    was_held: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send `call` as request `id` over `link`."""
+
+    link: str
+    id: int
+    call: Call
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """Tell the replica that request `id` is no longer wanted."""
+
+    link: str
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Answer `call` with this error."""
+
+    call: Call
+    error: FnError
+
+
+Command = Send | Recall | Fail

@@ -1,0 +1,288 @@
+"""The dispatcher: takes calls, sends them to replicas, decides about every mishap.
+
+Invariants: a call is in exactly one place (a waiting line, one link, done); a replica never has
+more than its limit from here; nobody waits while a replica has room.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gateway.dispatch import admission
+from gateway.dispatch.call import Call, Command, Fail, Recall, Send, Stage
+from gateway.dispatch.links import Link
+from gateway.dispatch.poison import PoisonList
+from gateway.dispatch.pool import Pool
+from registry.errors import ExecutionTimeout, FnError, Poison, ReplicaDied, WaitBudgetOver
+from registry.exchange import Load, PoolEndpoints
+from runtime_image.contract.link import NotStarted
+
+SENDS_MAX = 12
+"""A call that was handed back unrun so often is given up: something loops."""
+TIMEOUT_GRACE_S = 5.0
+"""The replica itself ends a late run; this much later the gateway stops waiting for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of one gateway process."""
+
+    bytes_max: int = 256 * 2**20
+    retries: int = 2
+
+
+class Dispatcher:
+    """One per gateway process. Every method returns the commands its event leads to."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._poison = PoisonList()
+        self._bytes = 0
+        self.pools: dict[str, Pool] = {}
+        self.links: dict[str, Link] = {}
+
+    # What clients do
+
+    def submit(self, call: Call, now: float) -> list[Command]:
+        """Accept a call. Raises QueueFull, FunctionFailing or Poison, and then it was not."""
+        pool = self.pool(call.pool)
+        admission.check(call, pool, now, self._bytes, self._limits.bytes_max)
+        left_s = self._poison.seconds_left(call.pool, call.body, now)
+        if left_s:
+            raise Poison("this input killed the model before", retry_after_s=left_s)
+        self._bytes += len(call.body)
+        call.was_held = not any(not link.closing for link in pool.links.values())
+        pool.waiting.append(call)
+        return self._fill(pool, now)
+
+    def leave(self, call: Call, now: float) -> list[Command]:
+        """The client is gone: its place is free at once, its work is recalled."""
+        commands: list[Command] = []
+        self._drop(call, commands)
+        return commands + self._fill(self.pool(call.pool), now)
+
+    # What the manager says
+
+    def pool(self, key: str) -> Pool:
+        """The view of a revision, made when first asked for."""
+        pool = self.pools.get(key)
+        if pool is None:
+            pool = self.pools[key] = Pool(key)
+        return pool
+
+    def look(self, key: str, shown: PoolEndpoints, now: float) -> list[Command]:
+        """A pool's state as published. Failing and gone pools answer their waiters at once."""
+        pool = self.pool(key)
+        pool.shown = shown
+        pool.retry_at_s = now + shown.retry_after_s
+        commands: list[Command] = []
+        error = admission.refusal(pool, now)
+        if error is not None:
+            for call in pool.waiting.clear():
+                self._fail(call, error, commands)
+        self._forget_if_gone(pool)
+        return commands
+
+    # What replicas do
+
+    def link_up(self, link: Link, now: float) -> list[Command]:
+        """A replica can be sent to."""
+        self.links[link.id] = link
+        pool = self.pool(link.pool)
+        pool.links[link.id] = link
+        return self._fill(pool, now)
+
+    def link_lost(self, link_id: str, now: float) -> list[Command]:
+        """A replica died or its link broke: every call on it is requeued or given up."""
+        link = self.links.pop(link_id, None)
+        if link is None:
+            return []
+        pool = self.pool(link.pool)
+        del pool.links[link_id]
+        commands: list[Command] = []
+        for call in reversed(list(link.in_flight.values())):
+            self._bereave(call, pool, now, commands)
+        commands += self._fill(pool, now)
+        self._forget_if_gone(pool)
+        return commands
+
+    def started(self, link_id: str, ids: list[int], now: float) -> None:
+        """These requests have begun to run."""
+        link = self.links[link_id]
+        for id in ids:
+            call = link.in_flight.get(id)
+            if call is not None and call.stage is Stage.SENT:
+                call.stage = Stage.STARTED
+                call.started_s = now
+
+    def ended(self, link_id: str, id: int, now: float) -> tuple[Call | None, list[Command]]:
+        """A final frame for `id` came: the call if its answer is still wanted.
+
+        Raises KeyError for an id the replica does not have.
+        """
+        link = self.links[link_id]
+        call = link.in_flight.pop(id)
+        pool = self.pools[link.pool]
+        wanted = call if call.stage is not Stage.ABANDONED else None
+        if wanted is not None:
+            call.stage = Stage.DONE
+            self._bytes -= len(call.body)
+            pool.pace.answered(now)
+        return wanted, self._fill(pool, now)
+
+    def not_started(self, link_id: str, id: int, reason: int, now: float) -> list[Command]:
+        """The replica handed a request back unrun. Raises KeyError for an id it does not have."""
+        link = self.links[link_id]
+        if id in link.pardoned:
+            link.pardoned.discard(id)
+            return []
+        call = link.in_flight.pop(id)
+        if reason == NotStarted.FULL:
+            link.full = True
+        elif reason == NotStarted.DRAINING:
+            link.closing = True
+        else:
+            call.alone = True
+        pool = self.pools[link.pool]
+        commands: list[Command] = []
+        self._requeue(call, pool, commands)
+        return commands + self._fill(pool, now)
+
+    def goaway(self, link_id: str, last_id: int, now: float) -> list[Command]:
+        """The replica takes nothing sent after `last_id`; that is sent elsewhere."""
+        link = self.links[link_id]
+        link.closing = True
+        pool = self.pools[link.pool]
+        commands: list[Command] = []
+        for call in reversed(link.sent_after(last_id)):
+            del link.in_flight[call.id]
+            link.pardoned.add(call.id)
+            self._requeue(call, pool, commands)
+        return commands + self._fill(pool, now)
+
+    def window(self, link_id: str, now: float) -> list[Command]:
+        """The replica has room again."""
+        link = self.links[link_id]
+        link.full = False
+        return self._fill(self.pools[link.pool], now)
+
+    # What time does
+
+    def sweep(self, now: float) -> list[Command]:
+        """Answer every call whose time is over; to be called about ten times a second."""
+        commands: list[Command] = []
+        self._poison.sweep(now)
+        for pool in self.pools.values():
+            for call in [c for c in pool.waiting if now >= c.wait_until_s]:
+                self._expire(call, pool, now, commands)
+            for link in pool.links.values():
+                for call in list(link.in_flight.values()):
+                    self._sweep_sent(call, pool, now, commands)
+        return commands
+
+    def loads(self, now: float) -> dict[str, Load]:
+        """What is held and in flight, for every pool with any."""
+        loads: dict[str, Load] = {}
+        for key, pool in self.pools.items():
+            in_flight = sum(len(link.in_flight) for link in pool.links.values())
+            queued = len(pool.waiting)
+            if queued or in_flight:
+                oldest_s = max(0.0, now - pool.waiting.oldest_s()) if queued else 0.0
+                loads[key] = Load(queued, in_flight, oldest_s)
+        return loads
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is owed to any client."""
+        return not any(
+            pool.waiting or any(link.in_flight for link in pool.links.values())
+            for pool in self.pools.values()
+        )
+
+    # Inside
+
+    def _fill(self, pool: Pool, now: float) -> list[Command]:
+        """Send waiting calls while a replica has room, to the one with the fewest in flight."""
+        commands: list[Command] = []
+        while pool.waiting:
+            open_links = [link for link in pool.links.values() if link.has_room]
+            if not open_links:
+                break
+            link = min(open_links, key=lambda link: len(link.in_flight))
+            call = pool.waiting.pop()
+            # A call that runs alone is marked when it starts even where others are not.
+            marked = link.marks_started or call.alone
+            call.stage = Stage.SENT if marked else Stage.STARTED
+            call.link, call.id = link.id, link.next_id()
+            call.sent_s = call.started_s = now
+            call.sends += 1
+            link.in_flight[call.id] = call
+            commands.append(Send(link.id, call.id, call))
+        return commands
+
+    def _forget_if_gone(self, pool: Pool) -> None:
+        if pool.shown.state == "gone" and not pool.links and not pool.waiting:
+            del self.pools[pool.key]
+
+    def _fail(self, call: Call, error: FnError, commands: list[Command]) -> None:
+        call.stage = Stage.DONE
+        self._bytes -= len(call.body)
+        commands.append(Fail(call, error))
+
+    def _drop(self, call: Call, commands: list[Command]) -> None:
+        """Nobody waits for this call any more, wherever it is."""
+        if call.stage is Stage.QUEUED:
+            self.pools[call.pool].waiting.remove(call)
+            call.stage = Stage.DONE
+        elif call.stage in (Stage.SENT, Stage.STARTED):
+            call.stage = Stage.ABANDONED
+            commands.append(Recall(call.link, call.id))
+        else:
+            return
+        self._bytes -= len(call.body)
+
+    def _requeue(self, call: Call, pool: Pool, commands: list[Command]) -> None:
+        """Back to the head of the line, uncounted: it had not begun."""
+        if call.stage is Stage.ABANDONED:
+            return
+        if call.sends >= SENDS_MAX:
+            self._fail(call, ReplicaDied(f"sent {call.sends} times, never run"), commands)
+            return
+        call.stage = Stage.QUEUED
+        pool.waiting.put_back(call)
+
+    def _bereave(self, call: Call, pool: Pool, now: float, commands: list[Command]) -> None:
+        """The replica that had this call is gone."""
+        if call.stage is not Stage.STARTED:
+            self._requeue(call, pool, commands)
+            return
+        call.deaths += 1
+        if not call.may_rerun:
+            text = "the replica died while it ran this request, which may not be run again"
+            self._fail(call, ReplicaDied(text), commands)
+        elif call.deaths > self._limits.retries:
+            self._poison.add(call.pool, call.body, now)
+            text = f"{call.deaths} replicas died while they ran this request"
+            self._fail(call, Poison(text), commands)
+        else:
+            call.alone = True
+            call.wait_until_s = max(call.wait_until_s, now + call.timeout_s)
+            self._requeue(call, pool, commands)
+
+    def _expire(self, call: Call, pool: Pool, now: float, commands: list[Command]) -> None:
+        waited_s = now - call.arrived_s
+        retry_s = pool.pace.retry_after_s(len(pool.waiting), waited_s, now)
+        self._drop(call, commands)
+        shown = pool.shown
+        text = f"not started within {waited_s:.1f} s; the function is {shown.state}: {shown.reason}"
+        commands.append(Fail(call, WaitBudgetOver(text, retry_after_s=retry_s)))
+
+    def _sweep_sent(self, call: Call, pool: Pool, now: float, commands: list[Command]) -> None:
+        if call.stage is Stage.SENT and now >= call.wait_until_s:
+            self._expire(call, pool, now, commands)
+        elif call.stage is Stage.STARTED and now >= (
+            call.started_s + call.timeout_s + TIMEOUT_GRACE_S
+        ):
+            self._drop(call, commands)
+            text = f"no answer {TIMEOUT_GRACE_S:g} s after its timeout of {call.timeout_s:g} s"
+            commands.append(Fail(call, ExecutionTimeout(text)))

@@ -1,0 +1,27 @@
+"""One revision as the dispatcher sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gateway.dispatch.estimate import Pace
+from gateway.dispatch.links import Link
+from gateway.dispatch.waiting import WaitingLine
+from registry.exchange import PoolEndpoints
+
+UNKNOWN = PoolEndpoints([], "cold", "nobody calls")
+
+
+@dataclass(slots=True)
+class Pool:
+    """Who waits for it, which replicas serve it, what the manager last said of it.
+
+    `retry_at_s` is `shown.retry_after_s` on this process's clock.
+    """
+
+    key: str
+    waiting: WaitingLine = field(default_factory=WaitingLine)
+    links: dict[str, Link] = field(default_factory=dict)
+    shown: PoolEndpoints = UNKNOWN
+    retry_at_s: float = 0.0
+    pace: Pace = field(default_factory=Pace)

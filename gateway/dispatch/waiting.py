@@ -1,0 +1,65 @@
+"""Requests that wait for one revision, in order of arrival within their priority."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from gateway.dispatch.call import Call, Priority
+
+TURNS: tuple[Priority, ...] = (
+    (Priority.HIGH,) * 3
+    + (Priority.NORMAL,)
+    + (Priority.HIGH,) * 3
+    + (Priority.NORMAL,)
+    + (Priority.HIGH,) * 2
+    + (Priority.NORMAL, Priority.LOW)
+)
+"""8 high, 3 normal, 1 low: no priority starves another, and bursts of one are short."""
+
+
+class WaitingLine:
+    """A queue with three priorities served 8:3:1 while all of them wait."""
+
+    def __init__(self) -> None:
+        self._lines: tuple[deque[Call], ...] = (deque(), deque(), deque())
+        self._turn = 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._lines))
+
+    def __iter__(self) -> Iterator[Call]:
+        for line in self._lines:
+            yield from line
+
+    def append(self, call: Call) -> None:
+        """Take a place at the end."""
+        self._lines[call.priority].append(call)
+
+    def put_back(self, call: Call) -> None:
+        """Take the first place again: the call had left it without its own fault."""
+        self._lines[call.priority].appendleft(call)
+
+    def pop(self) -> Call:
+        """The next to be served. Raises IndexError when nobody waits."""
+        for _ in TURNS:
+            line = self._lines[TURNS[self._turn]]
+            self._turn = (self._turn + 1) % len(TURNS)
+            if line:
+                return line.popleft()
+        raise IndexError("nobody waits")
+
+    def remove(self, call: Call) -> None:
+        """Leave the queue. Raises ValueError for a call that does not wait."""
+        self._lines[call.priority].remove(call)
+
+    def clear(self) -> list[Call]:
+        """Everybody leaves."""
+        calls = list(self)
+        for line in self._lines:
+            line.clear()
+        return calls
+
+    def oldest_s(self) -> float:
+        """When the call waiting for longest came; infinite when nobody waits."""
+        return min((line[0].arrived_s for line in self._lines if line), default=float("inf"))

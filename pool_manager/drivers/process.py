@@ -1,0 +1,173 @@
+"""Replicas as processes of this host: one process group each."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from pool_manager.driver import OnExit
+from registry.errors import DriverError
+from runtime_image.contract.control import ReplicaRecord
+
+GONE_S = 5.0
+"""How long a killed group may take to vanish."""
+GONE_POLL_S = 0.005
+MODULE = "runtime_image"
+
+
+@dataclass(slots=True)
+class _Process:
+    """A replica's first process, whose pid is its group's id. `child` is None if adopted."""
+
+    pid: int
+    pidfd: int
+    child: subprocess.Popen[bytes] | None
+
+
+class ProcessDriver:
+    """Starts `python -I -m runtime_image RUN_DIR` in a session of its own.
+
+    No parent-death signal is set, since replicas must outlive a manager that is restarted.
+    """
+
+    kind = "process"
+
+    def __init__(self, run_root: Path) -> None:
+        """`run_root` holds the run folders: by their paths adopted processes are recognised."""
+        self._run_root = run_root
+        self._processes: dict[str, _Process] = {}
+        self.on_exit: OnExit = lambda _id, _how: None
+
+    async def start(self, record: ReplicaRecord, run_dir: Path, log: Path) -> None:
+        """Launch; the memory cap limits private memory, not mapped weights (RLIMIT_DATA)."""
+        try:
+            child = await asyncio.to_thread(_launch, record, run_dir, log)
+        except OSError as error:
+            raise DriverError(f"cannot start a replica: {error}") from error
+        self._watch(record.id, child.pid, child)
+
+    async def list(self) -> set[str]:
+        """Adopt what runs in a run folder of ours and is not known yet."""
+        for id, pid in (await asyncio.to_thread(_running, self._run_root)).items():
+            if id not in self._processes:
+                with contextlib.suppress(ProcessLookupError):
+                    self._watch(id, pid, None)
+        return set(self._processes)
+
+    async def terminate(self, id: str) -> None:
+        """TERM to the whole group."""
+        self._signal(id, signal.SIGTERM)
+
+    async def release(self, id: str) -> None:
+        """KILL the group and wait until no process of it is left."""
+        process = self._processes.get(id)
+        if process is None:
+            return
+        self._signal(id, signal.SIGKILL)
+        try:
+            async with asyncio.timeout(GONE_S):
+                while _group_lives(process):  # noqa: ASYNC110 - a group has no event
+                    await asyncio.sleep(GONE_POLL_S)
+        except TimeoutError:
+            raise DriverError(f"process group {process.pid} survives KILL") from None
+        self._forget(id)
+
+    async def close(self) -> None:
+        """Stop watching; the processes go on."""
+        for id in list(self._processes):
+            self._forget(id)
+
+    def _watch(self, id: str, pid: int, child: subprocess.Popen[bytes] | None) -> None:
+        process = _Process(pid, os.pidfd_open(pid), child)
+        self._processes[id] = process
+        asyncio.get_running_loop().add_reader(process.pidfd, self._exited, id)
+
+    def _exited(self, id: str) -> None:
+        process = self._processes[id]
+        asyncio.get_running_loop().remove_reader(process.pidfd)
+        code = process.child.poll() if process.child else None
+        self.on_exit(id, _how(code))
+
+    def _signal(self, id: str, number: signal.Signals) -> None:
+        process = self._processes.get(id)
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+
+    def _forget(self, id: str) -> None:
+        process = self._processes.pop(id)
+        asyncio.get_running_loop().remove_reader(process.pidfd)
+        os.close(process.pidfd)
+        if process.child is not None and process.child.poll() is None:
+            # Left running for adoption: Popen must not complain that nobody waited for it.
+            process.child.returncode = 0
+
+
+def _launch(record: ReplicaRecord, run_dir: Path, log: Path) -> subprocess.Popen[bytes]:
+    environment = {
+        "HOME": str(run_dir),
+        "LANG": "C.UTF-8",
+        "PATH": os.defpath,
+        "OMP_NUM_THREADS": str(record.threads),
+        "ORT_DISABLE_TELEMETRY": "1",
+    }
+    with log.open("ab") as output:
+        # -I ignores the caller's PYTHON* variables: PYTHONDONTWRITEBYTECODE would make every
+        # cold start compile its libraries again.
+        child = subprocess.Popen(
+            [sys.executable, "-I", "-m", MODULE, str(run_dir)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=run_dir,
+            env=environment,
+            start_new_session=True,
+        )
+    if record.memory_mib:
+        cap = record.memory_mib * 2**20
+        with contextlib.suppress(ProcessLookupError):
+            resource.prlimit(child.pid, resource.RLIMIT_DATA, (cap, cap))
+    return child
+
+
+def _group_lives(process: _Process) -> bool:
+    if process.child is not None:
+        process.child.poll()
+    try:
+        os.killpg(process.pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _running(run_root: Path) -> dict[str, int]:
+    """Replica ids and pids, read off the command lines (proc(5))."""
+    found: dict[str, int] = {}
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdecimal():
+            continue
+        with contextlib.suppress(OSError):
+            arguments = Path(entry.path, "cmdline").read_bytes().split(b"\0")
+            if len(arguments) < 5 or arguments[-3] != MODULE.encode():
+                continue
+            run_dir = Path(os.fsdecode(arguments[-2]))
+            if run_dir.parent == run_root:
+                found[run_dir.name] = int(entry.name)
+    return found
+
+
+def _how(code: int | None) -> str:
+    if code is None:
+        return "exited"
+    if code >= 0:
+        return f"exited with code {code}"
+    with contextlib.suppress(ValueError):
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"was killed by signal {-code}"

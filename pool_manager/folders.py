@@ -1,0 +1,141 @@
+"""A replica's folders on disk: run folder, model folder, log file."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+from dataclasses import asdict
+from pathlib import Path
+
+from pool_manager.settings import PoolSettings
+from runtime_image.contract.control import (
+    CONTROL_SOCKET,
+    DATA_SOCKET,
+    RECORD_FILE,
+    ReplicaRecord,
+)
+
+TAIL_BYTES = 256 * 1024
+"""What is kept of a log that has grown over its limit."""
+BACKLOG = 64
+
+
+class Folders:
+    """Where each replica's things lie. All methods are plain blocking file work."""
+
+    def __init__(self, settings: PoolSettings) -> None:
+        self._settings = settings
+        for folder in (settings.run_dir, settings.model_dir, settings.log_dir):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def run_dir(self, id: str) -> Path:
+        """The folder of a replica's sockets and record."""
+        return self._settings.run_dir / id
+
+    def model_dir(self, id: str) -> Path:
+        """The folder of a replica's hard-linked model files."""
+        return self._settings.model_dir / id
+
+    def data_socket(self, id: str) -> Path:
+        """Where gateways reach a replica."""
+        return self.run_dir(id) / DATA_SOCKET
+
+    def record(self, record: ReplicaRecord) -> None:
+        """Write the record: the start is now a fact, whatever happens to this process."""
+        run_dir = self.run_dir(record.id)
+        run_dir.mkdir(mode=0o700)
+        fresh = run_dir / f"{RECORD_FILE}.new"
+        fresh.touch(mode=0o600)
+        fresh.write_text(json.dumps(asdict(record)))
+        fresh.rename(run_dir / RECORD_FILE)
+
+    def read_records(self) -> dict[str, ReplicaRecord | None]:
+        """Every run folder's record; None where it cannot be read."""
+        records: dict[str, ReplicaRecord | None] = {}
+        for run_dir in self._settings.run_dir.iterdir():
+            try:
+                data = json.loads((run_dir / RECORD_FILE).read_text())
+                records[run_dir.name] = ReplicaRecord(**data)
+            except (OSError, ValueError, TypeError):
+                records[run_dir.name] = None
+        return records
+
+    def listen_control(self, id: str) -> socket.socket:
+        """The control listener; an earlier manager's socket file is replaced."""
+        return _listen(self.run_dir(id) / CONTROL_SOCKET)
+
+    def listen_data(self, id: str) -> socket.socket:
+        """The data listener, to be handed to the replica."""
+        return _listen(self.data_socket(id))
+
+    def log_file(self, function: str, id: str) -> Path:
+        """Where a replica's output goes; the oldest logs of its function make room."""
+        folder = self._settings.log_dir / function
+        folder.mkdir(parents=True, exist_ok=True)
+        kept = sorted(folder.glob("*.log"), key=lambda path: path.stat().st_mtime)
+        for old in kept[: -self._settings.logs_kept + 1 or None]:
+            old.unlink(missing_ok=True)
+        return folder / f"{id}.log"
+
+    def logs(self, function: str) -> list[Path]:
+        """A function's logs, oldest first."""
+        folder = self._settings.log_dir / function
+        return sorted(folder.glob("*.log"), key=lambda path: path.stat().st_mtime)
+
+    def bound_log(self, path: Path) -> None:
+        """Cut a log that has grown over its limit down to its tail.
+
+        The writer appends (O_APPEND), so its next line lands behind what is kept.
+        """
+        try:
+            size = path.stat().st_size
+        except OSError:
+            return
+        if size > self._settings.log_bytes:
+            kept = tail(path, TAIL_BYTES)
+            os.truncate(path, 0)
+            with path.open("ab") as log:
+                log.write(b"... earlier output was dropped ...\n" + kept)
+
+    def remove(self, id: str) -> None:
+        """Remove a replica's run and model folders; what is missing is fine."""
+        shutil.rmtree(self.run_dir(id), ignore_errors=True)
+        shutil.rmtree(self.model_dir(id), ignore_errors=True)
+
+    def remove_stale_models(self, keep: set[str]) -> None:
+        """Remove model folders that belong to no replica."""
+        for folder in self._settings.model_dir.iterdir():
+            if folder.name not in keep:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def tail(path: Path, size: int) -> bytes:
+    """The last `size` bytes of a file, from the start of a line; empty if it is not there."""
+    try:
+        with path.open("rb") as log:
+            length = log.seek(0, os.SEEK_END)
+            log.seek(max(0, length - size))
+            data = log.read(size)
+    except OSError:
+        return b""
+    return data.partition(b"\n")[2] if length > size else data
+
+
+def tail_lines(path: Path, count: int) -> tuple[str, ...]:
+    """The last lines of a log as text, each at most 500 characters."""
+    lines = tail(path, 64 * 1024).decode("utf-8", "replace").splitlines()
+    return tuple(line[:500] for line in lines[-count:])
+
+
+def _listen(path: Path) -> socket.socket:
+    path.unlink(missing_ok=True)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        sock.bind(str(path))
+        sock.listen(BACKLOG)
+    except OSError:
+        sock.close()
+        raise
+    return sock

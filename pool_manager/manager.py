@@ -1,0 +1,249 @@
+"""The shell around the machine: feeds it events and does what it commands."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import structlog
+
+from pool_manager.core import commands, events
+from pool_manager.core.machine import Machine
+from pool_manager.core.state import Device, PoolSpec, Replica
+from pool_manager.driver import Driver
+from pool_manager.journal import Decision, Journal
+from pool_manager.launching import Launcher
+from pool_manager.ports import Binding, Bundles, Recorder
+from pool_manager.settings import PoolSettings
+from registry.errors import ModelRefused, ShuttingDown
+from registry.exchange import Endpoints, PoolEndpoints, decode_demand, encode
+from registry.tasks import Tasks, every
+from runtime_image.contract.control import ReplicaRecord
+
+log = structlog.get_logger()
+
+STOP_S = 45.0
+"""How long a shutdown waits for replicas: drain, TERM and KILL together."""
+
+
+class Manager:
+    """Owns the machine. Every method runs in one event loop's thread.
+
+    Gateways speak to it in serialised messages only: `receive_demand`, `worker_lost`, and what
+    `subscribe`d callbacks are given.
+    """
+
+    def __init__(
+        self,
+        settings: PoolSettings,
+        driver: Driver,
+        devices: Iterable[Device],
+        bundles: Bundles,
+        recorder: Recorder,
+    ) -> None:
+        self._settings = settings
+        self._driver = driver
+        self._clock = time.monotonic
+        self._tasks = Tasks("pool manager")
+        boot, numbers = secrets.token_hex(2), itertools.count(1)
+        self._machine = Machine(devices, lambda: f"{boot}{next(numbers) % 65536:04x}")
+        self._launcher = Launcher(settings, driver, bundles, self.feed, self._tasks, self._clock)
+        self._journal = Journal(recorder, time.time, settings.notes_kept)  # noqa: TID251 - the shell passes the clock in
+        self._bindings: dict[str, Binding] = {}
+        self._trials: dict[str, asyncio.Future[dict[str, Any]]] = {}
+        self._subscribers: list[Callable[[bytes], None]] = []
+        self._seq = itertools.count(1)
+        self._none_left = asyncio.Event()
+        self._events: deque[events.Event] = deque()
+        self._workers: set[str] = set()
+        self._actions: dict[type, Callable[[Any], None]] = {
+            commands.Launch: self._launch,
+            commands.Bind: self._bind,
+            commands.Drain: self._drain,
+            commands.Terminate: lambda c: self._launcher.terminate(c.id),
+            commands.Release: lambda c: self._launcher.release(c.id),
+            commands.Publish: lambda c: self._publish(c.keys, full=False),
+            commands.EndTrial: self._end_trial,
+            commands.Note: lambda c: self._journal.note(c.key, c.text),
+            commands.KeepColdStart: self._keep_cold_start,
+        }
+
+    async def start(self) -> None:
+        """Adopt what an earlier manager left, then begin to decide."""
+        running = await self._driver.list()
+        for id, record in self._launcher.folders.read_records().items():
+            if id in running and record is not None:
+                self._adopt(id, record)
+            else:
+                await self._driver.release(id)
+                self._launcher.folders.remove(id)
+        self._launcher.folders.remove_stale_models(running)
+        self.feed(events.ListRead())
+        self._tasks.spawn("tick", every(self._settings.tick_s, self._tick))
+
+    def _adopt(self, id: str, record: ReplicaRecord) -> None:
+        name = record.bound.partition("/")[2].partition("@")[0]
+        self._launcher.adopt(record, name)
+        self.feed(events.Found(id, record.bound, record.device, record.role == "trial"))
+
+    async def close(self) -> None:
+        """Let every replica finish and go, then stop. Trials that wait are told."""
+        for trial in self._trials.values():
+            if not trial.done():
+                trial.set_exception(ShuttingDown("the server is shutting down"))
+        self.feed(events.Shutdown())
+        try:
+            async with asyncio.timeout(STOP_S):
+                await self._none_left.wait()
+        except TimeoutError:
+            log.error("replicas are left", ids=[r.id for r in self._machine.replicas()])
+        await self._tasks.close()
+        await self._driver.close()
+
+    def define(self, spec: PoolSpec, binding: Binding) -> None:
+        """A revision exists, or its settings changed."""
+        self._bindings[spec.key] = binding
+        self.feed(events.PoolDefined(spec))
+
+    def remove(self, key: str) -> None:
+        """A revision is gone: its replicas finish and go."""
+        self.feed(events.PoolRemoved(key))
+
+    async def trial(self, spec: PoolSpec, binding: Binding) -> dict[str, Any]:
+        """Load a bundle in a throw-away replica and return its report.
+
+        Raises ModelRefused with the reason, its stage and the last log lines.
+        """
+        key = spec.key
+        future = asyncio.get_running_loop().create_future()
+        self._trials[key] = future
+        try:
+            self.define(replace(spec, trial=True), binding)
+            result: dict[str, Any] = await future
+            return result
+        finally:
+            del self._trials[key]
+            self.remove(key)
+
+    def receive_demand(self, data: bytes) -> None:
+        """A gateway worker's Demand."""
+        demand = decode_demand(data)
+        self.feed(events.DemandCame(demand))
+        if demand.worker not in self._workers:
+            self._workers.add(demand.worker)
+            self._publish(frozenset(self._bindings), full=True)
+
+    def worker_lost(self, worker: str) -> None:
+        """A gateway worker's connection ended."""
+        self._workers.discard(worker)
+        self.feed(events.WorkerLost(worker))
+
+    def subscribe(self, receiver: Callable[[bytes], None]) -> Callable[[], None]:
+        """Have every Endpoints message; the returned function ends it."""
+        self._subscribers.append(receiver)
+        return lambda: self._subscribers.remove(receiver)
+
+    def replicas(self) -> list[Replica]:
+        """Every replica not yet stopped."""
+        return self._machine.replicas()
+
+    def devices(self) -> list[Device]:
+        """Every device of this host."""
+        return list(self._machine.devices.values())
+
+    def pool(self, key: str) -> tuple[PoolEndpoints, int, float] | None:
+        """How a pool looks, how many replicas are wanted, and since when (Unix seconds)."""
+        if key not in self._machine.pools:
+            return None
+        shown = self._endpoints(key)
+        return shown, self._machine.wanted(key).replicas, self._journal.since_s(key)
+
+    def decisions(self, key: str) -> list[Decision]:
+        """What was decided for a pool, oldest first."""
+        return self._journal.decisions(key)
+
+    def logs(self, function: str) -> list[tuple[str, bytes]]:
+        """Replica ids and the output kept of a function, oldest first. Blocking."""
+        return [(p.stem, p.read_bytes()) for p in self._launcher.folders.logs(function)]
+
+    def feed(self, event: events.Event) -> None:
+        """One event in, its commands done. Commands only begin slow work, they never wait."""
+        self._events.append(event)
+        if len(self._events) > 1:
+            return  # an action of an outer call fed this; that call goes on with it
+        while self._events:
+            for command in self._machine.handle(self._events[0], self._clock()):
+                self._actions[type(command)](command)
+            self._events.popleft()
+        if self._machine.stopping and not self._machine.replicas():
+            self._none_left.set()
+
+    def _tick(self) -> None:
+        self.feed(events.Tick())
+        self._launcher.bound_logs()
+        self._publish(frozenset(), full=False)
+
+    def _launch(self, command: commands.Launch) -> None:
+        kind = self._machine.devices[command.device].kind
+        self._launcher.launch(command, self._bindings[command.pool], kind)
+
+    def _bind(self, command: commands.Bind) -> None:
+        control = self._launcher.control(command.id)
+        if control is not None:
+            control.bind(self._bindings[command.pool].spec)
+
+    def _drain(self, command: commands.Drain) -> None:
+        control = self._launcher.control(command.id)
+        if control is not None:
+            control.drain(command.if_idle_s)
+
+    def _end_trial(self, command: commands.EndTrial) -> None:
+        trial = self._trials.get(command.key)
+        if trial is None or trial.done():
+            return
+        if command.report:
+            trial.set_result(command.report)
+        else:
+            detail = {"stage": command.stage or "start"}
+            logs = {"log_tail": list(command.log_tail)}
+            trial.set_exception(ModelRefused(command.reason, detail=detail, admin_detail=logs))
+
+    def _keep_cold_start(self, command: commands.KeepColdStart) -> None:
+        binding = self._bindings.get(command.key)
+        device = self._machine.devices.get(command.device)
+        if binding is not None:
+            self._journal.cold_start(command, binding, device.kind if device else "unknown")
+
+    def _endpoints(self, key: str) -> PoolEndpoints:
+        """With what only the shell knows: paths, and times from now instead of clock readings."""
+        now = self._clock()
+        shown = self._machine.endpoints(key, now)
+        folders = self._launcher.folders
+        replicas = [
+            msgspec.structs.replace(r, path=str(folders.data_socket(r.id))) for r in shown.replicas
+        ]
+        wait_s = max(0.0, shown.retry_after_s - now) if shown.retry_after_s else 0.0
+        return msgspec.structs.replace(shown, replicas=replicas, retry_after_s=wait_s)
+
+    def _publish(self, keys: frozenset[str], *, full: bool) -> None:
+        pools = {}
+        for key in keys:
+            if key not in self._machine.pools:
+                self._bindings.pop(key, None)
+                self._journal.forget(key)
+                pools[key] = PoolEndpoints([], "gone", "removed")
+                continue
+            if self._machine.pools[key].spec.trial:
+                continue
+            pools[key] = self._endpoints(key)
+            self._journal.state(key, pools[key], self._bindings[key])
+        message = encode(Endpoints(next(self._seq), full, pools))
+        for receiver in list(self._subscribers):
+            receiver(message)
