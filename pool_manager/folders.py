@@ -94,7 +94,7 @@ class Folders:
         except OSError:
             return
         if size > self._settings.log_bytes:
-            kept = tail(path, TAIL_BYTES)
+            kept = tail(path, min(TAIL_BYTES, self._settings.log_bytes // 2))
             os.truncate(path, 0)
             with path.open("ab") as log:
                 log.write(b"... earlier output was dropped ...\n" + kept)

@@ -101,10 +101,12 @@ class Catalog:
 
     def remove(self, name: str, namespace: str = NAMESPACE) -> None:
         """Forget a function with all its revisions. Raises UnknownFunction."""
-        before = self.resolve(name, namespace)
-        for number in self._numbers.pop((namespace, name)):
+        numbers = self._numbers.pop((namespace, name), None)
+        if numbers is None:
+            raise self._unknown_function(name, namespace)
+        for number in numbers:
             del self._refs[namespace, f"{name}@{number}"]
-        self._refs.pop((namespace, name), None)
+        before = self._refs.pop((namespace, name), None)
         self._tell(Change("remove", namespace, name, before, None))
 
     def remove_revisions(
@@ -162,13 +164,16 @@ class Catalog:
             except Exception:  # one subscriber's error is not the others' business
                 log.exception("a subscriber of the catalog failed", name=change.name)
 
+    def _unknown_function(self, name: str, namespace: str) -> UnknownFunction:
+        near = nearest(name, (n for space, n in self._numbers if space == namespace))
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        return UnknownFunction(f"no function {name[:80]!r}{hint}", detail={"nearest": near})
+
     def _explain(self, ref: str, namespace: str) -> Deployed:
         name = ref.partition("@")[0]
         numbers = sorted(self._numbers.get((namespace, name), ()))
         if not numbers:
-            near = nearest(name, (n for space, n in self._numbers if space == namespace))
-            hint = f"; did you mean {' or '.join(near)}?" if near else ""
-            raise UnknownFunction(f"no function {name[:80]!r}{hint}", detail={"nearest": near})
+            raise self._unknown_function(name, namespace)
         raise UnknownRevision(
             f"function {name!r} has no revision {_asked(ref)}; "
             f"there is {', '.join(map(str, numbers))}",

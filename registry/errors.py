@@ -78,6 +78,13 @@ class NotAcceptable(FnError):
     title = "Not acceptable"
 
 
+class MethodNotAllowed(FnError):
+    """The route exists, but not with this method; `detail["allow"]` lists those it has."""
+
+    code = "method_not_allowed"
+    title = "Method not allowed"
+
+
 class BodyTooLarge(FnError):
     """The body is over the limit."""
 

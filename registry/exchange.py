@@ -40,6 +40,7 @@ class ReplicaEndpoint(msgspec.Struct, frozen=True):
     path: str
     limit: int
     marks_started: bool
+    device: str
     phases: dict[str, float]
 
 

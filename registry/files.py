@@ -55,12 +55,11 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o600) -> None:
 
 
 def _write_new(path: Path, data: bytes, mode: int) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(descriptor, "wb") as file:
-        os.fchmod(descriptor, mode)
+    with path.open("xb") as file:
+        os.fchmod(file.fileno(), mode)
         file.write(data)
         file.flush()
-        os.fsync(descriptor)
+        os.fsync(file.fileno())
 
 
 class DataDirectory:

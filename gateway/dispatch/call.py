@@ -33,7 +33,8 @@ class Call:
 
     `wait_until_s`: when it must have started. `may_rerun`: it may be run again although it had
     started. `deaths`: replicas that died while running it. `alone`: it is to run in a batch of one.
-    `was_held`: no replica was ready when it came.
+    `was_held`: no replica was ready when it came. `place`: its number in the line, kept while it
+    is not answered.
     """
 
     pool: str
@@ -54,6 +55,7 @@ class Call:
     sends: int = 0
     alone: bool = False
     was_held: bool = False
+    place: int = 0
 
 
 @dataclass(frozen=True, slots=True)

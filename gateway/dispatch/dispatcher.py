@@ -44,7 +44,7 @@ class Dispatcher:
     # What clients do
 
     def submit(self, call: Call, now: float) -> list[Command]:
-        """Accept a call. Raises QueueFull, FunctionFailing or Poison, and then it was not."""
+        """Accept a call, or raise UnknownFunction, FunctionFailing, QueueFull or Poison."""
         pool = self.pool(call.pool)
         admission.check(call, pool, now, self._bytes, self._limits.bytes_max)
         left_s = self._poison.seconds_left(call.pool, call.body, now)
@@ -59,16 +59,16 @@ class Dispatcher:
         """The client is gone: its place is free at once, its work is recalled."""
         commands: list[Command] = []
         self._drop(call, commands)
-        return commands + self._fill(self.pool(call.pool), now)
+        pool = self.pools.get(call.pool)
+        return commands + self._fill(pool, now) if pool else commands
 
     # What the manager says
 
     def pool(self, key: str) -> Pool:
         """The view of a revision, made when first asked for."""
-        pool = self.pools.get(key)
-        if pool is None:
-            pool = self.pools[key] = Pool(key)
-        return pool
+        if key not in self.pools:
+            self.pools[key] = Pool(key)
+        return self.pools[key]
 
     def look(self, key: str, shown: PoolEndpoints, now: float) -> list[Command]:
         """A pool's state as published. Failing and gone pools answer their waiters at once."""
@@ -139,26 +139,26 @@ class Dispatcher:
         call = link.in_flight.pop(id)
         if reason == NotStarted.FULL:
             link.full = True
+            # Other gateways fill a replica too: being turned away is no sign of a loop.
+            call.sends -= 1
         elif reason == NotStarted.DRAINING:
             link.closing = True
         else:
             call.alone = True
-        pool = self.pools[link.pool]
         commands: list[Command] = []
-        self._requeue(call, pool, commands)
-        return commands + self._fill(pool, now)
+        self._hand_back(call, link, now, commands)
+        return commands + self._fill(self.pools[link.pool], now)
 
     def goaway(self, link_id: str, last_id: int, now: float) -> list[Command]:
         """The replica takes nothing sent after `last_id`; that is sent elsewhere."""
         link = self.links[link_id]
         link.closing = True
-        pool = self.pools[link.pool]
         commands: list[Command] = []
         for call in reversed(link.sent_after(last_id)):
             del link.in_flight[call.id]
             link.pardoned.add(call.id)
-            self._requeue(call, pool, commands)
-        return commands + self._fill(pool, now)
+            self._hand_back(call, link, now, commands)
+        return commands + self._fill(self.pools[link.pool], now)
 
     def window(self, link_id: str, now: float) -> list[Command]:
         """The replica has room again."""
@@ -184,8 +184,7 @@ class Dispatcher:
         """What is held and in flight, for every pool with any."""
         loads: dict[str, Load] = {}
         for key, pool in self.pools.items():
-            in_flight = sum(len(link.in_flight) for link in pool.links.values())
-            queued = len(pool.waiting)
+            queued, in_flight = len(pool.waiting), pool.in_flight
             if queued or in_flight:
                 oldest_s = max(0.0, now - pool.waiting.oldest_s()) if queued else 0.0
                 loads[key] = Load(queued, in_flight, oldest_s)
@@ -194,10 +193,7 @@ class Dispatcher:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is owed to any client."""
-        return not any(
-            pool.waiting or any(link.in_flight for link in pool.links.values())
-            for pool in self.pools.values()
-        )
+        return not any(pool.waiting or pool.in_flight for pool in self.pools.values())
 
     # Inside
 
@@ -241,12 +237,24 @@ class Dispatcher:
             return
         self._bytes -= len(call.body)
 
-    def _requeue(self, call: Call, pool: Pool, commands: list[Command]) -> None:
-        """Back to the head of the line, uncounted: it had not begun."""
+    def _hand_back(self, call: Call, link: Link, now: float, commands: list[Command]) -> None:
+        """The replica will not finish this call; what it said to have started counts as begun."""
+        begun = call.stage is Stage.STARTED and (link.marks_started or call.alone)
+        if begun and not call.may_rerun:
+            text = "its batch was stopped after it had started, and it may not be run again"
+            self._fail(call, ExecutionTimeout(text), commands)
+        else:
+            self._requeue(call, self.pools[link.pool], now, commands)
+
+    def _requeue(self, call: Call, pool: Pool, now: float, commands: list[Command]) -> None:
+        """Back to its place in the line, uncounted; where nobody may wait it is answered."""
         if call.stage is Stage.ABANDONED:
             return
-        if call.sends >= SENDS_MAX:
-            self._fail(call, ReplicaDied(f"sent {call.sends} times, never run"), commands)
+        error = admission.refusal(pool, now)
+        if error is None and call.sends >= SENDS_MAX:
+            error = ReplicaDied(f"sent {call.sends} times, never run")
+        if error is not None:
+            self._fail(call, error, commands)
             return
         call.stage = Stage.QUEUED
         pool.waiting.put_back(call)
@@ -254,7 +262,7 @@ class Dispatcher:
     def _bereave(self, call: Call, pool: Pool, now: float, commands: list[Command]) -> None:
         """The replica that had this call is gone."""
         if call.stage is not Stage.STARTED:
-            self._requeue(call, pool, commands)
+            self._requeue(call, pool, now, commands)
             return
         call.deaths += 1
         if not call.may_rerun:
@@ -267,14 +275,14 @@ class Dispatcher:
         else:
             call.alone = True
             call.wait_until_s = max(call.wait_until_s, now + call.timeout_s)
-            self._requeue(call, pool, commands)
+            self._requeue(call, pool, now, commands)
 
     def _expire(self, call: Call, pool: Pool, now: float, commands: list[Command]) -> None:
         waited_s = now - call.arrived_s
         retry_s = pool.pace.retry_after_s(len(pool.waiting), waited_s, now)
         self._drop(call, commands)
-        shown = pool.shown
-        text = f"not started within {waited_s:.1f} s; the function is {shown.state}: {shown.reason}"
+        how = f"{pool.shown.state}: {pool.shown.reason}"
+        text = f"not started within {waited_s:.1f} s; the function is {how}"
         commands.append(Fail(call, WaitBudgetOver(text, retry_after_s=retry_s)))
 
     def _sweep_sent(self, call: Call, pool: Pool, now: float, commands: list[Command]) -> None:
@@ -283,6 +291,6 @@ class Dispatcher:
         elif call.stage is Stage.STARTED and now >= (
             call.started_s + call.timeout_s + TIMEOUT_GRACE_S
         ):
-            self._drop(call, commands)
             text = f"no answer {TIMEOUT_GRACE_S:g} s after its timeout of {call.timeout_s:g} s"
+            self._drop(call, commands)
             commands.append(Fail(call, ExecutionTimeout(text)))

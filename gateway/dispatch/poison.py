@@ -17,7 +17,9 @@ class PoisonList:
 
     def add(self, pool: str, body: bytes, now: float) -> None:
         """Refuse this body for a minute."""
-        self._until[_digest(pool, body)] = now + REFUSED_S
+        digest = _digest(pool, body)
+        self._until[digest] = now + REFUSED_S
+        self._until.move_to_end(digest)
         if len(self._until) > KEPT_MAX:
             self._until.popitem(last=False)
 

@@ -25,3 +25,8 @@ class Pool:
     shown: PoolEndpoints = UNKNOWN
     retry_at_s: float = 0.0
     pace: Pace = field(default_factory=Pace)
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that replicas have from here, recalled ones too."""
+        return sum(len(link.in_flight) for link in self.links.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from itertools import count, takewhile
 
 from gateway.dispatch.call import Call, Priority
 
@@ -24,6 +25,7 @@ class WaitingLine:
     def __init__(self) -> None:
         self._lines: tuple[deque[Call], ...] = (deque(), deque(), deque())
         self._turn = 0
+        self._places = count(1)
 
     def __len__(self) -> int:
         return sum(map(len, self._lines))
@@ -34,11 +36,15 @@ class WaitingLine:
 
     def append(self, call: Call) -> None:
         """Take a place at the end."""
+        call.place = next(self._places)
         self._lines[call.priority].append(call)
 
     def put_back(self, call: Call) -> None:
-        """Take the first place again: the call had left it without its own fault."""
-        self._lines[call.priority].appendleft(call)
+        """Take its old place again: the call had left it without its own fault."""
+        line = self._lines[call.priority]
+        # Only calls that came back too can stand before it, and they are few.
+        ahead = sum(1 for _ in takewhile(lambda other: other.place < call.place, line))
+        line.insert(ahead, call)
 
     def pop(self) -> Call:
         """The next to be served. Raises IndexError when nobody waits."""

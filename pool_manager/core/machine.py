@@ -40,7 +40,7 @@ class Machine:
         """What must be done because of `event` at `now` (monotonic seconds)."""
         commands: list[Command] = []
         touched = self._apply(event, now, commands)
-        for key in sorted(touched):
+        for key in sorted(touched, key=self._turn):
             pool = self.pools.get(key)
             if pool is not None:
                 self._settle(pool, now, commands)
@@ -53,7 +53,7 @@ class Machine:
         load = self.demand.load(key)
         state, reason = pool.look(load.queued + load.in_flight, now)
         replicas = [
-            ReplicaEndpoint(r.id, "", r.limit, r.marks_started, r.phases)
+            ReplicaEndpoint(r.id, "", r.limit, r.marks_started, r.device, dict(r.phases))
             for r in pool.replicas.values()
             if r.can_serve
         ]
@@ -63,7 +63,8 @@ class Machine:
 
     def wanted(self, key: str) -> Wanted:
         """How many replicas a pool should have now, and why."""
-        return wanted(self.pools[key].spec, self.demand.load(key))
+        pool = self.pools[key]
+        return wanted(pool.spec, self.demand.load(key), pool.is_warm)
 
     def replica(self, id: str) -> Replica | None:
         """The record of a replica that is not yet stopped."""
@@ -77,7 +78,8 @@ class Machine:
         """Change the records; the pools that may need a decision now."""
         match event:
             case events.PoolDefined(spec):
-                self.pools.setdefault(spec.key, Pool(spec)).spec = spec
+                pool = self.pools.setdefault(spec.key, Pool(spec))
+                pool.spec, pool.removed = spec, False
                 return {spec.key}
             case events.PoolRemoved(key):
                 return self._remove(key)
@@ -102,12 +104,12 @@ class Machine:
         return {key}
 
     def _tick(self, now: float, commands: list[Command]) -> set[str]:
-        """Only pools with replicas, load or a floor are looked at."""
+        """Only pools with replicas, load, a floor or a trial to do are looked at."""
         touched = self.demand.active()
         for worker in self.demand.silent(now):
             touched |= self.demand.forget(worker)
         for key, pool in self.pools.items():
-            if pool.replicas or pool.spec.min or pool.failures:
+            if pool.replicas or pool.spec.min or pool.failures or pool.spec.trial:
                 touched.add(key)
             for replica in list(pool.replicas.values()):
                 self._replicas.press(replica, now, commands)
@@ -119,6 +121,13 @@ class Machine:
             return False
         return not self.demand.is_empty or now - self._list_read_s >= ADOPTION_S
 
+    def _turn(self, key: str) -> tuple[float, str]:
+        """Who waits for longest is settled first and gets the device that became free."""
+        pool = self.pools.get(key)
+        if pool is None or pool.waiting_since_s is None:
+            return float("inf"), key
+        return pool.waiting_since_s, key
+
     def _settle(self, pool: Pool, now: float, commands: list[Command]) -> None:
         """Bring one pool nearer to what is wanted."""
         load = self.demand.load(pool.spec.key)
@@ -128,7 +137,7 @@ class Machine:
             return
         if not self._may_decide(now):
             return
-        count, reason = wanted(pool.spec, load)
+        count, reason = wanted(pool.spec, load, pool.is_warm)
         if reason != pool.wanted_reason and count != pool.count():
             commands.append(Note(pool.spec.key, f"wants {count} replicas: {reason}"))
         pool.wanted_reason = reason
@@ -147,9 +156,10 @@ class Machine:
 
     def _empty(self, pool: Pool, now: float, commands: list[Command]) -> None:
         """Let every replica finish and go; forget the pool when the last one has gone."""
+        why = "the server stops" if self.stopping else "it was removed"
         for replica in list(pool.replicas.values()):
             if replica.can_serve or replica.is_coming:
-                self._replicas.drain(replica, None, "the server stops", now, commands)
+                self._replicas.drain(replica, None, why, now, commands)
         if pool.removed and not pool.replicas:
             del self.pools[pool.spec.key]
 
@@ -174,7 +184,7 @@ class Machine:
         return [
             replica
             for key, pool in self.pools.items()
-            if pool.count() > pool.spec.min and not self._is_busy(key)
+            if pool.staying() > pool.spec.min and not self._is_busy(key)
             for replica in pool.replicas.values()
             if replica.state is State.READY and replica.role == "serve"
         ]
@@ -184,8 +194,12 @@ class Machine:
         return load.queued + load.in_flight > 0
 
     def _evict(self, id: str, pool: Pool, now: float, commands: list[Command]) -> None:
-        """Ask an idle replica to make room; it refuses if it was called in the meantime."""
-        if pool.evicting and self.replica(pool.evicting) is not None:
+        """Ask an idle replica to make room; it refuses if it was called in the meantime.
+
+        Only one at a time; one that refused is READY again and stands in nobody's way.
+        """
+        leaving = self.replica(pool.evicting)
+        if leaving is not None and leaving.state is not State.READY:
             return
         replica = self._replicas.find(id)
         assert replica is not None
@@ -200,7 +214,9 @@ class Machine:
         if pool.waiting_since_s is not None:
             phases["place"] = (now - pool.waiting_since_s) * 1e3
         if pool.evicting:
-            phases["evict"] = (now - pool.evicting_since_s) * 1e3
+            # Whoever the eviction was for may have left before this waiter came.
+            since_s = max(pool.evicting_since_s, pool.waiting_since_s or 0.0)
+            phases["evict"] = (now - since_s) * 1e3
             phases["place"] = max(0.0, phases.get("place", 0.0) - phases["evict"])
             pool.evicting = ""
         pool.blocked = ""
@@ -213,12 +229,13 @@ class Machine:
         commands.append(Note(key, f"starts {replica.id} on {device}: {pool.wanted_reason}"))
 
     def _stop_idle(self, pool: Pool, load: Load, now: float, commands: list[Command]) -> None:
-        """One idle replica at a time is asked whether it may go; it alone knows for sure."""
+        """An idle replica is asked whether it may go, as it alone knows for sure. Those asked
+        are counted as gone: all of them may say yes."""
         if load.queued or load.in_flight:
             return
         for replica in list(pool.replicas.values()):
             idle_s = now - replica.last_used_s
-            if pool.count() <= pool.spec.min or pool.spec.trial:
+            if pool.staying() <= pool.spec.min or pool.spec.trial:
                 return
             if replica.state is State.READY and idle_s >= pool.spec.idle_s:
                 text = f"idle for {idle_s:.0f} s"

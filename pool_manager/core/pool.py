@@ -36,12 +36,22 @@ class Pool:
         """Replicas that serve or will."""
         return sum(r.is_coming or r.can_serve for r in self.replicas.values())
 
+    def staying(self) -> int:
+        """Replicas that serve or will and have not been asked to go."""
+        return sum(r.is_coming or r.state is State.READY for r in self.replicas.values())
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether a replica can serve now."""
+        return any(replica.can_serve for replica in self.replicas.values())
+
     def fail(self, reason: str, log_tail: tuple[str, ...], now: float) -> None:
         """A start or load failed: back off 1 s, doubled with every failure in a row."""
         self.failures += 1
         self.last_error = reason
         self.log_tail = log_tail
-        self.retry_at_s = now + min(BACKOFF_MAX_S, 2.0 ** (self.failures - 1))
+        # The exponent is bounded: a floor is tried again for ever, and floats end at 2.0**1024.
+        self.retry_at_s = now + min(BACKOFF_MAX_S, 2.0 ** min(self.failures - 1, 10))
 
     def succeed(self) -> None:
         """A load went well: the past is forgiven."""
@@ -57,7 +67,7 @@ class Pool:
     def look(self, held: int, now: float) -> tuple[str, str]:
         """State and reason as gateways, lists and the dashboard show them."""
         states = {replica.state for replica in self.replicas.values()}
-        if any(replica.can_serve for replica in self.replicas.values()):
+        if self.is_warm:
             return "warm", self.wanted_reason
         if self.is_failing(now):
             return "failing", self.last_error

@@ -54,7 +54,7 @@ class ReplicaEvents:
         """Take an event about one replica; the pools it touches. Unknown ids are ignored: the
         event crossed the replica's end."""
         if isinstance(event, events.Found):
-            return self._found(event, now)
+            return self._found(event, now, commands)
         replica = self.find(getattr(event, "id", ""))
         if replica is None:
             return set()
@@ -91,15 +91,17 @@ class ReplicaEvents:
             commands.append(Release(replica.id, "tried again"))
         elif replica.state is State.DRAINING and not replica.terminated:
             replica.terminated = True
+            replica.if_idle = False
             replica.kill_at_s = now + TERM_S
             commands.append(Terminate(replica.id, f"did not drain: {replica.why}"))
         else:
             reason = f"{replica.state} lasted too long"
             self._end(replica, events.Lost(replica.id, reason), now, commands)
 
-    def _found(self, event: events.Found, now: float) -> set[str]:
-        """A replica of an earlier manager. One without a pool is let go at once."""
-        pool = self._pools.setdefault(
+    def _found(self, event: events.Found, now: float, commands: list[Command]) -> set[str]:
+        """A replica of an earlier manager. One without a pool is let go at once, and so is a
+        trial: whoever waited for its report is gone."""
+        self._pools.setdefault(
             event.pool, Pool(PoolSpec(event.pool, trial=event.trial), removed=True)
         )
         replica = Replica(
@@ -111,8 +113,9 @@ class ReplicaEvents:
             adopted=True,
             last_used_s=now,
         )
-        pool.removed = pool.removed or event.trial
         self.add(replica, now)
+        if event.trial:
+            self._give_up(replica, "its deploy ended with the earlier manager", now, commands)
         return {event.pool}
 
     def _greeted(

@@ -113,7 +113,6 @@ class Replica:
     since_s: float
     state: State = State.STARTING
     adopted: bool = False
-    greeted: bool = False
     if_idle: bool = False
     terminated: bool = False
     kill_at_s: float = float("inf")

@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import os
 import resource
+import select
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,27 +41,30 @@ class ProcessDriver:
 
     kind = "process"
 
-    def __init__(self, run_root: Path) -> None:
-        """`run_root` holds the run folders: by their paths adopted processes are recognised."""
+    def __init__(self, run_root: Path, *, python: str = sys.executable) -> None:
+        """`run_root` holds the run folders: by their paths adopted processes are recognised.
+        `python` is the interpreter that replicas run in."""
         self._run_root = run_root
+        self._python = python
         self._processes: dict[str, _Process] = {}
         self.on_exit: OnExit = lambda _id, _how: None
 
     async def start(self, record: ReplicaRecord, run_dir: Path, log: Path) -> None:
         """Launch; the memory cap limits private memory, not mapped weights (RLIMIT_DATA)."""
         try:
-            child = await asyncio.to_thread(_launch, record, run_dir, log)
+            child = await asyncio.to_thread(_launch, self._python, record, run_dir, log)
         except OSError as error:
             raise DriverError(f"cannot start a replica: {error}") from error
         self._watch(record.id, child.pid, child)
 
     async def list(self) -> set[str]:
         """Adopt what runs in a run folder of ours and is not known yet."""
-        for id, pid in (await asyncio.to_thread(_running, self._run_root)).items():
+        running = await asyncio.to_thread(_running, self._run_root)
+        for id, pid in running.items():
             if id not in self._processes:
                 with contextlib.suppress(ProcessLookupError):
                     self._watch(id, pid, None)
-        return set(self._processes)
+        return running.keys() & self._processes.keys()
 
     async def terminate(self, id: str) -> None:
         """TERM to the whole group."""
@@ -110,7 +115,9 @@ class ProcessDriver:
             process.child.returncode = 0
 
 
-def _launch(record: ReplicaRecord, run_dir: Path, log: Path) -> subprocess.Popen[bytes]:
+def _launch(
+    python: str, record: ReplicaRecord, run_dir: Path, log: Path
+) -> subprocess.Popen[bytes]:
     environment = {
         "HOME": str(run_dir),
         "LANG": "C.UTF-8",
@@ -122,7 +129,7 @@ def _launch(record: ReplicaRecord, run_dir: Path, log: Path) -> subprocess.Popen
         # -I ignores the caller's PYTHON* variables: PYTHONDONTWRITEBYTECODE would make every
         # cold start compile its libraries again.
         child = subprocess.Popen(
-            [sys.executable, "-I", "-m", MODULE, str(run_dir)],
+            [python, "-I", "-m", MODULE, str(run_dir)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -138,21 +145,44 @@ def _launch(record: ReplicaRecord, run_dir: Path, log: Path) -> subprocess.Popen
 
 
 def _group_lives(process: _Process) -> bool:
+    """Whether any process of the group still runs.
+
+    Remains (zombies) hold nothing, and whoever has to wait for them may be an init that never
+    does; those of this very process's children are waited for here.
+    """
+    ended = select.poll()
+    ended.register(process.pidfd, select.POLLIN)
+    if not ended.poll(0):
+        return True
     if process.child is not None:
         process.child.poll()
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-process.pid, os.WNOHANG)[0]:
+            pass
     try:
         os.killpg(process.pid, 0)
     except ProcessLookupError:
         return False
-    return True
+    return any(_runs_in(entry.path, process.pid) for entry in _all_processes())
+
+
+def _runs_in(entry: str, group: int) -> bool:
+    """Read off /proc/PID/stat, "pid (comm) state ppid pgrp ..." (proc(5))."""
+    try:
+        fields = Path(entry, "stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return False
+    return int(fields[2]) == group and fields[0] not in "ZX"
+
+
+def _all_processes() -> Iterator[os.DirEntry[str]]:
+    return (entry for entry in os.scandir("/proc") if entry.name.isdecimal())
 
 
 def _running(run_root: Path) -> dict[str, int]:
     """Replica ids and pids, read off the command lines (proc(5))."""
     found: dict[str, int] = {}
-    for entry in os.scandir("/proc"):
-        if not entry.name.isdecimal():
-            continue
+    for entry in _all_processes():
         with contextlib.suppress(OSError):
             arguments = Path(entry.path, "cmdline").read_bytes().split(b"\0")
             if len(arguments) < 5 or arguments[-3] != MODULE.encode():

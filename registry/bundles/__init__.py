@@ -1,0 +1,1 @@
+"""Bundles: the files of a revision, by content."""

@@ -33,9 +33,7 @@ _CHILDREN: Final[dict[str, dict[int, str]]] = {
     "function": {7: "node", 11: "attribute"},
     "graph": {1: "node", 5: "tensor", 15: "sparse"},
     "node": {5: "attribute"},
-    "attribute": {
-        5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"
-    },
+    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
     "sparse": {1: "tensor", 2: "tensor"},
     "tensor": {13: "entry"},
 }
@@ -45,17 +43,18 @@ _Field = tuple[int, int, int]
 """Field number, and the span of a length-delimited value; the span is empty for other types."""
 
 
-def external_locations(model: Path) -> tuple[str, ...]:
+def external_locations(model: Path, fields_max: int = FIELDS_MAX) -> tuple[str, ...]:
     """The locations that the tensors of an ONNX file name, sorted, as they are written there.
 
     A tensor with a location counts even where `data_location` does not say EXTERNAL: repeated
     messages merge, so that the two may come from different places. Raises ValueError where the
-    bytes are no ONNX model, OSError where they cannot be read.
+    bytes are no ONNX model or have more than `fields_max` fields, OSError where they cannot be
+    read.
     """
     if model.stat().st_size == 0:
         raise ValueError("the file is empty")
     with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return _Walk(data).locations()
+        return _Walk(data, fields_max).locations()
 
 
 def external_paths(model: str, locations: Iterable[str]) -> tuple[str, ...]:
@@ -78,6 +77,13 @@ def check_external(model: str, locations: Iterable[str], files: Collection[str])
 
 
 def _plain(model: str, location: str) -> str:
+    # ONNX Runtime marks data in its own memory by locations with stars, and would take the offset
+    # beside one for an address.
+    if "*" in location:
+        raise BadBundle(
+            f"{model!r} keeps tensor data in {location[:120]!r}: expected a plain file name",
+            detail={"path": location[:120], "rule": "has a star"},
+        )
     try:
         return check_path(location.removeprefix("./"))
     except BadBundle as error:
@@ -89,8 +95,9 @@ def _plain(model: str, location: str) -> str:
 class _Walk:
     """One reading of one file, without recursion: the depth is the file's to choose."""
 
-    def __init__(self, data: mmap.mmap) -> None:
+    def __init__(self, data: mmap.mmap, fields_max: int) -> None:
         self._data = data
+        self._fields_max = fields_max
         self._fields = 0
 
     def locations(self) -> tuple[str, ...]:
@@ -136,8 +143,8 @@ class _Walk:
         at = start
         while at < end:
             self._fields += 1
-            if self._fields > FIELDS_MAX:
-                raise ValueError(f"there are more than {FIELDS_MAX} fields")
+            if self._fields > self._fields_max:
+                raise ValueError(f"there are more than {self._fields_max} fields")
             tag, at = self._varint(at, end)
             number, wire = tag >> 3, tag & 7
             first, last = self._value(wire, at, end)

@@ -122,5 +122,7 @@ def _fold(path: str) -> str:
 
 def _bad(path: str, rule: str) -> BadBundle:
     shown = path[:_SHOWN_MAX]
-    return BadBundle(f"{shown!r} {rule}" if not rule.startswith("expected") else f"{shown!r}: {rule}",
-                     detail={"path": shown, "rule": rule})
+    return BadBundle(
+        f"{shown!r} {rule}" if not rule.startswith("expected") else f"{shown!r}: {rule}",
+        detail={"path": shown, "rule": rule},
+    )

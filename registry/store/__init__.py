@@ -1,0 +1,1 @@
+"""The durable store: SQLite behind one repository per noun."""

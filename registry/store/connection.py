@@ -66,21 +66,22 @@ class Connection:
         self._path = path
         self._busy_s = busy_s
         self._pragmas = tuple(pragmas)
-        self._thread: threading.Thread | None = None
+        self._begun = threading.Event()
+        self._thread = threading.current_thread()
+        self._raw: sqlite3.Connection | None = None
         self._open = False
         self._sqlite = aiosqlite.Connection(self._connect, _ROWS_AT_ONCE)
 
     def _connect(self) -> sqlite3.Connection:
         self._thread = threading.current_thread()
+        self._begun.set()
         # Without an isolation level the module begins no transactions of its own.
-        connection = sqlite3.connect(self._path, timeout=self._busy_s, isolation_level=None)
-        try:
-            for pragma in self._pragmas:
-                connection.execute(f"PRAGMA {pragma}")
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+        self._raw = sqlite3.connect(
+            self._path, timeout=self._busy_s, isolation_level=None, check_same_thread=False
+        )
+        for pragma in self._pragmas:
+            self._raw.execute(f"PRAGMA {pragma}")
+        return self._raw
 
     async def open(self) -> None:
         """Connect and set the pragmas. Raises StoreUnavailable; nothing is left open then."""
@@ -90,6 +91,9 @@ class Connection:
             self._open = True
         finally:
             if not self._open:
+                # The thread was told to stop, but of a caller that was cancelled it does not know
+                # what to close.
+                self._begun.wait(_JOIN_S)
                 self._join()
 
     async def close(self) -> None:
@@ -104,9 +108,11 @@ class Connection:
             self._join()
 
     def _join(self) -> None:
-        # By now the thread has nothing left to do but return.
-        if self._thread is not None:
-            self._thread.join(_JOIN_S)
+        # By now the thread has nothing left to do but return; once it has, closing from here is
+        # safe, and closing twice is nothing.
+        self._thread.join(_JOIN_S)
+        if self._raw is not None:
+            self._raw.close()
 
     async def query(self, sql: str, values: Values = ()) -> list[Row]:
         """Run one statement and fetch all its rows; [] where it has none."""

@@ -14,7 +14,7 @@ from typing import Final
 
 from registry.errors import FnError, StoreUnavailable
 from registry.store.connection import Connection, Row, Values
-from registry.store.migrations import MIGRATIONS, Migration
+from registry.store.schema import MIGRATIONS, Migration
 
 WRITES_WAITING_MAX: Final = 256
 
@@ -95,9 +95,8 @@ class Database:
             raise StoreUnavailable(f"{self._waiting} writes are waiting for the database already")
         self._waiting += 1
         try:
-            async with self._turn:
-                async with _transaction(self._writer) as transaction:
-                    yield transaction
+            async with self._turn, _transaction(self._writer) as transaction:
+                yield transaction
         finally:
             self._waiting -= 1
 

@@ -56,6 +56,7 @@ class History:
         self._settings = settings
         self._wall = wall
         self._buffer: deque[Event] = deque()
+        self._flushing = asyncio.Lock()
         self._written = 0
         self._dropped = 0
         self._failed = 0
@@ -75,17 +76,22 @@ class History:
     @contextlib.asynccontextmanager
     async def running(self, tasks: Tasks) -> AsyncIterator[None]:
         """Flush in the background while the block runs, and once more at its end."""
-        task = tasks.spawn("history", self._run())
+        ending = asyncio.Event()
+        task = tasks.spawn("history", self._run(ending))
         try:
             yield
         finally:
-            task.cancel()
+            # Not a cancellation: of a commit that was cancelled nobody knows whether it happened,
+            # and the last flush would write the same records once more.
+            ending.set()
             await asyncio.wait([task])
             await self.flush()
 
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(self._settings.history_flush_s)
+    async def _run(self, ending: asyncio.Event) -> None:
+        while not ending.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.history_flush_s):
+                    await ending.wait()
             await self.flush()
 
     async def flush(self) -> None:
@@ -93,6 +99,10 @@ class History:
 
         A store that cannot be written now is logged; its records wait for the next flush.
         """
+        async with self._flushing:
+            await self._flush()
+
+    async def _flush(self) -> None:
         batch = list(self._buffer)
         trim = self._flushes % TRIM_EVERY == 0
         self._flushes += 1
@@ -198,11 +208,7 @@ async def _insert(transaction: Transaction, batch: Sequence[Event]) -> None:
     await transaction.execute_many(
         "INSERT INTO arrivals VALUES (?, ?, ?, ?)"
         " ON CONFLICT DO UPDATE SET count = count + excluded.count",
-        [
-            (e.namespace, e.name, e.minute_s, e.count)
-            for e in batch
-            if isinstance(e, Arrivals)
-        ],
+        [(e.namespace, e.name, e.minute_s, e.count) for e in batch if isinstance(e, Arrivals)],
     )
 
 

@@ -55,14 +55,6 @@ class Operations:
             raise Unknown(f"no operation {id[:80]!r}")
         return decode_record(rows[0][0], Operation)
 
-    async def list(self, limit: int = LIST_MAX, namespace: str = NAMESPACE) -> list[Operation]:
-        """The newest `limit` operations, newest first."""
-        rows = await self._database.read(
-            "SELECT record FROM operations WHERE namespace = ? ORDER BY position DESC LIMIT ?",
-            (namespace, max(0, min(limit, LIST_MAX))),
-        )
-        return [decode_record(row[0], Operation) for row in rows]
-
     async def running(self) -> list[Operation]:
         """Those of every namespace that have not ended, oldest first: what a restart resumes."""
         rows = await self._database.read(
@@ -76,3 +68,11 @@ class Operations:
             " WHERE state != 'running' ORDER BY position DESC LIMIT -1 OFFSET ?)",
             (self._ended_max,),
         )
+
+    async def list(self, limit: int = LIST_MAX, namespace: str = NAMESPACE) -> list[Operation]:
+        """The newest `limit` operations, newest first."""
+        rows = await self._database.read(
+            "SELECT record FROM operations WHERE namespace = ? ORDER BY position DESC LIMIT ?",
+            (namespace, max(0, min(limit, LIST_MAX))),
+        )
+        return [decode_record(row[0], Operation) for row in rows]

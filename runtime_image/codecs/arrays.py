@@ -42,7 +42,7 @@ def to_arrays(parsed: Parsed, signature: Signature, rules: dict[str, InputRule])
         elif raw.encoding == "binary":
             array = _from_binary(spec.name, raw, rule is not None and rule.finite)
         else:
-            assert rule is not None, "only a rule makes the other encodings"  # noqa: S101  # parse
+            assert rule is not None, "only a rule makes the other encodings"
             array = _transform(spec, raw, rule)
         arrays[spec.name] = array
     return arrays

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import wave
 from io import BytesIO
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +45,7 @@ def decode(name: str, body: memoryview, form: AudioForm) -> NDArray[np.float32]:
 
 
 def _mono(data: bytes, width: int, channels: int) -> NDArray[np.float32]:
-    values: NDArray[np.float32]
+    values: NDArray[Any]
     if width == 1:
         values = (np.frombuffer(data, np.uint8).astype(np.float32) - 128) / 128
     elif width == 3:
@@ -56,7 +56,8 @@ def _mono(data: bytes, width: int, channels: int) -> NDArray[np.float32]:
     else:
         values = np.frombuffer(data, f"<i{width}").astype(np.float32)
         values = values / np.float32(2 ** (8 * width - 1))
-    return values.reshape(-1, channels).mean(axis=1, dtype=np.float32)
+    mono: NDArray[np.float32] = values.reshape(-1, channels).mean(axis=1, dtype=np.float32)
+    return mono
 
 
 def _resample(
@@ -68,7 +69,8 @@ def _resample(
     if count > SAMPLES_MAX:
         raise bad_input(name, f"at most {SAMPLES_MAX} samples at {wanted} Hz", f"{count}")
     at = np.arange(count) * (rate / wanted)
-    return np.interp(at, np.arange(values.size), values).astype(np.float32)
+    samples: NDArray[np.float32] = np.interp(at, np.arange(values.size), values).astype(np.float32)
+    return samples
 
 
 def _fit(values: NDArray[np.float32], samples: int | None) -> NDArray[np.float32]:

@@ -15,7 +15,6 @@ from runtime_image.contract import dtypes
 from runtime_image.contract.errors import RequestError, bad_input
 from runtime_image.contract.model import InputRule
 
-_WIDE: Final = {"FP32": "f", "FP64": "d"}
 _EXPONENT: Final = {"FP16": 0x7C00, "BF16": 0x7F80}
 """IEEE 754: all exponent bits set means an infinity or a NaN."""
 
@@ -39,7 +38,8 @@ def first_not_finite(dtype: str, data: memoryview) -> int | None:
     if mask is not None:
         bits = data.cast("B").cast("H")
         return next((at for at, value in enumerate(bits) if value & mask == mask), None)
-    values = data.cast("B").cast(_WIDE[dtype]).tolist()
+    octets = data.cast("B")
+    values = (octets.cast("f") if dtype == "FP32" else octets.cast("d")).tolist()
     # A NaN or infinity never leaves a sum again, so a finite sum clears all elements at once.
     if math.isfinite(sum(values)):
         return None

@@ -105,7 +105,7 @@ class Runner:
             meta.content_type, meta.accept, meta.json_length if meta.json_length >= 0 else None
         )
         try:
-            parsed = parse(head, job.body, self.signature, self._spec.inputs)
+            parsed = parse(head, memoryview(job.body), self.signature, self._spec.inputs)
             arrays = to_arrays(parsed, self.signature, self._spec.inputs)
         except RequestError as error:
             emit(job, error)

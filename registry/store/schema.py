@@ -20,7 +20,7 @@ class Migration:
 
 
 def load_migrations(folder: Path) -> tuple[Migration, ...]:
-    """Read `NNNN_name.sql` files in order. Raises ValueError where the numbers are not 1, 2, 3, …"""
+    """Read `NNNN_name.sql` files in order. Raises ValueError unless the numbers are 1, 2, 3, …"""
     found = []
     for path in sorted(folder.glob("*.sql")):
         match = _FILE.fullmatch(path.name)
@@ -33,4 +33,4 @@ def load_migrations(folder: Path) -> tuple[Migration, ...]:
     return tuple(found)
 
 
-MIGRATIONS: Final = load_migrations(Path(__file__).parent)
+MIGRATIONS: Final = load_migrations(Path(__file__).parent / "migrations")

@@ -1,0 +1,124 @@
+"""What is deployed and why it is as it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from aiohttp import web
+
+from admin.deploys import Deploys
+from admin.past import Past
+from admin.store import Store
+from admin.views import function_json, revision_json
+from gateway.delivery import Delivery
+from gateway.http.describe import example
+from gateway.problems import json_answer
+from pool_manager.manager import Manager
+from registry.catalog import Deployed
+from registry.errors import BadRequest
+from runtime_image.contract import signature as signatures
+
+LINES_MAX = 10_000
+LINES = 100
+ITEMS = 20
+
+
+class FunctionRoutes:
+    """Functions, revisions, decisions, logs."""
+
+    def __init__(
+        self, store: Store, manager: Manager, delivery: Delivery, deploys: Deploys, past: Past
+    ) -> None:
+        self._catalog = store.catalog
+        self._bundles = store.bundles
+        self._history = store.history
+        self._manager = manager
+        self._delivery = delivery
+        self._deploys = deploys
+        self._past = past
+
+    async def list_functions(self, _request: web.Request) -> web.Response:
+        """Every function as it is now."""
+        items = [self._line(deployed) for deployed in self._catalog.all()]
+        return json_answer({"items": items, "next": None})
+
+    async def get_function(self, request: web.Request) -> web.Response:
+        """One function with all there is to know."""
+        deployed = self._catalog.resolve(request.match_info["name"])
+        origin = f"{request.scheme}://{request.host}"
+        return json_answer(
+            {
+                **self._line(deployed),
+                "limits": asdict(deployed.function.limits),
+                "signature": signatures.to_json(deployed.revision.signature),
+                "revisions": self._revisions(deployed.function.name),
+                "example": example(deployed, origin),
+            }
+        )
+
+    async def list_revisions(self, request: web.Request) -> web.Response:
+        """The revisions that can be called, oldest first."""
+        name = self._catalog.resolve(request.match_info["name"]).function.name
+        return json_answer({"items": self._revisions(name), "next": None})
+
+    async def remove_function(self, request: web.Request) -> web.Response:
+        """Remove a function; what it is running finishes, who waits is told."""
+        name = request.match_info["name"]
+        await self._deploys.remove(name)
+        return json_answer({"removed": name})
+
+    async def why(self, request: web.Request) -> web.Response:
+        """State, reason, the last decisions and cold starts."""
+        deployed = self._catalog.resolve(request.match_info["name"])
+        name, key = deployed.function.name, deployed.revision.key
+        line = self._line(deployed)
+        decisions = [
+            {"at_s": decision.at_s, "text": decision.text}
+            for decision in self._manager.decisions(key)[-ITEMS:]
+        ]
+        return json_answer(
+            {
+                "state": line["state"],
+                "reason": line["reason"],
+                "since_s": line["since_s"],
+                "decisions": decisions,
+                "cold_starts": [asdict(r) for r in await self._history.cold_starts(name, ITEMS)],
+                "intervals": [asdict(r) for r in await self._history.intervals(name, ITEMS)],
+            }
+        )
+
+    async def logs(self, request: web.Request) -> web.Response:
+        """What the function's replicas wrote, oldest replica first."""
+        name = self._catalog.resolve(request.match_info["name"]).function.name
+        lines = _number(request.query, "lines", LINES, LINES_MAX)
+        items = [
+            {"replica": id, "text": _last_lines(text, lines)}
+            for id, text in await asyncio.to_thread(self._manager.logs, name)
+        ]
+        return json_answer({"items": items, "next": None})
+
+    def _line(self, deployed: Deployed) -> dict[str, Any]:
+        key = deployed.revision.key
+        load = self._delivery.loads().get(key)
+        pool = self._manager.pool(key)
+        return function_json(deployed, pool, load, self._past.cold_start_s(key))
+
+    def _revisions(self, name: str) -> list[dict[str, Any]]:
+        return [
+            revision_json(deployed, self._bundles[deployed.revision.bundle])
+            for deployed in self._catalog.revisions(name)
+        ]
+
+
+def _last_lines(text: bytes, count: int) -> str:
+    return "\n".join(text.decode("utf-8", "replace").splitlines()[-count:])
+
+
+def _number(query: Mapping[str, str], key: str, default: int, most: int) -> int:
+    text = query.get(key, str(default))
+    if not text.isdecimal() or not 1 <= int(text[:9]) <= most:
+        raise BadRequest(f"{key}: expected a whole number from 1 to {most}, got {text[:40]!r}")
+    return int(text)

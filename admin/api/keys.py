@@ -1,0 +1,53 @@
+"""Access keys: made, listed, removed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+from aiohttp import web
+
+from admin.views import key_json
+from gateway.http.bodies import read_body
+from gateway.problems import CREATED, json_answer
+from registry.errors import BadRequest
+from registry.store.keys import KeyRing, Keys
+
+REQUEST_MAX = 64 * 1024
+READ_S = 10.0
+
+
+class _WireKey(msgspec.Struct, forbid_unknown_fields=True):
+    scopes: list[str]
+    note: str = ""
+
+
+class KeyRoutes:
+    """Keys in the store and, at once, in the ring that requests are checked against."""
+
+    def __init__(self, keys: Keys, ring: KeyRing, wall: Callable[[], float]) -> None:
+        self._keys = keys
+        self._ring = ring
+        self._wall = wall
+
+    async def list_keys(self, _request: web.Request) -> web.Response:
+        """Every key without its secret."""
+        items = [key_json(key) for key in await self._keys.list()]
+        return json_answer({"items": items, "next": None})
+
+    async def add_key(self, request: web.Request) -> web.Response:
+        """Make a key; its secret is in this answer and nowhere else."""
+        body = await read_body(request, REQUEST_MAX, READ_S)
+        try:
+            wanted = msgspec.json.decode(body, type=_WireKey)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadRequest(f"the key request cannot be read: {error}") from error
+        key, secret = await self._keys.add(wanted.scopes, wanted.note, now_s=self._wall())
+        self._ring.put(key)
+        return json_answer({**key_json(key), "secret": secret}, CREATED)
+
+    async def remove_key(self, request: web.Request) -> web.Response:
+        """Remove a key; it opens nothing from now on."""
+        key = await self._keys.remove(request.match_info["id"])
+        self._ring.remove(key)
+        return json_answer({"removed": key.id})

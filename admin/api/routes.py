@@ -1,0 +1,72 @@
+"""The admin API's routes, readable as a table: method, path, scope, handler."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from admin.api.functions import FunctionRoutes
+from admin.api.keys import KeyRoutes
+from admin.api.pools import PoolRoutes
+from admin.api.uploads import UploadRoutes
+from gateway.access import Access, Need
+from gateway.http.app import Gateway, Handler
+from registry.errors import Unknown
+
+PREFIX = "/admin/v1"
+
+Scoped = Callable[[web.Request], Awaitable[web.Response]]
+
+
+class AdminApi:
+    """Every route needs the admin token or a key with the scope in the table."""
+
+    def __init__(
+        self,
+        access: Access,
+        functions: FunctionRoutes,
+        uploads: UploadRoutes,
+        keys: KeyRoutes,
+        pools: PoolRoutes,
+    ) -> None:
+        self._access = access
+        self._table: list[tuple[str, str, Need, Scoped]] = [
+            ("HEAD", "/blobs/{sha256}", "deploy", uploads.head_blob),
+            ("PUT", "/blobs/{sha256}", "deploy", uploads.put_blob),
+            ("POST", "/functions/{name}/revisions", "deploy", uploads.post_revision),
+            ("GET", "/operations", "read", uploads.list_operations),
+            ("GET", "/operations/{id}", "read", uploads.get_operation),
+            ("DELETE", "/operations/{id}", "deploy", uploads.cancel_operation),
+            ("GET", "/functions", "read", functions.list_functions),
+            ("GET", "/functions/{name}", "read", functions.get_function),
+            ("DELETE", "/functions/{name}", "deploy", functions.remove_function),
+            ("GET", "/functions/{name}/revisions", "read", functions.list_revisions),
+            ("GET", "/functions/{name}/why", "read", functions.why),
+            ("GET", "/functions/{name}/logs", "read", functions.logs),
+            ("GET", "/pools", "read", pools.list_pools),
+            ("GET", "/replicas", "read", pools.list_replicas),
+            ("GET", "/devices", "read", pools.list_devices),
+            ("GET", "/keys", "admin", keys.list_keys),
+            ("POST", "/keys", "admin", keys.add_key),
+            ("DELETE", "/keys/{id}", "admin", keys.remove_key),
+        ]
+
+    def add_routes(self, app: web.Application, gateway: Gateway) -> None:
+        """Add the table behind the gateway's border; what is not in it is for nobody."""
+        for method, path, need, handler in self._table:
+            guarded = gateway.bordered(self._scoped(need, handler))
+            app.router.add_route(method, PREFIX + path, guarded)
+        nowhere = gateway.bordered(self._scoped("read", _nowhere))
+        app.router.add_route("*", PREFIX + "/{rest:.*}", nowhere)
+
+    def _scoped(self, need: Need, handler: Scoped) -> Handler:
+        async def checked(request: web.Request) -> web.Response:
+            self._access.check(request.headers.get("Authorization"), need)
+            return await handler(request)
+
+        return checked
+
+
+async def _nowhere(request: web.Request) -> web.Response:
+    raise Unknown(f"no route {request.method} {request.path[:200]}")

@@ -1,0 +1,83 @@
+"""Blobs in, deploys started, operations followed."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+
+from admin.deploy_plan import parse_request
+from admin.deploys import Deploys
+from admin.views import operation_json
+from gateway.http.bodies import read_body
+from gateway.problems import ACCEPTED, CREATED, json_answer
+from registry.bundles.blobs import BlobStore
+from registry.errors import BadRequest, BodyTimeout, Unknown
+from registry.names import check_name
+from registry.store.operations import Operations
+
+REQUEST_MAX = 8 * 2**20
+READ_S = 30.0
+CHUNK_S = 30.0
+"""How long the next piece of an upload may take."""
+WAIT_MAX_S = 60.0
+
+
+class UploadRoutes:
+    """The three steps of a deploy: blobs, request, operation."""
+
+    def __init__(self, blobs: BlobStore, deploys: Deploys, operations: Operations) -> None:
+        self._blobs = blobs
+        self._deploys = deploys
+        self._operations = operations
+
+    async def head_blob(self, request: web.Request) -> web.Response:
+        """200 where the blob is here; it then stays for the deploy that asks."""
+        sha256 = request.match_info["sha256"]
+        if not self._blobs.claim(sha256):
+            raise Unknown(f"no blob {sha256}")
+        return web.Response()
+
+    async def put_blob(self, request: web.Request) -> web.Response:
+        """Receive a blob; it appears only when it is whole and its hash is right."""
+        sha256, size = request.match_info["sha256"], request.content_length
+        if size is None:
+            raise BadRequest("an upload needs the header Content-Length")
+        async with self._blobs.receive(sha256, size) as upload:
+            while True:
+                try:
+                    async with asyncio.timeout(CHUNK_S):
+                        chunk = await request.content.readany()
+                except TimeoutError:
+                    raise BodyTimeout(f"no bytes came for {CHUNK_S:g} s") from None
+                if not chunk:
+                    break
+                await upload.write(chunk)
+        return json_answer({"sha256": sha256, "size": size}, CREATED)
+
+    async def post_revision(self, request: web.Request) -> web.Response:
+        """Start a deploy: 202 with the operation to follow."""
+        name = check_name(request.match_info["name"])
+        body = await read_body(request, REQUEST_MAX, READ_S)
+        operation = await self._deploys.start(name, parse_request(body))
+        location = {"Location": f"/admin/v1/operations/{operation.id}"}
+        return json_answer(operation_json(operation), ACCEPTED, location)
+
+    async def list_operations(self, _request: web.Request) -> web.Response:
+        """The newest operations, newest first."""
+        items = [operation_json(operation) for operation in await self._operations.list()]
+        return json_answer({"items": items, "next": None})
+
+    async def get_operation(self, request: web.Request) -> web.Response:
+        """One operation; with `wait` the answer comes when it has changed from `phase`."""
+        id = request.match_info["id"]
+        wait = request.query.get("wait", "0")
+        if not wait.isdecimal() or len(wait) > 4:
+            raise BadRequest(f"wait: expected whole seconds, got {wait[:40]!r}")
+        seconds = min(float(wait), WAIT_MAX_S)
+        operation = await self._deploys.wait(id, request.query.get("phase", ""), seconds)
+        return json_answer(operation_json(operation))
+
+    async def cancel_operation(self, request: web.Request) -> web.Response:
+        """End a running operation; nothing is changed."""
+        return json_answer(operation_json(await self._deploys.cancel(request.match_info["id"])))

@@ -1,0 +1,102 @@
+"""A deploy as its user sees it: missing files go up, then the operation is watched to its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from admin.cli.collect import Collected, open_file
+from admin.cli.text import duration
+from admin.client import Client, Progress, Unreachable
+
+POLL_S: Final = 20
+"""Seconds the server may hold one question for news."""
+ABSENCES_MAX: Final = 60
+ABSENCE_S: Final = 0.5
+"""A server that restarts goes on with its operations: it is asked again this often."""
+
+Step = Callable[[str, float], None]
+"""Called with a phase that is over and its milliseconds."""
+
+
+def upload(client: Client, collected: Collected, bar: Callable[[int], Any]) -> tuple[int, int]:
+    """Send what the server has not; how many files and bytes that was.
+
+    `bar` makes a context manager, for so many bytes, that gives a Progress.
+    """
+    files = {file.sha256: file for file in collected.bundle.files}
+    missing = [file for sha256, file in files.items() if not client.has_blob(sha256)]
+    total = sum(file.size for file in missing)
+    with bar(total) as progress:
+        for file in missing:
+            with open_file(collected.root, file.path) as source:
+                client.put_blob(file.sha256, source, file.size, progress)
+    return len(missing), total
+
+
+def follow(
+    client: Client,
+    operation: dict[str, Any],
+    step: Step,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> dict[str, Any]:
+    """The operation once it has ended; `step` hears of every phase it passed.
+
+    Raises ApiError, or Unreachable where the server stays away.
+    """
+    since_s = clock()
+    while True:
+        phase = str(operation.get("phase", ""))
+        ended = operation.get("state") != "running"
+        news = operation if ended else _news(client, str(operation["id"]), phase, pause)
+        if ended or news.get("phase") != phase:
+            now_s = clock()
+            step(phase, (now_s - since_s) * 1e3)
+            since_s = now_s
+        if ended:
+            return operation
+        operation = news
+
+
+def cancel(client: Client, operation: dict[str, Any]) -> dict[str, Any]:
+    """End the operation; as it then is, for it may have ended in time."""
+    client.cancel(str(operation["id"]))
+    return client.operation(str(operation["id"]), POLL_S, str(operation.get("phase", "")))
+
+
+def steps(write: Callable[[str], None]) -> Step:
+    """A Step that writes one line per phase."""
+    return lambda phase, ms: write(f"  {phase:<8} {duration(ms)}")
+
+
+@contextmanager
+def bar(total: int) -> Iterator[Progress]:
+    """A progress bar over `total` bytes on stderr, where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
+
+    console = Console(stderr=True)
+    columns = ("  upload  ", BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn())
+    quiet = not (total and console.is_terminal)
+    with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
+        task = progress.add_task("upload", total=total)
+        yield lambda count: progress.advance(task, count)
+
+
+@contextmanager
+def no_bar(total: int) -> Iterator[Progress]:  # noqa: ARG001 - stands in for `bar`
+    """Progress that nobody sees."""
+    yield lambda count: None
+
+
+def _news(client: Client, id: str, phase: str, pause: Callable[[float], None]) -> dict[str, Any]:
+    for _ in range(ABSENCES_MAX):
+        try:
+            return client.operation(id, POLL_S, phase)
+        except Unreachable:
+            pause(ABSENCE_S)
+    return client.operation(id, POLL_S, phase)

@@ -1,0 +1,112 @@
+"""What `fnctl invoke` sends, from its -d and -i options."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import typer
+
+from admin.client import Payload
+
+FILE_MAX = 256 * 1024 * 1024
+"""Bytes; no server can be set to take more."""
+JSON = "application/json"
+OCTETS = "application/octet-stream"
+TYPES = {
+    ".png": "image/png",
+    ".jpg": "image/jpeg",
+    ".jpeg": "image/jpeg",
+    ".gif": "image/gif",
+    ".bmp": "image/bmp",
+    ".webp": "image/webp",
+    ".wav": "audio/wav",
+    ".npy": "application/x-npy",
+    ".bin": OCTETS,
+}
+"""Files that are sent as they are, by suffix; any other suffix but .json is raw bytes too."""
+_SHOWN_MAX = 60
+
+
+def payload(data: str | None, inputs: Sequence[str]) -> Payload:
+    """The body for -d `data` or the -i `inputs`; raises typer.BadParameter on wrong usage.
+
+    -d is a JSON document or @FILE with one, sent unchanged. One -i with the file of a picture, a
+    sound, an array or raw bytes is sent as that. All else becomes {"inputs": {...}}, with each
+    value in the very digits it was given in.
+    """
+    if (data is None) == (not inputs):
+        _wrong("-d / -i", "expected either -d JSON or -i TENSOR=VALUE")
+    if data is not None:
+        return Payload(_checked("-d", _value("-d", data)).encode(), JSON)
+    named = dict(_split(item) for item in inputs)
+    if len(named) != len(inputs):
+        _wrong("-i", "expected each tensor once")
+    raw = [name for name, value in named.items() if _is_raw(value)]
+    if not raw:
+        pairs = (
+            f"{json.dumps(name)}: {_checked(f'-i {name}', _value(f'-i {name}', value))}"
+            for name, value in named.items()
+        )
+        return Payload(f'{{"inputs": {{{", ".join(pairs)}}}}}'.encode(), JSON)
+    if len(named) > 1:
+        _wrong("-i", f"expected JSON values or .json files for several tensors; {raw[0]} is raw")
+    return _raw(raw[0], Path(named[raw[0]][1:]))
+
+
+def _split(item: str) -> tuple[str, str]:
+    name, equals, value = item.partition("=")
+    if not name or not equals:
+        _wrong("-i", f"expected TENSOR=VALUE or TENSOR=@FILE, got {item[:_SHOWN_MAX]!r}")
+    return name, value
+
+
+def _is_raw(value: str) -> bool:
+    return value.startswith("@") and Path(value).suffix.lower() != ".json"
+
+
+def _raw(name: str, path: Path) -> Payload:
+    media = TYPES.get(path.suffix.lower(), OCTETS)
+    if path.suffix.lower() == ".npy":
+        quoted = name.replace("\\", "\\\\").replace('"', '\\"')
+        media = f'{media}; input="{quoted}"'
+    return Payload(_read(f"-i {name}", path), media)
+
+
+def _value(option: str, value: str) -> str:
+    """The JSON text of a value or of the @FILE it names."""
+    if not value.startswith("@"):
+        return value
+    try:
+        return _read(option, Path(value[1:])).decode()
+    except UnicodeDecodeError as error:
+        _wrong(option, f"{value[1:]}: expected JSON in UTF-8, got other bytes at {error.start}")
+
+
+def _checked(option: str, text: str) -> str:
+    def refuse(word: str) -> NoReturn:
+        raise ValueError(f"JSON has no {word}")
+
+    try:
+        json.loads(text, parse_constant=refuse, parse_int=str, parse_float=str)
+    except (ValueError, RecursionError) as error:
+        hint = "; a text needs double quotes" if text[:1].isalpha() else ""
+        _wrong(option, f"expected JSON, got {text[:_SHOWN_MAX]!r}: {error}{hint}")
+    return text
+
+
+def _read(option: str, path: Path) -> bytes:
+    try:
+        with path.expanduser().open("rb") as file:
+            data = file.read(FILE_MAX + 1)
+    except OSError as error:
+        _wrong(option, f"{path}: {error.strerror}")
+    if len(data) > FILE_MAX:
+        _wrong(option, f"{path}: expected at most {FILE_MAX} bytes, got more")
+    return data
+
+
+def _wrong(option: str, text: str) -> NoReturn:
+    raise typer.BadParameter(text, param_hint=option)

@@ -1,0 +1,100 @@
+"""Values as text for people: durations, sizes, ages, bars, tables. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import Any, Final
+
+_EIGHTHS: Final = " ▏▎▍▌▋▊▉"
+_FULL: Final = "█"
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+_STEP: Final = 1024
+_AGES: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+NONE: Final = "-"
+"""What stands in a table where there is nothing."""
+
+
+def plain(text: str) -> str:
+    """`text` without control characters but tab and newline.
+
+    Names, reasons and logs are written by strangers, and a terminal obeys escape sequences.
+    """
+    return "".join(c if c.isprintable() or c in "\t\n" else "�" for c in text)
+
+
+def number(value: float) -> str:
+    """At most three digits that matter: 0.05, 1.2, 183."""
+    if value >= 100 or value == int(value):
+        return f"{value:.0f}"
+    return f"{value:.3g}" if value >= 1 else f"{value:.2g}"
+
+
+def duration(ms: float) -> str:
+    """Milliseconds in a unit that fits: 183 ms, 2.4 s, 3.5 min."""
+    if ms < 1000:
+        return f"{number(ms)} ms"
+    if ms < 120_000:
+        return f"{ms / 1000:.1f} s"
+    return f"{ms / 60_000:.1f} min"
+
+
+def size(count: int) -> str:
+    """Bytes in a unit that fits: 38.2 KiB."""
+    value = float(count)
+    for unit in _UNITS:
+        if value < _STEP or unit == _UNITS[-1]:
+            break
+        value /= _STEP
+    return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def ago(at_s: float, now_s: float) -> str:
+    """How long `at_s` was before `now_s` (both Unix seconds): "3 min ago"."""
+    age_s = now_s - at_s
+    for length_s, unit in _AGES:
+        if age_s >= length_s:
+            return f"{age_s / length_s:.0f} {unit} ago"
+    return "just now"
+
+
+def bar(share: float, width: int) -> str:
+    """A bar of `share` (0 to 1) of `width` columns, to an eighth of one."""
+    eighths = round(max(0.0, min(1.0, share)) * width * 8)
+    rest = _EIGHTHS[eighths % 8]
+    return (_FULL * (eighths // 8) + rest).rstrip()
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Columns as wide as their widest cell, two spaces apart."""
+    cells = [list(head), *([one_line(str(cell)) for cell in row] for row in rows)]
+    widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    )
+
+
+def fields(pairs: Sequence[tuple[str, str]]) -> str:
+    """One pair per line, the values below each other; pairs without a value are left out."""
+    shown = [(name, value) for name, value in pairs if value]
+    width = max((len(name) for name, _ in shown), default=0)
+    return "\n".join(f"  {name.ljust(width)}  {value}" for name, value in shown)
+
+
+def one_line(text: str) -> str:
+    """`text` with its line breaks made spaces."""
+    return " ".join(text.split())
+
+
+def command(*words: str) -> str:
+    """A command line that a shell reads as these words."""
+    return shlex.join(words)
+
+
+def get(data: dict[str, Any], *keys: str) -> str:
+    """The value below `keys` as text; "" where there is none."""
+    value: Any = data
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return "" if value is None else str(value)

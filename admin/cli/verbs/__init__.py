@@ -1,0 +1,1 @@
+"""The verbs of fnctl, one per file; `admin.cli.main` lists them."""

@@ -1,0 +1,216 @@
+"""The admin API and the functions over HTTP, as typed calls."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Final
+from urllib.parse import quote, urlencode
+
+from admin.transport import (
+    SHOWN_MAX,
+    ApiError,
+    Reply,
+    Transport,
+    Unreachable,
+    check,
+    json_object,
+)
+from registry.errors import BadBundle
+
+__all__ = ["Answer", "ApiError", "Client", "Payload", "Unreachable"]
+
+CALL_S: Final = 30.0
+UPLOAD_S: Final = 300.0
+"""Seconds without progress; the last ones go into making gigabytes durable."""
+CHUNK: Final = 1024 * 1024
+
+Progress = Callable[[int], None]
+"""Called with the number of bytes sent since the last call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """A request's body and its content type."""
+
+    body: bytes
+    content_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a function gave. `timing` is the Server-Timing header, "" for none."""
+
+    body: bytes
+    content_type: str
+    timing: str
+
+
+class Client:
+    """One server at `url` ("http://HOST:PORT", with a path prefix if need be).
+
+    `key` is sent as a bearer token. Raises ValueError where either cannot be one. Every method
+    that calls raises ApiError or Unreachable.
+    """
+
+    def __init__(self, url: str, key: str | None = None, timeout_s: float = CALL_S) -> None:
+        self.url = url
+        self._transport = Transport(url, key)
+        self._timeout_s = timeout_s
+
+    def functions(self) -> list[dict[str, Any]]:
+        """Every function with its state."""
+        return self._items("/admin/v1/functions")
+
+    def function(self, name: str) -> dict[str, Any]:
+        """One function: state, limits, signature, revisions."""
+        return self._json("GET", f"/admin/v1/functions/{_part(name)}")
+
+    def remove(self, name: str) -> dict[str, Any]:
+        """Remove a function with all its revisions."""
+        return self._json("DELETE", f"/admin/v1/functions/{_part(name)}")
+
+    def why(self, name: str) -> dict[str, Any]:
+        """Its state and reason, last decisions, cold starts and intervals."""
+        return self._json("GET", f"/admin/v1/functions/{_part(name)}/why")
+
+    def logs(self, name: str, lines: int) -> list[dict[str, Any]]:
+        """The last `lines` lines of what its replicas wrote."""
+        return self._items(f"/admin/v1/functions/{_part(name)}/logs?{urlencode({'lines': lines})}")
+
+    def has_blob(self, sha256: str) -> bool:
+        """Whether the server has that blob already."""
+        reply = self._exchange("HEAD", f"/admin/v1/blobs/{_part(sha256)}")
+        if reply.status == http.client.NOT_FOUND:
+            return False
+        check(reply)
+        return True
+
+    def put_blob(self, sha256: str, source: BinaryIO, size: int, progress: Progress) -> None:
+        """Upload `size` bytes of `source`. Raises BadBundle where it cannot give as many."""
+        headers = {"Content-Length": str(size), "Content-Type": "application/octet-stream"}
+        path = f"/admin/v1/blobs/{_part(sha256)}"
+        check(self._exchange("PUT", path, _chunks(source, size, progress), headers, UPLOAD_S))
+
+    def create_revision(self, name: str, request: dict[str, Any]) -> dict[str, Any]:
+        """Start a deploy; the operation that does it."""
+        path = f"/admin/v1/functions/{_part(name)}/revisions"
+        return _operation(self._json("POST", path, request))
+
+    def operation(self, id: str, wait_s: int = 0, phase: str = "") -> dict[str, Any]:
+        """An operation; with `wait_s` once its state changed or its phase is no more `phase`."""
+        query = urlencode({"wait": wait_s, "phase": phase}) if wait_s else ""
+        path = f"/admin/v1/operations/{_part(id)}{'?' if query else ''}{query}"
+        return _operation(self._json("GET", path, timeout_s=self._timeout_s + wait_s))
+
+    def cancel(self, id: str) -> None:
+        """Ask for the end of an operation; what it had changed is undone by the server."""
+        check(self._exchange("DELETE", f"/admin/v1/operations/{_part(id)}"))
+
+    def keys(self) -> list[dict[str, Any]]:
+        """Every access key, without secrets."""
+        return self._items("/admin/v1/keys")
+
+    def add_key(self, scopes: list[str], note: str = "") -> dict[str, Any]:
+        """Make a key; its secret is in this answer and nowhere else."""
+        return self._json("POST", "/admin/v1/keys", {"scopes": scopes, "note": note})
+
+    def remove_key(self, id: str) -> None:
+        """Revoke a key."""
+        check(self._exchange("DELETE", f"/admin/v1/keys/{_part(id)}"))
+
+    def replicas(self) -> list[dict[str, Any]]:
+        """Every replica."""
+        return self._items("/admin/v1/replicas")
+
+    def pools(self) -> list[dict[str, Any]]:
+        """Every pool."""
+        return self._items("/admin/v1/pools")
+
+    def devices(self) -> list[dict[str, Any]]:
+        """Every device."""
+        return self._items("/admin/v1/devices")
+
+    def ready(self) -> dict[str, Any]:
+        """Whether the server takes calls, and what is wrong with it."""
+        return self._json("GET", "/readyz")
+
+    def invoke(
+        self,
+        ref: str,
+        payload: Payload,
+        *,
+        accept: str = "",
+        wait_s: float | None = None,
+        timeout_s: float = CALL_S,
+    ) -> Answer:
+        """Call function or revision `ref` ("digits", "digits@3"); no answer ends in `timeout_s`.
+
+        `wait_s` is how long the server may hold the request before it starts.
+        """
+        headers = {"Content-Type": payload.content_type}
+        if accept:
+            headers["Accept"] = accept
+        if wait_s is not None:
+            headers["Prefer"] = f"wait={wait_s:g}"
+        path = f"/fn/{quote(ref, safe='@')}"
+        reply = check(self._exchange("POST", path, payload.body, headers, timeout_s))
+        content_type = reply.headers.get("Content-Type", "")
+        return Answer(reply.body, content_type, reply.headers.get("Server-Timing", ""))
+
+    def _items(self, path: str) -> list[dict[str, Any]]:
+        items = self._json("GET", path).get("items")
+        return items if isinstance(items, list) else []
+
+    def _json(
+        self, method: str, path: str, body: object = None, timeout_s: float | None = None
+    ) -> dict[str, Any]:
+        headers = {"Accept": "application/json"}
+        data = None
+        if body is not None:
+            data = json.dumps(body).encode()
+            headers["Content-Type"] = "application/json"
+        reply = check(self._exchange(method, path, data, headers, timeout_s))
+        found = json_object(reply.body)
+        if found is None:
+            shown = reply.body[:SHOWN_MAX].decode(errors="replace")
+            title = "This is no fngate server"
+            detail = f"{method} {path}: expected a JSON object, got {shown!r}"
+            raise ApiError(reply.status, {"title": title, "detail": detail})
+        return found
+
+    def _exchange(
+        self,
+        method: str,
+        path: str,
+        body: bytes | Iterable[bytes] | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+    ) -> Reply:
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        return self._transport.exchange(method, path, body, headers or {}, limit_s)
+
+
+def _part(text: str) -> str:
+    return quote(text, safe="")
+
+
+def _chunks(source: BinaryIO, size: int, progress: Progress) -> Iterator[bytes]:
+    left = size
+    while left:
+        try:
+            chunk = source.read(min(CHUNK, left))
+        except OSError as error:
+            raise BadBundle(f"the file cannot be read: {error}") from error
+        if not chunk:
+            raise BadBundle(f"the file shrank while it was uploaded: {left} of {size} bytes miss")
+        left -= len(chunk)
+        yield chunk
+        progress(len(chunk))
+
+
+def _operation(document: dict[str, Any]) -> dict[str, Any]:
+    inner = document.get("operation", document)
+    return inner if isinstance(inner, dict) else {"id": inner, "state": "running"}

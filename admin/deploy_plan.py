@@ -1,0 +1,179 @@
+"""From what a client asks to deploy to a draft of function and revision. No I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from registry import manifest as manifests
+from registry.bundles.paths import make_bundle
+from registry.catalog import Catalog, Deployed
+from registry.errors import BadBundle, BadManifest, BadRequest, Conflict, Refused
+from registry.manifest import Manifest
+from registry.model import Bundle, BundleFile, Function, Profile, Revision, Scaling
+from registry.names import check_name
+from registry.spec import model_spec
+from runtime_image.contract import signature as signatures
+from runtime_image.contract.model import ModelSpec
+from runtime_image.contract.signature import Signature
+
+UNKNOWN_SIGNATURE = Signature("json", (), ())
+FILES_MAX = 1000
+
+
+class WireFile(msgspec.Struct, forbid_unknown_fields=True):
+    """One file of a bundle, as a client lists it."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+class WireDeploy(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `POST /admin/v1/functions/{name}/revisions`.
+
+    `manifest` is the text of function.toml, null for a bare model file named by `model`.
+    `derived_name`: nobody chose the name, it was made from the file's.
+    """
+
+    files: list[WireFile]
+    manifest: str | None = None
+    model: str | None = None
+    derived_name: bool = False
+    trust: bool = False
+    overrides: dict[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A checked deploy. The revision has number 0 and no signature yet."""
+
+    function: Function
+    revision: Revision
+    bundle: Bundle
+
+    def trial_spec(self) -> ModelSpec:
+        """What the throw-away replica is bound to."""
+        spec = model_spec(Deployed(self.function, self.revision))
+        return replace(spec, batching=self.revision.batching.mode == "auto")
+
+
+def parse_request(body: bytes) -> WireDeploy:
+    """Raises BadRequest naming the field."""
+    try:
+        return msgspec.json.decode(body, type=WireDeploy)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadRequest(f"the deploy request cannot be read: {error}") from error
+
+
+def plan(name: str, request: WireDeploy, catalog: Catalog, now_s: float, idle_s: float) -> Plan:
+    """Check everything that can be checked without the files' contents.
+
+    `idle_s` is for functions that do not name theirs. Raises Refused, BadRequest or Conflict.
+    """
+    check_name(name)
+    if not request.files or len(request.files) > FILES_MAX:
+        raise BadBundle(f"expected 1 to {FILES_MAX} files, got {len(request.files)}")
+    # The manifest is not part of the bundle: a changed setting must not change its digest.
+    files = [
+        BundleFile(file.path, file.size, file.sha256)
+        for file in request.files
+        if file.path != manifests.MANIFEST_FILE
+    ]
+    bundle = make_bundle(files)
+    manifest = _manifest(name, request, [file.path for file in bundle.files])
+    if request.derived_name and catalog.find(name) is not None:
+        raise Conflict(
+            f"the name {name!r} was made from the file's name, and a function of that name"
+            " exists; say --name to mean it"
+        )
+    if manifest.handler and not request.trust:
+        raise Refused(
+            "handler.py would run with the rights of this server; say --trust to allow it"
+        )
+    revision = _revision(name, manifest, bundle, now_s)
+    return Plan(_function(name, manifest, request, catalog, now_s, idle_s), revision, bundle)
+
+
+def _manifest(name: str, request: WireDeploy, paths: list[str]) -> Manifest:
+    if request.manifest is not None:
+        manifest = manifests.parse_manifest(request.manifest, paths)
+    elif request.model in paths:
+        manifest = manifests.default_manifest(str(request.model))
+    else:
+        raise BadManifest(f"model: expected one of {paths}, got {request.model!r}")
+    try:
+        return manifests.overrides(manifest, **{**request.overrides, "name": name})
+    except TypeError as error:
+        raise BadRequest(str(error)) from error
+
+
+def _revision(name: str, manifest: Manifest, bundle: Bundle, now_s: float) -> Revision:
+    return Revision(
+        name=name,
+        number=0,
+        bundle=bundle.digest,
+        signature=UNKNOWN_SIGNATURE,
+        engine=manifest.engine,
+        model=manifest.model,
+        handler=manifest.handler,
+        inputs=manifest.inputs,
+        output=manifest.output,
+        batching=manifest.batching,
+        device=manifest.device,
+        sample=manifest.sample,
+        created_s=now_s,
+    )
+
+
+def _function(
+    name: str,
+    manifest: Manifest,
+    request: WireDeploy,
+    catalog: Catalog,
+    now_s: float,
+    idle_s: float,
+) -> Function:
+    scaling = manifest.scaling
+    is_default = scaling.idle_s == Scaling().idle_s and "idle_s" not in request.overrides
+    if is_default and "idle_s" not in (request.manifest or ""):
+        scaling = replace(scaling, idle_s=idle_s)
+    before = catalog.find(name)
+    return Function(
+        name=name,
+        revision=0,
+        scaling=scaling,
+        limits=manifest.limits,
+        labels=manifest.labels,
+        created_s=before.function.created_s if before else now_s,
+    )
+
+
+def profile_from_report(report: dict[str, Any], plan: Plan, device_kind: str) -> Profile:
+    """What the trial measured. Raises BadRequest on a report that makes no sense."""
+    try:
+        return Profile(
+            bundle=plan.bundle.digest,
+            engine=plan.revision.engine,
+            device_kind=device_kind,
+            load_ms=float(report["load_ms"]),
+            memory_mib=float(report["memory_mib"]),
+            latency_ms={int(rows): float(ms) for rows, ms in report["latency_ms"].items()},
+            batchable=bool(report["batchable"]),
+            why_not=str(report["why_not"])[:1000],
+            batch_max=max(1, min(4096, int(report["batch_max"]))),
+            profiled=bool(report["profiled"]),
+            note=str(report["note"])[:1000],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadRequest(f"the trial's report makes no sense: {error!r}") from error
+
+
+def signature_from_report(report: dict[str, Any]) -> Signature:
+    """What the trial found the function to take and give. Raises BadRequest on nonsense."""
+    try:
+        return signatures.from_json(report["signature"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadRequest(f"the trial's signature makes no sense: {error!r}") from error

@@ -1,0 +1,76 @@
+"""Tells the pool manager what the catalog holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pool_manager.core.state import PoolSpec
+from pool_manager.manager import Manager
+from pool_manager.ports import Binding
+from registry.catalog import Catalog, Change, Deployed
+from registry.model import Bundle, pool_key
+from registry.spec import model_spec
+
+SUPERSEDED_IDLE_S = 10.0
+"""How long a replica of a revision that calls no longer go to may stay without one."""
+
+
+class Feed:
+    """Defines a pool for every revision in the catalog; removes it with the revision."""
+
+    def __init__(
+        self, catalog: Catalog, manager: Manager, bundle_of: Callable[[str], Bundle]
+    ) -> None:
+        self._catalog = catalog
+        self._manager = manager
+        self._bundle_of = bundle_of
+        self._defined: dict[tuple[str, str], set[int]] = {}
+        for deployed in catalog.all():
+            self._define(deployed.function.namespace, deployed.function.name)
+        self.close = catalog.subscribe(self._changed)
+
+    def _changed(self, change: Change) -> None:
+        self._define(change.namespace, change.name)
+
+    def _define(self, namespace: str, name: str) -> None:
+        deployed = self._catalog.revisions(name, namespace)
+        numbers = {one.revision.number for one in deployed}
+        for number in self._defined.get((namespace, name), set()) - numbers:
+            self._manager.remove(pool_key(namespace, name, number))
+        for one in deployed:
+            bundle = self._bundle_of(one.revision.bundle)
+            self._manager.define(pool_spec(one, bundle), binding(one, bundle))
+        if numbers:
+            self._defined[namespace, name] = numbers
+        else:
+            self._defined.pop((namespace, name), None)
+
+
+def pool_spec(deployed: Deployed, bundle: Bundle) -> PoolSpec:
+    """What the manager's decisions need of a revision."""
+    function, revision, profile = deployed.function, deployed.revision, deployed.profile
+    is_current = function.revision == revision.number
+    idle_s = function.scaling.idle_s
+    return PoolSpec(
+        key=revision.key,
+        min=function.scaling.min if is_current else 0,
+        max=function.scaling.max,
+        idle_s=idle_s if is_current else min(idle_s, SUPERSEDED_IDLE_S),
+        device_kind=revision.device.kind,
+        target=max(2, 2 * model_spec(deployed).batch_max),
+        load_s=profile.load_ms / 1e3 if profile else 0.0,
+        bundle_bytes=bundle.size,
+    )
+
+
+def binding(deployed: Deployed, bundle: Bundle) -> Binding:
+    """What a replica of a revision is given."""
+    revision = deployed.revision
+    return Binding(
+        model_spec(deployed),
+        bundle,
+        revision.namespace,
+        revision.name,
+        revision.number,
+        revision.device.memory_mib,
+    )

@@ -1,0 +1,69 @@
+"""What is wrong at present, in words."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from gateway.delivery import Delivery
+from pool_manager.core.state import State
+from pool_manager.manager import Manager
+from registry.store.history import History
+
+DISK_FREE_MIN = 256 * 2**20
+RELEASE_S = 10.0
+"""A replica whose release takes longer keeps its device from others."""
+
+
+class Health:
+    """Reasons for /readyz; none of them stops the server from serving the rest."""
+
+    def __init__(
+        self,
+        data: Path,
+        manager: Manager,
+        delivery: Delivery,
+        history: History,
+        clock: Callable[[], float],
+    ) -> None:
+        self._data = data
+        self._manager = manager
+        self._delivery = delivery
+        self._history = history
+        self._clock = clock
+        self._failed_before = 0
+
+    def reasons(self) -> list[str]:
+        """Everything that is wrong now; empty when all is well."""
+        return [*self._disk(), *self._store(), *self._functions(), *self._devices()]
+
+    def _disk(self) -> list[str]:
+        free = shutil.disk_usage(self._data).free
+        if free >= DISK_FREE_MIN:
+            return []
+        return [f"disk: {free // 2**20} MiB free in {self._data}"]
+
+    def _store(self) -> list[str]:
+        statistics = self._history.statistics()
+        if statistics.buffered < 1000 and not statistics.dropped:
+            return []
+        return [
+            f"store: {statistics.buffered} records wait to be written,"
+            f" {statistics.dropped} were dropped"
+        ]
+
+    def _functions(self) -> list[str]:
+        return [
+            f"function {key.partition('/')[2]} fails to load"
+            for key, state in self._delivery.states().items()
+            if state == "failing"
+        ]
+
+    def _devices(self) -> list[str]:
+        now = self._clock()
+        return [
+            f"device {replica.device}: {replica.id} is not released: {replica.why}"
+            for replica in self._manager.replicas()
+            if replica.state is State.RELEASING and now - replica.since_s > RELEASE_S
+        ]

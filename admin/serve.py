@@ -1,0 +1,50 @@
+"""Runs the server until a signal ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import sys
+
+import structlog
+import uvloop
+
+from admin import logs
+from admin.compose import running
+from admin.settings import Settings
+from registry.errors import FnError
+
+log = structlog.get_logger()
+
+EXIT_REFUSED = 1
+
+
+def serve(settings: Settings) -> int:
+    """Serve in the foreground; 0 after a clean end, 1 where it could not start."""
+    logs.set_up(settings.log_format)
+    try:
+        uvloop.run(_serve(settings))
+    except FnError as error:
+        print(f"fnctl serve: {error.message}", file=sys.stderr)  # noqa: T201 - to the operator
+        return EXIT_REFUSED
+    except OSError as error:
+        print(f"fnctl serve: {error}", file=sys.stderr)  # noqa: T201 - to the operator
+        return EXIT_REFUSED
+    return 0
+
+
+async def _serve(settings: Settings) -> None:
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    async with running(settings) as server:
+        # Only now: until everything is open, a signal ends the process as usual.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, ended.set)
+        # What was made at start stays for ever: the collector need not walk it again.
+        gc.collect()
+        gc.freeze()
+        log.info("serving", url=server.url, driver=settings.driver, data=str(settings.data))
+        await ended.wait()
+        log.info("stopping: accepted requests are finished first")
+    log.info("stopped")

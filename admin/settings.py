@@ -1,0 +1,136 @@
+"""Every setting of `fnctl serve`, and the only place that reads the environment."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from gateway.access import LOOPBACK
+from gateway.settings import GatewaySettings
+from pool_manager.settings import PoolSettings
+from registry.errors import BadRequest
+from registry.settings import StoreSettings
+
+SOCKET_PATH_MAX = 107
+"""Bytes of a Unix socket's path (unix(7))."""
+SOCKET_TAIL = len("/00000000/data.sock")
+
+
+class Settings(BaseSettings):
+    """From strongest to weakest: command line, `FN_...` variables, `--config` file, defaults."""
+
+    model_config = SettingsConfigDict(env_prefix="FN_", extra="forbid", frozen=True)
+
+    driver: Literal["process", "fake"] = "process"
+    """What starts replicas."""
+    port: int = Field(8080, ge=0, le=65535)
+    """TCP port; 0 lets the system choose one."""
+    listen: str = "127.0.0.1"
+    """Address to listen on; any other than loopback needs a key and a public host."""
+    public_hosts: tuple[str, ...] = ()
+    """Names by which clients reach this server."""
+    data: Path = Path("~/.fngate")
+    """Folder for everything that is kept."""
+    cpu_slots: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1, le=256)
+    """How many replicas the CPU takes at once."""
+    idle_s: float = Field(300.0, ge=0.05, le=86_400 * 30)
+    """Seconds without a request before a replica goes, for functions that do not say."""
+    memory_mib: int = Field(0, ge=0)
+    """Memory cap of a replica whose function names none; 0 for none."""
+    held_mib: int = Field(256, ge=1)
+    """MiB of request bodies held at once."""
+    orphan_s: float = Field(60.0, ge=1.0)
+    """Seconds a replica serves on without a manager."""
+    shutdown_s: float = Field(60.0, ge=0.0)
+    """Seconds a shutdown waits for accepted requests."""
+    log_format: Literal["human", "json"] = "human"
+    """How the server's own log looks."""
+    access_log: bool = False
+    """One line per request."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003 - the signature of pydantic-settings
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - no .env files
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - no secret files
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """pydantic-settings': where values come from; the file is merged by `load_settings`."""
+        return (init_settings, env_settings)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can connect."""
+        return self.listen in LOOPBACK
+
+    def store(self) -> StoreSettings:
+        """The registry's section."""
+        return StoreSettings(data=self.data)
+
+    def pool(self) -> PoolSettings:
+        """The pool manager's section. CPU slots share the cores evenly, each has at least one."""
+        cores = os.cpu_count() or 1
+        return PoolSettings(
+            run_dir=run_dir(self.data),
+            model_dir=self.data / "replicas",
+            log_dir=self.data / "logs",
+            cpu_slots=self.cpu_slots,
+            threads_per_slot=max(1, cores // self.cpu_slots),
+            memory_mib=self.memory_mib,
+            orphan_s=self.orphan_s,
+            starts_at_once=cores,
+        )
+
+    def gateway(self) -> GatewaySettings:
+        """The gateway's section."""
+        return GatewaySettings(
+            listen=self.listen,
+            port=self.port,
+            public_hosts=self.public_hosts,
+            held_bytes_max=self.held_mib * 2**20,
+            shutdown_s=self.shutdown_s,
+            access_log=self.access_log,
+        )
+
+
+def load_settings(overrides: dict[str, Any], config: Path | None = None) -> Settings:
+    """The settings in force. Raises BadRequest naming key, expected and got."""
+    given = {key: value for key, value in overrides.items() if value is not None}
+    try:
+        from_file = tomllib.loads(config.read_text()) if config else {}
+        # The environment is stronger than the file, so the file only fills what it leaves open.
+        environment = os.environ  # noqa: TID251 - this is the module that reads it
+        open_keys = {k: v for k, v in from_file.items() if f"FN_{k.upper()}" not in environment}
+        settings = Settings(**{**open_keys, **given})
+    except OSError as error:
+        raise BadRequest(f"--config: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise BadRequest(f"--config {config}: {error}") from error
+    except ValidationError as error:
+        raise BadRequest(_explain(error)) from error
+    return settings.model_copy(update={"data": settings.data.expanduser().absolute()})
+
+
+def run_dir(data: Path) -> Path:
+    """Where sockets lie: in the data folder if its path is short enough, else in the system's
+    temporary folder, under a name of its own for every data folder."""
+    near = data / "run"
+    if len(os.fsencode(near)) + SOCKET_TAIL <= SOCKET_PATH_MAX:
+        return near
+    digest = hashlib.sha256(os.fsencode(data)).hexdigest()[:12]
+    return Path(tempfile.gettempdir()) / f"fngate-{os.getuid()}-{digest}"
+
+
+def _explain(error: ValidationError) -> str:
+    first = error.errors()[0]
+    key = ".".join(map(str, first["loc"]))
+    return f"setting {key}: {first['msg']}, got {first.get('input')!r}"

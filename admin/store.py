@@ -1,0 +1,86 @@
+"""Opens everything durable."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from registry.bundles.blobs import BlobStore
+from registry.catalog import Catalog
+from registry.files import DataDirectory, write_atomic
+from registry.model import Bundle
+from registry.settings import StoreSettings
+from registry.store.database import Database
+from registry.store.functions import Functions
+from registry.store.history import History
+from registry.store.keys import KeyRing, Keys
+from registry.store.operations import Operations
+from registry.tasks import Tasks
+
+TOKEN_FILE = "admin.token"  # noqa: S105 - a file's name
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Everything durable, and what of it is kept in memory.
+
+    `bundles` holds the bundle of every revision in the catalog, by digest.
+    """
+
+    settings: StoreSettings
+    functions: Functions
+    operations: Operations
+    keys: Keys
+    history: History
+    blobs: BlobStore
+    catalog: Catalog
+    ring: KeyRing
+    bundles: dict[str, Bundle]
+    token: str
+
+
+async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
+    """Open the data folder for this server alone; `stack` closes what was opened.
+
+    Raises Conflict where another server has it, StoreUnavailable.
+    """
+    stack.callback(DataDirectory.open(settings.data).close)
+    database = await Database.open(settings.database, busy_s=settings.busy_s)
+    stack.push_async_callback(database.close)
+    functions = Functions(database, profiles_max=settings.profiles_max)
+    keys = Keys(database)
+    deployed = await functions.load_all()
+    bundles = {}
+    for one in deployed:
+        bundle = await functions.find_bundle(one.revision.bundle)
+        assert bundle is not None, "a revision's bundle is stored in its own transaction"
+        bundles[bundle.digest] = bundle
+    history = History(database, settings, time.time)  # noqa: TID251 - the shell passes the clock in
+    tasks = Tasks("history")
+    stack.push_async_callback(tasks.close)
+    await stack.enter_async_context(history.running(tasks))
+    return Store(
+        settings=settings,
+        functions=functions,
+        operations=Operations(database, ended_max=settings.operations_max),
+        keys=keys,
+        history=history,
+        blobs=BlobStore(settings.blobs, settings.blob_max_bytes, settings.uploads_max),
+        catalog=Catalog(deployed),
+        ring=KeyRing(await keys.list()),
+        bundles=bundles,
+        token=admin_token(settings.data),
+    )
+
+
+def admin_token(data: Path) -> str:
+    """The token in DATA/admin.token, made at the first start; readable by this user only."""
+    path = data / TOKEN_FILE
+    if path.exists():
+        return path.read_text().strip()
+    token = f"fn_{secrets.token_urlsafe(32)}"
+    write_atomic(path, f"{token}\n".encode(), mode=0o600)
+    return token

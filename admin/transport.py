@@ -1,0 +1,139 @@
+"""One HTTP exchange with the standard library alone, and what can go wrong with it.
+
+Every exchange opens a connection of its own, has a time limit and reads at most `ANSWER_MAX`
+bytes. Redirects are not followed: a key must not travel on to another server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+ANSWER_MAX: Final = 320 * 1024 * 1024
+"""Bytes; above the largest answer a server may be set to give."""
+CONNECT_S: Final = 5.0
+SHOWN_MAX: Final = 500
+"""Characters shown of an answer that is no problem document."""
+
+
+class Unreachable(Exception):
+    """No answer came: nobody listens, the connection broke or time ran out."""
+
+
+class ApiError(Exception):
+    """The server answered and refused. `problem` is its problem document (RFC 9457).
+
+    The text is "title: detail", then what was expected and what came, unless the detail says so.
+    """
+
+    def __init__(self, status: int, problem: dict[str, Any]) -> None:
+        self.status = status
+        self.problem = problem
+        super().__init__(_explain(status, problem))
+
+    @property
+    def code(self) -> str:
+        """What kind of refusal, by the names of `registry.errors`; "" for a stranger's."""
+        return str(self.problem.get("code", ""))
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer as it came."""
+
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+
+class Transport:
+    """Exchanges with the server at `url` ("http://HOST:PORT", with a path prefix if need be).
+
+    `key` is sent as a bearer token. Raises ValueError where either cannot be one.
+    """
+
+    def __init__(self, url: str, key: str | None) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
+            raise ValueError(f"url: expected http://HOST:PORT, got {url!r}")
+        if key is not None and not (key and key.isascii() and key.isprintable()):
+            raise ValueError("key: expected printable ASCII characters")
+        self._url = url
+        self._host = parts.hostname
+        self._port = parts.port
+        self._is_secure = parts.scheme == "https"
+        self._prefix = parts.path.rstrip("/")
+        self._key = key
+
+    def exchange(
+        self,
+        method: str,
+        path: str,
+        body: bytes | Iterable[bytes] | None,
+        headers: Mapping[str, str],
+        timeout_s: float,
+    ) -> Reply:
+        """Send a request and read the whole answer, whatever its status.
+
+        `timeout_s` bounds each wait for the other side. Raises Unreachable, and what `body` raises.
+        """
+        head = {"Connection": "close", **headers}
+        if self._key:
+            head["Authorization"] = f"Bearer {self._key}"
+        kind = http.client.HTTPSConnection if self._is_secure else http.client.HTTPConnection
+        connection = kind(self._host, self._port, timeout=CONNECT_S)
+        try:
+            connection.connect()
+            connection.sock.settimeout(timeout_s)
+            # A server may refuse an upload, and close, before it has read it all.
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                connection.request(method, self._prefix + path, body, head)
+            response = connection.getresponse()
+            data = response.read(ANSWER_MAX + 1)
+        except (OSError, http.client.HTTPException) as error:
+            reason = str(error) or type(error).__name__
+            raise Unreachable(f"{self._url} gives no answer: {reason}") from error
+        finally:
+            connection.close()
+        if len(data) > ANSWER_MAX:
+            raise Unreachable(f"{self._url}: expected at most {ANSWER_MAX} bytes, got more")
+        return Reply(response.status, response.headers, data)
+
+
+def check(reply: Reply) -> Reply:
+    """The reply, if it is a success. Raises ApiError."""
+    if http.client.OK <= reply.status < http.client.MULTIPLE_CHOICES:
+        return reply
+    problem = json_object(reply.body)
+    if problem is None:
+        shown = reply.body[:SHOWN_MAX].decode(errors="replace").strip()
+        reason = http.client.responses.get(reply.status, "")
+        problem = {"title": f"HTTP {reply.status} {reason}".strip(), "detail": shown}
+    retry = reply.headers.get("Retry-After", "")
+    if retry.isdecimal() and "retry_after_s" not in problem:
+        problem["retry_after_s"] = int(retry)
+    raise ApiError(reply.status, problem)
+
+
+def json_object(body: bytes) -> dict[str, Any] | None:
+    """The JSON object in `body`, None where it is none."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _explain(status: int, problem: Mapping[str, Any]) -> str:
+    title, detail = str(problem.get("title") or f"HTTP {status}"), str(problem.get("detail") or "")
+    lines = [f"{title}: {detail}" if detail else title]
+    for field in ("expected", "got"):
+        value = problem.get(field)
+        if value and str(value) not in detail:
+            lines.append(f"  {field}: {value}")
+    return "\n".join(lines)

@@ -1,0 +1,97 @@
+"""The nouns as the admin API shows them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from pool_manager.core.state import Replica
+from registry.catalog import Deployed
+from registry.exchange import Load, PoolEndpoints
+from registry.model import Bundle, Key, Operation, Profile
+from runtime_image.contract import signature as signatures
+
+
+def function_json(
+    deployed: Deployed,
+    pool: tuple[PoolEndpoints, int, float] | None,
+    load: Load | None,
+    cold_start_s: float,
+) -> dict[str, Any]:
+    """One line of `fnctl ls`."""
+    function = deployed.function
+    shown, wanted, since_s = pool or (PoolEndpoints([], "cold", "nobody calls"), 0, 0.0)
+    return {
+        "name": function.name,
+        "revision": deployed.revision.ref,
+        "state": shown.state,
+        "reason": shown.reason,
+        "ready": len(shown.replicas),
+        "wanted": wanted,
+        "held": load.queued if load else 0,
+        "in_flight": load.in_flight if load else 0,
+        "min": function.scaling.min,
+        "max": function.scaling.max,
+        "idle_s": function.scaling.idle_s,
+        "labels": function.labels,
+        "since_s": since_s,
+        "cold_start_ms": round(cold_start_s * 1e3, 1) or None,
+        "created_s": function.created_s,
+    }
+
+
+def revision_json(deployed: Deployed, bundle: Bundle) -> dict[str, Any]:
+    """One revision of `fnctl show`."""
+    revision = deployed.revision
+    return {
+        "number": revision.number,
+        "bundle": revision.bundle,
+        "engine": revision.engine,
+        "model": revision.model,
+        "handler": revision.handler,
+        "size": bundle.size,
+        "created_s": revision.created_s,
+        "signature": signatures.to_json(revision.signature),
+        "profile": profile_json(deployed.profile),
+    }
+
+
+def profile_json(profile: Profile | None) -> dict[str, Any] | None:
+    """What deploy measured."""
+    if profile is None:
+        return None
+    return {**asdict(profile), "latency_ms": {str(k): v for k, v in profile.latency_ms.items()}}
+
+
+def operation_json(operation: Operation) -> dict[str, Any]:
+    """An operation without the request it was made from."""
+    data = asdict(operation)
+    del data["request"]
+    return data
+
+
+def key_json(key: Key) -> dict[str, Any]:
+    """A key without anything it could be found out from."""
+    return {
+        "id": key.id,
+        "scopes": list(key.scopes),
+        "note": key.note,
+        "created_s": key.created_s,
+    }
+
+
+def replica_json(replica: Replica, now: float) -> dict[str, Any]:
+    """One replica; `since_s` is how long it has been in its state."""
+    return {
+        "id": replica.id,
+        "pool": replica.pool,
+        "device": replica.device,
+        "role": replica.role,
+        "state": str(replica.state),
+        "since_s": round(now - replica.since_s, 3),
+        "adopted": replica.adopted,
+        "limit": replica.limit,
+        "memory_mib": round(replica.memory_mib, 1),
+        "phases": replica.phases,
+        "why": replica.why,
+    }

@@ -1,0 +1,102 @@
+"""Who may do what: hosts, origins, keys, scopes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from hmac import compare_digest
+from typing import Literal
+
+from registry.errors import ForeignHost, ForeignOrigin, NoKey, WrongScope
+from registry.model import Key
+from registry.store.keys import KeyRing, fingerprint
+
+Need = Literal["invoke", "read", "deploy", "admin"]
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+class Access:
+    """The rules of one server.
+
+    The admin token may do everything. While there are no keys, a loopback server lets anyone
+    invoke and read health and metrics; everything under /admin always needs the token or a key.
+    """
+
+    def __init__(self, listen: str, public_hosts: Iterable[str], ring: KeyRing, token: str) -> None:
+        names = {*public_hosts, listen}
+        self._is_local = listen in LOOPBACK
+        if self._is_local:
+            names |= set(LOOPBACK)
+        self._hosts = {_bare(name) for name in names}
+        self._known: dict[str, bool] = {}
+        self._ring = ring
+        self._token = fingerprint(token)
+
+    def check_host(self, host: str) -> None:
+        """Raises ForeignHost unless the Host header names this server."""
+        known = self._known.get(host)
+        if known is None:
+            known = _bare(host) in self._hosts
+            if len(self._known) < 1000:
+                self._known[host] = known
+        if not known:
+            raise ForeignHost(
+                f"Host: expected {' or '.join(sorted(self._hosts))}, got {host[:100]!r};"
+                " name it with --public-host"
+            )
+
+    def check_origin(self, headers: Mapping[str, str], host: str) -> None:
+        """Raises ForeignOrigin for what a browser sends from a page of another origin."""
+        origin = headers.get("Origin")
+        if origin is not None and origin.partition("://")[2] != host:
+            raise ForeignOrigin(f"a page of {origin[:100]!r} may not call this server")
+        if origin is None and headers.get("Sec-Fetch-Site") in ("cross-site", "same-site"):
+            raise ForeignOrigin("a page of another site may not call this server")
+
+    def check(self, authorization: str | None, need: Need, name: str = "") -> None:
+        """Raises NoKey or WrongScope unless the caller may do `need` (to function `name`)."""
+        if need == "invoke" and authorization is None and self.is_open:
+            return
+        scopes = self._scopes(authorization)
+        if not _allows(scopes, need, name):
+            raise WrongScope(f"this needs the scope {need}, the key has {', '.join(scopes)}")
+
+    def is_admin(self, authorization: str | None) -> bool:
+        """Whether the caller may see what only administrators see."""
+        try:
+            return "admin" in self._scopes(authorization)
+        except NoKey:
+            return False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether invoking needs no key."""
+        return self._is_local and not len(self._ring)
+
+    def _scopes(self, authorization: str | None) -> tuple[str, ...]:
+        scheme, _, secret = (authorization or "").partition(" ")
+        if scheme.lower() != "bearer" or not secret:
+            raise NoKey("expected the header Authorization: Bearer <key>")
+        secret = secret.strip()
+        if compare_digest(fingerprint(secret), self._token):
+            return ("admin",)
+        key: Key | None = self._ring.find(secret)
+        if key is None:
+            raise NoKey("the key is unknown")
+        return key.scopes
+
+
+def _allows(scopes: tuple[str, ...], need: Need, name: str) -> bool:
+    if "admin" in scopes or need in scopes:
+        return True
+    if need == "read":
+        return "deploy" in scopes
+    return need == "invoke" and bool(name) and f"invoke:{name}" in scopes
+
+
+def _bare(host: str) -> str:
+    """A host name without port and brackets, in lower case."""
+    host = host.lower()
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host if host.count(":") > 1 else host.partition(":")[0]

@@ -1,0 +1,138 @@
+"""The shell around the dispatcher: calls in, frames out, answers back."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import structlog
+
+from gateway.data_links import DataLinks
+from gateway.dispatch.call import Command, Fail, Recall, Send
+from gateway.dispatch.dispatcher import Dispatcher, Limits
+from gateway.dispatch.pool import UNKNOWN
+from gateway.outcome import HeldCall
+from gateway.ports import Past, Pools
+from registry.exchange import Demand, Load, PoolEndpoints, decode_endpoints, encode
+from registry.tasks import Tasks, every
+
+log = structlog.get_logger()
+
+SWEEP_S = 0.1
+DEMAND_S = 1.0
+GONE = PoolEndpoints([], "gone", "removed")
+
+
+class Delivery:
+    """Owns the dispatcher; everything runs in one event loop's thread.
+
+    Demand goes to the manager at once when somebody waits at a pool without a replica, and every
+    second for all pools with load: between these edges counts change with every request, and
+    nothing would be decided differently if the manager knew.
+    """
+
+    def __init__(self, limits: Limits, worker: str, pools: Pools, past: Past) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._worker = worker
+        self._pools = pools
+        self._past = past
+        self._dispatcher = Dispatcher(limits)
+        self._tasks = Tasks("gateway")
+        self._seq = itertools.count(1)
+        self._urgent: set[str] = set()
+        self._links = DataLinks(worker, self._dispatcher, self._tasks, self._perform)
+        self._idle = asyncio.Event()
+
+    def open(self) -> None:
+        """Begin to speak to the manager and to watch deadlines."""
+        self._tell_all()
+        self._tasks.spawn("sweep", every(SWEEP_S, self._sweep))
+        self._tasks.spawn("demand", every(DEMAND_S, self._tell_all))
+
+    async def close(self) -> None:
+        """Stop; calls that are still held are not answered any more."""
+        self._links.close()
+        await self._tasks.close()
+        self._pools.worker_lost(self._worker)
+
+    async def wait_idle(self) -> None:
+        """Return when nothing is owed to any client."""
+        while not self._dispatcher.is_idle:
+            self._idle.clear()
+            await self._idle.wait()
+
+    def is_cold(self, pool: str) -> bool:
+        """Whether a call for this pool would have to wait for a replica to start."""
+        view = self._dispatcher.pools.get(pool)
+        return view is None or all(link.closing for link in view.links.values())
+
+    def submit(self, call: HeldCall) -> None:
+        """Accept a call. Raises what `Dispatcher.submit` raises, and then it was not."""
+        self._perform(self._dispatcher.submit(call, self._loop.time()))
+        if call.was_held:
+            if not self._urgent:
+                self._loop.call_soon(self._tell_urgent)
+            self._urgent.add(call.pool)
+
+    def leave(self, call: HeldCall) -> None:
+        """The client of a call is gone."""
+        self._perform(self._dispatcher.leave(call, self._loop.time()))
+
+    def receive_endpoints(self, data: bytes) -> None:
+        """The manager's Endpoints."""
+        message = decode_endpoints(data)
+        now = self._loop.time()
+        for key, shown in message.pools.items():
+            self._look(key, shown, now)
+        if message.full:
+            for key in set(self._dispatcher.pools) - set(message.pools):
+                self._look(key, GONE, now)
+
+    def shown(self, pool: str) -> PoolEndpoints:
+        """What the manager last said of a pool; a pool never heard of is cold."""
+        view = self._dispatcher.pools.get(pool)
+        return view.shown if view else UNKNOWN
+
+    def states(self) -> dict[str, str]:
+        """The state of every pool heard of."""
+        return {key: pool.shown.state for key, pool in self._dispatcher.pools.items()}
+
+    def loads(self) -> dict[str, Load]:
+        """What is held and in flight, per pool."""
+        return self._dispatcher.loads(self._loop.time())
+
+    def _look(self, key: str, shown: PoolEndpoints, now: float) -> None:
+        self._perform(self._dispatcher.look(key, shown, now))
+        if shown.state != "gone":
+            self._dispatcher.pool(key).pace.cold_start_s = self._past.cold_start_s(key)
+        self._links.reconcile(key, shown.replicas)
+
+    def _perform(self, commands: list[Command]) -> None:
+        for command in commands:
+            if isinstance(command, Send):
+                self._links.send(command.link, command.id, command.call)
+            elif isinstance(command, Recall):
+                self._links.recall(command.link, command.id)
+            else:
+                self._fail(command)
+        if self._dispatcher.is_idle:
+            self._idle.set()
+
+    @staticmethod
+    def _fail(command: Fail) -> None:
+        assert isinstance(command.call, HeldCall)
+        command.call.done(command.error)
+
+    def _sweep(self) -> None:
+        self._perform(self._dispatcher.sweep(self._loop.time()))
+
+    def _tell_urgent(self) -> None:
+        keys, self._urgent = self._urgent, set()
+        loads = self.loads()
+        self._tell({key: loads[key] for key in keys if key in loads}, full=False)
+
+    def _tell_all(self) -> None:
+        self._tell(self.loads(), full=True)
+
+    def _tell(self, loads: dict[str, Load], *, full: bool) -> None:
+        self._pools.receive_demand(encode(Demand(self._worker, next(self._seq), full, loads)))

@@ -1,0 +1,1 @@
+"""Routes, bodies and answers of the gateway."""

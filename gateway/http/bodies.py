@@ -1,0 +1,46 @@
+"""Reads request bodies with a limit on size and time."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+
+from registry.errors import BadRequest, BodyTimeout, BodyTooLarge
+
+
+async def read_body(request: web.Request, most: int, seconds: float) -> bytes:
+    """The whole body. Raises BodyTooLarge before reading where the length is told.
+
+    Also raises BodyTimeout, and BadRequest where the body is broken off or badly encoded.
+    """
+    length = request.content_length
+    if length is not None and length > most:
+        raise _too_large(length, most)
+    if not request.can_read_body:
+        return b""
+    try:
+        async with asyncio.timeout(seconds):
+            return await _read(request, most)
+    except TimeoutError:
+        raise BodyTimeout(f"the body did not arrive within {seconds:g} s") from None
+    except web.HTTPException as error:
+        raise BadRequest(f"the body cannot be read: {error.reason}") from error
+
+
+async def _read(request: web.Request, most: int) -> bytes:
+    first = await request.content.readany()
+    if request.content.at_eof():
+        if len(first) > most:
+            raise _too_large(len(first), most)
+        return first
+    body = bytearray(first)
+    while not request.content.at_eof():
+        body += await request.content.readany()
+        if len(body) > most:
+            raise _too_large(len(body), most)
+    return bytes(body)
+
+
+def _too_large(got: int, most: int) -> BodyTooLarge:
+    return BodyTooLarge(f"expected at most {most} bytes, got {got} or more")

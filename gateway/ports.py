@@ -1,0 +1,25 @@
+"""What the gateway needs from others; `admin/compose.py` plugs it in."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Pools(Protocol):
+    """The pool manager, by serialised messages only (`registry.exchange`)."""
+
+    def receive_demand(self, data: bytes) -> None:
+        """Take a Demand."""
+
+    def worker_lost(self, worker: str) -> None:
+        """This gateway holds nothing any more."""
+
+
+class Past(Protocol):
+    """What is known of earlier cold starts and kept of arrivals."""
+
+    def cold_start_s(self, pool: str) -> float:
+        """Median seconds of a revision's cold starts, 0 where there was none."""
+
+    def arrived(self, namespace: str, name: str) -> None:
+        """One more request came for this function."""

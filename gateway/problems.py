@@ -1,0 +1,124 @@
+"""The one table that turns errors into HTTP answers (RFC 9457, application/problem+json)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from registry import errors
+from runtime_image.contract import errors as codes
+from runtime_image.contract.errors import RequestError
+
+STATUS: dict[type[errors.FnError], int] = {
+    errors.FnError: 500,
+    errors.Unknown: 404,
+    errors.UnknownFunction: 404,
+    errors.UnknownRevision: 404,
+    errors.BadRequest: 400,
+    errors.BadInput: 400,
+    errors.UnsupportedType: 415,
+    errors.NotAcceptable: 406,
+    errors.MethodNotAllowed: 405,
+    errors.BodyTooLarge: 413,
+    errors.BodyTimeout: 408,
+    errors.QueueFull: 429,
+    errors.WaitBudgetOver: 503,
+    errors.FunctionFailing: 503,
+    errors.FunctionFailed: 500,
+    errors.ExecutionTimeout: 504,
+    errors.ReplicaDied: 502,
+    errors.Poison: 502,
+    errors.AnswerTooLarge: 502,
+    errors.ShuttingDown: 503,
+    errors.NoKey: 401,
+    errors.WrongScope: 403,
+    errors.ForeignOrigin: 403,
+    errors.ForeignHost: 421,
+    errors.Refused: 422,
+    errors.BadBundle: 422,
+    errors.BadManifest: 422,
+    errors.ModelRefused: 422,
+    errors.Conflict: 409,
+    errors.StoreUnavailable: 503,
+    errors.DriverError: 503,
+}
+"""One row per class of the tree; nothing else in the project names a status."""
+
+FROM_REPLICA: dict[str, type[errors.FnError]] = {
+    codes.BAD_INPUT: errors.BadInput,
+    codes.UNSUPPORTED_TYPE: errors.UnsupportedType,
+    codes.NOT_ACCEPTABLE: errors.NotAcceptable,
+    codes.FUNCTION_FAILED: errors.FunctionFailed,
+    codes.EXECUTION_TIMEOUT: errors.ExecutionTimeout,
+    codes.ANSWER_TOO_LARGE: errors.AnswerTooLarge,
+}
+"""A request error's code, from a replica or a codec, to its place in the tree."""
+
+OK, CREATED, ACCEPTED = 200, 201, 202
+NOT_READY = 503
+"""What a load balancer understands as "not now"."""
+
+CONTENT_TYPE = "application/problem+json"
+
+
+def from_request_error(error: RequestError) -> errors.FnError:
+    """The tree's error for one that a codec or a replica raised."""
+    data = error.to_json()
+    fields: dict[str, Any] = {key: data[key] for key in ("input", "expected", "got") if key in data}
+    return FROM_REPLICA[error.code](error.message, detail=fields)
+
+
+def document(error: errors.FnError, *, for_admin: bool = False) -> dict[str, Any]:
+    """The problem as JSON data."""
+    problem = {
+        "type": f"urn:fngate:problem:{error.code}",
+        "title": error.title,
+        "status": STATUS[type(error)],
+        "detail": error.message,
+        "code": error.code,
+        **error.detail,
+    }
+    if error.retry_after_s is not None:
+        problem["retry_after_s"] = math.ceil(error.retry_after_s)
+    if for_admin:
+        problem.update(error.admin_detail)
+    return problem
+
+
+def answer(
+    error: errors.FnError,
+    headers: dict[str, str] | None = None,
+    *,
+    for_admin: bool = False,
+) -> web.Response:
+    """The problem as an HTTP response."""
+    head = dict(headers or {})
+    if error.retry_after_s is not None:
+        head["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
+    if isinstance(error, errors.NoKey):
+        head["WWW-Authenticate"] = 'Bearer realm="fngate"'
+    if isinstance(error, errors.MethodNotAllowed):
+        head["Allow"] = ", ".join(error.detail["allow"])
+    if isinstance(error, errors.ShuttingDown):
+        head["Connection"] = "close"
+    return web.Response(
+        status=STATUS[type(error)],
+        body=msgspec.json.encode(document(error, for_admin=for_admin)),
+        content_type=CONTENT_TYPE,
+        headers=head,
+    )
+
+
+def json_answer(
+    data: object, status: int = OK, headers: dict[str, str] | None = None
+) -> web.Response:
+    """Plain JSON data as an HTTP response."""
+    return web.Response(
+        status=status,
+        body=msgspec.json.encode(data),
+        content_type="application/json",
+        headers=headers,
+    )

@@ -1,0 +1,31 @@
+"""The gateway's settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySettings:
+    """Frozen; made by `admin/settings.py`."""
+
+    listen: str = "127.0.0.1"
+    """Address to listen on."""
+    port: int = 8080
+    """TCP port; 0 lets the system choose."""
+    public_hosts: tuple[str, ...] = ()
+    """Names besides the listening address that a Host header may carry."""
+    held_bytes_max: int = 256 * MIB
+    """Bytes of request bodies that may be held at once, waiting and in flight."""
+    retries: int = 2
+    """How often a request that had started is run again after its replica died."""
+    body_read_s: float = 30.0
+    """Seconds a client may take to send its body."""
+    wait_max_s: float = 600.0
+    """The longest wait a client may ask for with `Prefer: wait`."""
+    shutdown_s: float = 60.0
+    """Seconds a shutdown waits for accepted requests."""
+    access_log: bool = False
+    """Whether every request leaves one line."""

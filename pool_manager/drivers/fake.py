@@ -1,0 +1,89 @@
+"""Replicas in this very process: real links, real sockets, nothing computed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Final
+
+from pool_manager.driver import OnExit
+from pool_manager.drivers.fake_replica import FakeReplica
+from pool_manager.drivers.script import Phase, Script, Sleep
+from registry.errors import DriverError
+from registry.tasks import Tasks
+from runtime_image.contract.control import ReplicaRecord
+
+__all__ = ["BEHAVES", "FakeDriver", "Script"]
+
+BEHAVES: Final = Script()
+"""No delay, no fault."""
+
+
+class FakeDriver:
+    """Runs each replica as a task. All replicas follow one script and end with the driver."""
+
+    kind = "fake"
+
+    def __init__(self, script: Script = BEHAVES, *, sleep: Sleep = asyncio.sleep) -> None:
+        """`sleep` is awaited for every delay of the script."""
+        self.on_exit: OnExit = lambda _id, _how: None
+        self._script = script
+        self._sleep = sleep
+        self._crashes_left = script.crash_count if script.crash_at else 0
+        self._tasks = Tasks("fake driver")
+        self._replicas: dict[str, tuple[FakeReplica, asyncio.Task[None]]] = {}
+
+    async def start(self, record: ReplicaRecord, run_dir: Path, log: Path) -> None:
+        """Launch; the log gets one line when the replica starts and one when it ends."""
+        try:
+            _note(log, f"fake replica {record.id} starts for {record.bound}")
+        except OSError as error:
+            raise DriverError(f"cannot start a replica: {error}") from error
+        replica = FakeReplica(record, run_dir, self._script, self._crashes, self._sleep)
+        live = self._live(record.id, replica, log)
+        self._replicas[record.id] = (replica, self._tasks.spawn(f"replica {record.id}", live))
+
+    async def list(self) -> set[str]:
+        """Ids of the replicas that live; there is nothing to adopt."""
+        return set(self._replicas)
+
+    async def terminate(self, id: str) -> None:
+        """What TERM is to a process."""
+        if id in self._replicas:
+            self._replicas[id][0].terminate()
+
+    async def release(self, id: str) -> None:
+        """What KILL is to a process; returns when all of the replica is gone."""
+        if id not in self._replicas:
+            return
+        _, task = self._replicas[id]
+        task.cancel()
+        await asyncio.wait([task])
+        self._replicas.pop(id, None)
+
+    async def close(self) -> None:
+        """End every replica: unlike processes, tasks cannot outlive their owner."""
+        await self._tasks.close()
+        self._replicas.clear()
+
+    async def _live(self, id: str, replica: FakeReplica, log: Path) -> None:
+        how = "was killed"
+        try:
+            how = await replica.live()
+        finally:
+            self._replicas.pop(id, None)
+            with contextlib.suppress(OSError):
+                _note(log, f"fake replica {id} {how}")
+            self.on_exit(id, how)
+
+    def _crashes(self, phase: Phase) -> bool:
+        if phase != self._script.crash_at or not self._crashes_left:
+            return False
+        self._crashes_left -= 1
+        return True
+
+
+def _note(log: Path, text: str) -> None:
+    with log.open("a") as file:
+        file.write(f"{text}\n")

@@ -1,0 +1,263 @@
+"""One replica that computes nothing: the manager's side of its life."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+from pool_manager.drivers.fake_service import FakeService
+from pool_manager.drivers.script import Phase, Script, Sleep
+from registry.tasks import Tasks
+from runtime_image.contract import model as models
+from runtime_image.contract import signature as signatures
+from runtime_image.contract.control import (
+    CONTROL_SOCKET,
+    Hello,
+    Loaded,
+    LoadFailed,
+    ReplicaRecord,
+    Report,
+)
+from runtime_image.contract.link import VERSION, Kind
+from runtime_image.contract.model import ModelSpec
+from runtime_image.link.frames import Frame, FrameReader, LinkError, pack
+from runtime_image.link.greeting import greet
+from runtime_image.link.socket_end import SocketEnd
+
+CRASHED: Final = "crashed"
+EXITED: Final = "exited with code 0"
+MEMORY_MIB: Final = 16.0
+"""What a fake replica claims to hold."""
+
+Greeting = tuple[FrameReader, int, list[Frame]]
+
+
+class _Crash(Exception):
+    """The script wants this replica to crash here."""
+
+
+class FakeReplica:
+    """Talks the real link over the sockets in `run_dir`, as `script` says.
+
+    `crashes(phase)` is asked in each phase whether this is the replica that crashes there.
+    """
+
+    def __init__(
+        self,
+        record: ReplicaRecord,
+        run_dir: Path,
+        script: Script,
+        crashes: Callable[[Phase], bool],
+        sleep: Sleep,
+    ) -> None:
+        self._record = record
+        self._path = str(run_dir / CONTROL_SOCKET)
+        self._script = script
+        self._crashes = crashes
+        self._sleep = sleep
+        self._loop = asyncio.get_running_loop()
+        self._tasks = Tasks(f"fake replica {record.id}")
+        self._told: asyncio.Future[str] = self._loop.create_future()
+        self._bound: asyncio.Future[ModelSpec] = self._loop.create_future()
+        self._end: SocketEnd | None = None
+        self._listener: socket.socket | None = None
+        self._service: FakeService | None = None
+
+    async def live(self) -> str:
+        """From the launch to the end; how it ended, in words."""
+        work = self._tasks.spawn("life", self._work())
+        try:
+            await asyncio.wait([work, self._told], return_when=asyncio.FIRST_COMPLETED)
+            return self._told.result() if self._told.done() else work.result()
+        finally:
+            await self._tasks.close()
+            await self._close()
+
+    def terminate(self) -> None:
+        """TERM: finish what runs, hand back what waits, then go."""
+        if self._service is None:
+            self._tell(EXITED)
+        else:
+            self._service.drain(hand_back=True)
+
+    async def _work(self) -> str:
+        try:
+            await self._pass("start", self._script.start_s)
+            await self._greet()
+            spec = await self._bound
+            await self._pass("load", self._script.load_s)
+            await self._settle(spec)
+        except _Crash:
+            return CRASHED
+        except (LinkError, OSError) as error:
+            return f"exited with code 1: {error}"
+        return EXITED
+
+    async def _pass(self, phase: Phase, seconds: float) -> None:
+        await self._sleep(seconds)
+        if self._crashes(phase):
+            raise _Crash
+        if self._script.hang_at == phase:
+            await asyncio.Event().wait()
+
+    async def _greet(self) -> None:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.connect(self._path)
+            reader, descriptor, frames = await self._exchange(sock)
+        except BaseException:
+            sock.close()
+            raise
+        self._listener = socket.socket(fileno=descriptor)
+        self._listener.setblocking(False)
+        self._end = SocketEnd(sock, reader)
+        self._loop.add_reader(sock, self._readable)
+        for frame in frames:
+            self._handle(frame)
+
+    async def _exchange(self, sock: socket.socket) -> Greeting:
+        """`greet` blocks: it has a thread, which only the socket's end can stop."""
+        greeting = self._loop.run_in_executor(None, greet, sock, self._hello())
+        try:
+            return await asyncio.shield(greeting)
+        except asyncio.CancelledError:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+            await asyncio.wait([greeting])
+            if greeting.exception() is None:
+                os.close(greeting.result()[1])
+            raise
+
+    def _hello(self) -> Hello:
+        return {
+            "token": self._record.token,
+            "version": VERSION,
+            "pid": os.getpid(),
+            "features": [],
+            "bound": self._record.bound,
+            "phases": self._phases(),
+        }
+
+    def _phases(self) -> dict[str, float]:
+        start_ms = self._script.start_s * 1e3
+        return {**self._record.phases, "start": start_ms, "import": 0.0}
+
+    async def _settle(self, spec: ModelSpec) -> None:
+        """Say what came of loading, then serve until drained; a trial or a refused one waits."""
+        if self._script.refuse_load:
+            failure: LoadFailed = {"stage": "load", "reason": self._script.refuse_load}
+            self._send(Kind.LOAD_FAILED, json.dumps(failure).encode())
+        elif self._record.role == "trial":
+            self._send_loaded(spec, 0, self._report())
+        else:
+            service = self._serve(spec)
+            self._send_loaded(spec, service.limit, None)
+            await service.drained.wait()
+            return
+        await asyncio.Event().wait()
+
+    def _serve(self, spec: ModelSpec) -> FakeService:
+        assert self._listener is not None
+        service = FakeService(
+            self._listener,
+            self._script,
+            spec.revision,
+            run=lambda: self._pass("run", self._script.run_s),
+            first_run=lambda us: self._send(Kind.FIRST_RUN, aux=us),
+        )
+        self._service = service
+        self._tasks.spawn("accept", service.accept())
+        self._tasks.spawn("run", self._run(service))
+        return service
+
+    async def _run(self, service: FakeService) -> None:
+        try:
+            await service.work()
+        except _Crash:
+            self._tell(CRASHED)
+
+    def _send_loaded(self, spec: ModelSpec, limit: int, report: Report | None) -> None:
+        loaded: Loaded = {
+            "revision": spec.revision,
+            "limit": limit,
+            "marks_started": True,
+            "phases": {**self._phases(), "bind": 0.0, "load": self._script.load_s * 1e3},
+            "memory_mib": MEMORY_MIB,
+        }
+        if report is not None:
+            loaded["report"] = asdict(report)
+        self._send(Kind.LOADED, json.dumps(loaded).encode())
+
+    def _report(self) -> Report:
+        script = self._script
+        return Report(
+            signature=signatures.to_json(script.signature),
+            load_ms=script.load_s * 1e3,
+            memory_mib=MEMORY_MIB,
+            latency_ms={str(rows): script.run_s * 1e3 for rows in {1, script.batch}},
+            batchable=script.batch > 1,
+            why_not="" if script.batch > 1 else "the fake driver's script says batch 1",
+            batch_max=script.batch,
+            profiled=True,
+        )
+
+    def _readable(self) -> None:
+        assert self._end is not None
+        try:
+            frames = self._end.receive()
+            for frame in frames or ():
+                self._handle(frame)
+        except LinkError as error:
+            self._tell(f"exited with code 1: {error}")
+            return
+        if frames is None:
+            self._tell("exited: its manager is gone")
+
+    def _handle(self, frame: Frame) -> None:
+        match frame.kind:
+            case Kind.PING:
+                self._send(Kind.PONG, aux=frame.aux)
+            case Kind.BIND:
+                if not self._bound.done():
+                    self._bound.set_result(models.from_json(json.loads(frame.body)))
+            case Kind.DRAIN:
+                self._drain(frame.aux)
+            case _:
+                raise LinkError(f"unexpected {frame.kind.name} on the control link")
+
+    def _drain(self, if_idle_ms: int) -> None:
+        if self._service is None:
+            self._tell(EXITED)
+            return
+        idle_ms = int(self._service.idle_s * 1e3)
+        if idle_ms < if_idle_ms:
+            self._send(Kind.NOT_IDLE, aux=idle_ms)
+        else:
+            self._service.drain(hand_back=False)
+
+    def _send(self, kind: Kind, body: bytes = b"", *, aux: int = 0) -> None:
+        """Frames of the control link are few and small: its buffer always has room."""
+        if self._end is not None:
+            self._end.send(pack(kind, body=body, aux=aux))
+            with contextlib.suppress(LinkError):  # the end of the link is seen by `_readable`
+                self._end.flush()
+
+    def _tell(self, how: str) -> None:
+        if not self._told.done():
+            self._told.set_result(how)
+
+    async def _close(self) -> None:
+        if self._service is not None:
+            await self._service.close()
+        if self._end is not None:
+            self._loop.remove_reader(self._end.sock)
+            self._end.close()
+        if self._listener is not None:
+            self._listener.close()

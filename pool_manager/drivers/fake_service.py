@@ -1,0 +1,250 @@
+"""The data plane of a fake replica: answers every request, computes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import struct
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from pool_manager.drivers.script import Script
+from runtime_image.contract.errors import FUNCTION_FAILED, RequestError
+from runtime_image.contract.link import VERSION, Flag, Kind, NotStarted
+from runtime_image.link.frames import Frame, LinkError, pack
+from runtime_image.link.meta import AnswerMeta, pack_answer
+from runtime_image.link.stream import FrameStream
+
+LINKS_MAX: Final = 64
+FLUSH_TURNS: Final = 3
+"""Loop turns in which a transport hands what was written to the kernel; uvloop needs more than
+asyncio, which writes at once."""
+
+Pieces = list[bytes | bytearray | memoryview]
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    link: int
+    id: int
+    length: int
+    alone: bool
+    cancelled: bool = False
+
+
+class FakeService:
+    """Takes at most `limit` requests over all links and answers them batch by batch.
+
+    The answer is `{"outputs": {"body_bytes": N}, "revision": ...}`. `run` is awaited once for
+    every batch. `first_run(us)` is called with the first answer. `drained` is set when it has
+    been asked to go and owes nothing.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        script: Script,
+        revision: str,
+        *,
+        run: Callable[[], Awaitable[None]],
+        first_run: Callable[[int], None],
+    ) -> None:
+        self.limit = max(2, 2 * script.batch)
+        self.drained = asyncio.Event()
+        self._listener = listener
+        self._script = script
+        self._revision = revision
+        self._run = run
+        self._first_run: Callable[[int], None] | None = first_run
+        self._loop = asyncio.get_running_loop()
+        self._links: dict[int, FrameStream] = {}
+        self._last_accepted: dict[int, int] = {}
+        self._turned_away: dict[int, None] = {}
+        self._owed: dict[tuple[int, int], _Request] = {}
+        self._waiting: deque[_Request] = deque()
+        self._came = asyncio.Event()
+        self._draining = False
+        self._last_end_s = self._loop.time()
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds without an owed request; 0 while there is one."""
+        return 0.0 if self._owed else self._loop.time() - self._last_end_s
+
+    async def accept(self) -> None:
+        """Take links from gateways, for ever."""
+        number = 0
+        while True:
+            sock, _ = await self._loop.sock_accept(self._listener)
+            if len(self._links) >= LINKS_MAX:
+                sock.close()
+                continue
+            number += 1
+            stream = FrameStream(
+                partial(self._handle, number), partial(self._lost, number), f"fake data {number}"
+            )
+            # Known before its first frame can come.
+            self._links[number] = stream
+            await self._loop.create_unix_connection(partial(_given, stream), sock=sock)
+
+    async def work(self) -> None:
+        """Answer what was accepted, for ever; what arrives meanwhile forms the next batch."""
+        while True:
+            await self._came.wait()
+            batch = self._take()
+            self._tell_started(batch)
+            await self._run()
+            for request in batch:
+                self._answer(request)
+
+    def drain(self, *, hand_back: bool) -> None:
+        """Take nothing new; with `hand_back` what has not begun goes back to the gateways."""
+        if not self._draining:
+            self._draining = True
+            for link, stream in self._links.items():
+                stream.send(pack(Kind.GOAWAY, aux=self._last_accepted.get(link, 0)))
+        while hand_back and self._waiting:
+            request = self._waiting.popleft()
+            refused = pack(Kind.NOT_STARTED, request.id, aux=NotStarted.DRAINING)
+            self._finish(request, refused)
+        self._look()
+
+    async def close(self) -> None:
+        """Write what was answered, then end every link."""
+        for stream in self._links.values():
+            stream.flush()
+        for _ in range(FLUSH_TURNS):
+            await asyncio.sleep(0)
+        for stream in list(self._links.values()):
+            stream.abort("the fake replica ended")
+
+    def _look(self) -> None:
+        """Keep both events true to what is owed; called after every change."""
+        if self._waiting:
+            self._came.set()
+        else:
+            self._came.clear()
+        if self._draining and not self._owed:
+            self.drained.set()
+
+    def _take(self) -> list[_Request]:
+        taken: list[_Request] = []
+        while self._waiting and len(taken) < self._script.batch:
+            if self._waiting[0].alone and taken:
+                break
+            taken.append(self._waiting.popleft())
+            if taken[0].alone:
+                break
+        self._look()
+        return taken
+
+    def _tell_started(self, batch: list[_Request]) -> None:
+        """Said before the run, in one frame per link: a crash must not leave it unsaid."""
+        ids: dict[int, list[int]] = {}
+        for request in batch:
+            ids.setdefault(request.link, []).append(request.id)
+        for link, started in ids.items():
+            body = struct.pack(f"<{len(started)}I", *started)
+            self._send(link, pack(Kind.STARTED, body=body))
+
+    def _answer(self, request: _Request) -> None:
+        if request.cancelled:
+            self._finish(request, pack(Kind.CANCELLED, request.id))
+        elif self._script.fail_run:
+            error = RequestError(FUNCTION_FAILED, self._script.fail_run)
+            self._finish(
+                request, pack(Kind.FAILED, request.id, json.dumps(error.to_json()).encode())
+            )
+        else:
+            self._finish(request, self._response(request))
+
+    def _response(self, request: _Request) -> Pieces:
+        us = round(self._script.run_s * 1e6)
+        flags = 0
+        if self._first_run is not None:
+            flags = Flag.FIRST
+            self._first_run(us)
+            self._first_run = None
+        meta = pack_answer(AnswerMeta("application/json", 0, 0, us, 0, 1))
+        answer = {"outputs": {"body_bytes": request.length}, "revision": self._revision}
+        return pack(Kind.RESPONSE, request.id, json.dumps(answer).encode(), meta=meta, flags=flags)
+
+    def _finish(self, request: _Request, frame: Pieces) -> None:
+        self._send(request.link, frame)
+        self._owed.pop((request.link, request.id), None)
+        self._last_end_s = self._loop.time()
+        for link in list(self._turned_away)[: self.limit - len(self._owed)]:
+            del self._turned_away[link]
+            self._send(link, pack(Kind.WINDOW))
+        self._look()
+
+    def _send(self, link: int, frame: Pieces) -> None:
+        stream = self._links.get(link)
+        if stream is not None:
+            stream.send(frame)
+
+    def _handle(self, link: int, frame: Frame) -> None:
+        match frame.kind:
+            case Kind.HELLO:
+                self._hello(link, frame)
+            case Kind.REQUEST:
+                self._request(link, frame)
+            case Kind.CANCEL:
+                self._cancel(link, frame.id)
+            case _:
+                raise LinkError(f"unexpected {frame.kind.name} on a data link")
+
+    def _hello(self, link: int, frame: Frame) -> None:
+        if frame.aux != VERSION:
+            raise LinkError(f"link version {frame.aux} is not {VERSION}")
+        body = json.dumps({"revision": self._revision, "limit": self.limit}).encode()
+        self._send(link, pack(Kind.HELLO, body=body, aux=VERSION))
+        if self._draining:
+            self._send(link, pack(Kind.GOAWAY))
+
+    def _request(self, link: int, frame: Frame) -> None:
+        if (link, frame.id) in self._owed:
+            raise LinkError(f"request id {frame.id} is in use")
+        reason = self._refusal(link)
+        if reason is not None:
+            self._send(link, pack(Kind.NOT_STARTED, frame.id, aux=reason))
+            return
+        request = _Request(link, frame.id, len(frame.body), bool(frame.flags & Flag.ALONE))
+        self._owed[link, frame.id] = request
+        self._last_accepted[link] = frame.id
+        self._waiting.append(request)
+        self._look()
+
+    def _refusal(self, link: int) -> NotStarted | None:
+        if self._draining:
+            return NotStarted.DRAINING
+        if len(self._owed) >= self.limit:
+            self._turned_away[link] = None
+            return NotStarted.FULL
+        return None
+
+    def _cancel(self, link: int, id: int) -> None:
+        request = self._owed.get((link, id))
+        if request is None:
+            return
+        request.cancelled = True
+        with contextlib.suppress(ValueError):  # it runs already and is answered after the run
+            self._waiting.remove(request)
+            self._answer(request)
+
+    def _lost(self, link: int, _reason: str) -> None:
+        """Nobody waits for this link's answers any more."""
+        self._links.pop(link, None)
+        self._last_accepted.pop(link, None)
+        self._turned_away.pop(link, None)
+        for request in [r for r in self._owed.values() if r.link == link]:
+            self._cancel(link, request.id)
+
+
+def _given(stream: FrameStream) -> FrameStream:
+    return stream

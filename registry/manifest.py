@@ -1,0 +1,212 @@
+"""function.toml: what its author says about a function, checked and with defaults filled in."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import tomllib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, Literal, TypedDict, Unpack
+
+from registry.errors import BadManifest
+from registry.manifest_inputs import declared, input_rule, signature_from_rules
+from registry.manifest_schema import (
+    NOTHING,
+    BatchingTable,
+    DeviceTable,
+    Document,
+    LimitsTable,
+    ScalingTable,
+    check_document,
+    check_manifest_name,
+    refused,
+    validate,
+)
+from registry.model import (
+    Batching,
+    DeviceNeed,
+    Limits,
+    Scaling,
+)
+from runtime_image.contract.model import InputRule, OutputRule
+
+__all__ = [
+    "Manifest",
+    "Overrides",
+    "default_manifest",
+    "overrides",
+    "parse_manifest",
+    "signature_from_rules",
+]
+
+MANIFEST_FILE: Final = "function.toml"
+HANDLER_FILE: Final = "handler.py"
+TEXT_MAX: Final = 1024 * 1024
+"""Characters of a manifest; a long list of labels fits."""
+_SAMPLE_DEPTH_MAX: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A checked manifest. `name` is "" where it gives none; `model` and `handler` are bundle
+    paths, "" for none; `sample` maps inputs to "@file" or JSON values."""
+
+    name: str = ""
+    model: str = ""
+    handler: str = ""
+    engine: Literal["onnx", "python"] = "onnx"
+    labels: dict[str, str] = field(default_factory=dict)
+    scaling: Scaling = field(default_factory=Scaling)
+    limits: Limits = field(default_factory=Limits)
+    device: DeviceNeed = field(default_factory=DeviceNeed)
+    batching: Batching = field(default_factory=Batching)
+    inputs: dict[str, InputRule] = field(default_factory=dict)
+    output: OutputRule = field(default_factory=OutputRule)
+    sample: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The bundle paths it names: model, handler, sample files. Sorted, each once."""
+        samples = [value[1:] for value in self.sample.values() if _is_file(value)]
+        return tuple(sorted({path for path in (self.model, self.handler, *samples) if path}))
+
+
+class Overrides(TypedDict, total=False):
+    """What the command line may set over the manifest; None leaves it as it is."""
+
+    name: str | None
+    min: int | None
+    max: int | None
+    idle_s: float | None
+    memory_mib: int | None
+    device: str | None
+    batch_max: int | None
+    timeout_s: float | None
+
+
+_OVERRIDDEN: Final[dict[str, tuple[str, str]]] = {
+    "min": ("scaling", "min"),
+    "max": ("scaling", "max"),
+    "idle_s": ("scaling", "idle_s"),
+    "memory_mib": ("device", "memory_mib"),
+    "device": ("device", "kind"),
+    "batch_max": ("batching", "max_size"),
+    "timeout_s": ("limits", "timeout_s"),
+}
+
+
+def parse_manifest(text: str, files: Sequence[str]) -> Manifest:
+    """Read function.toml's `text`; `files` are the paths of the bundle it belongs to.
+
+    Raises BadManifest naming the key, what was expected and what came.
+    """
+    if len(text) > TEXT_MAX:
+        raise BadManifest(f"function.toml: expected at most {TEXT_MAX} characters, got {len(text)}")
+    try:
+        data = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise BadManifest(f"function.toml: expected TOML, got: {error}") from error
+    document = check_document(data)
+    manifest = _manifest(document, files)
+    _check_sample(manifest, files)
+    return manifest
+
+
+def default_manifest(model_file: str) -> Manifest:
+    """What a model file without a manifest gets: bundle path `model_file`, all defaults."""
+    return Manifest(model=model_file)
+
+
+def overrides(manifest: Manifest, **changes: Unpack[Overrides]) -> Manifest:
+    """`manifest` with the given changes, checked as if its file had said so.
+
+    Raises BadManifest naming the manifest's key, like scaling.min.
+    """
+    given: dict[str, object] = {key: value for key, value in changes.items() if value is not None}
+    if unknown := sorted(given.keys() - _OVERRIDDEN.keys() - {"name"}):
+        raise TypeError(f"unknown overrides: {', '.join(unknown)}")
+    name = str(given.pop("name", manifest.name))
+    check_manifest_name(name)
+    tables: dict[str, dict[str, Any]] = {
+        "scaling": asdict(manifest.scaling),
+        "device": asdict(manifest.device),
+        "batching": asdict(manifest.batching),
+        "limits": asdict(manifest.limits),
+    }
+    for key, value in given.items():
+        section, inner = _OVERRIDDEN[key]
+        tables[section][inner] = value
+    return replace(
+        manifest,
+        name=name,
+        scaling=Scaling(**validate(ScalingTable, tables["scaling"], "scaling").model_dump()),
+        device=DeviceNeed(**validate(DeviceTable, tables["device"], "device").model_dump()),
+        batching=Batching(**validate(BatchingTable, tables["batching"], "batching").model_dump()),
+        limits=Limits(**validate(LimitsTable, tables["limits"], "limits").model_dump()),
+    )
+
+
+def _manifest(document: Document, files: Collection[str]) -> Manifest:
+    engine = document.runtime.engine
+    handler = HANDLER_FILE if HANDLER_FILE in files else ""
+    if engine == "python" and not handler:
+        raise refused("runtime.engine", f"{HANDLER_FILE} beside the manifest", "no such file")
+    inputs = {name: input_rule(name, table, engine) for name, table in document.input.items()}
+    output = document.output
+    return Manifest(
+        name=document.name,
+        model=_model(document, files),
+        handler=handler,
+        engine=engine,
+        labels=document.labels,
+        scaling=Scaling(**document.scaling.model_dump()),
+        limits=Limits(**document.limits.model_dump()),
+        device=DeviceNeed(**document.device.model_dump()),
+        batching=Batching(**document.batching.model_dump()),
+        inputs=declared(inputs) if engine == "python" else inputs,
+        output=OutputRule(output.tensor, tuple(output.labels), output.top_k),
+        sample=document.sample,
+    )
+
+
+def _model(document: Document, files: Collection[str]) -> str:
+    if document.model:
+        if document.model not in files:
+            raise refused("model", "one of the bundle's files", document.model)
+        return document.model
+    if document.runtime.engine == "python":
+        return ""
+    found = sorted(path for path in files if path.endswith(".onnx"))
+    if len(found) != 1:
+        raise refused("model", "the path of the model file", found or NOTHING)
+    return found[0]
+
+
+def _check_sample(manifest: Manifest, files: Collection[str]) -> None:
+    for name, value in manifest.sample.items():
+        key = f"sample.{name}"
+        if manifest.engine == "python" and name not in manifest.inputs:
+            raise refused(key, f"one of the inputs {sorted(manifest.inputs)}", name)
+        if _is_file(value) and value[1:] not in files:
+            raise refused(key, "@ and one of the bundle's files", value)
+        _check_json(key, value, _SAMPLE_DEPTH_MAX)
+
+
+def _check_json(key: str, value: object, depth: int) -> None:
+    """TOML has dates and infinities, and JSON has not."""
+    if depth == 0:
+        raise refused(key, f"at most {_SAMPLE_DEPTH_MAX} levels", "more")
+    if isinstance(value, datetime.datetime | datetime.date | datetime.time):
+        raise refused(key, "a value that JSON has", value.isoformat())
+    if isinstance(value, float) and not math.isfinite(value):
+        raise refused(key, "a finite number", value)
+    inner = value.values() if isinstance(value, Mapping) else value
+    if isinstance(inner, str) or not hasattr(inner, "__iter__"):
+        return
+    for item in inner:
+        _check_json(key, item, depth - 1)
+
+
+def _is_file(value: object) -> bool:
+    return isinstance(value, str) and value.startswith("@")

@@ -1,0 +1,245 @@
+"""What function.toml may say: keys, types, ranges. Nothing here outlives the parsing.
+
+The messages say key, expected and got; the values become plain dataclasses in `manifest`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, TypeVar, get_args
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from registry.errors import BadManifest
+from registry.names import NAME_RULE, is_name, nearest
+
+RESERVED_ENGINES: Final = ("tensorrt", "genai", "container")
+LABELS_MAX: Final = 32
+INPUTS_MAX: Final = 64
+CHANNELS_MAX: Final = 3
+RANK_MAX: Final = 16
+DIMENSION_MAX: Final = 2**31 - 1
+_SHOWN_MAX: Final = 80
+
+SCHEMA: Final = 1
+_PLAIN: Final = tuple(
+    (re.compile(pattern), plain)
+    for pattern, plain in (
+        (r"^Input should be (a valid )?", ""),
+        (r"^(List|Dictionary|String) should have ", ""),
+        (r" after validation, not \d+$", ""),
+        (r"greater than or equal to", "at least"),
+        (r"less than or equal to", "at most"),
+        (r"^dictionary.*", "a table"),
+        (r"^(?=boolean|string|list|number)", "a "),
+        (r"^(?=integer)", "an "),
+    )
+)
+"""Pydantic's sentences, turned into what may follow "expected"."""
+
+
+class _Nothing:
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+NOTHING: Final = _Nothing()
+"""What came where a key is missing."""
+
+M = TypeVar("M", bound="Section")
+Side = Annotated[int, Field(ge=1, le=16_384)]
+Number = Annotated[float, Field(ge=-1e9, le=1e9)]
+PerChannel = Annotated[
+    list[Number],
+    Field(min_length=1, max_length=CHANNELS_MAX),
+    BeforeValidator(lambda value: [value] if type(value) in (int, float) else value),
+]
+"""One number for all channels, or a list with one for each."""
+Text = Annotated[str, Field(max_length=200)]
+Path = Annotated[str, Field(max_length=512)]
+
+
+class Section(BaseModel):
+    """A table of the manifest: unknown keys refused, no value taken for another type."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class RuntimeTable(Section):
+    """[runtime]"""
+
+    engine: Literal["onnx", "python"] = "onnx"
+
+
+class ScalingTable(Section):
+    """[scaling]"""
+
+    min: int = Field(default=0, ge=0, le=1000)
+    max: int = Field(default=1, ge=1, le=1000, validate_default=True)
+    idle_s: float = Field(default=300.0, ge=0, le=31_536_000)
+
+    @field_validator("max")
+    @classmethod
+    def _at_least_min(cls, value: int, info: ValidationInfo) -> int:
+        least = info.data.get("min", 0)
+        if value < least:
+            raise PydanticCustomError("range", "at least scaling.min ({least})", {"least": least})
+        return value
+
+
+class DeviceTable(Section):
+    """[device]"""
+
+    kind: Literal["any", "cpu", "cuda"] = "any"
+    memory_mib: int = Field(default=0, ge=0, le=4_194_304)
+    share: float = Field(default=1.0, ge=0.01, le=64)
+
+
+class BatchingTable(Section):
+    """[batching]"""
+
+    mode: Literal["auto", "off"] = "auto"
+    max_size: int = Field(default=0, ge=0, le=65_536)
+    wait_ms: float = Field(default=0.0, ge=0, le=1000)
+
+
+class LimitsTable(Section):
+    """[limits]"""
+
+    timeout_s: float = Field(default=60.0, ge=0.1, le=86_400)
+    wait_s: float = Field(default=55.0, ge=0, le=3600)
+    queue: int = Field(default=2000, ge=1, le=100_000)
+    body_mib: int = Field(default=64, ge=1, le=256)
+    retry: Literal["auto", "always", "never"] = "auto"
+
+
+class InputTable(Section):
+    """[input.NAME]; `manifest_inputs` refuses the keys that do not go with `kind`."""
+
+    kind: Literal["tensor", "image", "audio", "bytes", "json"] = "tensor"
+    finite: bool = False
+    dtype: str | None = Field(default=None, max_length=8)
+    shape: list[Annotated[int, Field(ge=-1, le=DIMENSION_MAX)]] | None = Field(
+        default=None, max_length=RANK_MAX
+    )
+    size: list[Side] | None = Field(default=None, min_length=2, max_length=2)
+    mode: Literal["L", "RGB"] | None = None
+    layout: Literal["HW", "HWC", "CHW"] | None = None
+    scale: Number | None = None
+    mean: PerChannel | None = None
+    std: PerChannel | None = None
+    invert: bool | None = None
+    rate_hz: int | None = Field(default=None, ge=1000, le=384_000)
+    samples: int | None = Field(default=None, ge=1, le=100_000_000)
+    length: int | None = Field(default=None, ge=1, le=268_435_456)
+    pad: int | None = Field(default=None, ge=0, le=255)
+
+
+class OutputTable(Section):
+    """[output]"""
+
+    tensor: Text = ""
+    labels: list[Text] = Field(default=[], max_length=100_000)
+    top_k: int = Field(default=0, ge=0, le=1000)
+
+
+class Document(Section):
+    """The whole file."""
+
+    schema_: int = Field(alias="schema")
+    name: str = ""
+    model: Path = ""
+    labels: dict[Text, Text] = Field(default={}, max_length=LABELS_MAX)
+    runtime: RuntimeTable = RuntimeTable()
+    scaling: ScalingTable = ScalingTable()
+    device: DeviceTable = DeviceTable()
+    batching: BatchingTable = BatchingTable()
+    limits: LimitsTable = LimitsTable()
+    input: dict[Text, InputTable] = Field(default={}, max_length=INPUTS_MAX)
+    output: OutputTable = OutputTable()
+    sample: dict[Text, Any] = Field(default={}, max_length=INPUTS_MAX)
+
+
+def validate(table: type[M], data: Mapping[str, Any], at: str = "") -> M:
+    """`data` as `table`, which stands at dotted key `at`. Raises BadManifest: the first error."""
+    try:
+        return table.model_validate(dict(data))
+    except ValidationError as error:
+        raise _explain(table, error.errors(include_url=False)[0], at) from None
+
+
+def check_document(data: Mapping[str, Any]) -> Document:
+    """The whole file, checked key by key. Raises BadManifest."""
+    schema = data.get("schema", NOTHING)
+    if type(schema) is not int or schema != SCHEMA:
+        raise refused("schema", str(SCHEMA), schema)
+    runtime = data.get("runtime")
+    engine = runtime.get("engine") if isinstance(runtime, dict) else None
+    if engine in RESERVED_ENGINES:
+        raise refused("runtime.engine", "onnx or python", engine, "is reserved, not available yet")
+    document = validate(Document, data)
+    check_manifest_name(document.name)
+    return document
+
+
+def check_manifest_name(name: str) -> None:
+    """Raises BadManifest where a name is given and is none."""
+    if name and not is_name(name):
+        raise refused("name", NAME_RULE, name)
+
+
+def refused(key: str, expected: str, got: object, note: str = "") -> BadManifest:
+    """The usual complaint: this key, wanted that, got this."""
+    shown = _shown(got)
+    text = f"function.toml: {key}: expected {expected}, got {shown}"
+    return BadManifest(
+        f"{text}, which {note}" if note else text,
+        detail={"key": key, "expected": expected, "got": shown},
+    )
+
+
+def _explain(table: type[Section], error: ErrorDetails, at: str) -> BadManifest:
+    location = [str(part) for part in error["loc"]]
+    key = ".".join([at, *location] if at else location) or "the table"
+    if error["type"] == "extra_forbidden":
+        return _unknown_key(table, location, key)
+    expected = error["msg"]
+    for pattern, plain in _PLAIN:
+        expected = pattern.sub(plain, expected)
+    return refused(key, expected, error["input"])
+
+
+def _unknown_key(table: type[Section], location: list[str], key: str) -> BadManifest:
+    known = _known_keys(table, location[:-1])
+    near = nearest(location[-1], known, limit=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+    return BadManifest(
+        f"function.toml: {key}: unknown key; {hint}",
+        detail={"key": key, "nearest": near, "known": known},
+    )
+
+
+def _known_keys(table: type[Section], location: list[str]) -> list[str]:
+    for part in location:
+        names = {field.alias or name: field for name, field in table.model_fields.items()}
+        if part not in names:
+            continue  # the name of an input, a key of a table of tables
+        for inner in (names[part].annotation, *get_args(names[part].annotation)):
+            if isinstance(inner, type) and issubclass(inner, Section):
+                table = inner
+    return [field.alias or name for name, field in table.model_fields.items()]
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "..."

@@ -1,0 +1,62 @@
+"""Nouns of the registry with only what a test cares about spelled out."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from registry.bundles.paths import make_bundle
+from registry.catalog import Deployed
+from registry.model import Bundle, BundleFile, Function, Profile, Revision
+from runtime_image.contract.signature import Signature, TensorSpec
+
+SIGNATURE = Signature(
+    "tensors", (TensorSpec("x", "FP32", (-1, 4)),), (TensorSpec("y", "FP32", (-1, 4)),)
+)
+
+
+def sha256(content: bytes) -> str:
+    """The hash under which `content` is stored."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def bundle_file(path: str = "model.onnx", content: bytes = b"model") -> BundleFile:
+    """A file of a bundle with that content."""
+    return BundleFile(path, len(content), sha256(content))
+
+
+def bundle(**contents: bytes) -> Bundle:
+    """A bundle of files by name, one "model.onnx" where none is given; __ stands for a dot."""
+    named = contents or {"model__onnx": b"model"}
+    return make_bundle(bundle_file(n.replace("__", "."), c) for n, c in named.items())
+
+
+def function(name: str = "digits", revision: int = 1, **changes: Any) -> Function:
+    """A function whose calls go to `revision`."""
+    return Function(name, revision, **changes)
+
+
+def revision(name: str = "digits", number: int = 1, **changes: Any) -> Revision:
+    """A revision of the one-file bundle."""
+    defaults = {"bundle": bundle().digest, "signature": SIGNATURE, "model": "model.onnx"}
+    return Revision(name=name, number=number, **{**defaults, **changes})
+
+
+def profile(**changes: Any) -> Profile:
+    """A profile of the one-file bundle on a CPU: batchable up to 32 rows, 1 ms for one."""
+    defaults: dict[str, Any] = {
+        "bundle": bundle().digest,
+        "engine": "onnx",
+        "device_kind": "cpu",
+        "load_ms": 12.5,
+        "memory_mib": 40.0,
+        "latency_ms": {1: 1.0, 32: 4.0},
+        "batchable": True,
+        "batch_max": 32,
+    }
+    return Profile(**{**defaults, **changes})
+
+
+def deployed(name: str = "digits", number: int = 1, current: int | None = None) -> Deployed:
+    """A deployed revision, the current one unless `current` says otherwise."""
+    return Deployed(function(name, current or number), revision(name, number), profile())

@@ -1,0 +1,29 @@
+"""What the machine may ask of its shell."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError
+from typing import get_args
+
+import pytest
+
+from pool_manager.core import commands
+
+
+def test_the_union_names_every_command() -> None:
+    """A command that is defined is one the shell must know."""
+    defined = {
+        value
+        for value in vars(commands).values()
+        if isinstance(value, type) and value.__module__ == commands.__name__
+    }
+
+    assert defined == set(get_args(commands.Command))
+
+
+def test_a_command_cannot_be_changed() -> None:
+    """What was decided stays as it was decided."""
+    drain = commands.Drain("r1", 300.0)
+
+    with pytest.raises(FrozenInstanceError):
+        drain.if_idle_s = None  # type: ignore[misc] - that it is refused is what is tested

@@ -1,0 +1,77 @@
+"""What the gateway workers hold, summed up."""
+
+from __future__ import annotations
+
+import pytest
+
+from pool_manager.core.demand import NOTHING, DemandBook
+from registry.exchange import Demand, Load
+
+A, B = "default/a@1", "default/b@1"
+
+
+@pytest.fixture
+def book() -> DemandBook:
+    """A book in which w1 has load for A and B."""
+    book = DemandBook()
+    book.hear(Demand("w1", 1, True, {A: Load(2, 1, 0.5), B: Load(1, 0, 3.0)}), 10.0)
+    return book
+
+
+def test_a_new_book_is_empty() -> None:
+    """Nobody has spoken, and no pool has load."""
+    assert DemandBook().is_empty
+    assert NOTHING == DemandBook().load(A)
+
+
+def test_loads_of_all_workers_are_added(book: DemandBook) -> None:
+    """Counts add up, and the oldest wait is the longest of any worker."""
+    book.hear(Demand("w2", 1, True, {A: Load(1, 1, 4.0)}), 10.0)
+
+    assert Load(3, 2, 4.0) == book.load(A)
+    assert {A, B} == book.active()
+    assert not book.is_empty
+
+
+def test_a_full_message_replaces_all(book: DemandBook) -> None:
+    """Pools that a full message does not name have no demand any more, and are touched."""
+    touched = book.hear(Demand("w1", 2, True, {A: Load(1, 0, 0.0)}), 11.0)
+
+    assert {A, B} == touched
+    assert {A} == book.active()
+
+
+def test_a_partial_message_leaves_the_rest(book: DemandBook) -> None:
+    """Pools that a partial message does not name keep their load; zeros end it."""
+    book.hear(Demand("w1", 2, False, {B: Load(0, 0, 0.0), "default/c@1": Load(0, 0, 0.0)}), 11.0)
+
+    assert Load(2, 1, 0.5) == book.load(A)
+    assert {A} == book.active()
+
+
+def test_an_old_partial_message_changes_nothing(book: DemandBook) -> None:
+    """What was said before the last word is not taken, but the worker was heard."""
+    assert set() == book.hear(Demand("w1", 1, False, {A: Load(9, 9, 9.0)}), 12.9)
+
+    assert Load(2, 1, 0.5) == book.load(A)
+    assert [] == book.silent(15.0)
+
+
+def test_a_worker_that_counts_anew_is_believed(book: DemandBook) -> None:
+    """After a reconnect a full message holds whatever its number is."""
+    book.hear(Demand("w1", 0, True, {}), 11.0)
+
+    assert set() == book.active()
+
+
+def test_silence_is_noticed(book: DemandBook) -> None:
+    """A worker is silent after more than three seconds, not before."""
+    assert [] == book.silent(13.0)
+    assert ["w1"] == book.silent(13.1)
+
+
+def test_a_lost_worker_holds_nothing(book: DemandBook) -> None:
+    """Forgetting names the pools that had load; forgetting a stranger names none."""
+    assert {A, B} == book.forget("w1")
+    assert set() == book.forget("w1")
+    assert book.is_empty

@@ -1,0 +1,30 @@
+"""What can happen to the machine."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError
+from typing import get_args
+
+import pytest
+
+from pool_manager.core import events
+
+
+def test_the_union_names_every_event() -> None:
+    """An event that is defined is one the machine must take."""
+    defined = {
+        value
+        for value in vars(events).values()
+        if isinstance(value, type) and value.__module__ == events.__name__
+    }
+
+    assert defined == set(get_args(events.Event))
+
+
+def test_an_event_cannot_be_changed() -> None:
+    """What happened stays as it happened."""
+    lost = events.Lost("r1", "exit 1")
+
+    assert ((), "") == (lost.log_tail, lost.stage)
+    with pytest.raises(FrozenInstanceError):
+        lost.reason = ""  # type: ignore[misc] - that it is refused is what is tested

@@ -1,0 +1,111 @@
+"""One pool's failures and looks."""
+
+from __future__ import annotations
+
+import pytest
+
+from pool_manager.core.pool import Pool
+from pool_manager.core.state import PoolSpec, Replica, State
+
+KEY = "default/a@1"
+
+
+def pool(*states: State, if_idle: bool = False) -> Pool:
+    made = Pool(PoolSpec(KEY), wanted_reason="1 held")
+    for number, state in enumerate(states):
+        id = f"r{number}"
+        made.replicas[id] = Replica(
+            id, KEY, f"cpu{number}", "serve", 0.0, state, if_idle=if_idle, why="idle for 300 s"
+        )
+    return made
+
+
+def test_failed_loads_back_off_up_to_a_minute() -> None:
+    """After each failure in a row the next try is 1, 2, 4, ... 60 s away."""
+    failing = Pool(PoolSpec(KEY))
+    pauses = []
+    for _ in range(9):
+        failing.fail("no memory", ("last line",), 100.0)
+        pauses.append(failing.retry_at_s - 100.0)
+
+    assert [1, 2, 4, 8, 16, 32, 60, 60, 60] == pauses
+
+
+def test_failing_for_days_is_still_counted() -> None:
+    """However often a load has failed, the next failure has a pause of a minute."""
+    failing = Pool(PoolSpec(KEY), failures=5000)
+
+    failing.fail("no memory", (), 0.0)
+
+    assert 60.0 == failing.retry_at_s
+
+
+def test_five_failures_make_a_pool_failing() -> None:
+    """It is failing after the fifth failure until it may be tried again, and not before."""
+    failing = Pool(PoolSpec(KEY))
+    for _ in range(4):
+        failing.fail("no memory", ("last line",), 0.0)
+    assert not failing.is_failing(0.0)
+
+    failing.fail("no memory", ("last line",), 0.0)
+
+    assert failing.is_failing(15.9)
+    assert ("failing", "no memory") == failing.look(0, 15.9)
+    assert ("cold", "no memory") == failing.look(0, 16.0)
+
+
+def test_a_success_forgives_the_past() -> None:
+    """After a load went well nothing is left of the failures."""
+    forgiven = Pool(PoolSpec(KEY))
+    forgiven.fail("no memory", ("last line",), 0.0)
+
+    forgiven.succeed()
+
+    assert Pool(PoolSpec(KEY)) == forgiven
+
+
+@pytest.mark.parametrize(
+    ("states", "held", "expected"),
+    [
+        ((), 0, ("cold", "nobody calls")),
+        ((), 1, ("waking", "1 held")),
+        ((State.STARTING,), 0, ("waking", "1 held")),
+        ((State.STANDBY,), 1, ("waking", "1 held")),
+        ((State.RELEASING, State.LOADING), 1, ("waking", "1 held")),
+        ((State.LOADING, State.READY), 1, ("warm", "1 held")),
+        ((State.DRAINING,), 0, ("draining", "idle for 300 s")),
+        ((State.RELEASING,), 0, ("draining", "idle for 300 s")),
+        ((State.RELEASING,), 1, ("waking", "1 held")),
+    ],
+)
+def test_how_a_pool_looks(states: tuple[State, ...], held: int, expected: tuple[str, str]) -> None:
+    """The best that a replica can do decides; without one, whether anybody waits."""
+    assert expected == pool(*states).look(held, 0.0)
+
+
+def test_what_keeps_a_waking_pool_is_said_first() -> None:
+    """A waiter is told what blocks the start, else what failed last, else why it is wanted."""
+    waking = pool()
+    waking.last_error = "no memory"
+    assert ("waking", "no memory") == waking.look(1, 0.0)
+
+    waking.blocked = "all 2 devices are in use"
+    assert ("waking", "all 2 devices are in use") == waking.look(1, 0.0)
+
+
+def test_a_replica_that_may_refuse_to_go_counts_until_it_goes() -> None:
+    """One asked to go if idle still serves, but is not counted on to stay."""
+    asked = pool(State.DRAINING, if_idle=True)
+
+    assert 1 == asked.count()
+    assert 0 == asked.staying()
+    assert asked.is_warm
+
+
+def test_one_told_to_go_is_gone() -> None:
+    """What drains for good neither counts nor serves."""
+    told = pool(State.DRAINING, State.LOADING)
+
+    assert 1 == told.count()
+    assert 1 == told.staying()
+    assert not told.is_warm

@@ -1,0 +1,69 @@
+"""The table of a replica's life."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from pool_manager.core.state import (
+    TRANSITIONS,
+    ImpossibleStep,
+    Replica,
+    State,
+    Step,
+    advance,
+)
+
+
+def reachable(start: State) -> set[State]:
+    found = {start}
+    todo = [start]
+    while todo:
+        for state in TRANSITIONS[todo.pop()].values():
+            if state not in found:
+                found.add(state)
+                todo.append(state)
+    return found
+
+
+@pytest.mark.parametrize(("state", "step"), list(itertools.product(State, Step)))
+def test_every_pair_is_in_the_table_or_raises(state: State, step: Step) -> None:
+    """A step leads where the table says; one that the table lacks names state and step."""
+    if step in TRANSITIONS[state]:
+        assert TRANSITIONS[state][step] is advance(state, step)
+        return
+
+    with pytest.raises(ImpossibleStep, match=f"{state} -> {step}"):
+        advance(state, step)
+
+
+@pytest.mark.parametrize("state", State)
+def test_no_state_is_a_dead_end(state: State) -> None:
+    """Every state is reached from a start, and from every state a replica can stop."""
+    assert state in reachable(State.STARTING)
+    assert State.STOPPED in reachable(state)
+
+
+def test_every_failure_goes_to_releasing() -> None:
+    """A replica that is lost in any living state keeps its device until that is proved free."""
+    living = set(State) - {State.RELEASING, State.STOPPED}
+
+    assert {State.RELEASING} == {advance(state, Step.LOST) for state in living}
+
+
+def test_only_releasing_stops() -> None:
+    """No device becomes free but through a proved release."""
+    before = {state for state in State if State.STOPPED in TRANSITIONS[state].values()}
+
+    assert {State.RELEASING} == before
+
+
+@pytest.mark.parametrize("if_idle", [False, True])
+@pytest.mark.parametrize("state", State)
+def test_what_gateways_may_send_to(state: State, if_idle: bool) -> None:
+    """A replica serves when ready or free to refuse its drain, and comes before that."""
+    replica = Replica("r1", "default/a@1", "cpu0", "serve", 0.0, state, if_idle=if_idle)
+
+    assert replica.can_serve is (state == "ready" or (state == "draining" and if_idle))
+    assert replica.is_coming is (state in {"starting", "standby", "loading"})

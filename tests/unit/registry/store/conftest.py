@@ -1,0 +1,18 @@
+"""A real store in a file, for each test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from registry.store.database import Database
+
+
+@pytest.fixture
+async def database(tmp_path: Path) -> AsyncIterator[Database]:
+    """An open, empty database that waits for no lock."""
+    opened = await Database.open(tmp_path / "fngate.db", busy_s=0)
+    yield opened
+    await opened.close()

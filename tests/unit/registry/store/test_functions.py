@@ -1,0 +1,182 @@
+"""Functions, revisions, bundles and profiles in the store."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from registry.errors import Conflict, UnknownFunction, UnknownRevision
+from registry.model import Function, Revision, Scaling
+from registry.store.database import Database
+from registry.store.functions import Functions
+from tests.support.nouns import bundle, function, profile, revision, sha256
+
+
+@pytest.fixture
+def functions(database: Database) -> Functions:
+    """The repository over an empty store."""
+    return Functions(database, profiles_max=3)
+
+
+async def deploy(functions: Functions, name: str = "digits") -> tuple[Function, Revision]:
+    return await functions.deploy(function(name, 0), revision(name, 0), bundle(), profile())
+
+
+async def test_a_deploy_is_there_whole(functions: Functions) -> None:
+    """Function, revision, bundle and profile come back as they were stored."""
+    stored, first = await deploy(functions)
+
+    (loaded,) = await functions.load_all()
+
+    assert (stored.revision, first.number) == (1, 1)
+    assert (loaded.function, loaded.revision, loaded.profile) == (stored, first, profile())
+    assert await functions.find_bundle(first.bundle) == bundle()
+    assert await functions.find_profile(first.bundle, "onnx", "cpu") == profile()
+
+
+async def test_a_deploy_that_fails_changes_nothing(functions: Functions) -> None:
+    """Where the switch is impossible, bundle, profile and number stay unused."""
+    with pytest.raises(UnknownRevision, match="no revision 7"):
+        await functions.deploy(function("digits", 0), revision(number=7), bundle(), profile())
+
+    assert await functions.load_all() == []
+    assert await functions.referenced_blobs() == set()
+    assert await functions.find_profile(bundle().digest, "onnx", "cpu") is None
+    assert (await deploy(functions))[1].number == 1
+
+
+async def test_traffic_moves_to_a_revision_that_waited(functions: Functions) -> None:
+    """A revision stored before keeps its number when traffic moves to it."""
+    await deploy(functions)
+    warm = await functions.add_revision(revision(number=0))
+
+    stored, second = await functions.deploy(function("digits", 0), warm, bundle(), None)
+
+    assert (warm, 2, 2) == (second, second.number, stored.revision)
+
+
+async def test_what_does_not_belong_together_is_refused(functions: Functions) -> None:
+    """A revision of another function, or with another bundle, is not deployed."""
+    with pytest.raises(Conflict, match="default/b@0 is no revision of default/a"):
+        await functions.deploy(function("a", 0), revision("b", 0), bundle(), None)
+    with pytest.raises(Conflict, match="expected bundle"):
+        await functions.deploy(function(), revision(number=0), bundle(other=b"x"), None)
+
+
+async def test_a_revision_needs_its_bundle(functions: Functions) -> None:
+    """A revision whose bundle is unknown is refused."""
+    with pytest.raises(Conflict, match="FOREIGN KEY"):
+        await functions.add_revision(revision())
+
+
+async def test_a_function_needs_its_revision(functions: Functions) -> None:
+    """Traffic cannot be sent to a revision there is not."""
+    with pytest.raises(UnknownRevision, match="no revision 1"):
+        await functions.save_function(function())
+
+
+async def test_settings_make_no_revision(functions: Functions) -> None:
+    """Saving a function changes its settings and nothing else."""
+    stored, first = await deploy(functions)
+    changed = replace(stored, scaling=Scaling(1, 8, 5.0), labels={"team": "vision"})
+
+    await functions.save_function(changed)
+
+    (loaded,) = await functions.load_all()
+    assert (loaded.function, loaded.revision) == (changed, first)
+
+
+async def test_numbers_survive_removal(functions: Functions) -> None:
+    """A function deployed again after rm goes on counting."""
+    await deploy(functions)
+    await functions.remove_function("digits")
+
+    assert await functions.load_all() == []
+    assert (await deploy(functions))[1].number == 2
+    with pytest.raises(UnknownFunction):
+        await functions.remove_function("other")
+
+
+async def test_namespaces_are_apart(functions: Functions) -> None:
+    """The same name in two namespaces is two functions with numbers of their own."""
+    await deploy(functions)
+    await functions.deploy(
+        function("digits", 0, namespace="team"),
+        revision(number=0, namespace="team"),
+        bundle(),
+        None,
+    )
+
+    await functions.remove_function("digits", "team")
+
+    assert [one.revision.key for one in await functions.load_all()] == ["default/digits@1"]
+
+
+async def test_old_revisions_are_trimmed(functions: Functions) -> None:
+    """The current revision and the newest ones stay, as many as asked for."""
+    for _ in range(4):
+        await deploy(functions)
+    await functions.save_function(function("digits", 2))
+
+    assert await functions.trim_revisions("digits", 2) == (1, 3)
+    assert await functions.trim_revisions("digits", 2) == ()
+    assert await functions.trim_revisions("other", 2) == ()
+    assert [one.revision.number for one in await functions.load_all()] == [2, 4]
+    assert await functions.trim_revisions("digits", 0) == (4,)
+
+
+async def test_a_revision_without_a_function_is_not_loaded(functions: Functions) -> None:
+    """What a deploy left before its switch is stored, but calls cannot reach it."""
+    await functions.put_bundle(bundle())
+    await functions.add_revision(revision())
+
+    assert await functions.load_all() == []
+
+
+async def test_bundles_are_known_once(functions: Functions) -> None:
+    """Putting a bundle twice is fine; an unknown digest is None."""
+    await functions.put_bundle(bundle())
+    await functions.put_bundle(bundle())
+
+    assert await functions.find_bundle(bundle().digest) == bundle()
+    assert await functions.find_bundle("0" * 64) is None
+
+
+async def test_orphans_go(functions: Functions) -> None:
+    """Bundles of no revision are forgotten unless they are to be kept."""
+    kept, lost = bundle(a=b"kept"), bundle(a=b"lost")
+    await deploy(functions)
+    await functions.put_bundle(kept)
+    await functions.put_bundle(lost)
+
+    assert await functions.remove_orphans({kept.digest}) == 1
+    assert await functions.referenced_blobs() == {sha256(b"model"), sha256(b"kept")}
+
+
+async def test_the_last_profile_counts(functions: Functions) -> None:
+    """A profile replaces that of the same bundle, engine and device kind only."""
+    await deploy(functions)
+    await functions.put_profile(profile(device_kind="cuda", load_ms=1.0))
+    await functions.put_profile(profile(load_ms=2.0))
+
+    (loaded,) = await functions.load_all()
+
+    assert loaded.profile == profile(load_ms=2.0)
+    assert await functions.find_profile(bundle().digest, "onnx", "cuda") is not None
+    assert await functions.find_profile(bundle().digest, "python", "cpu") is None
+
+
+async def test_profiles_are_bounded(functions: Functions) -> None:
+    """The oldest profile that no revision uses goes first."""
+    await deploy(functions)
+    digests = [bundle(a=bytes([n])).digest for n in range(3)]
+    for digest in digests:
+        await functions.put_profile(profile(bundle=digest))
+
+    found = [
+        await functions.find_profile(digest, "onnx", "cpu") is not None
+        for digest in [bundle().digest, *digests]
+    ]
+
+    assert found == [True, False, True, True]

@@ -1,0 +1,213 @@
+"""What happened, and what is kept of it."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from registry.errors import BadRequest
+from registry.model import Arrivals, ColdStart, StateInterval
+from registry.settings import StoreSettings
+from registry.store.database import Database
+from registry.store.history import TRIM_EVERY, History, HistoryStatistics
+from registry.tasks import Tasks
+
+NOW_S = 10_000_000.0
+
+
+def cold_start(total_ms: float = 100.0, number: int = 1, outcome: str = "ready") -> ColdStart:
+    phases = {"start": 60.0, "load": 40.0}
+    return ColdStart("default", "digits", number, "r1", "cpu", NOW_S, total_ms, phases, outcome)
+
+
+def interval(to_s: float = NOW_S, state: str = "warm") -> StateInterval:
+    return StateInterval("default", "digits", 1, state, "idle", to_s - 5, to_s)
+
+
+def arrivals(minute_s: int, count: int) -> Arrivals:
+    return Arrivals("default", "digits", minute_s, count)
+
+
+@pytest.fixture
+def make(database: Database, tmp_path: Path) -> Callable[..., History]:
+    """Makes a history over the test's store, with the given settings."""
+
+    def made(**settings: float) -> History:
+        return History(database, replace(StoreSettings(tmp_path), **settings), lambda: NOW_S)
+
+    return made
+
+
+async def test_what_is_recorded_is_told_after_a_flush(make: Callable[..., History]) -> None:
+    """Each kind of record comes back as it was, and not before it was flushed."""
+    history = make()
+    for event in (cold_start(), interval(), arrivals(600, 3)):
+        history.record(event)
+    assert await history.cold_starts("digits") == []
+
+    await history.flush()
+
+    assert await history.cold_starts("digits") == [cold_start()]
+    assert await history.intervals("digits") == [interval()]
+    assert await history.arrivals("digits", 0) == []  # older than what is kept
+    assert history.statistics() == HistoryStatistics(0, 3, 0, 0)
+
+
+async def test_the_newest_come_first(make: Callable[..., History]) -> None:
+    """Lists begin with the newest and end at their limit."""
+    history = make()
+    for n in range(5):
+        history.record(cold_start(float(n)))
+        history.record(interval(NOW_S + n))
+    await history.flush()
+
+    assert [one.total_ms for one in await history.cold_starts("digits", 2)] == [4, 3]
+    assert [one.to_s for one in await history.intervals("digits", 2)] == [NOW_S + 4, NOW_S + 3]
+    assert await history.cold_starts("digits", -1) == []
+    assert await history.cold_starts("digits", namespace="team") == []
+
+
+async def test_arrivals_of_a_minute_add_up(make: Callable[..., History]) -> None:
+    """Counts of one minute are summed over flushes and workers; minutes come in order."""
+    history = make()
+    minute = int(NOW_S) - 40
+    for event in (arrivals(minute, 2), arrivals(minute - 60, 1), arrivals(minute, 3)):
+        history.record(event)
+        await history.flush()
+
+    assert await history.arrivals("digits", minute - 60) == [
+        arrivals(minute - 60, 1),
+        arrivals(minute, 5),
+    ]
+    assert await history.arrivals("digits", minute) == [arrivals(minute, 5)]
+
+
+async def test_the_estimate_is_a_median_of_recent_successes(make: Callable[..., History]) -> None:
+    """The last 20 cold starts of that very revision count, without those that failed."""
+    history = make()
+    for total_ms in [1000.0] * 5 + [float(n) for n in range(1, 21)]:
+        history.record(cold_start(total_ms))
+    history.record(cold_start(9999.0, outcome="failed"))
+    history.record(cold_start(8888.0, number=2))
+    await history.flush()
+
+    assert await history.cold_start_ms("default/digits@1") == 10.5
+    assert await history.cold_start_ms("default/digits@2") == 8888
+    assert await history.cold_start_ms("default/digits@3") is None
+    with pytest.raises(BadRequest):
+        await history.cold_start_ms("digits")
+
+
+async def test_a_full_buffer_drops_and_counts(make: Callable[..., History]) -> None:
+    """Recording never waits and never grows without end."""
+    history = make(history_buffer=2)
+    for _ in range(5):
+        history.record(cold_start())
+
+    assert history.statistics() == HistoryStatistics(2, 0, 3, 0)
+    await history.flush()
+    assert len(await history.cold_starts("digits")) == 2
+
+
+async def test_a_locked_store_is_survived(make: Callable[..., History], tmp_path: Path) -> None:
+    """A flush that cannot be written is counted and logged; its records come with the next."""
+    history = make()
+    other = sqlite3.connect(tmp_path / "fngate.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    history.record(cold_start())
+
+    with capture_logs() as logs:
+        await history.flush()
+
+    assert [line["reason"] for line in logs] == ["database locked: database is locked"]
+    assert history.statistics() == HistoryStatistics(1, 0, 0, 1)
+    other.execute("ROLLBACK")
+    other.close()
+    await history.flush()
+    assert await history.cold_starts("digits") == [cold_start()]
+
+
+async def test_only_the_last_cold_starts_are_kept(make: Callable[..., History]) -> None:
+    """Beyond the number to keep per function the oldest cold starts and intervals go."""
+    history = make(cold_starts_max=3, intervals_max=2)
+    for n in range(5):
+        history.record(cold_start(float(n)))
+        history.record(interval(NOW_S + n))
+    await history.flush()
+
+    assert [one.total_ms for one in await history.cold_starts("digits")] == [4, 3, 2]
+    assert [one.to_s for one in await history.intervals("digits")] == [NOW_S + 4, NOW_S + 3]
+
+
+async def test_what_is_too_old_goes(make: Callable[..., History]) -> None:
+    """Intervals and arrivals older than the time to keep are removed."""
+    history = make(history_keep_s=100)
+    for event in (interval(NOW_S - 101), interval(NOW_S - 99), arrivals(int(NOW_S) - 120, 1)):
+        history.record(event)
+    history.record(arrivals(int(NOW_S) - 60, 1))
+    await history.flush()
+
+    assert await history.intervals("digits") == [interval(NOW_S - 99)]
+    assert await history.arrivals("digits", 0) == [arrivals(int(NOW_S) - 60, 1)]
+
+
+async def test_removal_happens_now_and_then(make: Callable[..., History]) -> None:
+    """Between two removals flushes only write."""
+    history = make(cold_starts_max=1)
+    await history.flush()
+    for _ in range(2):
+        history.record(cold_start())
+    await history.flush()
+    assert len(await history.cold_starts("digits")) == 2
+
+    for _ in range(TRIM_EVERY):
+        await history.flush()
+
+    assert len(await history.cold_starts("digits")) == 1
+
+
+async def test_flushes_happen_by_themselves(make: Callable[..., History]) -> None:
+    """While it runs, what is recorded is written without being asked for."""
+    history, tasks = make(history_flush_s=0), Tasks("test")
+
+    async with history.running(tasks):
+        history.record(cold_start())
+        while history.statistics().written == 0:  # noqa: ASYNC110  # nothing tells of a flush
+            await asyncio.sleep(0)
+
+    assert await history.cold_starts("digits") == [cold_start()]
+    await tasks.close()
+
+
+async def test_the_end_loses_nothing(make: Callable[..., History]) -> None:
+    """What was recorded before the end is written at the end, once."""
+    history, tasks = make(history_flush_s=3600), Tasks("test")
+
+    async with history.running(tasks):
+        history.record(cold_start())
+
+    assert await history.cold_starts("digits") == [cold_start()]
+    assert len(tasks) == 0
+    await tasks.close()
+
+
+async def test_two_flushes_at_once_write_once(make: Callable[..., History]) -> None:
+    """A flush during another one writes nothing a second time and loses nothing."""
+    history = make()
+    history.record(cold_start(1.0))
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(history.flush())
+        group.create_task(history.flush())
+        await asyncio.sleep(0)
+        history.record(cold_start(2.0))
+    await history.flush()
+
+    assert [one.total_ms for one in await history.cold_starts("digits")] == [2, 1]
+    assert history.statistics() == HistoryStatistics(0, 2, 0, 0)

@@ -1,0 +1,131 @@
+"""Access keys."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from registry.errors import BadRequest, Unknown
+from registry.model import Key
+from registry.store.database import Database
+from registry.store.keys import (
+    KeyRing,
+    Keys,
+    check_scope,
+    fingerprint,
+    random_secret,
+)
+
+SECRET = "A" * 43
+
+
+async def test_only_the_hash_is_kept(database: Database) -> None:
+    """The secret is shown once; the store has its sha256 and the rest of the key."""
+    keys = Keys(database, lambda: SECRET)
+
+    key, secret = await keys.add(["read", "invoke:digits", "read"], "laptop", now_s=7)
+
+    sha256 = hashlib.sha256(secret.encode()).hexdigest()
+    assert secret == f"fn_{SECRET}"
+    assert key == Key(sha256[:12], sha256, ("read", "invoke:digits"), "laptop", 7)
+    assert await keys.list() == [key]
+    assert SECRET not in str(await database.read("SELECT * FROM keys"))
+
+
+async def test_keys_are_listed_oldest_first(database: Database) -> None:
+    """Keys come in the order in which they were made, each with a secret of its own."""
+    keys = Keys(database)
+
+    made = [await keys.add(["read"], now_s=n) for n in range(3)]
+
+    assert await keys.list() == [key for key, _ in made]
+    assert len({secret for _, secret in made}) == 3
+
+
+async def test_a_removed_key_is_gone(database: Database) -> None:
+    """Removing gives back the key, and a second time there is none."""
+    keys = Keys(database)
+    key, _ = await keys.add(["admin"], now_s=0)
+
+    assert await keys.remove(key.id) == key
+    assert await keys.list() == []
+    with pytest.raises(Unknown, match=f"no key '{key.id}'"):
+        await keys.remove(key.id)
+
+
+async def test_keys_of_another_namespace(database: Database) -> None:
+    """A namespace neither sees nor removes the keys of another."""
+    keys = Keys(database)
+    key, _ = await keys.add(["read"], now_s=0, namespace="team")
+
+    assert await keys.list() == []
+    with pytest.raises(Unknown):
+        await keys.remove(key.id)
+    assert await keys.list("team") == [key]
+
+
+@pytest.mark.parametrize("scope", ["invoke", "read", "deploy", "admin", "invoke:digits"])
+def test_scopes(scope: str) -> None:
+    """The four scopes, and invoking one function, are scopes."""
+    assert check_scope(scope) == scope
+
+
+@pytest.mark.parametrize("scope", ["", "write", "invoke:", "invoke:A", "read:digits", "Admin"])
+def test_what_is_no_scope(scope: str) -> None:
+    """Anything else is refused with what there is."""
+    with pytest.raises(BadRequest, match="expected one of invoke, read, deploy, admin or invoke"):
+        check_scope(scope)
+
+
+@pytest.mark.parametrize(
+    ("scopes", "note", "text"),
+    [
+        ([], "", "at least one"),
+        (["write"], "", "got 'write'"),
+        (["read"], "x" * 201, "at most 200"),
+        (["read"], "a\nb", "visible"),
+    ],
+)
+async def test_bad_keys(database: Database, scopes: list[str], note: str, text: str) -> None:
+    """A key without scopes, or with a note that would spoil a table, is refused."""
+    keys = Keys(database)
+
+    with pytest.raises(BadRequest, match=text):
+        await keys.add(scopes, note, now_s=0)
+
+    assert await keys.list() == []
+
+
+@pytest.mark.parametrize("secret", ["", "short", "A" * 42 + "!", "A" * 44])
+async def test_a_poor_secret_is_refused(database: Database, secret: str) -> None:
+    """A generator that gives something else than 43 URL-safe characters is a bug."""
+    with pytest.raises(ValueError, match="43 URL-safe"):
+        await Keys(database, lambda: secret).add(["read"], now_s=0)
+
+
+def test_secrets_are_long_and_different() -> None:
+    """A generated secret has 43 characters and is not given twice."""
+    made = {random_secret() for _ in range(100)}
+
+    assert len(made) == 100
+    assert {len(secret) for secret in made} == {43}
+
+
+def test_the_ring() -> None:
+    """A key in the ring is found by its secret, until it is removed."""
+    key = Key("id", fingerprint("fn_one"), ("read",))
+    ring = KeyRing([key])
+    other = Key("id2", fingerprint("fn_two"), ("read",))
+    ring.put(other)
+
+    assert (ring.find("fn_one"), ring.find("fn_two"), len(ring)) == (key, other, 2)
+    ring.remove(key)
+    ring.remove(key)
+    assert (ring.find("fn_one"), len(ring)) == (None, 1)
+
+
+@pytest.mark.parametrize("secret", ["", "fn_", "x" * 1_000_000, "\udc80", "日本"])
+def test_strange_secrets_are_no_key(secret: str) -> None:
+    """Whatever a client sends is no key, and no error either."""
+    assert KeyRing([Key("id", fingerprint("fn_one"), ())]).find(secret) is None

@@ -1,0 +1,36 @@
+"""The error tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from registry import errors
+from registry.errors import FnError
+
+
+def tree(root: type[FnError]) -> Iterator[type[FnError]]:
+    yield root
+    for child in root.__subclasses__():
+        yield from tree(child)
+
+
+def test_codes_are_distinct() -> None:
+    """No two errors share a code, which is what clients tell them apart by."""
+    codes = [error.code for error in tree(FnError)]
+
+    assert len(set(codes)) == len(codes)
+
+
+def test_what_an_error_carries() -> None:
+    """Text, estimate and both details come back as given, and default to nothing."""
+    bare = errors.QueueFull("full")
+    full = errors.QueueFull("full", retry_after_s=2, detail={"a": 1}, admin_detail={"b": 2})
+
+    assert (
+        str(bare),
+        bare.message,
+        bare.retry_after_s,
+        bare.detail,
+        bare.admin_detail,
+    ) == ("full", "full", None, {}, {})
+    assert (full.retry_after_s, full.detail, full.admin_detail) == (2, {"a": 1}, {"b": 2})

@@ -1,0 +1,271 @@
+"""function.toml as a whole."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from registry.errors import BadManifest
+from registry.manifest import (
+    Manifest,
+    default_manifest,
+    overrides,
+    parse_manifest,
+    signature_from_rules,
+)
+from registry.model import Batching, DeviceNeed, InputRule, Limits, OutputRule, Scaling
+from runtime_image.contract.model import ImageForm
+
+FILES = ["function.toml", "digits.onnx", "seven.png"]
+FULL = """
+schema = 1
+name = "digits"
+model = "digits.onnx"
+labels = { team = "vision" }
+
+[runtime]
+engine = "onnx"
+
+[scaling]
+min = 1
+max = 4
+idle_s = 60
+
+[device]
+kind = "cpu"
+memory_mib = 512
+share = 0.5
+
+[batching]
+mode = "auto"
+max_size = 16
+wait_ms = 1.5
+
+[limits]
+timeout_s = 5
+wait_s = 20.0
+queue = 100
+body_mib = 8
+retry = "never"
+
+[input.image]
+kind = "image"
+size = [8, 8]
+mode = "L"
+layout = "HW"
+finite = true
+
+[output]
+tensor = "probabilities"
+labels = ["0", "1"]
+top_k = 2
+
+[sample]
+image = "@seven.png"
+"""
+PYTHON = 'schema = 1\nruntime.engine = "python"\n'
+
+
+def refusal(text: str, files: list[str] | None = None) -> BadManifest:
+    with pytest.raises(BadManifest) as caught:
+        parse_manifest(text, FILES if files is None else files)
+    return caught.value
+
+
+def test_everything_it_may_say() -> None:
+    """Each section comes out as the plain noun it stands for."""
+    assert parse_manifest(FULL, FILES) == Manifest(
+        name="digits",
+        model="digits.onnx",
+        labels={"team": "vision"},
+        scaling=Scaling(1, 4, 60.0),
+        limits=Limits(5.0, 20.0, 100, 8, "never"),
+        device=DeviceNeed("cpu", 512, 0.5),
+        batching=Batching("auto", 16, 1.5),
+        inputs={"image": InputRule("image", True, image=ImageForm((8, 8), "L", "HW"))},
+        output=OutputRule("probabilities", ("0", "1"), 2),
+        sample={"image": "@seven.png"},
+    )
+
+
+def test_the_shortest() -> None:
+    """The schema alone gives what a model file without a manifest gets."""
+    assert parse_manifest("schema = 1", FILES) == default_manifest("digits.onnx")
+
+
+def test_the_files_it_names() -> None:
+    """Model, handler and sample files are named, each once and sorted."""
+    files = [*FILES, "handler.py"]
+    both = FULL + 'mask = "@seven.png"\nplain = "text"\n'
+
+    assert parse_manifest(both, files).files == ("digits.onnx", "handler.py", "seven.png")
+    assert default_manifest("m.onnx").files == ("m.onnx",)
+
+
+def test_a_handler_is_found_by_its_name() -> None:
+    """handler.py beside the manifest is used by either engine."""
+    files = [*FILES, "handler.py"]
+
+    assert parse_manifest("schema = 1", files).handler == "handler.py"
+    assert parse_manifest("schema = 1", FILES).handler == ""
+
+
+@pytest.mark.parametrize("text", ["", "schema = 2", 'schema = "1"', "schema = true"])
+def test_another_schema_is_refused(text: str) -> None:
+    """Only schema 1 is read, and a file without one is none."""
+    assert refusal(text).detail["expected"] == "1"
+
+
+@pytest.mark.parametrize("text", ["[[", "a = ", "schema = 1\nschema = 1", "a = " + "[" * 5000])
+def test_what_is_no_toml(text: str) -> None:
+    """Text that is no TOML is refused with the parser's reason."""
+    assert "expected TOML, got" in refusal(text).message
+
+
+def test_a_manifest_has_a_size() -> None:
+    """A huge text is refused before it is read."""
+    assert "at most 1048576 characters, got 1048577" in refusal("#" * 1048577).message
+
+
+@pytest.mark.parametrize(
+    ("files", "got"), [([], "nothing"), (["a.onnx", "b.onnx"], "['a.onnx', 'b.onnx']")]
+)
+def test_the_model_must_be_clear(files: list[str], got: str) -> None:
+    """Without a name for it there must be exactly one model file."""
+    assert refusal("schema = 1", files).detail == {
+        "key": "model",
+        "expected": "the path of the model file",
+        "got": got,
+    }
+
+
+def test_the_model_must_be_there() -> None:
+    """A model that is not in the bundle is refused by name."""
+    error = refusal('schema = 1\nmodel = "other.onnx"')
+
+    assert (error.detail["key"], error.detail["got"]) == ("model", "'other.onnx'")
+
+
+def test_a_python_function_needs_its_handler_and_inputs() -> None:
+    """Engine python takes no model, but a handler and at least one declared input."""
+    declared = PYTHON + '[input.x]\ndtype = "FP32"\nshape = [-1, 4]'
+
+    manifest = parse_manifest(declared, ["handler.py"])
+
+    assert (manifest.engine, manifest.model, manifest.handler) == ("python", "", "handler.py")
+    assert signature_from_rules(manifest.inputs).inputs[0].shape == (-1, 4)
+    assert refusal(declared, []).detail["expected"] == "handler.py beside the manifest"
+    assert refusal(PYTHON, ["handler.py"]).detail["key"] == "input"
+
+
+def test_declared_forms_come_with_their_tensor() -> None:
+    """For a python function a picture's dtype and shape are filled in from its form."""
+    text = PYTHON + '[input.x]\nkind = "image"\nsize = [8, 6]'
+
+    rule = parse_manifest(text, ["handler.py"]).inputs["x"]
+
+    assert (rule.dtype, rule.shape) == ("FP32", (-1, 3, 8, 6))
+
+
+@pytest.mark.parametrize(
+    ("sample", "key"),
+    [
+        ('x = "@none.png"', "sample.x"),
+        ("x = 2020-01-01", "sample.x"),
+        ("x = [1.0, inf]", "sample.x"),
+        ("x = {a = {b = nan}}", "sample.x"),
+        ("x = " + "[" * 17 + "]" * 17, "sample.x"),
+    ],
+)
+def test_samples_are_files_or_json(sample: str, key: str) -> None:
+    """A sample names a file of the bundle or is a value that JSON has."""
+    assert refusal(f"schema = 1\n[sample]\n{sample}").detail["key"] == key
+
+
+def test_a_sample_may_be_nested() -> None:
+    """Numbers, texts, lists and tables are kept as they are."""
+    text = 'schema = 1\n[sample]\nx = [[1, 2.5], [true, "s"]]\ny = {a = [1]}'
+
+    assert parse_manifest(text, FILES).sample == {
+        "x": [[1, 2.5], [True, "s"]],
+        "y": {"a": [1]},
+    }
+
+
+def test_a_python_sample_names_declared_inputs() -> None:
+    """A sample for an input that is not declared is refused with those that are."""
+    text = PYTHON + '[input.x]\nkind = "json"\n[sample]\ny = 1'
+
+    assert refusal(text, ["handler.py"]).detail["expected"] == "one of the inputs ['x']"
+
+
+def test_overrides() -> None:
+    """What is given replaces the manifest's value, what is None does not."""
+    manifest = overrides(
+        parse_manifest(FULL, FILES),
+        name="other",
+        min=0,
+        max=2,
+        idle_s=1.5,
+        memory_mib=64,
+        device="cuda",
+        batch_max=4,
+        timeout_s=9,
+    )
+
+    assert (manifest.name, manifest.scaling) == ("other", Scaling(0, 2, 1.5))
+    assert manifest.device == DeviceNeed("cuda", 64, 0.5)
+    assert (manifest.batching.max_size, manifest.limits.timeout_s) == (4, 9)
+    assert overrides(manifest, name=None, min=None) == manifest
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"min": 5}, "scaling.max"),
+        ({"min": -1}, "scaling.min"),
+        ({"max": 0}, "scaling.max"),
+        ({"idle_s": float("nan")}, "scaling.idle_s"),
+        ({"memory_mib": -5}, "device.memory_mib"),
+        ({"device": "tpu"}, "device.kind"),
+        ({"batch_max": 70_000}, "batching.max_size"),
+        ({"timeout_s": 0}, "limits.timeout_s"),
+        ({"name": "A"}, "name"),
+    ],
+)
+def test_overrides_are_checked_like_the_file(changes: Any, key: str) -> None:
+    """A bad override is refused under the key that the file would have."""
+    with pytest.raises(BadManifest) as caught:
+        overrides(default_manifest("m.onnx"), **changes)
+
+    assert caught.value.detail["key"] == key
+
+
+def test_an_override_that_is_none() -> None:
+    """A change that does not exist is a mistake of the caller."""
+    with pytest.raises(TypeError, match="unknown overrides: colour"):
+        overrides(default_manifest("m.onnx"), **{"colour": 1})  # type: ignore[arg-type]  # the point
+
+
+def test_the_command_line_does_without_pydantic() -> None:
+    """What fnctl imports at its start does not pull in the manifest's machinery."""
+    code = (
+        "import sys, registry.names, registry.errors, registry.model, registry.files,"
+        " registry.bundles.paths, registry.bundles.onnx_external\n"
+        "print([m for m in ('pydantic', 'aiosqlite', 'msgspec', 'asyncio') if m in sys.modules])"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=True,
+    )
+
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,85 @@
+"""Names and references."""
+
+from __future__ import annotations
+
+import pytest
+
+from registry.errors import BadRequest
+from registry.model import pool_key
+from registry.names import check_name, is_name, name_from_file, nearest, parse_key, parse_ref
+
+
+@pytest.mark.parametrize("name", ["a", "digits", "a-b", "m2", "a" * 63, "a--b"])
+def test_names(name: str) -> None:
+    """A DNS label that begins with a letter is a name, and comes back unchanged."""
+    assert is_name(name)
+    assert name == check_name(name)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "A", "1a", "-a", "a-", "a_b", "a.b", "a/b", "a@1", "a" * 64, "a\n", "é"]
+)
+def test_no_names(text: str) -> None:
+    """Anything else is refused with the rule and what came."""
+    assert not is_name(text)
+    with pytest.raises(BadRequest, match="beginning with a letter"):
+        check_name(text)
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("My Model_v2.onnx", "my-model-v2"),
+        ("models/Digits.onnx", "digits"),
+        ("Modèle__final!.onnx", "modele-final"),
+        ("resnet50.v1.onnx", "resnet50-v1"),
+        ("x" * 80 + ".onnx", "x" * 63),
+        ("x" * 62 + "-y.onnx", "x" * 62),
+    ],
+)
+def test_name_from_file(file: str, name: str) -> None:
+    """A file name gives the nearest name there is, cut to its length."""
+    assert name == name_from_file(file)
+
+
+@pytest.mark.parametrize("file", ["3d.onnx", "日本.onnx", "---.onnx", ""])
+def test_no_name_from_file(file: str) -> None:
+    """A file name that gives no name asks for one instead of inventing it."""
+    with pytest.raises(BadRequest, match="--name"):
+        name_from_file(file)
+
+
+def test_nearest() -> None:
+    """Names that look alike come best first, at most `limit` of them; others do not."""
+    names = ["digits", "digit", "digits-2", "whisper"]
+
+    assert nearest("digitz", names) == ["digit", "digits", "digits-2"]
+    assert nearest("digitz", names, limit=1) == ["digit"]
+    assert nearest("qqq", names) == []
+
+
+def test_parse_ref() -> None:
+    """A reference is a name, or a name with a revision number."""
+    assert parse_ref("digits") == ("digits", None)
+    assert parse_ref("digits@3") == ("digits", 3)
+
+
+@pytest.mark.parametrize(
+    "ref", ["", "@3", "digits@", "digits@0", "digits@03", "digits@-1", "digits@1@2", "digits@x"]
+)
+def test_no_ref(ref: str) -> None:
+    """Anything else is refused."""
+    with pytest.raises(BadRequest):
+        parse_ref(ref)
+
+
+def test_parse_key() -> None:
+    """A pool's key comes apart into what it was made of."""
+    assert parse_key(pool_key("default", "digits", 3)) == ("default", "digits", 3)
+
+
+@pytest.mark.parametrize("key", ["digits@3", "default/digits", "/digits@3", "a/b/c@1"])
+def test_no_key(key: str) -> None:
+    """A key without its three parts is refused."""
+    with pytest.raises(BadRequest):
+        parse_key(key)

@@ -1,0 +1,106 @@
+"""What a replica is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from registry.catalog import Deployed
+from registry.model import Batching, InputRule, Limits, Profile, Revision
+from registry.spec import model_spec, settings_equal
+from runtime_image.contract.model import ImageForm, ModelSpec
+from runtime_image.contract.signature import Signature
+from tests.support.nouns import function, profile, revision
+
+
+def spec_of(one: Revision, measured: Profile | None) -> ModelSpec:
+    return model_spec(Deployed(function(), one, measured))
+
+
+def test_the_revision_is_passed_on() -> None:
+    """Files, rules, sample and engine are the revision's, the timeout is the function's."""
+    one = revision(handler="handler.py", sample={"x": [1]}, inputs={"x": InputRule(finite=True)})
+
+    spec = model_spec(Deployed(function(limits=Limits(timeout_s=5)), one, profile()))
+
+    assert (
+        spec.revision,
+        spec.engine,
+        spec.model,
+        spec.handler,
+        spec.timeout_s,
+    ) == ("digits@1", "onnx", "model.onnx", "handler.py", 5)
+    assert (one.inputs, one.output, one.sample) == (spec.inputs, spec.output, spec.sample)
+
+
+@pytest.mark.parametrize(
+    ("batching", "measured", "rows"),
+    [
+        (Batching(), profile(), 32),
+        (Batching(max_size=8), profile(), 8),
+        (Batching(max_size=64), profile(), 32),
+        (Batching(mode="off"), profile(), 1),
+        (Batching(), profile(batchable=False), 1),
+        (Batching(), profile(batch_max=0), 1),
+        (Batching(), None, 1),
+    ],
+)
+def test_rows_are_batched_only_where_proved(
+    batching: Batching, measured: Profile | None, rows: int
+) -> None:
+    """Batches have more than one row only with a batchable profile, up to the smaller limit."""
+    spec = spec_of(revision(batching=replace(batching, wait_ms=2.0)), measured)
+
+    assert (rows, rows > 1, 2.0 if rows > 1 else 0.0) == (
+        spec.batch_max,
+        spec.batching,
+        spec.batch_wait_ms,
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "measured", "inline"),
+    [
+        (revision(), profile(latency_ms={1: 0.05}), True),
+        (revision(), profile(latency_ms={1: 0.1}), False),
+        (revision(), profile(latency_ms={2: 0.05}), False),
+        (revision(), profile(latency_ms={1: 0.05}, profiled=False), False),
+        (revision(handler="handler.py"), profile(latency_ms={1: 0.05}), False),
+        (
+            revision(inputs={"x": InputRule("image", image=ImageForm((8, 8)))}),
+            profile(latency_ms={1: 0.05}),
+            False,
+        ),
+        (revision(), None, False),
+    ],
+)
+def test_only_short_plain_runs_are_inline(
+    one: Revision, measured: Profile | None, inline: bool
+) -> None:
+    """A run stays in the replica's loop only where it was measured to be short and is plain."""
+    assert inline == spec_of(one, measured).inline
+
+
+def test_numbers_and_times_make_no_difference() -> None:
+    """The same bundle and settings again are the same, measured already or not."""
+    again = replace(revision(), number=7, created_s=9.0, signature=Signature("tensors", (), ()))
+
+    assert settings_equal(revision(), again)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"bundle": "0" * 64},
+        {"engine": "python"},
+        {"model": "other.onnx"},
+        {"handler": "handler.py"},
+        {"inputs": {"x": InputRule(finite=True)}},
+        {"batching": Batching(mode="off")},
+        {"sample": {"x": 1}},
+    ],
+)
+def test_a_real_change_is_one(change: dict[str, object]) -> None:
+    """Whatever changes what runs makes a new revision."""
+    assert not settings_equal(revision(), revision(**change))

@@ -1,0 +1,96 @@
+"""Background tasks and their owner."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from structlog.testing import capture_logs
+
+from registry.tasks import Tasks, every
+
+
+async def test_a_task_runs_under_its_owners_name() -> None:
+    """A spawned task is named after owner and work, and leaves when it is done."""
+    tasks = Tasks("pools")
+    done = asyncio.Event()
+
+    async def work() -> str:
+        done.set()
+        return "result"
+
+    task = tasks.spawn("probe", work())
+
+    assert (task.get_name(), len(tasks)) == ("pools:probe", 1)
+    assert await task == "result"
+    assert done.is_set()
+    assert len(tasks) == 0
+
+
+async def test_a_death_is_reported() -> None:
+    """A task that raises is logged with its name, and its owner goes on."""
+    tasks = Tasks("pools")
+
+    async def die() -> None:
+        raise RuntimeError("broken")
+
+    with capture_logs() as logs:
+        await asyncio.wait([tasks.spawn("probe", die())])
+
+    assert [(line["log_level"], line["task"]) for line in logs] == [("error", "pools:probe")]
+    assert len(tasks) == 0
+
+
+async def test_closing_cancels_and_waits() -> None:
+    """After close no task is left, its clean-up has run, and no other is taken."""
+    tasks = Tasks("pools")
+    cleaned = []
+
+    async def wait() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            cleaned.append(True)
+
+    tasks.spawn("waiting", wait())
+    await asyncio.sleep(0)
+    await tasks.close()
+
+    assert cleaned == [True]
+    assert len(tasks) == 0
+    with pytest.raises(RuntimeError, match="no room"):
+        tasks.spawn("late", wait())
+    await tasks.close()
+
+
+async def test_the_limit_holds() -> None:
+    """One task more than the limit is refused, and its coroutine closed."""
+    tasks = Tasks("pools", limit=1)
+    tasks.spawn("first", asyncio.Event().wait())
+
+    with pytest.raises(RuntimeError, match="pools: no room for task second"):
+        tasks.spawn("second", asyncio.Event().wait())
+
+    await tasks.close()
+
+
+async def test_every_survives_an_error() -> None:
+    """A periodic action that raises is logged and called again."""
+    calls = 0
+    enough = asyncio.Event()
+
+    def action() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise RuntimeError("once")
+        enough.set()
+
+    tasks = Tasks("clock")
+    with capture_logs() as logs:
+        tasks.spawn("tick", every(0, action))
+        await enough.wait()
+    await tasks.close()
+
+    assert [line["event"] for line in logs] == ["a periodic action failed"]

@@ -1,0 +1,170 @@
+"""Answers in every form hold the outputs and nothing that cannot be read back."""
+
+import io
+import json
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runtime_image.codecs.accept import AnswerForm
+from runtime_image.codecs.answer import Answer, encode
+from runtime_image.contract.errors import BAD_INPUT, FUNCTION_FAILED, NOT_ACCEPTABLE, RequestError
+from runtime_image.contract.model import OutputRule
+from runtime_image.contract.signature import Signature, TensorSpec
+
+SIGNATURE = Signature(
+    "tensors", (), (TensorSpec("y", "FP32", (-1, 2)), TensorSpec("s", "BYTES", (-1,)))
+)
+Y = np.array([[0.5, 1.5]], np.float32)
+S = np.array(["a", b"\xff"], object)
+
+
+def answer(
+    given: dict[str, Any], form: str = "short", rule: OutputRule | None = None, **more: Any
+) -> Answer:
+    wanted = AnswerForm(form, **more)  # type: ignore[arg-type]  # a parameter of the test
+    return encode(given, wanted, SIGNATURE, rule or OutputRule(), "digits@3", "id 1")
+
+
+def document(given: dict[str, Any], *args: Any, **more: Any) -> Any:
+    return json.loads(answer(given, *args, **more).body)
+
+
+def test_short_answers_name_outputs_and_revision() -> None:
+    """Arrays are nested lists under their names."""
+    found = answer({"y": Y})
+    assert (found.content_type, found.json_length) == ("application/json", 0)
+    assert json.loads(found.body) == {"outputs": {"y": [[0.5, 1.5]]}, "revision": "digits@3"}
+
+
+def test_what_json_lacks_becomes_null() -> None:
+    """NaN and infinities are null in both JSON forms."""
+    array = np.array([np.nan, np.inf, 1], np.float32)
+    assert document({"y": array})["outputs"]["y"] == [None, None, 1.0]
+    assert document({"y": array}, "oip")["outputs"][0]["data"] == [None, None, 1.0]
+
+
+def test_plain_values_of_handlers_are_written() -> None:
+    """Numbers, strings, bytes, dicts and NumPy scalars anywhere in them have a JSON form."""
+    value = {"n": np.int64(1), "f": [np.float32(0.5), True], "a": np.ones(2, np.uint8), "b": b"ab"}
+    found = document({"v": value, "t": "text"})["outputs"]
+    assert found == {"v": {"n": 1, "f": [0.5, True], "a": [1, 1], "b": "YWI="}, "t": "text"}
+
+
+def looped() -> list[Any]:
+    loop: list[Any] = []
+    loop.append(loop)
+    return loop
+
+
+@pytest.mark.parametrize("value", [object(), 1j, np.array([1j]), looped(), {(1, 2): object()}])
+def test_values_without_json_fail_the_function(value: Any) -> None:
+    """A value that JSON cannot hold is the function's failure, told with its type."""
+    with pytest.raises(RequestError, match="cannot be written") as caught:
+        answer({"v": value})
+    assert caught.value.code == FUNCTION_FAILED
+
+
+def test_the_best_labels_stand_first() -> None:
+    """Each row names its best classes, by label where there is one, ties by index."""
+    scores = np.array([[1, 3, 2], [5, 5, np.nan]], np.float32)
+    rule = OutputRule("y", ("zero", "one"), 2)
+    assert document({"y": scores}, rule=rule)["top"] == [
+        [{"label": "one", "score": 3.0}, {"label": "2", "score": 2.0}],
+        [{"label": "zero", "score": 5.0}, {"label": "one", "score": 5.0}],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rule", "scores", "labels"),
+    [
+        (OutputRule(labels=("a", "b")), np.array([1, 2]), [["b"]]),
+        (OutputRule(top_k=9), np.array([[1, 2]], np.uint8), [["1", "0"]]),
+        (OutputRule(top_k=1), np.array([[[1], [2]]]), [["1"]]),
+    ],
+)
+def test_labels_have_defaults(rule: OutputRule, scores: np.ndarray, labels: list[Any]) -> None:
+    """Without a tensor the first output counts, without top_k one class, never more than exist."""
+    top = document({"y": scores}, rule=rule)["top"]
+    assert [[item["label"] for item in row] for row in top] == labels
+
+
+@pytest.mark.parametrize("value", ["text", S, np.float32(1), np.array(1)])
+def test_outputs_without_scores_have_no_top(value: Any) -> None:
+    """Labels are only given to arrays of numbers."""
+    assert "top" not in document({"y": value}, rule=OutputRule("y", ("a",), 1))
+
+
+def test_protocol_answers_are_flat_and_named() -> None:
+    """Model, version, id and outputs with name, shape, datatype and row-major data."""
+    assert document({"y": Y, "n": np.array(7)}, "oip") == {
+        "model_name": "digits",
+        "model_version": "3",
+        "id": "id 1",
+        "outputs": [
+            {"name": "y", "shape": [1, 2], "datatype": "FP32", "data": [0.5, 1.5]},
+            {"name": "n", "shape": [], "datatype": "INT64", "data": [7]},
+        ],
+    }
+
+
+def test_wanted_outputs_limit_and_order_the_answer() -> None:
+    """Only the outputs asked for are sent, in that order; one that is none is refused."""
+    found = document({"y": Y, "n": np.array([7])}, "oip", outputs=("n",))
+    assert [item["name"] for item in found["outputs"]] == ["n"]
+    with pytest.raises(RequestError, match="expected one of y") as caught:
+        answer({"y": Y}, "oip", outputs=("w",))
+    assert caught.value.code == BAD_INPUT
+
+
+def test_binary_answers_put_tensors_behind_the_json() -> None:
+    """Each raw tensor has its size in the JSON part and follows in order, strings with lengths."""
+    found = answer(
+        {"y": Y.astype(">f4").T, "n": np.array([7]), "s": S}, "oip-binary", binary=("y", "s")
+    )
+    assert found.content_type == "application/octet-stream"
+    head = json.loads(found.body[: found.json_length])
+    y, n, s = head["outputs"]
+    assert (y["parameters"], y["shape"]) == ({"binary_data_size": 8}, [2, 1])
+    assert (n["data"], s["parameters"]) == ([7], {"binary_data_size": 10})
+    raw = struct.pack("<ff", 0.5, 1.5) + b"\x01\0\0\0a\x01\0\0\0\xff"
+    assert found.body[found.json_length :] == raw
+
+
+def test_binary_answers_hold_every_output_when_asked() -> None:
+    """binary_all sends all outputs raw, an empty one as no bytes."""
+    found = answer({"y": Y[:0], "b": np.array([True])}, "oip-binary", binary_all=True)
+    assert found.body[found.json_length :] == b"\x01"
+
+
+def test_plain_values_take_the_declared_dtype() -> None:
+    """Lists of a handler become tensors of the signature's dtype, else of NumPy's choice."""
+    outputs = document({"y": [[1, 2]], "s": ["a"], "n": [1.5], "u": np.array(["b"])}, "oip")
+    assert [item["datatype"] for item in outputs["outputs"]] == ["FP32", "BYTES", "FP64", "BYTES"]
+
+
+@pytest.mark.parametrize("value", [{"a": 1}, [[1], [1, 2]], "text", np.array([1j])])
+def test_other_values_make_no_tensor(value: Any) -> None:
+    """A dict, a ragged list and foreign dtypes fail the function in tensor forms."""
+    with pytest.raises(RequestError, match="output 'y': expected a tensor") as caught:
+        answer({"y": value}, "oip")
+    assert caught.value.code == FUNCTION_FAILED
+
+
+def test_npy_answers_hold_one_output() -> None:
+    """The named or first output is an npy file in C order."""
+    for tensor in ("y", ""):
+        found = answer({"y": np.asfortranarray(np.ones((2, 2))), "n": 1}, "npy", tensor=tensor)
+        assert found.content_type == "application/x-npy"
+        assert b"'fortran_order': False" in found.body
+        assert np.load(io.BytesIO(found.body)).tolist() == [[1, 1], [1, 1]]
+
+
+@pytest.mark.parametrize(("outputs", "tensor"), [({"y": Y}, "w"), ({}, ""), ({"s": S}, "s")])
+def test_npy_answers_need_a_numeric_output(outputs: dict[str, Any], tensor: str) -> None:
+    """A missing output and one of strings are not acceptable as npy."""
+    with pytest.raises(RequestError) as caught:
+        answer(outputs, "npy", tensor=tensor)
+    assert caught.value.code == NOT_ACCEPTABLE

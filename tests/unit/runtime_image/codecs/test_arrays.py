@@ -1,0 +1,124 @@
+"""Checked inputs become arrays of the signature's dtypes, without copies where possible."""
+
+import io
+import wave
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runtime_image.codecs.accept import SHORT
+from runtime_image.codecs.arrays import to_arrays
+from runtime_image.codecs.request import Parsed
+from runtime_image.codecs.tensor.checks import RawInput
+from runtime_image.contract.errors import RequestError
+from runtime_image.contract.model import AudioForm, BytesForm, ImageForm, InputRule
+from runtime_image.contract.signature import Signature, TensorSpec
+
+
+def arrays(raw: RawInput, shape: tuple[int, ...], rule: InputRule | None = None) -> np.ndarray:
+    signature = Signature("tensors", (TensorSpec("x", raw.dtype, shape),), ())
+    parsed = Parsed("short", {"x": raw}, SHORT)
+    return to_arrays(parsed, signature, {} if rule is None else {"x": rule})["x"]
+
+
+def test_binary_inputs_are_views() -> None:
+    """An aligned body is not copied and cannot be written to."""
+    body = np.arange(4, dtype="<f4").tobytes()
+    array = arrays(RawInput("binary", "FP32", (2, 2), memoryview(body)), (-1, 2))
+    assert array.tolist() == [[0.0, 1.0], [2.0, 3.0]]
+    assert not array.flags.owndata
+    assert not array.flags.writeable
+
+
+def test_unaligned_bodies_are_copied() -> None:
+    """Elements that begin at an odd address are moved, for engines read aligned."""
+    body = memoryview(b"." + np.arange(2, dtype="<f8").tobytes())[1:]
+    array = arrays(RawInput("binary", "FP64", (2,), body), (-1,))
+    assert array.flags.aligned
+    assert array.tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("payload", [[[1, 2], [3, 4]], [1, 2, 3, 4]])
+def test_lists_may_be_nested_or_flat(payload: list[Any]) -> None:
+    """JSON values take the shape that was checked."""
+    array = arrays(RawInput("json", "UINT64", (2, 2), payload), (-1, 2))
+    assert (array.dtype, array.tolist()) == (np.uint64, [[1, 2], [3, 4]])
+
+
+def test_strings_become_objects() -> None:
+    """BYTES is an object array of str, of any rank."""
+    array = arrays(RawInput("json", "BYTES", (2, 1), [["ab"], ["c"]]), (-1, 1))
+    assert (array.dtype, array.shape, array[0, 0]) == (object, (2, 1), "ab")
+    assert arrays(RawInput("json", "BYTES", (), "ab"), ()).item() == "ab"
+
+
+def test_not_finite_is_refused_with_its_index() -> None:
+    """A declared input with a NaN is refused in the words of the gateway's check."""
+    body = np.array([[1, np.nan]], "<f4").tobytes()
+    raw = RawInput("binary", "FP32", (1, 2), memoryview(body))
+    with pytest.raises(RequestError, match=r"finite FP32 values, got .* index \[0, 1\]"):
+        arrays(raw, (-1, 2), InputRule(finite=True))
+    assert np.isnan(arrays(raw, (-1, 2), InputRule())[0, 1])
+
+
+@pytest.mark.parametrize(
+    ("form", "row"),
+    [
+        (BytesForm(), [1, 2, 3]),
+        (BytesForm(length=2), [1, 2]),
+        (BytesForm(length=5, pad=9), [1, 2, 3, 9, 9]),
+        (None, [1, 2, 3]),
+    ],
+)
+def test_bodies_are_cut_or_padded(form: BytesForm | None, row: list[int]) -> None:
+    """A raw body is one row of the form's length, in the signature's dtype."""
+    raw = RawInput("bytes", "INT64", (1, len(row)), memoryview(b"\x01\x02\x03"))
+    array = arrays(raw, (-1, -1), InputRule("bytes", bytes=form))
+    assert (array.dtype, array.tolist()) == (np.int64, [row])
+
+
+BITMAP = (
+    b"BM\x3a\0\0\0\0\0\0\0\x36\0\0\0\x28\0\0\0\x01\0\0\0\x01\0\0\0\x01\0\x18\0"
+    + bytes(24)
+    + b"\x00\x80\xff\x00"
+)
+"""One pixel: red 255, green 128, blue 0."""
+
+
+def test_a_picture_for_integers_is_rounded_and_held_to_its_range() -> None:
+    """Values outside the integer type saturate instead of wrapping."""
+    rule = InputRule("image", image=ImageForm((1, 1), scale=2.0, mean=(1.2,), layout="HWC"))
+    array = arrays(RawInput("image", "UINT8", (), memoryview(BITMAP)), (-1, 1, 1, 3), rule)
+    assert (array.dtype, array.ravel().tolist()) == (np.uint8, [255, 255, 0])
+
+
+def test_a_sound_takes_the_signatures_dtype() -> None:
+    """A clip is read as its form says and given in the model's float type."""
+    buffer = io.BytesIO()
+    with wave.open(buffer, "wb") as clip:
+        clip.setparams((1, 2, 16000, 2, "NONE", ""))
+        clip.writeframes(b"\x00\x40\x00\xc0")
+    rule = InputRule("audio", audio=AudioForm())
+    raw = RawInput("audio", "FP16", (), memoryview(buffer.getvalue()))
+    array = arrays(raw, (1, -1), rule)
+    assert (array.dtype, array.tolist()) == (np.float16, [[0.5, -0.5]])
+
+
+def test_a_picture_must_fit_the_signature() -> None:
+    """A form that makes another shape or no numbers at all is told as bad input."""
+    rule = InputRule("image", image=ImageForm((1, 1)))
+    raw = RawInput("image", "FP32", (), memoryview(BITMAP))
+    with pytest.raises(RequestError, match=r"got shape \[1, 3, 1, 1\]"):
+        arrays(raw, (-1, 1, 1, 3), rule)
+    raw = RawInput("image", "BYTES", (), memoryview(BITMAP))
+    with pytest.raises(RequestError, match="BYTES elements"):
+        arrays(raw, (-1, 3, 1, 1), rule)
+
+
+@pytest.mark.parametrize("kind", ["json", "bytes"])
+def test_plain_values_stay_as_they_are(kind: Any) -> None:
+    """Functions without tensors get the very object that was read."""
+    value = {"a": [1]}
+    parsed = Parsed("short", {"x": RawInput("object", "", (), value)}, SHORT)
+    assert to_arrays(parsed, Signature(kind, (), ()), {})["x"] is value
