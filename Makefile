@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test check chaos bench fmt docs clean
+.PHONY: run test check bench fmt docs clean
 
 run: $(READY)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh functions/serve.sh

@@ -53,7 +53,10 @@ class Machine:
         load = self.demand.load(key)
         state, reason = pool.look(load.queued + load.in_flight, now)
         replicas = [
-            ReplicaEndpoint(r.id, "", r.limit, r.marks_started, r.device, dict(r.phases))
+            # Nobody who calls an adopted replica waits for its cold start: that is long over.
+            ReplicaEndpoint(
+                r.id, "", r.limit, r.marks_started, r.device, {} if r.adopted else dict(r.phases)
+            )
             for r in pool.replicas.values()
             if r.can_serve
         ]

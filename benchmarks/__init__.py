@@ -1,0 +1,1 @@
+"""Measurements, as ratios to references taken in the same run."""

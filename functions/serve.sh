@@ -1,0 +1,24 @@
+#!/bin/sh
+# Serve, deploy the ready-made functions, call each once with a real sample, and keep serving.
+# Ctrl-C reaches the server too, which finishes what it accepted and stops its replicas.
+set -eu
+cd "$(dirname "$0")/.."
+FN_DATA="${FN_DATA:-$PWD/.fngate}"
+FN_PORT="${FN_PORT:-8080}"
+FN_URL="http://127.0.0.1:$FN_PORT"
+export FN_DATA FN_PORT FN_URL
+
+fnctl serve &
+server=$!
+trap 'trap - INT TERM; kill -INT "$server" 2>/dev/null || true; wait "$server"; exit' INT TERM
+
+until fnctl ls >/dev/null 2>&1; do
+    kill -0 "$server" 2>/dev/null || exit 1
+    sleep 0.1
+done
+fnctl deploy functions/digits
+fnctl invoke digits -i image=@functions/digits/seven.png
+echo
+echo "Serving on $FN_URL until Ctrl-C. In another terminal:"
+echo "  curl $FN_URL/fn/digits -H 'Content-Type: image/png' --data-binary @functions/digits/two.png"
+wait "$server"

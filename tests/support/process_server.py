@@ -1,0 +1,167 @@
+"""A whole server in a process of its own, as `fnctl serve` starts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+FNCTL = str(Path(sys.executable).parent / "fnctl")
+START_S = 30.0
+END_S = 60.0
+
+
+class ServerProcess:
+    """`fnctl serve` on a port of the system's choice over the data folder `data`."""
+
+    def __init__(self, data: Path, *options: str) -> None:
+        self.data = data
+        self._options = options
+        self.process: subprocess.Popen[str] | None = None
+        self.url = ""
+        self.log: deque[str] = deque(maxlen=1000)
+
+    def start(self) -> None:
+        """Start, and return when calls are accepted."""
+        command = [FNCTL, "serve", "--port", "0", "--data", str(self.data)]
+        self.process = subprocess.Popen(
+            [*command, "--log-format", "json", *self._options],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stderr is not None
+        self.url = self._read_url()
+        self._reader = threading.Thread(target=self._drain, daemon=True)
+        self._reader.start()
+
+    def _read_url(self) -> str:
+        assert self.process is not None
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.log.append(line)
+            if '"serving"' in line:
+                return str(json.loads(line)["url"])
+        raise AssertionError(f"the server did not start: {''.join(self.log)}")
+
+    def _drain(self) -> None:
+        assert self.process is not None
+        assert self.process.stderr is not None
+        self.log.extend(self.process.stderr)
+
+    @property
+    def token(self) -> str:
+        """The admin token of its data folder."""
+        return (self.data / "admin.token").read_text().strip()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What a request of an administrator carries."""
+        return {"Authorization": f"Bearer {self.token}"}
+
+    def kill(self) -> None:
+        """kill -9, as a crash would."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """Ctrl-C; the exit code."""
+        return self._end(signal.SIGINT)
+
+    def _end(self, number: signal.Signals) -> int:
+        process, self.process = self.process, None
+        assert process is not None
+        process.send_signal(number)
+        code = process.wait(END_S)
+        self._reader.join(END_S)
+        assert process.stderr is not None
+        process.stderr.close()
+        return code
+
+    def replica_pids(self) -> list[int]:
+        """Processes of replicas that belong to this data folder."""
+        root = os.fsencode(self.data)
+        pids = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal():
+                try:
+                    command = (entry / "cmdline").read_bytes()
+                except OSError:
+                    continue
+                if b"\0runtime_image\0" in command and root in command:
+                    pids.append(int(entry.name))
+        return pids
+
+    def sockets(self) -> list[Path]:
+        """Socket files below the data folder."""
+        return [path for path in self.data.rglob("*") if path.is_socket()]
+
+    def session(self) -> aiohttp.ClientSession:
+        """A client with an administrator's rights and no limit on connections."""
+        connector = aiohttp.TCPConnector(limit=0)
+        return aiohttp.ClientSession(self.url, headers=self.headers, connector=connector)
+
+    def fnctl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run `fnctl` against this server, as a person would."""
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": os.environ.get("HOME", "/"),
+            "FN_URL": self.url,
+            "FN_DATA": str(self.data),
+        }
+        return subprocess.run(
+            [FNCTL, *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=END_S,
+            check=False,
+        )
+
+    def fnctl_json(self, *arguments: str) -> Any:
+        """What `fnctl ... --json` printed; it must have succeeded."""
+        done = self.fnctl(*arguments, "--json")
+        assert done.returncode == 0, done.stderr + done.stdout
+        return json.loads(done.stdout)
+
+
+@contextmanager
+def server_process(data: Path, *options: str) -> Iterator[ServerProcess]:
+    """A running server; at the end it and every replica of its data folder are gone."""
+    server = ServerProcess(data, *options)
+    server.start()
+    try:
+        yield server
+    finally:
+        if server.process is not None:
+            server.stop()
+        for pid in server.replica_pids():
+            end_group(pid)
+
+
+def end_group(pid: int) -> None:
+    """Kill a replica's process group that no server looks after any more, and see it gone."""
+    try:
+        watch = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    os.killpg(pid, signal.SIGKILL)
+    wait_end(watch)
+
+
+def wait_end(pidfd: int, seconds: float = END_S) -> None:
+    """Wait for the end of a process by its pidfd, which is then closed."""
+    try:
+        readable, _, _ = select.select([pidfd], [], [], seconds)
+        assert readable, f"the process still lives after {seconds} s"
+    finally:
+        os.close(pidfd)
