@@ -105,9 +105,9 @@ class Client:
         path = f"/admin/v1/operations/{_part(id)}{'?' if query else ''}{query}"
         return _operation(self._json("GET", path, timeout_s=self._timeout_s + wait_s))
 
-    def cancel(self, id: str) -> None:
-        """Ask for the end of an operation; what it had changed is undone by the server."""
-        check(self._exchange("DELETE", f"/admin/v1/operations/{_part(id)}"))
+    def cancel(self, id: str) -> dict[str, Any]:
+        """End an operation; as it then is, for it may have been done already."""
+        return _operation(self._json("DELETE", f"/admin/v1/operations/{_part(id)}"))
 
     def keys(self) -> list[dict[str, Any]]:
         """Every access key, without secrets."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -17,7 +18,7 @@ from admin.api.keys import KeyRoutes
 from admin.api.pools import PoolRoutes
 from admin.api.routes import AdminApi
 from admin.api.uploads import UploadRoutes
-from admin.deploys import Deploys
+from admin.deploy.deploys import Deploys
 from admin.feed import Feed
 from admin.health import Health
 from admin.past import Past
@@ -37,7 +38,7 @@ from pool_manager.drivers.process import ProcessDriver
 from pool_manager.manager import Manager
 from pool_manager.ports import Bundles
 from registry.bundles.blobs import BlobStore
-from registry.errors import BadRequest
+from registry.errors import BadRequest, Conflict
 from registry.model import Bundle
 
 BACKLOG = 1024
@@ -56,8 +57,10 @@ class Server:
 
 
 @asynccontextmanager
-async def running(settings: Settings) -> AsyncIterator[Server]:
+async def running(settings: Settings, driver: Driver | None = None) -> AsyncIterator[Server]:
     """A whole server while the block runs; leaving it finishes what was accepted.
+
+    `driver` takes the place of the one that the settings name.
 
     Start order: store, manager, gateway, HTTP; the manager adopts before calls come. Stop order
     is the reverse: no new calls, accepted calls answered, replicas drained, store closed.
@@ -71,7 +74,8 @@ async def running(settings: Settings) -> AsyncIterator[Server]:
         past = Past(store.history, time.time)  # noqa: TID251 - the shell passes the clock in
         await past.load([deployed.revision.key for deployed in store.catalog.all()])
         stack.callback(past.flush)
-        manager, delivery = await _open_pools(settings, store, past, stack)
+        driver = driver or _driver(settings)
+        manager, delivery = await _open_pools(settings, store, past, driver, stack)
         deploys = await _open_deploys(settings, store, manager, stack)
         gateway, runner = await _open_gateway(settings, store, delivery, manager, past, deploys)
         stack.push_async_callback(runner.cleanup)
@@ -79,7 +83,7 @@ async def running(settings: Settings) -> AsyncIterator[Server]:
         await site.start()
         stack.push_async_callback(stop_serving, gateway, delivery, settings.gateway().shutdown_s)
         stack.push_async_callback(site.stop)
-        yield Server(_url(site, settings), store, manager, delivery, gateway, deploys)
+        yield Server(_url(runner, settings), store, manager, delivery, gateway, deploys)
 
 
 def _check_exposure(settings: Settings, store: Store) -> None:
@@ -97,6 +101,18 @@ def _check_exposure(settings: Settings, store: Store) -> None:
         )
 
 
+def _check_private(folder: Path) -> None:
+    """In the system's temporary folder anybody may have made it first, to read the sockets."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.lstat()
+    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    if not is_ours or stat.S_IMODE(found.st_mode) & 0o077:
+        raise Conflict(
+            f"{folder}: expected a folder that only user {os.getuid()} may enter, got"
+            f" {stat.filemode(found.st_mode)} of user {found.st_uid}; remove it"
+        )
+
+
 class _Linked(Bundles):
     """Blobs as the manager's source of model files; linking runs in a thread."""
 
@@ -107,14 +123,16 @@ class _Linked(Bundles):
         await asyncio.to_thread(self._blobs.materialise, bundle, target)
 
 
+def _driver(settings: Settings) -> Driver:
+    return FakeDriver() if settings.driver == "fake" else ProcessDriver(settings.pool().run_dir)
+
+
 async def _open_pools(
-    settings: Settings, store: Store, past: Past, stack: AsyncExitStack
+    settings: Settings, store: Store, past: Past, driver: Driver, stack: AsyncExitStack
 ) -> tuple[Manager, Delivery]:
     """Manager and gateway side by side: each sees of the other only serialised messages."""
     section = settings.pool()
-    driver: Driver = ProcessDriver(section.run_dir)
-    if settings.driver == "fake":
-        driver = FakeDriver()
+    _check_private(section.run_dir)
     devices = cpu_slots(section.cpu_slots)
     manager = Manager(section, driver, devices, _Linked(store.blobs), past)
     limits = Limits(settings.gateway().held_bytes_max, settings.gateway().retries)
@@ -133,8 +151,9 @@ async def _open_deploys(
 ) -> Deploys:
     deploys = Deploys(store, manager, idle_s=settings.idle_s, wall=time.time)  # noqa: TID251 - the shell passes the clock in
     stack.push_async_callback(deploys.close)
-    await deploys.sweep()
+    # In this order, for a sweep spares the files of what runs.
     await deploys.resume()
+    await deploys.sweep()
     return deploys
 
 
@@ -156,21 +175,21 @@ async def _open_gateway(
     api = AdminApi(
         access,
         FunctionRoutes(store, manager, delivery, deploys, past),
-        UploadRoutes(store.blobs, deploys, store.operations),
+        UploadRoutes(store.blobs, deploys),
         KeyRoutes(store.keys, store.ring, time.time),  # noqa: TID251 - the shell passes the clock in
         PoolRoutes(store.catalog, manager, time.monotonic),
     )
     app = web.Application()
     api.add_routes(app, gateway)
     gateway.add_routes(app)
+    app.on_shutdown.append(deploys.stop_waiting)
     app.on_cleanup.append(gateway.close)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
     await runner.setup()
     return gateway, runner
 
 
-def _url(site: web.TCPSite, settings: Settings) -> str:
+def _url(runner: web.AppRunner, settings: Settings) -> str:
     """Where the server is, with the port that the system chose for port 0."""
-    server = site._server
-    port = server.sockets[0].getsockname()[1] if isinstance(server, asyncio.Server) else 0
-    return f"http://{settings.listen}:{port or settings.port}"
+    host = f"[{settings.listen}]" if ":" in settings.listen else settings.listen
+    return f"http://{host}:{runner.addresses[0][1]}"

@@ -12,8 +12,14 @@ from pool_manager.manager import Manager
 from registry.store.history import History
 
 DISK_FREE_MIN = 256 * 2**20
+BUFFERED_MAX = 1000
+"""Records; a healthy store has written them long before there are so many."""
 RELEASE_S = 10.0
 """A replica whose release takes longer keeps its device from others."""
+
+
+def _free_bytes(folder: Path) -> int:
+    return shutil.disk_usage(folder).free
 
 
 class Health:
@@ -26,27 +32,38 @@ class Health:
         delivery: Delivery,
         history: History,
         clock: Callable[[], float],
+        free_bytes: Callable[[Path], int] = _free_bytes,
     ) -> None:
         self._data = data
         self._manager = manager
         self._delivery = delivery
         self._history = history
         self._clock = clock
-        self._failed_before = 0
+        self._free_bytes = free_bytes
+        self._seen = (0, 0)
+        self._is_failing = False
 
     def reasons(self) -> list[str]:
         """Everything that is wrong now; empty when all is well."""
         return [*self._disk(), *self._store(), *self._functions(), *self._devices()]
 
     def _disk(self) -> list[str]:
-        free = shutil.disk_usage(self._data).free
+        try:
+            free = self._free_bytes(self._data)
+        except OSError as error:
+            return [f"disk: {self._data}: {error.strerror or error}"]
         if free >= DISK_FREE_MIN:
             return []
         return [f"disk: {free // 2**20} MiB free in {self._data}"]
 
     def _store(self) -> list[str]:
+        """What waits is normal for a second; not so after a flush that failed."""
         statistics = self._history.statistics()
-        if statistics.buffered < 1000 and not statistics.dropped:
+        failed, written = statistics.failed_flushes, statistics.written
+        if (failed, written) != self._seen:
+            self._is_failing = failed > self._seen[0] and written == self._seen[1]
+            self._seen = (failed, written)
+        if not statistics.buffered or not (self._is_failing or statistics.buffered >= BUFFERED_MAX):
             return []
         return [
             f"store: {statistics.buffered} records wait to be written,"

@@ -10,6 +10,8 @@ from registry.model import Arrivals, ColdStart, StateInterval, pool_key
 from registry.store.history import History
 
 SAMPLES = 20
+POOLS_MAX = 10_000
+"""Revisions remembered; a removed one is not told of, so the oldest make room."""
 MINUTE_S = 60
 
 
@@ -64,6 +66,9 @@ class Past:
             self._history.record(Arrivals(namespace, name, self._minute_s, count))
 
     def _remember(self, key: str, seconds: float) -> None:
+        if key not in self._cold_starts and len(self._cold_starts) >= POOLS_MAX:
+            oldest = next(iter(self._cold_starts))
+            del self._cold_starts[oldest], self._medians[oldest]
         samples = self._cold_starts.setdefault(key, deque(maxlen=SAMPLES))
         samples.append(seconds)
         self._medians[key] = median(samples)

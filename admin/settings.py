@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import tempfile
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import Field, ValidationError, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
 
 from gateway.access import LOOPBACK
 from gateway.settings import GatewaySettings
@@ -34,8 +40,8 @@ class Settings(BaseSettings):
     """TCP port; 0 lets the system choose one."""
     listen: str = "127.0.0.1"
     """Address to listen on; any other than loopback needs a key and a public host."""
-    public_hosts: tuple[str, ...] = ()
-    """Names by which clients reach this server."""
+    public_hosts: Annotated[tuple[str, ...], NoDecode] = ()
+    """Names by which clients reach this server; FN_PUBLIC_HOSTS takes a JSON list, or commas."""
     data: Path = Path("~/.fngate")
     """Folder for everything that is kept."""
     cpu_slots: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1, le=256)
@@ -46,6 +52,8 @@ class Settings(BaseSettings):
     """Memory cap of a replica whose function names none; 0 for none."""
     held_mib: int = Field(256, ge=1)
     """MiB of request bodies held at once."""
+    body_read_s: float = Field(30.0, ge=0.05)
+    """Seconds a client may take to send its body."""
     orphan_s: float = Field(60.0, ge=1.0)
     """Seconds a replica serves on without a manager."""
     shutdown_s: float = Field(60.0, ge=0.0)
@@ -66,6 +74,15 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """pydantic-settings': where values come from; the file is merged by `load_settings`."""
         return (init_settings, env_settings)
+
+    @field_validator("public_hosts", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        if value.lstrip().startswith("["):
+            return json.loads(value)
+        return tuple(name.strip() for name in value.split(",") if name.strip())
 
     @property
     def is_local(self) -> bool:
@@ -97,6 +114,7 @@ class Settings(BaseSettings):
             port=self.port,
             public_hosts=self.public_hosts,
             held_bytes_max=self.held_mib * 2**20,
+            body_read_s=self.body_read_s,
             shutdown_s=self.shutdown_s,
             access_log=self.access_log,
         )
@@ -113,7 +131,7 @@ def load_settings(overrides: dict[str, Any], config: Path | None = None) -> Sett
         settings = Settings(**{**open_keys, **given})
     except OSError as error:
         raise BadRequest(f"--config: {error}") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadRequest(f"--config {config}: {error}") from error
     except ValidationError as error:
         raise BadRequest(_explain(error)) from error

@@ -80,7 +80,10 @@ def admin_token(data: Path) -> str:
     """The token in DATA/admin.token, made at the first start; readable by this user only."""
     path = data / TOKEN_FILE
     if path.exists():
-        return path.read_text().strip()
+        path.chmod(0o600)
+        # An empty file, as a full disk may leave one, must not make "" the token.
+        if token := path.read_text().strip():
+            return token
     token = f"fn_{secrets.token_urlsafe(32)}"
     write_atomic(path, f"{token}\n".encode(), mode=0o600)
     return token

@@ -27,7 +27,6 @@ log = structlog.get_logger()
 
 CONNECT_TRIES = 5
 CONNECT_RETRY_S = 0.2
-HELLO_S = 10.0
 
 
 @dataclass(slots=True)

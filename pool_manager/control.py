@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import json
 import socket
@@ -61,22 +62,38 @@ class Control:
     async def _run(self, ping_s: float) -> None:
         loop = asyncio.get_running_loop()
         while self._stream is None:
-            sock, _ = await loop.sock_accept(self._listener)
+            sock = await self._accept(loop)
             try:
                 await self._greet(sock)
             except (LinkError, OSError) as error:
                 sock.close()
                 log.warning("a greeting was refused", replica=self.id, reason=str(error))
+            except asyncio.CancelledError:
+                sock.close()
+                raise
         while not self._closed:
             await asyncio.sleep(ping_s)
             self._ping()
 
+    async def _accept(self, loop: asyncio.AbstractEventLoop) -> socket.socket:
+        """Not `loop.sock_accept`: cancelled in the wrong turn, it loses what it has accepted."""
+        came = asyncio.Event()
+        loop.add_reader(self._listener, came.set)
+        try:
+            while True:
+                await came.wait()
+                came.clear()
+                with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
+                    return self._listener.accept()[0]
+        finally:
+            loop.remove_reader(self._listener)
+
     async def _greet(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         hello = await read_hello(sock, HELLO_S)
-        if not hmac.compare_digest(hello["token"], self._token):
+        if not hmac.compare_digest(hello["token"].encode("utf-8", "replace"), self._token.encode()):
             raise LinkError("wrong token")
-        loaded = hello.get("loaded")
+        loaded = _loaded(self.id, dict(hello["loaded"])) if "loaded" in hello else None
         welcome(sock, None if loaded else self._data_listener)
         _, self._stream = await asyncio.get_running_loop().create_unix_connection(
             lambda: FrameStream(self._on_frame, self._lost, f"control {self.id}"), sock=sock
@@ -86,7 +103,7 @@ class Control:
         phases = _numbers(hello["phases"])
         self._feed(events.Greeted(self.id, phases, loaded is not None))
         if loaded is not None:
-            self._feed(_loaded(self.id, dict(loaded)))
+            self._feed(loaded)
 
     def bind(self, spec: ModelSpec) -> None:
         """Say which model to load."""
@@ -100,7 +117,9 @@ class Control:
         """End the link without a word to the owner."""
         self._closed = True
         self._task.cancel()
-        self._close_listeners()
+        # Not before the task lets go of them: their numbers may be given to other sockets at
+        # once, which it would then take out of the loop.
+        self._task.add_done_callback(lambda _task: self._close_listeners())
         if self._stream is not None:
             self._stream.abort("closed")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -49,12 +50,16 @@ class Launcher:
         self._controls: dict[str, Control] = {}
         self._logs: dict[str, Path] = {}
         self._exits: dict[str, asyncio.Future[str]] = {}
+        self._launches: dict[str, asyncio.Task[None]] = {}
         self._starts = asyncio.Semaphore(settings.starts_at_once)
         driver.on_exit = self._exited
 
     def launch(self, command: Launch, binding: Binding, device_kind: str) -> None:
         """Start a replica in the background; Lost follows if that fails."""
-        self._tasks.spawn(f"launch {command.id}", self._launch(command, binding, device_kind))
+        launch = self._launch(command, binding, device_kind)
+        task = self._tasks.spawn(f"launch {command.id}", launch)
+        self._launches[command.id] = task
+        task.add_done_callback(lambda _: self._launches.pop(command.id, None))
 
     async def _launch(self, command: Launch, binding: Binding, device_kind: str) -> None:
         id = command.id
@@ -101,7 +106,7 @@ class Launcher:
             record.token,
             listener,
             self.folders.listen_data(id) if data_listener else None,
-            self._feed,
+            self._heard,
             lambda reason: self._link_lost(id, reason),
         )
         self._controls[id] = control
@@ -117,12 +122,19 @@ class Launcher:
 
     def release(self, id: str) -> None:
         """End what is left of a replica in the background; Released or NotReleased follows."""
+        self._close_control(id)
+        self._tasks.spawn(f"release {id}", self._release(id))
+
+    def _close_control(self, id: str) -> None:
         control = self._controls.pop(id, None)
         if control is not None:
             control.close()
-        self._tasks.spawn(f"release {id}", self._release(id))
 
     async def _release(self, id: str) -> None:
+        # A start that goes on would bring to life what nobody looks after any more.
+        if launch := self._launches.get(id):
+            await asyncio.wait([launch])
+            self._close_control(id)
         try:
             await self._driver.release(id)
         except DriverError as error:
@@ -144,6 +156,12 @@ class Launcher:
         if news is not None and not news.done():
             news.set_result(how)
             self._feed(events.Lost(id, how, self._tail(id)))
+
+    def _heard(self, event: events.Event) -> None:
+        """What the replica itself says; a refused load is explained by its last lines, too."""
+        if isinstance(event, events.Lost):
+            event = replace(event, log_tail=self._tail(event.id))
+        self._feed(event)
 
     def _link_lost(self, id: str, reason: str) -> None:
         self._tasks.spawn(f"end of {id}", self._explain(id, reason))

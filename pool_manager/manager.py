@@ -179,11 +179,24 @@ class Manager:
         if len(self._events) > 1:
             return  # an action of an outer call fed this; that call goes on with it
         while self._events:
-            for command in self._machine.handle(self._events[0], self._clock()):
-                self._actions[type(command)](command)
+            self._handle(self._events[0])
             self._events.popleft()
         if self._machine.stopping and not self._machine.replicas():
             self._none_left.set()
+
+    def _handle(self, event: events.Event) -> None:
+        """A defect in one event or command is reported and must not stop all that follow."""
+        try:
+            for command in self._machine.handle(event, self._clock()):
+                self._do(command)
+        except Exception:
+            log.exception("an event could not be handled", happened=event)
+
+    def _do(self, command: commands.Command) -> None:
+        try:
+            self._actions[type(command)](command)
+        except Exception:
+            log.exception("a command could not be done", wanted=command)
 
     def _tick(self) -> None:
         self.feed(events.Tick())

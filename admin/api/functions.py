@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
-from admin.deploys import Deploys
+from admin.deploy.deploys import Deploys
 from admin.past import Past
 from admin.store import Store
 from admin.views import function_json, revision_json
@@ -119,6 +119,6 @@ def _last_lines(text: bytes, count: int) -> str:
 
 def _number(query: Mapping[str, str], key: str, default: int, most: int) -> int:
     text = query.get(key, str(default))
-    if not text.isdecimal() or not 1 <= int(text[:9]) <= most:
+    if not text.isdecimal() or len(text) > 9 or not 1 <= int(text) <= most:
         raise BadRequest(f"{key}: expected a whole number from 1 to {most}, got {text[:40]!r}")
     return int(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
@@ -12,9 +13,12 @@ from admin.api.pools import PoolRoutes
 from admin.api.uploads import UploadRoutes
 from gateway.access import Access, Need
 from gateway.http.app import Gateway, Handler
-from registry.errors import Unknown
+from registry.errors import FnError, Unknown
+from registry.tasks import Tasks
 
 PREFIX = "/admin/v1"
+WHOLE = ("POST", "DELETE")
+"""Methods that change store and memory together: once begun they go on without their client."""
 
 Scoped = Callable[[web.Request], Awaitable[web.Response]]
 
@@ -31,6 +35,7 @@ class AdminApi:
         pools: PoolRoutes,
     ) -> None:
         self._access = access
+        self._tasks = Tasks("admin API")
         self._table: list[tuple[str, str, Need, Scoped]] = [
             ("HEAD", "/blobs/{sha256}", "deploy", uploads.head_blob),
             ("PUT", "/blobs/{sha256}", "deploy", uploads.put_blob),
@@ -59,13 +64,32 @@ class AdminApi:
             app.router.add_route(method, PREFIX + path, guarded)
         nowhere = gateway.bordered(self._scoped("read", _nowhere))
         app.router.add_route("*", PREFIX + "/{rest:.*}", nowhere)
+        app.on_cleanup.append(self._close)
+
+    async def _close(self, _app: web.Application) -> None:
+        await self._tasks.close()
 
     def _scoped(self, need: Need, handler: Scoped) -> Handler:
         async def checked(request: web.Request) -> web.Response:
             self._access.check(request.headers.get("Authorization"), need)
-            return await handler(request)
+            if request.method not in WHOLE:
+                return await handler(request)
+            name = f"{request.method} {request.path[:200]}"
+            task = self._tasks.spawn(name, _outcome(handler, request))
+            outcome: web.Response | Exception = await asyncio.shield(task)
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
 
         return checked
+
+
+async def _outcome(handler: Scoped, request: web.Request) -> web.Response | Exception:
+    """What came of it: an error for a client that has left is nobody's defect."""
+    try:
+        return await handler(request)
+    except (FnError, ConnectionError) as error:
+        return error
 
 
 async def _nowhere(request: web.Request) -> web.Response:

@@ -6,15 +6,14 @@ import asyncio
 
 from aiohttp import web
 
-from admin.deploy_plan import parse_request
-from admin.deploys import Deploys
+from admin.deploy.deploys import Deploys
+from admin.deploy.plan import parse_request
 from admin.views import operation_json
 from gateway.http.bodies import read_body
 from gateway.problems import ACCEPTED, CREATED, json_answer
 from registry.bundles.blobs import BlobStore
 from registry.errors import BadRequest, BodyTimeout, Unknown
 from registry.names import check_name
-from registry.store.operations import Operations
 
 REQUEST_MAX = 8 * 2**20
 READ_S = 30.0
@@ -26,10 +25,9 @@ WAIT_MAX_S = 60.0
 class UploadRoutes:
     """The three steps of a deploy: blobs, request, operation."""
 
-    def __init__(self, blobs: BlobStore, deploys: Deploys, operations: Operations) -> None:
+    def __init__(self, blobs: BlobStore, deploys: Deploys) -> None:
         self._blobs = blobs
         self._deploys = deploys
-        self._operations = operations
 
     async def head_blob(self, request: web.Request) -> web.Response:
         """200 where the blob is here; it then stays for the deploy that asks."""
@@ -65,7 +63,7 @@ class UploadRoutes:
 
     async def list_operations(self, _request: web.Request) -> web.Response:
         """The newest operations, newest first."""
-        items = [operation_json(operation) for operation in await self._operations.list()]
+        items = [operation_json(operation) for operation in await self._deploys.newest()]
         return json_answer({"items": items, "next": None})
 
     async def get_operation(self, request: web.Request) -> web.Response:
@@ -79,5 +77,5 @@ class UploadRoutes:
         return json_answer(operation_json(operation))
 
     async def cancel_operation(self, request: web.Request) -> web.Response:
-        """End a running operation; nothing is changed."""
+        """End a running operation, changing nothing; what has ended or switches stays."""
         return json_answer(operation_json(await self._deploys.cancel(request.match_info["id"])))

@@ -39,6 +39,11 @@ class Collected:
     model: str = ""
     sample: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def path(self) -> Path:
+        """What was asked to be deployed: the folder, or the bare model file."""
+        return self.root if self.manifest else self.root / self.model
+
     def request(self, trust: bool, overrides: dict[str, Any]) -> dict[str, Any]:
         """The body of `POST /admin/v1/functions/{name}/revisions`."""
         return {

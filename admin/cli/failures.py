@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from admin.cli.text import plain
-from registry.errors import FnError
+from registry.errors import BadRequest, FnError
 
 if TYPE_CHECKING:
     from admin.client import ApiError
@@ -44,6 +44,8 @@ def told(as_json: bool) -> Iterator[None]:
     """Turns the errors that a verb may meet into a text on stderr and an exit code.
 
     With `as_json` the text is one JSON object, the server's problem document where there is one.
+    A note on an ApiError is what to do next. A BadRequest of our own, not the server's, is wrong
+    usage.
     """
     from admin.client import ApiError, Unreachable
 
@@ -54,8 +56,11 @@ def told(as_json: bool) -> Iterator[None]:
         tell(str(error), UNREACHABLE_HINT, problem, as_json)
         raise typer.Exit(UNREACHABLE) from error
     except ApiError as error:
-        tell(refusal(error), HINTS.get(error.code, ""), error.problem, as_json)
+        hints = getattr(error, "__notes__", None) or [HINTS.get(error.code, "")]
+        tell(refusal(error), hints[0], error.problem, as_json)
         raise typer.Exit(REFUSED) from error
+    except BadRequest as error:
+        raise typer.BadParameter(error.message) from error
     except FnError as error:
         problem = {
             "code": error.code,

@@ -62,35 +62,28 @@ def follow(
         operation = news
 
 
-def cancel(client: Client, operation: dict[str, Any]) -> dict[str, Any]:
-    """End the operation; as it then is, for it may have ended in time."""
-    client.cancel(str(operation["id"]))
-    return client.operation(str(operation["id"]), POLL_S, str(operation.get("phase", "")))
-
-
 def steps(write: Callable[[str], None]) -> Step:
     """A Step that writes one line per phase."""
     return lambda phase, ms: write(f"  {phase:<8} {duration(ms)}")
 
 
 @contextmanager
-def bar(total: int) -> Iterator[Progress]:
-    """A progress bar over `total` bytes on stderr, where that is a terminal."""
+def bar(total: int, quiet: bool = False) -> Iterator[Progress]:
+    """A progress bar over `total` bytes on stderr, where that is a terminal and not `quiet`."""
+    from rich import progress as rich
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
 
     console = Console(stderr=True)
-    columns = ("  upload  ", BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn())
-    quiet = not (total and console.is_terminal)
-    with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
+    columns = (
+        "  upload  ",
+        rich.BarColumn(),
+        rich.DownloadColumn(binary_units=True),
+        rich.TransferSpeedColumn(),
+    )
+    hidden = quiet or not total or not console.is_terminal
+    with rich.Progress(*columns, console=console, transient=True, disable=hidden) as progress:
         task = progress.add_task("upload", total=total)
         yield lambda count: progress.advance(task, count)
-
-
-@contextmanager
-def no_bar(total: int) -> Iterator[Progress]:  # noqa: ARG001 - stands in for `bar`
-    """Progress that nobody sees."""
-    yield lambda count: None
 
 
 def _news(client: Client, id: str, phase: str, pause: Callable[[float], None]) -> dict[str, Any]:

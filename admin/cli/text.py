@@ -24,10 +24,10 @@ def plain(text: str) -> str:
 
 
 def number(value: float) -> str:
-    """At most three digits that matter: 0.05, 1.2, 183."""
-    if value >= 100 or value == int(value):
+    """No more digits than a reader wants: 0.05, 1.2, 183."""
+    if value >= 10:
         return f"{value:.0f}"
-    return f"{value:.3g}" if value >= 1 else f"{value:.2g}"
+    return f"{value:.2g}"
 
 
 def duration(ms: float) -> str:

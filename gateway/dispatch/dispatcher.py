@@ -37,7 +37,7 @@ class Dispatcher:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._poison = PoisonList()
-        self._bytes = 0
+        self.held_bytes = 0
         self.pools: dict[str, Pool] = {}
         self.links: dict[str, Link] = {}
 
@@ -46,11 +46,11 @@ class Dispatcher:
     def submit(self, call: Call, now: float) -> list[Command]:
         """Accept a call, or raise UnknownFunction, FunctionFailing, QueueFull or Poison."""
         pool = self.pool(call.pool)
-        admission.check(call, pool, now, self._bytes, self._limits.bytes_max)
+        admission.check(call, pool, now, self.held_bytes, self._limits.bytes_max)
         left_s = self._poison.seconds_left(call.pool, call.body, now)
         if left_s:
             raise Poison("this input killed the model before", retry_after_s=left_s)
-        self._bytes += len(call.body)
+        self.held_bytes += len(call.body)
         call.was_held = not any(not link.closing for link in pool.links.values())
         pool.waiting.append(call)
         return self._fill(pool, now)
@@ -126,7 +126,7 @@ class Dispatcher:
         wanted = call if call.stage is not Stage.ABANDONED else None
         if wanted is not None:
             call.stage = Stage.DONE
-            self._bytes -= len(call.body)
+            self.held_bytes -= len(call.body)
             pool.pace.answered(now)
         return wanted, self._fill(pool, now)
 
@@ -145,6 +145,7 @@ class Dispatcher:
             link.closing = True
         else:
             call.alone = True
+            call.wait_until_s = max(call.wait_until_s, now + call.timeout_s)
         commands: list[Command] = []
         self._hand_back(call, link, now, commands)
         return commands + self._fill(self.pools[link.pool], now)
@@ -222,7 +223,7 @@ class Dispatcher:
 
     def _fail(self, call: Call, error: FnError, commands: list[Command]) -> None:
         call.stage = Stage.DONE
-        self._bytes -= len(call.body)
+        self.held_bytes -= len(call.body)
         commands.append(Fail(call, error))
 
     def _drop(self, call: Call, commands: list[Command]) -> None:
@@ -235,7 +236,7 @@ class Dispatcher:
             commands.append(Recall(call.link, call.id))
         else:
             return
-        self._bytes -= len(call.body)
+        self.held_bytes -= len(call.body)
 
     def _hand_back(self, call: Call, link: Link, now: float, commands: list[Command]) -> None:
         """The replica will not finish this call; what it said to have started counts as begun."""

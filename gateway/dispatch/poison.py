@@ -15,6 +15,9 @@ class PoisonList:
     def __init__(self) -> None:
         self._until: OrderedDict[bytes, float] = OrderedDict()
 
+    def __len__(self) -> int:
+        return len(self._until)
+
     def add(self, pool: str, body: bytes, now: float) -> None:
         """Refuse this body for a minute."""
         digest = _digest(pool, body)

@@ -47,8 +47,6 @@ class Gateway:
             except FnError as error:
                 is_admin = access.is_admin(request.headers.get("Authorization"))
                 return problems.answer(error, for_admin=is_admin)
-            except (web.HTTPException, asyncio.CancelledError):
-                raise
             except Exception:  # the border: a defect must not show its insides
                 log.exception("a request failed", path=request.path)
                 return problems.answer(FnError("see the server's log"))

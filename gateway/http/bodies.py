@@ -24,8 +24,10 @@ async def read_body(request: web.Request, most: int, seconds: float) -> bytes:
             return await _read(request, most)
     except TimeoutError:
         raise BodyTimeout(f"the body did not arrive within {seconds:g} s") from None
-    except web.HTTPException as error:
-        raise BadRequest(f"the body cannot be read: {error.reason}") from error
+    except web.RequestPayloadError as error:
+        # Its text is "400, message:", then what is wrong on a line of its own.
+        reason = str(error).partition("\n")[2].strip() or "it is broken off"
+        raise BadRequest(f"the body cannot be read: {reason[:200]}") from error
 
 
 async def _read(request: web.Request, most: int) -> bytes:

@@ -85,6 +85,9 @@ async def invoke(invoker: Invoker, door: Door, request: web.Request) -> web.Resp
     except FnError as error:
         is_admin = invoker.access.is_admin(request.headers.get("Authorization"))
         outcome, response = error.code, problems.answer(error, for_admin=is_admin)
+    except Exception:  # the border: a defect must not show its insides
+        log.exception("a request failed", path=request.path)
+        outcome, response = FnError.code, problems.answer(FnError("see the server's log"))
     if deployed is not None:
         function = deployed.function
         seconds = loop.time() - began

@@ -53,10 +53,7 @@ class Machine:
         load = self.demand.load(key)
         state, reason = pool.look(load.queued + load.in_flight, now)
         replicas = [
-            # Nobody who calls an adopted replica waits for its cold start: that is long over.
-            ReplicaEndpoint(
-                r.id, "", r.limit, r.marks_started, r.device, {} if r.adopted else dict(r.phases)
-            )
+            ReplicaEndpoint(r.id, "", r.limit, r.marks_started, r.device, _waited_phases(r))
             for r in pool.replicas.values()
             if r.can_serve
         ]
@@ -256,3 +253,10 @@ class Machine:
                 self._shown[key] = shown
         if changed:
             commands.append(Publish(frozenset(changed)))
+
+
+def _waited_phases(replica: Replica) -> dict[str, float]:
+    """What its first callers waited for. An adopted replica's cold start is long over."""
+    if replica.adopted:
+        return {}
+    return {phase: ms for phase, ms in replica.phases.items() if phase != "first_run"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import socket
 import struct
@@ -63,6 +64,7 @@ class FakeService:
         self._first_run: Callable[[int], None] | None = first_run
         self._loop = asyncio.get_running_loop()
         self._links: dict[int, FrameStream] = {}
+        self._numbers = itertools.count(1)
         self._last_accepted: dict[int, int] = {}
         self._turned_away: dict[int, None] = {}
         self._owed: dict[tuple[int, int], _Request] = {}
@@ -78,19 +80,29 @@ class FakeService:
 
     async def accept(self) -> None:
         """Take links from gateways, for ever."""
-        number = 0
-        while True:
-            sock, _ = await self._loop.sock_accept(self._listener)
-            if len(self._links) >= LINKS_MAX:
-                sock.close()
-                continue
-            number += 1
-            stream = FrameStream(
-                partial(self._handle, number), partial(self._lost, number), f"fake data {number}"
-            )
-            # Known before its first frame can come.
-            self._links[number] = stream
-            await self._loop.create_unix_connection(partial(_given, stream), sock=sock)
+        came = asyncio.Event()
+        # Not `sock_accept`: cancelled in the wrong turn, it loses what it has accepted.
+        self._loop.add_reader(self._listener, came.set)
+        try:
+            while True:
+                await came.wait()
+                came.clear()
+                with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
+                    await self._open(self._listener.accept()[0])
+        finally:
+            self._loop.remove_reader(self._listener)
+
+    async def _open(self, sock: socket.socket) -> None:
+        if len(self._links) >= LINKS_MAX:
+            sock.close()
+            return
+        link = next(self._numbers)
+        stream = FrameStream(
+            partial(self._handle, link), partial(self._lost, link), f"fake data {link}"
+        )
+        # Known before its first frame can come.
+        self._links[link] = stream
+        await self._loop.create_unix_connection(partial(_given, stream), sock=sock)
 
     async def work(self) -> None:
         """Answer what was accepted, for ever; what arrives meanwhile forms the next batch."""
@@ -178,7 +190,9 @@ class FakeService:
         self._send(request.link, frame)
         self._owed.pop((request.link, request.id), None)
         self._last_end_s = self._loop.time()
-        for link in list(self._turned_away)[: self.limit - len(self._owed)]:
+        # With nothing owed no other end would come to tell the rest by.
+        room = self.limit - len(self._owed) if self._owed else len(self._turned_away)
+        for link in list(self._turned_away)[:room]:
             del self._turned_away[link]
             self._send(link, pack(Kind.WINDOW))
         self._look()

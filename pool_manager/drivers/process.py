@@ -129,7 +129,8 @@ def _launch(
         # -I ignores the caller's PYTHON* variables: PYTHONDONTWRITEBYTECODE would make every
         # cold start compile its libraries again.
         child = subprocess.Popen(
-            [python, "-I", "-m", MODULE, str(run_dir)],
+            # -u: what a handler prints is in the log when it is asked for, not when it exits.
+            [python, "-I", "-u", "-m", MODULE, str(run_dir)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

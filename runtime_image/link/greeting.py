@@ -6,7 +6,6 @@ travel beside the bytes (SCM_RIGHTS, unix(7)).
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import socket
@@ -39,18 +38,26 @@ def greet(sock: socket.socket, hello: Hello) -> tuple[FrameReader, int, list[Fra
         data, received, _, _ = socket.recv_fds(sock, 16 * 1024, 1)
         descriptors += received
         if not data:
-            for descriptor in descriptors:
-                os.close(descriptor)
+            _close(descriptors)
             raise LinkError("the manager refused the greeting")
         reader.buffer()[: len(data)] = data
         frames = reader.received(len(data))
     if frames[0].kind is not Kind.WELCOME or len(descriptors) != 1:
-        raise LinkError(f"expected WELCOME with one descriptor, got {frames[0].kind.name}")
+        _close(descriptors)
+        got = f"{frames[0].kind.name} with {len(descriptors)}"
+        raise LinkError(f"expected WELCOME with one descriptor, got {got}")
     return reader, descriptors[0], frames[1:]
+
+
+def _close(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 async def read_hello(sock: socket.socket, timeout_s: float) -> Hello:
     """Manager: the HELLO of a connection just accepted. Raises LinkError on anything else."""
+    import asyncio  # a replica imports this module too, and must not pay for asyncio
+
     loop = asyncio.get_running_loop()
     reader = FrameReader(GREETING_MAX)
     frames: list[Frame] = []
@@ -76,6 +83,8 @@ def _checked(frame: Frame) -> Hello:
             raise TypeError("pid or bound")
         if not isinstance(data["phases"], dict) or not isinstance(token, str):
             raise TypeError("phases or token")
+        if not isinstance(data.get("loaded", {}), dict):
+            raise TypeError("loaded")
     except (ValueError, KeyError, TypeError) as error:
         raise LinkError(f"malformed HELLO: {error!r}") from error
     if version != VERSION:

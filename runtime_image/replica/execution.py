@@ -15,6 +15,8 @@ INLINE_BODY_MAX = 16 * 1024
 STOP_GRACE_S = 1.0
 """How long a stopped run may take to end before the replica gives itself up."""
 
+NEVER = float("inf")
+
 
 class Execution:
     """Takes what waits in the intake and runs it, one batch at a time, greedily.
@@ -47,6 +49,7 @@ class Execution:
         self._stuck = stuck
         self._busy = False
         self._current: Run | None = None
+        self._alarm_s = NEVER
 
     def pump(self) -> None:
         """Run what waits, unless the thread is busy; called at the end of every turn."""
@@ -59,10 +62,10 @@ class Execution:
                 self._started(jobs)
                 self._worker.submit(lambda jobs=jobs: self._run_in_thread(jobs))  # type: ignore[misc]  # a bound default is not inferred
 
-    def stop_if_alone(self, job: Job) -> None:
-        """End the run of a cancelled job; a run it shares with others goes on."""
+    def stop_unwanted(self) -> None:
+        """End the run that is going on if every one of its jobs was cancelled."""
         run = self._current
-        if run is not None and run.jobs == [job]:
+        if run is not None and not run.why_stopped and all(job.cancelled for job in run.jobs):
             self._runner.stop(run, "cancelled")
 
     def _run_in_thread(self, jobs: list[Job]) -> None:
@@ -79,10 +82,25 @@ class Execution:
     def _watch(self, run: Run | None) -> None:
         self._current = run
         if run is not None:
-            self._loop.after(run.timeout_s, lambda: self._time_out(run))
+            self._set_alarm(run)
+            # Its jobs may have been cancelled after it began and before the loop heard of it.
+            self.stop_unwanted()
 
-    def _time_out(self, run: Run) -> None:
-        if self._current is not run:
+    def _set_alarm(self, run: Run) -> None:
+        """One alarm serves all runs: a timer for each would hold its requests' bodies until it
+        is due, long after they were answered."""
+        due_s = run.began_s + run.timeout_s
+        if due_s < self._alarm_s:
+            self._alarm_s = due_s
+            self._loop.after(max(0.0, due_s - self._loop.clock()), self._ring)
+
+    def _ring(self) -> None:
+        self._alarm_s = NEVER
+        run = self._current
+        if run is None or run.why_stopped == "timeout":
+            return
+        if run.began_s + run.timeout_s > self._loop.clock():
+            self._set_alarm(run)
             return
         self._runner.stop(run, "timeout")
         self._loop.after(STOP_GRACE_S, lambda: self._give_up(run))

@@ -1,7 +1,8 @@
 """Which requests a replica takes, owes and gives up. Pure: no sockets, no threads.
 
 Invariant: over all links no more than `limit` requests are owed at any time, and a link that was
-turned away for lack of room is told as soon as there is some.
+turned away for lack of room is told as soon as there is some: one link for each free place, the
+first first, and all of them when nothing is owed, since no other end would come to tell them by.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Intake:
         """`job` is answered; the links to tell that there is room again."""
         self.owed.pop((job.link, job.id), None)
         self.last_end_s = now
-        room = self.limit - len(self.owed)
+        room = self.limit - len(self.owed) if self.owed else len(self.turned_away)
         told = list(self.turned_away)[:room]
         for link in told:
             del self.turned_away[link]

@@ -17,6 +17,7 @@ from runtime_image.contract.control import (
     RECORD_FILE,
     Hello,
     Loaded,
+    LoadFailed,
     ReplicaRecord,
 )
 from runtime_image.contract.errors import LoadError
@@ -49,6 +50,7 @@ class Replica:
         self._worker = Worker()
         self._serving: Serving | None = None
         self._loaded: Loaded | None = None
+        self._is_bound = False
         self._exit_code = 0
         self._phases = {
             **self._record.phases,
@@ -109,6 +111,10 @@ class Replica:
             raise LinkError(f"unexpected {frame.kind.name} on the control link")
 
     def _bind(self, spec: ModelSpec) -> None:
+        """A manager that came while a load was going on binds again; it hears of that load."""
+        if self._is_bound:
+            return
+        self._is_bound = True
         began = self._loop.clock()
         self._phases["bind"] = (began - self._bound_s) * 1e3
         self._worker.submit(lambda: self._load(spec, began))
@@ -130,17 +136,17 @@ class Replica:
             }
             if self._record.role == "trial":
                 loaded["report"] = asdict(examine(engine, spec, folder, load_ms))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a handler may raise anything
+        except BaseException as error:  # noqa: BLE001 - a handler may raise anything
             reason = str(error) if isinstance(error, LoadError) else repr(error)
             stage = "sample" if isinstance(error, SampleError) else "load"
-            failure = {"stage": stage, "reason": reason[:4000]}
-            self._loop.post(
-                lambda: self._manager.send(
-                    pack(Kind.LOAD_FAILED, body=json.dumps(failure).encode())
-                )
-            )
+            failure: LoadFailed = {"stage": stage, "reason": reason[:4000]}
+            self._loop.post(lambda: self._fail(failure))
             return
         self._loop.post(lambda: self._serve(engine, spec, loaded))
+
+    def _fail(self, failure: LoadFailed) -> None:
+        self._is_bound = False
+        self._manager.send(pack(Kind.LOAD_FAILED, body=json.dumps(failure).encode()))
 
     def _serve(self, engine: Engine, spec: ModelSpec, loaded: Loaded) -> None:
         if self._record.role == "serve":

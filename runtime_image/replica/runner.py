@@ -144,14 +144,16 @@ class Runner:
         try:
             outputs = self._engine.run(self._join(wanted), run.ticket)
             self._split(wanted, outputs, run, emit)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - models may raise anything
-            if len(wanted) == 1:
-                emit(wanted[0].job, _failure(error, run))
-                return
-            for item in wanted:
-                self._run_group([item], emit, on_run)
+            return
+        except BaseException as error:  # noqa: BLE001 - the thread must outlive any handler
+            failure = _failure(error, run)
         finally:
             on_run(None)
+        if len(wanted) == 1:
+            emit(wanted[0].job, failure)
+            return
+        for item in wanted:
+            self._run_group([item], emit, on_run)
 
     @staticmethod
     def _join(members: list[_Decoded]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import struct
@@ -22,6 +23,9 @@ from runtime_image.replica.worker import Worker
 
 LINKS_MAX = 64
 """Gateway processes that may be connected at once."""
+
+LAST_WORDS_S = 1.0
+"""How long a replica that gives itself up waits for a gateway to take what it owes."""
 
 
 class Serving:
@@ -123,6 +127,7 @@ class Serving:
         self._loop.forget(end.sock)
         end.close()
         self.intake.lose_link(link)
+        self._execution.stop_unwanted()
 
     def _handle(self, link: int, frame: Frame) -> None:
         if frame.kind is Kind.REQUEST:
@@ -166,7 +171,7 @@ class Serving:
             self.intake.waiting.remove(job)
             self._emit(job, None)
         else:
-            self._execution.stop_if_alone(job)
+            self._execution.stop_unwanted()
 
     def _tell_started(self, jobs: list[Job]) -> None:
         """Say and flush it at once: the run may kill this process."""
@@ -222,8 +227,9 @@ class Serving:
             else:
                 self._refuse(job, NotStarted.BATCH_TIMEOUT)
         for end in self._links.values():
-            end.sock.setblocking(True)
-            end.flush()
+            end.sock.settimeout(LAST_WORDS_S)
+            with contextlib.suppress(LinkError):
+                end.flush()
         self._gone(EXIT_STUCK)
 
 

@@ -28,6 +28,7 @@ ENDLESS = 100_000_000
 JSON_RULES = {"x": InputRule("json")}
 HANDLERS = {
     "dies.py": """
+import os
 
 def predict(inputs, ctx):
     os._exit(3)

@@ -100,12 +100,15 @@ class Stage:
     ) -> events.Loaded:
         """Start a replica and wait until it has loaded."""
         self.launch(id, bound, role=role)
-        return await self.next(events.Loaded)
+        return await self.next(events.Loaded, id)
 
-    async def next(self, kind: type[E]) -> E:
-        """The next event of that kind; a lost replica that nobody waits for is an error."""
+    async def next(self, kind: type[E], id: str = "") -> E:
+        """The next event of that kind, of replica `id` if given; that a replica is lost while
+        something else of it is waited for is an error."""
         while True:
             event = await self.events.get()
+            if id and getattr(event, "id", "") != id:
+                continue
             if isinstance(event, kind):
                 return event
             assert not isinstance(event, events.Lost), event
@@ -124,7 +127,7 @@ class Stage:
 
     async def close(self) -> None:
         """Release every replica there is."""
-        for id in await self.driver.list():
+        for id in self._bindings:
             await self.release(id)
         await self.tasks.close()
         await self.driver.close()

@@ -21,7 +21,7 @@ def book() -> DemandBook:
 def test_a_new_book_is_empty() -> None:
     """Nobody has spoken, and no pool has load."""
     assert DemandBook().is_empty
-    assert NOTHING == DemandBook().load(A)
+    assert DemandBook().load(A) == NOTHING
 
 
 def test_loads_of_all_workers_are_added(book: DemandBook) -> None:
@@ -54,7 +54,7 @@ def test_an_old_partial_message_changes_nothing(book: DemandBook) -> None:
     assert set() == book.hear(Demand("w1", 1, False, {A: Load(9, 9, 9.0)}), 12.9)
 
     assert Load(2, 1, 0.5) == book.load(A)
-    assert [] == book.silent(15.0)
+    assert book.silent(15.0) == []
 
 
 def test_a_worker_that_counts_anew_is_believed(book: DemandBook) -> None:
@@ -66,8 +66,8 @@ def test_a_worker_that_counts_anew_is_believed(book: DemandBook) -> None:
 
 def test_silence_is_noticed(book: DemandBook) -> None:
     """A worker is silent after more than three seconds, not before."""
-    assert [] == book.silent(13.0)
-    assert ["w1"] == book.silent(13.1)
+    assert book.silent(13.0) == []
+    assert book.silent(13.1) == ["w1"]
 
 
 def test_a_lost_worker_holds_nothing(book: DemandBook) -> None:

@@ -28,7 +28,7 @@ def test_failed_loads_back_off_up_to_a_minute() -> None:
         failing.fail("no memory", ("last line",), 100.0)
         pauses.append(failing.retry_at_s - 100.0)
 
-    assert [1, 2, 4, 8, 16, 32, 60, 60, 60] == pauses
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 
 def test_failing_for_days_is_still_counted() -> None:
@@ -37,7 +37,7 @@ def test_failing_for_days_is_still_counted() -> None:
 
     failing.fail("no memory", (), 0.0)
 
-    assert 60.0 == failing.retry_at_s
+    assert failing.retry_at_s == 60.0
 
 
 def test_five_failures_make_a_pool_failing() -> None:
@@ -50,8 +50,8 @@ def test_five_failures_make_a_pool_failing() -> None:
     failing.fail("no memory", ("last line",), 0.0)
 
     assert failing.is_failing(15.9)
-    assert ("failing", "no memory") == failing.look(0, 15.9)
-    assert ("cold", "no memory") == failing.look(0, 16.0)
+    assert failing.look(0, 15.9) == ("failing", "no memory")
+    assert failing.look(0, 16.0) == ("cold", "no memory")
 
 
 def test_a_success_forgives_the_past() -> None:
@@ -87,18 +87,18 @@ def test_what_keeps_a_waking_pool_is_said_first() -> None:
     """A waiter is told what blocks the start, else what failed last, else why it is wanted."""
     waking = pool()
     waking.last_error = "no memory"
-    assert ("waking", "no memory") == waking.look(1, 0.0)
+    assert waking.look(1, 0.0) == ("waking", "no memory")
 
     waking.blocked = "all 2 devices are in use"
-    assert ("waking", "all 2 devices are in use") == waking.look(1, 0.0)
+    assert waking.look(1, 0.0) == ("waking", "all 2 devices are in use")
 
 
 def test_a_replica_that_may_refuse_to_go_counts_until_it_goes() -> None:
     """One asked to go if idle still serves, but is not counted on to stay."""
     asked = pool(State.DRAINING, if_idle=True)
 
-    assert 1 == asked.count()
-    assert 0 == asked.staying()
+    assert asked.count() == 1
+    assert asked.staying() == 0
     assert asked.is_warm
 
 
@@ -106,6 +106,6 @@ def test_one_told_to_go_is_gone() -> None:
     """What drains for good neither counts nor serves."""
     told = pool(State.DRAINING, State.LOADING)
 
-    assert 1 == told.count()
-    assert 1 == told.staying()
+    assert told.count() == 1
+    assert told.staying() == 1
     assert not told.is_warm

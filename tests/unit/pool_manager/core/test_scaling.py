@@ -26,8 +26,8 @@ def test_a_burst_at_zero_wants_one() -> None:
     """While none is ready a burst wants one replica, not as many as its size would."""
     count, reason = wanted(spec(), Load(500, 0, 0.0), is_warm=False)
 
-    assert 1 == count
-    assert "500 held and 0 in flight, 2 per replica, none is ready yet" == reason
+    assert count == 1
+    assert reason == "500 held and 0 in flight, 2 per replica, none is ready yet"
 
 
 def test_max_is_named_where_it_bounds() -> None:
@@ -40,14 +40,14 @@ def test_max_is_named_where_it_bounds() -> None:
 @pytest.mark.parametrize("queued", [0, 1])
 def test_min_is_a_floor(queued: int, is_warm: bool) -> None:
     """With and without load, and also from zero, no fewer than `min` are wanted."""
-    assert 2 == wanted(spec(least=2), Load(queued, 0, 0.0), is_warm).replicas
+    assert wanted(spec(least=2), Load(queued, 0, 0.0), is_warm).replicas == 2
 
 
 def test_nobody_calls() -> None:
     """Without load and floor none is wanted."""
-    assert (0, "no requests, min is 0") == wanted(spec(), Load(0, 0, 0.0), is_warm=True)
+    assert wanted(spec(), Load(0, 0, 0.0), is_warm=True) == (0, "no requests, min is 0")
 
 
 def test_a_trial_wants_one() -> None:
     """A deploy needs one replica and no load."""
-    assert (1, "a deploy verifies it") == wanted(spec(trial=True), Load(0, 0, 0.0), is_warm=False)
+    assert wanted(spec(trial=True), Load(0, 0, 0.0), is_warm=False) == (1, "a deploy verifies it")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +14,7 @@ from registry.bundles.paths import make_bundle
 from registry.catalog import Catalog, Deployed
 from registry.errors import BadBundle, BadManifest, BadRequest, Conflict, Refused
 from registry.manifest import Manifest
-from registry.model import Bundle, BundleFile, Function, Profile, Revision, Scaling
+from registry.model import Bundle, BundleFile, Function, Profile, Revision
 from registry.names import check_name
 from registry.spec import model_spec
 from runtime_image.contract import signature as signatures
@@ -55,9 +57,9 @@ class Plan:
     bundle: Bundle
 
     def trial_spec(self) -> ModelSpec:
-        """What the throw-away replica is bound to."""
-        spec = model_spec(Deployed(self.function, self.revision))
-        return replace(spec, batching=self.revision.batching.mode == "auto")
+        """What the throw-away replica is bound to. It measures the model, whatever the settings:
+        its profile outlives them."""
+        return replace(model_spec(Deployed(self.function, self.revision)), batching=True)
 
 
 def parse_request(body: bytes) -> WireDeploy:
@@ -85,16 +87,28 @@ def plan(name: str, request: WireDeploy, catalog: Catalog, now_s: float, idle_s:
     bundle = make_bundle(files)
     manifest = _manifest(name, request, [file.path for file in bundle.files])
     if request.derived_name and catalog.find(name) is not None:
-        raise Conflict(
-            f"the name {name!r} was made from the file's name, and a function of that name"
-            " exists; say --name to mean it"
-        )
+        raise derived_name_taken(name)
     if manifest.handler and not request.trust:
         raise Refused(
             "handler.py would run with the rights of this server; say --trust to allow it"
         )
     revision = _revision(name, manifest, bundle, now_s)
     return Plan(_function(name, manifest, request, catalog, now_s, idle_s), revision, bundle)
+
+
+def derived_name_taken(name: str) -> Conflict:
+    """The error for a name that nobody chose and that is in use."""
+    return Conflict(
+        f"the name {name!r} was made from the file's name, and a function of that name"
+        " exists; say --name to mean it"
+    )
+
+
+def check_device(draft: Plan, kinds: Collection[str]) -> None:
+    """Raises Refused where no device of the kind is here: its trial would wait for ever."""
+    kind = draft.revision.device.kind
+    if kind != "any" and kind not in kinds:
+        raise Refused(f"device.kind: expected any or {' or '.join(sorted(kinds))}, got {kind}")
 
 
 def _manifest(name: str, request: WireDeploy, paths: list[str]) -> Manifest:
@@ -137,8 +151,7 @@ def _function(
     idle_s: float,
 ) -> Function:
     scaling = manifest.scaling
-    is_default = scaling.idle_s == Scaling().idle_s and "idle_s" not in request.overrides
-    if is_default and "idle_s" not in (request.manifest or ""):
+    if not _names_idle_s(request):
         scaling = replace(scaling, idle_s=idle_s)
     before = catalog.find(name)
     return Function(
@@ -149,6 +162,37 @@ def _function(
         labels=manifest.labels,
         created_s=before.function.created_s if before else now_s,
     )
+
+
+def _names_idle_s(request: WireDeploy) -> bool:
+    """Whether anybody chose the idle time; the manifest has been checked by now."""
+    if request.overrides.get("idle_s") is not None:
+        return True
+    return "idle_s" in tomllib.loads(request.manifest or "").get("scaling", {})
+
+
+def verified_before(draft: Plan, catalog: Catalog, device_kind: str) -> Deployed | None:
+    """A revision that differs from the draft in nothing a trial would look at."""
+
+    def tried(revision: Revision) -> tuple[Any, ...]:
+        return (
+            revision.bundle,
+            revision.engine,
+            revision.model,
+            revision.handler,
+            revision.inputs,
+            revision.output,
+            revision.sample,
+            revision.device.memory_mib,
+        )
+
+    for current in catalog.all():
+        for deployed in catalog.revisions(current.function.name):
+            profile = deployed.profile
+            is_measured = profile and profile.profiled and profile.device_kind == device_kind
+            if is_measured and tried(deployed.revision) == tried(draft.revision):
+                return deployed
+    return None
 
 
 def profile_from_report(report: dict[str, Any], plan: Plan, device_kind: str) -> Profile:
@@ -167,7 +211,7 @@ def profile_from_report(report: dict[str, Any], plan: Plan, device_kind: str) ->
             profiled=bool(report["profiled"]),
             note=str(report["note"])[:1000],
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadRequest(f"the trial's report makes no sense: {error!r}") from error
 
 
@@ -175,5 +219,5 @@ def signature_from_report(report: dict[str, Any]) -> Signature:
     """What the trial found the function to take and give. Raises BadRequest on nonsense."""
     try:
         return signatures.from_json(report["signature"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadRequest(f"the trial's signature makes no sense: {error!r}") from error

@@ -1,0 +1,56 @@
+"""fnctl: the list of its verbs."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import typer
+
+from admin.cli.failures import EXIT_CODES
+from admin.cli.verbs import (
+    deploy,
+    doctor,
+    invoke,
+    key,
+    logs,
+    ls,
+    rm,
+    serve,
+    show,
+    why,
+)
+
+app = typer.Typer(
+    name="fnctl",
+    help="Deploy models as functions, call them, and see why they are warm or cold.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    # Rich's help and tracebacks cost more start-up time than everything else together.
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for verb in (
+    serve.serve,
+    deploy.deploy,
+    ls.ls,
+    show.show,
+    invoke.invoke,
+    why.why,
+    logs.logs,
+    rm.rm,
+):
+    app.command(verb.__name__)(verb)
+app.add_typer(key.app, name="key")
+app.command("doctor")(doctor.doctor)
+
+
+def main() -> None:
+    """The entry point of `fnctl`."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # Bars and dots must not end a command on a terminal that has no such characters.
+            stream.reconfigure(errors="replace")
+    app(prog_name="fnctl")

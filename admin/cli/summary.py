@@ -1,0 +1,62 @@
+"""What a deploy came to, as text. Pure."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from admin.cli.answer import first_line
+from admin.cli.text import command, duration, fields, get, number, size
+
+if TYPE_CHECKING:
+    from admin.cli.collect import Collected
+
+VALUE_MAX: Final = 60
+"""Characters of a sample's value that are worth repeating in a command."""
+
+
+def render(result: dict[str, Any], collected: Collected) -> str:
+    """The summary of an operation's `result`."""
+    revision = get(result, "revision")
+    if not result.get("created", True):
+        return f"same bundle and settings as {revision}: nothing changed"
+    profile = result.get("profile") or {}
+    sample = result.get("sample") or {}
+    count = len(collected.bundle.files)
+    files = f"{count} file{'s' if count != 1 else ''}, {size(collected.bundle.size)}"
+    pairs = [
+        ("sample", first_line(sample) if sample else ""),
+        ("load", duration(float(profile["load_ms"])) if "load_ms" in profile else ""),
+        ("memory", f"{number(float(profile['memory_mib']))} MiB" if profile else ""),
+        ("batching", batching(profile, result.get("batch_max")) if profile else ""),
+        ("note", get(profile, "note")),
+        ("switch", get(result, "switch")),
+    ]
+    return f"{revision} deployed ({files})\n{fields(pairs)}"
+
+
+def batching(profile: dict[str, Any], allowed: int | None = None) -> str:
+    """Whether requests share runs: "up to 32 rows", or why not. `allowed`: what settings leave."""
+    if profile.get("batchable"):
+        rows = allowed or profile.get("batch_max")
+        return "off, as asked" if rows == 1 else f"up to {rows} rows"
+    why = get(profile, "why_not")
+    unprofiled = "" if profile.get("profiled", True) else " (unprofiled)"
+    return f"off{unprofiled}: {why}" if why else f"off{unprofiled}"
+
+
+def example(collected: Collected) -> str:
+    """The command that calls the function with its own sample, or shows how to call it."""
+    words = ["fnctl", "invoke", collected.name]
+    for name, value in collected.sample.items():
+        if isinstance(value, str) and value.startswith("@"):
+            shown = f"@{Path(collected.root, value[1:])}"
+        else:
+            shown = json.dumps(value)
+        if len(shown) > VALUE_MAX and not shown.startswith("@"):
+            return command("fnctl", "show", collected.name)
+        words += ["-i", f"{name}={shown}"]
+    if not collected.sample:
+        return command("fnctl", "show", collected.name)
+    return command(*words)

@@ -1,0 +1,163 @@
+"""fnctl deploy."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from admin.cli.failures import INTERRUPTED
+from admin.cli.session import Session, connected
+
+if TYPE_CHECKING:
+    from admin.cli.collect import Collected
+
+OFF = "off"
+ROWS_MAX = 65_536
+
+
+class Device(StrEnum):
+    """What a replica needs to run on."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
+    ANY = "any"
+
+
+PathGiven = Annotated[
+    Path, typer.Argument(metavar="PATH", help="A model.onnx, or a folder with function.toml.")
+]
+Name = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="The function's name (default: function.toml's, or the file's)."
+    ),
+]
+Min = Annotated[int | None, typer.Option(min=0, metavar="N", help="Replicas kept at all times.")]
+Max = Annotated[int | None, typer.Option(min=1, metavar="N", help="Replicas at most.")]
+Idle = Annotated[
+    float | None,
+    typer.Option(min=0, metavar="SECONDS", help="Idle time before a replica goes."),
+]
+Memory = Annotated[
+    int | None, typer.Option(min=0, metavar="MIB", help="Memory cap of a replica; 0 for none.")
+]
+DeviceGiven = Annotated[Device | None, typer.Option(help="Where replicas run.")]
+Batch = Annotated[str | None, typer.Option(metavar="N|off", help="Rows that may share a run.")]
+Timeout = Annotated[
+    float | None, typer.Option(min=0, metavar="SECONDS", help="Longest run of one request.")
+]
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Allow handler.py, which has the server's rights.")
+]
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Return once the server has the files.")]
+
+
+@connected
+def deploy(  # noqa: PLR0913 - typer takes one parameter per option
+    session: Session,
+    path: PathGiven,
+    name: Name = None,
+    min: Min = None,
+    max: Max = None,
+    idle: Idle = None,
+    memory: Memory = None,
+    device: DeviceGiven = None,
+    batch: Batch = None,
+    timeout: Timeout = None,
+    trust: Trust = False,
+    no_wait: NoWait = False,
+) -> None:
+    """Ship a model as a function.
+
+    The server loads it in a throw-away replica, runs its sample and measures it; then calls go to
+    it. Whatever fails there changes nothing.
+
+    \b
+    Examples:
+      fnctl deploy model.onnx --name digits
+      fnctl deploy functions/digits --max 2 --idle 60
+    """
+    from admin.cli.collect import collect
+
+    overrides = given(
+        min=min,
+        max=max,
+        idle_s=idle,
+        memory_mib=memory,
+        device=device and device.value,
+        batch_max=batch_max(batch),
+        timeout_s=timeout,
+    )
+    _deploy(session, collect(path, name), trust, overrides, no_wait)
+
+
+def given(**values: Any) -> dict[str, Any]:
+    """The values that are not None."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def batch_max(text: str | None) -> int | None:
+    """--batch as a number of rows: "off" is 1. Raises typer.BadParameter."""
+    if text is None or text == OFF:
+        return None if text is None else 1
+    if not text.isdecimal() or not 1 <= int(text[:9]) <= ROWS_MAX:
+        raise typer.BadParameter(
+            f"expected a number from 1 to {ROWS_MAX} or {OFF}, got {text!r}", param_hint="--batch"
+        )
+    return int(text)
+
+
+def _deploy(
+    session: Session,
+    collected: Collected,
+    trust: bool,
+    overrides: dict[str, Any],
+    no_wait: bool,
+) -> None:
+    from admin.cli.following import bar, upload
+    from admin.cli.text import size
+    from admin.client import ApiError
+
+    client = session.client
+    count, sent = upload(client, collected, partial(bar, quiet=session.as_json))
+    session.remark(f"{count} of {len(collected.bundle.files)} files uploaded, {size(sent)}")
+    try:
+        operation = client.create_revision(collected.name, collected.request(trust, overrides))
+    except ApiError as error:
+        if collected.is_derived and error.code == "conflict":
+            error.add_note(f"fnctl deploy {collected.path} --name {collected.name}")
+        raise
+    if no_wait:
+        session.answer(operation, lambda: f"operation {operation['id']} is running")
+        session.next(f"fnctl show {collected.name}")
+        return
+    _finish(session, collected, operation)
+
+
+def _finish(session: Session, collected: Collected, operation: dict[str, Any]) -> None:
+    from admin.cli.following import follow, steps
+    from admin.cli.summary import example, render
+
+    try:
+        ended = follow(session.client, operation, steps(session.remark))
+    except KeyboardInterrupt:
+        session.remark("cancelling …")
+        ended = session.client.cancel(str(operation["id"]))
+    if ended.get("state") == "failed":
+        _refuse(ended)
+    if ended.get("state") != "done":
+        session.answer(ended, lambda: f"{ended.get('state')}: nothing changed")
+        raise typer.Exit(INTERRUPTED)
+    session.answer(ended, lambda: render(ended.get("result") or {}, collected))
+    session.next(example(collected))
+
+
+def _refuse(operation: dict[str, Any]) -> NoReturn:
+    from admin.client import ApiError
+
+    problem = operation.get("error") or {"title": "The deploy failed", "detail": "no reason given"}
+    raise ApiError(int(problem.get("status", 0)), problem)

@@ -1,0 +1,117 @@
+"""fnctl invoke."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from admin.cli.session import Session, connected
+
+if TYPE_CHECKING:
+    from admin.client import Answer
+
+TIMEOUT_S = 300.0
+
+
+@connected
+def invoke(  # noqa: PLR0913 - typer takes one parameter per option
+    session: Session,
+    name: Annotated[str, typer.Argument(metavar="NAME[@REVISION]", help="What to call.")],
+    body: Annotated[
+        str | None, typer.Option("-d", "--body", metavar="JSON|@FILE", help="The whole body.")
+    ] = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-i", "--input", metavar="TENSOR=VALUE|@FILE", help="One input: JSON, or a file."
+        ),
+    ] = None,
+    accept: Annotated[
+        str, typer.Option(metavar="TYPE", help="The answer's form, like application/x-npy.")
+    ] = "",
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the answer there, as it came.")
+    ] = None,
+    wait: Annotated[
+        float | None,
+        typer.Option(
+            min=0, metavar="SECONDS", help="How long the call may be held before it starts."
+        ),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(min=1, metavar="SECONDS", help="When to give up on an answer.")
+    ] = TIMEOUT_S,
+) -> None:
+    """Call a function and print its answer.
+
+    A receipt of where the time went follows. A picture (.png .jpg ...), a .wav, an .npy or a .bin
+    is sent as it is; .json files and values are JSON.
+
+    \b
+    Examples:
+      fnctl invoke digits -i image=@seven.png
+      fnctl invoke sum -i a=[[1,2]] -i b=[[3,4]]
+      fnctl invoke digits@2 -d @request.json --wait 10
+    """
+    from admin.cli.inputs import payload
+    from registry.names import parse_ref
+
+    parse_ref(name)
+    answer = session.client.invoke(
+        name, payload(body, inputs or []), accept=accept, wait_s=wait, timeout_s=timeout
+    )
+    if output is not None:
+        _write(output, answer.body)
+    session.answer(to_json(answer), lambda: render(answer, output))
+    _tell_receipt(session, answer)
+
+
+def to_json(answer: Answer) -> dict[str, Any]:
+    """The answer as JSON data with its receipt: the object that came, or what is known of it."""
+    from admin.cli.receipt import read
+
+    shown = _object(answer)
+    if shown is None:
+        shown = {"content_type": answer.content_type, "bytes": len(answer.body)}
+    return {**shown, "receipt": read(answer.timing).to_json()}
+
+
+def render(answer: Answer, output: Path | None) -> str:
+    """The answer as text, or where it was written."""
+    from admin.cli.answer import render as render_answer
+    from admin.cli.text import size
+
+    what = f"{answer.content_type or 'answer'}, {size(len(answer.body))}"
+    if output is not None:
+        return f"{what}, written to {output}"
+    shown = _object(answer)
+    if shown is None:
+        return f"{what}: save it with --output FILE"
+    return render_answer(shown)
+
+
+def _object(answer: Answer) -> dict[str, Any] | None:
+    if not answer.content_type.startswith("application/json"):
+        return None
+    try:
+        value = json.loads(answer.body)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else {"answer": value}
+
+
+def _tell_receipt(session: Session, answer: Answer) -> None:
+    from admin.cli.receipt import read, render
+
+    if receipt := render(read(answer.timing)):
+        session.remark(receipt)
+
+
+def _write(path: Path, body: bytes) -> None:
+    try:
+        path.write_bytes(body)
+    except OSError as error:
+        raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="--output") from error

@@ -1,0 +1,111 @@
+"""fnctl serve."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from admin.cli.failures import told
+
+
+class Driver(StrEnum):
+    """What starts replicas."""
+
+    PROCESS = "process"
+    FAKE = "fake"
+
+
+class LogFormat(StrEnum):
+    """How the server's own log looks."""
+
+    HUMAN = "human"
+    JSON = "json"
+
+
+DriverGiven = Annotated[Driver | None, typer.Option(help="What starts replicas (default process).")]
+Port = Annotated[
+    int | None,
+    typer.Option(min=0, max=65535, metavar="PORT", help="TCP port, 0 for any (default 8080)."),
+]
+Listen = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS", help="Address to listen on (default 127.0.0.1: this machine only)."
+    ),
+]
+Data = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Folder for everything that is kept (default ~/.fngate)."),
+]
+PublicHost = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="A name by which clients reach this server; repeatable."),
+]
+CpuSlots = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Replicas the CPU takes at once (default: its cores)."),
+]
+Idle = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS", help="Idle time before a replica goes, where a function names none."
+    ),
+]
+LogFormatGiven = Annotated[
+    LogFormat | None, typer.Option(help="The server's own log (default human).")
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="TOML file with settings, weaker than FN_ variables."),
+]
+
+
+def serve(  # noqa: PLR0913 - typer takes one parameter per option
+    driver: DriverGiven = None,
+    port: Port = None,
+    listen: Listen = None,
+    data: Data = None,
+    public_host: PublicHost = None,
+    cpu_slots: CpuSlots = None,
+    idle: Idle = None,
+    log_format: LogFormatGiven = None,
+    config: Config = None,
+) -> None:
+    """Run the gateway until Ctrl-C.
+
+    Every setting can also be given as a variable FN_..., like FN_PORT.
+
+    \b
+    Example:
+      fnctl serve --port 8080 --data ./state
+    """
+    given: dict[str, Any] = {
+        "driver": driver and driver.value,
+        "port": port,
+        "listen": listen,
+        "data": data,
+        "public_hosts": tuple(public_host) if public_host else None,
+        "cpu_slots": cpu_slots,
+        "idle_s": idle,
+        "log_format": log_format and log_format.value,
+    }
+    with told(as_json=False):
+        sys.exit(run({name: value for name, value in given.items() if value is not None}, config))
+
+
+def run(overrides: dict[str, Any], config: Path | None) -> int:
+    """Serve with the settings that `overrides` (by their names) and `config` give, to the end.
+
+    Raises BadRequest for a setting that cannot be.
+    """
+    from admin.settings import load_settings
+
+    settings = load_settings(overrides, config)
+    # Not before the settings are known to be good: this brings in the whole server.
+    from admin.serve import serve as serve_until_stopped
+
+    return serve_until_stopped(settings)

@@ -1,0 +1,87 @@
+"""fnctl show."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from admin.cli.session import Session, connected
+from admin.cli.summary import batching
+from admin.cli.text import NONE, duration, fields, get, number, size, table
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A function's name.")]
+
+
+@connected
+def show(session: Session, name: Name) -> None:
+    """Show one function.
+
+    Its state, limits, inputs and outputs, revisions, and how to call it.
+
+    \b
+    Example:
+      fnctl show digits
+    """
+    function = session.client.function(name)
+    session.answer(function, lambda: render(function))
+    session.next(f"fnctl invoke {name} -i TENSOR=VALUE", f"fnctl why {name}")
+
+
+def render(function: dict[str, Any]) -> str:
+    """The function as text."""
+    parts = [
+        f"{get(function, 'revision')}  {get(function, 'state')}: {get(function, 'reason')}",
+        fields(_facts(function)),
+        _tensors(function.get("signature") or {}),
+        _revisions(function.get("revisions") or []),
+    ]
+    if example := get(function, "example"):
+        parts.append(f"example\n  {example}")
+    return "\n\n".join(part for part in parts if part)
+
+
+def _facts(function: dict[str, Any]) -> list[tuple[str, str]]:
+    limits = function.get("limits") or {}
+    labels = function.get("labels") or {}
+    return [
+        ("replicas", f"{get(function, 'ready')} ready of {get(function, 'wanted')} wanted"),
+        ("scaling", f"{get(function, 'min')} to {get(function, 'max')} replicas"),
+        ("idle", f"{get(function, 'idle_s')} s"),
+        ("requests", f"{get(function, 'held')} held, {get(function, 'in_flight')} in flight"),
+        ("labels", ", ".join(f"{key}={value}" for key, value in labels.items())),
+        ("limits", ", ".join(f"{key} {value}" for key, value in limits.items())),
+    ]
+
+
+def _tensors(signature: dict[str, Any]) -> str:
+    kind = get(signature, "kind")
+    if kind and kind != "tensors":
+        return f"takes {kind}"
+    rows = [
+        (side, get(spec, "name"), get(spec, "dtype"), _shape(spec.get("shape") or []))
+        for side, key in (("in", "inputs"), ("out", "outputs"))
+        for spec in signature.get(key) or []
+    ]
+    return table(("", "TENSOR", "DTYPE", "SHAPE"), rows) if rows else ""
+
+
+def _shape(shape: list[int]) -> str:
+    return "[" + ", ".join("any" if length < 0 else str(length) for length in shape) + "]"
+
+
+def _revisions(revisions: list[dict[str, Any]]) -> str:
+    rows = []
+    for revision in revisions:
+        profile = revision.get("profile") or {}
+        rows.append(
+            (
+                get(revision, "number"),
+                get(revision, "engine"),
+                size(int(revision.get("size") or 0)),
+                duration(float(profile["load_ms"])) if "load_ms" in profile else NONE,
+                f"{number(float(profile['memory_mib']))} MiB" if profile else NONE,
+                batching(profile) if profile else NONE,
+            )
+        )
+    return table(("REVISION", "ENGINE", "SIZE", "LOAD", "MEMORY", "BATCHING"), rows) if rows else ""

@@ -1,0 +1,1 @@
+"""Deploys: checked, verified, switched; and what is removed again."""

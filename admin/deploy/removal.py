@@ -1,0 +1,57 @@
+"""Takes away what is no longer used: functions, old revisions, files."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+import structlog
+
+from admin.store import Store
+from registry.errors import StoreUnavailable
+
+log = structlog.get_logger()
+
+
+class Removal:
+    """Removes from the store and, in the same turn of the loop, from what is in memory.
+
+    Tidying is never a reason to fail: what cannot be done now is left to the next time.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def remove(self, name: str) -> None:
+        """Remove a function with all its revisions. Raises UnknownFunction, StoreUnavailable."""
+        await self._store.functions.remove_function(name)
+        self._store.catalog.remove(name)
+
+    async def trim(self, name: str) -> None:
+        """Remove the oldest revisions beyond `revisions_keep`."""
+        try:
+            keep = self._store.settings.revisions_keep
+            gone = await self._store.functions.trim_revisions(name, keep)
+        except StoreUnavailable as error:
+            log.warning("old revisions are kept for now", name=name, reason=error.message)
+            return
+        if gone:
+            self._store.catalog.remove_revisions(name, gone)
+
+    async def sweep(self, in_use: Collection[str], now_s: float) -> None:
+        """Remove the blobs that no revision uses, but not those whose sha256 is in `in_use`."""
+        self._forget_bundles()
+        functions, settings = self._store.functions, self._store.settings
+        try:
+            await functions.remove_orphans()
+            keep = await functions.referenced_blobs() | set(in_use)
+            await asyncio.to_thread(self._store.blobs.sweep, keep, settings.blob_keep_s, now_s)
+        except StoreUnavailable as error:
+            log.warning("unused files are kept for now", reason=error.message)
+
+    def _forget_bundles(self) -> None:
+        catalog, bundles = self._store.catalog, self._store.bundles
+        names = [current.function.name for current in catalog.all()]
+        used = {one.revision.bundle for name in names for one in catalog.revisions(name)}
+        for digest in bundles.keys() - used:
+            del bundles[digest]

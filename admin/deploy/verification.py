@@ -1,0 +1,75 @@
+"""Verifies a draft: what it says of its files, then the model itself in a throw-away replica."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from admin.deploy.plan import (
+    Plan,
+    profile_from_report,
+    signature_from_report,
+    verified_before,
+)
+from admin.feed import binding
+from admin.store import Store
+from pool_manager.core.state import PoolSpec
+from pool_manager.manager import Manager
+from registry.bundles import onnx_external
+from registry.catalog import Deployed
+from registry.errors import BadBundle, ModelRefused
+from registry.model import Profile
+from runtime_image.contract.signature import Signature
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What is known of a draft's model. `sample` is the sample's short answer, if one was run."""
+
+    signature: Signature
+    profile: Profile
+    sample: dict[str, Any]
+
+
+class Verification:
+    """Checks drafts against the store's files and in the manager's trial replicas."""
+
+    def __init__(self, store: Store, manager: Manager) -> None:
+        self._store = store
+        self._manager = manager
+
+    def check_files(self, draft: Plan) -> None:
+        """Raise BadBundle or ModelRefused where no replica is needed to see that it cannot work:
+        files not uploaded, no ONNX file, data outside the bundle. Blocking."""
+        missing = self._store.blobs.missing(draft.bundle)
+        if missing:
+            raise BadBundle(f"{len(missing)} files were not uploaded, first {missing[0]}")
+        model = draft.revision.model
+        if not model.endswith(".onnx"):
+            return
+        sha256 = next(file.sha256 for file in draft.bundle.files if file.path == model)
+        try:
+            locations = onnx_external.external_locations(self._store.blobs.path(sha256))
+        except ValueError as error:
+            raise ModelRefused(f"{model} is not an ONNX model: {error}") from error
+        onnx_external.check_external(model, locations, {f.path for f in draft.bundle.files})
+
+    async def verify(self, draft: Plan, trial: str) -> Verified:
+        """Load, try, prove and measure, unless the same was done before. `trial` is a unique name.
+
+        Raises ModelRefused with the reason.
+        """
+        kind = draft.revision.device.kind
+        device_kind = "cpu" if kind == "any" else kind
+        known = verified_before(draft, self._store.catalog, device_kind)
+        if known is not None and known.profile is not None:
+            return Verified(known.revision.signature, known.profile, {})
+        key = f"{draft.function.namespace}/{draft.function.name}@trial-{trial}"
+        spec = PoolSpec(key, device_kind=kind, bundle_bytes=draft.bundle.size, trial=True)
+        bound = binding(Deployed(draft.function, draft.revision), draft.bundle)
+        report = await self._manager.trial(spec, replace(bound, spec=draft.trial_spec()))
+        return Verified(
+            signature_from_report(report),
+            profile_from_report(report, draft, device_kind),
+            report.get("sample_outputs", {}),
+        )

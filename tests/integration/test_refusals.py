@@ -1,0 +1,247 @@
+"""What a request gets that is refused before any replica is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pool_manager.drivers.fake import FakeDriver
+from pool_manager.drivers.script import Script
+from tests.support import models
+from tests.support.nouns import SIGNATURE
+from tests.support.server import Answer, ServingServer, serving
+
+ROW: dict[str, Any] = {"inputs": {"x": [[1, 2, 3, 4]]}}
+FINITE = 'schema = 1\nmodel = "add_one.onnx"\n[limits]\nbody_mib = 1\n[input.x]\nfinite = true\n'
+JSON_TYPES = "application/json, application/octet-stream with Inference-Header-Content-Length"
+MIB = 2**20
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[ServingServer]:
+    """The function `strict`, which takes finite FP32 [-1, 4] in at most 1 MiB; it is cold."""
+    async with serving(tmp_path) as server:
+        await server.deploy(models.add_one(tmp_path), name="strict", manifest=FINITE)
+        await server.until_pools(lambda: not server.server.manager.replicas())
+        yield server
+
+
+async def has_woken(server: ServingServer) -> bool:
+    """Whether anything was started for `strict`, now or since it was deployed."""
+    why = (await server.admin("GET", "/functions/strict/why")).json()
+    nothing = not server.server.manager.replicas() and why["state"] == "cold"
+    return not nothing or any("starts" in one["text"] for one in why["decisions"])
+
+
+def npy(values: Any, dtype: str = "<f4") -> bytes:
+    """The bytes of an .npy file."""
+    file = io.BytesIO()
+    np.save(file, np.array(values, dtype=dtype))
+    return file.getvalue()
+
+
+def tensor(**changes: Any) -> bytes:
+    """An Open Inference Protocol request with one input."""
+    one = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4], **changes}
+    return json.dumps({"inputs": [one]}).encode()
+
+
+def said(answer: Answer) -> tuple[Any, ...]:
+    """What a 400 names: the code, the input, what was expected, what came."""
+    problem = answer.problem
+    return tuple(problem.get(key, "") for key in ("code", "input", "expected", "got"))
+
+
+WANTED = "FP32 of shape [-1, 4]"
+BAD_INPUTS: list[tuple[bytes, str, tuple[str, str, str]]] = [
+    (b"", "application/json", ("", "a JSON object", "an empty body")),
+    (b'{"inputs": {"y": [[1]]}}', "application/json", ("y", "one of: x", "an unknown name")),
+    (b'{"inputs": {}}', "application/json", ("x", WANTED, "nothing: this input is missing")),
+    (b'{"inputs": {"x": [[1, 2]]}}', "application/json", ("x", WANTED, "a list of 2 at index [0]")),
+    (tensor(datatype="INT64"), "application/json", ("x", WANTED, "datatype INT64")),
+    (
+        tensor(data=[1, 2, 3]),
+        "application/json",
+        ("x", "4 elements for shape [1, 4]", "3 elements"),
+    ),
+    (npy([[1, 2, 3, 4]], "<i8"), "application/x-npy", ("x", WANTED, "dtype INT64")),
+    (
+        npy([[1, 2, 3, 4], [1, float("nan"), 3, 4]]),
+        "application/x-npy",
+        ("x", "finite FP32 values", "NaN or infinity at index [1, 1]"),
+    ),
+]
+
+
+async def test_bad_input_is_named_and_wakes_no_device(server: ServingServer) -> None:
+    """Every way to send the wrong thing gets 400 with input, expected and got; nothing starts."""
+    for body, content_type, named in BAD_INPUTS:
+        answer = await server.call("strict", body, Content_Type=content_type)
+
+        assert answer.status == 400, (body, answer)
+        assert said(answer) == ("bad_input", *named)
+        assert answer.problem["detail"].endswith(f"expected {named[1]}, got {named[2]}")
+    assert not await has_woken(server)
+
+
+async def test_a_warm_function_refuses_the_same_input_in_the_same_words(
+    server: ServingServer,
+) -> None:
+    """What the replica says of bad input is what the gateway said while it was cold."""
+    assert (await server.call("strict", ROW)).status == 200
+
+    for body, content_type, named in BAD_INPUTS:
+        answer = await server.call("strict", body, Content_Type=content_type)
+        assert (answer.status, said(answer)) == (400, ("bad_input", *named))
+
+
+async def test_broken_json_says_where_it_breaks(server: ServingServer) -> None:
+    """A body that is no JSON gets 400 that names what was expected, and wakes nothing."""
+    answer = await server.call("strict", b'{"inputs": {"x": [[1,', Content_Type="application/json")
+
+    assert answer.status == 400
+    assert answer.problem["code"] == "bad_input"
+    assert "JSON" in answer.problem["expected"]
+    assert not await has_woken(server)
+
+
+async def test_large_bad_input_wakes_no_device_either(server: ServingServer) -> None:
+    """A body that is checked in a thread because of its size is checked all the same."""
+    answer = await server.call("strict", {"inputs": {"x": [[1.0, 2.0, 3.0]] * 20_000}})
+
+    assert answer.status == 400
+    assert said(answer) == ("bad_input", "x", WANTED, "a list of 3 at index [0]")
+    assert not await has_woken(server)
+
+
+async def test_a_wrong_content_type_is_told_what_the_function_takes(server: ServingServer) -> None:
+    """415 lists every content type the function takes, and what came; nothing starts."""
+    answer = await server.call("strict", b"x: 1", Content_Type="application/yaml")
+
+    assert answer.status == 415
+    assert answer.problem["detail"] == (
+        f"content type: expected one of: {JSON_TYPES}, application/x-npy, got application/yaml"
+    )
+    assert not await has_woken(server)
+
+
+async def test_an_answer_nobody_can_give_is_refused(server: ServingServer) -> None:
+    """An Accept header that leaves no form gets 406, and wakes nothing."""
+    answer = await server.call("strict", ROW, Accept="image/png")
+
+    assert (answer.status, answer.problem["code"]) == (406, "not_acceptable")
+    assert "image/png" in answer.problem["got"]
+    assert not await has_woken(server)
+
+
+async def test_a_body_over_the_limit_is_refused_by_its_announced_length(
+    server: ServingServer,
+) -> None:
+    """413 names the limit and the Content-Length; nothing starts."""
+    body = io.BytesIO(b"x" * (MIB + 1))
+    answer = await server.call("strict", body, Content_Type="application/json")
+
+    assert answer.status == 413
+    assert answer.problem["detail"] == f"expected at most {MIB} bytes, got {MIB + 1} or more"
+    assert not await has_woken(server)
+
+
+async def test_a_chunked_body_over_the_limit_is_refused_while_it_comes(
+    server: ServingServer,
+) -> None:
+    """413 for a body that announces no length, as soon as it is too long; nothing starts."""
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(32):
+            yield b"x" * (MIB // 16)
+
+    answer = await server.call("strict", pieces(), Content_Type="application/json")
+
+    assert answer.status == 413
+    assert answer.problem["detail"].startswith(f"expected at most {MIB} bytes, got ")
+    assert not await has_woken(server)
+
+
+async def test_a_body_at_the_limit_is_taken(server: ServingServer) -> None:
+    """The limit itself is allowed: such a body is judged by what it says."""
+    body = io.BytesIO(b" " * MIB)
+    answer = await server.call("strict", body, Content_Type="application/json")
+
+    assert answer.status == 400
+
+
+async def test_an_unknown_function_is_answered_with_the_nearest_names(
+    server: ServingServer,
+) -> None:
+    """404 lists names that look like what was asked for, in words and as data."""
+    answer = await server.call("strikt", ROW)
+
+    assert answer.status == 404
+    assert answer.problem["detail"] == "no function 'strikt'; did you mean strict?"
+    assert answer.problem["nearest"] == ["strict"]
+
+
+async def test_an_unknown_revision_is_answered_with_those_there_are(server: ServingServer) -> None:
+    """404 for a revision that does not exist lists the numbers that do."""
+    answer = await server.call("strict@7", ROW)
+
+    assert answer.status == 404
+    assert answer.problem["detail"] == "function 'strict' has no revision 7; there is 1"
+    assert answer.problem["revisions"] == [1]
+
+
+async def test_a_wait_that_is_no_number_is_refused(server: ServingServer) -> None:
+    """400 for a Prefer header that cannot be kept, naming what was expected."""
+    answer = await server.call("strict", ROW, Prefer="wait=soon")
+
+    assert answer.status == 400
+    assert answer.problem["detail"] == ("Prefer: expected wait=<whole seconds>, got wait='soon'")
+    assert not await has_woken(server)
+
+
+async def test_another_method_is_refused_with_those_allowed(server: ServingServer) -> None:
+    """405 carries Allow; it is a problem document like all else."""
+    answer = await server.request("DELETE", "/fn/strict")
+
+    assert answer.status == 405
+    assert answer.headers["Allow"] == "GET, HEAD, POST"
+    assert answer.problem["detail"] == "expected GET, HEAD, POST, got DELETE"
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", "/nowhere"), ("POST", "/"), ("GET", "/fn/"), ("PUT", "/healthz")]
+)
+async def test_an_unknown_route_is_a_problem_document(
+    tmp_path: Path, method: str, path: str
+) -> None:
+    """404 as problem+json names method and path."""
+    async with serving(tmp_path, FakeDriver()) as server:
+        answer = await server.request(method, path)
+
+    assert answer.status == 404
+    assert answer.problem["detail"] == f"no route {method} {path}"
+
+
+async def test_a_slow_body_is_given_up(tmp_path: Path) -> None:
+    """408 for a client that does not send its whole body in time."""
+    script = Script(signature=SIGNATURE)
+    async with serving(tmp_path, FakeDriver(script), body_read_s=0.05) as server:
+        await server.deploy({"m.onnx": models.add_one(tmp_path).read_bytes()}, name="f")
+        host, port = server.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(
+            f"POST /fn/f HTTP/1.1\r\nHost: {host}\r\nContent-Length: 9\r\n\r\n123".encode()
+        )
+        answer = await reader.readuntil(b"}")
+        writer.close()
+        await writer.wait_closed()
+
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"the body did not arrive within 0.05 s" in answer

@@ -1,0 +1,276 @@
+"""What a deploy gets that cannot be served: the reason, and nothing has changed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+from pool_manager.drivers.fake import FakeDriver
+from tests.support import models
+from tests.support.server import Answer, ServingServer, serving
+
+ROW: dict[str, Any] = {"inputs": {"x": [[1, 2, 3, 4]]}}
+EMPTY = b"\x3a\x00"
+"""An ONNX file with an empty graph, enough for fake replicas."""
+SHA256 = "0" * 64
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[ServingServer]:
+    """Real replicas; the function `f` answers with x + 1."""
+    async with serving(tmp_path) as server:
+        await server.deploy(models.add_one(tmp_path), name="f")
+        yield server
+
+
+def reason(answer: Answer) -> tuple[str, str]:
+    """Code and text of the refusal, wherever in the deploy it came."""
+    if answer.status != 200:
+        return answer.problem["code"], answer.problem["detail"]
+    operation = answer.json()
+    assert operation["state"] == "failed", operation
+    return operation["error"]["code"], operation["error"]["detail"]
+
+
+async def is_unchanged(server: ServingServer) -> bool:
+    """Whether `f@1` is all there is, still answers, and no trial is left."""
+    listed = (await server.admin("GET", "/functions")).json()["items"]
+    answer = await server.call("f", ROW)
+    await server.until_pools(
+        lambda: all(replica.role == "serve" for replica in server.server.manager.replicas())
+    )
+    return (
+        [item["revision"] for item in listed] == ["f@1"]
+        and answer.status == 200
+        and answer.json()["outputs"]["y"] == [[2, 3, 4, 5]]
+    )
+
+
+async def test_a_model_that_is_no_onnx_file_is_refused_before_any_replica(
+    server: ServingServer, tmp_path: Path
+) -> None:
+    """422 names the file and what is wrong, for garbage, nothing, and half a model."""
+    contents = [b"hello, I am no model", b"", models.corrupt(tmp_path).read_bytes()]
+
+    for content in contents:
+        for name in ("f", "new"):
+            answer = await server.try_deploy({"m.onnx": content}, name=name)
+            assert answer.status == 422, answer
+            code, text = reason(answer)
+            assert code == "model_refused"
+            assert text.startswith("m.onnx is not an ONNX model: ")
+
+    assert await is_unchanged(server)
+
+
+async def test_a_model_of_an_unknown_opset_is_refused_with_the_engines_reason(
+    server: ServingServer, tmp_path: Path
+) -> None:
+    """The operation fails in `verify` with what the engine said of the opset."""
+    answer = await server.try_deploy(models.unsupported_opset(tmp_path), name="f")
+
+    code, text = reason(answer)
+    assert (code, answer.json()["phase"]) == ("model_refused", "verify")
+    assert "opset" in text
+    assert await is_unchanged(server)
+
+
+async def test_a_model_whose_types_cannot_be_named_is_refused(
+    server: ServingServer, tmp_path: Path
+) -> None:
+    """What loads but has no signature is refused with the name of the output at fault."""
+    code, text = reason(await server.try_deploy(models.unsupported_type(tmp_path), name="f"))
+
+    assert code == "model_refused"
+    assert "y" in text
+    assert "seq(tensor(float))" in text
+    assert await is_unchanged(server)
+
+
+@pytest.mark.slow  # a large model is made and uploaded
+async def test_a_model_over_its_memory_cap_is_refused(
+    server: ServingServer, tmp_path: Path
+) -> None:
+    """A model that does not fit into its function's memory gets the engine's own complaint."""
+    large = models.big(tmp_path, 128)
+
+    code, text = reason(await server.try_deploy(large, name="f", memory_mib=128))
+
+    assert code == "model_refused"
+    assert "bad_alloc" in text
+    assert await is_unchanged(server)
+
+
+async def test_a_sample_that_fails_is_refused(server: ServingServer, tmp_path: Path) -> None:
+    """A manifest's own sample must run; the reason is the model's."""
+    model = models.fails_on_negative(tmp_path)
+    manifest = f'schema = 1\nmodel = "{model.name}"\n[sample]\nx = [[-1, 0, 0, 0]]\n'
+
+    answer = await server.try_deploy(model, name="f", manifest=manifest)
+
+    code, text = reason(answer)
+    assert (code, answer.json()["error"]["stage"]) == ("model_refused", "sample")
+    assert "out of data bounds" in text
+    assert await is_unchanged(server)
+
+
+async def test_a_handler_that_cannot_be_imported_is_refused_with_its_last_words(
+    server: ServingServer,
+) -> None:
+    """The reason is what it raised, beside what it had printed."""
+    handler = b"print('cannot find my weights', flush=True)\nraise KeyError('weights')\n"
+    manifest = 'schema = 1\n[runtime]\nengine = "python"\n[input.r]\nkind = "json"\n'
+
+    answer = await server.try_deploy({"handler.py": handler}, name="f", manifest=manifest)
+
+    assert reason(answer) == ("model_refused", "importing handler.py raised KeyError('weights')")
+    assert "cannot find my weights" in answer.json()["error"]["log_tail"]
+    assert await is_unchanged(server)
+
+
+@pytest.mark.parametrize("location", ["../secret.bin", "/etc/passwd", "a/../../secret.bin"])
+async def test_external_data_outside_the_bundle_is_refused(
+    server: ServingServer, tmp_path: Path, location: str
+) -> None:
+    """422 names the location; the file there is never opened."""
+    path = models.external(tmp_path, 1)
+    model = onnx.load(path, load_external_data=False)
+    for entry in model.graph.initializer[0].external_data:
+        if entry.key == "location":
+            entry.value = location
+    files = {"external.onnx": model.SerializeToString()}
+
+    code, text = reason(await server.try_deploy(files, name="f"))
+
+    assert code == "bad_bundle"
+    assert location in text
+    assert await is_unchanged(server)
+
+
+async def test_external_data_that_was_not_uploaded_is_refused(
+    server: ServingServer, tmp_path: Path
+) -> None:
+    """422 for a model without the file that holds its weights, naming that file."""
+    model = models.external(tmp_path, 1)
+
+    code, text = reason(await server.try_deploy(model, name="f"))
+
+    assert code == "bad_bundle"
+    assert "external.bin" in text
+    assert await is_unchanged(server)
+
+
+@pytest.fixture
+async def fake(tmp_path: Path) -> AsyncIterator[ServingServer]:
+    """Fake replicas, for what is refused before any replica."""
+    async with serving(tmp_path, FakeDriver()) as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    ("path", "rule"),
+    [
+        ("../m.onnx", "has the part '..'"),
+        ("/etc/m.onnx", "is absolute"),
+        ("a/../m.onnx", "has the part '..'"),
+        ("a\\m.onnx", "has a backslash"),
+        ("a\x00m.onnx", "has a control or invisible character"),
+        ("./m.onnx", "has the part '.'"),
+    ],
+)
+async def test_path_tricks_in_a_bundle_are_refused(
+    fake: ServingServer, path: str, rule: str
+) -> None:
+    """422 names the path and the rule it breaks; no function appears."""
+    code, text = reason(await fake.try_deploy({path: EMPTY}, name="f"))
+
+    assert code == "bad_bundle"
+    assert text.endswith(rule)
+    assert (await fake.admin("GET", "/functions")).json()["items"] == []
+
+
+async def test_two_paths_for_one_file_are_refused(fake: ServingServer) -> None:
+    """422 where some filesystems would take two names for one."""
+    answer = await fake.try_deploy({"m.onnx": EMPTY, "M.ONNX": EMPTY}, name="f")
+
+    assert answer.problem["detail"] == "'m.onnx' is the same file as 'M.ONNX' on some filesystems"
+
+
+async def test_a_file_over_the_limit_is_refused_by_its_announced_length(
+    fake: ServingServer,
+) -> None:
+    """413 before a byte of it was sent, naming the limit; nothing of it is kept."""
+    size = 10**15
+    host, port = fake.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    head = f"PUT /admin/v1/blobs/{SHA256} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {size}\r\n"
+    writer.write(f"{head}Authorization: Bearer {fake.token}\r\n\r\n".encode())
+    answer = await reader.readuntil(b"}")
+    writer.close()
+    await writer.wait_closed()
+
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert f"bytes, got {size}".encode() in answer
+    assert (await fake.admin("HEAD", f"/blobs/{SHA256}")).status == 404
+
+
+async def test_a_blob_that_is_not_what_it_says_is_refused(fake: ServingServer) -> None:
+    """422 names both hashes, and the blob does not appear."""
+    answer = await fake.admin("PUT", f"/blobs/{SHA256}", b"something else")
+
+    assert answer.status == 422
+    assert answer.problem["detail"].startswith(f"expected sha256 {SHA256}, got ")
+    assert (await fake.admin("HEAD", f"/blobs/{SHA256}")).status == 404
+
+
+async def test_a_deploy_of_files_that_were_not_uploaded_is_refused(fake: ServingServer) -> None:
+    """422 names the first blob that is missing."""
+    request = {"files": [{"path": "m.onnx", "size": 2, "sha256": SHA256}], "model": "m.onnx"}
+    answer = await fake.admin("POST", "/functions/f/revisions", request)
+
+    assert answer.status == 422
+    assert answer.problem["detail"] == f"1 files were not uploaded, first {SHA256}"
+
+
+async def test_a_handler_needs_trust(fake: ServingServer) -> None:
+    """422 says that it would run with the server's rights, and how to allow that."""
+    request = {
+        "files": [{"path": "handler.py", "size": 2, "sha256": SHA256}],
+        "manifest": 'schema = 1\n[runtime]\nengine = "python"\n[input.r]\nkind = "json"\n',
+    }
+    answer = await fake.admin("POST", "/functions/f/revisions", request)
+
+    assert answer.status == 422
+    assert answer.problem["detail"] == (
+        "handler.py would run with the rights of this server; say --trust to allow it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("manifest", "text"),
+    [
+        ("schema = 1\nmodle = 'm.onnx'", "modle"),
+        ("schema = 7\nmodel = 'm.onnx'", "7"),
+        ("schema = 1\nmodel = 'm.onnx'\n[scaling]\nmin = -1", "scaling.min"),
+        ("schema = [", "expected TOML"),
+    ],
+)
+async def test_a_wrong_manifest_is_refused(fake: ServingServer, manifest: str, text: str) -> None:
+    """422 names the key or value at fault."""
+    answer = await fake.try_deploy({"m.onnx": EMPTY}, name="f", manifest=manifest)
+
+    assert (answer.status, answer.problem["code"]) == (422, "bad_manifest")
+    assert text in answer.problem["detail"]
+
+
+async def test_a_name_that_is_none_is_refused(fake: ServingServer) -> None:
+    """400 says what a name may be."""
+    answer = await fake.admin("POST", "/functions/No%20Name/revisions", {"files": []})
+
+    assert answer.status == 400
+    assert "No Name" in answer.problem["detail"]

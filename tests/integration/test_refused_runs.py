@@ -1,0 +1,185 @@
+"""What a request gets whose function fails: it does not load, dies, hangs or raises."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pool_manager.drivers.fake import FakeDriver
+from pool_manager.drivers.script import Script
+from tests.support import models
+from tests.support.server import ServingServer, serving
+
+HANDLER = b"""
+import os, signal, threading
+
+def predict(inputs, ctx):
+    if inputs.get("do") == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if inputs.get("do") == "hang":
+        threading.Event().wait()
+    if inputs.get("do") == "raise":
+        raise ValueError("no such fruit")
+    return {"ok": True}
+"""
+MANIFEST = """schema = 1
+[runtime]
+engine = "python"
+[input.request]
+kind = "json"
+[limits]
+timeout_s = 0.2
+retry = "{retry}"
+"""
+FAKE = {"m.onnx": b"\x3a\x00"}
+
+
+def asked(do: str, **more: Any) -> dict[str, Any]:
+    """A request for the handler."""
+    return {"inputs": {"do": do, **more}}
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[ServingServer]:
+    """Real replicas of one handler: `auto` is not run again, `always` is."""
+    async with serving(tmp_path) as server:
+        for retry in ("auto", "always", "never"):
+            manifest = MANIFEST.format(retry=retry)
+            await server.deploy({"handler.py": HANDLER}, name=retry, manifest=manifest)
+        yield server
+
+
+async def test_a_handler_that_raises_fails_one_request_only(server: ServingServer) -> None:
+    """500 with what was raised; the replica lives on and answers the next."""
+    answer = await server.call("auto", asked("raise"))
+    replicas = [replica.id for replica in server.server.manager.replicas()]
+
+    assert (answer.status, answer.problem["code"]) == (500, "function_failed")
+    assert answer.problem["detail"] == "ValueError: no such fruit"
+    assert (await server.call("auto", asked("work"))).status == 200
+    assert [replica.id for replica in server.server.manager.replicas()] == replicas
+
+
+async def test_a_model_that_raises_fails_one_request_only(tmp_path: Path) -> None:
+    """500 with the engine's reason, after which the same replica answers the next."""
+    async with serving(tmp_path) as server:
+        await server.deploy(models.fails_on_negative(tmp_path), name="f")
+        bad = await server.call("f", {"inputs": {"x": [[-1, 0, 0, 0]]}})
+        good = await server.call("f", {"inputs": {"x": [[1, 0, 0, 0]]}})
+
+    assert (bad.status, bad.problem["code"]) == (500, "function_failed")
+    assert "indices element out of data bounds" in bad.problem["detail"]
+    assert good.status == 200
+
+
+@pytest.mark.slow  # a stuck handler is given a second
+async def test_a_run_that_never_ends_is_ended(server: ServingServer) -> None:
+    """504 names the timeout; a handler that cannot be stopped costs its replica, not the next
+    caller."""
+    answer = await server.call("auto", asked("hang"))
+
+    assert (answer.status, answer.problem["code"]) == (504, "execution_timeout")
+    assert answer.problem["detail"] == "the run did not end after its timeout of 0.2 s"
+    assert (await server.call("auto", asked("work"))).status == 200
+
+
+@pytest.mark.slow  # a stuck handler is given a second
+async def test_a_client_that_leaves_a_stuck_run_leaves_nothing_behind(
+    server: ServingServer,
+) -> None:
+    """The run is ended all the same, nothing stays in flight, and the next caller is served."""
+    call = asyncio.create_task(server.call("auto", asked("hang")))
+    await server.until_shown("auto", in_flight=1)
+    call.cancel()
+    await asyncio.wait([call])
+
+    answer = await server.call("auto", asked("work"))
+
+    assert answer.status == 200
+    await server.until_shown("auto", in_flight=0, held=0)
+
+
+@pytest.mark.slow  # a deploy measures the run that is too long
+async def test_a_long_run_of_a_model_is_stopped_without_killing_it(tmp_path: Path) -> None:
+    """504 for a graph that is stopped between two nodes; the same replica answers what comes."""
+    slow = models.slow(tmp_path, loops=40_000)
+    manifest = (
+        'schema = 1\nmodel = "slow.onnx"\n[batching]\nmode = "off"\n[limits]\ntimeout_s = 0.1'
+    )
+    async with serving(tmp_path) as server:
+        await server.deploy(slow, manifest=manifest)
+        answer = await server.call("slow", {"inputs": {"x": [[1, 2, 3, 4]]}})
+        states = [replica.state for replica in server.server.manager.replicas()]
+
+    assert (answer.status, answer.problem["code"]) == (504, "execution_timeout")
+    assert answer.problem["detail"] == "the run was stopped after its timeout of 0.1 s"
+    assert states == ["ready"]
+
+
+@pytest.mark.parametrize("retry", ["auto", "never"])
+async def test_a_request_that_may_not_run_twice_is_given_up_with_its_replica(
+    server: ServingServer, retry: str
+) -> None:
+    """502 where the replica died with a request that had started and may have had effects."""
+    answer = await server.call(retry, asked("die"))
+
+    assert (answer.status, answer.problem["code"]) == (502, "replica_died")
+    assert answer.problem["detail"] == (
+        "the replica died while it ran this request, which may not be run again"
+    )
+    assert (await server.call(retry, asked("work"))).status == 200
+
+
+@pytest.mark.slow  # four replicas are started
+async def test_a_request_that_kills_every_replica_is_poison(server: ServingServer) -> None:
+    """502 after two retries, and the same body is refused for a minute without being run; other
+    bodies are served, since its deaths do not count against the function."""
+    first = await server.call("always", asked("die"))
+    decisions = (await server.admin("GET", "/functions/always/why")).json()["decisions"]
+    again = await server.call("always", asked("die"))
+    other = await server.call("always", asked("work"))
+
+    assert (first.status, first.problem["code"]) == (502, "poison")
+    assert first.problem["detail"] == "3 replicas died while they ran this request"
+    assert sum("starts " in one["text"] for one in decisions) >= 3
+    assert (again.status, again.problem["code"]) == (502, "poison")
+    assert again.problem["detail"] == "this input killed the model before"
+    assert 1 <= int(again.headers["Retry-After"]) <= 60
+    assert other.status == 200
+    assert (await server.function("always"))["state"] == "warm"
+
+
+async def test_a_replica_that_dies_once_costs_its_request_nothing(tmp_path: Path) -> None:
+    """A request whose replica died is run again on the next one, and its client never knows."""
+    driver = FakeDriver(Script(crash_at="run", crash_count=2))
+    async with serving(tmp_path, driver) as server:
+        await server.deploy(FAKE, name="f", manifest='schema = 1\nmodel = "m.onnx"')
+        answer = await server.call("f", {"inputs": {}})
+
+    assert answer.status == 200
+
+
+@pytest.mark.slow  # five loads in a row fail, with 1, 2, 4 and 8 s between them
+async def test_a_function_that_fails_to_load_says_why_and_until_when(tmp_path: Path) -> None:
+    """503 with cause and next try for everyone, the last log lines for admins; then at once."""
+    async with serving(tmp_path, FakeDriver()) as server:
+        await server.deploy(FAKE, name="f", manifest='schema = 1\nmodel = "m.onnx"')
+    async with serving(tmp_path, FakeDriver(Script(refuse_load="no such operator"))) as server:
+        first = await server.call("f", {"inputs": {}})
+        bearer = f"Bearer {server.token}"
+        for_admin = await server.call("f", {"inputs": {}}, Authorization=bearer)
+        ready = (await server.get("/readyz")).json()
+        shown = await server.function("f")
+
+    assert (first.status, first.problem["code"]) == (503, "function_failing")
+    assert first.problem["detail"] == "the function fails to load: no such operator"
+    assert 1 <= int(first.headers["Retry-After"]) <= 16
+    assert "log_tail" not in first.problem
+    assert for_admin.status == 503
+    assert any("starts for default/f@1" in line for line in for_admin.problem["log_tail"])
+    assert ready == {"status": "degraded", "reasons": ["function f@1 fails to load"]}
+    assert (shown["state"], shown["reason"]) == ("failing", "no such operator")

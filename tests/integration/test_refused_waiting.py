@@ -1,0 +1,215 @@
+"""What requests get that have to wait: full queues, spent budgets, clients that leave."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pool_manager.drivers.fake import FakeDriver
+from pool_manager.drivers.script import Script
+from registry.model import ColdStart
+from tests.support.server import Answer, Gate, ServingServer, serving
+
+BODY: dict[str, Any] = {"inputs": {}}
+LIMITED = 'schema = 1\nmodel = "m.onnx"\n[limits]\nqueue = 2\n'
+MODEL = {"m.onnx": b"\x3a\x00"}
+"""An ONNX file with an empty graph, enough for fake replicas."""
+
+
+@pytest.fixture
+def gate() -> Gate:
+    """Holds up loading, or runs, from when a test shuts it."""
+    return Gate()
+
+
+@pytest.fixture
+async def cold(tmp_path: Path, gate: Gate) -> AsyncIterator[ServingServer]:
+    """The function `f`, with room for 2 in its queue; it wakes when the gate opens."""
+    driver = FakeDriver(Script(load_s=1), sleep=gate)
+    async with serving(tmp_path, driver, held_mib=1) as server:
+        await server.deploy(MODEL, name="f", manifest=LIMITED)
+        gate.shut()
+        yield server
+        gate.open()
+
+
+@pytest.fixture
+async def warm(tmp_path: Path, gate: Gate) -> AsyncIterator[ServingServer]:
+    """The function `f` on a warm replica that runs one request at a time, while the gate is open,
+    and takes two."""
+    async with serving(tmp_path, FakeDriver(Script(run_s=1), sleep=gate)) as server:
+        await server.deploy(MODEL, name="f", manifest=LIMITED)
+        assert (await server.call("f", BODY)).status == 200
+        gate.shut()
+        yield server
+        gate.open()
+
+
+@contextlib.asynccontextmanager
+async def calling(
+    server: ServingServer, count: int = 1, body: Any = None
+) -> AsyncIterator[list[asyncio.Task[Answer]]]:
+    """Calls of `f` that go on while the block runs."""
+    tasks = [asyncio.create_task(server.call("f", body or BODY)) for _ in range(count)]
+    try:
+        yield tasks
+    finally:
+        await asyncio.wait(tasks)
+
+
+async def leave(task: asyncio.Task[Answer]) -> None:
+    """The client of this call closes its connection."""
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def test_a_queue_full_by_count_is_said_with_when_to_come_back(
+    cold: ServingServer, gate: Gate
+) -> None:
+    """429 with Retry-After for the one too many; those who wait are answered all the same."""
+    async with calling(cold, 2) as waiting:
+        await cold.until_shown("f", held=2)
+        answer = await cold.call("f", BODY)
+        gate.open()
+
+    assert answer.status == 429
+    assert answer.problem["detail"] == "2 requests wait already, at most 2 may"
+    assert 1 <= int(answer.headers["Retry-After"]) <= 5
+    assert answer.problem["retry_after_s"] == int(answer.headers["Retry-After"])
+    assert [task.result().status for task in waiting] == [200, 200]
+
+
+async def test_a_queue_full_by_bytes_is_said_with_when_to_come_back(
+    cold: ServingServer, gate: Gate
+) -> None:
+    """429 with Retry-After where the bodies that wait would have more bytes than are allowed."""
+    large = {"inputs": {"x": "y" * 700_000}}
+    async with calling(cold, body=large) as waiting:
+        await cold.until_shown("f", held=1)
+        answer = await cold.call("f", large)
+        gate.open()
+
+    assert answer.status == 429
+    assert answer.problem["detail"] == (
+        "the requests held have 700021 bytes, at most 1048576 are allowed"
+    )
+    assert 1 <= int(answer.headers["Retry-After"]) <= 5
+    assert waiting[0].result().status == 200
+
+
+async def test_a_spent_wait_budget_does_not_end_the_wake_up(
+    cold: ServingServer, gate: Gate
+) -> None:
+    """503 with Retry-After where the function was not awake in time; it wakes all the same."""
+    answer = await cold.call("f", BODY, Prefer="wait=0")
+
+    assert answer.status == 503
+    assert answer.problem["code"] == "wait_budget_over"
+    assert answer.problem["detail"].startswith("not started within 0.")
+    assert "; the function is waking: " in answer.problem["detail"]
+    assert 1 <= int(answer.headers["Retry-After"]) <= 5
+    assert len(cold.server.manager.replicas()) == 1
+
+    gate.open()
+    await cold.until_pools(lambda: "warm" in cold.server.delivery.states().values())
+    assert (await cold.call("f", BODY, Prefer="wait=0")).status == 200
+
+
+async def test_the_functions_own_budget_counts_where_the_client_names_none(
+    cold: ServingServer, gate: Gate
+) -> None:
+    """503 after `wait_s` of function.toml."""
+    gate.open()
+    await cold.deploy(MODEL, name="hasty", manifest=LIMITED + "wait_s = 0\n")
+    gate.shut()
+
+    answer = await cold.call("hasty", BODY)
+
+    assert (answer.status, answer.problem["code"]) == (503, "wait_budget_over")
+
+
+async def test_retry_after_comes_from_the_revisions_own_past(tmp_path: Path, gate: Gate) -> None:
+    """A revision whose last cold start took 20 s sends its clients away for what is left of them,
+    also after the server was restarted."""
+    async with serving(tmp_path, FakeDriver()) as server:
+        await server.deploy(MODEL, name="f", manifest=LIMITED)
+        server.server.store.history.record(
+            ColdStart("default", "f", 1, "r1", "cpu", 0.0, 20_000.0, {"load": 20_000.0})
+        )
+    gate.shut()
+    async with serving(tmp_path, FakeDriver(Script(load_s=1), sleep=gate)) as server:
+        answer = await server.call("f", BODY, Prefer="wait=0")
+        gate.open()
+
+    assert answer.problem["code"] == "wait_budget_over"
+    assert answer.headers["Retry-After"] == "20"
+
+
+async def test_a_wait_of_zero_is_enough_where_a_replica_has_room(
+    warm: ServingServer, gate: Gate
+) -> None:
+    """200 for `Prefer: wait=0` on a warm function, and the answer says that it was applied."""
+    gate.open()
+
+    answer = await warm.call("f", BODY, Prefer="wait=0")
+
+    assert (answer.status, answer.headers["Preference-Applied"]) == (200, "wait=0")
+
+
+async def test_a_client_that_leaves_while_held_frees_its_place(
+    cold: ServingServer, gate: Gate
+) -> None:
+    """Its place in a full queue is another's at once, and nothing is run for it."""
+    async with calling(cold, 2) as waiting:
+        await cold.until_shown("f", held=2)
+        await leave(waiting[0])
+        await cold.until_shown("f", held=1)
+        async with calling(cold) as next_one:
+            await cold.until_shown("f", held=2)
+            gate.open()
+
+    assert waiting[0].cancelled()
+    assert [task.result().status for task in (waiting[1], *next_one)] == [200, 200]
+    assert await answered(cold) == 2
+
+
+async def test_a_client_that_leaves_before_its_turn_costs_the_replica_nothing(
+    warm: ServingServer, gate: Gate
+) -> None:
+    """A request that a replica has but has not begun is cancelled there: nothing is run."""
+    async with calling(warm, 2) as waiting:
+        await warm.until_shown("f", in_flight=2)
+        await leave(waiting[1])
+        await warm.until_shown("f", in_flight=1)
+        gate.open()
+
+    assert waiting[0].result().status == 200
+    assert gate.waiting == 0
+
+
+async def test_a_client_that_leaves_while_its_request_runs_harms_nobody(
+    warm: ServingServer, gate: Gate
+) -> None:
+    """What runs is recalled, the link stays, and the next request is answered."""
+    async with calling(warm, 1) as running:
+        await warm.until_shown("f", in_flight=1)
+        await leave(running[0])
+        async with calling(warm, 1) as next_one:
+            await warm.until_shown("f", in_flight=2)
+            gate.open()
+
+    assert next_one[0].result().status == 200
+    await warm.until_shown("f", in_flight=0, held=0)
+    assert [replica.state for replica in warm.server.manager.replicas()] == ["ready"]
+
+
+async def answered(server: ServingServer) -> int:
+    """How many requests of `f` were answered with success, by the metrics."""
+    page = (await server.get("/metrics")).body.decode()
+    found = [line for line in page.splitlines() if 'outcome="ok"' in line and "_total" in line]
+    return sum(int(float(line.split()[-1])) for line in found)

@@ -1,0 +1,76 @@
+"""fnctl reads whatever comes and sends what it was given."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from admin.cli import answer, receipt, text
+from admin.cli.inputs import payload
+from gateway.receipt import Receipt, server_timing
+from runtime_image.contract.control import PHASES
+from runtime_image.link.meta import AnswerMeta
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=8) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=30,
+)
+FINITE = JSON.filter(lambda value: "Infinity" not in json.dumps(value))
+MS = st.floats(0, 1e6).map(lambda ms: round(ms, 3))
+NAMES = st.text(min_size=1).filter(lambda name: "=" not in name)
+
+
+@given(st.dictionaries(NAMES, FINITE, min_size=1, max_size=4))
+def test_inputs_arrive_as_they_were_given(values: dict[str, Any]) -> None:
+    """Any names and JSON values given with -i are the inputs of the body."""
+    made = payload(None, [f"{name}={json.dumps(value)}" for name, value in values.items()])
+
+    assert json.loads(made.body) == {"inputs": values}
+
+
+@given(st.dictionaries(st.sampled_from(PHASES), MS), MS, st.integers(0, 10**6))
+def test_a_receipt_reads_what_the_gateway_writes(
+    phases: dict[str, float], queue_ms: float, us: int
+) -> None:
+    """Whatever a gateway says of a request, fnctl understands it."""
+    meta = AnswerMeta("application/json", us, us, us, us, 3)
+    written = server_timing(Receipt("digits@3", "r1", "cpu:0", queue_ms, phases, False, meta))
+
+    found = receipt.read(written)
+
+    assert found.phases == phases
+    assert found.replica == "r1"
+    assert found.cold == ("digits@3 on cpu:0" if phases else "")
+    assert found.times["queue"] == queue_ms
+    assert set(found.times) == {"queue", "decode", "batch", "compute", "encode"}
+
+
+@given(st.text())
+def test_any_header_is_read(header: str) -> None:
+    """No header is an error, and what is shown of it is one line."""
+    assert len(receipt.render(receipt.read(header)).splitlines()) <= 1
+
+
+@given(JSON)
+def test_any_answer_can_be_shown(value: Any) -> None:
+    """No JSON is too strange to be shown in a line of bounded length."""
+    shown = answer.shorten(value)
+
+    assert len(shown) < 300
+    assert isinstance(answer.render({"top": value, "outputs": value}), str)
+
+
+@given(st.floats(-10, 10), st.integers(0, 100))
+def test_a_bar_stays_in_its_width(share: float, width: int) -> None:
+    """No share makes a bar longer than its width."""
+    assert len(text.bar(share, width)) <= width
+
+
+@given(st.text())
+def test_plain_text_has_no_control_characters(given_text: str) -> None:
+    """What is printed cannot steer a terminal."""
+    assert all(c.isprintable() or c in "\t\n" for c in text.plain(given_text))

@@ -1,0 +1,300 @@
+"""Whatever clients, replicas and the manager do, every accepted call ends exactly once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from gateway.dispatch.call import Call, Command, Fail, Priority, Recall, Send, Stage
+from gateway.dispatch.dispatcher import Dispatcher, Limits
+from gateway.dispatch.links import Link
+from registry.errors import FnError
+from registry.exchange import PoolEndpoints
+from runtime_image.contract.link import ID_MAX, NotStarted
+from runtime_image.link.meta import RequestMeta
+
+POOLS = ["default/a@1", "default/b@1"]
+META = RequestMeta("application/json", "", -1, "")
+BYTES_MAX = 4000
+RETRIES = 2
+
+pools = st.sampled_from(POOLS)
+picks = st.integers(0, 7)
+
+
+@dataclass(eq=False)
+class Replica:
+    """The other end of a link: what it has got and not yet settled, in order."""
+
+    link: Link
+    has: dict[int, Call] = field(default_factory=dict)
+    running: set[int] = field(default_factory=set)
+    last_id: int = 0
+
+
+class Traffic(RuleBasedStateMachine):
+    """Clients, replicas and a manager around one dispatcher."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1000.0
+        self.dispatcher = Dispatcher(Limits(BYTES_MAX, RETRIES))
+        self.replicas: dict[str, Replica] = {}
+        self.accepted: list[Call] = []
+        self.ends: Counter[Call] = Counter()
+        self.begun: Counter[Call] = Counter()
+        self.count = 0
+
+    # Clients
+
+    @rule(
+        pool=pools,
+        size=st.sampled_from([0, 10, 900]),
+        priority=st.sampled_from(Priority),
+        wait_s=st.sampled_from([0.0, 5.0, 55.0, 55.0]),
+        may_rerun=st.booleans(),
+        copies=st.integers(1, 4),
+    )
+    def submit(
+        self, pool: str, size: int, priority: Priority, wait_s: float, may_rerun: bool, copies: int
+    ) -> None:
+        """Some requests come; each body is like no other."""
+        for _ in range(copies):
+            self.submit_one(pool, size, priority, wait_s, may_rerun)
+
+    def submit_one(
+        self, pool: str, size: int, priority: Priority, wait_s: float, may_rerun: bool
+    ) -> None:
+        self.count += 1
+        body = str(self.count).encode().ljust(size, b".")
+        call = Call(pool, META, body, self.now, self.now + wait_s, 10.0, priority, may_rerun, 20)
+        try:
+            commands = self.dispatcher.submit(call, self.now)
+        except FnError:
+            return
+        self.accepted.append(call)
+        self.perform(commands)
+
+    @precondition(lambda self: self.accepted)
+    @rule(pick=picks)
+    def leave(self, pick: int) -> None:
+        """A client goes away, perhaps after its answer."""
+        owed = [call for call in self.accepted if not self.ends[call]] or self.accepted
+        call = owed[pick % len(owed)]
+        if not self.ends[call]:
+            self.ends[call] += 1
+        self.perform(self.dispatcher.leave(call, self.now))
+
+    # Replicas
+
+    @rule(pool=pools, limit=st.integers(1, 3), marks=st.booleans(), near_wrap=st.booleans())
+    def come(self, pool: str, limit: int, marks: bool, near_wrap: bool) -> None:
+        """A replica is connected, some with a long past."""
+        if len(self.replicas) < 4:
+            self.connect(pool, limit, marks, ID_MAX - 2 if near_wrap else 0)
+
+    def connect(self, pool: str, limit: int, marks: bool, last_id: int) -> Replica:
+        self.count += 1
+        link = Link(f"r{self.count}", pool, limit, marks, last_id=last_id)
+        self.replicas[link.id] = Replica(link, last_id=last_id)
+        self.perform(self.dispatcher.link_up(link, self.now))
+        return self.replicas[link.id]
+
+    @precondition(lambda self: self.replicas)
+    @rule(pick=picks)
+    def die(self, pick: int) -> None:
+        """A replica ends, whatever it was doing."""
+        self.lose(self.some(pick, self.busy()))
+
+    @rule(pool=pools, times=st.integers(1, 3))
+    def rampage(self, pool: str, times: int) -> None:
+        """Replicas come, begin all they get, and die of it."""
+        for _ in range(times):
+            replica = self.connect(pool, 2, marks=True, last_id=0)
+            self.begin(replica, 2)
+            self.lose(replica)
+
+    def lose(self, replica: Replica) -> None:
+        del self.replicas[replica.link.id]
+        self.perform(self.dispatcher.link_lost(replica.link.id, self.now))
+
+    @precondition(lambda self: self.busy())
+    @rule(pick=picks, count=st.integers(1, 3))
+    def start(self, pick: int, count: int) -> None:
+        """A replica begins to run what came first."""
+        self.begin(self.some(pick, self.busy()), count)
+
+    def begin(self, replica: Replica, count: int) -> None:
+        ids = [id for id in replica.has if id not in replica.running][:count]
+        replica.running.update(ids)
+        for id in ids:
+            if replica.has[id].stage is Stage.SENT:
+                self.begun[replica.has[id]] += 1
+        self.dispatcher.started(replica.link.id, ids, self.now)
+
+    @precondition(lambda self: self.busy())
+    @rule(pick=picks)
+    def answer(self, pick: int) -> None:
+        """A replica answers, or says that a recalled request is free."""
+        replica = self.some(pick, self.busy())
+        for id in list(replica.has)[:1]:
+            self.settle(replica, id)
+
+    @precondition(lambda self: self.busy())
+    @rule(pick=picks, reason=st.sampled_from([NotStarted.FULL, NotStarted.DRAINING]))
+    def hand_back(self, pick: int, reason: NotStarted) -> None:
+        """A replica returns what it has not begun, in the order in which it came."""
+        replica = self.some(pick, self.busy())
+        for id in [id for id in replica.has if id not in replica.running]:
+            del replica.has[id]
+            self.perform(self.dispatcher.not_started(replica.link.id, id, reason, self.now))
+
+    @precondition(lambda self: self.busy())
+    @rule(pick=picks)
+    def stop_batch(self, pick: int) -> None:
+        """A batch ran out of time because of another request."""
+        replica = self.some(pick, self.busy())
+        self.begin(replica, 2)
+        for id in sorted(replica.running & replica.has.keys()):
+            del replica.has[id]
+            reason = NotStarted.BATCH_TIMEOUT
+            self.perform(self.dispatcher.not_started(replica.link.id, id, reason, self.now))
+
+    @precondition(lambda self: self.replicas)
+    @rule(pick=picks, late=st.integers(0, 2))
+    def go_away(self, pick: int, late: int) -> None:
+        """A replica drains; the last requests sent had not reached it."""
+        replica = self.some(pick)
+        unread = [id for id in replica.has if id not in replica.running][-late:] if late else []
+        if unread and list(replica.has)[-len(unread) :] != unread:
+            return
+        kept = [id for id in replica.has if id not in unread]
+        last = kept[-1] if kept else (replica.last_id if not unread else unread[0] - 1)
+        for id in unread:
+            del replica.has[id]
+        self.perform(self.dispatcher.goaway(replica.link.id, last, self.now))
+        for id in unread:
+            reason = NotStarted.DRAINING
+            assert self.dispatcher.not_started(replica.link.id, id, reason, self.now) == []
+
+    @precondition(lambda self: self.replicas)
+    @rule(pick=picks)
+    def make_room(self, pick: int) -> None:
+        """A replica that was full has room."""
+        self.perform(self.dispatcher.window(self.some(pick).link.id, self.now))
+
+    # Manager and clock
+
+    @rule(pool=pools, state=st.sampled_from(["waking", "warm", "warm", "failing", "gone"]))
+    def look(self, pool: str, state: str) -> None:
+        """A pool looks different."""
+        shown = PoolEndpoints([], state, "for a reason", 5.0 if state == "failing" else 0.0)
+        self.perform(self.dispatcher.look(pool, shown, self.now))
+
+    @rule(step_s=st.sampled_from([0.1, 1.0, 6.0, 20.0]))
+    def sweep(self, step_s: float) -> None:
+        """Time goes by."""
+        self.now += step_s
+        self.perform(self.dispatcher.sweep(self.now))
+
+    def teardown(self) -> None:
+        """When every budget is over and every replica has gone, all calls have ended."""
+        self.sweep(1000.0)
+        while self.replicas:
+            self.die(0)
+        self.sweep(1000.0)
+        assert self.dispatcher.is_idle
+        assert self.dispatcher.loads(self.now) == {}
+        assert [call for call in self.accepted if self.ends[call] != 1] == []
+
+    # What holds for every command
+
+    def busy(self) -> list[Replica]:
+        return [replica for replica in self.replicas.values() if replica.has]
+
+    def some(self, pick: int, among: list[Replica] | None = None) -> Replica:
+        """One of `among`, of all where that is empty."""
+        replicas = among or list(self.replicas.values())
+        return replicas[pick % len(replicas)]
+
+    def settle(self, replica: Replica, id: int) -> None:
+        del replica.has[id]
+        call, commands = self.dispatcher.ended(replica.link.id, id, self.now)
+        if call is not None:
+            self.ends[call] += 1
+        self.perform(commands)
+
+    def perform(self, commands: list[Command]) -> None:
+        """Deliver sends, count ends."""
+        for command in commands:
+            match command:
+                case Send():
+                    self.deliver(command)
+                case Recall(link, id):
+                    assert id in self.replicas[link].has
+                case Fail(call, _):
+                    self.ends[call] += 1
+
+    def deliver(self, send: Send) -> None:
+        """To a replica that takes it, and not against what was promised of the call."""
+        call, replica = send.call, self.replicas[send.link]
+        assert self.ends[call] == 0, "sent after its end"
+        assert 0 < send.id <= ID_MAX
+        assert send.id not in replica.has, "an id in use"
+        assert not replica.link.closing
+        assert call.pool == replica.link.pool
+        if self.begun[call]:
+            assert call.may_rerun, "run again against its function's word"
+            assert call.alone, "retried among others"
+        assert call.deaths <= RETRIES
+        replica.has[send.id] = call
+        replica.running.discard(send.id)
+        replica.last_id = send.id
+
+    @invariant()
+    def nobody_waits_while_there_is_room(self) -> None:
+        """A link takes up to its limit, and below that nobody waits for it."""
+        for pool in self.dispatcher.pools.values():
+            for link in pool.links.values():
+                assert len(link.in_flight) <= link.limit
+                assert not (link.has_room and pool.waiting)
+
+    @invariant()
+    def calls_are_in_one_place(self) -> None:
+        """A call waits, is at one replica, or is done; and both ends agree which."""
+        at = Counter(c for p in self.dispatcher.pools.values() for c in p.waiting)
+        for replica in self.replicas.values():
+            assert replica.has == replica.link.in_flight
+            at.update(replica.has.values())
+        owed = {call for call in self.accepted if not self.ends[call]}
+        assert set(at.values()) <= {1}
+        assert owed <= at.keys()
+
+    @invariant()
+    def bytes_are_those_of_calls_not_ended(self) -> None:
+        """What bodies count is returned at each call's end, whatever that is."""
+        held = sum(len(call.body) for call in self.accepted if not self.ends[call])
+        assert self.dispatcher.held_bytes == held <= BYTES_MAX
+
+    @invariant()
+    def who_was_never_sent_keeps_the_order(self) -> None:
+        """Within a priority, calls stand in order of arrival."""
+        for pool in self.dispatcher.pools.values():
+            for priority in Priority:
+                line = [call.place for call in pool.waiting if call.priority is priority]
+                assert line == sorted(line)
+
+
+TestTraffic = Traffic.TestCase
+TestTraffic.__doc__ = "No traffic makes the dispatcher lose, repeat or reorder a call."
+TestTraffic.settings = settings(
+    max_examples=300,
+    stateful_step_count=60,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)

@@ -1,0 +1,31 @@
+"""Who is served next while requests of all priorities wait."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.dispatch.call import Call, Priority
+from gateway.dispatch.waiting import WaitingLine
+from runtime_image.link.meta import RequestMeta
+
+META = RequestMeta("application/json", "", -1, "")
+
+
+@given(
+    counts=st.tuples(*[st.integers(12, 40)] * 3),
+    skipped=st.integers(0, 11),
+)
+@settings(max_examples=50, deadline=None, derandomize=True)
+def test_turns_are_8_3_1_while_all_wait(counts: tuple[int, int, int], skipped: int) -> None:
+    """Any twelve calls served while all three priorities wait are 8 high, 3 normal, 1 low."""
+    line = WaitingLine()
+    for priority, count in zip(Priority, counts, strict=True):
+        for _ in range(count + 8):
+            line.append(Call("default/a@1", META, b"", 0.0, 1.0, 1.0, priority))
+    for _ in range(skipped):
+        line.pop()
+
+    served = [line.pop().priority for _ in range(12)]
+
+    assert [served.count(priority) for priority in Priority] == [8, 3, 1]

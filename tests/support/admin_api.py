@@ -1,0 +1,140 @@
+"""A server with canned answers, for what calls the admin API."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+READ_S = 5.0
+BLOBS = "/admin/v1/blobs/"
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request as it came."""
+
+    method: str
+    path: str
+    query: dict[str, str]
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        """The body as JSON."""
+        return json.loads(self.body)
+
+
+@dataclass(frozen=True)
+class Canned:
+    """An answer. A `body` that is no bytes is sent as JSON; with `reads` False the request's body
+    is left unread; `is_cut` ends the connection instead of answering. `before` is called with the
+    request read and not yet answered."""
+
+    body: Any = field(default_factory=dict)
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    reads: bool = True
+    is_cut: bool = False
+    before: Callable[[], None] | None = None
+
+    @property
+    def data(self) -> bytes:
+        """The body's bytes."""
+        return self.body if isinstance(self.body, bytes) else json.dumps(self.body).encode()
+
+    @property
+    def content_type(self) -> str:
+        """What the body calls itself, unless `headers` say otherwise."""
+        if isinstance(self.body, bytes):
+            return "application/octet-stream"
+        return "application/json" if self.status < 400 else "application/problem+json"
+
+
+class _Server(HTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hangs up early is what some tests want."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
+class AdminApi:
+    """Listens on a free port of the loopback interface until `close`."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+        self.takes_blobs = False
+        self._answers: dict[tuple[str, str], deque[Canned]] = {}
+        self._server = _Server(("127.0.0.1", 0), self._handler())
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def on(self, method: str, path: str, *answers: Canned) -> None:
+        """Answer `method path` with these, in turn; the last one stays."""
+        self._answers[method, path] = deque(answers)
+
+    def sent(self, method: str, path: str = "") -> list[Request]:
+        """The requests with that method, to that path if one is given."""
+        return [r for r in self.requests if r.method == method and path in ("", r.path)]
+
+    def close(self) -> None:
+        """Stop listening and wait for the thread."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def answer(self, method: str, path: str) -> Canned:
+        """The next answer to `method path`; with `takes_blobs` no blob is here, any may come."""
+        if self.takes_blobs and path.startswith(BLOBS):
+            return Canned({}, 404 if method == "HEAD" else 201)
+        answers = self._answers.get((method, path))
+        if not answers:
+            return Canned({"title": "Not found", "code": "unknown", "detail": path}, 404)
+        return answers.popleft() if len(answers) > 1 else answers[0]
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        api = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            timeout = READ_S
+
+            def handle_any(self) -> None:
+                parts = urlsplit(self.path)
+                canned = api.answer(self.command, parts.path)
+                length = int(self.headers.get("Content-Length") or 0)
+                body = self.rfile.read(length) if canned.reads else b""
+                query = dict(parse_qsl(parts.query, keep_blank_values=True))
+                headers = dict(self.headers.items())
+                api.requests.append(Request(self.command, parts.path, query, headers, body))
+                self.close_connection = True
+                if canned.before:
+                    canned.before()
+                if canned.is_cut:
+                    return
+                self.send_response(canned.status)
+                head = {"Content-Type": canned.content_type, **canned.headers}
+                for name, value in {**head, "Content-Length": str(len(canned.data))}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(canned.data)
+
+            do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_any
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Tests are quiet."""
+
+        return Handler

@@ -1,0 +1,135 @@
+"""The operator's side without HTTP: store, pool manager and deploys over fake replicas."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from admin.deploy.deploys import Deploys
+from admin.deploy.plan import WireDeploy, WireFile
+from admin.feed import Feed
+from admin.past import Past
+from admin.settings import Settings
+from admin.store import Store, open_store
+from pool_manager.devices import cpu_slots
+from pool_manager.driver import Driver
+from pool_manager.drivers.fake import FakeDriver
+from pool_manager.manager import Manager
+from pool_manager.ports import Bundles
+from registry.bundles.blobs import BlobStore
+from registry.exchange import Demand, encode
+from registry.model import Bundle, Operation
+from registry.settings import StoreSettings
+from tests.support.nouns import sha256
+
+MODEL = b"\x3a\x00"
+"""An ONNX file with an empty graph, enough for fake replicas."""
+IDLE_S = 77.0
+"""The idle time of functions that name none."""
+UNTIL_S = 30.0
+SLOTS = 2
+
+
+@dataclass(frozen=True)
+class Operator:
+    """What an operator works with."""
+
+    store: Store
+    manager: Manager
+    deploys: Deploys
+    feed: Feed
+
+    async def request(self, files: Mapping[str, bytes] | None = None, **fields: Any) -> WireDeploy:
+        """A deploy request for `files`, one small model by default, which are uploaded."""
+        contents = {"m.onnx": MODEL} if files is None else files
+        listed = []
+        for path, content in contents.items():
+            digest = sha256(content)
+            async with self.store.blobs.receive(digest, len(content)) as upload:
+                await upload.write(content)
+            listed.append(WireFile(path, len(content), digest))
+        return WireDeploy(files=listed, **{"model": next(iter(contents), None), **fields})
+
+    async def start(self, name: str, **fields: Any) -> Operation:
+        """A deploy that was accepted and goes on."""
+        return await self.deploys.start(name, await self.request(**fields))
+
+    async def deploy(self, name: str, **fields: Any) -> Operation:
+        """A deploy that has ended."""
+        return await self.ended((await self.start(name, **fields)).id)
+
+    async def ended(self, id: str) -> Operation:
+        """An operation when it has ended."""
+        operation = await self.deploys.get(id)
+        async with asyncio.timeout(UNTIL_S):
+            while operation.state == "running":
+                operation = await self.deploys.wait(id, operation.phase, UNTIL_S)
+        return operation
+
+    async def reached(self, id: str, phase: str) -> None:
+        """Wait until a running operation is in that phase."""
+        operation = await self.deploys.get(id)
+        async with asyncio.timeout(UNTIL_S):
+            while operation.phase != phase:
+                assert operation.state == "running", operation
+                operation = await self.deploys.wait(id, operation.phase, UNTIL_S)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what takes a few turns of the loop and its threads."""
+    async with asyncio.timeout(UNTIL_S):
+        while not condition():
+            await asyncio.to_thread(lambda: None)
+
+
+class _Linked(Bundles):
+    def __init__(self, blobs: BlobStore) -> None:
+        self._blobs = blobs
+
+    async def materialise(self, bundle: Bundle, target: Path) -> None:
+        self._blobs.materialise(bundle, target)
+
+
+@asynccontextmanager
+async def operating(
+    folder: Path,
+    driver: Driver | None = None,
+    pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    **settings: Any,
+) -> AsyncIterator[Operator]:
+    """Everything open over `folder`; `settings` are the store's. No lock is waited for."""
+    async with AsyncExitStack() as stack:
+        data = folder / "data"
+        store = await open_store(StoreSettings(data, **{"busy_s": 0.0, **settings}), stack)
+        past = Past(store.history, time.time)
+        pool = Settings(data=data).pool()
+        devices = cpu_slots(SLOTS)
+        manager = Manager(pool, driver or FakeDriver(), devices, _Linked(store.blobs), past)
+        stack.push_async_callback(manager.close)
+        feed = Feed(store.catalog, manager, store.bundles.__getitem__)
+        stack.callback(feed.close)
+        await manager.start()
+        manager.receive_demand(encode(Demand("test", 1, True, {})))
+        deploys = Deploys(store, manager, idle_s=IDLE_S, wall=time.time, pause=pause)
+        stack.push_async_callback(deploys.close)
+        await deploys.resume()
+        yield Operator(store, manager, deploys, feed)
+
+
+@contextlib.contextmanager
+def locked(database: Path) -> Iterator[None]:
+    """Another process writes to the store while the block runs, as far as it can tell."""
+    connection = sqlite3.connect(database, isolation_level=None, timeout=UNTIL_S)
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+        connection.execute("ROLLBACK")
+    finally:
+        connection.close()

@@ -1,0 +1,185 @@
+"""What a gateway speaks to, in the hands of a test: a manager and replicas' data sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from gateway.delivery import Delivery
+from gateway.dispatch.dispatcher import Limits
+from gateway.outcome import HeldCall, Outcome
+from registry.exchange import (
+    Demand,
+    Endpoints,
+    PoolEndpoints,
+    ReplicaEndpoint,
+    decode_demand,
+    encode,
+)
+from runtime_image.contract.link import VERSION, Kind
+from runtime_image.link.frames import Frame, pack
+from runtime_image.link.meta import AnswerMeta, RequestMeta, pack_answer
+from runtime_image.link.stream import FrameStream
+
+KEY = "default/digits@1"
+META = RequestMeta("application/json", "", -1, "")
+ANSWER = pack_answer(AnswerMeta("application/json", 10, 20, 30, 40, 1))
+
+
+class ListeningManager:
+    """The gateway's `Pools` port: what it is told, in order."""
+
+    def __init__(self) -> None:
+        self.demands: asyncio.Queue[Demand] = asyncio.Queue(1000)
+        self.lost: list[str] = []
+
+    def receive_demand(self, data: bytes) -> None:
+        """Keep a Demand."""
+        self.demands.put_nowait(decode_demand(data))
+
+    def worker_lost(self, worker: str) -> None:
+        """Keep who is gone."""
+        self.lost.append(worker)
+
+    async def heard(self, key: str = KEY) -> Demand:
+        """The next Demand that names a pool."""
+        while True:
+            demand = await self.demands.get()
+            if key in demand.revisions:
+                return demand
+
+
+class KnownPast:
+    """The gateway's `Past` port: every cold start took `cold_s`."""
+
+    def __init__(self, cold_s: float = 0.0) -> None:
+        self.cold_s = cold_s
+        self.arrivals: list[tuple[str, str]] = []
+
+    def cold_start_s(self, pool: str) -> float:
+        """The same for all."""
+        return self.cold_s
+
+    def arrived(self, namespace: str, name: str) -> None:
+        """Keep who was called."""
+        self.arrivals.append((namespace, name))
+
+
+class Peer:
+    """A replica's data socket. What gateways send is in `frames`, how links ended in `lost`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.frames: asyncio.Queue[Frame] = asyncio.Queue(1000)
+        self.lost: asyncio.Queue[str] = asyncio.Queue(100)
+        self._streams: list[FrameStream] = []
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[Peer]:
+        """Accept links while the block runs."""
+        loop = asyncio.get_running_loop()
+        server = await loop.create_unix_server(self._accept, str(self.path))
+        try:
+            yield self
+        finally:
+            server.close()
+            for stream in self._streams:
+                stream.abort("the peer closes")
+            await server.wait_closed()
+            await asyncio.sleep(0)
+
+    def _accept(self) -> FrameStream:
+        stream = FrameStream(self.frames.put_nowait, self.lost.put_nowait, "peer")
+        self._streams.append(stream)
+        return stream
+
+    async def next(self, kind: Kind) -> Frame:
+        """The next frame, which must be of that kind."""
+        frame = await self.frames.get()
+        assert frame.kind is kind, frame
+        return frame
+
+    async def greet(self) -> None:
+        """Take a gateway's greeting and answer it."""
+        hello = await self.next(Kind.HELLO)
+        assert hello.aux == VERSION
+        self.send(Kind.HELLO, aux=VERSION)
+
+    def send(self, kind: Kind, id: int = 0, body: bytes = b"", **fields: Any) -> None:
+        """Send a frame over the newest link."""
+        self._streams[-1].send(pack(kind, id, body, **fields))
+
+    def answer(self, id: int, body: bytes = b"{}", **fields: Any) -> None:
+        """Send a well-formed RESPONSE."""
+        self.send(Kind.RESPONSE, id, body, **{"meta": ANSWER, **fields})
+
+    def hang_up(self) -> None:
+        """End the newest link, as a death does."""
+        self._streams[-1].abort("hung up")
+
+    def endpoint(self, **changes: Any) -> ReplicaEndpoint:
+        """How a manager lists this replica."""
+        fields: dict[str, Any] = {
+            "id": self.path.stem,
+            "path": str(self.path),
+            "limit": 2,
+            "marks_started": True,
+            "device": "cpu:0",
+            "phases": {"load": 5.0},
+        }
+        return ReplicaEndpoint(**{**fields, **changes})
+
+
+class Client:
+    """Who waits for calls: outcomes by order of their coming."""
+
+    def __init__(self) -> None:
+        self.outcomes: asyncio.Queue[Outcome] = asyncio.Queue(100)
+
+    def call(self, body: bytes = b"{}", **changes: Any) -> HeldCall:
+        """A call that may wait and run for long enough."""
+        now = asyncio.get_running_loop().time()
+        fields: dict[str, Any] = {
+            "pool": KEY,
+            "meta": META,
+            "body": body,
+            "arrived_s": now,
+            "wait_until_s": now + 60,
+            "timeout_s": 60.0,
+        }
+        return HeldCall(**{**fields, **changes}, done=self.outcomes.put_nowait)
+
+
+@asynccontextmanager
+async def delivering(
+    manager: ListeningManager, past: KnownPast | None = None, **limits: Any
+) -> AsyncIterator[Delivery]:
+    """An open gateway side, closed with the block."""
+    delivery = Delivery(Limits(**limits), "worker", manager, past or KnownPast())
+    delivery.open()
+    try:
+        yield delivery
+    finally:
+        await delivery.close()
+        await asyncio.sleep(0)
+
+
+def published(*replicas: ReplicaEndpoint, full: bool = False, **fields: Any) -> bytes:
+    """The manager's Endpoints about the pool KEY."""
+    state = "warm" if replicas else "waking"
+    shown = PoolEndpoints(list(replicas), **{"state": state, "reason": "test", **fields})
+    return encode(Endpoints(1, full, {KEY: shown}))
+
+
+def nothing_left() -> bytes:
+    """The manager's full Endpoints without any pool."""
+    return encode(Endpoints(2, True, {}))
+
+
+def failed(**problem: str) -> bytes:
+    """The body of a FAILED frame."""
+    return json.dumps(problem).encode()

@@ -1,0 +1,156 @@
+"""Whole servers for tests, in the test's own event loop or in a process of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from aiohttp import ClientSession, ClientTimeout
+
+from admin.compose import Server, running
+from admin.settings import Settings
+from pool_manager.driver import Driver
+from tests.support.caller import UNTIL_S, Answer, Caller
+
+__all__ = [
+    "Answer",
+    "Caller",
+    "Gate",
+    "ServerProcess",
+    "ServingServer",
+    "server_process",
+    "serving",
+    "serving_apart",
+]
+
+
+class ServingServer(Caller):
+    """A server that runs in this event loop; `server` is its inside."""
+
+    def __init__(self, server: Server, session: ClientSession) -> None:
+        super().__init__(server.url, server.store.token, session)
+        self.server = server
+
+    async def until_pools(self, condition: Callable[[], bool]) -> None:
+        """Wait until `condition` holds, looked at whenever the pool manager has news."""
+        news = asyncio.Event()
+        end = self.server.manager.subscribe(lambda _message: news.set())
+        try:
+            async with asyncio.timeout(UNTIL_S):
+                while not condition():
+                    news.clear()
+                    await news.wait()
+        finally:
+            end()
+
+
+class ServerProcess(Caller):
+    """A server in a process of its own, which has ended after the block."""
+
+    def __init__(
+        self, url: str, token: str, session: ClientSession, process: asyncio.subprocess.Process
+    ) -> None:
+        super().__init__(url, token, session)
+        self.process = process
+
+
+class Gate:
+    """Delays of a `FakeDriver`, let go by hand: `FakeDriver(Script(load_s=1), sleep=gate)`.
+
+    It is open at first, so that a deploy gets through. No delay of zero is ever held up.
+    """
+
+    def __init__(self) -> None:
+        self._open = asyncio.Event()
+        self._open.set()
+        self.waiting = 0
+
+    async def __call__(self, seconds: float) -> None:
+        """What the driver awaits."""
+        if not seconds:
+            return
+        self.waiting += 1
+        try:
+            await self._open.wait()
+        finally:
+            self.waiting -= 1
+
+    def open(self) -> None:
+        """Let go whatever waits, now and from now on."""
+        self._open.set()
+
+    def shut(self) -> None:
+        """From now on every delay lasts until `open`."""
+        self._open.clear()
+
+
+@asynccontextmanager
+async def serving(
+    data: Path, driver: Driver | None = None, *, kind: type[Settings] = Settings, **settings: Any
+) -> AsyncIterator[ServingServer]:
+    """A server on a free port with its data in `data`; leaving the block ends it in order.
+
+    `driver` takes the place of the process driver: a `FakeDriver` with a script. `kind` may be a
+    subclass that changes what no setting can.
+    """
+    chosen = kind(**{"port": 0, "data": data / "data", "shutdown_s": 5.0, **settings})
+    timeout = ClientTimeout(total=UNTIL_S)
+    async with running(chosen, driver) as server, ClientSession(timeout=timeout) as session:
+        yield ServingServer(server, session)
+
+
+SERVE = """
+import json, sys
+from pathlib import Path
+from admin.serve import serve
+from admin.settings import load_settings
+given = json.loads(sys.argv[1])
+sys.exit(serve(load_settings({**given, "data": Path(given["data"])})))
+"""
+
+
+@asynccontextmanager
+async def server_process(data: Path, **settings: Any) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A process that serves as `fnctl serve` does, its log lines as JSON on its stdout; TERM ends
+    it with the block."""
+    given = {"port": 0, "data": str(data / "data"), "log_format": "json", **settings}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", SERVE, json.dumps(given)),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            process.terminate()
+        await process.communicate()
+
+
+@asynccontextmanager
+async def serving_apart(data: Path, **settings: Any) -> AsyncIterator[ServerProcess]:
+    """As `serving`, in a process of its own, on uvloop."""
+    async with server_process(data, **settings) as process:
+        url = await _announced(process)
+        token = (data / "data" / "admin.token").read_text().strip()
+        async with ClientSession(timeout=ClientTimeout(total=UNTIL_S)) as session:
+            yield ServerProcess(url, token, session, process)
+
+
+async def _announced(process: asyncio.subprocess.Process) -> str:
+    """The address that a server says it serves at."""
+    assert process.stdout is not None
+    seen = []
+    async with asyncio.timeout(UNTIL_S):
+        while line := await process.stdout.readline():
+            seen.append(line.decode())
+            with suppress(ValueError):
+                news = json.loads(line)
+                if isinstance(news, dict) and news.get("event") == "serving":
+                    return str(news["url"])
+    raise AssertionError(f"the server ended: {''.join(seen)}")

@@ -1,0 +1,133 @@
+"""The documents say what the code says: settings, verbs, metrics, places, diagram."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text("utf-8")
+ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+PRODUCT = ("registry", "runtime_image", "pool_manager", "gateway", "admin")
+BEGIN, END = "<!-- replica-diagram -->", "<!-- /replica-diagram -->"
+
+
+def fields(path: str, name: str) -> dict[str, str]:
+    """The annotated fields of a class and the string that stands below each, "" for none."""
+    tree = ast.parse((ROOT / path).read_text("utf-8"))
+    body = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name).body
+    found = {}
+    for node, below in zip(body, [*body[1:], None], strict=True):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            is_text = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+            found[node.target.id] = str(below.value.value) if is_text else ""
+    return found
+
+
+SETTINGS = fields("admin/settings.py", "Settings")
+
+
+def verbs() -> list[str]:
+    """The verbs of fnctl: one file each."""
+    return sorted(path.stem for path in (ROOT / "admin/cli/verbs").glob("[a-z]*.py"))
+
+
+def places() -> list[str]:
+    """Every folder of the product with Python files, and every file right in one of its roots."""
+    folders = [
+        f"{path.parent.relative_to(ROOT)}/"
+        for top in PRODUCT
+        for path in (ROOT / top).rglob("__init__.py")
+    ]
+    files = [
+        str(path.relative_to(ROOT))
+        for top in PRODUCT
+        for path in (ROOT / top).glob("*.py")
+        if not path.name.startswith("__")
+    ]
+    return sorted([*folders, *files])
+
+
+def metrics() -> list[str]:
+    """What /metrics shows, by the names that Prometheus knows: a counter ends in _total."""
+    tree = ast.parse((ROOT / "gateway/metrics.py").read_text("utf-8"))
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
+            first = node.args[0]
+            if isinstance(first, ast.Constant) and str(first.value).startswith("fngate_"):
+                total = "_total" if node.func.id == "Counter" else ""
+                found.append(f"{first.value}{total}")
+    return sorted(found)
+
+
+def is_named(place: str) -> bool:
+    """Whether the map names a place, or a part of it that has a row of its own."""
+    if place in {f"{top}/" for top in PRODUCT}:
+        return re.search(rf"^{place} ", ARCHITECTURE, re.MULTILINE) is not None
+    parts = [f"{parent}/" for parent in Path(place).parents if len(parent.parts) > 1]
+    return any(f"`{name}" in ARCHITECTURE for name in [place, *parts])
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_setting_says_what_it_is(name: str) -> None:
+    """The string below a field is its documentation."""
+    assert SETTINGS[name].endswith(".")
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_setting_is_in_the_readme(name: str) -> None:
+    """It has a row in the table of settings, by its variable."""
+    assert re.search(rf"^\| `FN_{name.upper()}` \|", README, re.MULTILINE)
+
+
+def test_the_readme_names_no_setting_that_is_not_there() -> None:
+    """A row of the table is a field of the settings."""
+    rows = re.findall(r"^\| `FN_([A-Z_]+)` \|", README, re.MULTILINE)
+
+    assert sorted(row.lower() for row in rows) == sorted(SETTINGS)
+
+
+@pytest.mark.parametrize("place", places())
+def test_every_place_is_on_the_map(place: str) -> None:
+    """ARCHITECTURE.md says of every folder and every top module what it is for."""
+    assert is_named(place)
+
+
+def test_the_map_names_no_place_that_is_not_there() -> None:
+    """What the map's table names exists."""
+    rows = re.findall(r"^\| (`.*?`) \|", ARCHITECTURE, re.MULTILINE)
+    named = [name for row in rows for name in re.findall(r"`([a-z_/]+(?:\.py)?)`", row)]
+
+    assert [name for name in named if "/" in name and not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("verb", verbs())
+def test_every_verb_is_in_the_readme(verb: str) -> None:
+    """What fnctl can do is said where people look first."""
+    assert f"`fnctl {verb}" in README
+
+
+@pytest.mark.parametrize("metric", metrics())
+def test_every_metric_is_in_the_readme(metric: str) -> None:
+    """What /metrics shows is explained."""
+    assert f"`{metric}`" in README
+
+
+def test_metrics_and_verbs_are_found() -> None:
+    """The lists above are not empty by mistake."""
+    assert len(metrics()) >= 7
+    assert len(verbs()) >= 10
+
+
+def test_the_diagram_is_the_table_of_states() -> None:
+    """The picture of a replica's life is generated from the code: `make docs` writes it."""
+    diagram = importlib.import_module("tests.support.diagram").diagram()
+
+    shown = ARCHITECTURE.partition(BEGIN)[2].partition(END)[0]
+
+    assert shown.strip() == diagram.strip()

@@ -1,0 +1,21 @@
+"""A server with one function on fake replicas."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from pool_manager.drivers.fake import FakeDriver
+from tests.support.operator import MODEL
+from tests.support.server import ServingServer, serving
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[ServingServer]:
+    """`digits` is deployed and cold."""
+    async with serving(tmp_path, FakeDriver()) as server:
+        await server.deploy({"m.onnx": MODEL}, name="digits")
+        await server.until_pools(lambda: not server.server.manager.replicas())
+        yield server

@@ -1,0 +1,97 @@
+"""What is deployed, and why it is as it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.operator import until
+from tests.support.server import ServingServer
+
+CALL = {"inputs": {}}
+
+
+async def test_functions_are_listed_as_they_are(server: ServingServer) -> None:
+    """Cold at first, warm after a call."""
+    (before,) = (await server.admin("GET", "/functions")).json()["items"]
+    assert (before["name"], before["revision"], before["state"]) == ("digits", "digits@1", "cold")
+
+    assert (await server.call("digits", CALL)).status == 200
+
+    (after,) = (await server.admin("GET", "/functions")).json()["items"]
+    assert (after["state"], after["ready"], after["held"]) == ("warm", 1, 0)
+
+
+async def test_a_function_is_shown_in_full(server: ServingServer) -> None:
+    """Limits, signature, revisions and a call that can be pasted."""
+    shown = await server.function("digits")
+
+    assert shown["limits"]["timeout_s"] == 60
+    assert shown["signature"]["kind"] == "json"
+    assert [one["number"] for one in shown["revisions"]] == [1]
+    assert shown["revisions"][0]["profile"]["batch_max"] == 1
+    assert shown["example"].startswith(f"curl {server.url}/fn/digits ")
+    listed = (await server.admin("GET", "/functions/digits/revisions")).json()
+    assert listed == {"items": shown["revisions"], "next": None}
+
+
+@pytest.mark.parametrize("path", ["", "/revisions", "/why", "/logs"])
+async def test_an_unknown_function_is_answered_with_the_nearest(
+    server: ServingServer, path: str
+) -> None:
+    """Every route of a function that does not exist helps to find the right name."""
+    answer = await server.admin("GET", f"/functions/digit{path}")
+
+    assert (answer.status, answer.problem["nearest"]) == (404, ["digits"])
+
+
+async def test_why_tells_decisions_and_phases(server: ServingServer) -> None:
+    """After a cold call: what was decided, and where the time went."""
+    await server.call("digits", CALL)
+    store = server.server.store
+    await until(lambda: server.server.manager.replicas()[0].phases.get("first_run") is not None)
+    await store.history.flush()
+
+    why = (await server.admin("GET", "/functions/digits/why")).json()
+
+    assert why["state"] == "warm"
+    texts = [one["text"] for one in why["decisions"]]
+    assert any(text.startswith("starts ") for text in texts)
+    assert any(text.endswith(" is ready") for text in texts)
+    (receipt,) = why["cold_starts"]
+    assert (receipt["outcome"], receipt["number"], receipt["device_kind"]) == ("ready", 1, "cpu")
+    assert {"place", "start", "load", "first_run"} <= receipt["phases"].keys()
+    assert why["intervals"][0]["state"] in ("cold", "waking")
+
+
+async def test_logs_are_what_replicas_wrote(server: ServingServer) -> None:
+    """One entry per replica, cut to its last lines."""
+    await server.call("digits", CALL)
+    (replica,) = server.server.manager.replicas()
+
+    logs = (await server.admin("GET", "/functions/digits/logs")).json()["items"]
+    texts = {one["replica"]: one["text"] for one in logs}
+    assert texts[replica.id] == f"fake replica {replica.id} starts for default/digits@1"
+    trial = next(id for id in texts if id != replica.id)
+    assert len(texts[trial].splitlines()) == 2
+
+    last = (await server.admin("GET", "/functions/digits/logs?lines=1")).json()["items"]
+    assert [len(one["text"].splitlines()) for one in last] == [1, 1]
+
+
+@pytest.mark.parametrize("lines", ["0", "10001", "-1", "many", "00000000000001"])
+async def test_a_number_of_lines_is_bounded(server: ServingServer, lines: str) -> None:
+    """Anything else is refused by name."""
+    answer = await server.admin("GET", f"/functions/digits/logs?lines={lines}")
+
+    assert answer.status == 400
+    assert answer.problem["detail"].startswith("lines: expected a whole number from 1 to 10000")
+
+
+async def test_a_removed_function_is_gone_at_once(server: ServingServer) -> None:
+    """It is no longer listed, shown or called; a second removal finds nothing."""
+    answer = await server.admin("DELETE", "/functions/digits")
+
+    assert (answer.status, answer.json()) == (200, {"removed": "digits"})
+    assert (await server.admin("GET", "/functions")).json()["items"] == []
+    assert (await server.call("digits", CALL)).status == 404
+    assert (await server.admin("DELETE", "/functions/digits")).status == 404

@@ -1,0 +1,109 @@
+"""Keys take effect at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from admin.settings import Settings
+from pool_manager.drivers.fake import FakeDriver
+from registry.settings import StoreSettings
+from tests.support.operator import locked
+from tests.support.server import ServingServer, serving
+
+CALL = {"inputs": {}}
+
+
+async def add(server: ServingServer, *scopes: str, note: str = "") -> dict[str, Any]:
+    """A new key with its secret."""
+    answer = await server.admin("POST", "/keys", {"scopes": list(scopes), "note": note})
+    assert answer.status == 201, answer
+    key: dict[str, Any] = answer.json()
+    return key
+
+
+async def test_the_first_key_closes_what_was_open_and_the_last_opens_it(
+    server: ServingServer,
+) -> None:
+    """Without keys anybody on this machine may invoke; with one only its holder."""
+    assert (await server.call("digits", CALL)).status == 200
+    key = await add(server, "invoke:digits")
+    assert (await server.call("digits", CALL)).status == 401
+    bearer = f"Bearer {key['secret']}"
+    assert (await server.call("digits", CALL, Authorization=bearer)).status == 200
+
+    assert (await server.admin("DELETE", f"/keys/{key['id']}")).status == 200
+
+    assert (await server.call("digits", CALL)).status == 200
+    assert (await server.call("digits", CALL, Authorization=bearer)).status == 401
+
+
+async def test_a_secret_is_shown_once(server: ServingServer) -> None:
+    """The list has ids, scopes and notes, and nothing that opens anything."""
+    key = await add(server, "read", "invoke", note="for the build")
+
+    answer = await server.admin("GET", "/keys")
+
+    (listed,) = answer.json()["items"]
+    assert (listed["id"], listed["scopes"], listed["note"]) == (
+        key["id"],
+        ["read", "invoke"],
+        "for the build",
+    )
+    assert key["secret"].encode() not in answer.body
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b"{", "the key request cannot be read"),
+        (b'{"scopes": "read"}', "Expected `array`, got `str`"),
+        (b'{"scopes": [], "x": 1}', "unknown field `x`"),
+        (b'{"scopes": []}', "expected at least one of"),
+        (b'{"scopes": ["root"]}', "got 'root'"),
+        (b'{"scopes": ["read"], "note": "\\u0007"}', "note: expected"),
+    ],
+)
+async def test_a_bad_key_request_is_told(server: ServingServer, body: bytes, text: str) -> None:
+    """The text names what was expected; no key is made."""
+    answer = await server.admin("POST", "/keys", body)
+
+    assert answer.status == 400
+    assert text in answer.problem["detail"]
+    assert (await server.admin("GET", "/keys")).json()["items"] == []
+
+
+async def test_a_long_key_request_is_refused(server: ServingServer) -> None:
+    """A key needs no more than 64 KiB."""
+    assert (await server.admin("POST", "/keys", b" " * 65537)).status == 413
+
+
+async def test_a_key_that_is_not_there_cannot_be_removed(server: ServingServer) -> None:
+    """404, and the others stay."""
+    key = await add(server, "read")
+
+    assert (await server.admin("DELETE", "/keys/nothing")).status == 404
+    assert [one["id"] for one in (await server.admin("GET", "/keys")).json()["items"]] == [
+        key["id"]
+    ]
+
+
+class Impatient(Settings):
+    """Settings of a server that waits for no lock."""
+
+    def store(self) -> StoreSettings:
+        return replace(super().store(), busy_s=0.0)
+
+
+async def test_a_key_that_was_not_stored_opens_nothing(tmp_path: Path) -> None:
+    """With the store locked, 503 is the answer and invoking stays as it was."""
+    async with serving(tmp_path, FakeDriver(), kind=Impatient) as server:
+        with locked(server.server.store.settings.database):
+            answer = await server.admin("POST", "/keys", {"scopes": ["read"]})
+
+        assert (answer.status, answer.problem["code"]) == (503, "store_unavailable")
+        assert len(server.server.store.ring) == 0
+        assert (await server.get("/metrics")).status == 200

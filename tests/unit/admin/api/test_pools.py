@@ -1,0 +1,35 @@
+"""What runs, where."""
+
+from __future__ import annotations
+
+from tests.support.server import ServingServer
+
+CALL = {"inputs": {}}
+
+
+async def test_every_revision_has_a_pool(server: ServingServer) -> None:
+    """Older revisions too; trials are nobody's pool."""
+    await server.deploy({"other.onnx": b"\x3a\x00\x3a\x00"}, name="digits")
+    await server.call("digits", CALL)
+
+    pools = (await server.admin("GET", "/pools")).json()["items"]
+
+    states = {pool["pool"]: (pool["state"], pool["ready"]) for pool in pools}
+    assert states["default/digits@2"] == ("warm", 1)
+    assert states["default/digits@1"] == ("cold", 0)
+
+
+async def test_replicas_and_their_devices_are_listed(server: ServingServer) -> None:
+    """After a call one replica serves on one device; the others are free."""
+    before = (await server.admin("GET", "/devices")).json()["items"]
+    assert [device["replica"] for device in before] == [None] * len(before)
+    assert (await server.admin("GET", "/replicas")).json()["items"] == []
+
+    await server.call("digits", CALL)
+
+    (replica,) = (await server.admin("GET", "/replicas")).json()["items"]
+    assert (replica["pool"], replica["state"]) == ("default/digits@1", "ready")
+    assert (replica["role"], replica["since_s"] >= 0) == ("serve", True)
+    devices = (await server.admin("GET", "/devices")).json()["items"]
+    taken = [device for device in devices if device["replica"]]
+    assert taken == [{"id": replica["device"], "kind": "cpu", "replica": replica["id"]}]

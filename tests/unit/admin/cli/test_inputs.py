@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import typer
+
+from admin.cli import inputs
+from admin.cli.inputs import payload
+from admin.client import Payload
+
+
+def test_a_body_is_sent_unchanged() -> None:
+    """-d goes out in the very characters it was given in."""
+    assert payload('{"inputs": {"x": 1.10}}', []) == Payload(
+        b'{"inputs": {"x": 1.10}}', inputs.JSON
+    )
+
+
+def test_a_body_can_be_a_file(tmp_path: Path) -> None:
+    """-d @FILE sends the file's JSON."""
+    (tmp_path / "a.json").write_text('{"a": 1}')
+
+    assert payload(f"@{tmp_path}/a.json", []).body == b'{"a": 1}'
+
+
+def test_values_become_inputs(tmp_path: Path) -> None:
+    """Several -i make one JSON object, values from files beside values from the command line."""
+    (tmp_path / "b.json").write_text("[2.50]")
+
+    made = payload(None, ["a=[1e400, 1]", f"b=@{tmp_path}/b.json", 'c="x=y"'])
+
+    assert made.body == b'{"inputs": {"a": [1e400, 1], "b": [2.50], "c": "x=y"}}'
+    assert made.content_type == inputs.JSON
+
+
+@pytest.mark.parametrize(
+    ("file", "media"),
+    [
+        ("a.png", "image/png"),
+        ("a.JPG", "image/jpeg"),
+        ("a.wav", "audio/wav"),
+        ("a.npy", 'application/x-npy; input="x"'),
+        ("a.bin", "application/octet-stream"),
+        ("a", "application/octet-stream"),
+    ],
+)
+def test_a_file_is_sent_as_what_it_is(tmp_path: Path, file: str, media: str) -> None:
+    """One file that is no JSON is the whole body, its suffix says its content type."""
+    (tmp_path / file).write_bytes(b"\x00\xff")
+
+    assert payload(None, [f"x=@{tmp_path / file}"]) == Payload(b"\x00\xff", media)
+
+
+@pytest.mark.parametrize(
+    ("data", "given", "complaint"),
+    [
+        (None, [], "expected either -d JSON or -i"),
+        ("{}", ["a=1"], "expected either -d JSON or -i"),
+        (None, ["a"], "expected TENSOR=VALUE or TENSOR=@FILE, got 'a'"),
+        (None, ["=1"], "expected TENSOR=VALUE"),
+        (None, ["a=1", "a=2"], "each tensor once"),
+        (None, ["a=hello"], "a text needs double quotes"),
+        (None, ["a=NaN"], "JSON has no NaN"),
+        ("{", [], "expected JSON, got '{'"),
+        ("[" * 100_000, [], "expected JSON"),
+        (None, ["a=@x.png", "b=1"], "a is raw"),
+        (None, ["a=@/nonexistent/x.png"], "No such file"),
+        ("@/nonexistent/x.json", [], "No such file"),
+    ],
+)
+def test_wrong_usage_is_told(data: str | None, given: list[str], complaint: str) -> None:
+    """What cannot be sent is wrong usage, with what was expected."""
+    with pytest.raises(typer.BadParameter) as caught:
+        payload(data, given)
+
+    assert complaint in caught.value.message
+
+
+def test_json_must_be_utf8(tmp_path: Path) -> None:
+    """A file that is no text is told at the byte that is none."""
+    (tmp_path / "a.json").write_bytes(b'"\xff"')
+
+    with pytest.raises(typer.BadParameter, match="other bytes at 1"):
+        payload(f"@{tmp_path}/a.json", [])
+
+
+def test_a_huge_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more is read than any server takes."""
+    monkeypatch.setattr(inputs, "FILE_MAX", 3)
+    path = tmp_path / "a.bin"
+    path.write_bytes(b"1234")
+
+    with pytest.raises(typer.BadParameter, match="expected at most 3 bytes"):
+        payload(None, [f"a=@{path}"])
+
+
+def test_numbers_may_have_any_length() -> None:
+    """A number beyond Python's limit for int() is the server's to judge."""
+    assert payload("1" * 10_000, []).body == b"1" * 10_000

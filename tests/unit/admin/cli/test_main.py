@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from typer.testing import CliRunner
+
+from admin.cli.main import app
+
+VERBS = ("serve", "deploy", "ls", "show", "invoke", "why", "logs", "rm", "key", "doctor")
+HEAVY = ("aiohttp", "pydantic", "numpy", "rich", "registry.manifest", "http.client", "asyncio")
+
+
+def test_help_lists_verbs_and_exit_codes() -> None:
+    """The first help shows every verb and what the exit codes mean."""
+    shown = CliRunner().invoke(app, ["--help"]).stdout
+
+    assert [verb for verb in VERBS if f"\n  {verb} " not in shown] == []
+    assert "\n    3    the server gives no answer\n" in shown
+
+
+def test_every_verb_has_an_example() -> None:
+    """The help of each verb ends in an example that begins with fnctl."""
+    words = [[verb] for verb in VERBS if verb != "key"]
+    words += [["key", verb] for verb in ("add", "ls", "rm")]
+
+    shown = {" ".join(each): CliRunner().invoke(app, [*each, "--help"]).stdout for each in words}
+
+    assert [verb for verb, text in shown.items() if f"\n    fnctl {verb}" not in text] == []
+
+
+def test_every_verb_can_print_json() -> None:
+    """Every verb that prints a result has --json."""
+    words = [[verb] for verb in VERBS if verb not in ("key", "serve")]
+    words += [["key", verb] for verb in ("add", "ls", "rm")]
+
+    missing = [
+        each for each in words if "--json" not in CliRunner().invoke(app, [*each, "--help"]).stdout
+    ]
+
+    assert missing == []
+
+
+def test_an_unknown_verb_is_wrong_usage() -> None:
+    """A misspelt verb ends with exit code 2 and the nearest verb."""
+    result = CliRunner().invoke(app, ["deplo"])
+
+    assert result.exit_code == 2
+    assert "Did you mean 'deploy'?" in result.stderr
+
+
+def test_start_up_is_light() -> None:
+    """What only some verbs need is not imported for the help."""
+    code = (
+        "import sys; from admin.cli.main import app; app(['--help'], standalone_mode=False);"
+        f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+
+    assert done.stderr.strip() == "[]"
+
+
+def test_main_runs_the_command_line() -> None:
+    """The entry point takes its arguments from the command line and ends with the exit code."""
+    code = "import sys; sys.argv[1:] = ['nope']; from admin.cli.main import main; main()"
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+
+    assert done.returncode == 2
+    assert done.stderr.startswith("Usage: fnctl ")

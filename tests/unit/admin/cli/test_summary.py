@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from admin.cli.collect import Collected
+from admin.cli.summary import batching, example, render
+from registry.bundles.paths import make_bundle
+from registry.model import BundleFile
+
+FILES = Collected(
+    "digits", False, Path("functions/digits"), make_bundle([BundleFile("m.onnx", 2048, "ab" * 32)])
+)
+PROFILE: dict[str, Any] = {"load_ms": 9.1, "memory_mib": 41.2, "batchable": True, "batch_max": 32}
+
+
+def test_a_new_revision_is_summed_up() -> None:
+    """The summary has the sample's answer and what was measured."""
+    result = {
+        "revision": "digits@1",
+        "created": True,
+        "sample": {"outputs": {"y": [1]}},
+        "profile": PROFILE,
+        "switch": "calls go to digits@1",
+    }
+
+    assert render(result, FILES).split("\n") == [
+        "digits@1 deployed (1 file, 2.0 KiB)",
+        "  sample    y [1]",
+        "  load      9.1 ms",
+        "  memory    41 MiB",
+        "  batching  up to 32 rows",
+        "  switch    calls go to digits@1",
+    ]
+
+
+def test_a_known_revision_is_named() -> None:
+    """Where nothing is new, that is said and no more."""
+    result = {"revision": "digits@3", "created": False, "profile": PROFILE}
+
+    assert render(result, FILES) == "same bundle and settings as digits@3: nothing changed"
+
+
+def test_a_bare_result_is_enough() -> None:
+    """What the server leaves out is not shown."""
+    assert render({"revision": "digits@1"}, FILES) == "digits@1 deployed (1 file, 2.0 KiB)\n"
+
+
+@pytest.mark.parametrize(
+    ("profile", "shown"),
+    [
+        ({"batchable": True, "batch_max": 8}, "up to 8 rows"),
+        (
+            {"batchable": False, "why_not": "the first axis is fixed"},
+            "off: the first axis is fixed",
+        ),
+        ({"batchable": False, "profiled": False, "why_not": "x"}, "off (unprofiled): x"),
+        ({}, "off"),
+    ],
+)
+def test_batching_says_why_not(profile: dict[str, Any], shown: str) -> None:
+    """Batching is a number of rows, or off with the reason."""
+    assert batching(profile) == shown
+
+
+@pytest.mark.parametrize(
+    ("sample", "command"),
+    [
+        ({}, "fnctl show digits"),
+        ({"x": "@a b.png"}, "fnctl invoke digits -i 'x=@functions/digits/a b.png'"),
+        ({"x": [1, 2], "y": "t"}, "fnctl invoke digits -i 'x=[1, 2]' -i 'y=\"t\"'"),
+        ({"x": [1] * 100}, "fnctl show digits"),
+    ],
+)
+def test_the_next_command_calls_with_the_sample(sample: dict[str, Any], command: str) -> None:
+    """The function is called with its own sample where that fits a line."""
+    assert example(replace(FILES, sample=sample)) == command

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import Result
+
+from tests.support.admin_api import AdminApi, Canned
+
+TIMING = {"Server-Timing": 'cold;desc="digits@3 on cpu:0", queue;dur=20, load;dur=9'}
+ANSWER: dict[str, Any] = {"outputs": {"y": [1.5]}, "revision": "digits@3"}
+
+
+def test_an_answer_has_its_receipt(
+    api: AdminApi, fnctl: Callable[..., Result], tmp_path: Path
+) -> None:
+    """A picture goes out as it is; the answer is on stdout, the receipt on stderr."""
+    (tmp_path / "a.png").write_bytes(b"png")
+    api.on("POST", "/fn/digits@3", Canned(ANSWER, headers=TIMING))
+
+    result = fnctl("invoke", "digits@3", "-i", f"image=@{tmp_path}/a.png", "--wait", "5")
+
+    assert (result.stdout, result.exit_code) == ("y  [1.5]\n", 0)
+    assert result.stderr == "cold start 9 ms: load 9 | queue 20 ms\n"
+    sent = api.requests[0]
+    assert (sent.body, sent.headers["Content-Type"]) == (b"png", "image/png")
+    assert sent.headers["Prefer"] == "wait=5"
+
+
+def test_json_is_the_answer_with_its_receipt(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """--json prints the object that came, and the receipt beside it."""
+    api.on("POST", "/fn/digits", Canned(ANSWER, headers=TIMING))
+
+    shown = json.loads(fnctl("invoke", "digits", "-d", '{"inputs": {}}', "--json").stdout)
+
+    assert shown.pop("receipt")["cold"] is True
+    assert shown == ANSWER
+    assert api.requests[0].body == b'{"inputs": {}}'
+
+
+def test_bytes_are_not_printed(api: AdminApi, fnctl: Callable[..., Result], tmp_path: Path) -> None:
+    """An answer that is no JSON is described, and saved where asked."""
+    api.on(
+        "POST", "/fn/digits", Canned(b"\x93NUMPY", headers={"Content-Type": "application/x-npy"})
+    )
+    words = ("invoke", "digits", "-i", "x=1", "--accept", "application/x-npy")
+
+    plain = fnctl(*words)
+    saved = fnctl(*words, "--output", str(tmp_path / "y.npy"))
+    described = json.loads(fnctl(*words, "--json").stdout)
+
+    assert plain.stdout == "application/x-npy, 6 B: save it with --output FILE\n"
+    assert saved.stdout == f"application/x-npy, 6 B, written to {tmp_path}/y.npy\n"
+    assert (tmp_path / "y.npy").read_bytes() == b"\x93NUMPY"
+    assert (described["content_type"], described["bytes"]) == ("application/x-npy", 6)
+    assert api.requests[0].headers["Accept"] == "application/x-npy"
+
+
+@pytest.mark.parametrize(("body", "shown"), [(b"[1]", "answer  [1]"), (b"{", "save it with")])
+def test_strange_json_is_shown(
+    api: AdminApi, fnctl: Callable[..., Result], body: bytes, shown: str
+) -> None:
+    """JSON that is no object is shown all the same, broken JSON is described."""
+    api.on("POST", "/fn/f", Canned(body, headers={"Content-Type": "application/json"}))
+
+    assert shown in fnctl("invoke", "f", "-i", "x=1").stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("invoke", "Digits", "-i", "x=1"),
+        ("invoke", "digits@0", "-i", "x=1"),
+        ("invoke", "digits"),
+        ("invoke", "digits", "-i", "x=1", "--wait", "-1"),
+    ],
+)
+def test_wrong_usage_sends_nothing(
+    api: AdminApi, fnctl: Callable[..., Result], words: tuple[str, ...]
+) -> None:
+    """What cannot be a call ends with exit code 2 before the server is asked."""
+    assert fnctl(*words).exit_code == 2
+    assert api.requests == []
+
+
+def test_an_output_that_cannot_be_written_is_wrong_usage(
+    api: AdminApi, fnctl: Callable[..., Result], tmp_path: Path
+) -> None:
+    """A path that cannot be written is told by the system's reason."""
+    api.on("POST", "/fn/f", Canned(ANSWER))
+
+    result = fnctl("invoke", "f", "-i", "x=1", "--output", str(tmp_path))
+
+    assert result.exit_code == 2
+    assert "Is a directory" in result.stderr
+
+
+def test_a_refusal_is_told_with_expected_and_got(
+    api: AdminApi, fnctl: Callable[..., Result]
+) -> None:
+    """The server's reason, what it expected and got, and when to try again are all shown."""
+    problem = {"title": "Too many", "detail": "full", "expected": "room", "got": "none"}
+    api.on("POST", "/fn/f", Canned(problem, status=429, headers={"Retry-After": "3"}))
+
+    result = fnctl("invoke", "f", "-i", "x=1")
+
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "error: Too many: full\n  expected: room\n  got: none\n  try again in 3 s\n"
+    )

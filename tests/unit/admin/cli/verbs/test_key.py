@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from typer.testing import Result
+
+from admin.cli.verbs.key import render
+from tests.support.admin_api import AdminApi, Canned
+
+KEYS = "/admin/v1/keys"
+KEY = {"id": "k1", "scopes": ["read", "invoke:digits"], "note": "shop", "created_s": 1000.0}
+
+
+def test_the_secret_is_printed_alone(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """stdout has the secret and nothing else, so that a script can keep it."""
+    api.on("POST", KEYS, Canned({**KEY, "secret": "fn_abc"}, 201))
+
+    result = fnctl("key", "add", "--scope", "read", "--scope", "invoke:digits", "--note", "shop")
+
+    assert result.stdout == "fn_abc\n"
+    assert "key k1 (read, invoke:digits); the secret is shown only now" in result.stderr
+    assert api.requests[0].json == {"scopes": ["read", "invoke:digits"], "note": "shop"}
+
+
+def test_a_key_needs_a_scope(fnctl: Callable[..., Result]) -> None:
+    """A key that may do nothing is wrong usage."""
+    assert fnctl("key", "add").exit_code == 2
+
+
+def test_keys_are_listed_without_secrets(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """The list has id, scopes, age and note."""
+    api.on("GET", KEYS, Canned({"items": [KEY]}))
+
+    assert render([KEY], 1120.0).split("\n") == [
+        "ID  SCOPES               MADE       NOTE",
+        "k1  read, invoke:digits  2 min ago  shop",
+    ]
+    assert "k1  read, invoke:digits" in fnctl("key", "ls").stdout
+    assert json.loads(fnctl("key", "ls", "--json").stdout) == {"items": [KEY]}
+
+
+def test_no_keys_are_said(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """Without keys the way to one is told."""
+    api.on("GET", KEYS, Canned({"items": []}))
+
+    result = fnctl("key", "ls")
+
+    assert (result.stdout, result.stderr) == ("no keys\n", "next: fnctl key add --scope invoke\n")
+
+
+def test_a_key_is_revoked(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """rm revokes by id."""
+    api.on("DELETE", f"{KEYS}/k1", Canned({}))
+
+    assert fnctl("key", "rm", "k1").stdout == "key k1 is revoked\n"
+    assert json.loads(fnctl("key", "rm", "k1", "--json").stdout) == {"removed": "k1"}

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from typer.testing import Result
+
+from admin.cli.verbs.show import render
+from tests.support.admin_api import AdminApi, Canned
+
+FUNCTION: dict[str, Any] = {
+    "name": "digits",
+    "revision": "digits@3",
+    "state": "cold",
+    "reason": "no requests",
+    "ready": 0,
+    "wanted": 0,
+    "held": 0,
+    "in_flight": 0,
+    "min": 0,
+    "max": 2,
+    "idle_s": 60.0,
+    "labels": {"team": "a"},
+    "limits": {"timeout_s": 60},
+    "signature": {
+        "kind": "tensors",
+        "inputs": [{"name": "image", "dtype": "FP32", "shape": [-1, 8, 8]}],
+        "outputs": [{"name": "label", "dtype": "INT64", "shape": [-1]}],
+    },
+    "revisions": [
+        {
+            "number": 3,
+            "engine": "onnx",
+            "size": 2048,
+            "profile": {"load_ms": 9, "memory_mib": 41, "batchable": True, "batch_max": 8},
+        },
+        {"number": 2, "engine": "onnx", "size": 0, "profile": None},
+    ],
+    "example": "curl ...",
+}
+
+
+def test_a_function_is_shown_whole() -> None:
+    """State, scaling, tensors, revisions and the example are all there."""
+    assert render(FUNCTION).split("\n") == [
+        "digits@3  cold: no requests",
+        "",
+        "  replicas  0 ready of 0 wanted",
+        "  scaling   0 to 2 replicas",
+        "  idle      60.0 s",
+        "  requests  0 held, 0 in flight",
+        "  labels    team=a",
+        "  limits    timeout_s 60",
+        "",
+        "     TENSOR  DTYPE  SHAPE",
+        "in   image   FP32   [any, 8, 8]",
+        "out  label   INT64  [any]",
+        "",
+        "REVISION  ENGINE  SIZE     LOAD  MEMORY  BATCHING",
+        "3         onnx    2.0 KiB  9 ms  41 MiB  up to 8 rows",
+        "2         onnx    0 B      -     -       -",
+        "",
+        "example",
+        "  curl ...",
+    ]
+
+
+def test_a_function_without_tensors_says_what_it_takes() -> None:
+    """A function that takes JSON has no table of tensors."""
+    assert "takes json" in render({**FUNCTION, "signature": {"kind": "json"}})
+
+
+def test_an_empty_answer_is_no_error() -> None:
+    """What the server does not say is left out."""
+    assert render({}).startswith("  : ")
+
+
+def test_show_asks_for_the_function(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """--json is what the API says; as text, the next steps follow."""
+    api.on("GET", "/admin/v1/functions/digits", Canned(FUNCTION))
+
+    assert json.loads(fnctl("show", "digits", "--json").stdout) == FUNCTION
+    assert "or  fnctl why digits" in fnctl("show", "digits").stderr

@@ -1,0 +1,266 @@
+"""What is checked of a deploy before anything is begun."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from admin.deploy.plan import (
+    FILES_MAX,
+    Plan,
+    WireDeploy,
+    WireFile,
+    check_device,
+    parse_request,
+    plan,
+    profile_from_report,
+    signature_from_report,
+    verified_before,
+)
+from registry.catalog import Catalog, Deployed
+from registry.errors import BadBundle, BadManifest, BadRequest, Conflict, FnError, Refused
+from registry.model import Batching, DeviceNeed
+from runtime_image.contract import signature as signatures
+from tests.support.nouns import SIGNATURE, deployed, function, profile
+
+NOW_S = 1000.0
+IDLE_S = 120.0
+REPORT: dict[str, Any] = {
+    "signature": signatures.to_json(SIGNATURE),
+    "load_ms": 5.0,
+    "memory_mib": 40,
+    "latency_ms": {"1": 1.0, "8": 2.0},
+    "batchable": True,
+    "why_not": "",
+    "batch_max": 8,
+    "profiled": True,
+    "note": "",
+}
+
+
+def files(*paths: str) -> list[WireFile]:
+    """Files of one byte each."""
+    return [WireFile(path, 1, "0" * 64) for path in paths]
+
+
+def request(*paths: str, **fields: Any) -> WireDeploy:
+    """A deploy request for these files, one model by default."""
+    named = paths or ("model.onnx",)
+    return WireDeploy(files=files(*named), **{"model": named[0], **fields})
+
+
+def planned(wanted: WireDeploy, name: str = "digits", catalog: Catalog | None = None) -> Plan:
+    """The plan for a request."""
+    return plan(name, wanted, catalog or Catalog(), NOW_S, IDLE_S)
+
+
+def test_a_bare_model_gets_the_defaults() -> None:
+    """One file and no manifest make a function; its number and signature are not known yet."""
+    draft = planned(request())
+
+    assert (draft.revision.model, draft.revision.number) == ("model.onnx", 0)
+    assert (draft.function.name, draft.function.created_s) == ("digits", NOW_S)
+    assert draft.function.scaling.idle_s == IDLE_S
+    assert draft.bundle.digest == draft.revision.bundle
+
+
+@pytest.mark.parametrize(
+    ("manifest", "overrides", "idle_s"),
+    [
+        (None, {}, IDLE_S),
+        ("schema = 1\n# idle_s is for others\n", {}, IDLE_S),
+        ("schema = 1\n[scaling]\nidle_s = 300.0\n", {}, 300),
+        ("schema = 1\n[scaling]\nidle_s = 5.0\n", {"idle_s": 300}, 300),
+        (None, {"idle_s": None}, IDLE_S),
+    ],
+)
+def test_the_servers_idle_time_is_for_functions_that_name_none(
+    manifest: str | None, overrides: dict[str, Any], idle_s: float
+) -> None:
+    """Manifest and command line win over the server's, even where they name the default."""
+    draft = planned(request(manifest=manifest, overrides=overrides))
+
+    assert draft.function.scaling.idle_s == idle_s
+
+
+def test_the_manifest_is_no_part_of_the_bundle() -> None:
+    """A changed setting must not look like a changed model."""
+    text = "schema = 1\n"
+    with_it = planned(request("model.onnx", "function.toml", manifest=text))
+
+    assert with_it.bundle == planned(request()).bundle
+
+
+def test_the_name_in_the_route_wins() -> None:
+    """Whatever the manifest calls it, it is deployed under the name that was asked for."""
+    draft = planned(request(manifest='schema = 1\nname = "other"\n'), "mine")
+
+    assert (draft.function.name, draft.revision.name) == ("mine", "mine")
+
+
+def test_a_function_keeps_the_time_it_was_made() -> None:
+    """A new revision does not make the function younger."""
+    before = deployed()
+
+    draft = planned(request(), catalog=Catalog([before]))
+
+    assert draft.function.created_s == function().created_s
+
+
+@pytest.mark.parametrize(
+    ("wanted", "error", "message"),
+    [
+        (WireDeploy(files=[]), BadBundle, f"expected 1 to {FILES_MAX} files, got 0"),
+        (
+            WireDeploy(files=files("a") * (FILES_MAX + 1)),
+            BadBundle,
+            f"expected 1 to {FILES_MAX} files, got {FILES_MAX + 1}",
+        ),
+        (request("../model.onnx"), BadBundle, "has the part '..'"),
+        (
+            request(model="none.onnx"),
+            BadManifest,
+            "expected one of ['model.onnx'], got 'none.onnx'",
+        ),
+        (request(model=None), BadManifest, "got None"),
+        (request(manifest="schema = 2\n"), BadManifest, "schema: expected 1, got 2"),
+        (request(overrides={"min": -1}), BadManifest, "scaling.min: expected at least 0, got -1"),
+        (request(overrides={"mni": 1}), BadRequest, "unknown overrides: mni"),
+        (request(overrides={"manifest": 1}), BadRequest, "multiple values"),
+        (
+            request("model.onnx", "handler.py", manifest="schema = 1\n"),
+            Refused,
+            "say --trust to allow it",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named(wanted: WireDeploy, error: type[FnError], message: str) -> None:
+    """Each refusal says what was expected, what came, or what to do."""
+    with pytest.raises(error) as refused:
+        planned(wanted)
+
+    assert message in refused.value.message
+
+
+def test_a_bad_name_is_refused() -> None:
+    """Names are plain, as everywhere."""
+    with pytest.raises(BadRequest, match="expected a name"):
+        planned(request(), "Digits")
+
+
+def test_a_handler_is_deployed_with_trust() -> None:
+    """Who says --trust has read that it runs with the server's rights."""
+    wanted = request("model.onnx", "handler.py", manifest="schema = 1\n", trust=True)
+
+    assert planned(wanted).revision.handler == "handler.py"
+
+
+def test_a_derived_name_must_be_new() -> None:
+    """A file's name replaces nothing by chance; a name that was chosen does."""
+    catalog = Catalog([deployed()])
+
+    with pytest.raises(Conflict, match="say --name to mean it"):
+        planned(request(derived_name=True), catalog=catalog)
+    planned(request(derived_name=True), "others", catalog)
+    planned(request(), catalog=catalog)
+
+
+def test_a_device_must_be_here() -> None:
+    """A kind that this host lacks is refused, for its trial would wait for ever."""
+    draft = planned(request(overrides={"device": "cuda"}))
+
+    with pytest.raises(Refused, match=r"device\.kind: expected any or cpu, got cuda"):
+        check_device(draft, {"cpu"})
+    check_device(draft, {"cpu", "cuda"})
+    check_device(planned(request()), set())
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"", "truncated"),
+        (b'{"files": [{"path": "m"}]}', "missing required field `size`"),
+        (b'{"files": [], "fiels": 1}', "unknown field `fiels`"),
+        (b'{"files": "\xff"}', "the deploy request cannot be read"),
+    ],
+)
+def test_a_request_that_cannot_be_read_is_told(body: bytes, message: str) -> None:
+    """The text names the field."""
+    with pytest.raises(BadRequest, match=message):
+        parse_request(body)
+
+
+def test_a_trial_measures_the_model_whatever_the_settings() -> None:
+    """A profile is kept for the bundle, so switched-off batching must not shape it."""
+    off = planned(request(manifest='schema = 1\n[batching]\nmode = "off"\n'))
+
+    assert planned(request()).trial_spec().batching
+    assert off.trial_spec().batching
+
+
+@pytest.mark.parametrize(
+    ("changes", "profile_changes", "is_known"),
+    [
+        ({}, {}, True),
+        ({"batching": Batching("off")}, {}, True),
+        ({"sample": {"x": [[1.0]]}}, {}, False),
+        ({"device": DeviceNeed(memory_mib=100)}, {}, False),
+        ({}, {"device_kind": "cuda"}, False),
+        ({}, {"profiled": False}, False),
+    ],
+)
+def test_what_a_trial_would_see_again_is_known(
+    changes: dict[str, Any], profile_changes: dict[str, Any], is_known: bool
+) -> None:
+    """Only settings that no trial looks at may differ from a revision that was verified."""
+    draft = planned(request())
+    before = replace(draft.revision, number=1, **changes)
+    function = replace(draft.function, revision=1)
+    found = profile(bundle=before.bundle, **profile_changes)
+    known = Deployed(function, before, found)
+
+    expected = known if is_known else None
+    assert verified_before(draft, Catalog([known]), "cpu") == expected
+
+
+def test_a_report_becomes_a_profile() -> None:
+    """What was measured is kept under bundle, engine and device kind."""
+    draft = planned(request())
+
+    profile = profile_from_report(REPORT, draft, "cpu")
+
+    assert (profile.bundle, profile.engine, profile.device_kind) == (
+        draft.bundle.digest,
+        "onnx",
+        "cpu",
+    )
+    assert (profile.latency_ms, profile.batch_max) == ({1: 1.0, 8: 2.0}, 8)
+    assert signature_from_report(REPORT) == SIGNATURE
+
+
+@pytest.mark.parametrize(
+    "changes", [{"load_ms": "long"}, {"latency_ms": {"one": 1}}, {"batch_max": None}]
+)
+def test_a_senseless_report_is_refused(changes: dict[str, Any]) -> None:
+    """A replica is a stranger: what it says is checked."""
+    with pytest.raises(BadRequest, match="report makes no sense"):
+        profile_from_report({**REPORT, **changes}, planned(request()), "cpu")
+
+
+@pytest.mark.parametrize("signature", [None, {"kind": "guess"}, {"kind": "tensors"}])
+def test_a_senseless_signature_is_refused(signature: Any) -> None:
+    """Nothing is deployed whose inputs nobody could name."""
+    with pytest.raises(BadRequest, match="signature makes no sense"):
+        signature_from_report({**REPORT, "signature": signature})
+
+
+def test_a_batch_is_bounded_whatever_the_report_says() -> None:
+    """The knee stays between 1 and 4096 rows."""
+    sizes = [
+        profile_from_report({**REPORT, "batch_max": size}, planned(request()), "cpu").batch_max
+        for size in (-5, 10**9)
+    ]
+
+    assert sizes == [1, 4096]

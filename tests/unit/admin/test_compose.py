@@ -1,0 +1,117 @@
+"""A whole server: what it needs to open, and what is left when it has closed."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from admin.compose import running
+from admin.settings import Settings, run_dir
+from pool_manager.drivers.fake import FakeDriver, Script
+from registry.errors import BadRequest, Conflict
+from tests.support.operator import MODEL, until
+from tests.support.server import Gate, serving
+
+
+def settings(tmp_path: Path, **changes: Any) -> Settings:
+    """A server on a free port without real replicas."""
+    defaults = {"port": 0, "data": tmp_path / "data", "driver": "fake", "shutdown_s": 5.0}
+    return Settings(**{**defaults, **changes})
+
+
+async def test_a_server_says_where_it_is(tmp_path: Path) -> None:
+    """The address has the port that the system chose, and somebody listens there."""
+    async with running(settings(tmp_path)) as server:
+        host, _, port = server.url.removeprefix("http://").rpartition(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_an_ipv6_address_is_written_as_in_urls(tmp_path: Path) -> None:
+    """Brackets keep address and port apart."""
+    if not socket.has_ipv6:
+        pytest.skip("this host has no IPv6")
+    try:
+        async with running(settings(tmp_path, listen="::1")) as server:
+            assert server.url.startswith("http://[::1]:")
+    except OSError as error:
+        pytest.skip(f"this host has no IPv6: {error}")
+
+
+async def test_other_machines_are_let_in_only_with_key_and_name(tmp_path: Path) -> None:
+    """--listen 0.0.0.0 says what is missing, and what to do, before anything listens."""
+    with pytest.raises(BadRequest, match="fnctl key add --scope invoke"):
+        async with running(settings(tmp_path, listen="0.0.0.0")):
+            pass
+    async with running(settings(tmp_path)) as server:
+        await server.store.keys.add(["invoke"], now_s=0.0)
+    with pytest.raises(BadRequest, match="needs --public-host NAME"):
+        async with running(settings(tmp_path, listen="0.0.0.0")):
+            pass
+
+    async with running(settings(tmp_path, listen="0.0.0.0", public_hosts=("fn.example",))):
+        pass
+
+
+async def test_one_data_folder_has_one_server(tmp_path: Path) -> None:
+    """The second is refused and leaves the first alone."""
+    async with running(settings(tmp_path)):
+        with pytest.raises(Conflict, match="in use by another server"):
+            async with running(settings(tmp_path)):
+                pass
+
+
+async def test_a_port_that_is_taken_frees_the_data_folder(tmp_path: Path) -> None:
+    """A server that cannot listen closes what it had opened, in order."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match="address already in use"):
+            async with running(settings(tmp_path, port=port)):
+                pass
+
+    async with running(settings(tmp_path)):
+        pass
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o770])
+async def test_sockets_lie_where_nobody_else_can_reach_them(tmp_path: Path, mode: int) -> None:
+    """A run folder that others made or may enter is refused with what to do."""
+    folder = run_dir(tmp_path / "data")
+    folder.mkdir(parents=True)
+    folder.chmod(mode)
+
+    with pytest.raises(Conflict, match="expected a folder that only user"):
+        async with running(settings(tmp_path)):
+            pass
+
+
+async def test_a_run_folder_is_no_link(tmp_path: Path) -> None:
+    """Whoever makes a link first would choose where the sockets lie."""
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    folder = run_dir(tmp_path / "data")
+    folder.parent.mkdir()
+    folder.symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(Conflict, match="expected a folder that only user"):
+        async with running(settings(tmp_path)):
+            pass
+
+
+async def test_accepted_requests_are_answered_before_the_end(tmp_path: Path) -> None:
+    """A request that is held when the server is asked to stop is still answered."""
+    gate = Gate()
+    driver = FakeDriver(Script(run_s=1), sleep=gate)
+    async with asyncio.TaskGroup() as group, serving(tmp_path, driver) as server:
+        await server.deploy({"m.onnx": MODEL}, name="digits")
+        gate.shut()
+        calling = group.create_task(server.call("digits", {"inputs": {}}))
+        await until(lambda: gate.waiting == 1)
+        gate.open()
+        answer = await calling
+
+    assert answer.status == 200

@@ -1,0 +1,154 @@
+"""What is said to be wrong, and that it is no longer said when it is over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from admin.health import BUFFERED_MAX, DISK_FREE_MIN, Health
+from admin.past import Past
+from gateway.delivery import Delivery
+from gateway.dispatch.dispatcher import Limits
+from pool_manager.core import events
+from pool_manager.core.state import State
+from pool_manager.drivers.fake import FakeDriver
+from registry.errors import DriverError
+from registry.exchange import Endpoints, PoolEndpoints, encode
+from registry.model import Arrivals
+from tests.support.operator import Operator, locked, operating, until
+
+
+class StuckDriver(FakeDriver):
+    """Its replicas cannot be released."""
+
+    async def release(self, id: str) -> None:
+        await super().release(id)
+        raise DriverError("process group 7 survives KILL")
+
+
+@pytest.fixture
+async def operator(tmp_path: Path) -> AsyncIterator[Operator]:
+    """All is well."""
+    async with operating(tmp_path) as operator:
+        yield operator
+
+
+Make = Callable[..., Health]
+
+
+@pytest.fixture
+def make(operator: Operator) -> Make:
+    """Makes a Health over `operator`; the disk has room."""
+    return lambda **changes: health(operator, **changes)
+
+
+def delivery(operator: Operator) -> Delivery:
+    """A gateway's side that has heard nothing yet."""
+    past = Past(operator.store.history, time.time)
+    return Delivery(Limits(), "test", operator.manager, past)
+
+
+def health(
+    operator: Operator,
+    gateway: Delivery | None = None,
+    free: Callable[[Path], int] = lambda _folder: DISK_FREE_MIN,
+    later_s: float = 0.0,
+) -> Health:
+    """`later_s` is how far the clock is ahead of the manager's."""
+    store = operator.store
+    return Health(
+        store.settings.data,
+        operator.manager,
+        gateway or delivery(operator),
+        store.history,
+        lambda: time.monotonic() + later_s,
+        free,
+    )
+
+
+def arrival(minute: int) -> Arrivals:
+    """A record for the history."""
+    return Arrivals("default", "digits", minute * 60, 1)
+
+
+async def test_a_healthy_server_has_no_reasons(make: Make) -> None:
+    """Nothing is wrong with room on the disk and nothing running."""
+    assert make().reasons() == []
+
+
+async def test_the_real_disk_is_looked_at(operator: Operator) -> None:
+    """Without a stand-in the data folder's own file system is asked."""
+    store = operator.store
+    real = Health(
+        store.settings.data, operator.manager, delivery(operator), store.history, time.monotonic
+    )
+
+    assert [reason for reason in real.reasons() if not reason.startswith("disk:")] == []
+
+
+async def test_a_disk_without_room_is_a_reason(make: Make, operator: Operator) -> None:
+    """It names how much is free and where; a folder that is gone is a reason too."""
+    data = operator.store.settings.data
+
+    def gone(folder: Path) -> int:
+        return (folder / "gone").stat().st_size
+
+    assert make(free=lambda _folder: 5 * 2**20).reasons() == [f"disk: 5 MiB free in {data}"]
+    assert make(free=gone).reasons() == [f"disk: {data}: No such file or directory"]
+
+
+async def test_a_store_that_cannot_be_written_is_a_reason_until_it_can(
+    make: Make, operator: Operator
+) -> None:
+    """From the first flush that failed to the first that did not."""
+    history, looked_at = operator.store.history, make()
+    history.record(arrival(1))
+    assert looked_at.reasons() == []
+    with locked(operator.store.settings.database):
+        await history.flush()
+        said = looked_at.reasons()
+        assert said == ["store: 1 records wait to be written, 0 were dropped"]
+        assert looked_at.reasons() == said
+
+    await history.flush()
+    history.record(arrival(2))
+
+    assert looked_at.reasons() == []
+
+
+async def test_records_that_pile_up_are_a_reason(make: Make, operator: Operator) -> None:
+    """A store too slow for what happens is said before anything is dropped."""
+    for minute in range(BUFFERED_MAX):
+        operator.store.history.record(arrival(minute))
+
+    assert make().reasons() == [f"store: {BUFFERED_MAX} records wait to be written, 0 were dropped"]
+
+
+async def test_a_function_that_fails_to_load_is_a_reason(operator: Operator) -> None:
+    """It is named by name and revision; a warm one is not."""
+    gateway = delivery(operator)
+    pools = {
+        "default/bad@2": PoolEndpoints([], "failing", "opset 9999"),
+        "default/good@1": PoolEndpoints([], "warm", ""),
+    }
+    gateway.receive_endpoints(encode(Endpoints(1, True, pools)))
+
+    assert health(operator, gateway).reasons() == ["function bad@2 fails to load"]
+
+
+async def test_a_device_that_is_not_released_is_a_reason(tmp_path: Path) -> None:
+    """Not for the moment that a release takes, but when it lasts."""
+    async with operating(tmp_path, StuckDriver()) as operator:
+        await operator.deploy("digits")
+        await until(lambda: "survives" in operator.manager.replicas()[0].why)
+        (stuck,) = operator.manager.replicas()
+        assert stuck.state is State.RELEASING
+
+        assert health(operator).reasons() == []
+        assert health(operator, later_s=60).reasons() == [
+            f"device {stuck.device}: {stuck.id} is not released: process group 7 survives KILL"
+        ]
+        operator.manager.feed(events.Released(stuck.id))

@@ -1,0 +1,54 @@
+"""`fnctl serve` from start to end, in a process of its own."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.process_server import ServerProcess
+
+SERVE = """
+import sys
+from pathlib import Path
+from admin.serve import serve
+from admin.settings import Settings
+sys.exit(serve(Settings(driver="fake", data=Path(sys.argv[1]), port=int(sys.argv[2]),
+                        listen=sys.argv[3])))
+"""
+
+
+def refused(data: Path, port: int = 0, listen: str = "127.0.0.1") -> tuple[int, str]:
+    """Exit code and last line of a server that cannot start."""
+    command = [sys.executable, "-c", SERVE, str(data), str(port), listen]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return ended.returncode, ended.stderr.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_a_signal_ends_it_in_order(tmp_path: Path) -> None:
+    """After Ctrl-C it says that it stops, stops, and exits with 0."""
+    server = ServerProcess(tmp_path, "--driver", "fake")
+    server.start()
+
+    code = server.stop()
+
+    assert code == 0
+    events = "".join(server.log)
+    assert events.index('"serving"') < events.index("stopping") < events.index('"stopped"')
+
+
+@pytest.mark.slow
+def test_a_server_that_may_not_start_says_why(tmp_path: Path) -> None:
+    """One line for people, no traceback, exit code 1: wrong settings and a taken port."""
+    code, text = refused(tmp_path, listen="0.0.0.0")
+    assert (code, text.startswith("fnctl serve: --listen 0.0.0.0 lets other")) == (1, True)
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        code, text = refused(tmp_path, taken.getsockname()[1])
+    assert code == 1
+    assert text.startswith("fnctl serve: ")
+    assert "address already in use" in text

@@ -1,0 +1,184 @@
+"""Where settings come from, which source wins, and how a wrong one is told."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from admin.settings import SOCKET_PATH_MAX, SOCKET_TAIL, Settings, load_settings, run_dir
+from registry.errors import BadRequest
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No variable of the machine's own takes part."""
+    for name in [name for name in os.environ if name.startswith("FN_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Callable[[str], Path]:
+    """Writes a --config file."""
+
+    def write(text: str) -> Path:
+        path = tmp_path / "fngate.toml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_the_command_line_wins_over_the_environment_over_the_file_over_the_default(
+    config: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each stronger source replaces the weaker one's value, and only the keys that it names."""
+    assert load_settings({}).port == 8080
+    file = config("port = 1\nheld_mib = 7\n")
+    assert load_settings({}, file).port == 1
+    monkeypatch.setenv("FN_PORT", "2")
+    assert load_settings({}, file).port == 2
+    assert load_settings({"port": None}, file).port == 2
+
+    settings = load_settings({"port": 3}, file)
+
+    assert (settings.port, settings.held_mib) == (3, 7)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"port": 70000}, "setting port: Input should be less than or equal to 65535, got 70000"),
+        ({"driver": "docker"}, "setting driver: Input should be 'process' or 'fake', got 'docker'"),
+        ({"idle_s": "soon"}, "setting idle_s: Input should be a valid number"),
+        ({"prot": 1}, "setting prot: Extra inputs are not permitted, got 1"),
+    ],
+)
+def test_a_wrong_value_is_told_with_its_key(overrides: dict[str, Any], message: str) -> None:
+    """The text names the setting, what was expected and what came."""
+    with pytest.raises(BadRequest) as refused:
+        load_settings(overrides)
+
+    assert message in refused.value.message
+
+
+def test_a_wrong_variable_is_told_like_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bad value in the environment is no traceback."""
+    monkeypatch.setenv("FN_CPU_SLOTS", "many")
+
+    with pytest.raises(BadRequest, match=r"setting cpu_slots: .*got 'many'"):
+        load_settings({})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"port = ", "Invalid value"),
+        (b"\xff\xfe", "can't decode"),
+        (b"nonsense = 1\n", "setting nonsense: Extra inputs are not permitted"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_told(tmp_path: Path, content: bytes, message: str) -> None:
+    """Broken TOML, other encodings and unknown keys are refused with the reason."""
+    path = tmp_path / "fngate.toml"
+    path.write_bytes(content)
+
+    with pytest.raises(BadRequest, match=message):
+        load_settings({}, path)
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    """The text names the option and the path."""
+    with pytest.raises(BadRequest, match=r"--config: .*none\.toml"):
+        load_settings({}, tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize("text", ["a.example, b.example,", '["a.example", "b.example"]'])
+def test_public_hosts_stand_in_one_variable(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commas or a JSON list separate the names."""
+    monkeypatch.setenv("FN_PUBLIC_HOSTS", text)
+
+    assert load_settings({}).public_hosts == ("a.example", "b.example")
+
+
+def test_a_broken_list_of_hosts_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list that is no JSON is refused by name."""
+    monkeypatch.setenv("FN_PUBLIC_HOSTS", "[a")
+
+    with pytest.raises(BadRequest, match="setting public_hosts"):
+        load_settings({})
+
+
+def test_the_data_folder_is_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`~` is the user's home, and a relative folder stays the same when the server moves."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+    assert load_settings({"data": "~/kept"}).data == tmp_path / "kept"
+    assert load_settings({"data": "kept"}).data == tmp_path / "kept"
+
+
+def test_settings_do_not_change() -> None:
+    """What a server was started with holds until it ends."""
+    settings = Settings()
+
+    with pytest.raises(ValidationError):
+        settings.port = 1  # type: ignore[misc]  # the very thing that must fail
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1", "::1", "localhost"])
+def test_loopback_is_local(listen: str) -> None:
+    """Only this machine can connect to a loopback address."""
+    assert Settings(listen=listen).is_local
+    assert not Settings(listen="0.0.0.0").is_local
+
+
+def test_sockets_lie_in_a_short_data_folder() -> None:
+    """Where the path is short enough nothing lies outside the data folder."""
+    assert run_dir(Path("/srv/fn")) == Path("/srv/fn/run")
+
+
+@pytest.mark.parametrize("length", range(70, 120))
+def test_a_socket_path_always_fits(length: int) -> None:
+    """However long the data folder's path is, a socket's path has at most 107 bytes."""
+    data = Path("/" + "d" * length)
+
+    path = f"{run_dir(data)}/00000000/data.sock"
+
+    assert len(os.fsencode(path)) <= SOCKET_PATH_MAX
+    assert len("/00000000/data.sock") == SOCKET_TAIL
+
+
+def test_every_long_data_folder_has_sockets_of_its_own() -> None:
+    """Two servers do not meet in the temporary folder, and one finds its own again."""
+    one, other = Path("/" + "a" * 120), Path("/" + "b" * 120)
+
+    assert run_dir(one) != run_dir(other)
+    assert run_dir(one) == run_dir(one)
+
+
+def test_cores_are_shared_by_the_slots() -> None:
+    """Each slot gets its share of the cores, and never less than one thread."""
+    cores = os.cpu_count() or 1
+
+    assert Settings(cpu_slots=1).pool().threads_per_slot == cores
+    assert Settings(cpu_slots=256).pool().threads_per_slot == max(1, cores // 256)
+
+
+def test_every_section_gets_its_settings(tmp_path: Path) -> None:
+    """What an operator sets arrives in the folder that uses it."""
+    settings = Settings(data=tmp_path, held_mib=3, orphan_s=9, shutdown_s=8, access_log=True)
+
+    assert settings.store().data == tmp_path
+    assert (settings.pool().model_dir, settings.pool().log_dir) == (
+        tmp_path / "replicas",
+        tmp_path / "logs",
+    )
+    assert settings.pool().orphan_s == 9
+    gateway = settings.gateway()
+    assert (gateway.held_bytes_max, gateway.shutdown_s) == (3 * 2**20, 8)
+    assert gateway.access_log

@@ -1,0 +1,73 @@
+"""The data folder: opened once, its token private, everything in memory that requests need."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from admin.store import TOKEN_FILE, admin_token, open_store
+from registry.errors import Conflict
+from registry.settings import StoreSettings
+from tests.support.nouns import bundle, function, profile, revision
+
+
+def test_the_token_is_private_and_stays(tmp_path: Path) -> None:
+    """It is made once, for this user's eyes only, and every later start finds the same."""
+    token = admin_token(tmp_path)
+
+    assert token.startswith("fn_")
+    assert len(token) > 40
+    assert (tmp_path / TOKEN_FILE).stat().st_mode & 0o777 == 0o600
+    assert admin_token(tmp_path) == token
+
+
+def test_a_token_file_that_others_may_read_is_closed_to_them(tmp_path: Path) -> None:
+    """A restored backup may have lost the mode; the token stays the same."""
+    path = tmp_path / TOKEN_FILE
+    path.write_text("fn_restored\n")
+    path.chmod(0o644)
+
+    assert admin_token(tmp_path) == "fn_restored"
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_an_empty_token_file_opens_nothing(tmp_path: Path) -> None:
+    """An empty secret is never the token: a new one is made."""
+    (tmp_path / TOKEN_FILE).write_text("\n")
+
+    token = admin_token(tmp_path)
+
+    assert len(token) > 40
+    assert admin_token(tmp_path) == token
+
+
+async def test_what_is_stored_is_in_memory_after_opening(tmp_path: Path) -> None:
+    """Functions, bundles and keys of an earlier server are known without a look at the disk."""
+    settings = StoreSettings(tmp_path)
+    async with AsyncExitStack() as stack:
+        store = await open_store(settings, stack)
+        await store.functions.deploy(function(revision=0), revision(number=0), bundle(), profile())
+        key, secret = await store.keys.add(["read"], now_s=1.0)
+        token = store.token
+
+    async with AsyncExitStack() as stack:
+        store = await open_store(settings, stack)
+
+        assert store.catalog.resolve("digits").revision.ref == "digits@1"
+        assert store.bundles == {bundle().digest: bundle()}
+        assert store.ring.find(secret) == key
+        assert store.token == token
+
+
+async def test_a_second_server_is_refused(tmp_path: Path) -> None:
+    """One data folder has one server; when that has ended the folder is free."""
+    async with AsyncExitStack() as stack:
+        await open_store(StoreSettings(tmp_path), stack)
+        async with AsyncExitStack() as other:
+            with pytest.raises(Conflict, match="in use by another server"):
+                await open_store(StoreSettings(tmp_path), other)
+
+    async with AsyncExitStack() as stack:
+        await open_store(StoreSettings(tmp_path), stack)

@@ -1,0 +1,89 @@
+"""The nouns as the admin API shows them."""
+
+from __future__ import annotations
+
+import json
+
+from admin.views import (
+    function_json,
+    key_json,
+    operation_json,
+    profile_json,
+    replica_json,
+    revision_json,
+)
+from pool_manager.core.state import Replica
+from registry.exchange import Load, PoolEndpoints, ReplicaEndpoint
+from registry.model import Key, Operation
+from tests.support.nouns import bundle, deployed, profile
+
+
+def test_a_function_without_a_pool_is_cold() -> None:
+    """What the manager has not heard of yet is shown as what it is: nobody calls."""
+    shown = function_json(deployed(), None, None, 0.0)
+
+    assert (shown["name"], shown["revision"], shown["state"]) == ("digits", "digits@1", "cold")
+    assert (shown["ready"], shown["wanted"], shown["held"], shown["in_flight"]) == (0, 0, 0, 0)
+    assert shown["cold_start_ms"] is None
+    json.dumps(shown)
+
+
+def test_a_function_shows_its_pool_and_load() -> None:
+    """Replicas that serve, how many are wanted, what is held and what runs."""
+    endpoint = ReplicaEndpoint("r1", "/socket", 2, True, "cpu:0", {})
+    pool = (PoolEndpoints([endpoint], "warm", "busy"), 2, 12.0)
+
+    shown = function_json(deployed(), pool, Load(3, 1, 0.5), 0.1234)
+
+    assert (shown["state"], shown["reason"], shown["since_s"]) == ("warm", "busy", 12.0)
+    assert (shown["ready"], shown["wanted"], shown["held"], shown["in_flight"]) == (1, 2, 3, 1)
+    assert shown["cold_start_ms"] == 123.4
+
+
+def test_a_revision_shows_what_it_is_and_was_measured() -> None:
+    """Its files' size, its signature and its profile, as JSON."""
+    shown = revision_json(deployed(number=2), bundle())
+
+    assert (shown["number"], shown["size"]) == (2, bundle().size)
+    assert shown["signature"]["inputs"] == [{"name": "x", "dtype": "FP32", "shape": [-1, 4]}]
+    assert shown["profile"]["latency_ms"] == {"1": 1.0, "32": 4.0}
+    json.dumps(shown)
+
+
+def test_what_was_not_measured_has_no_profile() -> None:
+    """None is shown, not a profile of zeros."""
+    assert profile_json(None) is None
+    assert profile_json(profile()) is not None
+
+
+def test_an_operation_keeps_its_request_to_itself() -> None:
+    """The request may hold a long manifest; who follows a deploy has sent it."""
+    operation = Operation("7", "deploy", "digits", {"manifest": "long"}, result={"revision": "a@1"})
+
+    shown = operation_json(operation)
+
+    assert "request" not in shown
+    assert (shown["id"], shown["state"], shown["result"]) == ("7", "running", {"revision": "a@1"})
+
+
+def test_a_key_shows_nothing_it_could_be_found_out_from() -> None:
+    """Neither secret nor hash."""
+    shown = key_json(Key("k1", "f" * 64, ("read", "invoke:digits"), "ci", 5.0))
+
+    assert shown == {
+        "id": "k1",
+        "scopes": ["read", "invoke:digits"],
+        "note": "ci",
+        "created_s": 5.0,
+    }
+
+
+def test_a_replica_shows_how_long_it_is_what_it_is() -> None:
+    """Times are from now, for the manager's clock means nothing to others."""
+    replica = Replica("r1", "default/digits@1", "cpu:0", "serve", since_s=100.0, why="idle")
+
+    shown = replica_json(replica, 102.5)
+
+    assert (shown["id"], shown["state"], shown["since_s"]) == ("r1", "starting", 2.5)
+    assert (shown["device"], shown["role"], shown["why"]) == ("cpu:0", "serve", "idle")
+    json.dumps(shown)

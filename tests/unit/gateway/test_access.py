@@ -1,0 +1,173 @@
+"""Tests of the door's rules."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.access import Access, Need
+from registry.errors import FnError, ForeignHost, ForeignOrigin, NoKey, WrongScope
+from registry.model import Key
+from registry.store.keys import KeyRing, fingerprint
+
+TOKEN = "fn_the-admin-token"
+
+
+def access(*scopes: str, listen: str = "127.0.0.1", public_hosts: tuple[str, ...] = ()) -> Access:
+    """A server's rules; with `scopes` there is a key "fn_key" that has them."""
+    keys = [Key("id", fingerprint("fn_key"), scopes)] if scopes else []
+    return Access(listen, public_hosts, KeyRing(keys), TOKEN)
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["localhost", "LOCALHOST:8080", "127.0.0.1", "127.0.0.1:80", "[::1]", "[::1]:8080", "::1"],
+)
+def test_loopback_goes_by_all_its_names(host: str) -> None:
+    """A loopback server is reached by every spelling of loopback, with any port."""
+    access().check_host(host)
+
+
+@pytest.mark.parametrize(
+    "host", ["", "evil.example", "127.0.0.1.evil.example", "localhost.", "[::2]", "127.0.0.2:80"]
+)
+def test_another_host_is_foreign(host: str) -> None:
+    """A name that is not the server's is refused, naming those that are."""
+    with pytest.raises(ForeignHost, match=r"expected 127\.0\.0\.1 or ::1 or localhost, got "):
+        access().check_host(host)
+
+
+def test_a_public_host_is_known_beside_the_listening_address() -> None:
+    """Named hosts count in any case; a public server is not reached as localhost."""
+    rules = access("invoke", listen="10.0.0.5", public_hosts=("GPU.example",))
+
+    rules.check_host("gpu.example:8080")
+    rules.check_host("10.0.0.5")
+    with pytest.raises(ForeignHost):
+        rules.check_host("localhost")
+
+
+def test_strange_hosts_are_remembered_up_to_a_limit() -> None:
+    """However many hosts are tried, memory stays bounded and the verdicts the same."""
+    rules = access()
+
+    for number in range(1200):
+        with pytest.raises(ForeignHost):
+            rules.check_host(f"h{number}.example")
+    rules.check_host("localhost")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Origin": "http://127.0.0.1:8080"},
+        {"Origin": "http://127.0.0.1:8080", "Sec-Fetch-Site": "same-origin"},
+        {"Sec-Fetch-Site": "same-origin"},
+        {"Sec-Fetch-Site": "none"},
+    ],
+)
+def test_programs_and_own_pages_are_no_foreign_origin(headers: dict[str, str]) -> None:
+    """What has no Origin, or the server's own, is let through."""
+    access().check_origin(headers, "127.0.0.1:8080")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": ""},
+        {"Origin": "http://127.0.0.1:9"},
+        {"Origin": "http://127.0.0.1:8080.evil.example"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ],
+)
+def test_pages_of_others_are_foreign(headers: dict[str, str]) -> None:
+    """Another host, another port, or no origin worth the name is refused."""
+    with pytest.raises(ForeignOrigin, match="may not call this server"):
+        access().check_origin(headers, "127.0.0.1:8080")
+
+
+def verdict(rules: Access, authorization: str | None, need: Need, name: str = "") -> str:
+    """The code of the refusal, or "ok"."""
+    try:
+        rules.check(authorization, need, name)
+    except FnError as error:
+        return error.code
+    return "ok"
+
+
+SCOPED: list[tuple[str, dict[str, str]]] = [
+    ("admin", {"invoke": "ok", "read": "ok", "deploy": "ok", "admin": "ok"}),
+    ("deploy", {"invoke": "wrong_scope", "read": "ok", "deploy": "ok", "admin": "wrong_scope"}),
+    ("read", {"invoke": "wrong_scope", "read": "ok", "deploy": "wrong_scope"}),
+    ("invoke", {"invoke": "ok", "read": "wrong_scope", "deploy": "wrong_scope"}),
+    ("invoke:digits", {"invoke": "ok", "read": "wrong_scope", "admin": "wrong_scope"}),
+    ("invoke:other", {"invoke": "wrong_scope", "read": "wrong_scope"}),
+]
+
+
+@pytest.mark.parametrize(("scope", "verdicts"), SCOPED)
+def test_a_scope_allows_what_it_names(scope: str, verdicts: dict[Need, str]) -> None:
+    """Admin allows all, deploy also reads, invoke:NAME calls one function."""
+    rules = access(scope)
+
+    found = {need: verdict(rules, "Bearer fn_key", need, "digits") for need in verdicts}
+
+    assert found == verdicts
+
+
+def test_a_key_for_one_function_allows_nothing_without_a_name() -> None:
+    """invoke:NAME does not open what concerns no function."""
+    assert verdict(access("invoke:digits"), "Bearer fn_key", "invoke") == "wrong_scope"
+
+
+def test_the_token_may_do_everything() -> None:
+    """The admin token needs no scopes."""
+    needs: tuple[Need, ...] = ("invoke", "read", "deploy", "admin")
+
+    assert {verdict(access("read"), f"Bearer {TOKEN}", need) for need in needs} == {"ok"}
+    assert access("read").is_admin(f"Bearer {TOKEN}")
+
+
+@pytest.mark.parametrize("authorization", [None, "", "Bearer", "Bearer ", "Basic fn_key", "fn_key"])
+def test_anything_but_a_bearer_key_is_no_key(authorization: str | None) -> None:
+    """The refusal says how a key is sent."""
+    with pytest.raises(NoKey, match="expected the header Authorization: Bearer <key>"):
+        access("read").check(authorization, "read")
+
+
+def test_the_scheme_is_read_in_any_case() -> None:
+    """`bearer` and stray spaces around the key are fine (RFC 9110, 11.1)."""
+    assert verdict(access("read"), "bearer  fn_key ", "read") == "ok"
+
+
+def test_only_a_loopback_server_without_keys_is_open() -> None:
+    """Invoking needs a key as soon as there is one, or where others can connect."""
+    assert access().is_open
+    assert verdict(access(), None, "invoke", "digits") == "ok"
+    assert verdict(access(), None, "read") == "no_key"
+    assert not access("read").is_open
+    assert not access(listen="10.0.0.5").is_open
+
+
+def test_a_wrong_key_is_refused_even_where_none_is_needed() -> None:
+    """Whoever names a key means it."""
+    with pytest.raises(NoKey, match="the key is unknown"):
+        access().check("Bearer fn_other", "invoke", "digits")
+
+
+def test_a_refusal_names_need_and_scopes() -> None:
+    """Whoever lacks a scope is told which, and what the key has."""
+    with pytest.raises(WrongScope, match="needs the scope deploy, the key has invoke, read"):
+        access("invoke", "read").check("Bearer fn_key", "deploy")
+
+
+@pytest.mark.parametrize(
+    ("authorization", "is_admin"),
+    [(None, False), ("Bearer fn_key", False), ("Bearer nobody", False)],
+)
+def test_who_is_no_admin(authorization: str | None, is_admin: bool) -> None:
+    """Without the token or the admin scope nobody sees what administrators see."""
+    assert access("read").is_admin(authorization) is is_admin

@@ -1,0 +1,216 @@
+"""Tests of the links to replicas, which may break every rule."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from gateway.data_links import CONNECT_TRIES
+from gateway.delivery import Delivery
+from gateway.outcome import Delivered
+from registry.errors import Poison, ReplicaDied
+from runtime_image.contract.errors import RequestError
+from runtime_image.contract.link import Flag, Kind, NotStarted
+from runtime_image.link.meta import RequestMeta, unpack_request
+from tests.support.peers import (
+    Client,
+    Peer,
+    failed,
+    published,
+)
+
+
+async def test_a_request_carries_what_the_codecs_need(
+    delivery: Delivery, peer: Peer, client: Client
+) -> None:
+    """Types, the length of the JSON part, the trace and the timeout travel with the body."""
+    meta = RequestMeta("application/octet-stream", "*/*", 17, "00-abc-def-01")
+    delivery.submit(client.call(b"x" * 100_000, meta=meta, timeout_s=1.5))
+
+    request = await peer.next(Kind.REQUEST)
+
+    assert (unpack_request(request.meta), request.aux) == (meta, 1500)
+    assert (bytes(request.body), request.flags) == (b"x" * 100_000, Flag.TRACE)
+
+
+async def test_a_request_error_reaches_its_call(
+    delivery: Delivery, peer: Peer, client: Client
+) -> None:
+    """What a replica says of one request is that request's outcome."""
+    delivery.submit(client.call())
+    request = await peer.next(Kind.REQUEST)
+    peer.send(Kind.FAILED, request.id, failed(code="bad_input", message="m", input="x"))
+
+    outcome = await client.outcomes.get()
+
+    assert isinstance(outcome, RequestError)
+    assert (outcome.code, outcome.message, outcome.input) == ("bad_input", "m", "x")
+
+
+async def test_a_request_that_was_given_up_unasked_is_an_error(
+    delivery: Delivery, peer: Peer, client: Client
+) -> None:
+    """CANCELLED for a request that somebody still waits for does not leave it waiting."""
+    delivery.submit(client.call())
+    peer.send(Kind.CANCELLED, (await peer.next(Kind.REQUEST)).id)
+
+    outcome = await client.outcomes.get()
+
+    assert isinstance(outcome, ReplicaDied)
+    assert outcome.message == "the replica gave the request up"
+
+
+async def test_a_binary_answer_and_a_first_run_are_told_apart(
+    delivery: Delivery, peer: Peer, client: Client
+) -> None:
+    """The length of the JSON part and the mark of the first run come with the answer."""
+    delivery.submit(client.call())
+    request = await peer.next(Kind.REQUEST)
+    peer.answer(request.id, b'{"a":1}rest', aux=7, flags=Flag.FIRST)
+
+    outcome = await client.outcomes.get()
+
+    assert isinstance(outcome, Delivered)
+    assert (outcome.json_length, outcome.is_first, outcome.meta.rows) == (7, True, 1)
+
+
+async def test_a_full_replica_is_sent_to_again_when_it_has_room(
+    delivery: Delivery, peer: Peer, client: Client
+) -> None:
+    """NOT_STARTED puts the request back in line; WINDOW sends it again."""
+    delivery.submit(client.call(b"1"))
+    first = await peer.next(Kind.REQUEST)
+    peer.send(Kind.NOT_STARTED, first.id, aux=NotStarted.FULL)
+    peer.send(Kind.WINDOW)
+
+    again = await peer.next(Kind.REQUEST)
+
+    assert again.body == first.body
+    assert again.id != first.id
+
+
+async def test_a_replica_that_goes_is_sent_nothing_more(
+    delivery: Delivery, peer: Peer, client: Client
+) -> None:
+    """After GOAWAY what was accepted is still answered, and the pool counts as cold."""
+    delivery.submit(client.call(b"1"))
+    accepted = await peer.next(Kind.REQUEST)
+    peer.send(Kind.GOAWAY, aux=accepted.id)
+    peer.answer(accepted.id)
+    assert isinstance(await client.outcomes.get(), Delivered)
+
+    assert delivery.is_cold("default/digits@1")
+    delivery.submit(client.call(b"2"))
+    assert delivery.loads()["default/digits@1"].queued == 1
+
+
+async def test_a_lost_link_is_made_again_and_its_calls_are_sent_again(
+    delivery: Delivery, peer: Peer, client: Client
+) -> None:
+    """A request that had not begun is run on the new link as if nothing had happened; one that
+    had begun is marked to run alone."""
+    delivery.submit(client.call(b"1"))
+    delivery.submit(client.call(b"2"))
+    begun = await peer.next(Kind.REQUEST)
+    await peer.next(Kind.REQUEST)
+    peer.send(Kind.STARTED, body=begun.id.to_bytes(4, "little"))
+    peer.answer(2**31)  # an id it never had: the link ends, after STARTED was read
+    await peer.lost.get()
+    await peer.greet()
+
+    again = [await peer.next(Kind.REQUEST) for _ in range(2)]
+
+    assert [(frame.body, frame.flags) for frame in again] == [(b"1", Flag.ALONE), (b"2", 0)]
+
+
+async def test_a_body_that_ends_every_link_becomes_poison(
+    delivery: Delivery, peer: Peer, client: Client
+) -> None:
+    """A link that ends under the same running request three times ends its retries."""
+    delivery.submit(client.call(b"deadly"))
+    for death in range(3):
+        if death:
+            await peer.greet()
+        request = await peer.next(Kind.REQUEST)
+        peer.send(Kind.STARTED, body=request.id.to_bytes(4, "little"))
+        peer.answer(2**31)
+        await peer.lost.get()
+
+    assert isinstance(await client.outcomes.get(), Poison)
+
+
+async def unreachable(logs: Sequence[Any], times: int) -> None:
+    """Wait until so many attempts to connect have failed."""
+    async with asyncio.timeout(10):
+        while len(logs) < times:  # noqa: ASYNC110 - a list of log lines has no event
+            await asyncio.sleep(0)
+    assert {line["event"] for line in logs} == {"a replica cannot be reached"}
+
+
+async def test_a_replica_that_does_not_listen_yet_is_tried_again(
+    delivery: Delivery, client: Client, tmp_path: Path
+) -> None:
+    """The manager may list a replica a moment before its socket can be reached."""
+    peer = Peer(tmp_path / "r1")
+    delivery.submit(client.call())
+    with capture_logs() as logs:
+        delivery.receive_endpoints(published(peer.endpoint()))
+        await unreachable(logs, 1)
+    async with peer.listening():
+        await peer.greet()
+        await peer.next(Kind.REQUEST)
+        delivery.receive_endpoints(published())
+
+
+@pytest.mark.slow  # all attempts are made, with a pause before each
+async def test_a_replica_that_never_listens_is_given_up_until_it_is_listed_again(
+    delivery: Delivery, client: Client, tmp_path: Path
+) -> None:
+    """The number of attempts is bounded; whatever the manager says next begins anew."""
+    peer = Peer(tmp_path / "r1")
+    delivery.submit(client.call())
+    with capture_logs() as logs:
+        delivery.receive_endpoints(published(peer.endpoint()))
+        await unreachable(logs, CONNECT_TRIES)
+    async with peer.listening():
+        assert peer.frames.empty()
+        delivery.receive_endpoints(published(peer.endpoint()))
+        await peer.greet()
+        delivery.receive_endpoints(published())
+
+
+async def test_a_replica_that_is_listed_anew_keeps_its_link(
+    delivery: Delivery, peer: Peer, client: Client
+) -> None:
+    """What the manager says of a connected replica is taken over; nobody connects twice."""
+    delivery.receive_endpoints(published(peer.endpoint(device="cpu:7")))
+    delivery.submit(client.call())
+    peer.answer((await peer.next(Kind.REQUEST)).id)
+
+    outcome = await client.outcomes.get()
+
+    assert isinstance(outcome, Delivered)
+    assert outcome.device == "cpu:7"
+
+
+async def test_a_replica_that_is_no_longer_listed_is_not_connected_to_again(
+    delivery: Delivery, peer: Peer, client: Client
+) -> None:
+    """After its link ended it stays away, and its calls wait for another replica."""
+    delivery.submit(client.call())
+    await peer.next(Kind.REQUEST)
+    delivery.receive_endpoints(published())
+    peer.hang_up()
+    await peer.lost.get()
+    async with Peer(peer.path.with_name("r2")).listening() as other:
+        delivery.receive_endpoints(published(other.endpoint()))
+        await other.greet()
+        await other.next(Kind.REQUEST)
+        delivery.receive_endpoints(published())
+
+    assert peer.frames.empty()

@@ -1,0 +1,191 @@
+"""Tests of the shell around the dispatcher."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from gateway.outcome import Delivered
+from registry.errors import (
+    FunctionFailing,
+    QueueFull,
+    UnknownFunction,
+    WaitBudgetOver,
+)
+from registry.exchange import Load
+from runtime_image.contract.link import Kind
+from tests.support.peers import (
+    KEY,
+    Client,
+    KnownPast,
+    ListeningManager,
+    Peer,
+    delivering,
+    nothing_left,
+    published,
+)
+
+
+@pytest.fixture
+def manager() -> ListeningManager:
+    """Hears what the gateway demands."""
+    return ListeningManager()
+
+
+@pytest.fixture
+def client() -> Client:
+    """Waits for outcomes."""
+    return Client()
+
+
+async def test_a_held_call_is_told_to_the_manager_at_once(
+    manager: ListeningManager, client: Client
+) -> None:
+    """Demand for a cold pool does not wait for the next second; calls of one turn go together."""
+    async with delivering(manager) as delivery:
+        first = await manager.demands.get()
+        delivery.submit(client.call())
+        delivery.submit(client.call())
+        told = await manager.heard()
+
+    assert (first.worker, first.full, first.revisions) == ("worker", True, {})
+    assert not told.full
+    assert (told.revisions[KEY].queued, told.revisions[KEY].in_flight) == (2, 0)
+    assert told.seq > first.seq
+
+
+async def test_a_call_goes_to_a_replica_and_its_answer_comes_back(
+    manager: ListeningManager, client: Client, tmp_path: Path
+) -> None:
+    """What is held is sent when a replica can be reached; the answer names it."""
+    async with delivering(manager) as delivery, Peer(tmp_path / "r1").listening() as peer:
+        call = client.call(b"body")
+        delivery.submit(call)
+        assert delivery.is_cold(KEY)
+        delivery.receive_endpoints(published(peer.endpoint()))
+        await peer.greet()
+        request = await peer.next(Kind.REQUEST)
+        assert delivery.loads() == {KEY: Load(0, 1, 0.0)}
+        peer.answer(request.id, b"answer")
+        outcome = await client.outcomes.get()
+        assert not delivery.is_cold(KEY)
+
+    assert (request.body, request.aux) == (b"body", 60_000)
+    assert isinstance(outcome, Delivered)
+    assert (outcome.body, outcome.replica, outcome.device) == (b"answer", "r1", "cpu:0")
+    assert outcome.phases == {"load": 5.0}
+    assert call.was_held
+    assert outcome.up_s > call.arrived_s
+
+
+async def test_a_client_that_leaves_recalls_its_request(
+    manager: ListeningManager, client: Client, tmp_path: Path
+) -> None:
+    """The replica is told, and until it agrees the request counts as in flight."""
+    async with delivering(manager) as delivery, Peer(tmp_path / "r1").listening() as peer:
+        delivery.receive_endpoints(published(peer.endpoint()))
+        await peer.greet()
+        call = client.call()
+        delivery.submit(call)
+        request = await peer.next(Kind.REQUEST)
+        delivery.leave(call)
+        cancel = await peer.next(Kind.CANCEL)
+        assert delivery.loads()[KEY].in_flight == 1
+        peer.send(Kind.CANCELLED, request.id)
+        await delivery.wait_idle()
+
+    assert cancel.id == request.id
+    assert client.outcomes.empty()
+
+
+async def test_a_call_whose_wait_is_over_is_answered_by_the_clock(
+    manager: ListeningManager, client: Client
+) -> None:
+    """Nobody has to do anything for a wait budget to end; the estimate is the revision's own."""
+    async with delivering(manager, KnownPast(30.0)) as delivery:
+        delivery.receive_endpoints(published())
+        now = asyncio.get_running_loop().time()
+        delivery.submit(client.call(wait_until_s=now))
+        outcome = await client.outcomes.get()
+
+    assert isinstance(outcome, WaitBudgetOver)
+    assert outcome.retry_after_s == 30
+    assert "the function is waking: test" in outcome.message
+
+
+async def test_a_failing_pool_answers_all_who_wait(
+    manager: ListeningManager, client: Client
+) -> None:
+    """The manager's word ends the wait at once, with cause, next try and last lines."""
+    async with delivering(manager) as delivery:
+        delivery.submit(client.call())
+        failing = published(state="failing", reason="no", retry_after_s=9.0, log_tail=["last"])
+        delivery.receive_endpoints(failing)
+        outcome = client.outcomes.get_nowait()
+        with pytest.raises(FunctionFailing):
+            delivery.submit(client.call())
+        assert delivery.states() == {KEY: "failing"}
+        assert delivery.shown(KEY).reason == "no"
+
+    assert isinstance(outcome, FunctionFailing)
+    assert outcome.message == "the function fails to load: no"
+    assert outcome.retry_after_s == pytest.approx(9.0, abs=0.5)
+    assert outcome.admin_detail == {"log_tail": ["last"]}
+
+
+async def test_a_pool_that_is_gone_answers_all_who_wait(
+    manager: ListeningManager, client: Client
+) -> None:
+    """What a full message does not name was removed."""
+    async with delivering(manager) as delivery:
+        delivery.submit(client.call())
+        delivery.receive_endpoints(nothing_left())
+        outcome = client.outcomes.get_nowait()
+
+        assert delivery.states() == {}
+        assert delivery.shown(KEY).state == "cold"
+    assert isinstance(outcome, UnknownFunction)
+
+
+async def test_the_bound_on_bytes_is_the_whole_process(
+    manager: ListeningManager, client: Client
+) -> None:
+    """Bodies of different pools share one limit; a call that leaves gives its bytes back."""
+    async with delivering(manager, bytes_max=10) as delivery:
+        first = client.call(b"123456")
+        delivery.submit(first)
+        with pytest.raises(QueueFull, match="have 6 bytes, at most 10"):
+            delivery.submit(client.call(b"12345", pool="default/other@1"))
+        delivery.leave(first)
+        delivery.submit(client.call(b"12345", pool="default/other@1"))
+
+
+async def test_closing_ends_the_links_and_takes_the_demand_back(
+    manager: ListeningManager, client: Client, tmp_path: Path
+) -> None:
+    """The manager hears that this worker holds nothing any more; replicas see the link's end."""
+    async with Peer(tmp_path / "r1").listening() as peer:
+        async with delivering(manager) as delivery:
+            delivery.receive_endpoints(published(peer.endpoint()))
+            await peer.greet()
+            delivery.submit(client.call())
+            await peer.next(Kind.REQUEST)
+        ended = await peer.lost.get()
+
+    assert manager.lost == ["worker"]
+    assert ended
+
+
+async def test_idle_is_waited_for(manager: ListeningManager, client: Client) -> None:
+    """`wait_idle` ends when the last call was answered, and at once where there is none."""
+    async with delivering(manager) as delivery:
+        await delivery.wait_idle()
+        call = client.call()
+        delivery.submit(call)
+        waiting = asyncio.create_task(delivery.wait_idle())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        delivery.leave(call)
+        await waiting

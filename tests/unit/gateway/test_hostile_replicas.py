@@ -1,0 +1,76 @@
+"""Tests of what a replica that breaks the rules of its link can do: nothing to clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.delivery import Delivery
+from gateway.outcome import Delivered
+from runtime_image.contract.link import Kind
+from tests.support.peers import ANSWER, Client, Peer, published
+
+NUMBERS = ANSWER.partition(b"\n")[2]
+LIES: dict[str, Callable[[Peer, int], None]] = {
+    "an unknown id": lambda peer, id: peer.answer(id + 1),
+    "a handed back unknown id": lambda peer, id: peer.send(Kind.NOT_STARTED, id + 1, aux=1),
+    "a type not on the list": lambda peer, id: peer.answer(id, meta=b"text/html\n" + NUMBERS),
+    "a header of its own": lambda peer, id: peer.answer(id, meta=ANSWER + b"\r\nSet-Cookie: a=b"),
+    "times that are none": lambda peer, id: peer.answer(
+        id, meta=b"application/json\n1\n-2\n3\n4\n5"
+    ),
+    "a JSON part longer than all": lambda peer, id: peer.answer(id, b"{}", aux=3),
+    "an error that is no JSON": lambda peer, id: peer.send(Kind.FAILED, id, b"{"),
+    "an error that is no object": lambda peer, id: peer.send(Kind.FAILED, id, b"[]"),
+    "broken ids": lambda peer, _id: peer.send(Kind.STARTED, body=b"123"),
+    "a second greeting": lambda peer, _id: peer.send(Kind.HELLO, aux=1),
+    "a control frame": lambda peer, _id: peer.send(Kind.PING),
+    "room for one request": lambda peer, id: peer.send(Kind.WINDOW, id),
+    "a reserved kind": lambda peer, id: peer.send(Kind.PART, id),
+}
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=list(LIES))
+async def test_a_replica_that_breaks_the_rules_loses_its_link_not_the_call(
+    delivery: Delivery, peer: Peer, client: Client, lie: Callable[[Peer, int], None]
+) -> None:
+    """The link ends, nothing of the lie reaches a client, and the call is sent again."""
+    delivery.submit(client.call(b"1"))
+    request = await peer.next(Kind.REQUEST)
+    lie(peer, request.id)
+    await peer.lost.get()
+    await peer.greet()
+    again = await peer.next(Kind.REQUEST)
+    peer.answer(again.id, b"right")
+    outcome = await client.outcomes.get()
+
+    assert isinstance(outcome, Delivered)
+    assert outcome.body == b"right"
+
+
+@pytest.mark.parametrize(
+    "greeting",
+    [
+        {"kind": Kind.HELLO, "aux": 2},
+        {"kind": Kind.RESPONSE, "id": 1, "meta": ANSWER},
+        {"kind": Kind.GOAWAY},
+    ],
+)
+async def test_a_replica_that_does_not_greet_is_sent_nothing(
+    delivery: Delivery, client: Client, tmp_path: Path, greeting: dict[str, Any]
+) -> None:
+    """Another version, or a frame before HELLO, ends the link; the call keeps its place."""
+    async with Peer(tmp_path / "r1").listening() as peer:
+        delivery.submit(client.call())
+        delivery.receive_endpoints(published(peer.endpoint()))
+        await peer.next(Kind.HELLO)
+        peer.send(**greeting)
+        await peer.lost.get()
+        await peer.greet()
+        await peer.next(Kind.REQUEST)
+        delivery.receive_endpoints(published())
+
+    assert client.outcomes.empty()

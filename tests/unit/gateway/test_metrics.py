@@ -1,0 +1,92 @@
+"""Tests of the /metrics page."""
+
+from __future__ import annotations
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.metrics import Metrics
+from gateway.receipt import Receipt
+from registry.exchange import Load
+from runtime_image.link.meta import AnswerMeta
+
+META = AnswerMeta("application/json", 0, 0, 0, 0, 1)
+
+
+def metrics(loads: dict[str, Load] | None = None, states: dict[str, str] | None = None) -> Metrics:
+    """Metrics of a gateway with these pools."""
+    return Metrics(lambda: loads or {}, lambda: states or {})
+
+
+def samples(page: Metrics) -> dict[tuple[str, ...], float]:
+    """Every sample by its name and label values, sorted by label."""
+    return {
+        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(page.render().decode())
+        for sample in family.samples
+    }
+
+
+def receipt(*, cold: bool, first: bool) -> Receipt:
+    """A receipt; a cold one says that loading took 2 s."""
+    return Receipt("f@1", "r", "cpu:0", 500.0, {"load": 2000.0} if cold else {}, first, META)
+
+
+def test_answers_are_counted_by_outcome_and_timed() -> None:
+    """Each answer counts once under its outcome; its time goes into the histogram."""
+    page = metrics()
+    page.answered("default", "f", "ok", 0.02)
+    page.answered("default", "f", "ok", 0.02)
+    page.answered("default", "f", "queue_full", 0.001)
+
+    found = samples(page)
+
+    assert found["fngate_requests_total", "f", "default", "ok"] == 2
+    assert found["fngate_requests_total", "f", "default", "queue_full"] == 1
+    assert found["fngate_request_seconds_count", "f", "default"] == 3
+    assert found["fngate_request_seconds_bucket", "f", "0.01", "default"] == 1
+
+
+def test_the_wait_of_every_answer_is_kept() -> None:
+    """Queue time is in seconds."""
+    page = metrics()
+    page.received("default", "f", receipt(cold=False, first=False))
+
+    assert samples(page)["fngate_queue_seconds_sum", "f", "default"] == 0.5
+
+
+def test_a_cold_start_counts_once() -> None:
+    """Of all requests that waited for one start, only those of its first run count its phases."""
+    page = metrics()
+    page.received("default", "f", receipt(cold=True, first=True))
+    page.received("default", "f", receipt(cold=True, first=False))
+    page.received("default", "f", receipt(cold=False, first=True))
+
+    found = samples(page)
+
+    assert found["fngate_cold_start_seconds_count", "f", "default", "load"] == 1
+    assert found["fngate_cold_start_seconds_sum", "f", "default", "load"] == 2.0
+
+
+def test_pools_are_read_when_the_page_is_asked_for() -> None:
+    """Held, in flight and state are those of the moment of the scrape."""
+    loads: dict[str, Load] = {}
+    states: dict[str, str] = {}
+    page = Metrics(lambda: loads, lambda: states)
+    before = samples(page)
+    loads["default/f@1"] = Load(3, 2, 0.5)
+    states["default/f@1"] = "waking"
+
+    found = samples(page)
+
+    assert not any("default/f@1" in key for key in before)
+    assert found["fngate_held", "default/f@1"] == 3
+    assert found["fngate_in_flight", "default/f@1"] == 2
+    assert found["fngate_pool_state", "default/f@1", "waking"] == 1
+
+
+def test_two_servers_in_one_process_do_not_share_counters() -> None:
+    """Each has a registry of its own."""
+    first, second = metrics(), metrics()
+    first.answered("default", "f", "ok", 0.1)
+
+    assert ("fngate_requests_total", "f", "default", "ok") not in samples(second)

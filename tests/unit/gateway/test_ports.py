@@ -1,0 +1,35 @@
+"""Tests that what is plugged into the gateway's ports fits them."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+from admin.past import Past
+from gateway import ports
+from pool_manager.manager import Manager
+from tests.support.peers import KnownPast, ListeningManager
+
+
+@pytest.mark.parametrize(
+    ("port", "plug"),
+    [
+        (ports.Pools, Manager),
+        (ports.Pools, ListeningManager),
+        (ports.Past, Past),
+        (ports.Past, KnownPast),
+    ],
+)
+def test_every_method_of_a_port_is_there(port: type[Any], plug: type[Any]) -> None:
+    """Each method has the port's parameters, in the product and in its stand-in for tests."""
+    methods = {name: value for name, value in vars(port).items() if inspect.isfunction(value)}
+    wanted = {name: list(inspect.signature(value).parameters) for name, value in methods.items()}
+    wanted.pop("__init__", None)
+    wanted.pop("__subclasshook__", None)
+
+    found = {name: list(inspect.signature(getattr(plug, name)).parameters) for name in wanted}
+
+    assert wanted
+    assert found == wanted

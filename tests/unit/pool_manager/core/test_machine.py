@@ -1,0 +1,539 @@
+"""The decider: scaling, eviction, adoption, shutdown, and what is published."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from pool_manager.core import events
+from pool_manager.core.commands import (
+    Bind,
+    Command,
+    Drain,
+    EndTrial,
+    Launch,
+    Note,
+    Publish,
+    Release,
+)
+from pool_manager.core.machine import Machine
+from pool_manager.core.state import Device, PoolSpec, State
+from registry.exchange import Demand, Load, PoolEndpoints, ReplicaEndpoint
+
+A, B, C = "default/a@1", "default/b@1", "default/c@1"
+
+
+class Play:
+    """A machine with its clock. Ids are r1, r2, ... in order of launch."""
+
+    def __init__(self, *specs: PoolSpec, devices: int = 2, is_open: bool = True) -> None:
+        numbers = itertools.count(1)
+        self.machine = Machine(
+            [Device(f"cpu{n}", "cpu") for n in range(devices)], lambda: f"r{next(numbers)}"
+        )
+        self.now = 1000.0
+        self.notes: list[Note] = []
+        self.published: list[frozenset[str]] = []
+        self._seq = itertools.count(1)
+        for spec in specs:
+            self.on(events.PoolDefined(spec))
+        if is_open:
+            self.on(events.ListRead())
+
+    def on(self, event: events.Event, after_s: float = 0.0) -> list[Command]:
+        """Notes and publications are kept aside; everything else is returned."""
+        self.now += after_s
+        commands = self.machine.handle(event, self.now)
+        self.notes += [c for c in commands if isinstance(c, Note)]
+        self.published += [c.keys for c in commands if isinstance(c, Publish)]
+        return [c for c in commands if not isinstance(c, Note | Publish)]
+
+    def demand(self, after_s: float = 0.0, worker: str = "w1", **queued: int) -> list[Command]:
+        """`a=3`: three requests are held for A; what is not named has none."""
+        loads = {f"default/{name}@1": Load(n, 0, 0.0) for name, n in queued.items()}
+        return self.on(events.DemandCame(Demand(worker, next(self._seq), True, loads)), after_s)
+
+    def tick(self, after_s: float = 0.0) -> list[Command]:
+        return self.on(events.Tick(), after_s)
+
+    def ready(self, *ids: str) -> None:
+        """These replicas greet and load."""
+        for id in ids:
+            self.on(events.Greeted(id, {"start": 3.0}))
+            self.on(events.Loaded(id, 4, True, 80.0, {"load": 5.0}))
+
+    def lose(self, id: str, reason: str = "exit 1") -> list[Command]:
+        """A replica ends and is released."""
+        self.on(events.Lost(id, reason, ("last line",)))
+        return self.on(events.Released(id))
+
+    def state(self, id: str) -> State:
+        replica = self.machine.replica(id)
+        return replica.state if replica else State.STOPPED
+
+
+def launched(commands: list[Command]) -> list[tuple[str, str]]:
+    """(id, device) of every launch."""
+    return [(c.id, c.device) for c in commands if isinstance(c, Launch)]
+
+
+def test_a_burst_at_zero_starts_one_copy() -> None:
+    """However many requests come while nothing is ready, one replica is started."""
+    play = Play(PoolSpec(A, max=2))
+
+    starts = launched(play.demand(a=100))
+    for more in range(101, 110):
+        starts += launched(play.demand(0.1, a=more))
+        starts += launched(play.tick())
+
+    assert starts == [("r1", "cpu0")]
+
+
+def test_what_one_replica_cannot_take_starts_a_second() -> None:
+    """Once the first is ready and load is over its target, the next is started, up to `max`."""
+    play = Play(PoolSpec(A, max=2), devices=3)
+    play.demand(a=100)
+    play.ready("r1")
+
+    assert launched(play.tick()) == []
+    assert [r.id for r in play.machine.replicas()] == ["r1", "r2"]
+    assert play.machine.wanted(A).replicas == 2
+
+
+def test_a_start_comes_before_its_launch() -> None:
+    """The replica is recorded, and its device taken, when the launch is commanded."""
+    play = Play(PoolSpec(A))
+
+    (launch,) = play.demand(a=1)
+
+    assert launch == Launch("r1", A, "cpu0", "serve", {"place": 0.0})
+    assert play.state("r1") == "starting"
+
+
+def test_the_phase_place_counts_from_the_first_waiter() -> None:
+    """A request that came before the last message was sent waited since then."""
+    play = Play(PoolSpec(A))
+
+    (launch,) = play.on(events.DemandCame(Demand("w1", 1, True, {A: Load(1, 0, 0.25)})))
+
+    assert isinstance(launch, Launch)
+    assert launch.phases == {"place": 250.0}
+
+
+def test_idle_time_does_not_run_while_starting_or_loading() -> None:
+    """A replica that takes longer to load than `idle_s` is not stopped by its own idle timer,
+    even when nobody waits any more."""
+    play = Play(PoolSpec(A, idle_s=1.0, load_s=20.0))
+    play.demand(a=1)
+    play.demand(0.5)
+
+    assert play.tick(50.0) == []
+    play.on(events.Greeted("r1", {}))
+    assert play.tick(190.0) == []
+    play.on(events.Loaded("r1", 4, True, 80.0, {}))
+
+    assert play.tick(0.9) == []
+    assert play.tick(0.1) == [Drain("r1", 1.0)]
+
+
+def test_idle_time_does_not_run_while_busy() -> None:
+    """A request that runs for longer than `idle_s` keeps its replica."""
+    play = Play(PoolSpec(A, idle_s=5.0))
+    play.demand(a=1)
+    play.ready("r1")
+    busy = {A: Load(0, 1, 0.0)}
+
+    for seq in range(100, 120):
+        play.on(events.DemandCame(Demand("w1", seq, True, busy)), 1.0)
+        assert play.tick() == []
+
+
+def test_an_idle_stop_is_asked_for_and_may_be_refused() -> None:
+    """After `idle_s` the replica is asked; a refusal counts as use at that time."""
+    play = Play(PoolSpec(A, idle_s=300.0))
+    play.demand(a=1)
+    play.ready("r1")
+    play.demand()
+    assert play.tick(299.9) == []
+
+    assert play.tick(0.1) == [Drain("r1", 300.0)]
+    assert play.on(events.NotIdle("r1", 100.0)) == []
+    assert play.tick(199.9) == []
+    assert play.tick(0.1) == [Drain("r1", 300.0)]
+
+
+def test_replicas_that_may_all_say_yes_leave_the_floor() -> None:
+    """Not more are asked to go at once than could go without falling below `min`."""
+    play = Play(PoolSpec(A, min=1, max=2, idle_s=10.0))
+    play.demand(a=4)
+    play.ready("r1")
+    play.tick()
+    play.ready("r2")
+    play.demand()
+
+    assert play.tick(10.0) == [Drain("r1", 10.0)]
+    assert play.tick(10.0) == []
+
+
+def test_a_floor_is_started_without_demand() -> None:
+    """`min` replicas come up although nobody calls, and are not stopped for being idle."""
+    play = Play(PoolSpec(A, min=2, max=2))
+    play.demand()
+
+    assert launched(play.tick()) == [("r1", "cpu0"), ("r2", "cpu1")]
+    play.ready("r1", "r2")
+    assert play.tick(10_000.0) == []
+
+
+def test_nothing_is_decided_before_the_list_is_read() -> None:
+    """Before the driver's list is complete no replica is started, also with waiters."""
+    play = Play(PoolSpec(A), is_open=False)
+
+    assert play.demand(a=1) == []
+    assert play.tick(60.0) == []
+    play.demand(a=1)
+    assert launched(play.on(events.ListRead())) == [("r1", "cpu0")]
+
+
+def test_without_a_gateway_three_seconds_are_waited() -> None:
+    """After the list, a first demand or 3 s are waited for; then floors and trials start."""
+    play = Play(PoolSpec(A, min=1), PoolSpec(B, trial=True))
+
+    assert play.tick(2.9) == []
+    assert launched(play.tick(0.1)) == [("r1", "cpu0"), ("r2", "cpu1")]
+
+
+def test_a_failed_load_backs_off() -> None:
+    """After 1, 2, 4, ... 60 s the next try is made, and not before."""
+    play = Play(PoolSpec(A))
+    play.demand(a=1)
+    for number, pause in enumerate((1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0), 1):
+        assert launched(play.lose(f"r{number}")) == []
+        play.demand(a=1)
+        assert play.tick(pause - 0.5) == []
+        play.demand(a=1)
+        assert launched(play.tick(0.5)) == [(f"r{number + 1}", "cpu0")]
+
+
+def test_after_five_failed_loads_every_waiter_is_woken() -> None:
+    """The fifth failure in a row publishes the pool as failing, with reason and last lines."""
+    play = Play(PoolSpec(A))
+    for number in range(1, 6):
+        play.demand(60.0, a=1)
+        play.tick()
+        play.published.clear()
+        play.on(events.Lost(f"r{number}", "no memory", ("last line",)))
+        if number < 5:
+            assert play.machine.endpoints(A, play.now).state == "waking"
+            play.on(events.Released(f"r{number}"))
+
+    assert play.published == [{A}]
+    assert play.machine.endpoints(A, play.now) == PoolEndpoints(
+        [], "failing", "no memory", play.now + 16.0, ["last line"]
+    )
+
+
+def test_a_pool_may_be_tried_again_after_failing() -> None:
+    """When its pause is over a failing pool looks cold, without anybody asking for it."""
+    play = Play(PoolSpec(A))
+    for number in range(1, 6):
+        play.demand(60.0, a=1)
+        play.tick()
+        play.lose(f"r{number}")
+    play.demand()
+    play.published.clear()
+
+    play.tick(16.0)
+
+    assert play.published == [{A}]
+    assert play.machine.endpoints(A, play.now).state == "cold"
+
+
+def test_what_is_ready_is_published() -> None:
+    """Gateways are told when a replica can be called, and how it wants to be."""
+    play = Play(PoolSpec(A))
+    play.demand(a=1)
+    play.on(events.Greeted("r1", {}))
+    play.published.clear()
+
+    play.on(events.Loaded("r1", 4, False, 80.0, {"load": 5.0}))
+
+    assert play.published == [{A}]
+    endpoint = ReplicaEndpoint("r1", "", 4, False, "cpu0", {"load": 5.0})
+    assert play.machine.endpoints(A, play.now).replicas == [endpoint]
+    assert play.machine.endpoints(A, play.now).state == "warm"
+
+
+def test_what_did_not_change_is_not_published() -> None:
+    """A tick that changes nothing tells nobody anything."""
+    play = Play(PoolSpec(A))
+    play.demand(a=1)
+    play.published.clear()
+
+    play.tick()
+
+    assert play.published == []
+
+
+def test_a_full_house_evicts_who_is_idle() -> None:
+    """Without a free device the replica idle for longest is asked, conditionally, to make room,
+    and the waiting pool is put where it was."""
+    play = Play(PoolSpec(A), PoolSpec(B), PoolSpec(C))
+    play.demand(a=1)
+    play.ready("r1")
+    play.demand(1.0, b=1)
+    play.ready("r2")
+
+    assert play.demand(1.0, c=1) == [Drain("r1", 0.001)]
+    assert play.machine.endpoints(C, play.now).reason == f"waits for {A} to make room on cpu0"
+    assert play.machine.endpoints(A, play.now).state == "warm"
+    assert play.tick() == []
+
+    play.on(events.Lost("r1", "exit 0"), 0.5)
+    (launch,) = play.on(events.Released("r1"))
+    assert launch == Launch("r3", C, "cpu0", "serve", {"place": 0.0, "evict": 500.0})
+
+
+def test_who_refused_to_make_room_does_not_block_the_waiter() -> None:
+    """After a refusal the next idle replica is asked; were there none, the same one again."""
+    play = Play(PoolSpec(A), PoolSpec(B), devices=1)
+    play.demand(a=1)
+    play.ready("r1")
+    assert play.demand(1.0, b=1) == [Drain("r1", 0.001)]
+
+    play.on(events.NotIdle("r1", 0.0))
+
+    assert play.tick(1.0) == [Drain("r1", 0.001)]
+
+
+def test_an_eviction_for_somebody_who_left_is_no_phase_of_a_later_start() -> None:
+    """The receipt of a cold start has nothing that happened before its first waiter came."""
+    play = Play(PoolSpec(A), PoolSpec(B), devices=1)
+    play.demand(a=1)
+    play.ready("r1")
+    play.demand(1.0, b=1)
+    play.demand(1.0)
+    play.lose("r1", "exit 0")
+
+    (launch,) = play.demand(1000.0, b=1)
+
+    assert isinstance(launch, Launch)
+    assert launch.phases == {"place": 0.0, "evict": 0.0}
+
+
+def test_nobody_is_evicted_below_the_floor_or_while_busy() -> None:
+    """A pool at its `min` and a pool with load keep their replicas; the waiter is told why."""
+    play = Play(PoolSpec(A, min=1), PoolSpec(B), PoolSpec(C))
+    play.demand(b=1)
+    play.tick()
+    play.ready("r1", "r2")
+
+    assert play.demand(10.0, b=1, c=1) == []
+    assert play.machine.endpoints(C, play.now).reason == "all 2 devices are in use"
+
+
+def test_a_trial_is_not_evicted_and_evicts() -> None:
+    """A deploy takes the device of an idle replica and keeps it to its end."""
+    play = Play(PoolSpec(A), devices=1)
+    play.demand(a=1)
+    play.ready("r1")
+    play.demand()
+
+    assert play.on(events.PoolDefined(PoolSpec("trial", trial=True))) == [Drain("r1", 0.001)]
+    assert launched(play.lose("r1")) == [("r2", "cpu0")]
+    play.on(events.Greeted("r2", {}))
+    assert play.demand(a=1) == []
+    assert play.tick(10.0) == []
+
+
+def test_a_trial_that_found_no_room_is_tried_again() -> None:
+    """A deploy that came while all devices were busy starts when one has become idle."""
+    play = Play(PoolSpec(A), devices=1)
+    play.demand(a=1)
+    play.ready("r1")
+    assert play.on(events.PoolDefined(PoolSpec("trial", trial=True))) == []
+
+    play.demand()
+
+    assert play.tick() == [Drain("r1", 0.001)]
+
+
+def test_a_trial_ends_and_can_be_wanted_again() -> None:
+    """A second trial of the same key is run, also while the first is still being released."""
+    play = Play(PoolSpec(A, trial=True))
+    play.demand()
+    play.tick()
+    play.on(events.Greeted("r1", {}))
+    ended, _ = play.on(events.Loaded("r1", 2, True, 80.0, {}, {"load_ms": 5.0}))
+    assert ended == EndTrial(A, {"load_ms": 5.0})
+
+    assert launched(play.on(events.PoolDefined(PoolSpec(A, trial=True)))) == [("r2", "cpu1")]
+    play.on(events.Released("r1"))
+    assert A in play.machine.pools
+
+
+def test_who_waits_for_longest_gets_the_device() -> None:
+    """A device that becomes free goes to the pool whose waiter came first, whatever its name."""
+    play = Play(PoolSpec(A), PoolSpec(B), PoolSpec(C), devices=1)
+    play.demand(b=1)
+    play.ready("r1")
+    for seq, held in enumerate(([C], [C, A], [C, A, B]), 100):
+        loads = {B: Load(0, 1, 0.0)} | {key: Load(1, 0, 0.0) for key in held}
+        play.on(events.DemandCame(Demand("w1", seq, True, loads)), 1.0)
+
+    assert launched(play.lose("r1")) == [("r2", "cpu0")]
+    replica = play.machine.replica("r2")
+    assert replica is not None
+    assert replica.pool == C
+
+
+def test_a_missing_kind_of_device_is_said() -> None:
+    """A function that needs a GPU on a host without one waits with a reason."""
+    play = Play(PoolSpec(A, device_kind="cuda"))
+
+    assert play.demand(a=1) == []
+    assert play.machine.endpoints(A, play.now).reason == "no device of kind cuda"
+
+
+def test_found_replicas_are_kept() -> None:
+    """What served before goes on serving, and nothing is started beside it."""
+    play = Play(PoolSpec(A), is_open=False)
+    play.on(events.Found("old", A, "cpu1", trial=False))
+    play.on(events.ListRead())
+    assert play.demand(a=1) == []
+
+    play.on(events.Greeted("old", {}, loaded=True))
+    play.on(events.Loaded("old", 4, True, 80.0, {}))
+
+    assert play.machine.endpoints(A, play.now).state == "warm"
+    assert play.demand(1.0, a=1) == []
+
+
+def test_a_found_replica_without_a_function_goes() -> None:
+    """A replica of a function that was removed is released and its pool forgotten."""
+    play = Play(is_open=False)
+
+    assert play.on(events.Found("old", A, "cpu0", trial=False)) == [
+        Release("old", "it was removed")
+    ]
+    play.on(events.Released("old"))
+    assert play.machine.pools == {}
+
+
+def test_a_removed_pool_drains_and_is_forgotten() -> None:
+    """Its replicas finish for good, then nothing of the pool is left and that is published."""
+    play = Play(PoolSpec(A))
+    play.demand(a=1)
+    play.ready("r1")
+
+    assert play.on(events.PoolRemoved(A)) == [Drain("r1", None)]
+    assert play.machine.endpoints(A, play.now).replicas == []
+    assert play.tick(1.0) == []
+    play.published.clear()
+    play.lose("r1", "exit 0")
+
+    assert A not in play.machine.pools
+    assert play.published[-1] == {A}
+
+
+def test_a_pool_defined_again_while_it_goes_stays() -> None:
+    """A revision that is deployed again before its last replica has gone is served."""
+    play = Play(PoolSpec(A))
+    play.demand(a=1)
+    play.ready("r1")
+    play.on(events.PoolRemoved(A))
+
+    assert launched(play.on(events.PoolDefined(PoolSpec(A)))) == [("r2", "cpu1")]
+    play.lose("r1", "exit 0")
+    assert A in play.machine.pools
+
+
+def test_removing_what_is_not_there_does_nothing() -> None:
+    """An unknown pool is removed without a word, and demand for one is kept for later."""
+    play = Play()
+    play.published.clear()
+
+    assert play.on(events.PoolRemoved(A)) == []
+    assert play.demand(a=1) == []
+    assert play.published == []
+    assert launched(play.on(events.PoolDefined(PoolSpec(A)))) == [("r1", "cpu0")]
+
+
+def test_new_settings_hold_at_once() -> None:
+    """A floor that is raised is met by the event that raised it."""
+    play = Play(PoolSpec(A))
+    play.demand()
+
+    assert launched(play.on(events.PoolDefined(PoolSpec(A, min=1)))) == [("r1", "cpu0")]
+
+
+def test_a_worker_that_is_gone_holds_nothing() -> None:
+    """Load ends with the worker's connection, or after 3 s of silence."""
+    play = Play(PoolSpec(A, idle_s=0.0), PoolSpec(B, idle_s=0.0))
+    play.demand(a=1)
+    play.demand(worker="w2", b=1)
+    play.ready("r1", "r2")
+
+    assert play.on(events.WorkerLost("w1")) == [Drain("r1", 0.0)]
+    assert play.tick(3.0) == []
+    assert play.tick(0.1) == [Drain("r2", 0.0)]
+
+
+def test_a_shutdown_lets_everybody_finish() -> None:
+    """What serves is drained for good, what starts is released, and nothing is started any more."""
+    play = Play(PoolSpec(A, min=1), PoolSpec(B))
+    play.demand(b=1)
+    play.tick()
+    play.ready("r1")
+
+    assert play.on(events.Shutdown()) == [Drain("r1", None), Release("r2", "the server stops")]
+    play.on(events.Released("r2"))
+    play.lose("r1", "exit 0")
+    assert play.demand(a=5, b=5) == []
+    assert play.tick(60.0) == []
+    assert play.machine.replicas() == []
+
+
+def test_a_drain_that_hangs_is_pressed_by_ticks() -> None:
+    """Time alone brings a replica that does not answer to its end."""
+    play = Play(PoolSpec(A))
+    play.demand(a=1)
+    play.ready("r1")
+    play.on(events.Shutdown())
+
+    commands = [c for _ in range(4) for c in play.tick(10.0)]
+
+    assert [type(c).__name__ for c in commands] == ["Terminate", "Release"]
+    assert play.state("r1") == "releasing"
+
+
+def test_decisions_carry_their_reasons() -> None:
+    """Why a replica was started is noted, with the load that asked for it."""
+    play = Play(PoolSpec(A))
+
+    play.demand(a=3)
+
+    assert [note.text for note in play.notes] == [
+        "wants 1 replicas: 3 held and 0 in flight, 2 per replica, none is ready yet",
+        "starts r1 on cpu0: 3 held and 0 in flight, 2 per replica, none is ready yet",
+    ]
+
+
+def test_a_new_replica_gets_a_new_id() -> None:
+    """Ids are those the source gives, one for each start."""
+    play = Play(PoolSpec(A), devices=1)
+    play.demand(a=1)
+    play.ready("r1")
+
+    assert launched(play.lose("r1")) == [("r2", "cpu0")]
+    assert play.on(events.Greeted("r1", {})) == []
+    assert play.on(events.Greeted("r2", {})) == [Bind("r2", A)]
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_an_empty_house_is_quiet(is_open: bool) -> None:
+    """Without pools no event asks for anything."""
+    play = Play(is_open=is_open)
+
+    assert [play.tick(1.0), play.demand(), play.on(events.Shutdown())] == [[], [], []]

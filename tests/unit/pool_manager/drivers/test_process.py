@@ -1,0 +1,157 @@
+"""Replicas as processes: what the contract of all drivers does not say."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from pool_manager.drivers import process as processes
+from pool_manager.drivers.process import ProcessDriver
+from registry.errors import DriverError
+from runtime_image.contract.control import CONTROL_SOCKET, ReplicaRecord
+from tests.support import leaks
+
+ID = "aaaa0001"
+
+pytestmark = pytest.mark.slow
+
+
+class Rig:
+    """A driver and one run folder, in which the process waits for a welcome that never comes."""
+
+    def __init__(self, root: Path) -> None:
+        self.run_dir = root / ID
+        self.run_dir.mkdir()
+        self.log = root / "log"
+        self.driver = ProcessDriver(root)
+        self.exits: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+        self.driver.on_exit = lambda id, how: self.exits.put_nowait((id, how))
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(self.run_dir / CONTROL_SOCKET))
+        self._listener.listen()
+        self._listener.setblocking(False)
+        self._link: socket.socket | None = None
+
+    async def start(self, *, is_whole: bool = True, **changes: Any) -> int:
+        """Launch; the pid of a process that has come as far as its greeting."""
+        record = ReplicaRecord(
+            **{
+                **{"id": ID, "token": "secret", "role": "serve", "namespace": "default"},
+                **{"bound": "default/digits@1", "model_dir": "", "device": "cpu:0"},
+                **{"device_kind": "cpu", "engine": "python", "threads": 3, "orphan_s": 1.0},
+                **{"memory_mib": 0, "launched_s": 0.0, **changes},
+            }
+        )
+        if is_whole:
+            write(self.run_dir, record)
+        before = leaks.processes().keys()
+        await self.driver.start(record, self.run_dir, self.log)
+        [pid] = leaks.processes().keys() - before
+        if is_whole:
+            self._link, _ = await asyncio.get_running_loop().sock_accept(self._listener)
+        return pid
+
+    async def close(self) -> None:
+        await self.driver.release(ID)
+        await self.driver.close()
+        self._listener.close()
+        if self._link is not None:
+            self._link.close()
+
+
+def about(pid: int, what: str) -> bytes:
+    return Path(f"/proc/{pid}/{what}").read_bytes()
+
+
+def write(run_dir: Path, record: ReplicaRecord) -> None:
+    (run_dir / "replica.json").write_text(json.dumps(asdict(record)))
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    with TemporaryDirectory(prefix="fn-") as root:
+        made = Rig(Path(root))
+        yield made
+        await made.close()
+
+
+async def test_a_replica_has_a_group_and_an_environment_of_its_own(rig: Rig) -> None:
+    """Its session is its own, and nothing of this process's environment reaches it."""
+    pid = await rig.start()
+    environment = about(pid, "environ").split(b"\0")
+
+    assert os.getpgid(pid) == os.getsid(pid) == pid
+    assert {entry.partition(b"=")[0] for entry in environment if entry} == {
+        b"HOME",
+        b"LANG",
+        b"PATH",
+        b"OMP_NUM_THREADS",
+        b"ORT_DISABLE_TELEMETRY",
+    }
+    assert b"OMP_NUM_THREADS=3" in environment
+
+
+async def test_the_memory_cap_is_on_private_memory(rig: Rig) -> None:
+    """The cap limits data, where mapped weights do not count, and nothing else."""
+    pid = await rig.start(memory_mib=512)
+    limits = about(pid, "limits").decode().splitlines()
+    values = {line[:26].strip(): line[26:].split()[:2] for line in limits}
+
+    assert values["Max data size"] == [str(512 * 2**20)] * 2
+    assert values["Max address space"] == ["unlimited"] * 2
+
+
+async def test_an_end_is_told_with_its_code(rig: Rig) -> None:
+    """A process without a record ends by itself, and its log says why."""
+    await rig.start(is_whole=False)
+
+    assert await rig.exits.get() == (ID, "exited with code 1")
+    assert "replica.json" in rig.log.read_text()
+
+
+@pytest.mark.parametrize(("how", "signal"), [("terminate", "SIGTERM"), ("release", "SIGKILL")])
+async def test_a_killed_process_is_told_by_its_signal(rig: Rig, how: str, signal: str) -> None:
+    """A process that could not end by itself is told with the signal that ended it."""
+    await rig.start()
+
+    await getattr(rig.driver, how)(ID)
+
+    assert await rig.exits.get() == (ID, f"was killed by {signal}")
+    assert rig.exits.empty()
+
+
+async def test_a_group_that_survives_is_an_error(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not gone in time is told, and may be tried again."""
+    await rig.start()
+
+    with monkeypatch.context() as unkillable:
+        unkillable.setattr(processes, "GONE_S", 0.0)
+        unkillable.setattr(processes, "_group_lives", lambda _process: True)
+        with pytest.raises(DriverError, match=r"process group \d+ survives KILL"):
+            await rig.driver.release(ID)
+
+    await rig.driver.release(ID)
+    assert await rig.driver.list() == set()
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (None, "exited"),
+        (0, "exited with code 0"),
+        (-9, "was killed by SIGKILL"),
+        (-99, "was killed by signal 99"),
+    ],
+)
+def test_ends_are_told_in_words(code: int | None, text: str) -> None:
+    """An exit code, a signal by its name, and neither where the process was only adopted."""
+    assert processes._how(code) == text

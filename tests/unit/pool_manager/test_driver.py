@@ -1,0 +1,25 @@
+"""What a driver must be able to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pool_manager.driver import Driver
+from pool_manager.drivers.fake import FakeDriver
+from pool_manager.drivers.process import ProcessDriver
+
+
+@pytest.mark.parametrize("kind", ["fake", "process"])
+async def test_a_new_driver_has_nothing(kind: str, tmp_path: Path) -> None:
+    """Every driver knows its kind, holds no replica and takes unknown ids without complaint."""
+    driver: Driver = FakeDriver() if kind == "fake" else ProcessDriver(tmp_path)
+
+    await driver.terminate("aaaa0001")
+    await driver.release("aaaa0001")
+    driver.on_exit("aaaa0001", "nobody listens yet")
+
+    assert driver.kind == kind
+    assert await driver.list() == set()
+    await driver.close()

@@ -1,0 +1,166 @@
+"""A replica's folders on disk."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pool_manager.folders import TAIL_BYTES, Folders, tail, tail_lines
+from pool_manager.settings import PoolSettings
+from runtime_image.contract.control import ReplicaRecord
+from tests.support.replicas import pool_settings
+
+ID = "aaaa0001"
+RECORD = ReplicaRecord(
+    ID, "secret", "serve", "default", "default/digits@1", "m", "cpu:0", "cpu", "onnx",
+    threads=1, orphan_s=60.0, memory_mib=0, launched_s=1.5, phases={"place": 2.0},
+)  # fmt: skip
+
+
+@pytest.fixture
+def settings() -> Iterator[PoolSettings]:
+    with pool_settings(log_bytes=1000, logs_kept=2) as made:
+        yield made
+
+
+@pytest.fixture
+def folders(settings: PoolSettings) -> Folders:
+    return Folders(settings)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_record_is_read_again(folders: Folders) -> None:
+    """What was recorded is there after a restart, and only the owner may read it."""
+    folders.record(RECORD)
+
+    assert folders.read_records() == {ID: RECORD}
+    assert mode(folders.run_dir(ID)) == 0o700
+    assert mode(folders.run_dir(ID) / "replica.json") == 0o600
+
+
+def test_a_slot_is_recorded_once(folders: Folders) -> None:
+    """Two starts under one id cannot be."""
+    folders.record(RECORD)
+
+    with pytest.raises(FileExistsError):
+        folders.record(RECORD)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"id": "x"}', '{"surprise": 1}'])
+def test_an_unreadable_record_is_told(folders: Folders, text: str) -> None:
+    """A record that is broken, foreign or missing stands as None, so that it can be removed."""
+    folders.run_dir(ID).mkdir()
+    folders.run_dir("aaaa0002").mkdir()
+    (folders.run_dir(ID) / "replica.json").write_text(text)
+
+    assert folders.read_records() == {ID: None, "aaaa0002": None}
+
+
+def test_listeners_are_heard(folders: Folders) -> None:
+    """Both sockets take connections, also where an earlier manager left its file."""
+    folders.record(RECORD)
+    folders.listen_control(ID).close()
+
+    for listener, name in (
+        (folders.listen_control(ID), "ctl.sock"),
+        (folders.listen_data(ID), "data.sock"),
+    ):
+        with listener, socket.socket(socket.AF_UNIX) as caller:
+            caller.connect(str(folders.run_dir(ID) / name))
+            assert not listener.getblocking()
+    assert folders.data_socket(ID) == folders.run_dir(ID) / "data.sock"
+
+
+def test_a_listener_that_cannot_be_made_leaves_nothing(folders: Folders) -> None:
+    """Without the run folder there is an error and no open socket."""
+    with pytest.raises(OSError, match="No such file"):
+        folders.listen_control(ID)
+
+
+def test_old_logs_make_room(folders: Folders) -> None:
+    """A function keeps the logs of its newest replicas, the coming one included."""
+    for number in range(4):
+        path = folders.log_file("digits", f"aaaa000{number}")
+        path.touch()
+        os.utime(path, (number, number))
+
+    assert [path.stem for path in folders.logs("digits")] == ["aaaa0002", "aaaa0003"]
+    assert folders.logs("other") == []
+
+
+def test_a_small_log_is_left_alone(folders: Folders) -> None:
+    """Up to the limit every byte stays; a log that is not there is no error."""
+    log = folders.log_file("digits", ID)
+    log.write_bytes(b"x" * 1000)
+
+    folders.bound_log(log)
+    folders.bound_log(log.with_name("missing"))
+
+    assert log.read_bytes() == b"x" * 1000
+
+
+@pytest.mark.parametrize("log_bytes", [1000, 3 * TAIL_BYTES])
+def test_a_grown_log_keeps_its_tail(settings: PoolSettings, log_bytes: int) -> None:
+    """It is cut below its limit at the start of a line, and its writer goes on behind that."""
+    folders = Folders(replace(settings, log_bytes=log_bytes))
+    log = folders.log_file("digits", ID)
+    with log.open("ab", buffering=0) as writer:
+        writer.write(b"0123456789\n" * (log_bytes // 5))
+        folders.bound_log(log)
+        size = log.stat().st_size
+        writer.write(b"the last word\n")
+
+    assert size <= log_bytes
+    first, second, *_, last = log.read_bytes().splitlines()
+    assert (first, second) == (b"... earlier output was dropped ...", b"0123456789")
+    assert last == b"the last word"
+
+
+def test_a_tail_begins_with_a_line(tmp_path: Path) -> None:
+    """A line that was cut is left out; a short or missing file is given as it is."""
+    path = tmp_path / "log"
+    path.write_bytes(b"first\nsecond\nthird\n")
+
+    assert tail(path, 10) == b"third\n"
+    assert tail(path, 100) == b"first\nsecond\nthird\n"
+    assert tail(tmp_path / "missing", 10) == b""
+
+
+def test_last_lines_are_text(tmp_path: Path) -> None:
+    """Lines are cut to 500 characters, and bytes that are no UTF-8 do no harm."""
+    path = tmp_path / "log"
+    path.write_bytes(b"first\n" + b"x" * 600 + b"\n\xff\n")
+
+    assert tail_lines(path, 2) == ("x" * 500, "\ufffd")
+
+
+def test_a_replica_is_removed_with_all_it_had(folders: Folders) -> None:
+    """Run and model folders go; removing again is harmless."""
+    folders.record(RECORD)
+    folders.model_dir(ID).mkdir()
+
+    folders.remove(ID)
+    folders.remove(ID)
+
+    assert folders.read_records() == {}
+    assert not folders.model_dir(ID).exists()
+
+
+def test_models_of_nobody_are_removed(folders: Folders) -> None:
+    """Model folders stay only for replicas that are there."""
+    for id in (ID, "aaaa0002"):
+        folders.model_dir(id).mkdir()
+
+    folders.remove_stale_models({ID})
+
+    assert folders.model_dir(ID).exists()
+    assert not folders.model_dir("aaaa0002").exists()

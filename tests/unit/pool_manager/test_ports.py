@@ -1,0 +1,25 @@
+"""What the pool manager needs from others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pool_manager.ports import Bundles
+from tests.support.replicas import NO_BUNDLE, ModelFolder, binding
+
+
+async def test_bundles_are_materialised_where_asked(tmp_path: Path) -> None:
+    """A binding's files come into the folder named, as links to what is kept."""
+    kept, target = tmp_path / "kept", tmp_path / "target"
+    kept.mkdir()
+    (kept / "model.onnx").write_text("model")
+    bundles: Bundles = ModelFolder(kept)
+
+    await bundles.materialise(NO_BUNDLE, target)
+
+    assert (target / "model.onnx").samefile(kept / "model.onnx")
+
+
+def test_a_binding_asks_for_the_default_cap() -> None:
+    """No memory cap of its own stands for the default one."""
+    assert binding().memory_mib == 0

@@ -1,0 +1,59 @@
+"""What a function takes and gives."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from runtime_image.contract.signature import Signature, TensorSpec, from_json, to_json
+
+ROWS = TensorSpec("x", "FP32", (-1, 4))
+TENSORS = Signature("tensors", (ROWS, TensorSpec("mask", "BOOL", ())), (ROWS,))
+
+
+@pytest.mark.parametrize("signature", [TENSORS, Signature("json", (), ())])
+def test_a_signature_survives_json(signature: Signature) -> None:
+    """Kind, names, types and shapes come back, scalars too."""
+    assert from_json(json.loads(json.dumps(to_json(signature)))) == signature
+
+
+@pytest.mark.parametrize(
+    ("shape", "fits"),
+    [((1, 4), True), ((9, 4), True), ((0, 4), False), ((1, 3), False), ((4,), False)],
+)
+def test_a_shape_fits_or_not(shape: tuple[int, ...], fits: bool) -> None:
+    """Rank and fixed dimensions must be equal, dynamic ones hold at least one."""
+    assert ROWS.accepts(shape) is fits
+
+
+def test_a_scalar_fits_a_scalar() -> None:
+    """No dimensions fit no dimensions."""
+    assert TensorSpec("s", "INT64", ()).accepts(())
+
+
+def test_inputs_are_found_by_name() -> None:
+    """An input is found by its name, and None stands for one that is not there."""
+    assert TENSORS.input("x") is ROWS
+    assert TENSORS.input("y") is None
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        ({"kind": "openai", "inputs": [], "outputs": []}, "expected tensors, json or bytes"),
+        (
+            {"kind": "tensors", "inputs": [{"name": "x", "dtype": "F", "shape": []}]},
+            "tensor x: unknown dtype 'F'",
+        ),
+        (
+            {"kind": "tensors", "inputs": [{"name": "x", "dtype": "FP32", "shape": [-2]}]},
+            "tensor x: bad shape",
+        ),
+    ],
+)
+def test_a_foreign_signature_is_refused(data: dict[str, Any], reason: str) -> None:
+    """What cannot have been written here is refused with the place that is wrong."""
+    with pytest.raises(ValueError, match=reason):
+        from_json(data)

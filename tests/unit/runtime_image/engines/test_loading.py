@@ -1,0 +1,65 @@
+"""Which engine a spec gets."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runtime_image.contract.errors import LoadError
+from runtime_image.contract.model import ModelSpec
+from runtime_image.engines.base import Engine
+from runtime_image.engines.handler import HandlerEngine
+from runtime_image.engines.loading import load_engine
+from runtime_image.engines.onnx import OnnxEngine
+from tests.support import models
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    models.add_one(tmp_path)
+    (tmp_path / "handler.py").write_text("def predict(inputs, ctx): return inputs\n")
+    return tmp_path
+
+
+def load(folder: Path, spec: ModelSpec) -> Engine:
+    return load_engine(spec, folder, device_kind="cpu", threads=1)
+
+
+def test_a_model_gets_onnx_runtime(folder: Path) -> None:
+    """A model file without a handler is run as it is."""
+    assert isinstance(load(folder, ModelSpec("f@1", model="add_one.onnx")), OnnxEngine)
+
+
+def test_a_handler_gets_the_model(folder: Path) -> None:
+    """With a handler, it is the engine, and it has the model's signature."""
+    spec = ModelSpec("f@1", model="add_one.onnx", handler="handler.py")
+
+    engine = load(folder, spec)
+
+    assert isinstance(engine, HandlerEngine)
+    assert engine.signature.kind == "tensors"
+
+
+def test_nothing_to_run_is_refused(folder: Path) -> None:
+    """A bundle with neither cannot be served."""
+    with pytest.raises(LoadError, match="neither a model nor a handler"):
+        load(folder, ModelSpec("f@1"))
+
+
+@pytest.mark.slow
+def test_a_handler_alone_does_not_pay_for_onnx_runtime(folder: Path) -> None:
+    """Without a model file ONNX Runtime is not imported."""
+    code = f"""
+import sys
+from pathlib import Path
+from runtime_image.contract.model import InputRule, ModelSpec
+from runtime_image.engines.loading import load_engine
+spec = ModelSpec("f@1", handler="handler.py", inputs={{"x": InputRule("json")}})
+load_engine(spec, Path({str(folder)!r}), device_kind="cpu", threads=1)
+sys.exit("onnxruntime" in sys.modules)
+"""
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,112 @@
+"""Frames to bytes and back."""
+
+from __future__ import annotations
+
+import pytest
+
+from runtime_image.contract.link import BODY_MAX, HEADER, Flag, Kind
+from runtime_image.link.frames import LARGE, SCRATCH_SIZE, Frame, FrameReader, LinkError, pack
+
+
+def read(reader: FrameReader, data: bytes) -> list[Frame]:
+    """All frames that `data` completes, received in as large pieces as the reader takes."""
+    frames: list[Frame] = []
+    while data:
+        room = reader.buffer()
+        count = min(len(room), len(data))
+        room[:count] = data[:count]
+        data = data[count:]
+        frames += reader.received(count)
+    return frames
+
+
+def test_a_frame_keeps_every_field() -> None:
+    """Kind, flags, id, aux, meta and body come out as they went in."""
+    data = b"".join(pack(Kind.REQUEST, 7, b"body", meta=b"meta", flags=Flag.ALONE, aux=250))
+
+    assert read(FrameReader(), data) == [Frame(Kind.REQUEST, Flag.ALONE, 7, 250, b"meta", b"body")]
+
+
+def test_the_layout_is_the_published_one() -> None:
+    """A header is 16 little-endian bytes: body length, id, kind, flags, meta length, aux."""
+    [data] = pack(Kind.RESPONSE, 2, b"xyz", meta=b"m", flags=1, aux=3)
+
+    assert data == bytes.fromhex("03000000 02000000 11 01 0100 03000000") + b"mxyz"
+
+
+def test_a_large_body_is_not_copied_when_packed() -> None:
+    """From 64 KiB on the body is a piece of its own, the very object that was given."""
+    body = bytes(LARGE)
+
+    pieces = pack(Kind.REQUEST, 1, body)
+
+    assert pieces[1] is body
+    assert len(pack(Kind.REQUEST, 1, body[1:])) == 1
+
+
+@pytest.mark.parametrize("size", [0, LARGE - 1, LARGE, SCRATCH_SIZE, 3 * SCRATCH_SIZE + 1])
+def test_bodies_of_every_size_arrive(size: int) -> None:
+    """Bodies on both sides of each internal limit arrive whole, and so does what is behind."""
+    body = bytes(range(256)) * (size // 256) + bytes(size % 256)
+    data = b"".join([*pack(Kind.REQUEST, 1, body, meta=b"a"), *pack(Kind.PING, aux=9)])
+
+    first, second = read(FrameReader(), data)
+
+    assert first == Frame(Kind.REQUEST, 0, 1, 0, b"a", body)
+    assert second == Frame(Kind.PING, 0, 0, 9, b"", b"")
+
+
+def test_the_longest_meta_fits() -> None:
+    """Meta of 65,535 bytes beside a body just under the large size never jams the reader."""
+    meta, body = b"m" * 65535, b"b" * (LARGE - 1)
+    data = b"".join(pack(Kind.REQUEST, 1, body, meta=meta)) * 5
+
+    frames = read(FrameReader(), data)
+
+    assert [(len(frame.meta), len(frame.body)) for frame in frames] == [(65535, LARGE - 1)] * 5
+
+
+def test_a_body_over_the_limit_is_refused_before_it_comes() -> None:
+    """Its header alone ends the stream, so that nobody can make a reader reserve memory."""
+    header = HEADER.pack(BODY_MAX + 1, 1, Kind.REQUEST, 0, 0, 0)
+
+    with pytest.raises(LinkError, match=f"a body of {BODY_MAX + 1} bytes is over the limit"):
+        read(FrameReader(), header)
+
+
+def test_a_reader_may_have_a_smaller_limit() -> None:
+    """The limit given to the reader holds instead of the general one."""
+    assert read(FrameReader(4), b"".join(pack(Kind.HELLO, body=b"1234"))) != []
+    with pytest.raises(LinkError, match="a body of 5 bytes is over the limit of 4"):
+        read(FrameReader(4), b"".join(pack(Kind.HELLO, body=b"12345")))
+
+
+def test_an_unknown_kind_is_an_error() -> None:
+    """What this version does not know ends the link."""
+    with pytest.raises(LinkError, match="unknown frame kind 200"):
+        read(FrameReader(), HEADER.pack(0, 0, 200, 0, 0, 0))
+
+
+def test_an_unknown_optional_kind_is_skipped() -> None:
+    """With the OPTIONAL flag it is passed over, body and all, and the next frame is read."""
+    unknown = HEADER.pack(3, 0, 200, Flag.OPTIONAL, 1, 0) + b"mabc"
+
+    frames = read(FrameReader(), unknown + b"".join(pack(Kind.PONG)))
+
+    assert [frame.kind for frame in frames] == [Kind.PONG]
+
+
+def test_an_unknown_optional_kind_must_be_small() -> None:
+    """A large one would have to be received into memory just to be thrown away."""
+    with pytest.raises(LinkError, match="unknown frame kind 200"):
+        read(FrameReader(), HEADER.pack(LARGE, 0, 200, Flag.OPTIONAL, 0, 0))
+
+
+def test_frames_own_their_bytes() -> None:
+    """What a later frame brings does not change an earlier one."""
+    reader = FrameReader()
+
+    [first] = read(reader, b"".join(pack(Kind.REQUEST, 1, b"first", meta=b"one")))
+    read(reader, b"".join(pack(Kind.REQUEST, 2, b"other", meta=b"two")))
+
+    assert (first.meta, first.body) == (b"one", b"first")

@@ -1,0 +1,153 @@
+"""The HELLO exchange."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from runtime_image.contract.control import Hello
+from runtime_image.contract.link import HEADER, VERSION, Kind
+from runtime_image.link.frames import Frame, LinkError, pack
+from runtime_image.link.greeting import GREETING_MAX, greet, packed_hello, read_hello, welcome
+
+HELLO: Hello = {
+    "token": "secret",
+    "version": VERSION,
+    "pid": 7,
+    "features": [],
+    "bound": "default/digits@1",
+    "phases": {"start": 1.5},
+}
+Pair = tuple[socket.socket, socket.socket]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    """The replica's blocking end and the manager's."""
+    replica, manager = socket.socketpair()
+    manager.setblocking(False)
+    yield replica, manager
+    replica.close()
+    manager.close()
+
+
+async def test_a_replica_is_welcomed(pair: Pair) -> None:
+    """The manager reads who greets; the replica gets the data listener itself."""
+    replica, manager = pair
+    with socket.socket(socket.AF_UNIX) as listener:
+        async with asyncio.TaskGroup() as group:
+            greeted = group.create_task(asyncio.to_thread(greet, replica, HELLO))
+            hello = await read_hello(manager, 10)
+            welcome(manager, listener)
+
+        _, descriptor, frames = greeted.result()
+        same = os.path.samestat(os.fstat(descriptor), os.fstat(listener.fileno()))
+        os.close(descriptor)
+
+    assert hello == HELLO
+    assert same
+    assert frames == []
+
+
+def test_frames_behind_the_welcome_are_kept(pair: Pair) -> None:
+    """What comes in the same read as WELCOME is handed on, and half a frame stays readable."""
+    replica, manager = pair
+    [ping] = pack(Kind.PING, aux=3)
+    data = b"".join([*pack(Kind.WELCOME), *pack(Kind.PING, aux=2), ping[:5]])
+    socket.send_fds(manager, [data], [manager.fileno()])
+
+    reader, descriptor, frames = greet(replica, HELLO)
+    os.close(descriptor)
+    rest = ping[5:]
+    reader.buffer()[: len(rest)] = rest
+
+    assert frames == [Frame(Kind.PING, 0, 0, 2, b"", b"")]
+    assert reader.received(len(rest)) == [Frame(Kind.PING, 0, 0, 3, b"", b"")]
+
+
+def test_a_refused_replica_is_told(pair: Pair) -> None:
+    """A manager that closes instead of answering has refused."""
+    replica, manager = pair
+    manager.shutdown(socket.SHUT_WR)
+
+    with pytest.raises(LinkError, match="the manager refused the greeting"):
+        greet(replica, HELLO)
+
+
+@pytest.mark.parametrize(("kind", "count"), [(Kind.PING, 1), (Kind.WELCOME, 0)])
+def test_a_wrong_welcome_leaves_no_descriptor(pair: Pair, kind: Kind, count: int) -> None:
+    """Another frame, or a WELCOME without a listener, is an error and nothing stays open."""
+    replica, manager = pair
+    socket.send_fds(manager, [b"".join(pack(kind))], [manager.fileno()] * count)
+
+    with pytest.raises(LinkError, match=f"got {kind.name} with {count}"):
+        greet(replica, HELLO)
+
+
+async def test_a_known_replica_gets_no_second_listener(pair: Pair) -> None:
+    """One that has its listener already is welcomed without a descriptor."""
+    replica, manager = pair
+
+    welcome(manager, None)
+    data, descriptors, _, _ = socket.recv_fds(replica, 100, 1)
+
+    assert data == b"".join(pack(Kind.WELCOME))
+    assert descriptors == []
+
+
+async def answer_to(pair: Pair, data: bytes) -> LinkError:
+    pair[0].sendall(data)
+    pair[0].shutdown(socket.SHUT_WR)
+    with pytest.raises(LinkError) as caught:
+        await read_hello(pair[1], 10)
+    return caught.value
+
+
+def changed(**fields: Any) -> bytes:
+    body = {key: value for key, value in {**HELLO, **fields}.items() if value is not None}
+    return b"".join(pack(Kind.HELLO, body=json.dumps(body).encode()))
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "closed before HELLO"),
+        (b"".join(pack(Kind.PING)), "expected HELLO alone, got PING"),
+        (b"".join([*packed_hello(HELLO), *pack(Kind.PING)]), "expected HELLO alone"),
+        (b"".join(pack(Kind.HELLO, body=b"{")), "malformed HELLO"),
+        (b"".join(pack(Kind.HELLO, body=b"[]")), "malformed HELLO"),
+        (HEADER.pack(GREETING_MAX + 1, 0, Kind.HELLO, 0, 0, 0), "over the limit"),
+        (changed(version=VERSION + 1), f"link version {VERSION + 1} is not {VERSION}"),
+        (changed(token=None), "malformed HELLO"),
+        (changed(token=1), "malformed HELLO"),
+        (changed(pid="7"), "malformed HELLO"),
+        (changed(bound=[]), "malformed HELLO"),
+        (changed(phases=[]), "malformed HELLO"),
+        (changed(loaded="yes"), "malformed HELLO"),
+    ],
+)
+async def test_anything_but_a_hello_is_refused(pair: Pair, data: bytes, reason: str) -> None:
+    """A greeting that is cut short, malformed, too long or of another version is refused."""
+    assert reason in str(await answer_to(pair, data))
+
+
+async def test_a_silent_stranger_is_not_waited_for(pair: Pair) -> None:
+    """Whoever connects and says nothing is given up."""
+    with pytest.raises(LinkError, match="no HELLO: TimeoutError"):
+        await read_hello(pair[1], 0)
+
+
+@pytest.mark.slow
+def test_a_replica_does_not_pay_for_asyncio() -> None:
+    """Greeting is imported by every replica and must not bring asyncio along."""
+    code = "import sys, runtime_image.link.greeting; sys.exit('asyncio' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

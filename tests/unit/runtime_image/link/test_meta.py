@@ -1,0 +1,81 @@
+"""The text fields beside a request and its answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from runtime_image.link.frames import LinkError
+from runtime_image.link.meta import (
+    FIELD_MAX,
+    AnswerMeta,
+    RequestMeta,
+    pack_answer,
+    pack_request,
+    unpack_answer,
+    unpack_request,
+)
+
+ANSWER = AnswerMeta("application/json", 1, 2, 3, 4, 5)
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        RequestMeta("application/json", "", -1, ""),
+        RequestMeta("application/octet-stream", "*/*;q=0.5", 0, "00-ab-cd-01"),
+        RequestMeta("", "application/x-npy; output=y", 123456, ""),
+    ],
+)
+def test_a_requests_meta_comes_back(meta: RequestMeta) -> None:
+    """What was packed is unpacked again, also without a length."""
+    assert unpack_request(pack_request(meta)) == meta
+
+
+def test_foreign_characters_are_replaced() -> None:
+    """A header value beyond latin-1 neither fails nor changes the other fields."""
+    got = unpack_request(pack_request(RequestMeta("text/\u20ac", "\u00e9", -1, "")))
+
+    assert got == RequestMeta("text/?", "\u00e9", -1, "")
+
+
+def test_long_fields_are_cut() -> None:
+    """A field is bounded, so that meta always fits its 16-bit length."""
+    long = "x" * (FIELD_MAX + 1)
+
+    got = unpack_request(pack_request(RequestMeta(long, long, -1, long)))
+
+    assert [len(got.content_type), len(got.accept), len(got.traceparent)] == [FIELD_MAX] * 3
+
+
+@pytest.mark.parametrize("data", [b"", b"a\nb\nc", b"a\nb\n\n\n", b"a\nb\n-1\n", b"a\nb\n1x\n"])
+def test_malformed_request_meta_is_refused(data: bytes) -> None:
+    """Wrong numbers of fields and lengths that are none end the link."""
+    with pytest.raises(LinkError, match="malformed request meta"):
+        unpack_request(data)
+
+
+def test_an_answers_meta_comes_back() -> None:
+    """Type, times and rows are unpacked again."""
+    assert unpack_answer(pack_answer(ANSWER)) == ANSWER
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"text/html\n1\n2\n3\n4\n5",
+        b"application/json\n1\n2\n3\n4",
+        b"application/json\n1\n2\n3\n4\n5\n6",
+    ],
+)
+def test_an_answer_of_a_foreign_type_is_refused(data: bytes) -> None:
+    """A replica cannot make the gateway send a content type that is not on the list."""
+    with pytest.raises(LinkError, match="malformed answer meta"):
+        unpack_answer(data)
+
+
+@pytest.mark.parametrize("field", [b"", b"-1", b"1.5", b"nan", b"9" * 16])
+def test_times_are_short_numbers(field: bytes) -> None:
+    """A time that is no number, or an endless one, is refused."""
+    with pytest.raises(LinkError, match="answer times are not numbers"):
+        unpack_answer(b"application/json\n1\n" + field + b"\n3\n4\n5")

@@ -1,0 +1,162 @@
+"""The asyncio end of a link."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from runtime_image.contract.link import HEADER, Kind
+from runtime_image.link import stream as streams
+from runtime_image.link.frames import Frame, LinkError, pack
+from runtime_image.link.stream import FrameStream, open_stream
+
+
+class End:
+    """A stream over one end of a socket pair; the other end is a plain socket."""
+
+    def __init__(self) -> None:
+        self.frames: asyncio.Queue[Frame] = asyncio.Queue()
+        self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.receive: Callable[[Frame], None] = self.frames.put_nowait
+
+    async def open(self) -> None:
+        ours, self.other = socket.socketpair()
+        self.other.setblocking(False)
+        _, self.stream = await asyncio.get_running_loop().create_unix_connection(
+            lambda: FrameStream(lambda frame: self.receive(frame), self.lost.set_result, "test"),
+            sock=ours,
+        )
+
+    async def write(self, data: bytes) -> None:
+        await asyncio.get_running_loop().sock_sendall(self.other, data)
+
+    async def read(self, count: int) -> bytes:
+        return await asyncio.get_running_loop().sock_recv(self.other, count)
+
+    async def close(self) -> None:
+        self.stream.abort("the test is over")
+        await asyncio.wait([self.lost])
+        self.other.close()
+
+
+@pytest.fixture
+async def end() -> AsyncIterator[End]:
+    made = End()
+    await made.open()
+    yield made
+    await made.close()
+
+
+async def test_a_turns_frames_leave_in_one_write(end: End) -> None:
+    """Everything sent in one turn of the loop arrives by one read of the other side."""
+    for id in range(10):
+        end.stream.send(pack(Kind.CANCEL, id))
+
+    data = await end.read(65536)
+
+    assert len(data) == 10 * HEADER.size
+
+
+async def test_frames_are_delivered(end: End) -> None:
+    """Each frame is handed to the receiver, in order."""
+    await end.write(b"".join([*pack(Kind.PING), *pack(Kind.RESPONSE, 3, b"x" * 100_000)]))
+
+    got = [await end.frames.get(), await end.frames.get()]
+
+    assert [(frame.kind, len(frame.body)) for frame in got] == [
+        (Kind.PING, 0),
+        (Kind.RESPONSE, 100_000),
+    ]
+
+
+async def test_one_receivers_error_is_not_the_links_end(end: End) -> None:
+    """An error in a callback is logged, and the frames behind are still delivered."""
+
+    def fail_once(frame: Frame) -> None:
+        end.receive = end.frames.put_nowait
+        raise RuntimeError("one client's error")
+
+    end.receive = fail_once
+
+    with capture_logs() as logs:
+        await end.write(b"".join([*pack(Kind.RESPONSE, 1), *pack(Kind.RESPONSE, 2)]))
+        frame = await end.frames.get()
+
+    assert frame.id == 2
+    assert [line["event"] for line in logs] == ["a frame's receiver failed"]
+
+
+async def test_a_broken_protocol_ends_the_link(end: End) -> None:
+    """Bytes that are no frame end it with the reason."""
+    with capture_logs():
+        await end.write(HEADER.pack(0, 0, 99, 0, 0, 0))
+        reason = await end.lost
+
+    assert reason == "unknown frame kind 99"
+    assert not end.stream.is_open
+
+
+async def test_a_receiver_may_end_the_link(end: End) -> None:
+    """A LinkError raised by the receiver is the other side's fault."""
+
+    def refuse(frame: Frame) -> None:
+        raise LinkError("not expected here")
+
+    end.receive = refuse
+
+    with capture_logs():
+        await end.write(b"".join(pack(Kind.PING)))
+
+        assert await end.lost == "not expected here"
+
+
+async def test_the_other_sides_end_is_told_once(end: End) -> None:
+    """The owner hears of the loss, and what is sent afterwards is dropped silently."""
+    end.other.close()
+    reason = await end.lost
+    end.stream.send(pack(Kind.PING))
+    end.stream.flush()
+
+    assert reason == "closed by the other side"
+    assert not end.stream.is_open
+
+
+async def test_who_does_not_read_is_given_up(end: End, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link whose other side leaves too much unread is ended instead of filling the memory."""
+    monkeypatch.setattr(streams, "WRITE_BUFFER_MAX", 1000)
+    end.stream.send(pack(Kind.REQUEST, 1, bytes(2_000_000)))
+    end.stream.flush()
+
+    end.stream.send(pack(Kind.PING))
+
+    assert await end.lost == "the other side reads too slowly"
+
+
+async def test_nobody_listens(tmp_path: Path) -> None:
+    """Connecting to a path where nobody listens raises OSError."""
+    with pytest.raises(OSError, match="No such file"):
+        await open_stream(str(tmp_path / "none"), lambda _: None, lambda _: None, "test")
+
+
+async def test_a_stream_is_opened_by_path(tmp_path: Path) -> None:
+    """Frames reach whoever listens at the path."""
+    came: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.set_result(await reader.readexactly(HEADER.size))
+        writer.close()
+        await writer.wait_closed()
+
+    path = str(tmp_path / "s")
+    async with await asyncio.start_unix_server(serve, path):
+        stream = await open_stream(path, lambda _: None, lost.set_result, "test")
+        stream.send(pack(Kind.PING, aux=7))
+
+        assert await came == b"".join(pack(Kind.PING, aux=7))
+        await lost

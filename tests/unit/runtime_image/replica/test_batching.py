@@ -1,0 +1,33 @@
+"""Which decoded requests run together."""
+
+from __future__ import annotations
+
+import pytest
+
+from runtime_image.replica.batching import Candidate, group, row_ranges
+
+
+@pytest.mark.parametrize(
+    ("items", "rows_max", "groups"),
+    [
+        ([], 4, []),
+        ([("a", 1, "s"), ("b", 1, "s")], 4, [["a", "b"]]),
+        ([("a", 3, "s"), ("b", 2, "s"), ("c", 2, "s")], 4, [["a"], ["b", "c"]]),
+        ([("a", 1, "s"), ("b", 1, "t"), ("c", 1, "s")], 4, [["a", "c"], ["b"]]),
+        ([("a", 9, "s"), ("b", 1, "s")], 4, [["a"], ["b"]]),
+        ([("a", 1, "s"), ("b", 1, "s")], 1, [["a"], ["b"]]),
+    ],
+)
+def test_requests_are_grouped(
+    items: list[tuple[str, int, str]], rows_max: int, groups: list[list[str]]
+) -> None:
+    """Equal shapes join up to the rows allowed; a request with more rows than that runs alone."""
+    candidates = [(name, Candidate(rows, shape)) for name, rows, shape in items]
+
+    assert group(candidates, rows_max) == groups
+
+
+def test_rows_are_found_again() -> None:
+    """Each request's rows lie behind those before it, without a gap."""
+    assert row_ranges([1, 3, 2]) == [(0, 1), (1, 4), (4, 6)]
+    assert row_ranges([]) == []

@@ -1,0 +1,258 @@
+"""When and where accepted jobs run."""
+
+from __future__ import annotations
+
+import gc
+import json
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from sys import modules, path
+from typing import Any
+
+import pytest
+
+from runtime_image.contract.errors import RequestError
+from runtime_image.contract.model import InputRule, ModelSpec
+from runtime_image.engines.loading import load_engine
+from runtime_image.link.meta import RequestMeta
+from runtime_image.replica import execution as executions
+from runtime_image.replica.execution import INLINE_BODY_MAX, Execution
+from runtime_image.replica.intake import Intake, Job
+from runtime_image.replica.loop import Loop
+from runtime_image.replica.runner import Answer, Outcome, Run, Runner
+from runtime_image.replica.worker import Worker
+from tests.support import models
+
+ENDLESS = 100_000_000
+META = RequestMeta("application/json", "", -1, "")
+ROW = json.dumps({"inputs": {"x": [[1, 2, 3, 4]]}}).encode()
+
+
+class Body(bytearray):
+    """Bytes whose end can be seen."""
+
+
+class Rig:
+    """An execution and all it needs; `run` turns the loop until so many jobs have an outcome."""
+
+    def __init__(self, folder: Path, **spec: Any) -> None:
+        made = ModelSpec("digits@1", **spec)
+        engine = load_engine(made, folder, device_kind="cpu", threads=1)
+        self.loop = Loop(time.monotonic)
+        self.intake = Intake(limit=100)
+        self.started: list[list[int]] = []
+        self.outcomes: dict[int, Outcome] = {}
+        self.threads: set[threading.Thread] = set()
+        self.stuck: list[Run] = []
+        self.execution = Execution(
+            self.loop,
+            Worker(),
+            self.intake,
+            Runner(engine, made, time.monotonic),
+            made,
+            started=self._start,
+            emit=self._emit,
+            stuck=self._stick,
+        )
+        self._wanted = 0
+
+    def accept(
+        self, *ids: int, body: bytes | bytearray = ROW, timeout_s: float = 60.0, **fields: Any
+    ) -> None:
+        for id in ids:
+            self.intake.accept(Job(1, id, META, body, timeout_s, time.monotonic(), **fields))
+
+    def run(self, outcomes: int) -> None:
+        self._wanted = outcomes
+        self.loop._running = True
+        self.loop.turn_end = self._turn_end
+        self.loop.post(lambda: None)
+        self.loop.run()
+
+    def _turn_end(self) -> None:
+        self.execution.pump()
+        if len(self.outcomes) >= self._wanted and not self.execution._busy:
+            self.loop.stop()
+
+    def _start(self, jobs: list[Job]) -> None:
+        self.started.append([job.id for job in jobs])
+
+    def _emit(self, job: Job, outcome: Outcome) -> None:
+        self.intake.finish(job, time.monotonic())
+        self.outcomes[job.id] = outcome
+        self.threads.add(threading.current_thread())
+
+    def _stick(self, run: Run) -> None:
+        self.stuck.append(run)
+        self.loop.stop()
+
+
+@pytest.fixture
+def rigs() -> Iterator[list[Rig]]:
+    made: list[Rig] = []
+    yield made
+    for rig in made:
+        rig.loop.close()
+
+
+@pytest.fixture
+def rig(rigs: list[Rig], tmp_path: Path) -> Rig:
+    """With the model that adds one, batched up to four rows, in the thread."""
+    models.add_one(tmp_path)
+    rigs.append(Rig(tmp_path, model="add_one.onnx", batch_max=4))
+    return rigs[0]
+
+
+@pytest.fixture
+def inline(rigs: list[Rig], tmp_path: Path) -> Rig:
+    models.add_one(tmp_path)
+    rigs.append(Rig(tmp_path, model="add_one.onnx", batch_max=4, inline=True))
+    return rigs[0]
+
+
+@pytest.fixture
+def slow(rigs: list[Rig], tmp_path: Path) -> Rig:
+    """With a model that does not end by itself."""
+    models.slow(tmp_path, ENDLESS)
+    rigs.append(Rig(tmp_path, model="slow.onnx", batch_max=1))
+    return rigs[0]
+
+
+def test_what_waits_forms_batches(rig: Rig) -> None:
+    """Batches are told before they run, one at a time, and outcomes come in the loop's thread."""
+    rig.accept(1, 2, 3, 4, 5)
+
+    rig.run(5)
+
+    assert rig.started == [[1, 2, 3, 4], [5]]
+    assert rig.threads == {threading.current_thread()}
+    assert all(isinstance(outcome, Answer) for outcome in rig.outcomes.values())
+
+
+def test_short_runs_stay_in_the_loop(inline: Rig) -> None:
+    """Where the profile says so nothing is handed to the thread, nor told as started."""
+    inline.accept(1, 2)
+
+    inline.execution.pump()
+
+    assert sorted(inline.outcomes) == [1, 2]
+    assert inline.started == []
+
+
+@pytest.mark.parametrize(
+    "fields", [{"alone": True}, {"body": ROW + b" " * INLINE_BODY_MAX}], ids=["alone", "large"]
+)
+def test_some_runs_need_the_thread(inline: Rig, fields: dict[str, Any]) -> None:
+    """A suspect and a large body go to the thread even where runs are short."""
+    inline.accept(1, **fields)
+
+    inline.run(1)
+
+    assert inline.started == [[1]]
+    assert isinstance(inline.outcomes[1], Answer)
+
+
+def test_a_late_run_is_stopped(slow: Rig) -> None:
+    """The run ends, its request has timed out, and the next one has its own time."""
+    slow.accept(1, 2, timeout_s=0.01)
+
+    slow.run(2)
+
+    outcomes = list(slow.outcomes.values())
+    assert [o.code for o in outcomes if isinstance(o, RequestError)] == ["execution_timeout"] * 2
+    assert slow.stuck == []
+
+
+def test_a_shorter_time_is_kept_behind_a_longer_one(slow: Rig) -> None:
+    """An alarm set for a long run does not hide the deadline of a shorter run behind it."""
+    slow.accept(1, timeout_s=60.0)
+    slow.accept(2, timeout_s=0.01)
+    slow.loop.after(0.0, lambda: slow.intake.cancel(1, 1) and slow.execution.stop_unwanted())
+
+    slow.run(2)
+
+    assert slow.outcomes[1] is None
+    assert isinstance(slow.outcomes[2], RequestError)
+
+
+def test_an_alarm_that_came_early_is_set_again(slow: Rig) -> None:
+    """A run that begins behind a finished one is not stopped by that one's alarm, but by its
+    own."""
+    slow.accept(1, timeout_s=0.02)
+    slow.run(1)
+    slow.accept(2, timeout_s=0.03)
+    slow.run(2)
+
+    outcomes = [slow.outcomes[1], slow.outcomes[2]]
+    assert [str(o) for o in outcomes] == [
+        "the run was stopped after its timeout of 0.02 s",
+        "the run was stopped after its timeout of 0.03 s",
+    ]
+
+
+def test_an_unwanted_run_is_stopped(slow: Rig) -> None:
+    """A run whose only job was cancelled ends long before its time."""
+    slow.accept(1)
+    slow.loop.after(0.0, lambda: slow.intake.cancel(1, 1) and slow.execution.stop_unwanted())
+
+    slow.run(1)
+
+    assert slow.outcomes == {1: None}
+
+
+def test_a_run_somebody_wants_goes_on(rigs: list[Rig], tmp_path: Path) -> None:
+    """One cancelled job does not end the run it shares."""
+    models.slow(tmp_path, 2_000)
+    rig = Rig(tmp_path, model="slow.onnx", batch_max=2)
+    rigs.append(rig)
+    rig.accept(1, 2)
+    rig.loop.post(lambda: rig.intake.cancel(1, 1) and rig.execution.stop_unwanted())
+
+    rig.run(2)
+
+    assert isinstance(rig.outcomes[2], Answer)
+
+
+def test_a_run_that_does_not_stop_is_given_up(
+    rigs: list[Rig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the engine cannot be stopped, the run is reported as stuck after the grace."""
+    monkeypatch.setattr(executions, "STOP_GRACE_S", 0.0)
+    (tmp_path / "waits.py").write_text(
+        "import threading\nEND = threading.Event()\n"
+        "def predict(inputs, ctx):\n    END.wait()\n    return {}\n"
+    )
+    rig = Rig(tmp_path, handler="waits.py", inputs={"x": InputRule("json")}, batch_max=1)
+    rigs.append(rig)
+    rig.accept(1, timeout_s=0.01)
+
+    rig.run(1)
+
+    assert [[job.id for job in run.jobs] for run in rig.stuck] == [[1]]
+    end_handler()
+    rig.run(1)
+    assert 1 in rig.outcomes
+
+
+def test_an_answered_request_is_forgotten(rig: Rig) -> None:
+    """Its body is not kept until its timeout, or a minute of large bodies would pile up."""
+    body = Body(ROW)
+    seen = weakref.ref(body)
+    rig.accept(1, body=body)
+    del body
+
+    rig.run(1)
+    rig.accept(2)
+    rig.run(2)
+    gc.collect()
+
+    assert seen() is None
+
+
+def end_handler() -> None:
+    """Let the handler that waits go on, so that its thread is free again."""
+    modules.pop("handler").END.set()
+    path.pop(0)

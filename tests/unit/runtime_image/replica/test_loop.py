@@ -1,0 +1,132 @@
+"""The replica's readiness and timer loop."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from runtime_image.replica.loop import Loop
+
+
+class Clock:
+    """Goes on by hand."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def loop(clock: Clock) -> Iterator[Loop]:
+    made = Loop(clock)
+    yield made
+    made.close()
+
+
+def test_posted_callbacks_run_in_order(loop: Loop) -> None:
+    """What is posted runs once, in order, also what is posted meanwhile."""
+    ran: list[str] = []
+    loop.post(lambda: (ran.append("first"), loop.post(loop.stop)))  # type: ignore[arg-type,func-returns-value]  # two steps in one line
+    loop.post(lambda: ran.append("second"))
+
+    loop.run()
+
+    assert ran == ["first", "second"]
+
+
+def test_a_post_wakes_the_loop_from_another_thread(loop: Loop) -> None:
+    """A loop that waits for ever is woken by a thread's post."""
+    thread = threading.Thread(target=loop.post, args=(loop.stop,))
+    loop.post(thread.start)
+
+    loop.run()
+
+    thread.join()
+
+
+def test_posts_never_block(loop: Loop) -> None:
+    """More posts than the wake-up pipe holds all run."""
+    ran: list[int] = []
+    for number in range(100_000):
+        loop.post(lambda number=number: ran.append(number))  # type: ignore[misc]  # a bound default is not inferred
+    loop.post(loop.stop)
+
+    loop.run()
+
+    assert ran == list(range(100_000))
+
+
+def test_timers_run_when_due(loop: Loop, clock: Clock) -> None:
+    """Due timers run in the order of their times, equal ones as they were set; others wait."""
+    ran: list[str] = []
+    loop.after(2, lambda: ran.append("late"))
+    loop.after(1, lambda: ran.append("early"))
+    loop.after(2, lambda: ran.append("late too"))
+    loop.after(9, lambda: ran.append("much later"))
+    loop.after(2, loop.stop)
+
+    loop.post(lambda: setattr(clock, "now", 102.0))
+    loop.run()
+
+    assert ran == ["early", "late", "late too"]
+
+
+def test_each_turn_has_one_end(loop: Loop) -> None:
+    """`turn_end` follows all that a turn brought, once."""
+    order: list[str] = []
+    loop.turn_end = lambda: order.append("end")
+    loop.post(lambda: order.append("one"))
+    loop.post(lambda: order.append("two"))
+    loop.post(loop.stop)
+
+    loop.run()
+
+    assert order == ["one", "two", "end"]
+
+
+def test_a_readable_socket_is_told(loop: Loop) -> None:
+    """A watched socket's callback runs when it has something, and not once it is forgotten."""
+    one, other = socket.socketpair()
+    heard: list[bytes] = []
+
+    def readable() -> None:
+        heard.append(one.recv(10))
+        loop.forget(one)
+        other.send(b"unheard")
+        loop.post(loop.stop)
+
+    loop.watch(one, readable)
+    other.send(b"hello")
+    loop.run()
+    one.close()
+    other.close()
+
+    assert heard == [b"hello"]
+
+
+def test_a_writable_socket_wakes(loop: Loop) -> None:
+    """Wanting to write makes a turn come when the socket takes bytes; not wanting ends that."""
+    one, other = socket.socketpair()
+    heard: list[str] = []
+    loop.watch(one, lambda: heard.append("readable"))
+
+    loop.want_write(one, True)
+    loop.turn_end = loop.stop
+    loop.run()
+    loop.want_write(one, False)
+    loop.want_write(one, False)
+    loop.forget(one)
+    one.close()
+    other.close()
+
+    assert heard == []

@@ -1,0 +1,264 @@
+"""A whole replica, with its manager played by the test."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime_image.contract import model as contract
+from runtime_image.contract.control import CONTROL_SOCKET, DATA_SOCKET, RECORD_FILE, ReplicaRecord
+from runtime_image.contract.link import Kind
+from runtime_image.contract.model import InputRule, ModelSpec
+from runtime_image.link.frames import pack
+from tests.support.blocking import BlockingLink
+
+SPEC = ModelSpec("digits@1", handler="handler.py", inputs={"x": InputRule("json")})
+RECORD = ReplicaRecord(
+    "aaaa0001",
+    "secret",
+    "serve",
+    "default",
+    "default/digits@1",
+    "",
+    "cpu:0",
+    "cpu",
+    "python",
+    threads=1,
+    orphan_s=0.0,
+    memory_mib=0,
+    launched_s=0.0,
+    phases={"place": 1.5},
+)
+
+pytestmark = pytest.mark.slow
+
+
+class Play:
+    """The run folder, both listeners and the process."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+        (run_dir / "handler.py").write_text("def predict(inputs, ctx): return {'y': 1}\n")
+        self._listeners = {name: listener(run_dir / name) for name in (CONTROL_SOCKET, DATA_SOCKET)}
+        self._process: subprocess.Popen[str] | None = None
+        self._links: list[BlockingLink] = []
+
+    def launch(self, **changes: Any) -> None:
+        record = replace(
+            RECORD, model_dir=str(self.run_dir), launched_s=time.monotonic(), **changes
+        )
+        (self.run_dir / RECORD_FILE).write_text(json.dumps(asdict(record)))
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-m", "runtime_image", str(self.run_dir)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def accept(self) -> BlockingLink:
+        """The next connection of the replica."""
+        sock, _ = self._listeners[CONTROL_SOCKET].accept()
+        self._links.append(BlockingLink(sock))
+        return self._links[-1]
+
+    def greet(self, **changes: Any) -> tuple[BlockingLink, dict[str, Any]]:
+        """Launch and welcome; the control link and what HELLO said."""
+        self.launch(**changes)
+        link = self.accept()
+        hello: dict[str, Any] = json.loads(link.next(Kind.HELLO).body)
+        data = self._listeners[DATA_SOCKET].fileno()
+        socket.send_fds(link.sock, [b"".join(pack(Kind.WELCOME))], [data])
+        return link, hello
+
+    def gateway(self) -> BlockingLink:
+        sock = socket.socket(socket.AF_UNIX)
+        sock.connect(str(self.run_dir / DATA_SOCKET))
+        self._links.append(BlockingLink(sock))
+        return self._links[-1]
+
+    def deafen(self) -> None:
+        """Nobody listens for the replica any more."""
+        self._listeners[CONTROL_SOCKET].close()
+
+    def term(self) -> None:
+        assert self._process is not None
+        self._process.terminate()
+
+    def end(self) -> tuple[int, str]:
+        """Exit code and output."""
+        assert self._process is not None
+        output, _ = self._process.communicate(timeout=30)
+        return self._process.returncode, output
+
+    def close(self) -> None:
+        for each in (*self._links, *self._listeners.values()):
+            each.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+
+
+def listener(path: Path) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX)
+    sock.bind(str(path))
+    sock.listen()
+    return sock
+
+
+def bind(link: BlockingLink, spec: ModelSpec = SPEC) -> None:
+    link.send(Kind.BIND, body=json.dumps(contract.to_json(spec)).encode())
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Iterator[Play]:
+    made = Play(tmp_path)
+    yield made
+    made.close()
+
+
+def test_a_replica_lives_and_goes(play: Play) -> None:
+    """It greets with its token, answers PING, loads, serves, and exits when asked to go."""
+    link, hello = play.greet()
+    link.send(Kind.PING, aux=4)
+    pong = link.next(Kind.PONG)
+    bind(link)
+    loaded = json.loads(link.next(Kind.LOADED).body)
+    gateway = play.gateway()
+    gateway.request(1)
+    gateway.next(Kind.STARTED)
+    answer = gateway.next(Kind.RESPONSE)
+    first_run = link.next(Kind.FIRST_RUN)
+    link.send(Kind.DRAIN)
+
+    assert (hello["token"], hello["bound"]) == ("secret", "default/digits@1")
+    assert {"place", "start", "import"} == set(hello["phases"])
+    assert "loaded" not in hello
+    assert pong.aux == 4
+    assert (loaded["revision"], loaded["limit"]) == ("digits@1", 2)
+    assert {"place", "start", "import", "bind", "load"} == set(loaded["phases"])
+    assert json.loads(answer.body)["outputs"] == {"y": 1}
+    assert first_run.aux >= 0
+    assert play.end() == (0, "")
+
+
+def test_a_recently_used_replica_stays(play: Play) -> None:
+    """Asked to go if idle for longer than it is, it says for how long, in milliseconds."""
+    link, _ = play.greet()
+    bind(link)
+    link.next(Kind.LOADED)
+
+    link.send(Kind.DRAIN, aux=3_600_000)
+
+    assert link.next(Kind.NOT_IDLE).aux < 3_600_000
+
+
+@pytest.mark.parametrize("how", ["drain", "term"])
+def test_a_replica_without_a_model_goes_at_once(play: Play, how: str) -> None:
+    """It has nothing to finish."""
+    link, _ = play.greet()
+    link.send(Kind.PING)
+    link.next(Kind.PONG)
+
+    if how == "drain":
+        link.send(Kind.DRAIN)
+    else:
+        play.term()
+
+    assert play.end() == (0, "")
+
+
+def test_a_failed_load_is_told_and_may_be_tried_again(play: Play) -> None:
+    """The reason comes back, and the replica can be bound to something else."""
+    link, _ = play.greet()
+
+    bind(link, replace(SPEC, handler="missing.py"))
+    failed = json.loads(link.next(Kind.LOAD_FAILED).body)
+    bind(link)
+
+    assert failed["stage"] == "load"
+    assert "FileNotFoundError" in failed["reason"]
+    assert link.next(Kind.LOADED)
+
+
+def test_a_load_may_raise_anything(play: Play) -> None:
+    """What is not even an Exception is a refusal like any other."""
+    (play.run_dir / "gives_up.py").write_text(
+        "def load(ctx): raise KeyboardInterrupt('no')\ndef predict(inputs, ctx): return {}\n"
+    )
+    link, _ = play.greet()
+
+    bind(link, replace(SPEC, handler="gives_up.py"))
+
+    assert json.loads(link.next(Kind.LOAD_FAILED).body)["reason"] == "KeyboardInterrupt('no')"
+
+
+def test_a_trial_reports(play: Play) -> None:
+    """A throw-away replica measures and takes no requests."""
+    link, _ = play.greet(role="trial")
+
+    bind(link)
+    loaded = json.loads(link.next(Kind.LOADED).body)
+
+    assert loaded["limit"] == 0
+    assert loaded["report"]["signature"]["kind"] == "json"
+
+
+def test_a_trials_sample_may_fail(play: Play) -> None:
+    """The stage tells a bad sample from a bad model."""
+    link, _ = play.greet(role="trial")
+
+    bind(link, replace(SPEC, sample={"x": "@missing.bin"}))
+
+    assert json.loads(link.next(Kind.LOAD_FAILED).body)["stage"] in ("load", "sample")
+
+
+def test_a_second_bind_is_not_a_second_load(play: Play) -> None:
+    """Bound again while it serves, it goes on serving."""
+    link, _ = play.greet()
+    bind(link)
+    link.next(Kind.LOADED)
+
+    bind(link)
+    link.send(Kind.PING)
+
+    assert link.next().kind is Kind.PONG
+
+
+def test_a_frame_of_the_data_link_ends_the_control_link(play: Play) -> None:
+    """The replica hangs up on a manager that breaks the protocol, and tries again."""
+    link, _ = play.greet()
+
+    link.send(Kind.REQUEST)
+
+    with pytest.raises(EOFError):
+        link.next()
+    assert play.accept().next(Kind.HELLO)
+
+
+def test_an_orphan_goes(play: Play) -> None:
+    """Without a manager for `orphan_s` it exits with a code of its own."""
+    link, _ = play.greet()
+    play.deafen()
+    link.close()
+
+    assert play.end() == (70, "")
+
+
+def test_a_refused_greeting_is_the_end(play: Play) -> None:
+    """A replica that nobody wants says so and exits."""
+    play.launch()
+    play.accept().close()
+
+    code, output = play.end()
+
+    assert code == 1
+    assert output.startswith("fngate replica: ")

@@ -1,0 +1,239 @@
+"""Decodes, joins, runs, splits and encodes, on real models."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from sys import modules, path
+from typing import Any
+
+import pytest
+
+from runtime_image.contract.errors import RequestError
+from runtime_image.contract.model import InputRule, ModelSpec
+from runtime_image.engines.loading import load_engine
+from runtime_image.link.meta import RequestMeta
+from runtime_image.replica import runner as runners
+from runtime_image.replica.intake import Job
+from runtime_image.replica.runner import Answer, Outcome, Run, Runner
+from tests.support import models
+
+META = RequestMeta("application/json", "", -1, "")
+JSON_RULES = {"x": InputRule("json")}
+
+
+@pytest.fixture(autouse=True)
+def modules_of_one_replica() -> Iterator[None]:
+    before = list(path)
+    yield
+    path[:] = before
+    modules.pop("handler", None)
+
+
+def job(id: int, *values: float, body: bytes = b"", **fields: Any) -> Job:
+    """A request with one row of each value."""
+    rows = [[value] * 4 for value in values]
+    body = body or json.dumps({"inputs": {"x": rows}}).encode()
+    return Job(1, id, META, body, timeout_s=60.0, arrived_s=time.monotonic(), **fields)
+
+
+class Results:
+    """What a runner emitted, by job id, and the runs it began."""
+
+    def __init__(self) -> None:
+        self.outcomes: dict[int, Outcome] = {}
+        self.runs: list[Run] = []
+        self.on_run: Callable[[Run], None] = lambda run: None
+        self._going_on: Run | None = None
+
+    def emit(self, job: Job, outcome: Outcome) -> None:
+        assert job.id not in self.outcomes, "every job has one outcome"
+        self.outcomes[job.id] = outcome
+
+    def watch(self, run: Run | None) -> None:
+        assert (run is None) != (self._going_on is None), "begin and end alternate"
+        self._going_on = run
+        if run is not None:
+            self.runs.append(run)
+            self.on_run(run)
+
+    def output(self, id: int) -> Any:
+        answer = self.outcomes[id]
+        assert isinstance(answer, Answer), answer
+        return json.loads(answer.body)["outputs"]
+
+    def error(self, id: int) -> tuple[str, str]:
+        error = self.outcomes[id]
+        assert isinstance(error, RequestError), error
+        return error.code, error.message
+
+
+def runner(folder: Path, **spec: Any) -> Runner:
+    made = ModelSpec("digits@1", **{"batch_max": 8, **spec})
+    engine = load_engine(made, folder, device_kind="cpu", threads=1)
+    return Runner(engine, made, time.monotonic)
+
+
+def add_one(folder: Path, **spec: Any) -> Runner:
+    models.add_one(folder)
+    return runner(folder, model="add_one.onnx", **spec)
+
+
+def handler(folder: Path, body: str) -> Runner:
+    (folder / "handler.py").write_text(f"def predict(inputs, ctx):\n    {body}\n")
+    return runner(folder, handler="handler.py", inputs=JSON_RULES, batch_max=1)
+
+
+def test_a_batch_is_one_run(tmp_path: Path) -> None:
+    """Requests of several rows are joined, and each gets its own rows and the batch's times."""
+    results = Results()
+
+    add_one(tmp_path).run([job(1, 1), job(2, 2, 3), job(3, 4)], results.emit, results.watch)
+
+    assert [len(run.jobs) for run in results.runs] == [3]
+    assert results.output(1) == {"y": [[2] * 4]}
+    assert results.output(2) == {"y": [[3] * 4, [4] * 4]}
+    answer = results.outcomes[3]
+    assert isinstance(answer, Answer)
+    assert (answer.meta.content_type, answer.meta.rows) == ("application/json", 4)
+    assert min(answer.meta[1:5]) >= 0
+
+
+def test_a_batch_keeps_to_the_rows_allowed(tmp_path: Path) -> None:
+    """More rows than the batch takes make several runs."""
+    results = Results()
+
+    add_one(tmp_path, batch_max=2).run(
+        [job(id, id) for id in range(1, 6)], results.emit, results.watch
+    )
+
+    assert [len(run.jobs) for run in results.runs] == [2, 2, 1]
+    assert [results.output(id)["y"][0][0] for id in range(1, 6)] == [2, 3, 4, 5, 6]
+
+
+def test_a_bad_body_concerns_nobody_else(tmp_path: Path) -> None:
+    """A request that does not fit is refused before the run, which the others share."""
+    results = Results()
+    bad = job(2, body=b'{"inputs": {"x": "text"}}')
+
+    add_one(tmp_path).run([job(1, 1), bad, job(3, 3)], results.emit, results.watch)
+
+    assert results.error(2)[0] == "bad_input"
+    assert [len(run.jobs) for run in results.runs] == [2]
+    assert results.output(3) == {"y": [[4] * 4]}
+
+
+def test_a_failed_batch_is_repeated_one_by_one(tmp_path: Path) -> None:
+    """What one row breaks is run again alone, and only that row's request fails."""
+    models.fails_on_negative(tmp_path)
+    results = Results()
+
+    runner(tmp_path, model="fails_on_negative.onnx").run(
+        [job(1, 1), job(2, -1), job(3, 3)], results.emit, results.watch
+    )
+
+    assert [len(run.jobs) for run in results.runs] == [3, 1, 1, 1]
+    assert results.error(2)[0] == "function_failed"
+    assert "out of data bounds" in results.error(2)[1]
+    assert (results.output(1), results.output(3)) == ({"y": [[2] * 4]}, {"y": [[4] * 4]})
+
+
+def test_a_batch_out_of_time_is_repeated_one_by_one(tmp_path: Path) -> None:
+    """When a joined run is stopped, the mates of the late request are run again alone."""
+    models.slow(tmp_path, loops=2)
+    slow = runner(tmp_path, model="slow.onnx")
+    results = Results()
+    results.on_run = lambda run: slow.stop(run, "timeout") if run.jobs[0].id == 1 else None
+
+    slow.run([job(1, 1), job(2, 2)], results.emit, results.watch)
+
+    assert [[j.id for j in run.jobs] for run in results.runs] == [[1, 2], [1], [2]]
+    assert results.error(1) == (
+        "execution_timeout",
+        "the run was stopped after its timeout of 60 s",
+    )
+    assert results.output(2) == {"y": [[2] * 4]}
+
+
+def test_a_cancelled_job_is_left_out(tmp_path: Path) -> None:
+    """It has no answer and takes no part in the run."""
+    results = Results()
+
+    add_one(tmp_path).run([job(1, 1, cancelled=True), job(2, 2)], results.emit, results.watch)
+
+    assert results.outcomes[1] is None
+    assert [[j.id for j in run.jobs] for run in results.runs] == [[2]]
+
+
+def test_nothing_is_run_for_nobody(tmp_path: Path) -> None:
+    """Jobs cancelled between decoding and running make no run."""
+    results = Results()
+    one, two = job(1, 1), job(2, 2)
+    # With one row per run, the second is cancelled while the first runs.
+    results.on_run = lambda run: setattr(two, "cancelled", True)
+
+    add_one(tmp_path, batch_max=1).run([one, two], results.emit, results.watch)
+
+    assert len(results.runs) == 1
+    assert results.outcomes[2] is None
+
+
+def test_a_stopped_run_of_a_cancelled_job_has_no_answer(tmp_path: Path) -> None:
+    """A run ended because nobody wants it is no failure."""
+    models.slow(tmp_path, loops=2)
+    slow = runner(tmp_path, model="slow.onnx")
+    results = Results()
+    results.on_run = lambda run: slow.stop(run, "cancelled")
+
+    slow.run([job(1, 1)], results.emit, results.watch)
+
+    assert results.outcomes == {1: None}
+
+
+def test_a_runs_timeout_is_its_shortest(tmp_path: Path) -> None:
+    """A joined run has the time of the request that has least."""
+    jobs = [job(1, 1), job(2, 2)]
+    jobs[1].timeout_s = 0.5
+
+    assert Run(jobs, None, 0.0).timeout_s == 0.5
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("raise KeyError('w')", "KeyError: 'w'"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt: "),
+        ("return 5", "TypeError: predict must return a dict of outputs, got int"),
+    ],
+)
+def test_a_handler_may_raise_anything(tmp_path: Path, body: str, message: str) -> None:
+    """Whatever leaves a handler is its function's failure, with type and text."""
+    results = Results()
+
+    handler(tmp_path, body).run([job(1, 1)], results.emit, results.watch)
+
+    assert results.error(1) == ("function_failed", message)
+
+
+def test_outputs_that_cannot_be_written_are_a_failure(tmp_path: Path) -> None:
+    """An output of a type that has no JSON form fails the request."""
+    results = Results()
+
+    handler(tmp_path, "return {'y': object()}").run([job(1, 1)], results.emit, results.watch)
+
+    assert results.error(1)[0] == "function_failed"
+
+
+def test_an_answer_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An encoded answer over the limit is refused with both numbers."""
+    monkeypatch.setattr(runners, "ANSWER_MAX", 10)
+    results = Results()
+
+    add_one(tmp_path).run([job(1, 1)], results.emit, results.watch)
+
+    code, message = results.error(1)
+    assert code == "answer_too_large"
+    assert message.endswith("at most 10 are allowed")

@@ -1,0 +1,43 @@
+"""Tests of what each part brings with it when it is imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("numpy", "onnxruntime", "PIL")
+
+IMPORT = """
+import importlib, sys
+importlib.import_module(sys.argv[1])
+print(*sorted({name.partition(".")[0] for name in sys.modules}))
+"""
+
+
+def imported_by(module: str) -> set[str]:
+    """The top-level packages in a fresh interpreter that has imported `module`."""
+    process = subprocess.run(
+        [sys.executable, "-c", IMPORT, module], capture_output=True, text=True, check=True
+    )
+    return set(process.stdout.split())
+
+
+@pytest.mark.parametrize("module", ["gateway.http.app", "pool_manager.manager", "admin.compose"])
+def test_the_server_brings_no_engine(module: str) -> None:
+    """A server loads neither numpy nor an engine nor a picture library, whatever it imports."""
+    assert imported_by(module) & set(HEAVY) == set()
+
+
+@pytest.mark.parametrize("module", ["gateway.http.app", "gateway.delivery"])
+def test_the_gateway_does_not_know_the_manager(module: str) -> None:
+    """Gateway and pool manager meet in the wiring only."""
+    assert imported_by(module) & {"pool_manager", "admin", "pydantic"} == set()
+
+
+def test_the_contract_is_the_standard_librarys_alone() -> None:
+    """What both sides of a link share needs nothing installed."""
+    modules = imported_by("runtime_image.contract.model") - set(sys.stdlib_module_names)
+
+    assert {name for name in modules if not name.startswith("_")} <= {"runtime_image"}
