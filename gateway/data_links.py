@@ -48,11 +48,14 @@ class DataLinks:
         dispatcher: Dispatcher,
         tasks: Tasks,
         perform: Callable[[list[Command]], None],
+        lost: Callable[[str], None],
     ) -> None:
+        """`perform` does the dispatcher's commands, `lost(pool)` hears of every link that ends."""
         self._worker = worker
         self._dispatcher = dispatcher
         self._tasks = tasks
         self._perform = perform
+        self._lost = lost
         self._peers: dict[str, _Peer] = {}
         self._listed: dict[str, set[str]] = {}
         self._loop = asyncio.get_running_loop()
@@ -120,6 +123,8 @@ class DataLinks:
         peer = self._peers.pop(id, None)
         log.info("a data link ended", replica=id, reason=reason)
         self._perform(self._dispatcher.link_lost(id, self._loop.time()))
+        if peer is not None:
+            self._lost(peer.pool)
         if peer is not None and id in self._listed.get(peer.pool, ()):
             self._peers[id] = _Peer(peer.endpoint, peer.pool)
             self._tasks.spawn(f"connect {id}", self._reconnect(id))

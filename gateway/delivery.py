@@ -20,15 +20,16 @@ log = structlog.get_logger()
 
 SWEEP_S = 0.1
 DEMAND_S = 1.0
+NOTHING = Load(0, 0, 0.0)
 GONE = PoolEndpoints([], "gone", "removed")
 
 
 class Delivery:
     """Owns the dispatcher; everything runs in one event loop's thread.
 
-    Demand goes to the manager at once when somebody waits at a pool without a replica, and every
-    second for all pools with load: between these edges counts change with every request, and
-    nothing would be decided differently if the manager knew.
+    Demand goes to the manager at once when somebody waits at a pool without a replica or a link
+    is lost, and every second for all pools with load: between these edges counts change with every
+    request, and nothing would be decided differently if the manager knew.
     """
 
     def __init__(self, limits: Limits, worker: str, pools: Pools, past: Past) -> None:
@@ -40,7 +41,9 @@ class Delivery:
         self._tasks = Tasks("gateway")
         self._seq = itertools.count(1)
         self._urgent: set[str] = set()
-        self._links = DataLinks(worker, self._dispatcher, self._tasks, self._perform)
+        self._links = DataLinks(
+            worker, self._dispatcher, self._tasks, self._perform, self._tell_soon
+        )
         self._idle = asyncio.Event()
 
     def open(self) -> None:
@@ -70,9 +73,7 @@ class Delivery:
         """Accept a call. Raises what `Dispatcher.submit` raises, and then it was not."""
         self._perform(self._dispatcher.submit(call, self._loop.time()))
         if call.was_held:
-            if not self._urgent:
-                self._loop.call_soon(self._tell_urgent)
-            self._urgent.add(call.pool)
+            self._tell_soon(call.pool)
 
     def leave(self, call: HeldCall) -> None:
         """The client of a call is gone."""
@@ -126,10 +127,16 @@ class Delivery:
     def _sweep(self) -> None:
         self._perform(self._dispatcher.sweep(self._loop.time()))
 
+    def _tell_soon(self, pool: str) -> None:
+        """Tell the manager of this pool before the loop's next turn."""
+        if not self._urgent:
+            self._loop.call_soon(self._tell_urgent)
+        self._urgent.add(pool)
+
     def _tell_urgent(self) -> None:
         keys, self._urgent = self._urgent, set()
         loads = self.loads()
-        self._tell({key: loads[key] for key in keys if key in loads}, full=False)
+        self._tell({key: loads.get(key, NOTHING) for key in keys}, full=False)
 
     def _tell_all(self) -> None:
         self._tell(self.loads(), full=True)

@@ -19,7 +19,7 @@ from runtime_image.contract.control import PHASES
 from runtime_image.contract.link import Kind
 from runtime_image.contract.model import ModelSpec
 from runtime_image.link.frames import Frame, LinkError, pack
-from runtime_image.link.greeting import read_hello, welcome
+from runtime_image.link.reception import read_hello, welcome
 from runtime_image.link.stream import FrameStream
 
 log = structlog.get_logger()

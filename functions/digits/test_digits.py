@@ -1,7 +1,5 @@
 """The committed model reads scans it never saw, and its folder is what it says it is."""
 
-# ruff: noqa: S101 - a test states its claims with assert
-
 from __future__ import annotations
 
 import io

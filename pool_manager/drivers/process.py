@@ -31,6 +31,7 @@ class _Process:
     pid: int
     pidfd: int
     child: subprocess.Popen[bytes] | None
+    is_told: bool = False
 
 
 class ProcessDriver:
@@ -82,6 +83,7 @@ class ProcessDriver:
                     await asyncio.sleep(GONE_POLL_S)
         except TimeoutError:
             raise DriverError(f"process group {process.pid} survives KILL") from None
+        self._exited(id)
         self._forget(id)
 
     async def close(self) -> None:
@@ -95,8 +97,12 @@ class ProcessDriver:
         asyncio.get_running_loop().add_reader(process.pidfd, self._exited, id)
 
     def _exited(self, id: str) -> None:
+        """Once: either the loop sees the end first, or whoever released it."""
         process = self._processes[id]
         asyncio.get_running_loop().remove_reader(process.pidfd)
+        if process.is_told:
+            return
+        process.is_told = True
         code = process.child.poll() if process.child else None
         self.on_exit(id, _how(code))
 

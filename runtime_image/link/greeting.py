@@ -1,7 +1,7 @@
-"""The HELLO exchange: token and version in, the data listener's descriptor out.
+"""The replica's side of the HELLO exchange: token and version out, the data listener in.
 
-It runs on the bare socket before any transport owns it, because only there can a descriptor
-travel beside the bytes (SCM_RIGHTS, unix(7)).
+It runs on the bare socket, because only there can a descriptor travel beside the bytes
+(SCM_RIGHTS, unix(7)). `reception` is the other side, kept apart because it needs asyncio.
 """
 
 from __future__ import annotations
@@ -9,14 +9,10 @@ from __future__ import annotations
 import json
 import os
 import socket
-from typing import Any, cast
 
 from runtime_image.contract.control import Hello
-from runtime_image.contract.link import VERSION, Kind
+from runtime_image.contract.link import Kind
 from runtime_image.link.frames import Frame, FrameReader, LinkError, pack
-
-GREETING_MAX = 256 * 1024
-"""Bytes of a HELLO or WELCOME body."""
 
 
 def packed_hello(hello: Hello) -> list[bytes | bytearray | memoryview]:
@@ -52,53 +48,3 @@ def greet(sock: socket.socket, hello: Hello) -> tuple[FrameReader, int, list[Fra
 def _close(descriptors: list[int]) -> None:
     for descriptor in descriptors:
         os.close(descriptor)
-
-
-async def read_hello(sock: socket.socket, timeout_s: float) -> Hello:
-    """Manager: the HELLO of a connection just accepted. Raises LinkError on anything else."""
-    import asyncio  # a replica imports this module too, and must not pay for asyncio
-
-    loop = asyncio.get_running_loop()
-    reader = FrameReader(GREETING_MAX)
-    frames: list[Frame] = []
-    try:
-        async with asyncio.timeout(timeout_s):
-            while not frames:
-                count = await loop.sock_recv_into(sock, reader.buffer())
-                if not count:
-                    raise LinkError("closed before HELLO")
-                frames = reader.received(count)
-    except (TimeoutError, OSError) as error:
-        raise LinkError(f"no HELLO: {error!r}") from error
-    if frames[0].kind is not Kind.HELLO or len(frames) != 1:
-        raise LinkError(f"expected HELLO alone, got {frames[0].kind.name}")
-    return _checked(frames[0])
-
-
-def _checked(frame: Frame) -> Hello:
-    try:
-        data: dict[str, Any] = json.loads(frame.body)
-        version, token = data["version"], data["token"]
-        if not isinstance(data["pid"], int) or not isinstance(data["bound"], str):
-            raise TypeError("pid or bound")
-        if not isinstance(data["phases"], dict) or not isinstance(token, str):
-            raise TypeError("phases or token")
-        if not isinstance(data.get("loaded", {}), dict):
-            raise TypeError("loaded")
-    except (ValueError, KeyError, TypeError) as error:
-        raise LinkError(f"malformed HELLO: {error!r}") from error
-    if version != VERSION:
-        raise LinkError(f"link version {version} is not {VERSION}")
-    return cast("Hello", data)
-
-
-def welcome(sock: socket.socket, listener: socket.socket | None) -> None:
-    """Manager: answer HELLO; `listener` travels along unless the replica has one already.
-
-    The socket is non-blocking and fresh, so these few bytes always fit its buffer.
-    """
-    data = b"".join(pack(Kind.WELCOME))
-    if listener is None:
-        sock.send(data)
-    else:
-        socket.send_fds(sock, [data], [listener.fileno()])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,21 +41,29 @@ class SampleError(LoadError):
     """The manifest's sample could not be run; the text is the reason."""
 
 
-def examine(engine: Engine, spec: ModelSpec, folder: Path, load_ms: float) -> Report:
+def examine(
+    engine: Engine,
+    spec: ModelSpec,
+    folder: Path,
+    load_ms: float,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Report:
     """Everything deploy wants to know. Raises LoadError where the bundle must be refused."""
     check_rules(engine.signature, spec)
     inputs, given = _example(engine.signature, spec, folder)
     try:
-        outputs = engine.run(inputs, engine.ticket())
+        run_ms, outputs = proof.timed(engine, inputs, clock)
     except Exception as error:
         if given:
             raise SampleError(f"the sample failed: {type(error).__name__}: {error}") from error
         return _unprofiled(engine.signature, load_ms, f"{type(error).__name__}: {error}")
     shown = _shown(engine.signature, spec, outputs) if given else {}
     why_not = "batching is off in function.toml"
-    if spec.batching:
+    if spec.batching and run_ms > proof.SLOW_MS:
+        why_not = f"a single run takes {run_ms / 1e3:.1f} s, joining more would only add to that"
+    elif spec.batching:
         why_not = proof.why_not_batchable(engine, inputs, outputs)
-    latency_ms = proof.latencies(engine, inputs, batchable=not why_not, clock=time.perf_counter)
+    latency_ms = proof.latencies(engine, inputs, batchable=not why_not, clock=clock)
     return Report(
         signature=signatures.to_json(engine.signature),
         load_ms=load_ms,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import resource
 import sqlite3
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
@@ -18,10 +19,10 @@ from pool_manager.drivers.fake import FakeDriver
 from registry.errors import Conflict
 from registry.settings import StoreSettings
 from tests.support import models
+from tests.support.process_server import FNCTL
 from tests.support.server import (
     Caller,
-    ServerProcess,
-    server_process,
+    ServerApart,
     serving,
     serving_apart,
 )
@@ -93,7 +94,7 @@ async def test_a_locked_database_stops_deploys_but_no_calls(tmp_path: Path) -> N
     assert deployed["revision"] == "warm@2"
 
 
-def fill_disk(server: ServerProcess, limit: int) -> None:
+def fill_disk(server: ServerApart, limit: int) -> None:
     """No file of the server may grow beyond `limit` from now on: writes fail with EFBIG."""
     _, hard = resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (limit, hard))
@@ -132,11 +133,13 @@ async def test_a_second_server_on_one_folder_is_refused(tmp_path: Path) -> None:
         with pytest.raises(Conflict, match=r"is in use by another server \(pid \d+\)"):
             async with serving(tmp_path, FakeDriver()):
                 pass
-        async with server_process(tmp_path) as process:
-            output, _ = await process.communicate()
+        second = await asyncio.create_subprocess_exec(
+            *(FNCTL, "serve", "--port", "0", "--data", str(tmp_path / "data")), stderr=PIPE
+        )
+        _, output = await second.communicate()
         answer = await server.get("/healthz")
 
-    assert process.returncode == 1
+    assert second.returncode == 1
     assert b"is in use by another server (pid " in output
     assert b"give this one its own --data" in output
     assert answer.status == 200

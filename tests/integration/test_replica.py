@@ -163,7 +163,7 @@ async def test_a_run_that_does_not_stop_ends_the_replica(stage: Stage) -> None:
 
     assert failure(answers[1]) == "execution_timeout"
     assert (answers[2].kind, answers[2].aux) == (Kind.NOT_STARTED, NotStarted.DRAINING)
-    assert (await stage.next(events.Lost)).reason == "exited with code 75"
+    assert await stage.exit(ID) == "exited with code 75"
     await link.close()
 
 
@@ -255,7 +255,7 @@ async def test_termination_finishes_what_runs(stage: Stage, bundle: Path) -> Non
 
     assert [(frame.id, frame.aux) for frame in handed_back] == [(0, 2), (2, NotStarted.DRAINING)]
     assert answer.id == 1
-    assert (await stage.next(events.Lost)).reason == "exited with code 0"
+    assert await stage.exit(ID) == "exited with code 0"
     await link.close()
 
 
@@ -305,7 +305,7 @@ async def test_an_orphan_goes(stage: Stage) -> None:
 
     control.close()
 
-    assert (await stage.next(events.Lost)).reason == "exited with code 70"
+    assert await stage.exit(ID) == "exited with code 70"
 
 
 async def test_a_new_manager_is_told_everything(stage: Stage) -> None:

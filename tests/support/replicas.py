@@ -82,10 +82,12 @@ class Stage:
         )
         self._bindings: dict[str, Binding] = {}
         self.exits: list[tuple[str, str]] = []
+        self._exit_news: asyncio.Queue[tuple[str, str]] = asyncio.Queue(1000)
         tell = driver.on_exit
 
         def on_exit(id: str, how: str) -> None:
             self.exits.append((id, how))
+            self._exit_news.put_nowait((id, how))
             tell(id, how)
 
         driver.on_exit = on_exit
@@ -113,6 +115,12 @@ class Stage:
                 return event
             assert not isinstance(event, events.Lost), event
 
+    async def exit(self, id: str) -> str:
+        """How a replica ended, as its driver told."""
+        while (news := await self._exit_news.get())[0] != id:
+            pass
+        return news[1]
+
     async def link(self, id: str) -> GatewayLink:
         """A gateway's link to a replica that has loaded."""
         link = GatewayLink()
@@ -122,6 +130,10 @@ class Stage:
     async def release(self, id: str) -> None:
         """End a replica and wait until nothing of it is left."""
         self.launcher.release(id)
+        await self.released(id)
+
+    async def released(self, id: str) -> None:
+        """Wait until nothing of a replica is left; how it was lost meanwhile is passed over."""
         while not isinstance(event := await self.events.get(), events.Released) or event.id != id:
             pass
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +14,14 @@ from admin.compose import Server, running
 from admin.settings import Settings
 from pool_manager.driver import Driver
 from tests.support.caller import UNTIL_S, Answer, Caller
+from tests.support.process_server import ServerProcess, server_process
 
 __all__ = [
     "Answer",
     "Caller",
     "Gate",
-    "ServerProcess",
+    "ServerApart",
     "ServingServer",
-    "server_process",
     "serving",
     "serving_apart",
 ]
@@ -49,14 +47,13 @@ class ServingServer(Caller):
             end()
 
 
-class ServerProcess(Caller):
+class ServerApart(Caller):
     """A server in a process of its own, which has ended after the block."""
 
-    def __init__(
-        self, url: str, token: str, session: ClientSession, process: asyncio.subprocess.Process
-    ) -> None:
-        super().__init__(url, token, session)
-        self.process = process
+    def __init__(self, server: ServerProcess, session: ClientSession) -> None:
+        super().__init__(server.url, server.token, session)
+        assert server.process is not None
+        self.process = server.process
 
 
 class Gate:
@@ -104,53 +101,9 @@ async def serving(
         yield ServingServer(server, session)
 
 
-SERVE = """
-import json, sys
-from pathlib import Path
-from admin.serve import serve
-from admin.settings import load_settings
-given = json.loads(sys.argv[1])
-sys.exit(serve(load_settings({**given, "data": Path(given["data"])})))
-"""
-
-
 @asynccontextmanager
-async def server_process(data: Path, **settings: Any) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A process that serves as `fnctl serve` does, its log lines as JSON on its stdout; TERM ends
-    it with the block."""
-    given = {"port": 0, "data": str(data / "data"), "log_format": "json", **settings}
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", SERVE, json.dumps(given)),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    try:
-        yield process
-    finally:
-        with suppress(ProcessLookupError):
-            process.terminate()
-        await process.communicate()
-
-
-@asynccontextmanager
-async def serving_apart(data: Path, **settings: Any) -> AsyncIterator[ServerProcess]:
+async def serving_apart(data: Path) -> AsyncIterator[ServerApart]:
     """As `serving`, in a process of its own, on uvloop."""
-    async with server_process(data, **settings) as process:
-        url = await _announced(process)
-        token = (data / "data" / "admin.token").read_text().strip()
+    with server_process(data / "data") as process:
         async with ClientSession(timeout=ClientTimeout(total=UNTIL_S)) as session:
-            yield ServerProcess(url, token, session, process)
-
-
-async def _announced(process: asyncio.subprocess.Process) -> str:
-    """The address that a server says it serves at."""
-    assert process.stdout is not None
-    seen = []
-    async with asyncio.timeout(UNTIL_S):
-        while line := await process.stdout.readline():
-            seen.append(line.decode())
-            with suppress(ValueError):
-                news = json.loads(line)
-                if isinstance(news, dict) and news.get("event") == "serving":
-                    return str(news["url"])
-    raise AssertionError(f"the server ended: {''.join(seen)}")
+            yield ServerApart(process, session)

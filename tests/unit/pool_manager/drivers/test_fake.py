@@ -81,4 +81,4 @@ async def test_a_hanging_replica_can_be_ended(stage: Make, phase: str) -> None:
 
     await acts.driver.terminate("aaaa0001")
 
-    assert (await acts.next(events.Lost)).reason == "exited with code 0"
+    assert await acts.exit("aaaa0001") == "exited with code 0"

@@ -21,7 +21,7 @@ from runtime_image.contract.link import Kind
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.signature import Signature, TensorSpec
 from runtime_image.link.frames import Frame, pack
-from runtime_image.link.greeting import read_hello, welcome
+from runtime_image.link.reception import read_hello, welcome
 from runtime_image.link.stream import FrameStream
 
 SIGNATURE = Signature("tensors", (TensorSpec("x", "FP32", (-1, 4)),), ())

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from runtime_image.contract.link import Kind
-from runtime_image.link.frames import FrameReader, LinkError, pack
+from runtime_image.link.frames import Frame, FrameReader, LinkError, pack
 from runtime_image.link.socket_end import IOV_MAX, SocketEnd
 
 Pair = tuple[SocketEnd, SocketEnd]
@@ -54,7 +54,8 @@ def test_a_full_socket_keeps_the_rest(pair: Pair) -> None:
     body = bytes(range(256)) * 20_000
     pair[0].send(pack(Kind.RESPONSE, 1, body))
 
-    done, frames, flushes = False, [], 0
+    done, flushes = False, 0
+    frames: list[Frame] = []
     while not frames:
         done = pair[0].flush()
         frames = pair[1].receive() or []

@@ -72,6 +72,10 @@ class Rig:
         self.loop.post(lambda: None)
         self.loop.run()
 
+    def cancel(self, id: int) -> None:
+        self.intake.cancel(1, id)
+        self.execution.stop_unwanted()
+
     def _turn_end(self) -> None:
         self.execution.pump()
         if len(self.outcomes) >= self._wanted and not self.execution._busy:
@@ -170,7 +174,7 @@ def test_a_shorter_time_is_kept_behind_a_longer_one(slow: Rig) -> None:
     """An alarm set for a long run does not hide the deadline of a shorter run behind it."""
     slow.accept(1, timeout_s=60.0)
     slow.accept(2, timeout_s=0.01)
-    slow.loop.after(0.0, lambda: slow.intake.cancel(1, 1) and slow.execution.stop_unwanted())
+    slow.loop.post(lambda: slow.cancel(1))
 
     slow.run(2)
 
@@ -196,7 +200,7 @@ def test_an_alarm_that_came_early_is_set_again(slow: Rig) -> None:
 def test_an_unwanted_run_is_stopped(slow: Rig) -> None:
     """A run whose only job was cancelled ends long before its time."""
     slow.accept(1)
-    slow.loop.after(0.0, lambda: slow.intake.cancel(1, 1) and slow.execution.stop_unwanted())
+    slow.loop.post(lambda: slow.cancel(1))
 
     slow.run(1)
 
@@ -209,7 +213,7 @@ def test_a_run_somebody_wants_goes_on(rigs: list[Rig], tmp_path: Path) -> None:
     rig = Rig(tmp_path, model="slow.onnx", batch_max=2)
     rigs.append(rig)
     rig.accept(1, 2)
-    rig.loop.post(lambda: rig.intake.cancel(1, 1) and rig.execution.stop_unwanted())
+    rig.loop.post(lambda: rig.cancel(1))
 
     rig.run(2)
 

@@ -100,8 +100,10 @@ class Play:
         return self._process.returncode, output
 
     def close(self) -> None:
-        for each in (*self._links, *self._listeners.values()):
-            each.close()
+        for link in self._links:
+            link.close()
+        for sock in self._listeners.values():
+            sock.close()
         if self._process is not None:
             self._process.kill()
             self._process.communicate()

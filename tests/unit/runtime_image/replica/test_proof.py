@@ -154,6 +154,16 @@ def test_long_runs_are_not_made_longer(tmp_path: Path) -> None:
     assert list(timed) == [1]
 
 
+def test_long_runs_are_not_repeated_for_ever(tmp_path: Path) -> None:
+    """A size is measured again only until its runs have taken half a second together."""
+    engine = load(models.add_one(tmp_path))
+    ticks = count()
+
+    latencies(engine, zeros(engine), batchable=False, clock=lambda: next(ticks) * 0.3)
+
+    assert next(ticks) == 4  # two runs, each with a reading before and one after
+
+
 @pytest.mark.parametrize(
     ("latency_ms", "rows"),
     [

@@ -8,6 +8,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -387,7 +388,9 @@ def test_a_stuck_batch_is_handed_back(tmp_path: Path) -> None:
         assert engine.began.acquire(timeout=30)
         in_loop(rig.loop, lambda: None)
 
-        in_loop(rig.loop, lambda rig=rig: rig.serving._stuck(rig.serving._execution._current))
+        run = rig.serving._execution._current
+        assert run is not None
+        in_loop(rig.loop, partial(rig.serving._stuck, run))
 
         frames = [link.next(Kind.NOT_STARTED), link.next(Kind.NOT_STARTED)]
         assert [frame.aux for frame in frames] == [NotStarted.BATCH_TIMEOUT] * 2

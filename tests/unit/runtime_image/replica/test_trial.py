@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from sys import modules, path
 from typing import Any
@@ -59,6 +60,18 @@ def test_batching_may_be_off(folder: Path) -> None:
 
     assert (found.batchable, found.batch_max) == (False, 1)
     assert found.why_not == "batching is off in function.toml"
+
+
+def test_what_runs_long_is_not_joined(folder: Path) -> None:
+    """The proof of a slow model would take longer than a trial may."""
+    ticks = count()
+    made = ModelSpec("digits@1", model="add_one.onnx")
+    engine = load_engine(made, folder, device_kind="cpu", threads=1)
+
+    found = examine(engine, made, folder, 12.5, clock=lambda: next(ticks) * 2.5)
+
+    assert not found.batchable
+    assert found.why_not == "a single run takes 2.5 s, joining more would only add to that"
 
 
 def test_a_sample_is_run_and_shown(folder: Path) -> None:

@@ -1,0 +1,284 @@
+"""The manager's end of a control link, with the replica played by the test."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from pool_manager.control import Control
+from pool_manager.core import events
+from registry.tasks import Tasks
+from runtime_image.contract import model as contract
+from runtime_image.contract.control import Hello
+from runtime_image.contract.link import VERSION, Kind
+from runtime_image.contract.model import ModelSpec
+from runtime_image.link.frames import LinkError
+from runtime_image.link.greeting import greet
+from tests.support.blocking import BlockingLink
+
+ID = "aaaa0001"
+LOADED = {"limit": 4, "marks_started": False, "memory_mib": 40.5, "phases": {"load": 2.0}}
+HELLO: Hello = {
+    "token": "secret",
+    "version": VERSION,
+    "pid": 7,
+    "features": [],
+    "bound": "default/digits@1",
+    "phases": {"start": 1.5},
+}
+
+
+class Rig:
+    """A control link that listens; what it feeds and why it was lost are kept."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "c"
+        self.events: asyncio.Queue[events.Event] = asyncio.Queue()
+        self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._tasks = Tasks("rig")
+        self._data = socket.socket(socket.AF_UNIX)
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(self.path))
+        listener.listen()
+        listener.setblocking(False)
+        self.control = Control(
+            ID, "secret", listener, self._data, self.events.put_nowait, self.lost.set_result
+        )
+        self._links: list[BlockingLink] = []
+
+    def open(self, ping_s: float = 60.0) -> None:
+        self.control.open(self._tasks, ping_s)
+
+    def connect(self) -> BlockingLink:
+        sock = socket.socket(socket.AF_UNIX)
+        self._links.append(BlockingLink(sock))
+        sock.connect(str(self.path))
+        return self._links[-1]
+
+    async def greet(self, **changes: Any) -> BlockingLink:
+        """Greet as a replica. Raises LinkError when refused."""
+        link = self.connect()
+        hello: Any = {**HELLO, **changes}
+        _, descriptor, _ = await asyncio.to_thread(greet, link.sock, hello)
+        os.close(descriptor)
+        return link
+
+    async def greeted(self) -> BlockingLink:
+        """A link that has been accepted."""
+        link = await self.greet()
+        assert isinstance(await self.events.get(), events.Greeted)
+        return link
+
+    async def close(self) -> None:
+        self.control.close()
+        await self._tasks.close()
+        self._data.close()
+        for link in self._links:
+            link.close()
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    with TemporaryDirectory(prefix="fn-") as folder:
+        made = Rig(Path(folder))
+        yield made
+        await made.close()
+
+
+async def read(link: BlockingLink, kind: Kind) -> Any:
+    return await asyncio.to_thread(link.next, kind)
+
+
+async def test_the_right_token_is_accepted(rig: Rig) -> None:
+    """The greeting becomes an event with those phases that are known and numbers."""
+    rig.open()
+
+    await rig.greet(phases={"start": 1.23456, "import": 2, "lunch": 3, "bind": "x"})
+
+    assert await rig.events.get() == events.Greeted(ID, {"start": 1.235, "import": 2.0})
+
+
+@pytest.mark.parametrize("token", ["wrong", "", "s\u00e9cret", "\ud800"])
+async def test_a_wrong_token_is_refused(rig: Rig, token: str) -> None:
+    """Whoever guesses is turned away and logged, and the real replica still gets in."""
+    rig.open()
+
+    with capture_logs() as logs, pytest.raises(LinkError, match="refused"):
+        await rig.greet(token=token)
+
+    assert [line["reason"] for line in logs] == ["wrong token"]
+    assert await rig.greeted()
+
+
+async def test_a_token_is_used_once(rig: Rig) -> None:
+    """After the greeting nobody else can connect."""
+    rig.open()
+    await rig.greeted()
+
+    with pytest.raises(ConnectionRefusedError):
+        rig.connect()
+
+
+async def test_a_replica_that_served_before_is_taken_over(rig: Rig) -> None:
+    """One that says what it has loaded is greeted and loaded at once, and needs no listener."""
+    rig.open()
+
+    with pytest.raises(LinkError, match="with 0"):  # it has its data listener already
+        await rig.greet(loaded=LOADED)
+
+    assert await rig.events.get() == events.Greeted(ID, {"start": 1.5}, loaded=True)
+    assert await rig.events.get() == events.Loaded(ID, 4, False, 40.5, {"load": 2.0})
+
+
+async def test_a_replica_that_lies_about_itself_is_refused(rig: Rig) -> None:
+    """A malformed `loaded` is no greeting, and nothing is fed."""
+    rig.open()
+
+    with capture_logs() as logs, pytest.raises(LinkError, match="refused"):
+        await rig.greet(loaded={**LOADED, "limit": -1})
+
+    assert logs[0]["reason"] == "malformed LOADED: limit -1"
+    assert rig.events.empty()
+
+
+async def test_a_replica_is_told_what_to_do(rig: Rig) -> None:
+    """BIND carries the model; DRAIN how long it must have been idle, in milliseconds."""
+    rig.open()
+    link = await rig.greeted()
+    spec = ModelSpec("digits@1", model="model.onnx")
+
+    rig.control.bind(spec)
+    rig.control.drain(1.5)
+    rig.control.drain(None)
+    bind = await read(link, Kind.BIND)
+    drains = [(await read(link, Kind.DRAIN)).aux for _ in range(2)]
+
+    assert contract.from_json(json.loads(bind.body)) == spec
+    assert drains == [1500, 0]
+
+
+async def test_nobody_is_told_before_the_greeting(rig: Rig) -> None:
+    """What is said without a link goes nowhere."""
+    rig.open()
+
+    rig.control.drain(None)
+    link = await rig.greeted()
+    rig.control.bind(ModelSpec("digits@1"))
+
+    assert await read(link, Kind.BIND)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "aux", "event"),
+    [
+        (Kind.LOADED, LOADED, 0, events.Loaded(ID, 4, False, 40.5, {"load": 2.0})),
+        (
+            Kind.LOADED,
+            {**LOADED, "report": {"batchable": True}},
+            0,
+            events.Loaded(ID, 4, False, 40.5, {"load": 2.0}, {"batchable": True}),
+        ),
+        (
+            Kind.LOAD_FAILED,
+            {"stage": "sample", "reason": "x" * 5000},
+            0,
+            events.Lost(ID, "x" * 4000, stage="sample"),
+        ),
+        (Kind.NOT_IDLE, None, 1500, events.NotIdle(ID, 1.5)),
+        (Kind.FIRST_RUN, None, 2500, events.FirstRun(ID, 2.5)),
+    ],
+)
+async def test_frames_become_events(
+    rig: Rig, kind: Kind, body: Any, aux: int, event: events.Event
+) -> None:
+    """What a replica says is fed as plain data in seconds and milliseconds, and bounded."""
+    rig.open()
+    link = await rig.greeted()
+
+    link.send(kind, body=json.dumps(body).encode() if body else b"", aux=aux)
+
+    assert await rig.events.get() == event
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "reason"),
+    [
+        (Kind.LOADED, b"{", "malformed LOADED"),
+        (Kind.LOADED, b"[]", "malformed LOADED: not an object"),
+        (Kind.LOADED, b'{"limit": "2"}', "malformed LOADED: limit '2'"),
+        (Kind.LOADED, b'{"limit": 65537}', "malformed LOADED: limit 65537"),
+        (Kind.LOADED, b'{"limit": 2, "memory_mib": null}', "malformed LOADED: memory_mib None"),
+        (Kind.LOAD_FAILED, b"\xff", "malformed LOAD_FAILED"),
+        (Kind.REQUEST, b"", "unexpected REQUEST on a control link"),
+    ],
+)
+async def test_a_broken_protocol_ends_the_link(
+    rig: Rig, kind: Kind, body: bytes, reason: str
+) -> None:
+    """A replica may run foreign code: what is malformed loses it, with the reason."""
+    rig.open()
+    link = await rig.greeted()
+
+    with capture_logs():
+        link.send(kind, body=body)
+
+        assert (await rig.lost).startswith(reason)
+    assert rig.events.empty()
+
+
+async def test_the_end_of_the_link_is_told(rig: Rig) -> None:
+    """A replica that hangs up is lost."""
+    rig.open()
+    (await rig.greeted()).close()
+
+    assert await rig.lost == "closed by the other side"
+
+
+async def test_a_silent_replica_is_lost(rig: Rig) -> None:
+    """Three PINGs without an answer are enough."""
+    rig.open(ping_s=0.0)
+    link = await rig.greeted()
+
+    assert await rig.lost == "did not answer 3 PINGs"
+    assert [(await read(link, Kind.PING)).kind for _ in range(3)] == [Kind.PING] * 3
+
+
+async def test_an_answer_starts_the_count_anew(rig: Rig) -> None:
+    """A replica that answers at last is kept, and has three PINGs again."""
+    rig.open()
+    link = await rig.greeted()
+
+    for _ in range(3):
+        rig.control._ping()
+    link.send(Kind.PONG)
+    link.send(Kind.NOT_IDLE)
+    await rig.events.get()
+    for _ in range(3):
+        rig.control._ping()
+    kept = not rig.lost.done()
+    rig.control._ping()
+
+    assert kept
+    assert await rig.lost == "did not answer 3 PINGs"
+
+
+async def test_closing_is_silent(rig: Rig) -> None:
+    """Whoever closes a link knows: nothing is fed and no loss is told."""
+    rig.open()
+    link = await rig.greeted()
+
+    rig.control.close()
+    with pytest.raises(EOFError):
+        await read(link, Kind.PING)
+
+    assert not rig.lost.done()
+    assert rig.events.empty()

@@ -1,0 +1,227 @@
+"""Starts and releases of single replicas."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from pool_manager.core import events
+from pool_manager.drivers.fake import FakeDriver, Script
+from pool_manager.settings import PoolSettings
+from registry.errors import BadBundle, DriverError
+from registry.model import Bundle
+from runtime_image.contract.model import ModelSpec
+from tests.support.replicas import KEY, Stage, binding, pool_settings
+
+ID = "aaaa0001"
+
+
+@pytest.fixture
+def settings() -> Iterator[PoolSettings]:
+    with pool_settings(threads_per_slot=3, orphan_s=7.0, memory_mib=100) as made:
+        yield made
+
+
+@pytest.fixture
+async def stage(settings: PoolSettings, tmp_path: Path) -> AsyncIterator[Stage]:
+    made = Stage(settings, FakeDriver(), tmp_path)
+    yield made
+    await made.close()
+
+
+class GatedBundles:
+    """Bundles that come when the test lets them; `asked` are the targets in order."""
+
+    def __init__(self) -> None:
+        self.asked: asyncio.Queue[str] = asyncio.Queue()
+        self.gate = asyncio.Semaphore(0)
+
+    async def materialise(self, bundle: Bundle, target: Path) -> None:
+        self.asked.put_nowait(target.name)
+        await self.gate.acquire()
+
+
+class BadBundles:
+    """Bundles that never come."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    async def materialise(self, bundle: Bundle, target: Path) -> None:
+        raise self.error
+
+
+async def test_a_start_is_recorded(stage: Stage) -> None:
+    """The record says all that the replica needs, with the settings of this server."""
+    await stage.ready(ID)
+    record = stage.launcher.folders.read_records()[ID]
+
+    assert record is not None
+    assert len(record.token) == 64
+    assert (record.bound, record.role, record.namespace) == (KEY, "serve", "default")
+    assert record.model_dir == str(stage.settings.model_dir / ID)
+    assert (record.device, record.device_kind, record.engine) == ("cpu:0", "cpu", "onnx")
+    assert (record.threads, record.orphan_s, record.memory_mib) == (3, 7.0, 100)
+    assert record.launched_s > 0
+
+
+async def test_a_function_may_have_a_cap_of_its_own(stage: Stage) -> None:
+    """Its cap goes before the server's; without a model only Python is prepared."""
+    bound = binding(ModelSpec("digits@1", handler="handler.py"), memory_mib=64)
+    await stage.ready(ID, bound)
+    record = stage.launcher.folders.read_records()[ID]
+
+    assert record is not None
+    assert (record.memory_mib, record.engine) == (64, "python")
+
+
+@pytest.mark.parametrize("error", [BadBundle("a blob is missing"), OSError(28, "disk full")])
+async def test_a_bundle_that_cannot_come_is_told(stage: Stage, error: Exception) -> None:
+    """The replica is lost with the reason, and can be released."""
+    stage.launcher._bundles = BadBundles(error)
+
+    with capture_logs() as logs:
+        stage.launch(ID)
+        lost = await stage.next(events.Lost)
+
+    assert lost == events.Lost(ID, str(error))
+    assert [line["replica"] for line in logs] == [ID]
+
+
+async def test_a_launch_that_fails_is_told(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver's error ends the start, and what was made for it is removed."""
+
+    async def fail(*_: object) -> None:
+        raise DriverError("no interpreter")
+
+    monkeypatch.setattr(stage.driver, "start", fail)
+
+    with capture_logs():
+        stage.launch(ID)
+        lost = await stage.next(events.Lost)
+    await stage.release(ID)
+
+    assert lost.reason == "no interpreter"
+    assert stage.launcher.folders.read_records() == {}
+
+
+async def test_two_starts_of_one_id_cannot_be(stage: Stage) -> None:
+    """The second one finds the record of the first and is lost; the first one lives."""
+    await stage.ready(ID)
+
+    with capture_logs():
+        stage.launch(ID)
+        lost = await stage.next(events.Lost)
+
+    assert "File exists" in lost.reason
+    assert await stage.driver.list() == {ID}
+
+
+async def test_a_release_outruns_no_start(stage: Stage) -> None:
+    """A replica given up while its files come never comes to life behind its release."""
+    bundles = stage.launcher._bundles = GatedBundles()
+    stage.launch(ID)
+    await bundles.asked.get()
+
+    stage.launcher.release(ID)
+    bundles.gate.release()
+    await stage.released(ID)
+
+    assert await stage.driver.list() == set()
+    assert stage.launcher.folders.read_records() == {}
+    assert stage.launcher.control(ID) is None
+
+
+async def test_starts_at_once_are_bounded(settings: PoolSettings, tmp_path: Path) -> None:
+    """One start more than allowed waits for another one's end."""
+    stage = Stage(replace(settings, starts_at_once=2), FakeDriver(), tmp_path)
+    bundles = stage.launcher._bundles = GatedBundles()
+    ids = ["aaaa0001", "aaaa0002", "aaaa0003"]
+    for id in ids:
+        stage.launch(id)
+
+    first = [await bundles.asked.get(), await bundles.asked.get()]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    waits = bundles.asked.empty()
+    bundles.gate.release()
+    third = await bundles.asked.get()
+    for _ in range(2):
+        bundles.gate.release()
+    for _ in ids:
+        await stage.next(events.Loaded)
+
+    assert first == ids[:2]
+    assert waits
+    assert third == ids[2]
+    await stage.close()
+
+
+async def test_a_lost_link_is_explained_by_the_exit(stage: Stage) -> None:
+    """Link and process end together: how the process ended is told first, with its log."""
+    await stage.ready(ID)
+    control = stage.launcher.control(ID)
+    assert control is not None
+
+    control.drain(None)
+    first, second = await stage.next(events.Lost), await stage.next(events.Lost)
+
+    assert first.reason == "exited with code 0"
+    assert first.log_tail[-1] == "fake replica aaaa0001 exited with code 0"
+    assert second.reason == "control link lost: closed by the other side"
+
+
+async def test_a_refused_load_shows_the_log(settings: PoolSettings, tmp_path: Path) -> None:
+    """What a replica refuses is told with its last lines."""
+    stage = Stage(settings, FakeDriver(Script(refuse_load="no such opset")), tmp_path)
+    stage.launch(ID)
+
+    lost = await stage.next(events.Lost)
+
+    assert (lost.reason, lost.stage) == ("no such opset", "load")
+    assert lost.log_tail == ("fake replica aaaa0001 starts for default/digits@1",)
+    await stage.close()
+
+
+async def test_a_release_that_fails_is_told(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be got rid of keeps its folders, and may be released again."""
+    await stage.ready(ID)
+
+    async def survive(id: str) -> None:
+        raise DriverError("survives KILL")
+
+    with monkeypatch.context() as unkillable, capture_logs():
+        unkillable.setattr(stage.driver, "release", survive)
+        stage.launcher.release(ID)
+        failed = await stage.next(events.NotReleased)
+    kept = set(stage.launcher.folders.read_records())
+    await stage.release(ID)
+
+    assert failed == events.NotReleased(ID, "survives KILL")
+    assert kept == {ID}
+    assert stage.launcher.folders.read_records() == {}
+
+
+async def test_termination_reaches_the_driver(stage: Stage) -> None:
+    """TERM makes the replica go."""
+    await stage.ready(ID)
+
+    stage.launcher.terminate(ID)
+
+    assert await stage.exit(ID) == "exited with code 0"
+
+
+async def test_logs_are_kept_bounded(stage: Stage) -> None:
+    """Every living replica's log is cut when it has grown."""
+    await stage.ready(ID)
+    [log] = stage.launcher.folders.logs("digits")
+    log.write_bytes(b"line\n" * 300_000)
+
+    stage.launcher.bound_logs()
+
+    assert log.stat().st_size < stage.settings.log_bytes

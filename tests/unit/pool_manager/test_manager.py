@@ -1,0 +1,304 @@
+"""The shell around the machine, over the fake driver."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from pool_manager.core.state import PoolSpec
+from pool_manager.devices import cpu_slots
+from pool_manager.drivers.fake import BEHAVES, FakeDriver, Script
+from pool_manager.manager import Manager
+from pool_manager.settings import PoolSettings
+from registry.errors import ModelRefused, ShuttingDown
+from registry.exchange import Demand, Endpoints, Load, PoolEndpoints, decode_endpoints, encode
+from registry.model import ColdStart, StateInterval
+from runtime_image.contract.link import Kind
+from tests.support.replicas import KEY, GatewayLink, ModelFolder, binding, pool_settings
+
+
+class Records:
+    """Keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.cold_starts: asyncio.Queue[ColdStart] = asyncio.Queue()
+        self.intervals: list[StateInterval] = []
+
+    def cold_start(self, record: ColdStart) -> None:
+        self.cold_starts.put_nowait(record)
+
+    def state_interval(self, record: StateInterval) -> None:
+        self.intervals.append(record)
+
+
+class Gateway:
+    """One worker: what it holds, and the pools as it was told they are."""
+
+    def __init__(self, manager: Manager, name: str = "w1") -> None:
+        self.manager = manager
+        self.name = name
+        self.pools: dict[str, PoolEndpoints] = {}
+        self.messages: list[Endpoints] = []
+        self._seq = 0
+        self._held = 0
+        self._news = asyncio.Event()
+        self.leave = manager.subscribe(self._receive)
+
+    def hold(self, queued: int) -> None:
+        """Say how many requests wait; said again while something is waited for."""
+        self._held = queued
+        self._seq += 1
+        load = {KEY: Load(queued, 0, 0.0)}
+        self.manager.receive_demand(encode(Demand(self.name, self._seq, True, load)))
+
+    async def state(self, state: str, key: str = KEY) -> PoolEndpoints:
+        """Wait until a pool is told to be in this state."""
+        while key not in self.pools or self.pools[key].state != state:
+            self._news.clear()
+            await self._news.wait()
+            if self._held:
+                self.hold(self._held)
+        return self.pools[key]
+
+    def _receive(self, data: bytes) -> None:
+        message = decode_endpoints(data)
+        self.messages.append(message)
+        self.pools.update(message.pools)
+        self._news.set()
+
+
+@pytest.fixture
+def settings() -> Iterator[PoolSettings]:
+    with pool_settings(tick_s=0.01) as made:
+        yield made
+
+
+class Rig:
+    """A manager with its records and one gateway."""
+
+    def __init__(self, settings: PoolSettings, models: Path, script: Script) -> None:
+        self.settings = settings
+        self.slept: asyncio.Queue[float] = asyncio.Queue()
+        self.driver = FakeDriver(script, sleep=self.slept.put)
+        self.records = Records()
+        self.manager = Manager(
+            settings, self.driver, cpu_slots(2), ModelFolder(models), self.records
+        )
+        self.gateway = Gateway(self.manager)
+
+    def define(self, **spec: Any) -> None:
+        self.manager.define(PoolSpec(KEY, **spec), binding())
+
+    async def warm(self) -> PoolEndpoints:
+        """Define the pool and hold a request until it is warm."""
+        self.define()
+        self.gateway.hold(1)
+        return await self.gateway.state("warm")
+
+
+@pytest.fixture
+async def rig(
+    request: pytest.FixtureRequest, settings: PoolSettings, tmp_path: Path
+) -> AsyncIterator[Rig]:
+    """Started; with the script given as the fixture's parameter."""
+    made = Rig(settings, tmp_path, getattr(request, "param", BEHAVES))
+    await made.manager.start()
+    yield made
+    await made.manager.close()
+
+
+async def test_a_waiter_wakes_a_pool(rig: Rig) -> None:
+    """A held request brings a replica to life, and the gateway is told where to call it."""
+    warm = await rig.warm()
+    [replica] = warm.replicas
+    link = GatewayLink()
+    await link.open(Path(replica.path))
+    answer = await link.call(1)
+    await link.close()
+
+    assert answer.kind is Kind.RESPONSE
+    assert (replica.limit, replica.marks_started) == (2, True)
+    assert {"place", "start", "import", "load"} <= set(replica.phases)
+    assert [r.id for r in rig.manager.replicas()] == [replica.id]
+    assert [device.id for device in rig.manager.devices()] == ["cpu:0", "cpu:1"]
+
+
+async def test_a_cold_start_has_a_receipt(rig: Rig) -> None:
+    """The first run completes it, and it is kept with the kind of device."""
+    warm = await rig.warm()
+    link = GatewayLink()
+    await link.open(Path(warm.replicas[0].path))
+    await link.call(1)
+    receipt = await rig.records.cold_starts.get()
+    await link.close()
+
+    assert (receipt.name, receipt.number, receipt.device_kind) == ("digits", 1, "cpu")
+    assert (receipt.outcome, "first_run" in receipt.phases) == ("ready", True)
+    assert [i.state for i in rig.records.intervals] == ["cold", "waking"]
+
+
+async def test_why_is_told(rig: Rig) -> None:
+    """A pool's look, its wanted replicas and the decisions behind them can be asked for."""
+    await rig.warm()
+
+    shown = rig.manager.pool(KEY)
+
+    assert shown is not None
+    assert (shown[0].state, shown[1]) == ("warm", 1)
+    texts = [decision.text for decision in rig.manager.decisions(KEY)]
+    assert texts[0].startswith("wants 1 replicas: 1 held")
+    assert texts[-1].endswith("is ready")
+    assert rig.manager.pool("default/none@1") is None
+
+
+async def test_an_idle_pool_goes_to_zero(rig: Rig) -> None:
+    """Without requests for as long as its function says, the last replica goes."""
+    rig.define(idle_s=0.0)
+    rig.gateway.hold(1)
+    await rig.gateway.state("warm")
+
+    rig.gateway.hold(0)
+    await rig.gateway.state("cold")
+
+    assert rig.manager.replicas() == []
+    assert await rig.driver.list() == set()
+
+
+async def test_a_removed_pool_is_gone(rig: Rig) -> None:
+    """Its replicas finish and go, gateways are told, and nothing of it is left."""
+    await rig.warm()
+
+    rig.gateway.hold(0)
+    rig.manager.remove(KEY)
+    gone = await rig.gateway.state("gone")
+
+    assert gone.replicas == []
+    assert rig.manager.pool(KEY) is None
+    assert rig.manager.decisions(KEY) == []
+
+
+async def test_a_lost_worker_holds_nothing(rig: Rig) -> None:
+    """What a gateway waited for is over with its connection."""
+    rig.define(idle_s=0.0)
+    rig.gateway.hold(1)
+    await rig.gateway.state("warm")
+
+    rig.gateway.leave()
+    other = Gateway(rig.manager, "w2")
+    other.hold(0)
+    rig.manager.worker_lost("w1")
+
+    await other.state("cold")
+
+
+async def test_a_new_worker_is_told_everything(rig: Rig) -> None:
+    """Its first demand is answered with a full message; who left hears nothing more."""
+    await rig.warm()
+    late = Gateway(rig.manager, "w2")
+    late.hold(0)
+    rig.gateway.leave()
+    before = len(rig.gateway.messages)
+
+    rig.define(max=2)
+    late.hold(1)
+
+    assert late.messages[0].full
+    assert late.pools[KEY].state == "warm"
+    assert len(rig.gateway.messages) == before
+
+
+async def test_logs_can_be_read(rig: Rig) -> None:
+    """The output of a function's replicas is there by replica, oldest first."""
+    warm = await rig.warm()
+
+    [(id, output)] = rig.manager.logs("digits")
+
+    assert id == warm.replicas[0].id
+    assert output.startswith(f"fake replica {id} starts".encode())
+
+
+@pytest.mark.parametrize("rig", [Script(batch=4)], indirect=True)
+async def test_a_trial_gives_its_report(rig: Rig) -> None:
+    """A throw-away replica's report comes back, nobody is told of it, and it is gone."""
+    rig.gateway.hold(0)
+
+    report = await rig.manager.trial(PoolSpec("trial/1"), binding())
+
+    assert (report["batch_max"], report["signature"]["kind"]) == (4, "json")
+    assert "trial/1" not in {
+        key for message in rig.gateway.messages for key, p in message.pools.items() if p.replicas
+    }
+    await rig.gateway.state("gone", "trial/1")
+    assert rig.manager.replicas() == []
+
+
+@pytest.mark.parametrize(
+    ("rig", "stage", "reason"),
+    [
+        (Script(refuse_load="no such opset"), "load", "no such opset"),
+        (Script(crash_at="load"), "start", "crashed"),
+    ],
+    indirect=["rig"],
+)
+async def test_a_trial_may_be_refused(rig: Rig, stage: str, reason: str) -> None:
+    """The reason is the replica's, with the stage for everybody and its log for admins."""
+    rig.gateway.hold(0)
+
+    with pytest.raises(ModelRefused, match=reason) as caught:
+        await rig.manager.trial(PoolSpec("trial/1"), binding())
+
+    assert caught.value.detail == {"stage": stage}
+    assert caught.value.admin_detail["log_tail"][0].startswith("fake replica")
+
+
+@pytest.mark.parametrize("rig", [Script(hang_at="load")], indirect=True)
+async def test_a_trial_ends_with_the_server(rig: Rig) -> None:
+    """Whoever waits for a trial is told that the server goes, and the replica goes, too."""
+    rig.gateway.hold(0)
+    async with asyncio.TaskGroup() as group:
+        trial = group.create_task(refused(rig.manager))
+        await rig.slept.get()
+        await rig.manager.close()
+
+    assert trial.result() == "the server is shutting down"
+
+
+async def refused(manager: Manager) -> str:
+    with pytest.raises(ShuttingDown) as caught:
+        await manager.trial(PoolSpec("trial/1"), binding())
+    return caught.value.message
+
+
+async def test_what_an_earlier_manager_left_is_removed(
+    settings: PoolSettings, tmp_path: Path
+) -> None:
+    """Folders without a living replica and model files of nobody go before anything starts."""
+    rig = Rig(settings, tmp_path, BEHAVES)
+    (settings.run_dir / "dead0001").mkdir()
+    (settings.model_dir / "dead0001").mkdir()
+    (settings.model_dir / "dead0002").mkdir()
+
+    await rig.manager.start()
+    await rig.manager.close()
+
+    assert list(settings.run_dir.iterdir()) == list(settings.model_dir.iterdir()) == []
+
+
+async def test_one_defect_does_not_stop_the_rest(rig: Rig) -> None:
+    """A receiver that raises is reported, and later events are still handled."""
+
+    def fail(_: bytes) -> None:
+        raise RuntimeError("a receiver's defect")
+
+    leave = rig.manager.subscribe(fail)
+    with capture_logs() as logs:
+        rig.define()
+        leave()
+
+    await rig.warm()
+    assert "a command could not be done" in {line["event"] for line in logs}

@@ -1,0 +1,89 @@
+"""The manager's side of the HELLO exchange."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from runtime_image.contract.control import Hello
+from runtime_image.contract.link import HEADER, VERSION, Kind
+from runtime_image.link.frames import LinkError, pack
+from runtime_image.link.greeting import packed_hello
+from runtime_image.link.reception import GREETING_MAX, read_hello, welcome
+
+HELLO: Hello = {
+    "token": "secret",
+    "version": VERSION,
+    "pid": 7,
+    "features": [],
+    "bound": "default/digits@1",
+    "phases": {"start": 1.5},
+}
+Pair = tuple[socket.socket, socket.socket]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    """The replica's blocking end and the manager's."""
+    replica, manager = socket.socketpair()
+    manager.setblocking(False)
+    yield replica, manager
+    replica.close()
+    manager.close()
+
+
+async def test_a_known_replica_gets_no_second_listener(pair: Pair) -> None:
+    """One that has its listener already is welcomed without a descriptor."""
+    replica, manager = pair
+
+    welcome(manager, None)
+    data, descriptors, _, _ = socket.recv_fds(replica, 100, 1)
+
+    assert data == b"".join(pack(Kind.WELCOME))
+    assert descriptors == []
+
+
+async def answer_to(pair: Pair, data: bytes) -> LinkError:
+    pair[0].sendall(data)
+    pair[0].shutdown(socket.SHUT_WR)
+    with pytest.raises(LinkError) as caught:
+        await read_hello(pair[1], 10)
+    return caught.value
+
+
+def changed(**fields: Any) -> bytes:
+    body = {key: value for key, value in {**HELLO, **fields}.items() if value is not None}
+    return b"".join(pack(Kind.HELLO, body=json.dumps(body).encode()))
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "closed before HELLO"),
+        (b"".join(pack(Kind.PING)), "expected HELLO alone, got PING"),
+        (b"".join([*packed_hello(HELLO), *pack(Kind.PING)]), "expected HELLO alone"),
+        (b"".join(pack(Kind.HELLO, body=b"{")), "malformed HELLO"),
+        (b"".join(pack(Kind.HELLO, body=b"[]")), "malformed HELLO"),
+        (HEADER.pack(GREETING_MAX + 1, 0, Kind.HELLO, 0, 0, 0), "over the limit"),
+        (changed(version=VERSION + 1), f"link version {VERSION + 1} is not {VERSION}"),
+        (changed(token=None), "malformed HELLO"),
+        (changed(token=1), "malformed HELLO"),
+        (changed(pid="7"), "malformed HELLO"),
+        (changed(bound=[]), "malformed HELLO"),
+        (changed(phases=[]), "malformed HELLO"),
+        (changed(loaded="yes"), "malformed HELLO"),
+    ],
+)
+async def test_anything_but_a_hello_is_refused(pair: Pair, data: bytes, reason: str) -> None:
+    """A greeting that is cut short, malformed, too long or of another version is refused."""
+    assert reason in str(await answer_to(pair, data))
+
+
+async def test_a_silent_stranger_is_not_waited_for(pair: Pair) -> None:
+    """Whoever connects and says nothing is given up."""
+    with pytest.raises(LinkError, match="no HELLO: TimeoutError"):
+        await read_hello(pair[1], 0)
