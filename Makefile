@@ -11,7 +11,7 @@ run: $(READY)
 
 test: $(READY)
 	$(BIN)/coverage erase
-	ORT_DISABLE_TELEMETRY=1 $(BIN)/coverage run -m pytest
+	$(BIN)/coverage run -m pytest
 	$(BIN)/coverage report --include='pool_manager/core/*,gateway/dispatch*' --fail-under=100 --skip-covered
 
 check: $(READY)

@@ -44,7 +44,7 @@ class Delivery:
         self._links = DataLinks(
             worker, self._dispatcher, self._tasks, self._perform, self._tell_soon
         )
-        self._idle = asyncio.Event()
+        self._idle: asyncio.Event | None = None
 
     def open(self) -> None:
         """Begin to speak to the manager and to watch deadlines."""
@@ -60,9 +60,10 @@ class Delivery:
 
     async def wait_idle(self) -> None:
         """Return when nothing is owed to any client."""
-        while not self._dispatcher.is_idle:
-            self._idle.clear()
+        self._idle = asyncio.Event()
+        if not self._dispatcher.is_idle:
             await self._idle.wait()
+        self._idle = None
 
     def is_cold(self, pool: str) -> bool:
         """Whether a call for this pool would have to wait for a replica to start."""
@@ -116,7 +117,7 @@ class Delivery:
                 self._links.recall(command.link, command.id)
             else:
                 self._fail(command)
-        if self._dispatcher.is_idle:
+        if self._idle is not None and self._dispatcher.is_idle:
             self._idle.set()
 
     @staticmethod

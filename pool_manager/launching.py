@@ -24,6 +24,8 @@ from runtime_image.contract.control import ReplicaRecord
 log = structlog.get_logger()
 
 LOG_LINES = 20
+OUT_OF_MEMORY = ("bad_alloc", "MemoryError", "Unable to allocate")
+"""How ONNX Runtime, Python and NumPy say it."""
 EXIT_NEWS_S = 0.2
 """How long the driver may take to say how a process ended whose link has already ended."""
 
@@ -49,6 +51,7 @@ class Launcher:
         self.folders = Folders(settings)
         self._controls: dict[str, Control] = {}
         self._logs: dict[str, Path] = {}
+        self._caps: dict[str, int] = {}
         self._exits: dict[str, asyncio.Future[str]] = {}
         self._launches: dict[str, asyncio.Task[None]] = {}
         self._starts = asyncio.Semaphore(settings.starts_at_once)
@@ -99,6 +102,7 @@ class Launcher:
     def _open_control(self, record: ReplicaRecord, name: str, *, data_listener: bool) -> None:
         id = record.id
         self._logs[id] = self.folders.log_file(name, id)
+        self._caps[id] = record.memory_mib
         self._exits[id] = asyncio.get_running_loop().create_future()
         listener = self.folders.listen_control(id)
         control = Control(
@@ -143,6 +147,7 @@ class Launcher:
             return
         await asyncio.to_thread(self.folders.remove, id)
         self._logs.pop(id, None)
+        self._caps.pop(id, None)
         self._exits.pop(id, None)
         self._feed(events.Released(id))
 
@@ -155,13 +160,21 @@ class Launcher:
         news = self._exits.get(id)
         if news is not None and not news.done():
             news.set_result(how)
-            self._feed(events.Lost(id, how, self._tail(id)))
+            hint = "" if how.endswith("code 0") else self._under_cap(id)
+            self._feed(events.Lost(id, how + hint, self._tail(id)))
 
     def _heard(self, event: events.Event) -> None:
         """What the replica itself says; a refused load is explained by its last lines, too."""
         if isinstance(event, events.Lost):
-            event = replace(event, log_tail=self._tail(event.id))
+            is_short = any(word in event.reason for word in OUT_OF_MEMORY)
+            hint = self._under_cap(event.id) if is_short else ""
+            event = replace(event, reason=event.reason + hint, log_tail=self._tail(event.id))
         self._feed(event)
+
+    def _under_cap(self, id: str) -> str:
+        """What else to think of when a replica that has a memory cap ends."""
+        cap = self._caps.get(id)
+        return f" (its memory cap is {cap} MiB)" if cap else ""
 
     def _link_lost(self, id: str, reason: str) -> None:
         self._tasks.spawn(f"end of {id}", self._explain(id, reason))

@@ -60,5 +60,4 @@ def _inline(revision: Revision, profile: Profile | None) -> bool:
     if profile is None or not profile.profiled or revision.handler:
         return False
     one_row_ms = profile.latency_ms.get(1)
-    plain = all(rule.kind == "tensor" for rule in revision.inputs.values())
-    return plain and one_row_ms is not None and one_row_ms < INLINE_BELOW_MS
+    return one_row_ms is not None and one_row_ms < INLINE_BELOW_MS

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TypeVar
 
 from aiohttp import web
 
 from registry.errors import BadRequest, BodyTimeout, BodyTooLarge
+
+Body = TypeVar("Body", bytes, bytearray)
 
 
 async def read_body(request: web.Request, most: int, seconds: float) -> bytes:
@@ -20,6 +23,8 @@ async def read_body(request: web.Request, most: int, seconds: float) -> bytes:
     if not request.can_read_body:
         return b""
     try:
+        if request.content.is_eof():  # it came with the head: a timer would be wasted on it
+            return _bounded(request.content.read_nowait(), most)
         async with asyncio.timeout(seconds):
             return await _read(request, most)
     except TimeoutError:
@@ -31,17 +36,17 @@ async def read_body(request: web.Request, most: int, seconds: float) -> bytes:
 
 
 async def _read(request: web.Request, most: int) -> bytes:
-    first = await request.content.readany()
-    if request.content.at_eof():
-        if len(first) > most:
-            raise _too_large(len(first), most)
-        return first
-    body = bytearray(first)
+    body = bytearray()
     while not request.content.at_eof():
         body += await request.content.readany()
-        if len(body) > most:
-            raise _too_large(len(body), most)
+        _bounded(body, most)
     return bytes(body)
+
+
+def _bounded(body: Body, most: int) -> Body:
+    if len(body) > most:
+        raise _too_large(len(body), most)
+    return body
 
 
 def _too_large(got: int, most: int) -> BodyTooLarge:

@@ -138,8 +138,9 @@ class Machine:
         if not self._may_decide(now):
             return
         count, reason = wanted(pool.spec, load, pool.is_warm)
-        if reason != pool.wanted_reason and count != pool.count():
+        if count != pool.wanted:
             commands.append(Note(pool.spec.key, f"wants {count} replicas: {reason}"))
+        pool.wanted = count
         pool.wanted_reason = reason
         while pool.count() < count and self._start_one(pool, now, commands):
             pass

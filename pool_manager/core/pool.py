@@ -29,6 +29,7 @@ class Pool:
     evicting: str = ""
     evicting_since_s: float = 0.0
     blocked: str = ""
+    wanted: int = 0
     wanted_reason: str = ""
     replicas: dict[str, Replica] = field(default_factory=dict)
 

@@ -111,4 +111,6 @@ class Execution:
 
 
 def _needs_thread(job: Job) -> bool:
-    return job.alone or len(job.body) > INLINE_BODY_MAX
+    """Whether it would hold up the loop, or must be marked before it runs."""
+    is_media = job.meta.content_type.startswith(("image/", "audio/"))
+    return job.alone or is_media or len(job.body) > INLINE_BODY_MAX

@@ -96,13 +96,13 @@ async def test_a_model_whose_types_cannot_be_named_is_refused(
 async def test_a_model_over_its_memory_cap_is_refused(
     server: ServingServer, tmp_path: Path
 ) -> None:
-    """A model that does not fit into its function's memory gets the engine's own complaint."""
+    """A model that does not fit into its function's memory is told so, and the cap is named."""
     large = models.big(tmp_path, 128)
 
     code, text = reason(await server.try_deploy(large, name="f", memory_mib=128))
 
     assert code == "model_refused"
-    assert "bad_alloc" in text
+    assert text.endswith("std::bad_alloc (its memory cap is 128 MiB)")
     assert await is_unchanged(server)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from admin.cli.session import Session, connected
 from admin.cli.text import NONE, duration, get, table
 
-HEAD = ("NAME", "REVISION", "STATE", "READY", "HELD", "IN FLIGHT", "LAST COLD START")
+HEAD = ("NAME", "REVISION", "STATE", "READY", "HELD", "IN FLIGHT", "COLD START")
 
 
 @connected

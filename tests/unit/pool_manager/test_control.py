@@ -18,23 +18,15 @@ from pool_manager.control import Control
 from pool_manager.core import events
 from registry.tasks import Tasks
 from runtime_image.contract import model as contract
-from runtime_image.contract.control import Hello
-from runtime_image.contract.link import VERSION, Kind
+from runtime_image.contract.link import Kind
 from runtime_image.contract.model import ModelSpec
 from runtime_image.link.frames import LinkError
 from runtime_image.link.greeting import greet
 from tests.support.blocking import BlockingLink
+from tests.support.greetings import HELLO
 
 ID = "aaaa0001"
 LOADED = {"limit": 4, "marks_started": False, "memory_mib": 40.5, "phases": {"load": 2.0}}
-HELLO: Hello = {
-    "token": "secret",
-    "version": VERSION,
-    "pid": 7,
-    "features": [],
-    "bound": "default/digits@1",
-    "phases": {"start": 1.5},
-}
 
 
 class Rig:

@@ -188,6 +188,20 @@ async def test_a_refused_load_shows_the_log(settings: PoolSettings, tmp_path: Pa
     await stage.close()
 
 
+@pytest.mark.parametrize("reason", ["std::bad_alloc", "MemoryError()", "Unable to allocate 9 GiB"])
+async def test_a_load_that_lacks_memory_names_the_cap(
+    settings: PoolSettings, tmp_path: Path, reason: str
+) -> None:
+    """The engine does not know that the limit is one of the function's own."""
+    stage = Stage(settings, FakeDriver(Script(refuse_load=reason)), tmp_path)
+    stage.launch(ID)
+
+    lost = await stage.next(events.Lost)
+
+    assert lost.reason == f"{reason} (its memory cap is 100 MiB)"
+    await stage.close()
+
+
 async def test_a_release_that_fails_is_told(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """What cannot be got rid of keeps its folders, and may be released again."""
     await stage.ready(ID)

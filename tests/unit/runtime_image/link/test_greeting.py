@@ -7,35 +7,14 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
-from runtime_image.contract.control import Hello
-from runtime_image.contract.link import VERSION, Kind
+from runtime_image.contract.link import Kind
 from runtime_image.link.frames import Frame, LinkError, pack
 from runtime_image.link.greeting import greet
 from runtime_image.link.reception import read_hello, welcome
-
-HELLO: Hello = {
-    "token": "secret",
-    "version": VERSION,
-    "pid": 7,
-    "features": [],
-    "bound": "default/digits@1",
-    "phases": {"start": 1.5},
-}
-Pair = tuple[socket.socket, socket.socket]
-
-
-@pytest.fixture
-def pair() -> Iterator[Pair]:
-    """The replica's blocking end and the manager's."""
-    replica, manager = socket.socketpair()
-    manager.setblocking(False)
-    yield replica, manager
-    replica.close()
-    manager.close()
+from tests.support.greetings import HELLO, Pair
 
 
 async def test_a_replica_is_welcomed(pair: Pair) -> None:

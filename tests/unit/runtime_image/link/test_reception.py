@@ -4,36 +4,15 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from runtime_image.contract.control import Hello
 from runtime_image.contract.link import HEADER, VERSION, Kind
 from runtime_image.link.frames import LinkError, pack
 from runtime_image.link.greeting import packed_hello
 from runtime_image.link.reception import GREETING_MAX, read_hello, welcome
-
-HELLO: Hello = {
-    "token": "secret",
-    "version": VERSION,
-    "pid": 7,
-    "features": [],
-    "bound": "default/digits@1",
-    "phases": {"start": 1.5},
-}
-Pair = tuple[socket.socket, socket.socket]
-
-
-@pytest.fixture
-def pair() -> Iterator[Pair]:
-    """The replica's blocking end and the manager's."""
-    replica, manager = socket.socketpair()
-    manager.setblocking(False)
-    yield replica, manager
-    replica.close()
-    manager.close()
+from tests.support.greetings import HELLO, Pair
 
 
 async def test_a_known_replica_gets_no_second_listener(pair: Pair) -> None:

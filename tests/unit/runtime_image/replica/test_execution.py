@@ -60,10 +60,16 @@ class Rig:
         self._wanted = 0
 
     def accept(
-        self, *ids: int, body: bytes | bytearray = ROW, timeout_s: float = 60.0, **fields: Any
+        self,
+        *ids: int,
+        body: bytes | bytearray = ROW,
+        timeout_s: float = 60.0,
+        meta: RequestMeta = META,
+        alone: bool = False,
     ) -> None:
         for id in ids:
-            self.intake.accept(Job(1, id, META, body, timeout_s, time.monotonic(), **fields))
+            job = Job(1, id, meta, body, timeout_s, time.monotonic(), alone)
+            self.intake.accept(job)
 
     def run(self, outcomes: int) -> None:
         self._wanted = outcomes
@@ -147,16 +153,23 @@ def test_short_runs_stay_in_the_loop(inline: Rig) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"alone": True}, {"body": ROW + b" " * INLINE_BODY_MAX}], ids=["alone", "large"]
+    "fields",
+    [
+        {"alone": True},
+        {"body": ROW + b" " * INLINE_BODY_MAX},
+        {"meta": RequestMeta("image/png", "", -1, "")},
+        {"meta": RequestMeta("audio/wav", "", -1, "")},
+    ],
+    ids=["alone", "large", "picture", "sound"],
 )
 def test_some_runs_need_the_thread(inline: Rig, fields: dict[str, Any]) -> None:
-    """A suspect and a large body go to the thread even where runs are short."""
+    """A suspect, a large body and what must be decoded for long go to the thread."""
     inline.accept(1, **fields)
 
     inline.run(1)
 
     assert inline.started == [[1]]
-    assert isinstance(inline.outcomes[1], Answer)
+    assert list(inline.outcomes) == [1]
 
 
 def test_a_late_run_is_stopped(slow: Rig) -> None:

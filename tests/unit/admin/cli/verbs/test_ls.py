@@ -24,7 +24,7 @@ ITEM: dict[str, Any] = {
 def test_functions_are_rows() -> None:
     """Each function is a row, with a dash where it never started cold."""
     assert render([ITEM, {**ITEM, "name": "b", "cold_start_ms": None}]).split("\n") == [
-        "NAME    REVISION  STATE  READY  HELD  IN FLIGHT  LAST COLD START",
+        "NAME    REVISION  STATE  READY  HELD  IN FLIGHT  COLD START",
         "digits  digits@3  warm   1/2    4     5          183 ms",
         "b       digits@3  warm   1/2    4     5          -",
     ]
