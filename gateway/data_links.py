@@ -7,6 +7,7 @@ import json
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic
 
 import structlog
 
@@ -58,7 +59,6 @@ class DataLinks:
         self._lost = lost
         self._peers: dict[str, _Peer] = {}
         self._listed: dict[str, set[str]] = {}
-        self._loop = asyncio.get_running_loop()
 
     def reconcile(self, pool: str, endpoints: list[ReplicaEndpoint]) -> None:
         """Connect to what is new. Links to what is no longer listed end by themselves: the
@@ -122,7 +122,7 @@ class DataLinks:
     def _on_lost(self, id: str, reason: str) -> None:
         peer = self._peers.pop(id, None)
         log.info("a data link ended", replica=id, reason=reason)
-        self._perform(self._dispatcher.link_lost(id, self._loop.time()))
+        self._perform(self._dispatcher.link_lost(id, monotonic()))
         if peer is not None:
             self._lost(peer.pool)
         if peer is not None and id in self._listed.get(peer.pool, ()):
@@ -134,7 +134,7 @@ class DataLinks:
         await self._connect(id)
 
     def _on_frame(self, id: str, frame: Frame) -> None:
-        now = self._loop.time()
+        now = monotonic()
         if frame.kind is Kind.HELLO:
             self._up(id, frame, now)
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from time import monotonic
 
 import structlog
 
@@ -72,18 +73,18 @@ class Delivery:
 
     def submit(self, call: HeldCall) -> None:
         """Accept a call. Raises what `Dispatcher.submit` raises, and then it was not."""
-        self._perform(self._dispatcher.submit(call, self._loop.time()))
+        self._perform(self._dispatcher.submit(call, monotonic()))
         if call.was_held:
             self._tell_soon(call.pool)
 
     def leave(self, call: HeldCall) -> None:
         """The client of a call is gone."""
-        self._perform(self._dispatcher.leave(call, self._loop.time()))
+        self._perform(self._dispatcher.leave(call, monotonic()))
 
     def receive_endpoints(self, data: bytes) -> None:
         """The manager's Endpoints."""
         message = decode_endpoints(data)
-        now = self._loop.time()
+        now = monotonic()
         for key, shown in message.pools.items():
             self._look(key, shown, now)
         if message.full:
@@ -101,7 +102,7 @@ class Delivery:
 
     def loads(self) -> dict[str, Load]:
         """What is held and in flight, per pool."""
-        return self._dispatcher.loads(self._loop.time())
+        return self._dispatcher.loads(monotonic())
 
     def _look(self, key: str, shown: PoolEndpoints, now: float) -> None:
         self._perform(self._dispatcher.look(key, shown, now))
@@ -126,7 +127,7 @@ class Delivery:
         command.call.done(command.error)
 
     def _sweep(self) -> None:
-        self._perform(self._dispatcher.sweep(self._loop.time()))
+        self._perform(self._dispatcher.sweep(monotonic()))
 
     def _tell_soon(self, pool: str) -> None:
         """Tell the manager of this pool before the loop's next turn."""

@@ -29,6 +29,8 @@ from runtime_image.contract.control import ReplicaRecord
 
 log = structlog.get_logger()
 
+TRIAL_S = 7200.0
+"""How long a trial may take, the wait for a device included."""
 STOP_S = 45.0
 """How long a shutdown waits for replicas: drain, TERM and KILL together."""
 
@@ -126,8 +128,11 @@ class Manager:
         self._trials[key] = future
         try:
             self.define(replace(spec, trial=True), binding)
-            result: dict[str, Any] = await future
+            async with asyncio.timeout(TRIAL_S):
+                result: dict[str, Any] = await future
             return result
+        except TimeoutError:
+            raise ModelRefused(f"its trial had not ended after {TRIAL_S:.0f} s") from None
         finally:
             del self._trials[key]
             self.remove(key)
@@ -201,7 +206,9 @@ class Manager:
     def _tick(self) -> None:
         self.feed(events.Tick())
         self._launcher.bound_logs()
-        self._publish(frozenset(), full=False)
+        # Said again although nothing changed: a gateway that could not connect tries once more.
+        pools = self._machine.pools.items()
+        self._publish(frozenset(key for key, pool in pools if pool.replicas), full=False)
 
     def _launch(self, command: commands.Launch) -> None:
         kind = self._machine.devices[command.device].kind

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from time import monotonic
 from typing import NamedTuple
 
 import structlog
@@ -67,8 +68,7 @@ class Door:
 
 async def invoke(invoker: Invoker, door: Door, request: web.Request) -> web.Response:
     """Answer one invocation; every error of the tree becomes a problem document."""
-    loop = asyncio.get_running_loop()
-    began = loop.time()
+    began = monotonic()
     deployed: Deployed | None = None
     try:
         with door:
@@ -90,7 +90,7 @@ async def invoke(invoker: Invoker, door: Door, request: web.Request) -> web.Resp
         outcome, response = FnError.code, problems.answer(FnError("see the server's log"))
     if deployed is not None:
         function = deployed.function
-        seconds = loop.time() - began
+        seconds = monotonic() - began
         invoker.metrics.answered(function.namespace, function.name, outcome, seconds)
         if invoker.settings.access_log:
             log.info("request", function=function.name, outcome=outcome, ms=round(seconds * 1e3, 3))
@@ -109,7 +109,7 @@ async def _answer(invoker: Invoker, deployed: Deployed, request: web.Request) ->
     if invoker.delivery.is_cold(revision.key):
         await invoker.cold_check.check(meta, body, revision)
     loop = asyncio.get_running_loop()
-    now = loop.time()
+    now = monotonic()
     answer: asyncio.Future[Outcome] = loop.create_future()
     call = HeldCall(
         revision.key,

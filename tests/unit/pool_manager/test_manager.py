@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from pool_manager import manager as managers
 from pool_manager.core.state import PoolSpec
 from pool_manager.devices import cpu_slots
 from pool_manager.drivers.fake import BEHAVES, FakeDriver, Script
@@ -56,11 +57,15 @@ class Gateway:
         load = {KEY: Load(queued, 0, 0.0)}
         self.manager.receive_demand(encode(Demand(self.name, self._seq, True, load)))
 
+    async def news(self) -> None:
+        """Wait for the next message."""
+        self._news.clear()
+        await self._news.wait()
+
     async def state(self, state: str, key: str = KEY) -> PoolEndpoints:
         """Wait until a pool is told to be in this state."""
         while key not in self.pools or self.pools[key].state != state:
-            self._news.clear()
-            await self._news.wait()
+            await self.news()
             if self._held:
                 self.hold(self._held)
         return self.pools[key]
@@ -212,6 +217,17 @@ async def test_a_new_worker_is_told_everything(rig: Rig) -> None:
     assert len(rig.gateway.messages) == before
 
 
+async def test_living_pools_are_told_again(rig: Rig) -> None:
+    """A gateway that missed a change or could not connect hears of every replica with each tick."""
+    await rig.warm()
+    rig.gateway.hold(0)
+    told = len(rig.gateway.messages)
+    while len(rig.gateway.messages) < told + 3:
+        await rig.gateway.news()
+
+    assert all(KEY in message.pools for message in rig.gateway.messages[told:])
+
+
 async def test_logs_can_be_read(rig: Rig) -> None:
     """The output of a function's replicas is there by replica, oldest first."""
     warm = await rig.warm()
@@ -254,6 +270,15 @@ async def test_a_trial_may_be_refused(rig: Rig, stage: str, reason: str) -> None
 
     assert caught.value.detail == {"stage": stage}
     assert caught.value.admin_detail["log_tail"][0].startswith("fake replica")
+
+
+@pytest.mark.parametrize("rig", [Script(hang_at="load")], indirect=True)
+async def test_a_trial_has_an_end(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has not ended within the limit is refused, and its replica is ended."""
+    monkeypatch.setattr(managers, "TRIAL_S", 0.0)
+
+    with pytest.raises(ModelRefused, match="had not ended after 0 s"):
+        await rig.manager.trial(PoolSpec(KEY), binding())
 
 
 @pytest.mark.parametrize("rig", [Script(hang_at="load")], indirect=True)
