@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -106,7 +107,7 @@ def answer(
         head["Connection"] = "close"
     return web.Response(
         status=STATUS[type(error)],
-        body=msgspec.json.encode(document(error, for_admin=for_admin)),
+        body=_encoded(document(error, for_admin=for_admin)),
         content_type=CONTENT_TYPE,
         headers=head,
     )
@@ -118,7 +119,16 @@ def json_answer(
     """Plain JSON data as an HTTP response."""
     return web.Response(
         status=status,
-        body=msgspec.json.encode(data),
+        body=_encoded(data),
         content_type="application/json",
         headers=headers,
     )
+
+
+def _encoded(data: object) -> bytes:
+    """JSON bytes. What a client sent that is no UTF-8 comes as lone surrogates, which only the
+    standard library writes, as escapes."""
+    try:
+        return msgspec.json.encode(data)
+    except UnicodeEncodeError:
+        return json.dumps(data).encode()

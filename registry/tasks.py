@@ -29,7 +29,7 @@ class Tasks:
         if self._closed or len(self._tasks) >= self._limit:
             work.close()
             raise RuntimeError(f"{self._owner}: no room for task {name}")
-        task = asyncio.create_task(work, name=f"{self._owner}:{name}")  # noqa: TID251
+        task = asyncio.create_task(work, name=f"{self._owner}:{name}")  # noqa: TID251 - here alone
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task

@@ -117,3 +117,12 @@ def test_plain_data_is_answered_as_json() -> None:
 
     assert (response.status, response.content_type) == (201, "application/json")
     assert (response.headers["Location"], body(response)) == ("/x", {"a": [1]})
+
+
+def test_bytes_that_are_no_text_can_be_told() -> None:
+    """A header in another encoding than UTF-8 comes as lone surrogates; naming it is no defect."""
+    response = problems.answer(errors.UnsupportedType("got '\udcff\udcfe'"))
+
+    assert response.status == 415
+    assert isinstance(response.body, bytes)
+    assert json.loads(response.body)["detail"] == "got '\udcff\udcfe'"
