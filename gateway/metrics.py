@@ -14,6 +14,8 @@ from registry.exchange import Load
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 CHILDREN_MAX = 10_000
+REPLICAS_MAX = 1000
+"""Replicas whose cold starts are remembered as counted, the newest."""
 
 
 class Metrics:
@@ -54,6 +56,7 @@ class Metrics:
             buckets=SECONDS,
             registry=self._registry,
         )
+        self._counted: dict[str, None] = {}
         self._registry.register(_Pools(loads, states))
         # Binding a child costs more than using it: each is bound once.
         self._count = lru_cache(CHILDREN_MAX)(self._requests.labels)
@@ -68,9 +71,18 @@ class Metrics:
     def received(self, namespace: str, function: str, receipt: Receipt) -> None:
         """A replica's answer came."""
         self._wait(namespace, function).observe(receipt.queue_ms / 1e3)
-        if receipt.is_cold and receipt.is_first:
+        if receipt.is_cold and self._is_news(receipt.replica):
             for phase, ms in receipt.phases.items():
                 self._phases.labels(namespace, function, phase).observe(ms / 1e3)
+
+    def _is_news(self, replica: str) -> bool:
+        """Whether this replica's cold start is to be counted: many requests may have waited."""
+        if replica in self._counted:
+            return False
+        self._counted[replica] = None
+        if len(self._counted) > REPLICAS_MAX:
+            del self._counted[next(iter(self._counted))]
+        return True
 
     def render(self) -> bytes:
         """The page; takes milliseconds, so it is to be called in a thread."""

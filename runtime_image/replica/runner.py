@@ -29,11 +29,13 @@ ANSWER_MAX = 256 * 1024 * 1024
 
 
 class Answer(NamedTuple):
-    """An encoded answer; `json_length` is 0 unless it is binary with a JSON head."""
+    """An encoded answer; `json_length` is 0 unless it is binary with a JSON head. `is_first`: it
+    came of the engine's first run."""
 
     meta: AnswerMeta
     json_length: int
     body: bytes
+    is_first: bool = False
 
 
 Outcome = Answer | RequestError | None
@@ -77,6 +79,7 @@ class Runner:
         self._spec = spec
         self._clock = clock
         self.signature: Signature = engine.signature
+        self._has_run = False
 
     def run(
         self,
@@ -178,10 +181,14 @@ class Runner:
             for start, stop in rows
         ]
         compute_us = int((ended - run.began_s) * 1e6)
+        is_first, self._has_run = not self._has_run, True
         for item, part in zip(members, parts, strict=True):
             waited_us = int((run.began_s - item.job.arrived_s) * 1e6) - item.decode_us
             times = (item.decode_us, max(0, waited_us), compute_us)
-            emit(item.job, self._encode(item, part, times, rows[-1][1]))
+            outcome = self._encode(item, part, times, rows[-1][1])
+            if isinstance(outcome, Answer):
+                outcome = outcome._replace(is_first=is_first)
+            emit(item.job, outcome)
 
     def _encode(
         self, item: _Decoded, outputs: dict[str, Any], times: tuple[int, int, int], rows: int

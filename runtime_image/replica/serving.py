@@ -196,11 +196,10 @@ class Serving:
             self._finish(job, pack(Kind.FAILED, job.id, json.dumps(outcome.to_json()).encode()))
 
     def _packed(self, job: Job, answer: Answer) -> list[bytes | bytearray | memoryview]:
-        flags = 0
         if self._first_run is not None:
-            flags = Flag.FIRST
             self._first_run(answer.meta.compute_us)
             self._first_run = None
+        flags = Flag.FIRST if answer.is_first else 0
         meta = pack_answer(answer.meta)
         return pack(
             Kind.RESPONSE, job.id, answer.body, meta=meta, flags=flags, aux=answer.json_length

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.metrics import Metrics
+from gateway.metrics import REPLICAS_MAX, Metrics
 from gateway.receipt import Receipt
 from registry.exchange import Load
 from runtime_image.link.meta import AnswerMeta
@@ -26,9 +26,9 @@ def samples(page: Metrics) -> dict[tuple[str, ...], float]:
     }
 
 
-def receipt(*, cold: bool, first: bool) -> Receipt:
+def receipt(*, cold: bool, first: bool, replica: str = "r") -> Receipt:
     """A receipt; a cold one says that loading took 2 s."""
-    return Receipt("f@1", "r", "cpu:0", 500.0, {"load": 2000.0} if cold else {}, first, META)
+    return Receipt("f@1", replica, "cpu:0", 500.0, {"load": 2000.0} if cold else {}, first, META)
 
 
 def test_answers_are_counted_by_outcome_and_timed() -> None:
@@ -55,8 +55,9 @@ def test_the_wait_of_every_answer_is_kept() -> None:
 
 
 def test_a_cold_start_counts_once() -> None:
-    """Of all requests that waited for one start, only those of its first run count its phases."""
+    """However many requests waited for one replica, its phases are counted with the first."""
     page = metrics()
+    page.received("default", "f", receipt(cold=True, first=True))
     page.received("default", "f", receipt(cold=True, first=True))
     page.received("default", "f", receipt(cold=True, first=False))
     page.received("default", "f", receipt(cold=False, first=True))
@@ -65,6 +66,18 @@ def test_a_cold_start_counts_once() -> None:
 
     assert found["fngate_cold_start_seconds_count", "f", "default", "load"] == 1
     assert found["fngate_cold_start_seconds_sum", "f", "default", "load"] == 2.0
+
+
+def test_counted_replicas_are_forgotten_in_time() -> None:
+    """What is remembered of cold starts has a limit."""
+    page = metrics()
+    for number in range(REPLICAS_MAX + 1):
+        page.received("default", "f", receipt(cold=True, first=True, replica=str(number)))
+    page.received("default", "f", receipt(cold=True, first=True, replica="0"))
+
+    found = samples(page)
+
+    assert found["fngate_cold_start_seconds_count", "f", "default", "load"] == REPLICAS_MAX + 2
 
 
 def test_pools_are_read_when_the_page_is_asked_for() -> None:

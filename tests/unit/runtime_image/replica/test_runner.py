@@ -101,6 +101,18 @@ def test_a_batch_is_one_run(tmp_path: Path) -> None:
     assert min(answer.meta[1:5]) >= 0
 
 
+def test_all_answers_of_the_first_run_say_so(tmp_path: Path) -> None:
+    """Whoever shared the first run waited for it; later runs are ordinary ones."""
+    runs = add_one(tmp_path)
+    results = Results()
+
+    runs.run([job(1, 1.0), job(2, 2.0)], results.emit, results.watch)
+    runs.run([job(3, 3.0)], results.emit, results.watch)
+
+    first = [isinstance(one, Answer) and one.is_first for one in results.outcomes.values()]
+    assert first == [True, True, False]
+
+
 def test_a_batch_keeps_to_the_rows_allowed(tmp_path: Path) -> None:
     """More rows than the batch takes make several runs."""
     results = Results()
