@@ -17,8 +17,6 @@ class StoreSettings:
     """The data directory; one server at a time holds it."""
     blob_max_bytes: int = 64 * 1024 * MIB
     """Bytes of one file of a bundle. The default is above any model that fits one GPU today."""
-    bundle_max_bytes: int = 128 * 1024 * MIB
-    """Bytes of all files of a bundle together."""
     uploads_max: int = 16
     """Uploads at once; each holds one file descriptor and up to 1 MiB of memory."""
     blob_keep_s: float = 3600.0

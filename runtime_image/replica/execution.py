@@ -69,12 +69,26 @@ class Execution:
             self._runner.stop(run, "cancelled")
 
     def _run_in_thread(self, jobs: list[Job]) -> None:
-        self._runner.run(
-            jobs,
-            lambda job, outcome: self._loop.post(lambda: self._emit(job, outcome)),
-            lambda run: self._loop.post(lambda: self._watch(run)),
-        )
+        """Outcomes are handed over run by run: waking the loop for each costs a system call."""
+        ended: list[tuple[Job, Outcome]] = []
+
+        def hand_over() -> None:
+            outcomes = ended.copy()
+            ended.clear()
+            if outcomes:
+                self._loop.post(lambda: self._emit_all(outcomes))
+
+        def on_run(run: Run | None) -> None:
+            hand_over()
+            self._loop.post(lambda: self._watch(run))
+
+        self._runner.run(jobs, lambda job, outcome: ended.append((job, outcome)), on_run)
+        hand_over()
         self._loop.post(self._done)
+
+    def _emit_all(self, outcomes: list[tuple[Job, Outcome]]) -> None:
+        for job, outcome in outcomes:
+            self._emit(job, outcome)
 
     def _done(self) -> None:
         self._busy = False

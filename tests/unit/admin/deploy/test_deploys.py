@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -19,20 +18,6 @@ from tests.support.server import Gate
 
 OTHER = {"other.onnx": b"\x3a\x00\x3a\x00"}
 REPLACED = {"m.onnx": b"\x3a\x00\x3a\x00"}
-
-
-@pytest.fixture
-def gate() -> Gate:
-    """Holds up loading from when a test shuts it."""
-    return Gate()
-
-
-@pytest.fixture
-async def operator(tmp_path: Path, gate: Gate) -> AsyncIterator[Operator]:
-    """Nothing is deployed yet; every load passes the gate."""
-    async with operating(tmp_path, FakeDriver(Script(load_s=1), sleep=gate)) as operator:
-        yield operator
-        gate.open()
 
 
 async def test_a_deploy_goes_through_its_phases(operator: Operator, gate: Gate) -> None:
