@@ -76,7 +76,8 @@ class ModelSpec:
     """All a replica needs to load and serve one revision. `revision` is "digits@3".
 
     `model` and `handler` are file names inside the replica's model folder, "" for none.
-    `batch_max` is 1 where batching is off. `sample` maps inputs to "@file" or JSON values.
+    `batch_max` is 1 where batching is off; an unfilled batch waits `batch_wait_ms` for company.
+    `sample` maps inputs to "@file" or JSON values.
     """
 
     revision: str

@@ -21,7 +21,8 @@ NEVER = float("inf")
 class Execution:
     """Takes what waits in the intake and runs it, one batch at a time, greedily.
 
-    What arrives while a batch runs forms the next one. `started(jobs)` is called before a batch
+    What arrives while a batch runs forms the next one; nothing waits for company unless the
+    manifest says so. `started(jobs)` is called before a batch
     goes to the thread and must have told the gateways when it returns: if the run kills this
     process, they then know whom to suspect. `emit` receives every job's outcome in the loop's
     thread. `stuck(run)` is called when a stopped run does not end.
@@ -50,10 +51,11 @@ class Execution:
         self._busy = False
         self._current: Run | None = None
         self._alarm_s = NEVER
+        self._will_wake = False
 
     def pump(self) -> None:
         """Run what waits, unless the thread is busy; called at the end of every turn."""
-        while self._intake.waiting and not self._busy:
+        while self._intake.waiting and not self._busy and not self._waits_for_more():
             jobs = self._intake.take(self._spec.batch_max)
             if self._spec.inline and not any(map(_needs_thread, jobs)):
                 self._runner.run(jobs, self._emit, lambda _run: None)
@@ -61,6 +63,26 @@ class Execution:
                 self._busy = True
                 self._started(jobs)
                 self._worker.submit(lambda jobs=jobs: self._run_in_thread(jobs))  # type: ignore[misc]  # a bound default is not inferred
+
+    def _waits_for_more(self) -> bool:
+        """Whether an unfilled batch may still wait for company, as the manifest's `wait_ms` says.
+
+        Nobody waits for a request that must run alone, nor once no more can come.
+        """
+        waiting = self._intake.waiting
+        if not self._spec.batch_wait_ms or len(waiting) >= self._spec.batch_max:
+            return False
+        if waiting[0].alone or self._intake.draining:
+            return False
+        left_s = waiting[0].arrived_s + self._spec.batch_wait_ms / 1e3 - self._loop.clock()
+        if left_s > 0 and not self._will_wake:
+            self._will_wake = True
+            self._loop.after(left_s, self._wake)
+        return left_s > 0
+
+    def _wake(self) -> None:
+        """The end of this turn pumps again."""
+        self._will_wake = False
 
     def stop_unwanted(self) -> None:
         """End the run that is going on if every one of its jobs was cancelled."""

@@ -69,7 +69,7 @@ class Replica:
             orphan_s=self._record.orphan_s,
             hello=self._hello,
             on_frame=self._handle,
-            orphaned=lambda: self._go(EXIT_ORPHANED),
+            orphaned=self._orphaned,
         )
         self._loop.turn_end = self._turn_end
         for frame in frames:
@@ -177,6 +177,11 @@ class Replica:
         else:
             self._serving.drain()
 
+    def _orphaned(self) -> None:
+        """Nobody looks after this process; gateways may, so what they sent is finished first."""
+        self._exit_code = EXIT_ORPHANED
+        self._terminate()
+
     def _terminate(self) -> None:
         if self._serving is None:
             self._go(0)
@@ -187,7 +192,6 @@ class Replica:
         if exit_code:
             # A stuck run holds the thread: only leaving the process ends it.
             os._exit(exit_code)
-        self._exit_code = exit_code
         self._loop.stop()
 
 

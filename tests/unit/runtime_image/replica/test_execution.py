@@ -142,6 +142,51 @@ def test_what_waits_forms_batches(rig: Rig) -> None:
     assert all(isinstance(outcome, Answer) for outcome in rig.outcomes.values())
 
 
+@pytest.fixture
+def patient(rigs: list[Rig], tmp_path: Path) -> Rig:
+    """Lets an unfilled batch of up to 3 wait for an hour."""
+    models.add_one(tmp_path)
+    rigs.append(Rig(tmp_path, model="add_one.onnx", batch_max=3, batch_wait_ms=3_600_000.0))
+    return rigs[-1]
+
+
+def test_an_unfilled_batch_waits_for_company(patient: Rig) -> None:
+    """Where the manifest says so, a batch begins when it is full and not before."""
+    patient.accept(1, 2)
+    patient.execution.pump()
+    held = list(patient.started)
+    patient.accept(3)
+    patient.run(3)
+
+    assert held == []
+    assert patient.started == [[1, 2, 3]]
+
+
+@pytest.mark.parametrize("why", ["alone", "draining"])
+def test_nobody_waits_in_vain(patient: Rig, why: str) -> None:
+    """A request that runs alone and a replica that goes have no company to wait for."""
+    patient.accept(1, alone=why == "alone")
+    patient.intake.draining = why == "draining"
+
+    patient.run(1)
+
+    assert patient.started == [[1]]
+
+
+def test_the_wait_for_company_has_an_end(rigs: list[Rig], tmp_path: Path) -> None:
+    """When `wait_ms` is over the batch runs as it is, woken by one timer."""
+    models.add_one(tmp_path)
+    rig = Rig(tmp_path, model="add_one.onnx", batch_max=3, batch_wait_ms=5.0)
+    rigs.append(rig)
+    rig.accept(1)
+    rig.execution.pump()
+    rig.execution.pump()
+
+    rig.run(1)
+
+    assert rig.started == [[1]]
+
+
 def test_short_runs_stay_in_the_loop(inline: Rig) -> None:
     """Where the profile says so nothing is handed to the thread, nor told as started."""
     inline.accept(1, 2)
