@@ -414,9 +414,7 @@ def test_a_found_replica_without_a_function_goes() -> None:
     """A replica of a function that was removed is released and its pool forgotten."""
     play = Play(is_open=False)
 
-    assert play.on(events.Found("old", A, "cpu0")) == [
-        Release("old", "it was removed")
-    ]
+    assert play.on(events.Found("old", A, "cpu0")) == [Release("old", "it was removed")]
     play.on(events.Released("old"))
     assert play.machine.pools == {}
 
