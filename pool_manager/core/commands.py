@@ -10,7 +10,18 @@ from pool_manager.core.state import Role
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Record and start a replica of `pool` on `device`."""
+    """Record and start a replica of `pool` on `device`; a standby has neither."""
+
+    id: str
+    pool: str
+    device: str
+    role: Role
+    phases: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Give a standby its model: files, record, one message."""
 
     id: str
     pool: str
@@ -89,4 +100,6 @@ class KeepColdStart:
     outcome: str
 
 
-Command = Launch | Bind | Drain | Terminate | Release | Publish | EndTrial | Note | KeepColdStart
+Command = (
+    Launch | Assign | Bind | Drain | Terminate | Release | Publish | EndTrial | Note | KeepColdStart
+)

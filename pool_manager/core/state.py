@@ -67,7 +67,7 @@ def advance(state: State, step: Step) -> State:
         raise ImpossibleStep(f"{state} -> {step}") from None
 
 
-Role = Literal["serve", "trial"]
+Role = Literal["serve", "trial", "standby"]
 
 
 @dataclass(frozen=True, slots=True)
