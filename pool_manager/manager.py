@@ -228,9 +228,7 @@ class Manager:
         self._launcher.assign(command, self._bindings[command.pool], kind)
 
     def _bind(self, command: commands.Bind) -> None:
-        control = self._launcher.control(command.id)
-        if control is not None:
-            control.bind(self._bindings[command.pool].spec)
+        self._launcher.bind(command, self._bindings[command.pool])
 
     def _drain(self, command: commands.Drain) -> None:
         control = self._launcher.control(command.id)
