@@ -45,6 +45,7 @@ STATUS: dict[type[errors.FnError], int] = {
     errors.Conflict: 409,
     errors.StoreUnavailable: 503,
     errors.DriverError: 503,
+    errors.EngineDown: 503,
 }
 """One row per class of the tree; nothing else in the project names a status."""
 

@@ -16,7 +16,8 @@ class Driver(Protocol):
     """Starts and stops replicas; knows nothing of pools.
 
     Every method raises `registry.errors.DriverError` with the reason, and no other error of the
-    system below.
+    system below: `EngineDown` where that does not answer at all, which is nobody's fault and is
+    waited out.
     """
 
     kind: str

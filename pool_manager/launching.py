@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import structlog
 
+from pool_manager import records
 from pool_manager.control import Control, Feed
 from pool_manager.core import events
 from pool_manager.core.commands import Assign, Bind, Launch
@@ -18,11 +18,9 @@ from pool_manager.driver import Driver
 from pool_manager.folders import STANDBY_LOGS, Folders, tail_lines
 from pool_manager.ports import Binding, Bundles
 from pool_manager.settings import PoolSettings
-from registry.errors import DriverError, FnError
+from registry.errors import DriverError, EngineDown, FnError
 from registry.tasks import Tasks
-from runtime_image.contract import model as models
-from runtime_image.contract.control import BindRequest, ReplicaRecord
-from runtime_image.contract.model import ModelSpec
+from runtime_image.contract.control import ReplicaRecord
 
 log = structlog.get_logger()
 
@@ -78,7 +76,7 @@ class Launcher:
         """Tell a replica that was launched for its model to load it now."""
         record, control = self._records.get(command.id), self._controls.get(command.id)
         if record is not None and control is not None:
-            control.bind(_bind_request(record, binding.spec, self._clock()))
+            control.bind(records.bind_request(record, binding.spec, self._clock()))
 
     def _begin(self, name: str, id: str, work: Coroutine[None, None, None]) -> None:
         """Do slow work on a replica; its release waits for the end of it."""
@@ -97,7 +95,9 @@ class Launcher:
             with self._lost_on_error(id, "a replica could not be started"):
                 if binding is not None:
                     await self._bundles.materialise(binding.bundle, self.folders.model_dir(id))
-                record = self._unbound(id, device_kind)
+                record = records.unbound(
+                    id, device_kind, self.folders.model_dir(id), self._settings, self._clock()
+                )
                 if binding is not None:
                     record = self._bound(record, command, binding, device_kind)
                 self.folders.record(record)
@@ -120,7 +120,7 @@ class Launcher:
             self._logs[id] = self.folders.claim_log(binding.name, id)
             await self._driver.limit(record)
             if control := self._controls.get(id):  # else it was released meanwhile
-                control.bind(_bind_request(record, binding.spec, assigned_s))
+                control.bind(records.bind_request(record, binding.spec, assigned_s))
             await asyncio.to_thread(self.folders.trim_logs, binding.name)
 
     def _standby(self, id: str) -> ReplicaRecord:
@@ -136,42 +136,19 @@ class Launcher:
     def _lost_on_error(self, id: str, what: str) -> Iterator[None]:
         try:
             yield
+        except EngineDown as error:
+            # Before the end of the replica, so that nothing is started in its place.
+            self._feed(events.EngineLost(str(error)))
+            self._feed(events.Lost(id, str(error), is_its_fault=False))
         except (FnError, OSError) as error:
             log.warning(what, replica=id, reason=str(error))
             self._feed(events.Lost(id, str(error)))
 
-    def _unbound(self, id: str, device_kind: str) -> ReplicaRecord:
-        """The record of a standby. It has no memory cap yet: one can be lowered, but not raised."""
-        return ReplicaRecord(
-            id=id,
-            token=secrets.token_hex(32),
-            role="standby",
-            namespace="",
-            bound="",
-            model_dir=str(self.folders.model_dir(id)),
-            device="",
-            device_kind=device_kind,
-            engine="onnx",
-            threads=self._settings.threads_per_slot,
-            orphan_s=self._settings.orphan_s,
-            memory_mib=0,
-            launched_s=self._clock(),
-        )
-
     def _bound(
         self, record: ReplicaRecord, command: Launch | Assign, binding: Binding, device_kind: str
     ) -> ReplicaRecord:
-        return replace(
-            record,
-            role=command.role,
-            namespace=binding.namespace,
-            bound=command.pool,
-            device=command.device,
-            device_kind=device_kind,
-            engine="onnx" if binding.spec.model else "python",
-            memory_mib=binding.memory_mib or self._settings.memory_mib,
-            phases=command.phases,
-        )
+        cap = binding.memory_mib or self._settings.memory_mib
+        return records.bound(record, command, binding, device_kind, cap)
 
     def adopt(self, record: ReplicaRecord, name: str) -> None:
         """Listen for the greeting of a replica that an earlier manager started.
@@ -229,6 +206,8 @@ class Launcher:
         try:
             await self._driver.release(id)
         except DriverError as error:
+            if isinstance(error, EngineDown):
+                self._feed(events.EngineLost(str(error)))
             log.error("a replica cannot be released", replica=id, reason=str(error))
             self._feed(events.NotReleased(id, str(error)))
             return
@@ -277,19 +256,3 @@ class Launcher:
     def _tail(self, id: str) -> tuple[str, ...]:
         path = self._logs.get(id)
         return tail_lines(path, LOG_LINES) if path else ()
-
-
-def _bind_request(record: ReplicaRecord, spec: ModelSpec, assigned_s: float) -> BindRequest:
-    assert record.role != "standby", "only a replica with a binding is told of one"
-    return {
-        "spec": models.to_json(spec),
-        "bound": record.bound,
-        "namespace": record.namespace,
-        "role": record.role,
-        "device": record.device,
-        "device_kind": record.device_kind,
-        "threads": record.threads,
-        "memory_mib": record.memory_mib,
-        "phases": record.phases,
-        "assigned_s": assigned_s,
-    }

@@ -10,7 +10,7 @@ from typing import Final, TextIO
 from pool_manager.driver import OnExit
 from pool_manager.drivers.fake_replica import FakeReplica
 from pool_manager.drivers.script import Phase, Script, Sleep
-from registry.errors import DriverError
+from registry.errors import DriverError, EngineDown
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
 
@@ -21,7 +21,10 @@ BEHAVES: Final = Script()
 
 
 class FakeDriver:
-    """Runs each replica as a task. All replicas follow one script and end with the driver."""
+    """Runs each replica as a task. All replicas follow one script and end with the driver.
+
+    While `away` says why, its engine does not answer; what runs runs on.
+    """
 
     kind = "fake"
 
@@ -34,12 +37,14 @@ class FakeDriver:
         self._tasks = Tasks("fake driver")
         self._replicas: dict[str, tuple[FakeReplica, asyncio.Task[None]]] = {}
         self._logs: dict[str, TextIO] = {}
+        self.away = ""
 
     async def start(self, record: ReplicaRecord, run_dir: Path, log: Path) -> None:
         """Launch; the log gets one line when the replica starts and one when it ends.
 
         Like a process, it goes on writing to a log that is renamed.
         """
+        self._reach()
         id = record.id
         try:
             self._logs[id] = log.open("a", buffering=1)
@@ -52,21 +57,25 @@ class FakeDriver:
 
     async def limit(self, record: ReplicaRecord) -> None:
         """Note the cap in the log: a fake replica needs next to nothing."""
+        self._reach()
         if record.id not in self._replicas:
             raise DriverError(f"cannot limit {record.id}: it does not run")
         self._note(record.id, f"may have {record.memory_mib or 'any'} MiB")
 
     async def list(self) -> set[str]:
         """Ids of the replicas that live; there is nothing to adopt."""
+        self._reach()
         return set(self._replicas)
 
     async def terminate(self, id: str) -> None:
         """What TERM is to a process."""
+        self._reach()
         if id in self._replicas:
             self._replicas[id][0].terminate()
 
     async def release(self, id: str) -> None:
         """What KILL is to a process; returns when all of the replica is gone."""
+        self._reach()
         if id not in self._replicas:
             return
         _, task = self._replicas[id]
@@ -88,6 +97,10 @@ class FakeDriver:
             self._note(id, how)
             self._logs.pop(id).close()
             self.on_exit(id, how)
+
+    def _reach(self) -> None:
+        if self.away:
+            raise EngineDown(self.away)
 
     def _note(self, id: str, text: str) -> None:
         with contextlib.suppress(OSError):
