@@ -16,9 +16,16 @@ until fnctl ls >/dev/null 2>&1; do
     kill -0 "$server" 2>/dev/null || exit 1
     sleep 0.1
 done
-fnctl deploy functions/digits
-fnctl invoke digits -i image=@functions/digits/seven.png
-echo
+show() {
+    fnctl deploy "functions/$1"
+    fnctl invoke "$1" -i "$2"
+    echo
+}
+show digits image=@functions/digits/seven.png
+show filetype data=@functions/filetype/written/ring.c
+show commands audio=@functions/commands/yes.wav
 echo "Serving on $FN_URL until Ctrl-C. In another terminal:"
 echo "  curl $FN_URL/fn/digits -H 'Content-Type: image/png' --data-binary @functions/digits/two.png"
+echo "  curl $FN_URL/fn/filetype -H 'Content-Type: application/octet-stream' --data-binary @README.md"
+echo "  curl $FN_URL/fn/commands -H 'Content-Type: audio/wav' --data-binary @functions/commands/left.wav"
 wait "$server"
