@@ -56,21 +56,28 @@ def build(weights: Mapping[str, Weights], samples: int, rate_hz: int) -> onnx.Mo
     Input `audio` FP32 [batch, samples] in -1..1; outputs `label` INT64 [batch] and `probabilities`
     FP32 [batch, labels]. No operator mixes rows, so a row's answer does not depend on its batch.
     """
-    nodes = [*_bands(), *_network(), *_head()]
+    mel = mel_weights(rate_hz)
+    heard = np.flatnonzero(mel.any(axis=1))
+    first, last = int(heard[0]), int(heard[-1]) + 1
     constants = {
-        "last_axis": np.array([2], np.int64),
-        "parts_axis": np.array([3], np.int64),
-        "clip_axes": np.array([1, 2], np.int64),
-        "hop": np.array(HOP, np.int64),
+        "first": np.array(first, np.int64),
+        "last": np.array(last, np.int64),
+        "zero": np.array(0, np.int64),
+        "step": np.array(1, np.int64),
         "frame": np.array(FRAME, np.int64),
+        "place_angle": np.array(2 * np.pi / FRAME, np.float32),
         "window": window(),
-        "mel_weights": mel_weights(rate_hz),
+        "mel_weights": np.ascontiguousarray(mel[first:last].T),
+        "channel_axis": np.array([1], np.int64),
+        "last_axis": np.array([2], np.int64),
+        "clip_axes": np.array([1, 2], np.int64),
         "floor": np.array(FLOOR, np.float32),
         "lowest": np.array(-RANGE, np.float32),
         "half_range": np.array(RANGE / 2, np.float32),
         "one": np.array(1, np.float32),
         **weights,
     }
+    nodes = [*_fourier(), *_bands(), *_network(), *_head()]
     value = helper.make_tensor_value_info
     graph = helper.make_graph(
         nodes,
@@ -89,25 +96,52 @@ def build(weights: Mapping[str, Weights], samples: int, rate_hz: int) -> onnx.Mo
     return model
 
 
+def _fourier() -> list[Any]:
+    """`transform` [2 * frequencies, 1, FRAME]: cosines, then sines, each under the window.
+
+    Made of constants, so ONNX Runtime computes it once, at load: as numbers it would be three
+    times the size of all the rest. As a convolution it runs on any device, which STFT does not,
+    and in half of STFT's time on a CPU.
+    """
+    node = helper.make_node
+    return [
+        node("Range", ["first", "last", "step"], ["frequencies"]),
+        node("Unsqueeze", ["frequencies", "channel_axis"], ["frequency_column"]),
+        node("Range", ["zero", "frame", "step"], ["places"]),
+        # Whole turns are taken off as integers: a large angle is not exact in 32 bits.
+        node("Mul", ["frequency_column", "places"], ["turned"]),
+        node("Mod", ["turned", "frame"], ["turned_less"]),
+        node("Cast", ["turned_less"], ["turned_number"], to=TensorProto.FLOAT),
+        node("Mul", ["turned_number", "place_angle"], ["angle"]),
+        node("Cos", ["angle"], ["cosine"]),
+        node("Sin", ["angle"], ["sine"]),
+        node("Concat", ["cosine", "sine"], ["waves"], axis=0),
+        node("Mul", ["waves", "window"], ["windowed"]),
+        node("Unsqueeze", ["windowed", "channel_axis"], ["transform"]),
+        # The two parts of a frequency's power go into the same bands.
+        node("Concat", ["mel_weights", "mel_weights"], ["mel_of_parts"], axis=1),
+    ]
+
+
 def _bands() -> list[Any]:
     """Sound to `heard` [batch, bands, frames]: -1 for silence, 1 for the clip's loudest band.
 
     Measured from the loudest band, so that it does not matter how loud the recording is.
     """
     node = helper.make_node
+    framed = {"kernel_shape": [FRAME], "strides": [HOP]}
     return [
-        node("Unsqueeze", ["audio", "last_axis"], ["signal"]),
-        node("STFT", ["signal", "hop", "window", "frame"], ["spectrum"], onesided=1),
-        node("ReduceSumSquare", ["spectrum", "parts_axis"], ["power"], keepdims=0),
-        node("MatMul", ["power", "mel_weights"], ["mel"]),
+        node("Unsqueeze", ["audio", "channel_axis"], ["signal"]),
+        node("Conv", ["signal", "transform"], ["parts"], **framed),
+        node("Mul", ["parts", "parts"], ["powers"]),
+        node("MatMul", ["mel_of_parts", "powers"], ["mel"]),
         node("Add", ["mel", "floor"], ["mel_floored"]),
         node("Log", ["mel_floored"], ["log_mel"]),
         node("ReduceMax", ["log_mel", "clip_axes"], ["loudest"], keepdims=1),
         node("Sub", ["log_mel", "loudest"], ["below"]),
         node("Max", ["below", "lowest"], ["audible"]),
         node("Div", ["audible", "half_range"], ["scaled"]),
-        node("Add", ["scaled", "one"], ["centred"]),
-        node("Transpose", ["centred"], ["heard"], perm=[0, 2, 1]),
+        node("Add", ["scaled", "one"], ["heard"]),
     ]
 
 
