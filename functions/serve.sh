@@ -21,9 +21,23 @@ show() {
     fnctl invoke "$1" -i "$2"
     echo
 }
-show digits image=@functions/digits/seven.png
-show filetype data=@functions/filetype/written/ring.c
-show commands audio=@functions/commands/yes.wav
+# Side by side, for a deploy mostly waits for its trial; what they say is shown one after the other.
+said=$(mktemp -d)
+show filetype data=@functions/filetype/written/ring.c >"$said/filetype" 2>&1 &
+filetype=$!
+show commands audio=@functions/commands/yes.wav >"$said/commands" 2>&1 &
+commands=$!
+failed=
+show digits image=@functions/digits/seven.png || failed=1
+wait "$filetype" || failed=1
+wait "$commands" || failed=1
+cat "$said/filetype" "$said/commands"
+rm -r "$said"
+if [ "$failed" ]; then
+    kill -INT "$server"
+    wait "$server"
+    exit 1
+fi
 echo "Serving on $FN_URL until Ctrl-C. In another terminal:"
 echo "  curl $FN_URL/fn/digits -H 'Content-Type: image/png' --data-binary @functions/digits/two.png"
 echo "  curl $FN_URL/fn/filetype -H 'Content-Type: application/octet-stream' --data-binary @README.md"

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from admin.client import Answer
 
 TIMEOUT_S = 300.0
+MediaType = Annotated[
+    str, typer.Option("--type", metavar="TYPE", help="What a file is sent as, whatever its name.")
+]
 
 
 @connected
@@ -29,10 +32,7 @@ def invoke(  # noqa: PLR0913 - typer takes one parameter per option
             "-i", "--input", metavar="TENSOR=VALUE|@FILE", help="One input: JSON, or a file."
         ),
     ] = None,
-    media: Annotated[
-        str,
-        typer.Option("--type", metavar="TYPE", help="What a file is sent as, whatever its name."),
-    ] = "",
+    media: MediaType = "",
     accept: Annotated[
         str, typer.Option(metavar="TYPE", help="The answer's form, like application/x-npy.")
     ] = "",
