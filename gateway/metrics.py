@@ -61,7 +61,17 @@ class Metrics:
             buckets=SECONDS,
             registry=self._registry,
         )
-        self._sends = Histogram(
+        self._bind_sends(labels)
+        self._counted: dict[str, None] = {}
+        self._registry.register(_Pools(loads, states))
+        self._registry.register(_Tasks(tasks))
+        # Binding a child costs more than using it: each is bound once.
+        self._count = lru_cache(CHILDREN_MAX)(self._requests.labels)
+        self._time = lru_cache(CHILDREN_MAX)(self._duration.labels)
+        self._wait = lru_cache(CHILDREN_MAX)(self._queue.labels)
+
+    def _bind_sends(self, labels: tuple[str, ...]) -> None:
+        sends = Histogram(
             "fngate_request_sends",
             "Times a request was sent to a replica before it was answered.",
             labels,
@@ -74,14 +84,7 @@ class Metrics:
             (*labels, "reason"),
             registry=self._registry,
         )
-        self._counted: dict[str, None] = {}
-        self._registry.register(_Pools(loads, states))
-        self._registry.register(_Tasks(tasks))
-        # Binding a child costs more than using it: each is bound once.
-        self._count = lru_cache(CHILDREN_MAX)(self._requests.labels)
-        self._time = lru_cache(CHILDREN_MAX)(self._duration.labels)
-        self._wait = lru_cache(CHILDREN_MAX)(self._queue.labels)
-        self._send = lru_cache(CHILDREN_MAX)(self._sends.labels)
+        self._send = lru_cache(CHILDREN_MAX)(sends.labels)
 
     def answered(self, namespace: str, function: str, outcome: str, seconds: float) -> None:
         """One request was answered."""

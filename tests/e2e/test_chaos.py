@@ -36,7 +36,7 @@ async def test_a_request_that_kills_is_the_only_one_that_fails(tmp_path: Path) -
 async def test_a_late_request_is_the_only_one_of_its_batch_that_fails(tmp_path: Path) -> None:
     """504 for it and right answers for its mates, be the runs in the thread, inline, or a
     handler's that cannot be stopped."""
-    ledger = await late_run.run(tmp_path, rounds=1)
+    ledger = await late_run.run(tmp_path, rounds=[(0.5, 1)])
 
     assert ledger.violations == []
 
