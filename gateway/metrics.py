@@ -47,13 +47,6 @@ class Metrics:
             buckets=SECONDS,
             registry=self._registry,
         )
-        self._queue = Histogram(
-            "fngate_queue_seconds",
-            "Time a request waited for a replica.",
-            labels,
-            buckets=SECONDS,
-            registry=self._registry,
-        )
         self._phases = Histogram(
             "fngate_cold_start_seconds",
             "Phases of cold starts that requests waited for.",
@@ -61,16 +54,23 @@ class Metrics:
             buckets=SECONDS,
             registry=self._registry,
         )
-        self._bind_sends(labels)
+        self._bind_sending(labels)
         self._counted: dict[str, None] = {}
         self._registry.register(_Pools(loads, states))
         self._registry.register(_Tasks(tasks))
         # Binding a child costs more than using it: each is bound once.
         self._count = lru_cache(CHILDREN_MAX)(self._requests.labels)
         self._time = lru_cache(CHILDREN_MAX)(self._duration.labels)
-        self._wait = lru_cache(CHILDREN_MAX)(self._queue.labels)
 
-    def _bind_sends(self, labels: tuple[str, ...]) -> None:
+    def _bind_sending(self, labels: tuple[str, ...]) -> None:
+        """How long requests wait for a replica, and how often they are sent to one."""
+        queue = Histogram(
+            "fngate_queue_seconds",
+            "Time a request waited for a replica.",
+            labels,
+            buckets=SECONDS,
+            registry=self._registry,
+        )
         sends = Histogram(
             "fngate_request_sends",
             "Times a request was sent to a replica before it was answered.",
@@ -84,6 +84,7 @@ class Metrics:
             (*labels, "reason"),
             registry=self._registry,
         )
+        self._wait = lru_cache(CHILDREN_MAX)(queue.labels)
         self._send = lru_cache(CHILDREN_MAX)(sends.labels)
 
     def answered(self, namespace: str, function: str, outcome: str, seconds: float) -> None:
