@@ -66,6 +66,8 @@ def integrity(database: Path) -> str:
     try:
         lines = connection.execute("PRAGMA integrity_check").fetchall()
         lines += connection.execute("PRAGMA foreign_key_check").fetchall()
+    except sqlite3.DatabaseError as error:
+        return str(error)
     finally:
         connection.close()
     return "; ".join(str(line[0]) for line in lines)

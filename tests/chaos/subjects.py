@@ -106,7 +106,7 @@ class Subject:
 
 SUBJECTS = (
     Subject("inline", 2, 3, share=5),
-    Subject("slow", 3, 5, share=1, loops=600, batching="off"),
+    Subject("slow", 3, 5, share=1, loops=300, batching="off"),
     Subject("handler", 5, 7, share=2, handler=True, batching="off"),
     Subject("batch", 7, 11, share=5, loops=100),
     Subject("wide", 11, 13, share=3, wide=True),

@@ -16,7 +16,14 @@ async def test_nothing_is_lost_and_nothing_stays_while_replicas_are_killed(tmp_p
     """Three functions on two slots, bursts that move between them, clients that leave, a replica
     killed every 0.3 s: every answer is right, and afterwards all is as it was."""
     dose = rounds.Dose(
-        seed=SEED, requests=400, rounds=2, functions=3, phases=3, kills_min=3, returns_min=1
+        seed=SEED,
+        requests=400,
+        rounds=2,
+        functions=3,
+        phases=3,
+        starts_max=1,
+        kills_min=3,
+        returns_min=1,
     )
     ledger = await rounds.run(tmp_path, dose)
 
