@@ -24,6 +24,13 @@ def options() -> argparse.Namespace:
     parser.add_argument("--functions", type=int, default=6, help="1 to 6")
     parser.add_argument("--slots", type=int, default=2, help="replicas at once")
     parser.add_argument("--phases", type=int, default=40, help="bursts of one round")
+    parser.add_argument(
+        "--starts-killed",
+        type=int,
+        default=1,
+        metavar="N",
+        help="of one function in a row, then it is spared until it serves (5 make it failing)",
+    )
     parser.add_argument("--kills", type=int, default=50, help="of the server, in restarts")
     parser.add_argument("--all-busy", action="store_true", help="call all functions all the time")
     parser.add_argument("--scenario", action="append", choices=SCENARIOS, help="default: all")
@@ -40,6 +47,7 @@ async def under_fire(data: Path, given: argparse.Namespace) -> Ledger:
         functions=given.functions,
         slots=given.slots,
         phases=given.phases,
+        starts_max=given.starts_killed,
         all_busy=given.all_busy,
         returns_min=0 if given.all_busy else rounds.Dose.returns_min,
     )

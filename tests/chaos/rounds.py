@@ -52,7 +52,7 @@ class Dose:
     kills_min: int = 100
     returns_min: int = 20
     leavers: float = 0.1
-    starts_max: int = 2
+    starts_max: int = 1
     all_busy: bool = False
 
 

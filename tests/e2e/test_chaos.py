@@ -21,7 +21,6 @@ async def test_nothing_is_lost_and_nothing_stays_while_replicas_are_killed(tmp_p
         rounds=2,
         functions=3,
         phases=3,
-        starts_max=1,
         kills_min=3,
         returns_min=1,
     )
