@@ -167,7 +167,8 @@ async def _open_gateway(
     deploys: Deploys,
 ) -> tuple[Gateway, web.AppRunner]:
     access = Access(settings.listen, settings.public_hosts, store.ring, store.token)
-    metrics = Metrics(delivery.loads, delivery.states)
+    loop = asyncio.get_running_loop()
+    metrics = Metrics(delivery.loads, delivery.states, lambda: len(asyncio.all_tasks(loop)))
     invoker = Invoker(
         settings.gateway(), access, store.catalog, delivery, ColdCheck(), metrics, past
     )

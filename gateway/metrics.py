@@ -13,6 +13,7 @@ from gateway.receipt import Receipt
 from registry.exchange import Load
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+SENDS = (1, 2, 3, 4, 6, 12)
 CHILDREN_MAX = 10_000
 REPLICAS_MAX = 1000
 """Replicas whose cold starts are remembered as counted, the newest."""
@@ -21,11 +22,15 @@ REPLICAS_MAX = 1000
 class Metrics:
     """Labels are names of deployed functions and error codes only, so their number is bounded.
 
-    `loads` gives what is held and in flight now, `states` the pools' states.
+    `loads` gives what is held and in flight now, `states` the pools' states, `tasks` how much
+    goes on in the background.
     """
 
     def __init__(
-        self, loads: Callable[[], dict[str, Load]], states: Callable[[], dict[str, str]]
+        self,
+        loads: Callable[[], dict[str, Load]],
+        states: Callable[[], dict[str, str]],
+        tasks: Callable[[], int],
     ) -> None:
         self._registry = CollectorRegistry()
         labels = ("namespace", "function")
@@ -42,13 +47,6 @@ class Metrics:
             buckets=SECONDS,
             registry=self._registry,
         )
-        self._queue = Histogram(
-            "fngate_queue_seconds",
-            "Time a request waited for a replica.",
-            labels,
-            buckets=SECONDS,
-            registry=self._registry,
-        )
         self._phases = Histogram(
             "fngate_cold_start_seconds",
             "Phases of cold starts that requests waited for.",
@@ -56,17 +54,52 @@ class Metrics:
             buckets=SECONDS,
             registry=self._registry,
         )
+        self._bind_sending(labels)
         self._counted: dict[str, None] = {}
         self._registry.register(_Pools(loads, states))
+        self._registry.register(_Tasks(tasks))
         # Binding a child costs more than using it: each is bound once.
         self._count = lru_cache(CHILDREN_MAX)(self._requests.labels)
         self._time = lru_cache(CHILDREN_MAX)(self._duration.labels)
-        self._wait = lru_cache(CHILDREN_MAX)(self._queue.labels)
+
+    def _bind_sending(self, labels: tuple[str, ...]) -> None:
+        """How long requests wait for a replica, and how often they are sent to one."""
+        queue = Histogram(
+            "fngate_queue_seconds",
+            "Time a request waited for a replica.",
+            labels,
+            buckets=SECONDS,
+            registry=self._registry,
+        )
+        sends = Histogram(
+            "fngate_request_sends",
+            "Times a request was sent to a replica before it was answered.",
+            labels,
+            buckets=SENDS,
+            registry=self._registry,
+        )
+        self._retries = Counter(
+            "fngate_retries",
+            "Requests sent again: their replica died while it ran them, or never started them.",
+            (*labels, "reason"),
+            registry=self._registry,
+        )
+        self._wait = lru_cache(CHILDREN_MAX)(queue.labels)
+        self._send = lru_cache(CHILDREN_MAX)(sends.labels)
 
     def answered(self, namespace: str, function: str, outcome: str, seconds: float) -> None:
         """One request was answered."""
         self._count(namespace, function, outcome).inc()
         self._time(namespace, function).observe(seconds)
+
+    def sent(self, namespace: str, function: str, sends: int, deaths: int) -> None:
+        """A request is over that was sent so often; so many replicas died while they ran it."""
+        self._send(namespace, function).observe(sends)
+        if sends > 1:
+            # The last death of a request that was given up led to no other send.
+            died = min(deaths, sends - 1)
+            self._retries.labels(namespace, function, "died").inc(died)
+            self._retries.labels(namespace, function, "not_started").inc(sends - 1 - died)
 
     def received(self, namespace: str, function: str, receipt: Receipt) -> None:
         """A replica's answer came."""
@@ -111,3 +144,14 @@ class _Pools(Collector):
         for pool, name in self._states().items():
             state.add_metric([pool, name], 1)
         return [held, in_flight, state]
+
+
+class _Tasks(Collector):
+    """What the server does in the background, its connections included, at that moment."""
+
+    def __init__(self, tasks: Callable[[], int]) -> None:
+        self._tasks = tasks
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """prometheus_client's: the family."""
+        return [GaugeMetricFamily("fngate_tasks", "Tasks of the server's loop.", self._tasks())]

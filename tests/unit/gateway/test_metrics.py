@@ -14,7 +14,7 @@ META = AnswerMeta("application/json", 0, 0, 0, 0, 1)
 
 def metrics(loads: dict[str, Load] | None = None, states: dict[str, str] | None = None) -> Metrics:
     """Metrics of a gateway with these pools."""
-    return Metrics(lambda: loads or {}, lambda: states or {})
+    return Metrics(lambda: loads or {}, lambda: states or {}, lambda: 3)
 
 
 def samples(page: Metrics) -> dict[tuple[str, ...], float]:
@@ -84,7 +84,7 @@ def test_pools_are_read_when_the_page_is_asked_for() -> None:
     """Held, in flight and state are those of the moment of the scrape."""
     loads: dict[str, Load] = {}
     states: dict[str, str] = {}
-    page = Metrics(lambda: loads, lambda: states)
+    page = Metrics(lambda: loads, lambda: states, lambda: 3)
     before = samples(page)
     loads["default/f@1"] = Load(3, 2, 0.5)
     states["default/f@1"] = "waking"
@@ -103,3 +103,38 @@ def test_two_servers_in_one_process_do_not_share_counters() -> None:
     first.answered("default", "f", "ok", 0.1)
 
     assert ("fngate_requests_total", "f", "default", "ok") not in samples(second)
+
+
+def test_sends_and_their_reasons_are_counted() -> None:
+    """Once sent is no retry; a request given up after its last death was sent once less."""
+    page = metrics()
+    page.sent("default", "f", 1, 0)
+    page.sent("default", "f", 4, 1)
+    page.sent("default", "f", 3, 3)
+
+    found = samples(page)
+
+    assert found["fngate_request_sends_bucket", "f", "1.0", "default"] == 1
+    assert found["fngate_request_sends_bucket", "f", "3.0", "default"] == 2
+    assert found["fngate_request_sends_sum", "f", "default"] == 8
+    assert found["fngate_retries_total", "f", "default", "died"] == 3
+    assert found["fngate_retries_total", "f", "default", "not_started"] == 2
+
+
+def test_a_request_that_was_sent_once_makes_no_counter() -> None:
+    """The usual request costs one observation and no label."""
+    page = metrics()
+    page.sent("default", "f", 1, 1)
+
+    assert not any(name == "fngate_retries_total" for name, *_ in samples(page))
+
+
+def test_background_work_is_counted_when_the_page_is_asked_for() -> None:
+    """What runs is the number at that moment."""
+    running = [1]
+    page = Metrics(dict, dict, lambda: running[0])
+    before = samples(page)["fngate_tasks",]
+    running[0] = 7
+
+    assert before == 1
+    assert samples(page)["fngate_tasks",] == 7
