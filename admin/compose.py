@@ -72,7 +72,7 @@ async def running(settings: Settings, driver: Driver | None = None) -> AsyncIter
         store = await open_store(settings.store(), stack)
         _check_exposure(settings, store)
         past = Past(store.history, time.time)  # noqa: TID251 - the shell passes the clock in
-        await past.load([deployed.revision.key for deployed in store.catalog.all()])
+        await past.load()
         stack.callback(past.flush)
         driver = driver or _driver(settings)
         manager, delivery = await _open_pools(settings, store, past, driver, stack)
