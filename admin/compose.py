@@ -167,6 +167,7 @@ async def _open_gateway(
 ) -> tuple[Gateway, web.AppRunner]:
     access = Access(settings.listen, settings.public_hosts, store.ring, store.token)
     metrics = Metrics(delivery.loads, delivery.states)
+    store.catalog.subscribe(metrics.changed)
     invoker = Invoker(
         settings.gateway(), access, store.catalog, delivery, ColdCheck(), metrics, past
     )
