@@ -170,8 +170,7 @@ class Catalog:
         namespace, name = function.namespace, function.name
         for number in self._numbers[namespace, name]:
             ref = (namespace, f"{name}@{number}")
-            if self._refs[ref].function is not function:
-                self._refs[ref] = replace(self._refs[ref], function=function)
+            self._refs[ref] = replace(self._refs[ref], function=function)
         current = self._refs.get((namespace, f"{name}@{function.revision}"))
         # At start the current revision may come after an older one; until then the plain name
         # means nothing, rather than something nobody chose.
