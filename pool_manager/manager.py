@@ -272,6 +272,8 @@ class Manager:
                 continue
             pools[key] = self._endpoints(key)
             self._journal.state(key, pools[key], self._bindings[key])
+        if not self._workers:
+            return  # whoever comes first is told everything; at a start that saves thousands
         message = encode(Endpoints(next(self._seq), full, pools))
         for receiver in list(self._subscribers):
             receiver(message)

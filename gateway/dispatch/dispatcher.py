@@ -12,7 +12,7 @@ from gateway.dispatch import admission
 from gateway.dispatch.call import Call, Command, Fail, Recall, Send, Stage
 from gateway.dispatch.links import Link
 from gateway.dispatch.poison import PoisonList
-from gateway.dispatch.pool import Pool
+from gateway.dispatch.pool import UNKNOWN, Pool
 from registry.errors import ExecutionTimeout, FnError, Poison, ReplicaDied, WaitBudgetOver
 from registry.exchange import Load, PoolEndpoints
 from runtime_image.contract.link import NotStarted
@@ -65,13 +65,15 @@ class Dispatcher:
     # What the manager says
 
     def pool(self, key: str) -> Pool:
-        """The view of a revision, made when first asked for."""
+        """The view of a revision, made when first asked for and kept while anything goes on."""
         if key not in self.pools:
             self.pools[key] = Pool(key)
         return self.pools[key]
 
     def look(self, key: str, shown: PoolEndpoints, now: float) -> list[Command]:
         """A pool's state as published. Failing and gone pools answer their waiters at once."""
+        if key not in self.pools and shown == UNKNOWN:
+            return []
         pool = self.pool(key)
         pool.shown = shown
         pool.retry_at_s = now + shown.retry_after_s
@@ -170,9 +172,10 @@ class Dispatcher:
     # What time does
 
     def sweep(self, now: float) -> list[Command]:
-        """Answer every call whose time is over; to be called about ten times a second."""
+        """Answer every call whose time is over, forget pools at rest; about ten times a second."""
         commands: list[Command] = []
         self._poison.sweep(now)
+        self.pools = {key: pool for key, pool in self.pools.items() if not pool.is_at_rest}
         for pool in self.pools.values():
             for call in [c for c in pool.waiting if now >= c.wait_until_s]:
                 self._expire(call, pool, now, commands)

@@ -25,8 +25,10 @@ async def test_calls_are_held_while_the_engine_is_away(tmp_path: Path) -> None:
         await server.deploy(MODEL, name="cold")
         assert (await server.call("warm", BODY)).status == 200
         await server.until_pools(
-            lambda: not any(one.role == "standby" for one in server.server.manager.replicas())
-            or any(one.state == "standby" for one in server.server.manager.replicas())
+            lambda: (
+                not any(one.role == "standby" for one in server.server.manager.replicas())
+                or any(one.state == "standby" for one in server.server.manager.replicas())
+            )
         )
 
         driver.away = "nobody listens at its socket"
