@@ -203,7 +203,7 @@ def _sends(before: dict[str, float], after: dict[str, float]) -> dict[str, int]:
     return {
         name.removeprefix("fngate_"): int(value - before.get(name, 0))
         for name, value in sorted(after.items())
-        if name.startswith(("fngate_request_sends_", "fngate_retries_total"))
+        if name.startswith(("fngate_request_sends_bucket", "fngate_retries_total"))
     }
 
 
