@@ -31,6 +31,7 @@ from gateway.dispatch.dispatcher import Limits
 from gateway.http.app import Gateway, stop_serving
 from gateway.http.invoke import Invoker
 from gateway.metrics import Metrics
+from gateway.traffic import follow_traffic
 from pool_manager.devices import cpu_slots
 from pool_manager.driver import Driver
 from pool_manager.drivers.fake import FakeDriver
@@ -141,6 +142,7 @@ async def _open_pools(
     stack.push_async_callback(manager.close)
     stack.callback(manager.subscribe(delivery.receive_endpoints))
     stack.callback(Feed(store.catalog, manager, store.bundles.__getitem__).close)
+    stack.callback(follow_traffic(store.catalog, delivery))
     await manager.start()
     delivery.open()
     return manager, delivery

@@ -11,7 +11,7 @@ import structlog
 from gateway.data_links import DataLinks
 from gateway.dispatch.call import Command, Fail, Recall, Send
 from gateway.dispatch.dispatcher import Dispatcher, Limits
-from gateway.dispatch.pool import UNKNOWN
+from gateway.dispatch.pool import UNKNOWN, Terms
 from gateway.outcome import HeldCall
 from gateway.ports import Past, Pools
 from registry.exchange import Demand, Load, PoolEndpoints, decode_endpoints, encode
@@ -81,6 +81,11 @@ class Delivery:
         """The client of a call is gone."""
         self._perform(self._dispatcher.leave(call, monotonic()))
 
+    def move(self, source: str, target: str, terms: Terms | None) -> None:
+        """A function's traffic moved; what that means for its calls says `Dispatcher.move`."""
+        self._perform(self._dispatcher.move(source, target, terms, monotonic()))
+        self._tell_soon(source)
+
     def receive_endpoints(self, data: bytes) -> None:
         """The manager's Endpoints."""
         message = decode_endpoints(data)
@@ -130,10 +135,12 @@ class Delivery:
         self._perform(self._dispatcher.sweep(monotonic()))
 
     def _tell_soon(self, pool: str) -> None:
-        """Tell the manager of this pool before the loop's next turn."""
+        """Tell the manager of this pool, and of the one its calls follow to, before the loop's
+        next turn."""
         if not self._urgent:
             self._loop.call_soon(self._tell_urgent)
-        self._urgent.add(pool)
+        view = self._dispatcher.pools.get(pool)
+        self._urgent |= {pool, view.heir.key} if view else {pool}
 
     def _tell_urgent(self) -> None:
         keys, self._urgent = self._urgent, set()

@@ -7,12 +7,14 @@ more than its limit from here; nobody waits while a replica has room.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import count
 
-from gateway.dispatch import admission
+from gateway.dispatch import admission, moves
 from gateway.dispatch.call import Call, Command, Send, Stage
 from gateway.dispatch.endings import Endings
 from gateway.dispatch.links import Link
-from gateway.dispatch.pool import Pool
+from gateway.dispatch.pool import Pool, Successor, Terms
+from gateway.dispatch.waiting import WaitingLine
 from registry.errors import Poison
 from registry.exchange import Load, PoolEndpoints
 from runtime_image.contract.link import NotStarted
@@ -32,14 +34,18 @@ class Dispatcher:
     def __init__(self, limits: Limits) -> None:
         self._bytes_max = limits.bytes_max
         self._endings = Endings(limits.retries)
+        self._places = count(1)
         self.pools: dict[str, Pool] = {}
         self.links: dict[str, Link] = {}
 
     # What clients do
 
     def submit(self, call: Call, now: float) -> list[Command]:
-        """Accept a call, or raise UnknownFunction, FunctionFailing, QueueFull or Poison."""
-        pool = self.pool(call.pool)
+        """Accept a call, or raise UnknownFunction, FunctionFailing, QueueFull or Poison.
+
+        Its body may have come while traffic moved: then it follows, as those do that wait.
+        """
+        pool = moves.readdress(call, self.pool(call.pool), now)
         admission.check(call, pool, now, self.held_bytes, self._bytes_max)
         left_s = self._endings.poison.seconds_left(call.pool, call.body, now)
         if left_s:
@@ -63,7 +69,7 @@ class Dispatcher:
     def pool(self, key: str) -> Pool:
         """The view of a revision, made when first asked for."""
         if key not in self.pools:
-            self.pools[key] = Pool(key)
+            self.pools[key] = Pool(key, WaitingLine(self._places))
         return self.pools[key]
 
     def look(self, key: str, shown: PoolEndpoints, now: float) -> list[Command]:
@@ -78,6 +84,18 @@ class Dispatcher:
                 self._endings.fail(call, error, commands)
         self._forget_if_gone(pool)
         return commands
+
+    def move(self, source: str, target: str, terms: Terms | None, now: float) -> list[Command]:
+        """A function's traffic moved from one revision to another.
+
+        Calls by plain name that have not begun follow it, now and when a replica hands them back,
+        with `terms`; None where they do not fit the new revision: then they stay.
+        """
+        old, new = self.pool(source), self.pool(target)
+        new.successor = None
+        old.successor = Successor(new, terms) if terms is not None else None
+        moves.follow(old, now)
+        return self._fill(old, now)
 
     # What replicas do
 
@@ -198,6 +216,11 @@ class Dispatcher:
     # Inside
 
     def _fill(self, pool: Pool, now: float) -> list[Command]:
+        """Serve who waits for this pool, and those whom it may just have handed to its heir."""
+        commands = self._send(pool, now)
+        return commands if pool.successor is None else commands + self._send(pool.heir, now)
+
+    def _send(self, pool: Pool, now: float) -> list[Command]:
         """Send waiting calls while a replica has room, to the one with the fewest in flight."""
         commands: list[Command] = []
         while pool.waiting:

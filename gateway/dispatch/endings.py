@@ -5,6 +5,7 @@ from __future__ import annotations
 from gateway.dispatch import admission
 from gateway.dispatch.call import Call, Command, Fail, Recall, Stage
 from gateway.dispatch.links import Link
+from gateway.dispatch.moves import readdress
 from gateway.dispatch.poison import PoisonList
 from gateway.dispatch.pool import Pool
 from registry.errors import ExecutionTimeout, FnError, Poison, ReplicaDied, WaitBudgetOver
@@ -84,9 +85,13 @@ class Endings:
         return commands
 
     def _requeue(self, call: Call, pool: Pool, now: float, commands: list[Command]) -> None:
-        """Back to its place in the line, uncounted; where nobody may wait it is answered."""
+        """Back to its place in the line, uncounted; where nobody may wait it is answered.
+
+        If traffic has moved meanwhile, that is the line of the revision which has it now.
+        """
         if call.stage is Stage.ABANDONED:
             return
+        pool = readdress(call, pool, now)
         error = admission.refusal(pool, now)
         if error is None and call.sends >= SENDS_MAX:
             error = ReplicaDied(f"sent {call.sends} times, never run")
