@@ -91,8 +91,8 @@ class Functions:
     async def trim_revisions(
         self, name: str, keep: int, namespace: str = NAMESPACE
     ) -> tuple[int, ...]:
-        """Remove all but the newest revisions, `keep` in all, and those that must stay: the one with
-        the traffic, the one that a rollback goes to, and those that wait for traffic.
+        """Remove all but the newest revisions, `keep` in all, and those that must stay: the one
+        with the traffic, the one that a rollback goes to, and those that wait for traffic.
 
         Returns the numbers removed, for the catalog to forget.
         """
