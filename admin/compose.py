@@ -32,7 +32,7 @@ from gateway.http.app import Gateway, stop_serving
 from gateway.http.invoke import Invoker
 from gateway.metrics import Metrics
 from gateway.traffic import follow_traffic
-from pool_manager.devices import cpu_slots
+from pool_manager.devices import cpu_slots, host_memory_mib
 from pool_manager.driver import Driver
 from pool_manager.drivers.fake import FakeDriver
 from pool_manager.drivers.process import ProcessDriver
@@ -134,7 +134,8 @@ async def _open_pools(
     """Manager and gateway side by side: each sees of the other only serialised messages."""
     section = settings.pool()
     _check_private(section.run_dir)
-    devices = cpu_slots(section.cpu_slots)
+    memory_mib = section.host_memory_mib or host_memory_mib()
+    devices = cpu_slots(section.cpu_slots, memory_mib)
     manager = Manager(section, driver, devices, _Linked(store.blobs), past)
     limits = Limits(settings.gateway().held_bytes_max, settings.gateway().retries)
     delivery = Delivery(limits, f"{os.getpid()}", manager, past)

@@ -60,6 +60,9 @@ def pool_spec(deployed: Deployed, bundle: Bundle) -> PoolSpec:
         target=max(2, 2 * model_spec(deployed).batch_max),
         load_s=profile.load_ms / 1e3 if profile else 0.0,
         bundle_bytes=bundle.size,
+        function=f"{function.namespace}/{function.name}",
+        share=revision.device.share,
+        memory_mib=max(profile.memory_mib if profile else 0.0, bundle.size / 2**20),
     )
 
 

@@ -50,6 +50,10 @@ class Settings(BaseSettings):
     """Seconds without a request before a replica goes, for functions that do not say."""
     memory_mib: int = Field(0, ge=0)
     """Memory cap of a replica whose function names none; 0 for none."""
+    host_memory_mib: int = Field(0, ge=0)
+    """MiB that all replicas may take together; 0 for all that the machine has."""
+    standbys: int = Field(1, ge=0, le=16)
+    """Replicas without a model kept ready, each for one cold start."""
     held_mib: int = Field(256, ge=1)
     """MiB of request bodies held at once."""
     body_read_s: float = Field(30.0, ge=0.05)
@@ -103,6 +107,8 @@ class Settings(BaseSettings):
             cpu_slots=self.cpu_slots,
             threads_per_slot=max(1, cores // self.cpu_slots),
             memory_mib=self.memory_mib,
+            host_memory_mib=self.host_memory_mib,
+            standbys=self.standbys,
             orphan_s=self.orphan_s,
             starts_at_once=cores,
         )

@@ -20,17 +20,17 @@ from pool_manager.core.state import Device, PoolSpec, Replica
 from pool_manager.driver import Driver
 from pool_manager.journal import Decision, Journal
 from pool_manager.launching import Launcher
+from pool_manager.orders import Orders, Warmed
 from pool_manager.ports import Binding, Bundles, Recorder
 from pool_manager.settings import PoolSettings
-from registry.errors import ModelRefused, ShuttingDown
 from registry.exchange import Endpoints, PoolEndpoints, decode_demand, encode
 from registry.tasks import Tasks, every
 from runtime_image.contract.control import ReplicaRecord
 
 log = structlog.get_logger()
 
-TRIAL_S = 7200.0
-"""How long a trial may take, the wait for a device included."""
+WARM_S = 60.0
+"""How long whoever asks for a warm pool waits for it."""
 STOP_S = 45.0
 """How long a shutdown waits for replicas: drain, TERM and KILL together."""
 
@@ -55,11 +55,13 @@ class Manager:
         self._clock = time.monotonic
         self._tasks = Tasks("pool manager")
         boot, numbers = secrets.token_hex(2), itertools.count(1)
-        self._machine = Machine(devices, lambda: f"{boot}{next(numbers) % 65536:04x}")
+        self._machine = Machine(
+            devices, lambda: f"{boot}{next(numbers) % 65536:04x}", settings.standbys
+        )
         self._launcher = Launcher(settings, driver, bundles, self.feed, self._tasks, self._clock)
         self._journal = Journal(recorder, time.time, settings.notes_kept)  # noqa: TID251 - the shell passes the clock in
         self._bindings: dict[str, Binding] = {}
-        self._trials: dict[str, asyncio.Future[dict[str, Any]]] = {}
+        self._orders = Orders(self.feed)
         self._subscribers: list[Callable[[bytes], None]] = []
         self._seq = itertools.count(1)
         self._none_left = asyncio.Event()
@@ -67,12 +69,14 @@ class Manager:
         self._workers: set[str] = set()
         self._actions: dict[type, Callable[[Any], None]] = {
             commands.Launch: self._launch,
+            commands.Assign: self._assign,
             commands.Bind: self._bind,
             commands.Drain: self._drain,
             commands.Terminate: lambda c: self._launcher.terminate(c.id),
             commands.Release: lambda c: self._launcher.release(c.id),
             commands.Publish: lambda c: self._publish(c.keys, full=False),
-            commands.EndTrial: self._end_trial,
+            commands.EndTrial: self._orders.end_trial,
+            commands.EndWarm: self._orders.end_warm,
             commands.Note: lambda c: self._journal.note(c.key, c.text),
             commands.KeepColdStart: self._keep_cold_start,
         }
@@ -93,13 +97,11 @@ class Manager:
     def _adopt(self, id: str, record: ReplicaRecord) -> None:
         name = record.bound.partition("/")[2].partition("@")[0]
         self._launcher.adopt(record, name)
-        self.feed(events.Found(id, record.bound, record.device, record.role == "trial"))
+        self.feed(events.Found(id, record.bound, record.device, record.role))
 
     async def close(self) -> None:
         """Let every replica finish and go, then stop. Trials that wait are told."""
-        for trial in self._trials.values():
-            if not trial.done():
-                trial.set_exception(ShuttingDown("the server is shutting down"))
+        self._orders.close()
         self.feed(events.Shutdown())
         try:
             async with asyncio.timeout(STOP_S):
@@ -123,19 +125,24 @@ class Manager:
 
         Raises ModelRefused with the reason, its stage and the last log lines.
         """
-        key = spec.key
-        future = asyncio.get_running_loop().create_future()
-        self._trials[key] = future
+        trial = replace(spec, role="trial")
         try:
-            self.define(replace(spec, trial=True), binding)
-            async with asyncio.timeout(TRIAL_S):
-                result: dict[str, Any] = await future
-            return result
-        except TimeoutError:
-            raise ModelRefused(f"its trial had not ended after {TRIAL_S:.0f} s") from None
+            return await self._orders.trial(spec.key, lambda: self.define(trial, binding))
         finally:
-            del self._trials[key]
-            self.remove(key)
+            self.remove(spec.key)
+
+    async def warm(self, key: str, *, beside: bool = False, timeout_s: float = WARM_S) -> Warmed:
+        """Have one replica of a pool ready.
+
+        `beside`: only where it fits beside what runs of its function already, which may go over
+        `max` for it; idle replicas of others make room, nobody is waited for. Otherwise room is
+        waited for up to `timeout_s`.
+        """
+        return await self._orders.warm(key, beside=beside, timeout_s=timeout_s)
+
+    def sleep(self, key: str) -> None:
+        """Ask a pool's idle replicas to go now; a floor keeps its replicas."""
+        self.feed(events.SleepAsked(key))
 
     def receive_demand(self, data: bytes) -> None:
         """A gateway worker's Demand."""
@@ -168,7 +175,7 @@ class Manager:
         if key not in self._machine.pools:
             return None
         shown = self._endpoints(key)
-        return shown, self._machine.wanted(key).replicas, self._journal.since_s(key)
+        return shown, self._machine.pools[key].wanted, self._journal.since_s(key)
 
     def decisions(self, key: str) -> list[Decision]:
         """What was decided for a pool, oldest first."""
@@ -207,12 +214,18 @@ class Manager:
         self.feed(events.Tick())
         self._launcher.bound_logs()
         # Said again although nothing changed: a gateway that could not connect tries once more.
-        pools = self._machine.pools.items()
-        self._publish(frozenset(key for key, pool in pools if pool.replicas), full=False)
+        self._publish(frozenset({one.pool for one in self._machine.replicas()}), full=False)
 
     def _launch(self, command: commands.Launch) -> None:
+        if command.role == "standby":
+            self._launcher.launch_standby(command, "cpu")
+            return
         kind = self._machine.devices[command.device].kind
         self._launcher.launch(command, self._bindings[command.pool], kind)
+
+    def _assign(self, command: commands.Assign) -> None:
+        kind = self._machine.devices[command.device].kind
+        self._launcher.assign(command, self._bindings[command.pool], kind)
 
     def _bind(self, command: commands.Bind) -> None:
         control = self._launcher.control(command.id)
@@ -223,17 +236,6 @@ class Manager:
         control = self._launcher.control(command.id)
         if control is not None:
             control.drain(command.if_idle_s)
-
-    def _end_trial(self, command: commands.EndTrial) -> None:
-        trial = self._trials.get(command.key)
-        if trial is None or trial.done():
-            return
-        if command.report:
-            trial.set_result(command.report)
-        else:
-            detail = {"stage": command.stage or "start"}
-            logs = {"log_tail": list(command.log_tail)}
-            trial.set_exception(ModelRefused(command.reason, detail=detail, admin_detail=logs))
 
     def _keep_cold_start(self, command: commands.KeepColdStart) -> None:
         binding = self._bindings.get(command.key)
@@ -260,7 +262,7 @@ class Manager:
                 self._journal.forget(key)
                 pools[key] = PoolEndpoints([], "gone", "removed")
                 continue
-            if self._machine.pools[key].spec.trial:
+            if self._machine.pools[key].spec.role != "serve":
                 continue
             pools[key] = self._endpoints(key)
             self._journal.state(key, pools[key], self._bindings[key])

@@ -48,10 +48,18 @@ class PoolRoutes:
         return json_answer({"items": items, "next": None})
 
     async def list_devices(self, _request: web.Request) -> web.Response:
-        """Every device and the replica on it."""
-        taken = {replica.device: replica.id for replica in self._manager.replicas()}
+        """Every device, its memory bank and the replicas on it."""
+        there: dict[str, list[str]] = {}
+        for replica in self._manager.replicas():
+            there.setdefault(replica.device, []).append(replica.id)
         items = [
-            {"id": device.id, "kind": device.kind, "replica": taken.get(device.id)}
+            {
+                "id": device.id,
+                "kind": device.kind,
+                "bank": device.bank,
+                "memory_mib": round(device.memory_mib),
+                "replicas": there.get(device.id, []),
+            }
             for device in self._manager.devices()
         ]
         return json_answer({"items": items, "next": None})

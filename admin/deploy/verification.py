@@ -21,6 +21,11 @@ from registry.errors import BadBundle, ModelRefused
 from registry.model import Profile
 from runtime_image.contract.signature import Signature
 
+TRIAL_MIB = 1024.0
+TRIAL_BUNDLES = 3
+"""Nothing is known of a model's memory before its trial: some for the runtime and the largest
+batch, and its files so many times over."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verified:
@@ -65,7 +70,9 @@ class Verification:
         if known is not None and known.profile is not None:
             return Verified(known.revision.signature, known.profile, {})
         key = f"{draft.function.namespace}/{draft.function.name}@trial-{trial}"
-        spec = PoolSpec(key, device_kind=kind, bundle_bytes=draft.bundle.size, trial=True)
+        size = draft.bundle.size
+        need_mib = TRIAL_MIB + TRIAL_BUNDLES * size / 2**20
+        spec = PoolSpec(key, device_kind=kind, bundle_bytes=size, role="trial", memory_mib=need_mib)
         bound = binding(Deployed(draft.function, draft.revision), draft.bundle)
         report = await self._manager.trial(spec, replace(bound, spec=draft.trial_spec()))
         return Verified(

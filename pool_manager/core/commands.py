@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from pool_manager.core.state import Role
+
+WarmOutcome = Literal["ready", "no_room", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Record and start a replica of `pool` on `device`."""
+    """Record and start a replica of `pool` on `device`; a standby has neither yet."""
+
+    id: str
+    pool: str
+    device: str
+    role: Role
+    phases: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Give a standby its model: files, record, one message."""
 
     id: str
     pool: str
@@ -70,6 +83,15 @@ class EndTrial:
 
 
 @dataclass(frozen=True, slots=True)
+class EndWarm:
+    """A pool was asked to be warm: it is, or why it is not."""
+
+    key: str
+    outcome: WarmOutcome
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """Keep this decision for `fnctl why`."""
 
@@ -89,4 +111,16 @@ class KeepColdStart:
     outcome: str
 
 
-Command = Launch | Bind | Drain | Terminate | Release | Publish | EndTrial | Note | KeepColdStart
+Command = (
+    Launch
+    | Assign
+    | Bind
+    | Drain
+    | Terminate
+    | Release
+    | Publish
+    | EndTrial
+    | EndWarm
+    | Note
+    | KeepColdStart
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from pool_manager.core.state import PoolSpec
+from pool_manager.core.state import PoolSpec, Role
 from registry.exchange import Demand
 
 
@@ -19,6 +19,31 @@ class PoolDefined:
 @dataclass(frozen=True, slots=True)
 class PoolRemoved:
     """The revision is gone, or the trial is no longer wanted."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class WarmAsked:
+    """Somebody wants a pool to have a ready replica.
+
+    `beside`: only where it fits beside what runs of its function already, at once.
+    """
+
+    key: str
+    beside: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WarmDropped:
+    """Who asked for a warm pool asks no longer."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class SleepAsked:
+    """Somebody wants a pool's idle replicas to go now."""
 
     key: str
 
@@ -39,12 +64,12 @@ class WorkerLost:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The driver's list shows a replica of an earlier manager."""
+    """The driver's list shows a replica of an earlier manager; a standby has no pool yet."""
 
     id: str
     pool: str
     device: str
-    trial: bool
+    role: Role = "serve"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +116,16 @@ class NotIdle:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A replica is gone or useless: launch failed, exit, crash, refused load, hang."""
+    """A replica is gone or useless: launch failed, exit, crash, refused load, hang.
+
+    `is_its_fault`: it counts against its function when it happens before it could serve.
+    """
 
     id: str
     reason: str
     log_tail: tuple[str, ...] = ()
     stage: str = ""
+    is_its_fault: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +144,21 @@ class NotReleased:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineLost:
+    """What the driver drives does not answer: nothing can be started or stopped. What runs may
+    run on."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineBack:
+    """It answers again; these replicas are still there."""
+
+    running: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time went by."""
 
@@ -127,6 +171,9 @@ class Shutdown:
 Event = (
     PoolDefined
     | PoolRemoved
+    | WarmAsked
+    | WarmDropped
+    | SleepAsked
     | DemandCame
     | WorkerLost
     | Found
@@ -138,6 +185,8 @@ Event = (
     | Lost
     | Released
     | NotReleased
+    | EngineLost
+    | EngineBack
     | Tick
     | Shutdown
 )

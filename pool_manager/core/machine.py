@@ -1,7 +1,7 @@
 """The one decider: `handle(event, now)` changes the state and returns what is to be done.
 
 Order of every call: 1. the event changes records, 2. overdue replicas are pressed, 3. every pool
-it touched is settled: starts, idle stops, 4. what changed to the outside is published. Nothing
+it touched is settled: starts, stops, drains, 4. what changed to the outside is published. Nothing
 else changes a record, so no lock is needed and no read can be stale.
 """
 
@@ -10,35 +10,53 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from pool_manager.core import events
-from pool_manager.core.commands import Command, Launch, Note, Publish
-from pool_manager.core.demand import DemandBook
-from pool_manager.core.placement import Evict, Place, place
-from pool_manager.core.pool import Pool
+from pool_manager.core.commands import Command, Publish
+from pool_manager.core.host import STANDBY_KEY, Host
+from pool_manager.core.pool import NOBODY_CALLS, Pool, Warming
 from pool_manager.core.replicas import ReplicaEvents
-from pool_manager.core.scaling import Wanted, wanted
-from pool_manager.core.state import Device, Replica, Role, State
-from registry.exchange import Load, PoolEndpoints, ReplicaEndpoint
+from pool_manager.core.state import Device, PoolSpec, Replica, State
+from pool_manager.core.supply import Supply
+from registry.exchange import PoolEndpoints, ReplicaEndpoint
 
 ADOPTION_S = 3.0
 """How long after a start a gateway's first demand is waited for before anything is decided."""
 
 
-class Machine:
-    """All pools and devices of one host. `new_id` gives ids never given before."""
+COLD = PoolEndpoints([], "cold", NOBODY_CALLS)
+"""How nearly all of very many pools look, shared by them."""
 
-    def __init__(self, devices: Iterable[Device], new_id: Callable[[], str]) -> None:
-        self.devices = {device.id: device for device in devices}
-        self.pools: dict[str, Pool] = {}
-        self.demand = DemandBook()
-        self._new_id = new_id
-        self._replicas = ReplicaEvents(self.pools)
-        self._list_read_s: float | None = None
+
+class Machine:
+    """All pools and devices of one host. `new_id` gives ids never given before; `standbys` is how
+    many replicas without a model are kept ready for CPU slots."""
+
+    def __init__(
+        self, devices: Iterable[Device], new_id: Callable[[], str], standbys: int = 0
+    ) -> None:
+        self.host = Host(devices)
         self.stopping = False
+        self._replicas = ReplicaEvents(self.host)
+        self._supply = Supply(self.host, self._replicas, new_id)
+        self._list_read_s: float | None = None
         self._shown: dict[str, PoolEndpoints] = {}
+        if standbys:
+            self.host.define(PoolSpec(STANDBY_KEY, max=standbys, role="standby"))
+            self.host.live[STANDBY_KEY] = None
+
+    @property
+    def pools(self) -> dict[str, Pool]:
+        """Every pool by its key; the standbys have one of their own."""
+        return self.host.pools
+
+    @property
+    def devices(self) -> dict[str, Device]:
+        """Every device of this host."""
+        return self.host.ledger.devices
 
     def handle(self, event: events.Event, now: float) -> list[Command]:
         """What must be done because of `event` at `now` (monotonic seconds)."""
         commands: list[Command] = []
+        self._supply.room.forget_costs()
         touched = self._apply(event, now, commands)
         for key in sorted(touched, key=self._turn):
             pool = self.pools.get(key)
@@ -50,8 +68,10 @@ class Machine:
     def endpoints(self, key: str, now: float) -> PoolEndpoints:
         """What gateways may know of a pool."""
         pool = self.pools[key]
-        load = self.demand.load(key)
+        load = self.host.demand.load(key)
         state, reason = pool.look(load.queued + load.in_flight, now)
+        if (state, reason) == (COLD.state, COLD.reason):
+            return COLD
         replicas = [
             ReplicaEndpoint(r.id, "", r.limit, r.marks_started, r.device, _waited_phases(r))
             for r in pool.replicas.values()
@@ -61,56 +81,101 @@ class Machine:
             return PoolEndpoints(replicas, state, reason)
         return PoolEndpoints(replicas, state, reason, pool.retry_at_s, list(pool.log_tail))
 
-    def wanted(self, key: str) -> Wanted:
-        """How many replicas a pool should have now, and why."""
-        pool = self.pools[key]
-        return wanted(pool.spec, self.demand.load(key), pool.is_warm)
-
     def replica(self, id: str) -> Replica | None:
         """The record of a replica that is not yet stopped."""
-        return self._replicas.find(id)
+        return self.host.find(id)
 
     def replicas(self) -> list[Replica]:
         """Every replica that is not yet stopped."""
-        return [r for pool in self.pools.values() for r in pool.replicas.values()]
+        return list(self.host.replicas())
 
     def _apply(self, event: events.Event, now: float, commands: list[Command]) -> set[str]:
         """Change the records; the pools that may need a decision now."""
         match event:
             case events.PoolDefined(spec):
-                pool = self.pools.setdefault(spec.key, Pool(spec))
-                pool.spec, pool.removed = spec, False
+                self.host.define(spec)
                 return {spec.key}
             case events.PoolRemoved(key):
                 return self._remove(key)
-            case events.DemandCame(demand):
-                return self.demand.hear(demand, now)
-            case events.WorkerLost(worker):
-                return self.demand.forget(worker)
-            case events.ListRead():
-                self._list_read_s = now
-                return set(self.pools)
-            case events.Shutdown():
-                self.stopping = True
-                return set(self.pools)
+            case events.DemandCame() | events.WorkerLost():
+                return self._hear(event, now)
             case events.Tick():
                 return self._tick(now, commands)
+            case events.WarmAsked() | events.WarmDropped() | events.SleepAsked():
+                return self._ask(event, now, commands)
+            case events.ListRead() | events.Shutdown():
+                return self._begin_or_end(event, now)
+            case events.EngineLost() | events.EngineBack():
+                return self._engine(event, now, commands)
             case _:
                 return self._replicas.apply(event, now, commands)
+
+    def _begin_or_end(self, event: events.ListRead | events.Shutdown, now: float) -> set[str]:
+        if isinstance(event, events.ListRead):
+            self._list_read_s = now
+        else:
+            self.stopping = True
+        return set(self.pools)
 
     def _remove(self, key: str) -> set[str]:
         if key in self.pools:
             self.pools[key].removed = True
         return {key}
 
+    def _hear(self, event: events.DemandCame | events.WorkerLost, now: float) -> set[str]:
+        """A worker's full report is a measurement; what it sends in between only wakes."""
+        if isinstance(event, events.WorkerLost):
+            return self.host.demand.forget(event.worker)
+        demand = event.demand
+        touched = self.host.demand.hear(demand, now)
+        for key in touched & self.pools.keys():
+            load = self.host.demand.load(key)
+            if demand.full:
+                self.pools[key].scaler.observe(load.queued + load.in_flight, now)
+        return touched
+
+    def _ask(
+        self,
+        event: events.WarmAsked | events.WarmDropped | events.SleepAsked,
+        now: float,
+        commands: list[Command],
+    ) -> set[str]:
+        """What an operator or a deploy asks of a pool."""
+        pool = self.pools.get(event.key)
+        if pool is None:
+            return set()
+        if isinstance(event, events.WarmAsked):
+            pool.warming = Warming(event.beside, pool.failures)
+        elif isinstance(event, events.WarmDropped):
+            pool.warming = None
+        else:
+            self._supply.sleep(pool, now, commands)
+        return {event.key}
+
+    def _engine(
+        self,
+        event: events.EngineLost | events.EngineBack,
+        now: float,
+        commands: list[Command],
+    ) -> set[str]:
+        """While the engine is away nothing is started, and nobody is blamed for it."""
+        if isinstance(event, events.EngineLost):
+            self.host.engine_down = event.reason
+            return set(self.host.blocked)
+        self.host.engine_down = ""
+        self._replicas.end_missing(event.running, now, commands)
+        return set(self.host.live) | self.host.blocked
+
     def _tick(self, now: float, commands: list[Command]) -> set[str]:
-        """Only pools with replicas, load, a floor or a trial to do are looked at."""
-        touched = self.demand.active()
-        for worker in self.demand.silent(now):
-            touched |= self.demand.forget(worker)
-        for key, pool in self.pools.items():
-            if pool.replicas or pool.spec.min or pool.failures or pool.spec.trial:
-                touched.add(key)
+        """Only pools with load, or that time alone may change, are looked at."""
+        touched = self.host.demand.active() | self.host.blocked
+        for worker in self.host.demand.silent(now):
+            touched |= self.host.demand.forget(worker)
+        for key in list(self.host.live):
+            pool = self.pools[key]
+            if now < pool.quiet_until_s:
+                continue
+            touched.add(key)
             for replica in list(pool.replicas.values()):
                 self._replicas.press(replica, now, commands)
         return touched
@@ -119,132 +184,56 @@ class Machine:
         """After a start nothing is started or stopped on a half-known state of the world."""
         if self._list_read_s is None:
             return False
-        return not self.demand.is_empty or now - self._list_read_s >= ADOPTION_S
+        return not self.host.demand.is_empty or now - self._list_read_s >= ADOPTION_S
 
     def _turn(self, key: str) -> tuple[float, str]:
         """Who waits for longest is settled first and gets the device that became free."""
         pool = self.pools.get(key)
-        if pool is None or pool.waiting_since_s is None:
+        if pool is None or pool.unserved_since_s is None:
             return float("inf"), key
-        return pool.waiting_since_s, key
+        return pool.unserved_since_s, key
 
     def _settle(self, pool: Pool, now: float, commands: list[Command]) -> None:
         """Bring one pool nearer to what is wanted."""
-        load = self.demand.load(pool.spec.key)
-        self._mark_use(pool, load, now)
+        load = self.host.demand.load(pool.key)
+        pool.use(load.queued, load.in_flight, load.oldest_wait_s, now)
         if self.stopping or pool.removed:
-            self._empty(pool, now, commands)
-            return
-        if not self._may_decide(now):
-            return
-        count, reason = wanted(pool.spec, load, pool.is_warm)
-        if count != pool.wanted:
-            commands.append(Note(pool.spec.key, f"wants {count} replicas: {reason}"))
-        pool.wanted = count
-        pool.wanted_reason = reason
-        while pool.count() < count and self._start_one(pool, now, commands):
-            pass
-        self._stop_idle(pool, load, now, commands)
-
-    def _mark_use(self, pool: Pool, load: Load, now: float) -> None:
-        if load.queued or load.in_flight:
-            for replica in pool.replicas.values():
-                replica.last_used_s = now
-        if not load.queued:
-            pool.waiting_since_s = None
-        elif pool.waiting_since_s is None:
-            pool.waiting_since_s = now - load.oldest_wait_s
-
-    def _empty(self, pool: Pool, now: float, commands: list[Command]) -> None:
-        """Let every replica finish and go; forget the pool when the last one has gone."""
-        why = "the server stops" if self.stopping else "it was removed"
-        for replica in list(pool.replicas.values()):
-            if replica.can_serve or replica.is_coming:
-                self._replicas.drain(replica, None, why, now, commands)
-        if pool.removed and not pool.replicas:
-            del self.pools[pool.spec.key]
-
-    def _start_one(self, pool: Pool, now: float, commands: list[Command]) -> bool:
-        """Record a replica and have it launched; False when there is no place or patience."""
-        if now < pool.retry_at_s:
-            pool.blocked = f"load failed {pool.failures} times, next try soon: {pool.last_error}"
-            return False
-        taken = frozenset(r.device for r in self.replicas())
-        where = place(pool.spec.device_kind, self.devices.values(), taken, self._idle())
-        if isinstance(where, Place):
-            self._launch(pool, where.device, now, commands)
-            return True
-        if isinstance(where, Evict):
-            self._evict(where.replica, pool, now, commands)
-        else:
-            pool.blocked = where.reason
-        return False
-
-    def _idle(self) -> list[Replica]:
-        """Ready replicas that nobody needs and no floor keeps."""
-        return [
-            replica
-            for key, pool in self.pools.items()
-            if pool.staying() > pool.spec.min and not self._is_busy(key)
-            for replica in pool.replicas.values()
-            if replica.state is State.READY and replica.role == "serve"
-        ]
-
-    def _is_busy(self, key: str) -> bool:
-        load = self.demand.load(key)
-        return load.queued + load.in_flight > 0
-
-    def _evict(self, id: str, pool: Pool, now: float, commands: list[Command]) -> None:
-        """Ask an idle replica to make room; it refuses if it was called in the meantime.
-
-        Only one at a time; one that refused is READY again and stands in nobody's way.
-        """
-        leaving = self.replica(pool.evicting)
-        if leaving is not None and leaving.state is not State.READY:
-            return
-        replica = self._replicas.find(id)
-        assert replica is not None
-        pool.evicting, pool.evicting_since_s = id, now
-        pool.blocked = f"waits for {replica.pool} to make room on {replica.device}"
-        commands.append(Note(replica.pool, f"{id} makes room for {pool.spec.key}"))
-        self._replicas.drain(replica, 0.001, f"evicted for {pool.spec.key}", now, commands)
-
-    def _launch(self, pool: Pool, device: str, now: float, commands: list[Command]) -> None:
-        key = pool.spec.key
-        phases = {}
-        if pool.waiting_since_s is not None:
-            phases["place"] = (now - pool.waiting_since_s) * 1e3
-        if pool.evicting:
-            # Whoever the eviction was for may have left before this waiter came.
-            since_s = max(pool.evicting_since_s, pool.waiting_since_s or 0.0)
-            phases["evict"] = (now - since_s) * 1e3
-            phases["place"] = max(0.0, phases.get("place", 0.0) - phases["evict"])
-            pool.evicting = ""
-        pool.blocked = ""
-        role: Role = "trial" if pool.spec.trial else "serve"
-        replica = Replica(self._new_id(), key, device, role, now, phases=phases)
-        replica.waiting_since_s = pool.waiting_since_s
-        replica.last_used_s = now
-        self._replicas.add(replica, now)
-        commands.append(Launch(replica.id, key, device, replica.role, phases))
-        commands.append(Note(key, f"starts {replica.id} on {device}: {pool.wanted_reason}"))
-
-    def _stop_idle(self, pool: Pool, load: Load, now: float, commands: list[Command]) -> None:
-        """An idle replica is asked whether it may go, as it alone knows for sure. Those asked
-        are counted as gone: all of them may say yes."""
-        if load.queued or load.in_flight:
-            return
-        for replica in list(pool.replicas.values()):
-            idle_s = now - replica.last_used_s
-            if pool.staying() <= pool.spec.min or pool.spec.trial:
+            why = "the server stops" if self.stopping else "it was removed"
+            self._supply.empty(pool, why, now, commands)
+            if pool.removed and not pool.replicas:
+                self.host.forget(pool)
                 return
-            if replica.state is State.READY and idle_s >= pool.spec.idle_s:
-                text = f"idle for {idle_s:.0f} s"
-                self._replicas.drain(replica, pool.spec.idle_s, text, now, commands)
+        elif self._may_decide(now):
+            self._supply.settle(pool, now, commands)
+        self._watch(pool, load.queued + load.in_flight, now)
+
+    def _watch(self, pool: Pool, busy: int, now: float) -> None:
+        """When time alone may change this pool next; never, if it is cold and nobody asks."""
+        spec = pool.spec
+        is_live = pool.replicas or spec.min or pool.failures or pool.warming
+        if not (is_live or spec.role != "serve"):
+            self.host.live.pop(pool.key, None)
+            if not busy:
+                pool.scaler.forget()
+            return
+        self.host.live[pool.key] = None
+        pool.quiet_until_s = 0.0
+        is_moving = busy or pool.blocked or pool.warming or spec.role != "serve"
+        if is_moving or pool.count() < spec.min or len(pool.replicas) > 1 or pool.failures:
+            return
+        pool.quiet_until_s = min(
+            (
+                min(one.kill_at_s, now + spec.idle_s - pool.idle_s(one, now))
+                if one.state is State.READY and not spec.min
+                else one.kill_at_s
+                for one in pool.replicas.values()
+            ),
+            default=0.0,
+        )
 
     def _publish(self, touched: set[str], now: float, commands: list[Command]) -> None:
         changed = set()
-        for key in touched:
+        for key in (touched | self.host.changed) - {STANDBY_KEY}:
             shown = self.endpoints(key, now) if key in self.pools else None
             if shown != self._shown.get(key):
                 changed.add(key)
@@ -252,6 +241,7 @@ class Machine:
                 self._shown.pop(key, None)
             else:
                 self._shown[key] = shown
+        self.host.changed.clear()
         if changed:
             commands.append(Publish(frozenset(changed)))
 

@@ -21,6 +21,8 @@ def load_deadline_s(spec: PoolSpec) -> float:
 
 def patience_s(replica: Replica, spec: PoolSpec) -> float:
     """Seconds that the state just entered may last; infinite where nothing presses."""
+    if replica.state is State.STANDBY and replica.role == "standby":
+        return float("inf")
     if replica.state in (State.STARTING, State.STANDBY):
         return GREETING_AFTER_ADOPTION_S if replica.adopted else START_S
     if replica.state is State.LOADING:

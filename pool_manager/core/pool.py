@@ -4,19 +4,41 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pool_manager.core.policy.scaling import Scaler
+from pool_manager.core.policy.value import Uses
 from pool_manager.core.state import PoolSpec, Replica, State
 
 BACKOFF_MAX_S = 60.0
 FAILING_AFTER = 5
 """Loads that failed in a row before the revision is called failing."""
+NOBODY_CALLS = "nobody calls"
+
+
+@dataclass(slots=True)
+class Claim:
+    """A device that is being cleared for a pool: until the victims are gone it may not start."""
+
+    device: str
+    victims: tuple[str, ...]
+    since_s: float
+
+
+@dataclass(slots=True)
+class Warming:
+    """Somebody asked for a ready replica when `failures` starts had failed."""
+
+    beside: bool
+    failures: int
 
 
 @dataclass(slots=True)
 class Pool:
     """A revision's replicas. `retry_at_s` is when the next start may be tried.
 
-    `waiting_since_s` is when the present first waiter came, from which its cold start counts.
-    `evicting` is the replica that was asked to make room for this pool.
+    `waiting_since_s` is when the present first waiter came, from which its cold start counts;
+    `unserved_since_s` since when somebody waits and there is no replica to serve them. `blocked`
+    says why no replica can be started, `last_used_s` when there was last something to do, and
+    `quiet_until_s` until when time alone changes nothing.
     """
 
     spec: PoolSpec
@@ -26,12 +48,30 @@ class Pool:
     last_error: str = ""
     log_tail: tuple[str, ...] = ()
     waiting_since_s: float | None = None
-    evicting: str = ""
-    evicting_since_s: float = 0.0
+    unserved_since_s: float | None = None
+    last_used_s: float = float("-inf")
+    is_resting: bool = True
+    claim: Claim | None = None
+    warming: Warming | None = None
     blocked: str = ""
     wanted: int = 0
     wanted_reason: str = ""
+    measured_mib: float = 0.0
+    reload_s: float = 0.0
+    quiet_until_s: float = 0.0
+    scaler: Scaler = field(default_factory=Scaler)
+    uses: Uses = field(default_factory=Uses)
     replicas: dict[str, Replica] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """What identifies it everywhere."""
+        return self.spec.key
+
+    @property
+    def memory_mib(self) -> float:
+        """What one replica takes, as far as it is known."""
+        return max(self.spec.memory_mib, self.measured_mib)
 
     def count(self) -> int:
         """Replicas that serve or will."""
@@ -41,10 +81,36 @@ class Pool:
         """Replicas that serve or will and have not been asked to go."""
         return sum(r.is_coming or r.state is State.READY for r in self.replicas.values())
 
+    def ready(self) -> int:
+        """Replicas that can serve now."""
+        return sum(replica.can_serve for replica in self.replicas.values())
+
     @property
     def is_warm(self) -> bool:
         """Whether a replica can serve now."""
         return any(replica.can_serve for replica in self.replicas.values())
+
+    def idle_s(self, replica: Replica, now: float) -> float:
+        """How long a replica has had nothing to do, as far as is known here."""
+        return now - max(self.last_used_s, replica.last_used_s)
+
+    def use(self, queued: int, in_flight: int, oldest_wait_s: float, now: float) -> None:
+        """Take note of the load as it is now."""
+        is_busy = queued + in_flight > 0
+        if is_busy:
+            if self.is_resting:
+                self.uses.began(now)
+            self.last_used_s = now
+        self.is_resting = not is_busy
+        if not queued:
+            self.waiting_since_s = None
+        elif self.waiting_since_s is None:
+            self.waiting_since_s = now - oldest_wait_s
+        is_asked = queued or self.spec.role == "trial"
+        if not is_asked or self.is_warm:
+            self.unserved_since_s = None
+        elif self.unserved_since_s is None:
+            self.unserved_since_s = now
 
     def fail(self, reason: str, log_tail: tuple[str, ...], now: float) -> None:
         """A start or load failed: back off 1 s, doubled with every failure in a row."""
@@ -78,4 +144,4 @@ class Pool:
             return "waking", self.blocked or self.last_error or self.wanted_reason
         if states:
             return "draining", next(r.why for r in self.replicas.values())
-        return "cold", self.last_error or "nobody calls"
+        return "cold", self.last_error or NOBODY_CALLS

@@ -7,6 +7,7 @@ from typing import Any
 
 from pool_manager.core import events
 from pool_manager.core.commands import (
+    Assign,
     Bind,
     Command,
     Drain,
@@ -16,6 +17,7 @@ from pool_manager.core.commands import (
     Release,
     Terminate,
 )
+from pool_manager.core.host import STANDBY_KEY, Host
 from pool_manager.core.patience import TERM_S, patience_s
 from pool_manager.core.pool import Pool
 from pool_manager.core.state import PoolSpec, Replica, State, Step, advance
@@ -24,11 +26,10 @@ RELEASE_RETRY_S = 5.0
 
 
 class ReplicaEvents:
-    """Owns every change of a replica's record. Shares the machine's pools."""
+    """Owns every change of a replica's record."""
 
-    def __init__(self, pools: dict[str, Pool]) -> None:
-        self._pools = pools
-        self._where: dict[str, str] = {}
+    def __init__(self, host: Host) -> None:
+        self._host = host
         self._receivers: dict[type, Callable[[Replica, Any, float, list[Command]], None]] = {
             events.Greeted: self._greeted,
             events.Loaded: self._loaded,
@@ -38,30 +39,37 @@ class ReplicaEvents:
             events.NotReleased: self._not_released,
         }
 
-    def find(self, id: str) -> Replica | None:
-        """The record of a replica that is not yet stopped."""
-        pool = self._pools.get(self._where.get(id, ""))
-        return pool.replicas.get(id) if pool else None
-
     def add(self, replica: Replica, now: float) -> None:
         """Record a replica; from now on its device is taken."""
-        pool = self._pools[replica.pool]
-        pool.replicas[replica.id] = replica
-        self._where[replica.id] = replica.pool
-        replica.kill_at_s = now + patience_s(replica, pool.spec)
+        self._host.add(replica)
+        self._enter(replica, now)
+
+    def assign(self, standby: Replica, pool: Pool, device: str, now: float) -> list[Command]:
+        """Give a standby to a pool; one that has not greeted yet is told when it does."""
+        self._host.assign(standby, pool, device)
+        standby.since_s = standby.last_used_s = now
+        standby.adopted = False
+        if standby.state is State.STARTING:
+            return []
+        return [self._tell(standby, now)]
 
     def apply(self, event: events.Event, now: float, commands: list[Command]) -> set[str]:
         """Take an event about one replica; the pools it touches. Unknown ids are ignored: the
         event crossed the replica's end."""
         if isinstance(event, events.Found):
             return self._found(event, now, commands)
-        replica = self.find(getattr(event, "id", ""))
+        replica = self._host.find(getattr(event, "id", ""))
         if replica is None:
             return set()
         if isinstance(event, events.Released):
             return self._released(replica)
+        before = replica.state
         self._receivers[type(event)](replica, event, now, commands)
-        return {replica.pool}
+        touched = {replica.pool}
+        if before is State.DRAINING and replica.state is State.READY:
+            # Whoever it was to make room for looks elsewhere.
+            touched |= self._host.blocked
+        return touched
 
     def drain(
         self,
@@ -73,12 +81,13 @@ class ReplicaEvents:
     ) -> None:
         """Ask a replica to go. One that has no model yet has nothing to finish: it is released."""
         replica.why = why
-        if replica.state is State.STARTING:
+        if replica.state in (State.STARTING, State.STANDBY):
             self._give_up(replica, why, now, commands)
             return
         replica.if_idle = if_idle_s is not None
         if replica.state is not State.DRAINING:
             self._advance(replica, Step.DRAINED, now)
+        self._host.changed.add(replica.pool)
         commands.append(Note(replica.pool, f"{replica.id} is asked to go: {why}"))
         commands.append(Drain(replica.id, if_idle_s))
 
@@ -93,58 +102,87 @@ class ReplicaEvents:
             replica.terminated = True
             replica.if_idle = False
             replica.kill_at_s = now + TERM_S
+            self._host.changed.add(replica.pool)
             commands.append(Terminate(replica.id, f"did not drain: {replica.why}"))
         else:
             reason = f"{replica.state} lasted too long"
             self._end(replica, events.Lost(replica.id, reason), now, commands)
 
+    def end_missing(self, running: frozenset[str], now: float, commands: list[Command]) -> None:
+        """The driver's list came anew: what is not on it ended unseen."""
+        for replica in list(self._host.replicas()):
+            is_gone = replica.id not in running
+            if is_gone and replica.state not in (State.STARTING, State.RELEASING):
+                reason = "it ended while the engine was away"
+                lost = events.Lost(replica.id, reason, is_its_fault=False)
+                self._end(replica, lost, now, commands)
+
     def _found(self, event: events.Found, now: float, commands: list[Command]) -> set[str]:
         """A replica of an earlier manager. One without a pool is let go at once, and so is a
         trial: whoever waited for its report is gone."""
-        self._pools.setdefault(
-            event.pool, Pool(PoolSpec(event.pool, trial=event.trial), removed=True)
-        )
+        key = event.pool or STANDBY_KEY
+        if key not in self._host.pools:
+            self._host.define(PoolSpec(key, role=event.role)).removed = True
         replica = Replica(
             event.id,
-            event.pool,
+            key,
             event.device,
-            "trial" if event.trial else "serve",
+            event.role,
             now,
             adopted=True,
+            is_bound=bool(event.pool),
             last_used_s=now,
         )
         self.add(replica, now)
-        if event.trial:
+        if event.role == "trial":
             self._give_up(replica, "its deploy ended with the earlier manager", now, commands)
-        return {event.pool}
+        return {key}
 
     def _greeted(
         self, replica: Replica, event: events.Greeted, now: float, commands: list[Command]
     ) -> None:
         if replica.state is not State.STARTING:
             return
-        replica.phases = dict(event.phases)
         self._advance(replica, Step.GREETED, now)
+        if replica.role == "standby":
+            self._host.pools[replica.pool].succeed()
+            return
+        if not replica.is_bound:
+            # Assigned while it was still importing: that much of it was waited for.
+            replica.phases["import"] = (now - replica.last_used_s) * 1e3
+            commands.append(self._tell(replica, now))
+            return
+        replica.phases = dict(event.phases)
         self._advance(replica, Step.BOUND, now)
         if not event.loaded:
             commands.append(Bind(replica.id, replica.pool))
+
+    def _tell(self, standby: Replica, now: float) -> Command:
+        standby.is_bound = True
+        self._advance(standby, Step.BOUND, now)
+        phases = dict(standby.phases)
+        return Assign(standby.id, standby.pool, standby.device, standby.role, phases)
 
     def _loaded(
         self, replica: Replica, event: events.Loaded, now: float, commands: list[Command]
     ) -> None:
         if replica.state is not State.LOADING:
             return
+        pool = self._host.pools[replica.pool]
         replica.phases = dict(event.phases)
         replica.limit = event.limit
         replica.marks_started = event.marks_started
         replica.memory_mib = event.memory_mib
         replica.last_used_s = now
-        self._pools[replica.pool].succeed()
+        pool.succeed()
         if replica.role == "trial":
             commands.append(EndTrial(replica.pool, event.report))
-            self._pools[replica.pool].removed = True
+            pool.removed = True
             self._give_up(replica, "the trial is over", now, commands)
             return
+        pool.measured_mib = max(pool.measured_mib, event.memory_mib)
+        self._host.ledger.remember(replica.id, pool.memory_mib)
+        pool.reload_s = sum(event.phases.values()) / 1e3
         self._advance(replica, Step.LOADED, now)
         commands.append(Note(replica.pool, f"{replica.id} is ready"))
 
@@ -174,6 +212,7 @@ class ReplicaEvents:
     ) -> None:
         if replica.state is State.DRAINING and replica.if_idle:
             replica.last_used_s = now - event.idle_s
+            replica.refused_s = now
             replica.if_idle = False
             self._advance(replica, Step.NOT_IDLE, now)
             text = f"{replica.id} stays: used {event.idle_s:.1f} s ago"
@@ -189,16 +228,22 @@ class ReplicaEvents:
         self, replica: Replica, event: events.Lost, now: float, commands: list[Command]
     ) -> None:
         """A replica ends; the ends before READY count against its pool."""
-        pool = self._pools[replica.pool]
+        pool = self._host.pools[replica.pool]
         if replica.role == "trial" and replica.is_coming:
             commands.append(EndTrial(replica.pool, {}, event.stage, event.reason, event.log_tail))
             pool.removed = True
-        elif replica.is_coming and not replica.adopted:
+        elif event.is_its_fault and self._failed_to_load(replica):
             pool.fail(event.reason, event.log_tail, now)
             self._keep(replica, f"failed: {event.reason}", now, commands)
         why = replica.why if replica.state is State.DRAINING else event.reason
         commands.append(Note(replica.pool, f"{replica.id} ended: {why}"))
         self._give_up(replica, why, now, commands)
+
+    @staticmethod
+    def _failed_to_load(replica: Replica) -> bool:
+        """A standby that has greeted has done all it can do wrong; its end is an accident."""
+        is_idle = replica.role == "standby" and replica.state is State.STANDBY
+        return replica.is_coming and not replica.adopted and not is_idle
 
     def _give_up(self, replica: Replica, why: str, now: float, commands: list[Command]) -> None:
         replica.why = why
@@ -210,9 +255,8 @@ class ReplicaEvents:
         if replica.state is not State.RELEASING:
             return set()
         replica.state = advance(replica.state, Step.RELEASED)
-        del self._pools[replica.pool].replicas[replica.id]
-        del self._where[replica.id]
-        return {replica.pool, *(key for key, pool in self._pools.items() if pool.blocked)}
+        self._host.drop(replica)
+        return {replica.pool, *self._host.blocked}
 
     def _not_released(
         self, replica: Replica, event: events.NotReleased, now: float, commands: list[Command]
@@ -224,6 +268,12 @@ class ReplicaEvents:
 
     def _advance(self, replica: Replica, step: Step, now: float) -> None:
         replica.state = advance(replica.state, step)
+        self._enter(replica, now)
+
+    def _enter(self, replica: Replica, now: float) -> None:
+        """A state begins: its patience, and whoever looks at the pool."""
         replica.since_s = now
-        spec = self._pools[replica.pool].spec
-        replica.kill_at_s = now + patience_s(replica, spec)
+        pool = self._host.pools[replica.pool]
+        pool.quiet_until_s = 0.0
+        self._host.changed.add(pool.key)
+        replica.kill_at_s = now + patience_s(replica, pool.spec)

@@ -67,24 +67,35 @@ def advance(state: State, step: Step) -> State:
         raise ImpossibleStep(f"{state} -> {step}") from None
 
 
-Role = Literal["serve", "trial"]
+Role = Literal["serve", "trial", "standby"]
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Something one replica can be put on. `kind` is "cpu" or "cuda"."""
+    """Something replicas can be put on. `kind` is "cpu" or "cuda".
+
+    `memory_mib` is the size of its memory bank, 0 where memory is not accounted. Devices that draw
+    on one memory, as CPU slots do, name the same `bank`.
+    """
 
     id: str
     kind: str
     memory_mib: float = 0.0
+    bank: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.bank:
+            object.__setattr__(self, "bank", self.id)
 
 
 @dataclass(frozen=True, slots=True)
 class PoolSpec:
     """What the decisions need to know of one revision.
 
-    `target` is how many requests one replica takes at once. `load_s` is the measured load time,
-    0 if unknown. A trial is the pool of one throw-away replica.
+    `function` is the namespace and name; `max` bounds it over all its revisions. `target` is how
+    many requests one replica takes at once. `load_s` is the measured load time, 0 if unknown,
+    `memory_mib` what one replica was measured to take and `share` the part of a device it needs,
+    1 for a device of its own. A trial is the pool of one throw-away replica.
     """
 
     key: str
@@ -95,15 +106,20 @@ class PoolSpec:
     target: int = 2
     load_s: float = 0.0
     bundle_bytes: int = 0
-    trial: bool = False
+    role: Role = "serve"
+    function: str = ""
+    share: float = 1.0
+    memory_mib: float = 0.0
 
 
 @dataclass(slots=True)
 class Replica:
     """One replica as the manager sees it. Times are monotonic seconds.
 
-    `if_idle` marks a drain that the replica may refuse. `kill_at_s` is when patience with the
-    present state ends; `terminated` that TERM was sent.
+    A standby is in a pool of its own until it is assigned; `is_bound` says whether the process
+    was told, or is about to be told, which model to load. `if_idle` marks a drain that the replica
+    may refuse, `refused_s` when it last did. `kill_at_s` is when patience with the present state
+    ends; `terminated` that TERM was sent.
     """
 
     id: str
@@ -113,7 +129,9 @@ class Replica:
     since_s: float
     state: State = State.STARTING
     adopted: bool = False
+    is_bound: bool = True
     if_idle: bool = False
+    refused_s: float = float("-inf")
     terminated: bool = False
     kill_at_s: float = float("inf")
     last_used_s: float = 0.0

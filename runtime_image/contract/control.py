@@ -24,7 +24,7 @@ class ReplicaRecord:
 
     id: str
     token: str
-    role: Literal["serve", "trial"]
+    role: Literal["serve", "trial", "standby"]
     namespace: str
     bound: str
     model_dir: str

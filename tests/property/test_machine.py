@@ -14,7 +14,7 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from pool_manager.core import events
 from pool_manager.core.machine import Machine
-from pool_manager.core.state import Device, PoolSpec, State
+from pool_manager.core.state import Device, PoolSpec, Role, State
 from registry.exchange import Demand, Load
 from tests.support.promises import Promises
 
@@ -59,7 +59,8 @@ class World(Promises):
         for number, (key, trial) in enumerate(found[:count]):
             id = f"old{number}"
             self.adopted(id, key, DEVICES[number].id)
-            self.feed(events.Found(id, key, DEVICES[number].id, trial))
+            role: Role = "trial" if trial else "serve"
+            self.feed(events.Found(id, key, DEVICES[number].id, role))
         if is_open:
             self.read_list()
 
@@ -81,7 +82,7 @@ class World(Promises):
     @rule()
     def try_out(self) -> None:
         """A deploy wants a trial."""
-        self.feed(events.PoolDefined(self.spec(PoolSpec(TRIAL, trial=True))))
+        self.feed(events.PoolDefined(self.spec(PoolSpec(TRIAL, role="trial"))))
 
     @rule(worker=st.sampled_from(WORKERS), wants=loads)
     def demand(self, worker: str, wants: dict[str, Load]) -> None:

@@ -114,7 +114,7 @@ class Promises(RuleBasedStateMachine):
         if drain.if_idle_s is None:
             assert key not in self.specs or self.machine.stopping
         else:
-            load = self.machine.demand.load(key)
+            load = self.machine.host.demand.load(key)
             assert load.queued + load.in_flight == 0, "a busy replica was asked to go"
 
     def check_release(self, id: str) -> None:
@@ -129,7 +129,7 @@ class Promises(RuleBasedStateMachine):
         """One at once from zero, never more than `max`, never during a back-off."""
         for key, count in Counter(c.pool for c in commands if isinstance(c, Launch)).items():
             pool, spec = self.machine.pools[key], self.specs[key]
-            assert pool.count() <= (1 if spec.trial else spec.max)
+            assert pool.count() <= (1 if spec.role == "trial" else spec.max)
             assert pool.is_warm or count <= max(1, spec.min)
             assert self.now >= pool.retry_at_s
 
@@ -164,7 +164,7 @@ class Promises(RuleBasedStateMachine):
         """After a tick, what is wanted is there unless something stands in its way."""
         if self.list_read_s is None or self.machine.stopping:
             return
-        if self.machine.demand.is_empty and self.now - self.list_read_s < ADOPTION_S:
+        if self.machine.host.demand.is_empty and self.now - self.list_read_s < ADOPTION_S:
             return
         for key, spec in self.specs.items():
             pool = self.machine.pools[key]
@@ -174,7 +174,7 @@ class Promises(RuleBasedStateMachine):
                 if device.id not in self.where.values() and spec.device_kind in ("any", device.kind)
             ]
             waits = self.now < pool.retry_at_s
-            assert waits or not free or pool.count() >= self.machine.wanted(key).replicas
+            assert waits or not free or pool.count() >= pool.wanted
 
     def replica(self, id: str) -> Replica:
         replica = self.machine.replica(id)
@@ -192,5 +192,5 @@ class Promises(RuleBasedStateMachine):
     def wanted_is_within_bounds(self) -> None:
         """No pool ever wants less than its `min` or more than its `max`."""
         for key, spec in self.specs.items():
-            least, most = (1, 1) if spec.trial else (spec.min, spec.max)
-            assert least <= self.machine.wanted(key).replicas <= most
+            least, most = (1, 1) if spec.role == "trial" else (spec.min, spec.max)
+            assert least <= self.machine.pools[key].wanted <= most

@@ -22,7 +22,7 @@ async def test_every_revision_has_a_pool(server: ServingServer) -> None:
 async def test_replicas_and_their_devices_are_listed(server: ServingServer) -> None:
     """After a call one replica serves on one device; the others are free."""
     before = (await server.admin("GET", "/devices")).json()["items"]
-    assert [device["replica"] for device in before] == [None] * len(before)
+    assert [device["replicas"] for device in before] == [[]] * len(before)
     assert (await server.admin("GET", "/replicas")).json()["items"] == []
 
     await server.call("digits", CALL)
@@ -31,5 +31,5 @@ async def test_replicas_and_their_devices_are_listed(server: ServingServer) -> N
     assert (replica["pool"], replica["state"]) == ("default/digits@1", "ready")
     assert (replica["role"], replica["since_s"] >= 0) == ("serve", True)
     devices = (await server.admin("GET", "/devices")).json()["items"]
-    taken = [device for device in devices if device["replica"]]
-    assert taken == [{"id": replica["device"], "kind": "cpu", "replica": replica["id"]}]
+    taken = [device for device in devices if device["replicas"]]
+    assert [(one["id"], one["replicas"]) for one in taken] == [(replica["device"], [replica["id"]])]

@@ -98,7 +98,7 @@ def test_what_one_replica_cannot_take_starts_a_second() -> None:
 
     assert launched(play.tick()) == []
     assert [r.id for r in play.machine.replicas()] == ["r1", "r2"]
-    assert play.machine.wanted(A).replicas == 2
+    assert play.machine.pools[A].wanted == 2
 
 
 def test_a_start_comes_before_its_launch() -> None:
@@ -198,7 +198,7 @@ def test_nothing_is_decided_before_the_list_is_read() -> None:
 
 def test_without_a_gateway_three_seconds_are_waited() -> None:
     """After the list, a first demand or 3 s are waited for; then floors and trials start."""
-    play = Play(PoolSpec(A, min=1), PoolSpec(B, trial=True))
+    play = Play(PoolSpec(A, min=1), PoolSpec(B, role="trial"))
 
     assert play.tick(2.9) == []
     assert launched(play.tick(0.1)) == [("r1", "cpu0"), ("r2", "cpu1")]
@@ -340,7 +340,7 @@ def test_a_trial_is_not_evicted_and_evicts() -> None:
     play.ready("r1")
     play.demand()
 
-    assert play.on(events.PoolDefined(PoolSpec("trial", trial=True))) == [Drain("r1", 0.001)]
+    assert play.on(events.PoolDefined(PoolSpec("trial", role="trial"))) == [Drain("r1", 0.001)]
     assert launched(play.lose("r1")) == [("r2", "cpu0")]
     play.on(events.Greeted("r2", {}))
     assert play.demand(a=1) == []
@@ -352,7 +352,7 @@ def test_a_trial_that_found_no_room_is_tried_again() -> None:
     play = Play(PoolSpec(A), devices=1)
     play.demand(a=1)
     play.ready("r1")
-    assert play.on(events.PoolDefined(PoolSpec("trial", trial=True))) == []
+    assert play.on(events.PoolDefined(PoolSpec("trial", role="trial"))) == []
 
     play.demand()
 
@@ -361,14 +361,14 @@ def test_a_trial_that_found_no_room_is_tried_again() -> None:
 
 def test_a_trial_ends_and_can_be_wanted_again() -> None:
     """A second trial of the same key is run, also while the first is still being released."""
-    play = Play(PoolSpec(A, trial=True))
+    play = Play(PoolSpec(A, role="trial"))
     play.demand()
     play.tick()
     play.on(events.Greeted("r1", {}))
     ended, _ = play.on(events.Loaded("r1", 2, True, 80.0, {}, {"load_ms": 5.0}))
     assert ended == EndTrial(A, {"load_ms": 5.0})
 
-    assert launched(play.on(events.PoolDefined(PoolSpec(A, trial=True)))) == [("r2", "cpu1")]
+    assert launched(play.on(events.PoolDefined(PoolSpec(A, role="trial")))) == [("r2", "cpu1")]
     play.on(events.Released("r1"))
     assert A in play.machine.pools
 
@@ -399,7 +399,7 @@ def test_a_missing_kind_of_device_is_said() -> None:
 def test_found_replicas_are_kept() -> None:
     """What served before goes on serving, and nothing is started beside it."""
     play = Play(PoolSpec(A), is_open=False)
-    play.on(events.Found("old", A, "cpu1", trial=False))
+    play.on(events.Found("old", A, "cpu1"))
     play.on(events.ListRead())
     assert play.demand(a=1) == []
 
@@ -414,9 +414,7 @@ def test_a_found_replica_without_a_function_goes() -> None:
     """A replica of a function that was removed is released and its pool forgotten."""
     play = Play(is_open=False)
 
-    assert play.on(events.Found("old", A, "cpu0", trial=False)) == [
-        Release("old", "it was removed")
-    ]
+    assert play.on(events.Found("old", A, "cpu0")) == [Release("old", "it was removed")]
     play.on(events.Released("old"))
     assert play.machine.pools == {}
 

@@ -15,9 +15,9 @@ from pool_manager.core.commands import (
     Release,
     Terminate,
 )
-from pool_manager.core.pool import Pool
+from pool_manager.core.host import Host
 from pool_manager.core.replicas import ReplicaEvents
-from pool_manager.core.state import PoolSpec, Replica, Role, State
+from pool_manager.core.state import Device, PoolSpec, Replica, Role, State
 
 KEY = "default/a@1"
 LOADED = events.Loaded("r1", 4, False, 80.0, {"load": 5.0})
@@ -30,9 +30,10 @@ class House:
         self, state: State = State.STARTING, role: Role = "serve", *, is_empty: bool = False
     ) -> None:
         self.now = 100.0
-        self.pool = Pool(PoolSpec(KEY, trial=role == "trial"))
-        self.pools = {KEY: self.pool}
-        self.replicas = ReplicaEvents(self.pools)
+        self.host = Host([Device("cpu0", "cpu")])
+        self.pool = self.host.define(PoolSpec(KEY, role=role))
+        self.pools = self.host.pools
+        self.replicas = ReplicaEvents(self.host)
         self.replica = Replica("r1", KEY, "cpu0", role, self.now, state)
         if not is_empty:
             self.replicas.add(self.replica, self.now)
@@ -280,7 +281,7 @@ def test_a_found_replica_is_given_time_to_greet() -> None:
     """A replica of an earlier manager is not released before it could say what it serves, and its
     silence is no failed load."""
     house = House(is_empty=True)
-    house.on(events.Found("r1", KEY, "cpu0", trial=False))
+    house.on(events.Found("r1", KEY, "cpu0"))
     replica = house.replicas.find("r1")
     assert replica is not None
     house.replica = replica
@@ -295,7 +296,7 @@ def test_a_found_replica_without_a_pool_gets_one_that_is_removed() -> None:
     """It is known, so its device is taken, and it will be let go."""
     house = House(is_empty=True)
 
-    house.on(events.Found("r1", "default/old@1", "cpu0", trial=False))
+    house.on(events.Found("r1", "default/old@1", "cpu0"))
 
     assert house.touched == {"default/old@1"}
     assert house.pools["default/old@1"].removed
@@ -305,7 +306,7 @@ def test_a_found_trial_goes_and_its_pool_stays() -> None:
     """Nobody waits for the report of an earlier manager's trial; one that is wanted now runs."""
     house = House(role="trial", is_empty=True)
 
-    assert house.on(events.Found("r1", KEY, "cpu0", trial=True)) == [
+    assert house.on(events.Found("r1", KEY, "cpu0", role="trial")) == [
         Release("r1", "its deploy ended with the earlier manager")
     ]
     assert not house.pool.removed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pool_manager.core.placement import Evict, Place, Wait, place
+
 from pool_manager.core.state import Device, Replica, State
 
 CPU = [Device("cpu0", "cpu"), Device("cpu1", "cpu")]

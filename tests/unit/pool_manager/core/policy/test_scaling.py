@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
 from pool_manager.core.scaling import wanted
+
 from pool_manager.core.state import PoolSpec
 from registry.exchange import Load
 

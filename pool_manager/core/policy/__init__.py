@@ -1,0 +1,1 @@
+"""How much of what, and where: the numbers behind the decisions."""

@@ -1,0 +1,88 @@
+"""How many replicas a pool should have, and why.
+
+The two windows and the panic rule are those of the Knative autoscaler
+(knative.dev/docs/serving/autoscaling/kpa-specific).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import ceil
+from typing import NamedTuple
+
+from pool_manager.core.policy.window import PANIC_S, STABLE_S, LoadWindow
+from pool_manager.core.state import PoolSpec
+from registry.exchange import Load
+
+PANIC_FACTOR = 2
+"""Panic begins when the short window asks for so many times the replicas that are ready."""
+
+
+class Wanted(NamedTuple):
+    """A number of replicas and its reason in words."""
+
+    replicas: int
+    reason: str
+
+
+@dataclass(slots=True)
+class Scaler:
+    """One pool's load and the panic it may be in. Times are monotonic seconds."""
+
+    window: LoadWindow = field(default_factory=LoadWindow)
+    panic_until_s: float = 0.0
+    peak: int = 0
+
+    def observe(self, busy: int, now: float) -> None:
+        """So many requests are held or in flight."""
+        self.window.observe(busy, now)
+
+    def forget(self) -> None:
+        """The pool is cold: what was is no measure of what comes."""
+        self.window = LoadWindow()
+        self.panic_until_s, self.peak = 0.0, 0
+
+    def by_load(self, spec: PoolSpec, ready: int, now: float) -> Wanted:
+        """What the windows ask for, unbounded; while in panic never less than before."""
+        stable_mean = self.window.mean(STABLE_S, now)
+        panic_mean = self.window.mean(PANIC_S, now)
+        stable, burst = ceil(stable_mean / spec.target), ceil(panic_mean / spec.target)
+        if burst >= PANIC_FACTOR * max(1, ready):
+            self.panic_until_s = now + STABLE_S
+        if now < self.panic_until_s:
+            self.peak = max(self.peak, ready, stable, burst)
+            return Wanted(self.peak, f"a burst, up to {self.peak} x {spec.target} requests at once")
+        self.peak = 0
+        return Wanted(stable, f"{spec.target} requests per replica over {STABLE_S} s")
+
+
+def wanted(
+    spec: PoolSpec, load: Load, scaler: Scaler, ready: int, now: float, *, is_fresh: bool
+) -> Wanted:
+    """One at once from zero, then what the windows ask for, always between `min` and `max`.
+
+    `ready`: replicas that can serve. While there are none nothing is known of how fast one works
+    off what came, and where one cannot be loaded its copies cannot either. `is_fresh`: used less
+    than `idle_s` ago, or about to be; one replica then stays although nobody calls.
+    """
+    if spec.role == "trial":
+        return Wanted(1, "a deploy verifies it")
+    busy = load.queued + load.in_flight
+    if not busy and not is_fresh:
+        return _bounded(Wanted(0, "nobody calls"), spec)
+    if not ready:
+        reason = f"{load.queued} held and {load.in_flight} in flight, none is ready yet"
+        return _bounded(Wanted(1, reason if busy else "asked for"), spec)
+    asked = scaler.by_load(spec, ready, now)
+    if asked.replicas <= 1:
+        text = f"calls, {spec.target} at once per replica" if busy else "kept for the next call"
+        return _bounded(Wanted(1, text), spec)
+    return _bounded(asked, spec)
+
+
+def _bounded(asked: Wanted, spec: PoolSpec) -> Wanted:
+    if asked.replicas < spec.min:
+        return Wanted(spec.min, f"{asked.reason}; min is {spec.min}")
+    if asked.replicas > spec.max:
+        return Wanted(spec.max, f"{asked.reason}; max is {spec.max}")
+    return asked

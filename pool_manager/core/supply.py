@@ -1,0 +1,183 @@
+"""Brings one pool nearer to what is wanted of it: starts, stops, drains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pool_manager.core.commands import Command, EndWarm, Launch, Note, WarmOutcome
+from pool_manager.core.host import STANDBY_KEY, STANDBY_MIB, Host
+from pool_manager.core.policy.scaling import wanted
+from pool_manager.core.pool import Pool
+from pool_manager.core.replicas import ReplicaEvents
+from pool_manager.core.room import JUST_USED_S, Room
+from pool_manager.core.state import Replica, State
+from registry.exchange import Load
+
+REFILL_AFTER_S = 2.0
+"""A spent standby is replaced when nobody wakes up, but after so long in any case."""
+
+
+class Supply:
+    """Decides about one pool at a time. `new_id` gives ids never given before."""
+
+    def __init__(self, host: Host, replicas: ReplicaEvents, new_id: Callable[[], str]) -> None:
+        self._host = host
+        self._replicas = replicas
+        self._new_id = new_id
+        self.room = Room(host, replicas)
+        self._standby_missing_s: float | None = None
+
+    def settle(self, pool: Pool, now: float, commands: list[Command]) -> None:
+        """Start what is missing, let go what is too much, answer who asked for a warm pool."""
+        if pool.spec.role == "standby":
+            self._settle_standbys(pool, now, commands)
+            return
+        load = self._host.demand.load(pool.key)
+        self._want(pool, load, now, commands)
+        while pool.count() < pool.wanted and self._start_one(pool, now, commands):
+            pass
+        if pool.count() >= pool.wanted and (pool.claim or pool.blocked):
+            self.room.drop_claim(pool)
+        self._stop_surplus(pool, load, now, commands)
+        self._end_warming(pool, now, commands)
+
+    def empty(self, pool: Pool, why: str, now: float, commands: list[Command]) -> None:
+        """Let every replica finish and go."""
+        self.room.drop_claim(pool)
+        if pool.warming is not None:
+            self._end_warm(pool, "failed", why, commands)
+        for replica in list(pool.replicas.values()):
+            if replica.can_serve or replica.is_coming:
+                self._replicas.drain(replica, None, why, now, commands)
+
+    def sleep(self, pool: Pool, now: float, commands: list[Command]) -> None:
+        """Ask idle replicas to go now, down to the floor; each may refuse if it was called."""
+        load = self._host.demand.load(pool.key)
+        if load.queued or load.in_flight:
+            return
+        for replica in list(pool.replicas.values()):
+            if replica.state is State.READY and pool.staying() > pool.spec.min:
+                self._replicas.drain(replica, JUST_USED_S, "put to sleep", now, commands)
+
+    def _want(self, pool: Pool, load: Load, now: float, commands: list[Command]) -> None:
+        spec = pool.spec
+        used = max([pool.last_used_s, *(r.last_used_s for r in pool.replicas.values())])
+        has_replica = any(r.can_serve or r.is_coming for r in pool.replicas.values())
+        is_kept = has_replica and now - used < spec.idle_s
+        is_fresh = is_kept or pool.warming is not None
+        count, reason = wanted(spec, load, pool.scaler, pool.ready(), now, is_fresh=is_fresh)
+        if count != pool.wanted:
+            commands.append(Note(pool.key, f"wants {count} replicas: {reason}"))
+        pool.wanted, pool.wanted_reason = count, reason
+
+    def _start_one(self, pool: Pool, now: float, commands: list[Command]) -> bool:
+        """Record a replica and have it started; False when there is no place or patience."""
+        if self._host.engine_down:
+            self.room.block(pool, f"nothing can be started: {self._host.engine_down}", commands)
+            return False
+        if now < pool.retry_at_s:
+            pool.blocked = f"load failed {pool.failures} times, next try soon: {pool.last_error}"
+            return False
+        claim = pool.claim
+        device = self.room.find(pool, now, commands)
+        if device is None:
+            return False
+        phases = _phases(pool, claim.since_s if claim else None, now)
+        self.room.unblock(pool)
+        self._bring(pool, device, phases, now, commands)
+        return True
+
+    def _bring(
+        self, pool: Pool, device: str, phases: dict[str, float], now: float, commands: list[Command]
+    ) -> None:
+        """By a standby if there is one, the furthest on first; else by a new start."""
+        key = pool.key
+        standbys = self._host.standbys() if self._host.ledger.devices[device].kind == "cpu" else []
+        standby = next(iter(sorted(standbys, key=lambda one: one.state is State.STARTING)), None)
+        if standby is not None:
+            replica = standby
+            replica.phases = dict(phases)
+            commands += self._replicas.assign(replica, pool, device, now)
+        else:
+            replica = Replica(self._new_id(), key, device, pool.spec.role, now, phases=phases)
+            self._replicas.add(replica, now)
+            commands.append(Launch(replica.id, key, device, replica.role, phases))
+        replica.waiting_since_s = pool.waiting_since_s
+        replica.last_used_s = now
+        how = "starts" if standby is None else "wakes standby"
+        commands.append(Note(key, f"{how} {replica.id} on {device}: {pool.wanted_reason}"))
+
+    def _stop_surplus(self, pool: Pool, load: Load, now: float, commands: list[Command]) -> None:
+        """What the windows do not ask for finishes and goes, newest first; what has been idle is
+        asked whether it may, as it alone knows for sure. Those asked are counted as gone: all of
+        them may say yes."""
+        if pool.spec.role == "trial":
+            return
+        ready = [one for one in pool.replicas.values() if one.state is State.READY]
+        is_idle = not (load.queued or load.in_flight)
+        for replica in sorted(ready, key=lambda one: -one.since_s):
+            if pool.staying() <= pool.spec.min:
+                return
+            if is_idle and pool.idle_s(replica, now) >= pool.spec.idle_s:
+                text = f"idle for {pool.idle_s(replica, now):.0f} s"
+                self._replicas.drain(replica, pool.spec.idle_s, text, now, commands)
+            elif self._serving(pool) > max(1, pool.wanted):
+                self._replicas.drain(replica, None, pool.wanted_reason, now, commands)
+
+    @staticmethod
+    def _serving(pool: Pool) -> int:
+        return sum(one.state is State.READY for one in pool.replicas.values())
+
+    def _end_warming(self, pool: Pool, now: float, commands: list[Command]) -> None:
+        warming = pool.warming
+        if warming is None:
+            return
+        if pool.is_warm:
+            self._end_warm(pool, "ready", pool.wanted_reason, commands)
+        elif pool.failures > warming.failures or pool.is_failing(now):
+            self._end_warm(pool, "failed", pool.last_error, commands)
+        elif warming.beside and not pool.count() and pool.claim is None:
+            self._end_warm(pool, "no_room", pool.blocked, commands)
+
+    @staticmethod
+    def _end_warm(pool: Pool, outcome: WarmOutcome, reason: str, commands: list[Command]) -> None:
+        pool.warming = None
+        commands.append(EndWarm(pool.key, outcome, reason))
+
+    def _settle_standbys(self, pool: Pool, now: float, commands: list[Command]) -> None:
+        """Start ahead what the next cold start will use up; too many are let go."""
+        there = self._host.standbys()
+        for replica in there[pool.spec.max :]:
+            self._replicas.drain(replica, None, "one standby too many", now, commands)
+        if len(there) >= pool.spec.max:
+            self._standby_missing_s = None
+            return
+        if self._standby_missing_s is None:
+            self._standby_missing_s = now
+        has_waited = now - self._standby_missing_s >= REFILL_AFTER_S
+        if now < pool.retry_at_s or self._host.engine_down or not self._has_room_for_standby():
+            return
+        if has_waited or not self._anybody_wakes():
+            replica = Replica(self._new_id(), STANDBY_KEY, "", "standby", now, is_bound=False)
+            self._replicas.add(replica, now)
+            commands.append(Launch(replica.id, "", "", "standby", {}))
+
+    def _has_room_for_standby(self) -> bool:
+        bank = self._host.standby_bank
+        return bool(bank) and self._host.ledger.fits_bank(bank, STANDBY_MIB)
+
+    def _anybody_wakes(self) -> bool:
+        return any(one.is_coming for one in self._host.replicas() if one.role != "standby")
+
+
+def _phases(pool: Pool, evicting_since_s: float | None, now: float) -> dict[str, float]:
+    """What the first waiter has waited for so far, in milliseconds."""
+    phases = {}
+    if pool.waiting_since_s is not None:
+        phases["place"] = (now - pool.waiting_since_s) * 1e3
+    if evicting_since_s is not None:
+        # Whoever the eviction was for may have left before this waiter came.
+        since_s = max(evicting_since_s, pool.waiting_since_s or 0.0)
+        phases["evict"] = (now - since_s) * 1e3
+        phases["place"] = max(0.0, phases.get("place", 0.0) - phases["evict"])
+    return phases
