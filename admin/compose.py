@@ -15,6 +15,7 @@ from aiohttp import web
 
 from admin.api.functions import FunctionRoutes
 from admin.api.keys import KeyRoutes
+from admin.api.operate import OperateRoutes
 from admin.api.pools import PoolRoutes
 from admin.api.routes import AdminApi
 from admin.api.uploads import UploadRoutes
@@ -178,6 +179,7 @@ async def _open_gateway(
     api = AdminApi(
         access,
         FunctionRoutes(store, manager, delivery, deploys, past),
+        OperateRoutes(store.catalog, manager, deploys, time.monotonic),
         UploadRoutes(store.blobs, deploys),
         KeyRoutes(store.keys, store.ring, time.time),  # noqa: TID251 - the shell passes the clock in
         PoolRoutes(store.catalog, manager, time.monotonic),
@@ -185,7 +187,7 @@ async def _open_gateway(
     app = web.Application()
     api.add_routes(app, gateway)
     gateway.add_routes(app)
-    app.on_shutdown.append(deploys.stop_waiting)
+    app.on_shutdown.append(deploys.runner.stop_waiting)
     app.on_cleanup.append(gateway.close)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
     await runner.setup()

@@ -42,7 +42,11 @@ STATUS: dict[type[errors.FnError], int] = {
     errors.BadBundle: 422,
     errors.BadManifest: 422,
     errors.ModelRefused: 422,
+    errors.Incompatible: 422,
     errors.Conflict: 409,
+    errors.PreconditionFailed: 412,
+    errors.PreconditionRequired: 428,
+    errors.NoRoom: 503,
     errors.StoreUnavailable: 503,
     errors.DriverError: 503,
 }
