@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 from admin.deploy.changes import Changes
@@ -19,6 +20,8 @@ from registry.tasks import Tasks
 WARM_S = 3600.0
 """The pool manager ends a load that takes too long much earlier, and says at once where there is
 no room: this only bounds the wait."""
+RETIRE_S = 5.0
+"""How long replicas of older revisions may take to go."""
 AWAKE = frozenset({"warm", "waking"})
 READY = "warm before traffic moved"
 
@@ -61,6 +64,8 @@ class Rollout:
             return f"{new.ref} is cold"
         self._define(current, target, settings)
         outcome, reason = await self._manager.warm(new.key, beside=True, timeout_s=WARM_S)
+        if outcome == "no_room" and await self._retire({old.key, new.key}, new.name):
+            outcome, reason = await self._manager.warm(new.key, beside=True, timeout_s=WARM_S)
         if outcome == "ready":
             return READY
         if outcome == "no_room":
@@ -71,6 +76,31 @@ class Rollout:
             detail={"stage": "warm"},
             admin_detail={"log_tail": await log_tail(self._manager, new.name)},
         )
+
+    async def _retire(self, keys: set[str], name: str) -> bool:
+        """Have the replicas of further revisions go, which nobody calls any more; whether any has.
+
+        They linger for some seconds in case traffic comes back, and may hold the room there is.
+        """
+        others = {one.revision.key for one in self._store.catalog.revisions(name)} - keys
+        there = self._replicas(others)
+        news = asyncio.Event()
+        end = self._manager.subscribe(lambda _message: news.set())
+        for key in others:
+            self._manager.sleep(key)
+        try:
+            async with asyncio.timeout(RETIRE_S):
+                while there & self._replicas(others):
+                    news.clear()
+                    await news.wait()
+        except TimeoutError:
+            pass  # somebody calls them by their number
+        finally:
+            end()
+        return there != self._replicas(others)
+
+    def _replicas(self, keys: set[str]) -> set[str]:
+        return {one.id for one in self._manager.replicas() if one.pool in keys}
 
     def _state(self, key: str) -> str:
         pool = self._manager.pool(key)
