@@ -10,6 +10,7 @@ from aiohttp import web
 
 from admin.deploy.deploys import Deploys
 from admin.deploy.etag import etag
+from admin.deploy.news import news_until
 from admin.deploy.plan import parse_rollback
 from admin.deploy.tail import log_tail
 from admin.views import operation_json, scaling_json
@@ -26,6 +27,8 @@ READ_S = 10.0
 WARM_S = 60
 WARM_MAX_S = 3600
 RETRY_S = 5.0
+DECIDE_S = 2.0
+"""A replica that was asked to go says at once whether it does."""
 
 
 class _WireScaling(msgspec.Struct, forbid_unknown_fields=True):
@@ -95,18 +98,22 @@ class OperateRoutes:
         )
 
     async def sleep(self, request: web.Request) -> web.Response:
-        """Ask every idle replica of every revision to go now; who is busy or kept stays."""
+        """Ask every idle replica of every revision to go now; who is busy or kept stays.
+
+        The pool manager may not know yet that one is called; the replica does, and refuses.
+        """
         function = self._resolve(request).function
         keys = {one.revision.key for one in self._catalog.revisions(function.name)}
         ready = self._ready(keys)
         for key in sorted(keys):
             self._manager.sleep(key)
-        staying = self._ready(keys) & ready
+        asked = ready - self._ready(keys)
+        await news_until(self._manager, lambda: not self._undecided(asked), DECIDE_S)
         return json_answer(
             {
                 "name": function.name,
-                "asked": len(ready) - len(staying),
-                "stay": len(staying),
+                "asked": len(asked),
+                "stay": len(self._ready(keys) & ready),
                 "min": function.scaling.min,
             }
         )
@@ -122,6 +129,10 @@ class OperateRoutes:
         """Ids of the replicas of these pools that were not asked to go."""
         replicas = self._manager.replicas()
         return {one.id for one in replicas if one.pool in keys and one.state is State.READY}
+
+    def _undecided(self, asked: set[str]) -> bool:
+        """Whether any of these was asked and has neither gone nor refused."""
+        return any(one.id in asked and one.if_idle for one in self._manager.replicas())
 
     def _no_room(self, deployed: Deployed, seconds: float, reason: str) -> NoRoom:
         """Why it is not ready yet; what was begun goes on if a replica is on its way."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 from admin.deploy.changes import Changes
+from admin.deploy.news import news_until
 from admin.deploy.runner import SWITCH, Phase
 from admin.deploy.tail import log_tail
 from admin.feed import binding, pool_spec
@@ -84,19 +84,10 @@ class Rollout:
         """
         others = {one.revision.key for one in self._store.catalog.revisions(name)} - keys
         there = self._replicas(others)
-        news = asyncio.Event()
-        end = self._manager.subscribe(lambda _message: news.set())
         for key in others:
             self._manager.sleep(key)
-        try:
-            async with asyncio.timeout(RETIRE_S):
-                while there & self._replicas(others):
-                    news.clear()
-                    await news.wait()
-        except TimeoutError:
-            pass  # somebody calls them by their number
-        finally:
-            end()
+        # Some may stay: somebody calls them by their number.
+        await news_until(self._manager, lambda: not there & self._replicas(others), RETIRE_S)
         return there != self._replicas(others)
 
     def _replicas(self, keys: set[str]) -> set[str]:

@@ -36,7 +36,7 @@ def render(answer: dict[str, Any]) -> str:
     lines = [f"{name}: {_replicas(asked)} asked to go"]
     if stay:
         least = int(answer.get("min") or 0)
-        why = f"min is {least}" if least else "called at present"
+        why = f"min is {least}" if least else "called just now"
         lines.append(f"  {_replicas(stay)} stay{'s' if stay == 1 else ''}: {why}")
     return "\n".join(lines)
 
