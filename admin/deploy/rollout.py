@@ -84,10 +84,15 @@ class Rollout:
         """
         others = {one.revision.key for one in self._store.catalog.revisions(name)} - keys
         there = self._replicas(others)
-        for key in others:
-            self._manager.sleep(key)
+
+        def are_gone() -> bool:
+            # Asked again and again: of a call that has just ended the manager hears in a second.
+            for key in others:
+                self._manager.sleep(key)
+            return not there & self._replicas(others)
+
         # Some may stay: somebody calls them by their number.
-        await news_until(self._manager, lambda: not there & self._replicas(others), RETIRE_S)
+        await news_until(self._manager, are_gone, RETIRE_S)
         return there != self._replicas(others)
 
     def _replicas(self, keys: set[str]) -> set[str]:
