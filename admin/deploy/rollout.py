@@ -20,8 +20,8 @@ from registry.tasks import Tasks
 WARM_S = 3600.0
 """The pool manager ends a load that takes too long much earlier, and says at once where there is
 no room: this only bounds the wait."""
-RETIRE_S = 5.0
-"""How long replicas of older revisions may take to go."""
+CLEAR_S = 5.0
+"""How long replicas may take to go that nobody needs any more."""
 AWAKE = frozenset({"warm", "waking"})
 READY = "warm before traffic moved"
 
@@ -64,7 +64,7 @@ class Rollout:
             return f"{new.ref} is cold"
         self._define(current, target, settings)
         outcome, reason = await self._manager.warm(new.key, beside=True, timeout_s=WARM_S)
-        if outcome == "no_room" and await self._retire({old.key, new.key}, new.name):
+        if outcome == "no_room" and await self._clear({old.key, new.key}, new.name):
             outcome, reason = await self._manager.warm(new.key, beside=True, timeout_s=WARM_S)
         if outcome == "ready":
             return READY
@@ -77,26 +77,32 @@ class Rollout:
             admin_detail={"log_tail": await log_tail(self._manager, new.name)},
         )
 
-    async def _retire(self, keys: set[str], name: str) -> bool:
-        """Have the replicas of further revisions go, which nobody calls any more; whether any has.
+    async def _clear(self, keys: set[str], name: str) -> bool:
+        """Wait for what is about to go anyway; whether anything has.
 
-        They linger for some seconds in case traffic comes back, and may hold the room there is.
+        The trial has just ended and may still have its device. Replicas of further revisions, which
+        nobody calls any more, linger for some seconds in case traffic comes back.
         """
         others = {one.revision.key for one in self._store.catalog.revisions(name)} - keys
-        there = self._replicas(others)
+        there = self._going(others)
 
         def are_gone() -> bool:
             # Asked again and again: of a call that has just ended the manager hears in a second.
             for key in others:
                 self._manager.sleep(key)
-            return not there & self._replicas(others)
+            return not there & self._going(others)
 
         # Some may stay: somebody calls them by their number.
-        await news_until(self._manager, are_gone, RETIRE_S)
-        return there != self._replicas(others)
+        await news_until(self._manager, are_gone, CLEAR_S)
+        return bool(there - self._going(others))
 
-    def _replicas(self, keys: set[str]) -> set[str]:
-        return {one.id for one in self._manager.replicas() if one.pool in keys}
+    def _going(self, keys: set[str]) -> set[str]:
+        """Replicas of these pools, and all that are on their way out."""
+        return {
+            one.id
+            for one in self._manager.replicas()
+            if one.pool in keys or not (one.is_coming or one.can_serve)
+        }
 
     def _state(self, key: str) -> str:
         pool = self._manager.pool(key)

@@ -118,7 +118,9 @@ async def test_no_call_is_lost_by_deploys_and_rollbacks(tmp_path: Path, slots: i
 @pytest.mark.slow
 async def test_real_replicas_lose_no_call_either(tmp_path: Path) -> None:
     """A deploy and a rollback of a real model, called all the time: each answer is right."""
-    add_one, settings = models.add_one(tmp_path), 'schema = 1\n[batching]\nmode = "off"\n'
+    add_one = models.add_one(tmp_path)
+    # Another sample is reason for a trial, which has the second slot before the revision has it.
+    settings = "schema = 1\n[sample]\nx = [[1, 2, 3, 4]]\n"
     async with serving(tmp_path, cpu_slots=2) as server:
         await server.deploy(add_one, name="f")
         async with called(server, ROW) as callers:

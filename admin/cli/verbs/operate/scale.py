@@ -44,6 +44,6 @@ def scale(
 def render(answer: dict[str, Any]) -> str:
     """The scaling as text."""
     idle = number(float(answer.get("idle_s") or 0))
-    least, most = get(answer, "min"), get(answer, "max")
-    name = get(answer, "name")
-    return f"{name}: {least} to {most} replicas, which go after {idle} s without a call"
+    return (
+        f"{get(answer, 'name')}: min {get(answer, 'min')}, max {get(answer, 'max')}, idle {idle} s"
+    )

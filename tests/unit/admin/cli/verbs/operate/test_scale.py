@@ -24,7 +24,7 @@ def test_scale_changes_what_was_read(api: AdminApi, fnctl: Callable[..., Result]
     result = fnctl("scale", "digits", "--min", "1", "--max", "4", "--idle", "60")
 
     assert (result.exit_code, result.stderr) == (0, "next: fnctl show digits\n")
-    assert result.stdout == "digits: 1 to 4 replicas, which go after 60 s without a call\n"
+    assert result.stdout == "digits: min 1, max 4, idle 60 s\n"
     (sent,) = api.sent("PATCH")
     assert (sent.json, sent.headers["If-Match"]) == ({"min": 1, "max": 4, "idle_s": 60.0}, '"t"')
     assert json.loads(fnctl("scale", "digits", "--max", "2", "--json").stdout) == ANSWER
