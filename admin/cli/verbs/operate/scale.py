@@ -44,6 +44,5 @@ def scale(
 def render(answer: dict[str, Any]) -> str:
     """The scaling as text."""
     idle = number(float(answer.get("idle_s") or 0))
-    return (
-        f"{get(answer, 'name')}: min {get(answer, 'min')}, max {get(answer, 'max')}, idle {idle} s"
-    )
+    least, most = get(answer, "min"), get(answer, "max")
+    return f"{get(answer, 'name')}: min {least}, max {most}, idle {idle} s"
