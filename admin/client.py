@@ -26,6 +26,8 @@ CALL_S: Final = 30.0
 UPLOAD_S: Final = 300.0
 """Seconds without progress; the last ones go into making gigabytes durable."""
 CHUNK: Final = 1024 * 1024
+PAGES_MAX: Final = 1000
+"""Pages of a list that are followed: a million items."""
 
 Progress = Callable[[int], None]
 """Called with the number of bytes sent since the last call."""
@@ -181,8 +183,18 @@ class Client:
         return Answer(reply.body, content_type, reply.headers.get("Server-Timing", ""))
 
     def _items(self, path: str) -> list[dict[str, Any]]:
-        items = self._json("GET", path).get("items")
-        return items if isinstance(items, list) else []
+        """Every item of a list, page by page."""
+        found: list[dict[str, Any]] = []
+        asked = path
+        for _ in range(PAGES_MAX):
+            page = self._json("GET", asked)
+            items = page.get("items")
+            found += items if isinstance(items, list) else []
+            if not page.get("next"):
+                return found
+            separator = "&" if "?" in path else "?"
+            asked = f"{path}{separator}{urlencode({'next': page['next']})}"
+        raise Unreachable(f"{self.url}{path}: the list does not end after {PAGES_MAX} pages")
 
     def _json(
         self,

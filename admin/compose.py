@@ -74,7 +74,7 @@ async def running(settings: Settings, driver: Driver | None = None) -> AsyncIter
         store = await open_store(settings.store(), stack)
         _check_exposure(settings, store)
         past = Past(store.history, time.time)  # noqa: TID251 - the shell passes the clock in
-        await past.load([deployed.revision.key for deployed in store.catalog.all()])
+        await past.load()
         stack.callback(past.flush)
         driver = driver or _driver(settings)
         manager, delivery = await _open_pools(settings, store, past, driver, stack)
@@ -170,7 +170,9 @@ async def _open_gateway(
     deploys: Deploys,
 ) -> tuple[Gateway, web.AppRunner]:
     access = Access(settings.listen, settings.public_hosts, store.ring, store.token)
-    metrics = Metrics(delivery.loads, delivery.states)
+    loop = asyncio.get_running_loop()
+    metrics = Metrics(delivery.loads, delivery.states, lambda: len(asyncio.all_tasks(loop)))
+    store.catalog.subscribe(metrics.changed)
     invoker = Invoker(
         settings.gateway(), access, store.catalog, delivery, ColdCheck(), metrics, past
     )

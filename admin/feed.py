@@ -24,7 +24,7 @@ class Feed:
         self._catalog = catalog
         self._manager = manager
         self._bundle_of = bundle_of
-        self._defined: dict[tuple[str, str], set[int]] = {}
+        self._defined: dict[tuple[str, str], tuple[int, ...]] = {}
         for deployed in catalog.all():
             self._define(deployed.function.namespace, deployed.function.name)
         self.close = catalog.subscribe(self._changed)
@@ -34,8 +34,8 @@ class Feed:
 
     def _define(self, namespace: str, name: str) -> None:
         deployed = self._catalog.revisions(name, namespace)
-        numbers = {one.revision.number for one in deployed}
-        for number in self._defined.get((namespace, name), set()) - numbers:
+        numbers = tuple(one.revision.number for one in deployed)
+        for number in set(self._defined.get((namespace, name), ())).difference(numbers):
             self._manager.remove(pool_key(namespace, name, number))
         for one in deployed:
             bundle = self._bundle_of(one.revision.bundle)

@@ -60,6 +60,8 @@ class Settings(BaseSettings):
     """Seconds a client may take to send its body."""
     orphan_s: float = Field(60.0, ge=1.0)
     """Seconds a replica serves on without a manager."""
+    ping_s: float = Field(5.0, ge=0.05, le=3600.0)
+    """Seconds between two questions to a replica whether it lives; three unanswered end it."""
     shutdown_s: float = Field(60.0, ge=0.0)
     """Seconds a shutdown waits for accepted requests."""
     log_format: Literal["human", "json"] = "human"
@@ -110,6 +112,7 @@ class Settings(BaseSettings):
             host_memory_mib=self.host_memory_mib,
             standbys=self.standbys,
             orphan_s=self.orphan_s,
+            ping_s=self.ping_s,
             starts_at_once=cores,
         )
 

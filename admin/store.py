@@ -55,11 +55,6 @@ async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
     functions = Functions(database, profiles_max=settings.profiles_max)
     keys = Keys(database)
     deployed = await functions.load_all()
-    bundles = {}
-    for one in deployed:
-        bundle = await functions.find_bundle(one.revision.bundle)
-        assert bundle is not None, "a revision's bundle is stored in its own transaction"
-        bundles[bundle.digest] = bundle
     history = History(database, settings, time.time)  # noqa: TID251 - the shell passes the clock in
     tasks = Tasks("history")
     stack.push_async_callback(tasks.close)
@@ -67,14 +62,14 @@ async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
     return Store(
         settings=settings,
         functions=functions,
-        traffic=Traffic(database, profiles_max=settings.profiles_max),
+        traffic=Traffic(database),
         operations=Operations(database, ended_max=settings.operations_max),
         keys=keys,
         history=history,
         blobs=BlobStore(settings.blobs, settings.blob_max_bytes, settings.uploads_max),
         catalog=Catalog(deployed),
         ring=KeyRing(await keys.list()),
-        bundles=bundles,
+        bundles=await functions.load_bundles(),
         token=admin_token(settings.data),
     )
 

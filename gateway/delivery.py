@@ -11,7 +11,8 @@ import structlog
 from gateway.data_links import DataLinks
 from gateway.dispatch.call import Command, Fail, Recall, Send
 from gateway.dispatch.dispatcher import Dispatcher, Limits
-from gateway.dispatch.pool import UNKNOWN, Terms
+from gateway.dispatch.moves import Terms
+from gateway.dispatch.pool import UNKNOWN
 from gateway.outcome import HeldCall
 from gateway.ports import Past, Pools
 from registry.exchange import Demand, Load, PoolEndpoints, decode_endpoints, encode
@@ -73,6 +74,8 @@ class Delivery:
 
     def submit(self, call: HeldCall) -> None:
         """Accept a call. Raises what `Dispatcher.submit` raises, and then it was not."""
+        if call.pool not in self._dispatcher.pools:
+            self._estimate(call.pool)
         self._perform(self._dispatcher.submit(call, monotonic()))
         if call.was_held:
             self._tell_soon(call.pool)
@@ -102,7 +105,7 @@ class Delivery:
         return view.shown if view else UNKNOWN
 
     def states(self) -> dict[str, str]:
-        """The state of every pool heard of."""
+        """The state of every pool that is not at rest: the others are cold, and nobody calls."""
         return {key: pool.shown.state for key, pool in self._dispatcher.pools.items()}
 
     def loads(self) -> dict[str, Load]:
@@ -111,9 +114,12 @@ class Delivery:
 
     def _look(self, key: str, shown: PoolEndpoints, now: float) -> None:
         self._perform(self._dispatcher.look(key, shown, now))
-        if shown.state != "gone":
-            self._dispatcher.pool(key).pace.cold_start_s = self._past.cold_start_s(key)
+        if key in self._dispatcher.pools:
+            self._estimate(key)
         self._links.reconcile(key, shown.replicas)
+
+    def _estimate(self, key: str) -> None:
+        self._dispatcher.pool(key).pace.cold_start_s = self._past.cold_start_s(key)
 
     def _perform(self, commands: list[Command]) -> None:
         for command in commands:
@@ -139,8 +145,7 @@ class Delivery:
         next turn."""
         if not self._urgent:
             self._loop.call_soon(self._tell_urgent)
-        view = self._dispatcher.pools.get(pool)
-        self._urgent |= {pool, view.heir.key} if view else {pool}
+        self._urgent |= {pool, self._dispatcher.heir(pool)}
 
     def _tell_urgent(self) -> None:
         keys, self._urgent = self._urgent, set()

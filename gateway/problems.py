@@ -49,6 +49,7 @@ STATUS: dict[type[errors.FnError], int] = {
     errors.NoRoom: 503,
     errors.StoreUnavailable: 503,
     errors.DriverError: 503,
+    errors.EngineDown: 503,
 }
 """One row per class of the tree; nothing else in the project names a status."""
 

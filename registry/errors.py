@@ -265,3 +265,10 @@ class DriverError(FnError):
 
     code = "driver_error"
     title = "The driver failed"
+
+
+class EngineDown(DriverError):
+    """What the driver drives does not answer at all; what runs may run on."""
+
+    code = "engine_down"
+    title = "The engine does not answer"

@@ -207,12 +207,14 @@ def verified_before(draft: Plan, catalog: Catalog, device_kind: str) -> Deployed
             revision.device.memory_mib,
         )
 
-    for current in catalog.all():
-        for deployed in catalog.revisions(current.function.name):
-            profile = deployed.profile
-            is_measured = profile and profile.profiled and profile.device_kind == device_kind
-            if is_measured and tried(deployed.revision) == tried(draft.revision):
-                return deployed
+    wanted = tried(draft.revision)
+    for deployed in catalog.every():
+        if deployed.revision.bundle != draft.revision.bundle:
+            continue
+        profile = deployed.profile
+        is_measured = profile and profile.profiled and profile.device_kind == device_kind
+        if is_measured and tried(deployed.revision) == wanted:
+            return deployed
     return None
 
 

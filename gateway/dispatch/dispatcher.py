@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import count
 
-from gateway.dispatch import admission, moves
+from gateway.dispatch import admission
 from gateway.dispatch.call import Call, Command, Send, Stage
 from gateway.dispatch.endings import Endings
 from gateway.dispatch.links import Link
-from gateway.dispatch.pool import Pool, Successor, Terms
+from gateway.dispatch.moves import Moves, Terms
+from gateway.dispatch.pool import UNKNOWN, Pool
 from gateway.dispatch.waiting import WaitingLine
 from registry.errors import Poison
 from registry.exchange import Load, PoolEndpoints
@@ -33,7 +34,8 @@ class Dispatcher:
 
     def __init__(self, limits: Limits) -> None:
         self._bytes_max = limits.bytes_max
-        self._endings = Endings(limits.retries)
+        self._moves = Moves(self.pool)
+        self._endings = Endings(limits.retries, self._moves)
         self._places = count(1)
         self.pools: dict[str, Pool] = {}
         self.links: dict[str, Link] = {}
@@ -45,7 +47,7 @@ class Dispatcher:
 
         Its body may have come while traffic moved: then it follows, as those do that wait.
         """
-        pool = moves.readdress(call, self.pool(call.pool), now)
+        pool = self._moves.readdress(call, self.pool(call.pool), now)
         admission.check(call, pool, now, self.held_bytes, self._bytes_max)
         left_s = self._endings.poison.seconds_left(call.pool, call.body, now)
         if left_s:
@@ -67,13 +69,15 @@ class Dispatcher:
     # What the manager says
 
     def pool(self, key: str) -> Pool:
-        """The view of a revision, made when first asked for."""
+        """The view of a revision, made when first asked for and kept while anything goes on."""
         if key not in self.pools:
             self.pools[key] = Pool(key, WaitingLine(self._places))
         return self.pools[key]
 
     def look(self, key: str, shown: PoolEndpoints, now: float) -> list[Command]:
         """A pool's state as published. Failing and gone pools answer their waiters at once."""
+        if key not in self.pools and shown == UNKNOWN:
+            return []
         pool = self.pool(key)
         pool.shown = shown
         pool.retry_at_s = now + shown.retry_after_s
@@ -82,6 +86,8 @@ class Dispatcher:
         if error is not None:
             for call in pool.waiting.clear():
                 self._endings.fail(call, error, commands)
+        if shown.state == "gone":
+            self._moves.forget(key)
         self._forget_if_gone(pool)
         return commands
 
@@ -91,11 +97,14 @@ class Dispatcher:
         Calls by plain name that have not begun follow it, now and when a replica hands them back,
         with `terms`; None where they do not fit the new revision: then they stay.
         """
-        old, new = self.pool(source), self.pool(target)
-        new.successor = None
-        old.successor = Successor(new, terms) if terms is not None else None
-        moves.follow(old, now)
+        self._moves.moved(source, target, terms)
+        old = self.pool(source)
+        self._moves.follow(old, now)
         return self._fill(old, now)
+
+    def heir(self, key: str) -> str:
+        """The pool that calls by plain name for this one go to now."""
+        return self._moves.heir(key)
 
     # What replicas do
 
@@ -186,8 +195,9 @@ class Dispatcher:
     # What time does
 
     def sweep(self, now: float) -> list[Command]:
-        """Answer every call whose time is over; to be called about ten times a second."""
+        """Answer every call whose time is over, forget pools at rest; about ten times a second."""
         self._endings.poison.sweep(now)
+        self.pools = {key: pool for key, pool in self.pools.items() if not pool.is_at_rest}
         commands: list[Command] = []
         for pool in self.pools.values():
             commands += self._endings.sweep(pool, now)
@@ -218,7 +228,8 @@ class Dispatcher:
     def _fill(self, pool: Pool, now: float) -> list[Command]:
         """Serve who waits for this pool, and those whom it may just have handed to its heir."""
         commands = self._send(pool, now)
-        return commands if pool.successor is None else commands + self._send(pool.heir, now)
+        heir = self._moves.heir(pool.key)
+        return commands if heir == pool.key else commands + self._send(self.pool(heir), now)
 
     def _send(self, pool: Pool, now: float) -> list[Command]:
         """Send waiting calls while a replica has room, to the one with the fewest in flight."""

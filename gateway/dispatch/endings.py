@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.dispatch import admission
 from gateway.dispatch.call import Call, Command, Fail, Recall, Stage
 from gateway.dispatch.links import Link
-from gateway.dispatch.moves import readdress
+from gateway.dispatch.moves import Moves
 from gateway.dispatch.poison import PoisonList
 from gateway.dispatch.pool import Pool
 from registry.errors import ExecutionTimeout, FnError, Poison, ReplicaDied, WaitBudgetOver
@@ -22,8 +22,9 @@ class Endings:
     `retries` is how often a call that had started may be run again.
     """
 
-    def __init__(self, retries: int) -> None:
+    def __init__(self, retries: int, moves: Moves) -> None:
         self._retries = retries
+        self._moves = moves
         self.poison = PoisonList()
         self.held_bytes = 0
 
@@ -91,7 +92,7 @@ class Endings:
         """
         if call.stage is Stage.ABANDONED:
             return
-        pool = readdress(call, pool, now)
+        pool = self._moves.readdress(call, pool, now)
         error = admission.refusal(pool, now)
         if error is None and call.sends >= SENDS_MAX:
             error = ReplicaDied(f"sent {call.sends} times, never run")

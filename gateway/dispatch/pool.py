@@ -12,28 +12,11 @@ from registry.exchange import PoolEndpoints
 UNKNOWN = PoolEndpoints([], "cold", "nobody calls")
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """How calls that follow their function's traffic are run by the revision that has it now."""
-
-    may_rerun: bool
-    timeout_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Successor:
-    """The pool that a revision's calls go to since traffic has moved."""
-
-    pool: Pool
-    terms: Terms
-
-
 @dataclass(slots=True)
 class Pool:
     """Who waits for it, which replicas serve it, what the manager last said of it.
 
-    `successor` is None while calls by plain name come here, and where they do not fit the revision
-    that they go to now. `retry_at_s` is `shown.retry_after_s` on this process's clock.
+    `retry_at_s` is `shown.retry_after_s` on this process's clock.
     """
 
     key: str
@@ -42,18 +25,11 @@ class Pool:
     shown: PoolEndpoints = UNKNOWN
     retry_at_s: float = 0.0
     pace: Pace = field(default_factory=Pace)
-    successor: Successor | None = None
 
     @property
-    def heir(self) -> Pool:
-        """Where calls that follow the traffic are to go; itself where it has moved nowhere.
-
-        Chains have an end: traffic comes only to a pool without a successor.
-        """
-        pool = self
-        while pool.successor is not None:
-            pool = pool.successor.pool
-        return pool
+    def is_at_rest(self) -> bool:
+        """Whether it is as a pool never heard of: cold, without reason, and nobody waits."""
+        return self.shown == UNKNOWN and not self.links and not self.waiting
 
     @property
     def in_flight(self) -> int:

@@ -131,6 +131,7 @@ async def _answer(invoker: Invoker, deployed: Deployed, request: web.Request) ->
     except asyncio.CancelledError:
         invoker.delivery.leave(call)
         raise
+    invoker.metrics.sent(function.namespace, function.name, call.sends, call.deaths)
     if not isinstance(outcome, Delivered):
         raise outcome
     return _response(invoker, deployed, call, outcome, applied)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from registry.catalog import Deployed
 from registry.errors import Conflict, UnknownFunction
 from registry.model import NAMESPACE, Bundle, BundleFile, Function, Profile, Revision
 from registry.store import writes
 from registry.store.database import Database
-from registry.store.records import decode_record
+from registry.store.records import SharedParts, decode_record
 
+T = TypeVar("T")
 _STAY: Final = (
     "SELECT revision FROM functions WHERE namespace = ?1 AND name = ?2"
     " UNION SELECT number FROM staged WHERE namespace = ?1 AND name = ?2"
@@ -31,26 +32,39 @@ class Functions:
 
     async def load_all(self) -> list[Deployed]:
         """Every revision of every function, with the profile measured last for it."""
+        shared = SharedParts()
         async with self._database.write() as transaction:
-            functions = await transaction.query("SELECT record FROM functions")
-            revisions = await transaction.query("SELECT record FROM revisions ORDER BY number")
-            profiles = await transaction.query("SELECT record FROM profiles ORDER BY id")
-        by_name = {}
-        for row in functions:
-            function = decode_record(row[0], Function)
-            by_name[function.namespace, function.name] = function
-        latest = {}
-        for row in profiles:
-            profile = decode_record(row[0], Profile)
-            latest[profile.bundle, profile.engine] = profile
-        loaded = []
-        for row in revisions:
-            revision = decode_record(row[0], Revision)
-            owner = by_name.get((revision.namespace, revision.name))
-            if owner is not None:
-                profile_or_none = latest.get((revision.bundle, revision.engine))
-                loaded.append(Deployed(owner, revision, profile_or_none))
-        return loaded
+
+            async def nouns(table: str, order: str, kind: type[T]) -> list[T]:
+                sql = f"SELECT record FROM {table} ORDER BY {order}"  # noqa: S608 - no input
+                pieces = transaction.stream(sql)
+                return [noun async for rows in pieces for noun in shared.decode(rows, kind)]
+
+            functions = await nouns("functions", "name", Function)
+            revisions = await nouns("revisions", "number", Revision)
+            profiles = await nouns("profiles", "id", Profile)
+        by_name = {(one.namespace, one.name): one for one in functions}
+        latest = {(one.bundle, one.engine): one for one in profiles}
+        return [
+            Deployed(owner, revision, latest.get((revision.bundle, revision.engine)))
+            for revision in revisions
+            if (owner := by_name.get((revision.namespace, revision.name))) is not None
+        ]
+
+    async def load_bundles(self) -> dict[str, Bundle]:
+        """The bundle of every revision by digest, in one query; equal files are one object."""
+        shared: dict[BundleFile, BundleFile] = {}
+        files: dict[str, tuple[BundleFile, ...]] = {}
+        async with self._database.write() as transaction:
+            async for rows in transaction.stream(
+                "SELECT digest, path, size, sha256 FROM bundle_files"
+                " WHERE digest IN (SELECT bundle FROM revisions) ORDER BY digest, path"
+            ):
+                for digest, *row in rows:
+                    file = BundleFile(*row)
+                    file = shared.setdefault(file, file)
+                    files[digest] = (*files.get(digest, ()), file)
+        return {digest: Bundle(digest, found) for digest, found in files.items()}
 
     async def put_bundle(self, bundle: Bundle) -> None:
         """Remember a bundle's files; a bundle known already is left as it is."""
@@ -112,7 +126,7 @@ class Functions:
     async def put_profile(self, profile: Profile) -> None:
         """Remember what was measured, in place of what was measured before."""
         async with self._database.write() as transaction:
-            await writes.put_profile(transaction, profile, self._profiles_max)
+            await writes.put_profile(transaction, profile)
 
     async def find_profile(self, bundle: str, engine: str, device_kind: str) -> Profile | None:
         """What was measured for exactly this, or None."""
@@ -136,19 +150,28 @@ class Functions:
             if revision.number == 0:
                 revision = await writes.add_revision(transaction, revision)
             if profile is not None:
-                await writes.put_profile(transaction, profile, self._profiles_max)
+                await writes.put_profile(transaction, profile)
             function = replace(function, revision=revision.number)
             await writes.save_function(transaction, function)
         return function, revision
 
     async def remove_orphans(self, keep: Collection[str] = ()) -> int:
-        """Forget bundles that no revision uses, except the digests in `keep`; returns how many."""
+        """Forget bundles that no revision uses, except the digests in `keep`; returns how many.
+
+        Of their profiles the newest `profiles_max` stay: the same bytes may be deployed again.
+        """
         async with self._database.write() as transaction:
             rows = await transaction.query(
                 "SELECT digest FROM bundles WHERE digest NOT IN (SELECT bundle FROM revisions)"
             )
             orphans = [(row[0],) for row in rows if row[0] not in keep]
             await transaction.execute_many("DELETE FROM bundles WHERE digest = ?", orphans)
+            await transaction.query(
+                "DELETE FROM profiles WHERE id IN (SELECT id FROM profiles"
+                " WHERE bundle NOT IN (SELECT bundle FROM revisions)"
+                " ORDER BY id DESC LIMIT -1 OFFSET ?)",
+                (self._profiles_max,),
+            )
         return len(orphans)
 
     async def referenced_blobs(self) -> set[str]:

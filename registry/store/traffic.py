@@ -17,9 +17,8 @@ class Traffic:
     removed again. Whatever happens in between, the next server finds it.
     """
 
-    def __init__(self, database: Database, *, profiles_max: int = 1000) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._profiles_max = profiles_max
 
     async def stage(
         self, revision: Revision, bundle: Bundle, profile: Profile, operation: str
@@ -28,7 +27,7 @@ class Traffic:
         async with self._database.write() as transaction:
             await writes.put_bundle(transaction, bundle)
             numbered = await writes.add_revision(transaction, revision)
-            await writes.put_profile(transaction, profile, self._profiles_max)
+            await writes.put_profile(transaction, profile)
             await transaction.query(
                 "INSERT INTO staged VALUES (?, ?, ?, ?)",
                 (numbered.namespace, operation, numbered.name, numbered.number),

@@ -38,16 +38,11 @@ async def add_revision(transaction: Transaction, revision: Revision) -> Revision
     return numbered
 
 
-async def put_profile(transaction: Transaction, profile: Profile, profiles_max: int) -> None:
-    """Remember what was measured; beyond `profiles_max` those that no revision uses go first."""
+async def put_profile(transaction: Transaction, profile: Profile) -> None:
+    """Remember what was measured, in place of what was measured before."""
     await transaction.query(
         "INSERT OR REPLACE INTO profiles (bundle, engine, device_kind, record) VALUES (?, ?, ?, ?)",
         (profile.bundle, profile.engine, profile.device_kind, encode_record(profile)),
-    )
-    await transaction.query(
-        "DELETE FROM profiles WHERE id IN (SELECT id FROM profiles"
-        " ORDER BY bundle IN (SELECT bundle FROM revisions) DESC, id DESC LIMIT -1 OFFSET ?)",
-        (profiles_max,),
     )
 
 

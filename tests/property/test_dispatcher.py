@@ -12,7 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from gateway.dispatch.call import Call, Command, Fail, Priority, Recall, Send, Stage
 from gateway.dispatch.dispatcher import Dispatcher, Limits
 from gateway.dispatch.links import Link
-from gateway.dispatch.pool import Terms
+from gateway.dispatch.moves import Terms
+from gateway.dispatch.pool import UNKNOWN
 from registry.errors import FnError
 from registry.exchange import PoolEndpoints
 from runtime_image.contract.link import ID_MAX, NotStarted
@@ -230,10 +231,12 @@ class Traffic(RuleBasedStateMachine):
     def has(self, pool: str) -> bool:
         return pool in self.dispatcher.pools
 
-    @rule(pool=pools, state=st.sampled_from(["waking", "warm", "warm", "failing", "gone"]))
+    @rule(pool=pools, state=st.sampled_from(["cold", "waking", "warm", "failing", "gone"]))
     def look(self, pool: str, state: str) -> None:
         """A pool looks different."""
         shown = PoolEndpoints([], state, "for a reason", 5.0 if state == "failing" else 0.0)
+        if state == "cold":
+            shown = UNKNOWN
         self.perform(self.dispatcher.look(pool, shown, self.now))
 
     @rule(step_s=st.sampled_from([0.1, 1.0, 6.0, 20.0]))

@@ -23,7 +23,10 @@ END_S = 60.0
 
 
 class ServerProcess:
-    """`fnctl serve` on a port of the system's choice over the data folder `data`."""
+    """`fnctl serve` on a port of the system's choice over the data folder `data`.
+
+    `log` has the last lines of its log, `complaints` those that tell of an error.
+    """
 
     def __init__(self, data: Path, *options: str) -> None:
         self.data = data
@@ -31,6 +34,7 @@ class ServerProcess:
         self.process: subprocess.Popen[str] | None = None
         self.url = ""
         self.log: deque[str] = deque(maxlen=1000)
+        self.complaints: deque[str] = deque(maxlen=1000)
 
     def start(self) -> None:
         """Start, and return when calls are accepted."""
@@ -49,7 +53,7 @@ class ServerProcess:
         assert self.process is not None
         assert self.process.stderr is not None
         for line in self.process.stderr:
-            self.log.append(line)
+            self._keep(line)
             if '"serving"' in line:
                 return str(json.loads(line)["url"])
         raise AssertionError(f"the server did not start: {''.join(self.log)}")
@@ -57,7 +61,14 @@ class ServerProcess:
     def _drain(self) -> None:
         assert self.process is not None
         assert self.process.stderr is not None
-        self.log.extend(self.process.stderr)
+        for line in self.process.stderr:
+            self._keep(line)
+
+    def _keep(self, line: str) -> None:
+        self.log.append(line)
+        # What is no JSON was written by Python or a library: a traceback, a warning.
+        if '"level": "error"' in line or not line.startswith("{"):
+            self.complaints.append(line)
 
     @property
     def token(self) -> str:
@@ -87,10 +98,10 @@ class ServerProcess:
         process.stderr.close()
         return code
 
-    def replica_pids(self) -> list[int]:
-        """Processes of replicas that belong to this data folder."""
+    def replica_processes(self) -> dict[str, int]:
+        """Ids and pids of the replicas that belong to this data folder."""
         root = os.fsencode(self.data)
-        pids = []
+        found = {}
         for entry in Path("/proc").iterdir():
             if entry.name.isdecimal():
                 try:
@@ -98,8 +109,13 @@ class ServerProcess:
                 except OSError:
                     continue
                 if b"\0runtime_image\0" in command and root in command:
-                    pids.append(int(entry.name))
-        return pids
+                    run_dir = command.split(b"\0")[-2]
+                    found[Path(os.fsdecode(run_dir)).name] = int(entry.name)
+        return found
+
+    def replica_pids(self) -> list[int]:
+        """Processes of replicas that belong to this data folder."""
+        return list(self.replica_processes().values())
 
     def sockets(self) -> list[Path]:
         """Socket files below the data folder."""

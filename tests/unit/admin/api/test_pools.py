@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.support.operator import MODEL
 from tests.support.server import ServingServer
 
 CALL = {"inputs": {}}
@@ -33,3 +34,19 @@ async def test_replicas_and_their_devices_are_listed(server: ServingServer) -> N
     devices = (await server.admin("GET", "/devices")).json()["items"]
     taken = [device for device in devices if device["replicas"]]
     assert [(one["id"], one["replicas"]) for one in taken] == [(replica["device"], [replica["id"]])]
+
+
+async def test_pools_are_listed_in_pages(server: ServingServer) -> None:
+    """By name and number; a page may begin among one function's revisions."""
+    await server.deploy({"m.onnx": MODEL}, name="a")
+    await server.deploy({"m.onnx": MODEL * 2}, name="digits")
+
+    pages, cursor = [], ""
+    for _ in range(3):
+        page = (await server.admin("GET", f"/pools?limit=1&next={cursor}")).json()
+        pages.append([item["pool"] for item in page["items"]])
+        cursor = page["next"]
+
+    assert pages == [["default/a@1"], ["default/digits@1"], ["default/digits@2"]]
+    assert cursor is None
+    assert (await server.admin("GET", "/pools?next=@")).status == 400

@@ -10,6 +10,7 @@ from gateway.dispatch.call import Call, Command, Fail, Priority, Recall, Send, S
 from gateway.dispatch.dispatcher import Dispatcher, Limits
 from gateway.dispatch.endings import SENDS_MAX
 from gateway.dispatch.links import Link
+from gateway.dispatch.pool import UNKNOWN
 from registry.errors import (
     ExecutionTimeout,
     FnError,
@@ -227,6 +228,43 @@ def test_a_removed_pool_is_forgotten_with_its_last_link(dispatcher: Dispatcher) 
     assert dispatcher.ended("r1", first.id, NOW) == (first, [])
     assert dispatcher.link_lost("r1", NOW) == []
     assert dispatcher.pools == {}
+
+
+def test_a_pool_never_called_leaves_no_trace(dispatcher: Dispatcher) -> None:
+    """Of thousands of cold functions the dispatcher keeps nothing."""
+    assert dispatcher.look(KEY, UNKNOWN, NOW) == []
+    assert dispatcher.pools == {}
+
+
+def test_a_pool_at_rest_is_forgotten(dispatcher: Dispatcher) -> None:
+    """Cold again and nobody there: the next sweep lets it go, whichever of them came last."""
+    up(dispatcher)
+    dispatcher.look(KEY, PoolEndpoints([], "warm", "1 held"), NOW)
+    dispatcher.look(KEY, UNKNOWN, NOW)
+    dispatcher.sweep(NOW)
+    assert list(dispatcher.pools) == [KEY]
+
+    dispatcher.link_lost("r1", NOW)
+    dispatcher.sweep(NOW)
+
+    assert dispatcher.pools == {}
+
+
+@pytest.mark.parametrize("shown", [PoolEndpoints([], "cold", "no memory"), UNKNOWN])
+def test_a_pool_with_something_to_tell_or_to_do_stays(
+    dispatcher: Dispatcher, shown: PoolEndpoints
+) -> None:
+    """Who waits is not forgotten, nor why the last start failed."""
+    each = call()
+    dispatcher.submit(each, NOW)
+    dispatcher.look(KEY, shown, NOW)
+
+    assert dispatcher.sweep(NOW) == []
+    assert list(dispatcher.pools[KEY].waiting) == [each]
+
+    dispatcher.leave(each, NOW)
+    dispatcher.sweep(NOW)
+    assert (KEY in dispatcher.pools) == (shown != UNKNOWN)
 
 
 def test_nobody_is_put_back_into_a_line_that_is_closed(dispatcher: Dispatcher) -> None:

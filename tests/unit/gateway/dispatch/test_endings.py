@@ -9,6 +9,7 @@ import pytest
 from gateway.dispatch.call import Call, Command, Fail, Recall, Stage
 from gateway.dispatch.endings import TIMEOUT_GRACE_S, Endings
 from gateway.dispatch.links import Link
+from gateway.dispatch.moves import Moves
 from gateway.dispatch.pool import Pool
 from registry.errors import ExecutionTimeout, Poison, ReplicaDied, WaitBudgetOver
 from runtime_image.link.meta import RequestMeta
@@ -21,7 +22,7 @@ NOW = 100.0
 @pytest.fixture
 def endings() -> Endings:
     """One retry; a body of four bytes is held."""
-    endings = Endings(retries=1)
+    endings = Endings(1, Moves(Pool))
     endings.held_bytes = 4
     return endings
 

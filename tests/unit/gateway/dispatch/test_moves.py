@@ -9,8 +9,8 @@ import pytest
 from gateway.dispatch.call import Call, Command, Fail, Priority, Send
 from gateway.dispatch.dispatcher import Dispatcher, Limits
 from gateway.dispatch.links import Link
-from gateway.dispatch.moves import follow, readdress
-from gateway.dispatch.pool import Pool, Successor, Terms
+from gateway.dispatch.moves import Moves, Terms
+from gateway.dispatch.pool import Pool
 from registry.errors import UnknownFunction
 from registry.exchange import PoolEndpoints
 from runtime_image.contract.link import NotStarted
@@ -161,7 +161,7 @@ def test_traffic_may_move_on_and_back(dispatcher: Dispatcher) -> None:
 
     dispatcher.move(NEXT, OLD, TERMS, NOW)
     assert list(dispatcher.pool(OLD).waiting) == [waits, late]
-    assert dispatcher.pool(NEW).heir is dispatcher.pool(OLD)
+    assert dispatcher.heir(NEW) == OLD
 
 
 def test_a_move_that_breaks_callers_ends_an_older_way(dispatcher: Dispatcher) -> None:
@@ -212,16 +212,32 @@ def test_a_long_line_keeps_its_limit_after_a_move(dispatcher: Dispatcher) -> Non
         dispatcher.submit(call(NEW, queue_max=2), NOW)
 
 
-def test_the_functions_decide_without_a_dispatcher() -> None:
+def test_pools_decide_without_a_dispatcher() -> None:
     """Where nothing has moved everybody stays; else who may follows."""
-    old, new = Pool(OLD), Pool(NEW)
+    pools = {key: Pool(key) for key in (OLD, NEW)}
+    moves = Moves(pools.__getitem__)
     each = call()
-    old.waiting.append(each)
-    follow(old, NOW)
-    assert readdress(each, old, NOW) is old
-    assert list(old.waiting) == [each]
+    pools[OLD].waiting.append(each)
+    moves.follow(pools[OLD], NOW)
+    assert moves.readdress(each, pools[OLD], NOW) is pools[OLD]
+    assert list(pools[OLD].waiting) == [each]
 
-    old.successor = Successor(new, TERMS)
-    follow(old, NOW)
+    moves.moved(OLD, NEW, TERMS)
+    moves.follow(pools[OLD], NOW)
 
-    assert (list(old.waiting), list(new.waiting)) == ([], [each])
+    assert (list(pools[OLD].waiting), list(pools[NEW].waiting)) == ([], [each])
+    assert (moves.heir(OLD), moves.heir(NEW)) == (NEW, NEW)
+
+
+def test_no_way_leads_to_what_is_gone() -> None:
+    """Nor from it; those to other revisions stay."""
+    moves = Moves(Pool)
+    moves.moved(OLD, NEW, TERMS)
+    moves.moved(NEW, NEXT, TERMS)
+    assert moves.heir(OLD) == NEXT
+
+    moves.forget(NEW)
+    assert (moves.heir(NEW), moves.heir(OLD)) == (NEW, NEXT)
+
+    moves.forget(NEXT)
+    assert moves.heir(OLD) == OLD

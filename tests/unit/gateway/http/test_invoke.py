@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 GOOD = b'{"inputs": {"x": [[1, 2, 3, 4]]}}'
 JSON = {"Content-Type": "application/json"}
+LABELS = '{function="digits",namespace="default"}'
 
 
 def calling(front: Front, body: bytes = GOOD, **headers: str) -> asyncio.Task[Any]:
@@ -187,7 +188,8 @@ async def test_a_client_that_leaves_takes_its_request_back(front: Front, peer: P
 async def test_what_had_started_is_run_again_where_that_is_harmless(
     front: Front, peer: Peer, limits: dict[str, Any], handler: str, reruns: bool
 ) -> None:
-    """A model alone has no effects; a handler may have, unless its manifest says otherwise."""
+    """A model alone has no effects; a handler may have, unless its manifest says otherwise. Every
+    other try is counted."""
     revision = nouns.revision(handler=handler)
     front.catalog.put(type(nouns.deployed())(nouns.function(), revision, nouns.profile()))
     limited(front, **limits)
@@ -201,6 +203,9 @@ async def test_what_had_started_is_run_again_where_that_is_harmless(
         peer.answer((await peer.next(Kind.REQUEST)).id)
 
     assert (await call)[0] == (200 if reruns else 502)
+    page = front.metrics.render().decode()
+    assert f"fngate_request_sends_sum{LABELS} {2 if reruns else 1}.0" in page
+    assert ('reason="died"' in page) == reruns
 
 
 async def test_a_preference_that_was_applied_is_named(front: Front, peer: Peer) -> None:

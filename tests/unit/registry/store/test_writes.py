@@ -17,7 +17,7 @@ async def test_they_are_undone_with_their_transaction(database: Database) -> Non
         async with database.write() as transaction:
             await writes.put_bundle(transaction, bundle())
             assert (await writes.add_revision(transaction, revision())).number == 1
-            await writes.put_profile(transaction, profile(), 1)
+            await writes.put_profile(transaction, profile())
             await writes.save_function(transaction, function(revision=9))
 
     with pytest.raises(UnknownRevision, match="no revision 9"):
