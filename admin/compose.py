@@ -15,6 +15,7 @@ from aiohttp import web
 
 from admin.api.functions import FunctionRoutes
 from admin.api.keys import KeyRoutes
+from admin.api.operate import OperateRoutes
 from admin.api.pools import PoolRoutes
 from admin.api.routes import AdminApi
 from admin.api.uploads import UploadRoutes
@@ -31,6 +32,7 @@ from gateway.dispatch.dispatcher import Limits
 from gateway.http.app import Gateway, stop_serving
 from gateway.http.invoke import Invoker
 from gateway.metrics import Metrics
+from gateway.traffic import follow_traffic
 from pool_manager.devices import cpu_slots, host_memory_mib
 from pool_manager.driver import Driver
 from pool_manager.drivers.fake import FakeDriver
@@ -142,6 +144,7 @@ async def _open_pools(
     stack.push_async_callback(manager.close)
     stack.callback(manager.subscribe(delivery.receive_endpoints))
     stack.callback(Feed(store.catalog, manager, store.bundles.__getitem__).close)
+    stack.callback(follow_traffic(store.catalog, delivery))
     await manager.start()
     delivery.open()
     return manager, delivery
@@ -178,6 +181,7 @@ async def _open_gateway(
     api = AdminApi(
         access,
         FunctionRoutes(store, manager, delivery, deploys, past),
+        OperateRoutes(store.catalog, manager, deploys, time.monotonic),
         UploadRoutes(store.blobs, deploys),
         KeyRoutes(store.keys, store.ring, time.time),  # noqa: TID251 - the shell passes the clock in
         PoolRoutes(store.catalog, manager, time.monotonic),
@@ -185,7 +189,7 @@ async def _open_gateway(
     app = web.Application()
     api.add_routes(app, gateway)
     gateway.add_routes(app)
-    app.on_shutdown.append(deploys.stop_waiting)
+    app.on_shutdown.append(deploys.runner.stop_waiting)
     app.on_cleanup.append(gateway.close)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
     await runner.setup()

@@ -18,6 +18,7 @@ from registry.store.functions import Functions
 from registry.store.history import History
 from registry.store.keys import KeyRing, Keys
 from registry.store.operations import Operations
+from registry.store.traffic import Traffic
 from registry.tasks import Tasks
 
 TOKEN_FILE = "admin.token"  # noqa: S105 - a file's name
@@ -32,6 +33,7 @@ class Store:
 
     settings: StoreSettings
     functions: Functions
+    traffic: Traffic
     operations: Operations
     keys: Keys
     history: History
@@ -60,6 +62,7 @@ async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
     return Store(
         settings=settings,
         functions=functions,
+        traffic=Traffic(database),
         operations=Operations(database, ended_max=settings.operations_max),
         keys=keys,
         history=history,

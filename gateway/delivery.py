@@ -11,6 +11,7 @@ import structlog
 from gateway.data_links import DataLinks
 from gateway.dispatch.call import Command, Fail, Recall, Send
 from gateway.dispatch.dispatcher import Dispatcher, Limits
+from gateway.dispatch.moves import Terms
 from gateway.dispatch.pool import UNKNOWN
 from gateway.outcome import HeldCall
 from gateway.ports import Past, Pools
@@ -83,6 +84,11 @@ class Delivery:
         """The client of a call is gone."""
         self._perform(self._dispatcher.leave(call, monotonic()))
 
+    def move(self, source: str, target: str, terms: Terms | None) -> None:
+        """A function's traffic moved; what that means for its calls says `Dispatcher.move`."""
+        self._perform(self._dispatcher.move(source, target, terms, monotonic()))
+        self._tell_soon(source)
+
     def receive_endpoints(self, data: bytes) -> None:
         """The manager's Endpoints."""
         message = decode_endpoints(data)
@@ -135,10 +141,11 @@ class Delivery:
         self._perform(self._dispatcher.sweep(monotonic()))
 
     def _tell_soon(self, pool: str) -> None:
-        """Tell the manager of this pool before the loop's next turn."""
+        """Tell the manager of this pool, and of the one its calls follow to, before the loop's
+        next turn."""
         if not self._urgent:
             self._loop.call_soon(self._tell_urgent)
-        self._urgent.add(pool)
+        self._urgent |= {pool, self._dispatcher.heir(pool)}
 
     def _tell_urgent(self) -> None:
         keys, self._urgent = self._urgent, set()

@@ -11,12 +11,14 @@ from aiohttp import web
 
 from admin.api.paging import page_of, whole_number
 from admin.deploy.deploys import Deploys
+from admin.deploy.etag import etag
+from admin.deploy.tail import last_lines
 from admin.past import Past
 from admin.store import Store
 from admin.views import function_json, revision_json
 from gateway.delivery import Delivery
 from gateway.http.describe import example
-from gateway.problems import json_answer
+from gateway.problems import OK, json_answer
 from pool_manager.manager import Manager
 from registry.catalog import Deployed
 from registry.exchange import Load
@@ -36,6 +38,7 @@ class FunctionRoutes:
         self._catalog = store.catalog
         self._bundles = store.bundles
         self._history = store.history
+        self._traffic = store.traffic
         self._manager = manager
         self._delivery = delivery
         self._deploys = deploys
@@ -52,7 +55,7 @@ class FunctionRoutes:
         )
 
     async def get_function(self, request: web.Request) -> web.Response:
-        """One function with all there is to know."""
+        """One function with all there is to know; `previous` is where a rollback goes."""
         deployed = self._catalog.resolve(request.match_info["name"])
         loads = self._delivery.loads()
         origin = f"{request.scheme}://{request.host}"
@@ -62,8 +65,11 @@ class FunctionRoutes:
                 "limits": asdict(deployed.function.limits),
                 "signature": signatures.to_json(deployed.revision.signature),
                 "revisions": self._revisions(deployed.function.name),
+                "previous": await self._traffic.previous(deployed.function.name),
                 "example": example(deployed, origin),
-            }
+            },
+            OK,
+            {"ETag": etag(deployed.function)},
         )
 
     async def list_revisions(self, request: web.Request) -> web.Response:
@@ -102,7 +108,7 @@ class FunctionRoutes:
         name = self._catalog.resolve(request.match_info["name"]).function.name
         lines = whole_number(request.query, "lines", LINES, LINES_MAX)
         items = [
-            {"replica": id, "text": _last_lines(text, lines)}
+            {"replica": id, "text": "\n".join(last_lines(text, lines))}
             for id, text in await asyncio.to_thread(self._manager.logs, name)
         ]
         return json_answer({"items": items, "next": None})
@@ -117,7 +123,3 @@ class FunctionRoutes:
             revision_json(deployed, self._bundles[deployed.revision.bundle])
             for deployed in self._catalog.revisions(name)
         ]
-
-
-def _last_lines(text: bytes, count: int) -> str:
-    return "\n".join(text.decode("utf-8", "replace").splitlines()[-count:])

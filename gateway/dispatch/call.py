@@ -33,6 +33,7 @@ class Call:
 
     `wait_until_s`: when it must have started. `may_rerun`: it may be run again although it had
     started. `deaths`: replicas that died while running it. `alone`: it is to run in a batch of one.
+    `pinned`: its client named the revision, so it does not follow the function's traffic.
     `was_held`: no replica was ready when it came. `place`: its number in the line, kept while it
     is not answered.
     """
@@ -46,6 +47,7 @@ class Call:
     priority: Priority = Priority.NORMAL
     may_rerun: bool = True
     queue_max: int = 2000
+    pinned: bool = False
     stage: Stage = Stage.QUEUED
     link: str = ""
     id: int = 0

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from registry.catalog import Deployed
-from registry.errors import Conflict, UnknownFunction, UnknownRevision
+from registry.errors import Conflict, UnknownFunction
 from registry.model import NAMESPACE, Bundle, BundleFile, Function, Profile, Revision
-from registry.store.database import Database, Transaction
-from registry.store.records import SharedParts, decode_record, encode_record
+from registry.store import writes
+from registry.store.database import Database
+from registry.store.records import SharedParts, decode_record
 
 T = TypeVar("T")
+_STAY: Final = (
+    "SELECT revision FROM functions WHERE namespace = ?1 AND name = ?2"
+    " UNION SELECT number FROM staged WHERE namespace = ?1 AND name = ?2"
+    " UNION SELECT number FROM (SELECT number FROM traffic WHERE namespace = ?1 AND name = ?2"
+    " ORDER BY id DESC LIMIT 1)"
+)
+"""Numbers that no trimming takes: with traffic, waiting for it, and next in a rollback."""
 
 
 class Functions:
@@ -61,7 +69,7 @@ class Functions:
     async def put_bundle(self, bundle: Bundle) -> None:
         """Remember a bundle's files; a bundle known already is left as it is."""
         async with self._database.write() as transaction:
-            await _put_bundle(transaction, bundle)
+            await writes.put_bundle(transaction, bundle)
 
     async def find_bundle(self, digest: str) -> Bundle | None:
         """The bundle of that digest, or None."""
@@ -76,12 +84,12 @@ class Functions:
         Numbers start at 1 and are never given twice. Raises Conflict where its bundle is unknown.
         """
         async with self._database.write() as transaction:
-            return await _add_revision(transaction, revision)
+            return await writes.add_revision(transaction, revision)
 
     async def save_function(self, function: Function) -> None:
         """Create or replace a function. Raises UnknownRevision where its revision is not stored."""
         async with self._database.write() as transaction:
-            await _save_function(transaction, function)
+            await writes.save_function(transaction, function)
 
     async def remove_function(self, name: str, namespace: str = NAMESPACE) -> None:
         """Remove a function and its revisions; its numbers stay used. Raises UnknownFunction."""
@@ -97,26 +105,28 @@ class Functions:
     async def trim_revisions(
         self, name: str, keep: int, namespace: str = NAMESPACE
     ) -> tuple[int, ...]:
-        """Remove all but the current and the newest revisions, `keep` (at least 1) in all.
+        """Remove all but the newest revisions, `keep` in all, and those that must stay: the one
+        with the traffic, the one that a rollback goes to, and those that wait for traffic.
 
         Returns the numbers removed, for the catalog to forget.
         """
         async with self._database.write() as transaction:
             rows = await transaction.query(
-                "DELETE FROM revisions WHERE (namespace, name, number) IN ("
-                " SELECT r.namespace, r.name, r.number FROM revisions r"
-                " LEFT JOIN functions f USING (namespace, name)"
-                " WHERE r.namespace = ? AND r.name = ?"
-                " ORDER BY f.revision IS r.number DESC, r.number DESC LIMIT -1 OFFSET ?"
-                ") RETURNING number",
-                (namespace, name, max(keep, 1)),
+                "SELECT number FROM revisions WHERE namespace = ? AND name = ?", (namespace, name)
             )
-        return tuple(sorted(row[0] for row in rows))
+            stay = {row[0] for row in await transaction.query(_STAY, (namespace, name))}
+            others = sorted((row[0] for row in rows if row[0] not in stay), reverse=True)
+            gone = others[max(0, keep - len(stay)) :]
+            await transaction.execute_many(
+                "DELETE FROM revisions WHERE namespace = ? AND name = ? AND number = ?",
+                [(namespace, name, number) for number in gone],
+            )
+        return tuple(sorted(gone))
 
     async def put_profile(self, profile: Profile) -> None:
         """Remember what was measured, in place of what was measured before."""
         async with self._database.write() as transaction:
-            await _put_profile(transaction, profile)
+            await writes.put_profile(transaction, profile)
 
     async def find_profile(self, bundle: str, engine: str, device_kind: str) -> Profile | None:
         """What was measured for exactly this, or None."""
@@ -136,13 +146,13 @@ class Functions:
         """
         _check_together(function, revision, bundle)
         async with self._database.write() as transaction:
-            await _put_bundle(transaction, bundle)
+            await writes.put_bundle(transaction, bundle)
             if revision.number == 0:
-                revision = await _add_revision(transaction, revision)
+                revision = await writes.add_revision(transaction, revision)
             if profile is not None:
-                await _put_profile(transaction, profile)
+                await writes.put_profile(transaction, profile)
             function = replace(function, revision=revision.number)
-            await _save_function(transaction, function)
+            await writes.save_function(transaction, function)
         return function, revision
 
     async def remove_orphans(self, keep: Collection[str] = ()) -> int:
@@ -175,47 +185,3 @@ def _check_together(function: Function, revision: Revision, bundle: Bundle) -> N
         raise Conflict(f"{revision.key} is no revision of {function.namespace}/{function.name}")
     if revision.bundle != bundle.digest:
         raise Conflict(f"{revision.name}: expected bundle {revision.bundle}, got {bundle.digest}")
-
-
-async def _put_bundle(transaction: Transaction, bundle: Bundle) -> None:
-    new = await transaction.query(
-        "INSERT INTO bundles VALUES (?) ON CONFLICT DO NOTHING RETURNING digest", (bundle.digest,)
-    )
-    if new:
-        await transaction.execute_many(
-            "INSERT INTO bundle_files VALUES (?, ?, ?, ?)",
-            [(bundle.digest, file.path, file.size, file.sha256) for file in bundle.files],
-        )
-
-
-async def _put_profile(transaction: Transaction, profile: Profile) -> None:
-    await transaction.query(
-        "INSERT OR REPLACE INTO profiles (bundle, engine, device_kind, record) VALUES (?, ?, ?, ?)",
-        (profile.bundle, profile.engine, profile.device_kind, encode_record(profile)),
-    )
-
-
-async def _add_revision(transaction: Transaction, revision: Revision) -> Revision:
-    key = (revision.namespace, revision.name)
-    rows = await transaction.query(
-        "INSERT INTO revision_numbers VALUES (?, ?, 1)"
-        " ON CONFLICT DO UPDATE SET last = last + 1 RETURNING last",
-        key,
-    )
-    numbered = replace(revision, number=rows[0][0])
-    await transaction.query(
-        "INSERT INTO revisions VALUES (?, ?, ?, ?, ?)",
-        (*key, numbered.number, numbered.bundle, encode_record(numbered)),
-    )
-    return numbered
-
-
-async def _save_function(transaction: Transaction, function: Function) -> None:
-    key = (function.namespace, function.name, function.revision)
-    if not await transaction.query(
-        "SELECT 1 FROM revisions WHERE namespace = ? AND name = ? AND number = ?", key
-    ):
-        raise UnknownRevision(f"function {function.name!r} has no revision {function.revision}")
-    await transaction.query(
-        "INSERT OR REPLACE INTO functions VALUES (?, ?, ?, ?)", (*key, encode_record(function))
-    )

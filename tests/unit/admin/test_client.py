@@ -46,6 +46,9 @@ def test_lists_are_their_items(api: AdminApi, client: Client, call: Any, path: s
         (lambda c: c.ready(), "GET", "/readyz"),
         (lambda c: c.cancel("o1"), "DELETE", f"{A}/operations/o1"),
         (lambda c: c.operation("o1"), "GET", f"{A}/operations/o1"),
+        (lambda c: c.warm("digits", 5), "POST", f"{A}/functions/digits/warm"),
+        (lambda c: c.sleep("digits"), "POST", f"{A}/functions/digits/sleep"),
+        (lambda c: c.roll_back("digits", 2, False), "POST", f"{A}/functions/digits/rollback"),
     ],
 )
 def test_one_thing_is_its_object(
@@ -55,6 +58,16 @@ def test_one_thing_is_its_object(
     api.on(method, path, Canned({"id": "x"}))
 
     assert call(client) == {"id": "x"}
+
+
+def test_a_change_names_what_was_read(api: AdminApi, client: Client) -> None:
+    """The tag that GET gave is what PATCH must match."""
+    api.on("GET", f"{A}/functions/digits", Canned({}, headers={"ETag": '"t"'}))
+    api.on("PATCH", f"{A}/functions/digits", Canned({"max": 2}))
+
+    assert client.rescale("digits", {"max": 2}) == {"max": 2}
+    (sent,) = api.sent("PATCH")
+    assert (sent.headers["If-Match"], sent.json) == ('"t"', {"max": 2})
 
 
 def test_lists_are_followed_to_their_end(api: AdminApi, client: Client) -> None:

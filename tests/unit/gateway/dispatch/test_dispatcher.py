@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from gateway.dispatch.call import Call, Command, Fail, Priority, Recall, Send, Stage
-from gateway.dispatch.dispatcher import SENDS_MAX, Dispatcher, Limits
+from gateway.dispatch.dispatcher import Dispatcher, Limits
+from gateway.dispatch.endings import SENDS_MAX
 from gateway.dispatch.links import Link
 from gateway.dispatch.pool import UNKNOWN
 from registry.errors import (

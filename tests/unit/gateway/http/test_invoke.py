@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from gateway.http.invoke import Door
+from gateway.traffic import follow_traffic
 from registry.errors import ShuttingDown
 from registry.model import Limits
 from runtime_image.contract.link import Flag, Kind
@@ -248,3 +250,33 @@ async def test_a_shut_door_lets_those_inside_finish() -> None:
         assert door.inside == 1
     await shutting
     await door.shut()
+
+
+async def test_a_held_call_names_the_revision_that_answered_it(
+    front: Front, tmp_path: Path
+) -> None:
+    """It was meant for digits@1 and is served by digits@2, which has the traffic by now."""
+    follow_traffic(front.catalog, front.delivery)
+    moved = nouns.deployed(number=2)
+    async with Peer(tmp_path / "r2").listening() as peer:
+        call = calling(front)
+        await front.manager.heard()
+
+        front.catalog.put(moved)
+        front.delivery.receive_endpoints(published(peer.endpoint(), key=moved.revision.key))
+        await peer.greet()
+        peer.answer((await peer.next(Kind.REQUEST)).id)
+        status, _, headers = await call
+
+    assert (status, headers["Fn-Revision"]) == (200, "digits@2")
+
+
+async def test_a_call_that_names_a_revision_is_not_moved(front: Front, peer: Peer) -> None:
+    """digits@1 answers what was addressed to digits@1, with the traffic elsewhere."""
+    follow_traffic(front.catalog, front.delivery)
+    front.catalog.put(nouns.deployed(number=2))
+    call = asyncio.create_task(front.call(GOOD, JSON, ref="digits@1"))
+    peer.answer((await peer.next(Kind.REQUEST)).id)
+    status, _, headers = await call
+
+    assert (status, headers["Fn-Revision"]) == (200, "digits@1")

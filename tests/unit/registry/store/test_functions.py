@@ -116,16 +116,17 @@ async def test_namespaces_are_apart(functions: Functions) -> None:
 
 
 async def test_old_revisions_are_trimmed(functions: Functions) -> None:
-    """The current revision and the newest ones stay, as many as asked for."""
-    for _ in range(4):
+    """The newest stay, as many as asked for, and always the current one and the one before."""
+    for _ in range(5):
         await deploy(functions)
-    await functions.save_function(function("digits", 2))
+    await functions.save_function(function("digits", 3))
 
-    assert await functions.trim_revisions("digits", 2) == (1, 3)
-    assert await functions.trim_revisions("digits", 2) == ()
+    assert await functions.trim_revisions("digits", 3) == (1, 4)
+    assert await functions.trim_revisions("digits", 3) == ()
     assert await functions.trim_revisions("other", 2) == ()
-    assert [one.revision.number for one in await functions.load_all()] == [2, 4]
-    assert await functions.trim_revisions("digits", 0) == (4,)
+    assert [one.revision.number for one in await functions.load_all()] == [2, 3, 5]
+    assert await functions.trim_revisions("digits", 0) == (5,)
+    assert [one.revision.number for one in await functions.load_all()] == [2, 3]
 
 
 async def test_a_revision_without_a_function_is_not_loaded(functions: Functions) -> None:
