@@ -47,6 +47,7 @@ class Supply:
         if pool.warming is not None:
             self._end_warm(pool, "failed", why, commands)
         for replica in list(pool.replicas.values()):
+            # One asked conditionally may not refuse any more.
             if replica.can_serve or replica.is_coming:
                 self._replicas.drain(replica, None, why, now, commands)
 
@@ -62,8 +63,7 @@ class Supply:
     def _want(self, pool: Pool, load: Load, now: float, commands: list[Command]) -> None:
         spec = pool.spec
         used = max([pool.last_used_s, *(r.last_used_s for r in pool.replicas.values())])
-        has_replica = any(r.can_serve or r.is_coming for r in pool.replicas.values())
-        is_kept = has_replica and now - used < spec.idle_s
+        is_kept = pool.count() > 0 and now - used < spec.idle_s
         is_fresh = is_kept or pool.warming is not None
         count, reason = wanted(spec, load, pool.scaler, pool.ready(), now, is_fresh=is_fresh)
         if count != pool.wanted:
@@ -72,11 +72,11 @@ class Supply:
 
     def _start_one(self, pool: Pool, now: float, commands: list[Command]) -> bool:
         """Record a replica and have it started; False when there is no place or patience."""
-        if self._host.engine_down:
-            self.room.block(pool, f"nothing can be started: {self._host.engine_down}", commands)
-            return False
-        if now < pool.retry_at_s:
-            pool.blocked = f"load failed {pool.failures} times, next try soon: {pool.last_error}"
+        obstacle = self._obstacle(pool, now)
+        if obstacle:
+            # Nobody is to wait for a device that is kept for who cannot use it.
+            self.room.let_go(pool)
+            self.room.block(pool, obstacle, commands)
             return False
         claim = pool.claim
         device = self.room.find(pool, now, commands)
@@ -87,13 +87,23 @@ class Supply:
         self._bring(pool, device, phases, now, commands)
         return True
 
+    def _obstacle(self, pool: Pool, now: float) -> str:
+        """Why nothing may be started, wherever there is room; "" if it may."""
+        if self._host.engine_down:
+            return f"nothing can be started: {self._host.engine_down}"
+        if now >= pool.retry_at_s:
+            return ""
+        if pool.failures:
+            return f"load failed {pool.failures} times, next try soon: {pool.last_error}"
+        return f"the last start ended, next try soon: {pool.last_error}"
+
     def _bring(
         self, pool: Pool, device: str, phases: dict[str, float], now: float, commands: list[Command]
     ) -> None:
         """By a standby if there is one, the furthest on first; else by a new start."""
         key = pool.key
-        standbys = self._host.standbys() if self._host.ledger.devices[device].kind == "cpu" else []
-        standby = next(iter(sorted(standbys, key=lambda one: one.state is State.STARTING)), None)
+        is_cpu = self._host.ledger.devices[device].kind == "cpu"
+        standby = self._host.next_standby() if is_cpu else None
         if standby is not None:
             replica = standby
             replica.phases = dict(phases)
@@ -115,7 +125,7 @@ class Supply:
             return
         ready = [one for one in pool.replicas.values() if one.state is State.READY]
         is_idle = not (load.queued or load.in_flight)
-        for replica in sorted(ready, key=lambda one: -one.since_s):
+        for replica in sorted(ready, key=lambda one: -one.ready_s):
             if pool.staying() <= pool.spec.min:
                 return
             if is_idle and pool.idle_s(replica, now) >= pool.spec.idle_s:
@@ -161,10 +171,11 @@ class Supply:
             replica = Replica(self._new_id(), STANDBY_KEY, "", "standby", now, is_bound=False)
             self._replicas.add(replica, now)
             commands.append(Launch(replica.id, "", "", "standby", {}))
+            commands.append(Note(STANDBY_KEY, f"starts {replica.id} for the next cold start"))
 
     def _has_room_for_standby(self) -> bool:
         bank = self._host.standby_bank
-        return bool(bank) and self._host.ledger.fits_bank(bank, STANDBY_MIB)
+        return bool(bank) and self._host.ledger.free_mib(bank, STANDBY_KEY) >= STANDBY_MIB
 
     def _anybody_wakes(self) -> bool:
         return any(one.is_coming for one in self._host.replicas() if one.role != "standby")

@@ -37,6 +37,10 @@ class Scaler:
         """So many requests are held or in flight."""
         self.window.observe(busy, now)
 
+    def hold(self, busy: int, now: float) -> None:
+        """So many are left, as far as is known before the next observation."""
+        self.window.hold(busy, now)
+
     def forget(self) -> None:
         """The pool is cold: what was is no measure of what comes."""
         self.window = LoadWindow()
@@ -74,6 +78,9 @@ def wanted(
         reason = f"{load.queued} held and {load.in_flight} in flight, none is ready yet"
         return _bounded(Wanted(1, reason if busy else "asked for"), spec)
     asked = scaler.by_load(spec, ready, now)
+    if not busy:
+        # What was may keep replicas, but only calls start any.
+        asked = asked._replace(replicas=min(asked.replicas, ready))
     if asked.replicas <= 1:
         text = f"calls, {spec.target} at once per replica" if busy else "kept for the next call"
         return _bounded(Wanted(1, text), spec)

@@ -179,9 +179,8 @@ def test_replicas_that_may_all_say_yes_leave_the_floor() -> None:
 def test_a_floor_is_started_without_demand() -> None:
     """`min` replicas come up although nobody calls, and are not stopped for being idle."""
     play = Play(PoolSpec(A, min=2, max=2))
-    play.demand()
 
-    assert launched(play.tick()) == [("r1", "cpu0"), ("r2", "cpu1")]
+    assert launched(play.demand()) == [("r1", "cpu0"), ("r2", "cpu1")]
     play.ready("r1", "r2")
     assert play.tick(10_000.0) == []
 
@@ -213,7 +212,7 @@ def test_a_failed_load_backs_off() -> None:
         play.demand(a=1)
         assert play.tick(pause - 0.5) == []
         play.demand(a=1)
-        assert launched(play.tick(0.5)) == [(f"r{number + 1}", "cpu0")]
+        assert [id for id, _ in launched(play.tick(0.5))] == [f"r{number + 1}"]
 
 
 def test_after_five_failed_loads_every_waiter_is_woken() -> None:
@@ -319,7 +318,7 @@ def test_an_eviction_for_somebody_who_left_is_no_phase_of_a_later_start() -> Non
     (launch,) = play.demand(1000.0, b=1)
 
     assert isinstance(launch, Launch)
-    assert launch.phases == {"place": 0.0, "evict": 0.0}
+    assert launch.phases == {"place": 0.0}
 
 
 def test_nobody_is_evicted_below_the_floor_or_while_busy() -> None:
@@ -484,12 +483,11 @@ def test_a_shutdown_lets_everybody_finish() -> None:
     """What serves is drained for good, what starts is released, and nothing is started any more."""
     play = Play(PoolSpec(A, min=1), PoolSpec(B))
     play.demand(b=1)
-    play.tick()
-    play.ready("r1")
+    play.ready("r2")
 
-    assert play.on(events.Shutdown()) == [Drain("r1", None), Release("r2", "the server stops")]
-    play.on(events.Released("r2"))
-    play.lose("r1", "exit 0")
+    assert play.on(events.Shutdown()) == [Release("r1", "the server stops"), Drain("r2", None)]
+    play.on(events.Released("r1"))
+    play.lose("r2", "exit 0")
     assert play.demand(a=5, b=5) == []
     assert play.tick(60.0) == []
     assert play.machine.replicas() == []
@@ -515,8 +513,8 @@ def test_decisions_carry_their_reasons() -> None:
     play.demand(a=3)
 
     assert [note.text for note in play.notes] == [
-        "wants 1 replicas: 3 held and 0 in flight, 2 per replica, none is ready yet",
-        "starts r1 on cpu0: 3 held and 0 in flight, 2 per replica, none is ready yet",
+        "wants 1 replicas: 3 held and 0 in flight, none is ready yet",
+        "starts r1 on cpu0: 3 held and 0 in flight, none is ready yet",
     ]
 
 

@@ -119,7 +119,7 @@ def test_strangers_are_ignored() -> None:
 
     assert house.on(events.Lost("r9", "exit 0")) == []
     assert house.touched == set()
-    assert house.replicas.find("r9") is None
+    assert house.host.find("r9") is None
 
 
 def test_a_first_run_completes_the_receipt() -> None:
@@ -245,14 +245,15 @@ def test_a_release_that_fails_is_tried_again() -> None:
 def test_a_released_replica_is_forgotten() -> None:
     """Its pool and every pool that waits for a device are looked at."""
     house = House(State.RELEASING)
-    house.pools["default/b@1"] = Pool(PoolSpec("default/b@1"), blocked="all devices are in use")
-    house.pools["default/c@1"] = Pool(PoolSpec("default/c@1"))
+    for key in ("default/b@1", "default/c@1"):
+        house.host.define(PoolSpec(key))
+    house.host.blocked.add("default/b@1")
 
     house.on(events.Released("r1"))
 
     assert house.touched == {KEY, "default/b@1"}
     assert house.pool.replicas == {}
-    assert house.replicas.find("r1") is None
+    assert house.host.find("r1") is None
     assert house.replica.state == "stopped"
 
 
@@ -282,7 +283,7 @@ def test_a_found_replica_is_given_time_to_greet() -> None:
     silence is no failed load."""
     house = House(is_empty=True)
     house.on(events.Found("r1", KEY, "cpu0"))
-    replica = house.replicas.find("r1")
+    replica = house.host.find("r1")
     assert replica is not None
     house.replica = replica
     assert not house.pool.removed
