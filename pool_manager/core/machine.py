@@ -14,7 +14,7 @@ from pool_manager.core.commands import Command, EndWarm, Publish
 from pool_manager.core.host import STANDBY_KEY, Host
 from pool_manager.core.pool import NOBODY_CALLS, Pool, Warming
 from pool_manager.core.replicas import ReplicaEvents
-from pool_manager.core.state import Device, PoolSpec, Replica, State
+from pool_manager.core.state import Device, PoolSpec, Replica
 from pool_manager.core.supply import Supply
 from registry.exchange import PoolEndpoints, ReplicaEndpoint
 
@@ -38,7 +38,7 @@ class Machine:
         self._replicas = ReplicaEvents(self.host)
         self._supply = Supply(self.host, self._replicas, new_id)
         self._list_read_s: float | None = None
-        self._is_open = False
+        self.is_open = False
         self._shown: dict[str, PoolEndpoints] = {}
         if standbys:
             self.host.define(PoolSpec(STANDBY_KEY, max=standbys, role="standby"))
@@ -59,8 +59,8 @@ class Machine:
         commands: list[Command] = []
         self._supply.room.forget_guests()
         touched = self._apply(event, now, commands)
-        if not self._is_open and self._may_open(now):
-            self._is_open = True
+        if not self.is_open and self._may_open(now):
+            self.is_open = True
             touched |= self.pools.keys()
         for key in sorted(touched, key=self._turn):
             pool = self.pools.get(key)
@@ -159,7 +159,7 @@ class Machine:
             pool.warming = Warming(event.beside, pool.failures)
         elif isinstance(event, events.WarmDropped):
             pool.warming = None
-        elif self._is_open:
+        elif self.is_open:
             self._supply.sleep(pool, now, commands)
         return {event.key}
 
@@ -216,7 +216,7 @@ class Machine:
             if pool.removed and not pool.replicas:
                 self.host.forget(pool)
                 return
-        elif self._is_open:
+        elif self.is_open:
             self._supply.settle(pool, now, commands)
         self._watch(pool, load.queued + load.in_flight, now)
 
@@ -237,8 +237,10 @@ class Machine:
             return
         due_s = [pool.retry_at_s] if retries else []
         for one in pool.replicas.values():
-            is_idle = one.state is State.READY and not spec.min
-            due_s.append(now + spec.idle_s - pool.idle_s(one, now) if is_idle else one.kill_at_s)
+            due_s.append(one.kill_at_s)
+            idle_s = pool.idle_s(one, now)
+            if one.can_serve and idle_s < spec.idle_s:
+                due_s.append(now + spec.idle_s - idle_s)
         pool.quiet_until_s = min(due_s, default=float("inf"))
 
     def _publish(self, touched: set[str], now: float, commands: list[Command]) -> None:

@@ -36,10 +36,11 @@ class Supply:
         self._want(pool, load, now, commands)
         while pool.count() < pool.wanted and self._start_one(pool, now, commands):
             pass
+        if pool.warming is not None and self._has_warmed(pool, now, commands):
+            self._want(pool, load, now, commands)
         if pool.count() >= pool.wanted and (pool.claim or pool.blocked):
             self.room.drop_claim(pool)
         self._stop_surplus(pool, load, now, commands)
-        self._end_warming(pool, now, commands)
 
     def empty(self, pool: Pool, why: str, now: float, commands: list[Command]) -> None:
         """Let every replica finish and go."""
@@ -63,7 +64,8 @@ class Supply:
     def _want(self, pool: Pool, load: Load, now: float, commands: list[Command]) -> None:
         spec = pool.spec
         used = max([pool.last_used_s, *(r.last_used_s for r in pool.replicas.values())])
-        is_kept = pool.count() > 0 and now - used < spec.idle_s
+        is_coming = any(one.is_coming for one in pool.replicas.values())
+        is_kept = is_coming or (pool.count() > 0 and now - used < spec.idle_s)
         is_fresh = is_kept or pool.warming is not None
         count, reason = wanted(spec, load, pool.scaler, pool.ready(), now, is_fresh=is_fresh)
         if count != pool.wanted:
@@ -138,16 +140,18 @@ class Supply:
     def _serving(pool: Pool) -> int:
         return sum(one.state is State.READY for one in pool.replicas.values())
 
-    def _end_warming(self, pool: Pool, now: float, commands: list[Command]) -> None:
-        warming = pool.warming
-        if warming is None:
-            return
-        if pool.is_warm:
+    def _has_warmed(self, pool: Pool, now: float, commands: list[Command]) -> bool:
+        """Tell who asked for a warm pool as soon as it is one, or will not be. One that is asked
+        to go is not counted; one that stays counts as used now, or it might go at once."""
+        assert pool.warming is not None
+        if self._serving(pool):
+            pool.last_used_s = now
             self._end_warm(pool, "ready", pool.wanted_reason, commands)
-        elif pool.failures > warming.failures or pool.is_failing(now):
+        elif pool.failures > pool.warming.failures or pool.is_failing(now):
             self._end_warm(pool, "failed", pool.last_error, commands)
-        elif warming.beside and not pool.count() and pool.claim is None:
+        elif pool.warming.beside and not pool.count() and pool.claim is None:
             self._end_warm(pool, "no_room", pool.blocked, commands)
+        return pool.warming is None
 
     @staticmethod
     def _end_warm(pool: Pool, outcome: WarmOutcome, reason: str, commands: list[Command]) -> None:
