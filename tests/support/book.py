@@ -69,7 +69,9 @@ class Book:
 
     def shares(self, device: str, without: frozenset[str] = frozenset()) -> list[float]:
         """What the replicas on a device take of it."""
-        return [e.share for id, e in self.entries.items() if e.device == device and id not in without]
+        return [
+            e.share for id, e in self.entries.items() if e.device == device and id not in without
+        ]
 
     def used_mib(self, bank: str, without: frozenset[str] = frozenset()) -> float:
         """What is charged to a bank."""

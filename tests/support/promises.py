@@ -90,8 +90,12 @@ class Promises(RuleBasedStateMachine):
         commands = self.machine.handle(event, self.now)
         due = self.twin.handle(event, self.now)
         assert commands == due, f"slept through: {[one for one in due if one not in commands]}"
+        self.placed: set[str] = set()
         self.check_launches(commands)
         self.check_assigned()
+        for id in self.placed:
+            device = self.book.devices[self.book.entries[id].device]
+            assert not self.book.is_overcommitted(device), f"{id} was one too many"
         for command in commands:
             self.check(command, commands)
         self.check_starts(commands)
@@ -148,6 +152,12 @@ class Promises(RuleBasedStateMachine):
                 assert self.has_reason(id, commands)
             case Release(id):
                 self.check_release(id)
+            case _:
+                self.check_told(command)
+
+    def check_told(self, command: Command) -> None:
+        """What is said to somebody is about a pool that was heard of."""
+        match command:
             case EndTrial(key):
                 assert key in self.known
                 self.specs.pop(key, None)
@@ -194,7 +204,7 @@ class Promises(RuleBasedStateMachine):
         spec = self.specs[key]
         self.book.place(id, spec, device)
         assert spec.device_kind in ("any", self.book.devices[device].kind)
-        assert not self.book.is_overcommitted(self.book.devices[device]), "over-committed"
+        self.placed.add(id)
         pool = self.machine.pools[key]
         if not (pool.warming and pool.warming.beside) and spec.role == "serve":
             # Settings reach the revisions of a function one after the other.

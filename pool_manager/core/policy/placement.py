@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from pool_manager.core.policy.ledger import RESERVE_MIB, Ledger, Need
@@ -31,11 +31,9 @@ def find(need: Need, ledger: Ledger, without: Collection[str] = ()) -> str | Non
     Packing keeps whole devices free for those who need one alone. `without`: replicas whose place
     the new one takes.
     """
-    if need.share >= 1.0:
-        candidates: Iterable[str] = ledger.empty()
-    else:
-        candidates = sorted(ledger.devices, key=lambda id: -len(ledger.on(id)))
-    return next((device for device in candidates if ledger.fits(device, need, without)), None)
+    return next(
+        (device for device in _roomy(need, ledger) if ledger.fits(device, need, without)), None
+    )
 
 
 def clear(
@@ -47,6 +45,8 @@ def clear(
     so devices are tried in that order until none can be cheaper.
     """
     best: tuple[float, Clearing] | None = None
+    if not guests:
+        return None
     for floor, device in _candidates(need, ledger, guests):
         if best is not None and best[0] <= floor:
             break
@@ -67,12 +67,19 @@ def why_not(need: Need, ledger: Ledger) -> str:
     largest = max(device.memory_mib for device in fitting)
     if all(device.memory_mib for device in fitting) and need.memory_mib + RESERVE_MIB > largest:
         return f"needs {need.memory_mib:.0f} MiB, no device has that beside {RESERVE_MIB:.0f} spare"
-    open_banks = {d.bank for d in fitting if ledger.fits_kind(d.id, need)}
-    open_banks &= {d.bank for d in fitting if ledger.fits_share(d.id, need)}
-    if not open_banks:
+    able = [id for id in _roomy(need, ledger) if ledger.fits_kind(id, need)]
+    banks = {ledger.devices[id].bank for id in able if ledger.fits_share(id, need)}
+    if not banks:
         return f"all {len(fitting)} devices are in use"
-    free_mib = max(ledger.free_mib(bank, need.pool) for bank in open_banks)
+    free_mib = max(ledger.free_mib(bank, need.pool) for bank in banks)
     return f"needs {need.memory_mib:.0f} MiB, {max(0.0, free_mib):.0f} are free"
+
+
+def _roomy(need: Need, ledger: Ledger) -> list[str]:
+    """Devices that may have room as they are, the best first."""
+    if need.share >= 1.0:
+        return ledger.empty()
+    return sorted(ledger.devices, key=lambda id: -len(ledger.on(id)))
 
 
 def _candidates(need: Need, ledger: Ledger, guests: Mapping[str, Guest]) -> list[tuple[float, str]]:

@@ -2,80 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
 from pool_manager.core import events
 from pool_manager.core.commands import (
     Bind,
-    Command,
     Drain,
     EndTrial,
     Launch,
-    Note,
-    Publish,
     Release,
 )
-from pool_manager.core.machine import Machine
-from pool_manager.core.state import Device, PoolSpec, State
+from pool_manager.core.state import PoolSpec
 from registry.exchange import Demand, Load, PoolEndpoints, ReplicaEndpoint
+from tests.support.play import Play, launched
 
 A, B, C = "default/a@1", "default/b@1", "default/c@1"
-
-
-class Play:
-    """A machine with its clock. Ids are r1, r2, ... in order of launch."""
-
-    def __init__(self, *specs: PoolSpec, devices: int = 2, is_open: bool = True) -> None:
-        numbers = itertools.count(1)
-        self.machine = Machine(
-            [Device(f"cpu{n}", "cpu") for n in range(devices)], lambda: f"r{next(numbers)}"
-        )
-        self.now = 1000.0
-        self.notes: list[Note] = []
-        self.published: list[frozenset[str]] = []
-        self._seq = itertools.count(1)
-        for spec in specs:
-            self.on(events.PoolDefined(spec))
-        if is_open:
-            self.on(events.ListRead())
-
-    def on(self, event: events.Event, after_s: float = 0.0) -> list[Command]:
-        """Notes and publications are kept aside; everything else is returned."""
-        self.now += after_s
-        commands = self.machine.handle(event, self.now)
-        self.notes += [c for c in commands if isinstance(c, Note)]
-        self.published += [c.keys for c in commands if isinstance(c, Publish)]
-        return [c for c in commands if not isinstance(c, Note | Publish)]
-
-    def demand(self, after_s: float = 0.0, worker: str = "w1", **queued: int) -> list[Command]:
-        """`a=3`: three requests are held for A; what is not named has none."""
-        loads = {f"default/{name}@1": Load(n, 0, 0.0) for name, n in queued.items()}
-        return self.on(events.DemandCame(Demand(worker, next(self._seq), True, loads)), after_s)
-
-    def tick(self, after_s: float = 0.0) -> list[Command]:
-        return self.on(events.Tick(), after_s)
-
-    def ready(self, *ids: str) -> None:
-        """These replicas greet and load."""
-        for id in ids:
-            self.on(events.Greeted(id, {"start": 3.0}))
-            self.on(events.Loaded(id, 4, True, 80.0, {"load": 5.0}))
-
-    def lose(self, id: str, reason: str = "exit 1") -> list[Command]:
-        """A replica ends and is released."""
-        self.on(events.Lost(id, reason, ("last line",)))
-        return self.on(events.Released(id))
-
-    def state(self, id: str) -> State:
-        replica = self.machine.replica(id)
-        return replica.state if replica else State.STOPPED
-
-
-def launched(commands: list[Command]) -> list[tuple[str, str]]:
-    """(id, device) of every launch."""
-    return [(c.id, c.device) for c in commands if isinstance(c, Launch)]
 
 
 def test_a_burst_at_zero_starts_one_copy() -> None:
@@ -413,9 +354,7 @@ def test_a_found_replica_without_a_function_goes() -> None:
     """A replica of a function that was removed is released and its pool forgotten."""
     play = Play(is_open=False)
 
-    assert play.on(events.Found("old", A, "cpu0")) == [
-        Release("old", "it was removed")
-    ]
+    assert play.on(events.Found("old", A, "cpu0")) == [Release("old", "it was removed")]
     play.on(events.Released("old"))
     assert play.machine.pools == {}
 
