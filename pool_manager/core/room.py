@@ -63,11 +63,13 @@ class Room:
         self._replicas = replicas
         self._idle = Guests(host, self._idle_of)
         self._resident = Guests(host, self._resident_of)
+        self._eventual = Guests(host, self._eventual_of)
 
     def forget_guests(self) -> None:
         """Time went by or something happened: look again at who may go."""
         self._idle.forget()
         self._resident.forget()
+        self._eventual.forget()
 
     def find(self, pool: Pool, now: float, commands: list[Command]) -> str | None:
         """A device to start a replica of `pool` on now. None: `pool.blocked` says why."""
@@ -111,9 +113,10 @@ class Room:
         self._host.blocked.add(pool.key)
 
     def _is_clearing(self, claim: Claim) -> bool:
-        """Whether victims are still on their way out. One that refused clears nothing."""
-        leaving = [self._host.find(id) for id in claim.victims]
-        return any(one is not None and one.state is not State.READY for one in leaving)
+        """Whether victims are still on their way out. One that refused clears nothing, nor does
+        one that cannot be got rid of."""
+        victims = [self._host.find(id) for id in claim.victims]
+        return any(one is not None and one.is_leaving for one in victims)
 
     def _replaced(self) -> tuple[str, ...]:
         """The standby that a new replica would be made of: its memory is there for it."""
@@ -123,7 +126,7 @@ class Room:
     def _crowd(self, pool: Pool) -> list[Replica]:
         """Replicas of sibling revisions, where the function has as many as it may. What is being
         released serves nobody: were it counted, one that cannot be got rid of would bar all."""
-        if pool.spec.role != "serve" or self._is_beside(pool):
+        if pool.spec.role != "serve" or (self._is_beside(pool) and not pool.count()):
             return []
         others = [
             one
@@ -141,11 +144,11 @@ class Room:
         if leaving:
             self.block(pool, f"waits for {leaving[0].id} of {leaving[0].pool} to go", commands)
             return
-        guests = self._idle.all(now)
+        guests = self._but_siblings(pool, self._idle.all(now))
         if_idle_s: float | None = JUST_USED_S
         there = [one.id for one in crowd if one.id in guests]
         if not there and self._may_swap(pool, now):
-            guests, if_idle_s = self._resident.all(now), None
+            guests, if_idle_s = self._but_siblings(pool, self._resident.all(now)), None
             there = [one.id for one in crowd if one.id in guests]
         if not there:
             text = f"max is {pool.spec.max}, other revisions have as many replicas"
@@ -168,10 +171,21 @@ class Room:
         if self._may_swap(pool, now):
             guests = self._but_siblings(pool, self._resident.all(now))
             clearing = clear(need, ledger, guests, replaced)
+            if clearing is None:
+                self._reserve(pool, need, now)
         if clearing is not None:
             self._begin(pool, need, clearing, None, now, commands)
             return
         self.block(pool, why_not(need, ledger), commands)
+
+    def _reserve(self, pool: Pool, need: Need, now: float) -> None:
+        """Who needs several to give way may never find all past their residency at once, if those
+        who need but one take turns with each of them: the device is kept until all are."""
+        guests = self._but_siblings(pool, self._eventual.all(now))
+        clearing = clear(need, self._host.ledger, guests, self._replaced())
+        if clearing is not None:
+            pool.claim = Claim(need, clearing.device, clearing.victims, now)
+            self._host.ledger.claim(pool.claim)
 
     def _begin(
         self,
@@ -246,6 +260,20 @@ class Room:
             for one in pool.replicas.values()
             if one.state is State.READY and now - one.ready_s >= RESIDENCY_S
         }
+
+    def _eventual_of(self, pool: Pool, now: float) -> dict[str, Guest]:
+        """Whoever will be past its residency some time; the sooner, the cheaper."""
+        if pool.spec.role != "serve":
+            return self._standbys_of(pool)
+        spare = pool.staying() - pool.spec.min
+        if spare <= 0:
+            return {}
+        served_s = {
+            one.id: now - one.ready_s if one.state is State.READY else 0.0
+            for one in pool.replicas.values()
+            if one.is_coming or one.state is State.READY
+        }
+        return {id: Guest(pool.key, 1.0 / (1.0 + s), spare) for id, s in served_s.items()}
 
     def _standbys_of(self, pool: Pool) -> dict[str, Guest]:
         """A standby costs nothing. A trial is not to be had."""

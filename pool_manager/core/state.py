@@ -149,6 +149,12 @@ class Replica:
         return self.state is State.READY or (self.state is State.DRAINING and self.if_idle)
 
     @property
+    def is_leaving(self) -> bool:
+        """It will be gone soon, unless it refuses. What could not be released may stay for ever."""
+        is_stuck = self.kill_at_s < float("inf")
+        return self.state is State.DRAINING or (self.state is State.RELEASING and not is_stuck)
+
+    @property
     def is_coming(self) -> bool:
         """It will serve, unless something goes wrong."""
         return self.state in (State.STARTING, State.STANDBY, State.LOADING)

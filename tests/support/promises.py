@@ -206,10 +206,11 @@ class Promises(RuleBasedStateMachine):
         assert spec.device_kind in ("any", self.book.devices[device].kind)
         self.placed.add(id)
         pool = self.machine.pools[key]
-        if not (pool.warming and pool.warming.beside) and spec.role == "serve":
+        if spec.role == "serve":
             # Settings reach the revisions of a function one after the other.
             revisions = [pool, *self.machine.host.siblings(pool)]
             most = max(one.spec.max for one in revisions)
+            most += sum(one.warming is not None and one.warming.beside for one in revisions)
             assert sum(one.count() for one in revisions) <= most
 
     def check_drain(self, drain: Drain) -> None:
@@ -321,8 +322,10 @@ class Promises(RuleBasedStateMachine):
             elif self.is_engine_down or self.now < pool.retry_at_s:
                 assert pool.claim is None
             elif pool.claim is not None:
-                states = [self.machine.replica(id) for id in pool.claim.victims]
-                assert any(one and one.state is not State.READY for one in states), "a stale claim"
+                victims = [self.machine.replica(id) for id in pool.claim.victims]
+                has_waited = self.now - self.unserved.get(key, self.now) >= SWAP_AFTER_S
+                is_leaving = any(one and one.is_leaving for one in victims)
+                assert is_leaving or (has_waited and all(victims)), "a stale claim"
             else:
                 assert pool.blocked
                 self.check_no_room(pool, spec)
@@ -332,6 +335,8 @@ class Promises(RuleBasedStateMachine):
         siblings = [r for one in self.machine.host.siblings(pool) for r in one.replicas.values()]
         siblings = [one for one in siblings if one.state is not State.RELEASING]
         if spec.role == "serve" and len(siblings) + pool.count() >= spec.max:
+            if pool.warming and pool.warming.beside:
+                return
             is_leaving = any(one.state is State.DRAINING for one in siblings)
             assert is_leaving or not {one.id for one in siblings} & self.idle()
             return

@@ -157,17 +157,18 @@ class Ledger:
         size = self._sizes.get(bank, 0.0)
         if not size:
             return float("inf")
-        freed = self._held(bank, without)
-        return size - RESERVE_MIB - self._used.get(bank, 0.0) - self._kept(bank, pool) + freed
+        taken = self._used.get(bank, 0.0) - self._held(bank, without)
+        return size - RESERVE_MIB - taken - self._kept(bank, pool, without)
 
     def _held(self, bank: str, ids: Collection[str]) -> float:
         charges = [self._charges[id] for id in ids if id in self._charges]
         return sum(charge.memory_mib for charge in charges if charge.bank == bank)
 
-    def _kept(self, bank: str, pool: str) -> float:
+    def _kept(self, bank: str, pool: str, without: Collection[str]) -> float:
         """What others have claimed beyond that which their victims still hold."""
-        return sum(
-            max(0.0, claim.need.memory_mib - self._held(bank, claim.victims))
-            for claim in self._claimed.get(bank, {}).values()
-            if claim.need.pool != pool
-        )
+        kept = 0.0
+        for claim in self._claimed.get(bank, {}).values():
+            if claim.need.pool != pool:
+                staying = [id for id in claim.victims if id not in without]
+                kept += max(0.0, claim.need.memory_mib - self._held(bank, staying))
+        return kept
