@@ -91,8 +91,11 @@ class Promises(RuleBasedStateMachine):
         due = self.twin.handle(event, self.now)
         assert commands == due, f"slept through: {[one for one in due if one not in commands]}"
         self.placed: set[str] = set()
-        self.check_launches(commands)
-        self.check_assigned()
+        # A new id is written down first; who was assigned is no standby when the next is counted.
+        new = [c for c in commands if isinstance(c, Launch) and c.role != "standby"]
+        self.check_launches(new, commands)
+        self.check_assigned(commands)
+        self.check_standbys(commands)
         for id in self.placed:
             device = self.book.devices[self.book.entries[id].device]
             assert not self.book.is_overcommitted(device), f"{id} was one too many"
@@ -172,27 +175,33 @@ class Promises(RuleBasedStateMachine):
     def has_reason(id: str, commands: list[Command]) -> bool:
         return any(isinstance(one, Note) and id in one.text.split() for one in commands)
 
-    def check_launches(self, commands: list[Command]) -> None:
+    def check_launches(self, launches: list[Launch], commands: list[Command]) -> None:
+        for launch in launches:
+            assert launch.id not in self.book.ever, "an id was given twice"
+            assert self.has_reason(launch.id, commands)
+            self.check_start()
+            self.check_placed(launch.id, launch.pool, launch.device)
+
+    def check_assigned(self, commands: list[Command]) -> None:
+        """A standby belongs to a pool from its assignment on, whether it was told or not."""
+        for id in self.book.standbys():
+            replica = self.machine.replica(id)
+            if replica is not None and replica.device:
+                assert self.machine.devices[replica.device].kind == "cpu"
+                assert self.has_reason(id, commands)
+                self.check_start()
+                self.check_placed(id, replica.pool, replica.device)
+
+    def check_standbys(self, commands: list[Command]) -> None:
+        """Not more are started than there are to be."""
         for command in commands:
-            if isinstance(command, Launch):
+            if isinstance(command, Launch) and command.role == "standby":
                 assert command.id not in self.book.ever, "an id was given twice"
                 assert self.has_reason(command.id, commands)
                 self.check_start()
-                if command.role == "standby":
-                    self.book.stand_by(command.id)
-                    there = [self.replica(id).state for id in self.book.standbys()]
-                    assert len(there) - there.count(State.RELEASING) <= self.standbys
-                else:
-                    self.check_placed(command.id, command.pool, command.device)
-
-    def check_assigned(self) -> None:
-        """A standby belongs to a pool from its assignment on, whether it was told or not."""
-        for replica in self.machine.replicas():
-            entry = self.book.entries[replica.id]
-            if entry.is_standby and replica.device:
-                assert self.machine.devices[replica.device].kind == "cpu"
-                self.check_start()
-                self.check_placed(replica.id, replica.pool, replica.device)
+                self.book.stand_by(command.id)
+                there = [self.replica(id).state for id in self.book.standbys()]
+                assert len(there) - there.count(State.RELEASING) <= self.standbys
 
     def check_start(self) -> None:
         assert self.is_list_read, "started on a half-known world"
