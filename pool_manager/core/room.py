@@ -74,8 +74,8 @@ class Room:
     def find(self, pool: Pool, now: float, commands: list[Command]) -> str | None:
         """A device to start a replica of `pool` on now. None: `pool.blocked` says why."""
         need = self._host.need(pool)
-        crowd = self._crowd(pool)
-        if not crowd:
+        crowd, is_full = self._crowd(pool)
+        if not is_full:
             device = find(need, self._host.ledger, self._replaced())
             if device is not None:
                 self.let_go(pool)
@@ -83,7 +83,7 @@ class Room:
         if pool.claim is not None and self._is_clearing(pool.claim):
             return None
         self.let_go(pool)
-        if crowd:
+        if is_full:
             self._thin_out(pool, need, crowd, now, commands)
         else:
             self._make_room(pool, need, now, commands)
@@ -123,18 +123,24 @@ class Room:
         standby = self._host.next_standby()
         return (standby.id,) if standby else ()
 
-    def _crowd(self, pool: Pool) -> list[Replica]:
-        """Replicas of sibling revisions, where the function has as many as it may. What is being
-        released serves nobody: were it counted, one that cannot be got rid of would bar all."""
+    def _crowd(self, pool: Pool) -> tuple[list[Replica], bool]:
+        """Replicas of sibling revisions, and whether the function has as many as it may.
+
+        A place that is being cleared for a sibling is taken, or who left it would be back first.
+        What is being released serves nobody: were it counted, one that cannot be got rid of would
+        bar all.
+        """
         if pool.spec.role != "serve" or (self._is_beside(pool) and not pool.count()):
-            return []
+            return [], False
+        claims = sum(other.claim is not None for other in self._host.siblings(pool))
         others = [
             one
             for other in self._host.siblings(pool)
             for one in other.replicas.values()
             if one.role == "serve" and one.state is not State.RELEASING
         ]
-        return others if len(others) + pool.count() >= pool.spec.max else []
+        is_full = len(others) + claims + pool.count() >= pool.spec.max
+        return others, is_full and bool(others or claims)
 
     def _thin_out(
         self, pool: Pool, need: Need, crowd: list[Replica], now: float, commands: list[Command]

@@ -168,3 +168,18 @@ def test_one_that_looks_idle_and_always_refuses_gives_way() -> None:
     turns.go(200.0)
 
     assert turns.longest_wait_s() <= 2 * (RESIDENCY_S + 1.5) + SWAP_AFTER_S
+
+
+def test_two_busy_revisions_of_a_function_that_may_have_one_take_turns() -> None:
+    """Both are called all the time and `max` is 1: each is served again and again, though devices
+    are free."""
+    turns = Turns(
+        [Device(f"g{number}", "cuda") for number in range(3)],
+        [PoolSpec("f@1", function="f"), PoolSpec("f@2", function="f")],
+        load_s=2.0,
+        drain_s=1.0,
+    )
+
+    turns.go(200.0)
+
+    assert turns.longest_wait_s() <= 2 * (RESIDENCY_S + 3.0) + SWAP_AFTER_S

@@ -343,14 +343,14 @@ class Promises(RuleBasedStateMachine):
         """There is no device that has room, nor one that has it without those who may go."""
         siblings = [r for one in self.machine.host.siblings(pool) for r in one.replicas.values()]
         siblings = [one for one in siblings if one.state is not State.RELEASING]
-        if spec.role == "serve" and len(siblings) + pool.count() >= spec.max:
+        claims = sum(one.claim is not None for one in self.machine.host.siblings(pool))
+        if spec.role == "serve" and len(siblings) + claims + pool.count() >= spec.max:
             if pool.warming and pool.warming.beside:
                 return
             is_leaving = any(one.state is State.DRAINING for one in siblings)
             assert is_leaving or not {one.id for one in siblings} & self.idle()
             return
-        claims = self.machine.host.ledger.claims
-        claimed = {self.book.devices[device].bank for device in claims}
+        claimed = {self.book.devices[id].bank for id in self.machine.host.ledger.claims}
         devices = [one for one in self.book.devices.values() if one.bank not in claimed]
         idle = self.idle()
         for group in chain.from_iterable(combinations(idle, n) for n in range(len(idle) + 1)):
