@@ -127,7 +127,8 @@ class Supply:
             return
         ready = [one for one in pool.replicas.values() if one.state is State.READY]
         is_idle = not (load.queued or load.in_flight)
-        for replica in sorted(ready, key=lambda one: -one.ready_s):
+        ready.sort(key=lambda one: one.ready_s)
+        for replica in reversed(ready):
             if pool.staying() <= pool.spec.min:
                 return
             if is_idle and pool.idle_s(replica, now) >= pool.spec.idle_s:

@@ -1,4 +1,4 @@
-"""More functions than devices, all of them always called: everybody gets a turn, in bounded time."""
+"""More functions than devices, all of them always called: everybody gets a turn, in time."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def test_replicas_that_may_all_say_yes_leave_the_floor() -> None:
     play.ready("r2")
     play.demand()
 
-    assert play.tick(10.0) == [Drain("r1", 10.0)]
+    assert play.tick(10.0) == [Drain("r2", 10.0)]
     assert play.tick(10.0) == []
 
 
@@ -474,3 +474,74 @@ def test_an_empty_house_is_quiet(is_open: bool) -> None:
     play = Play(is_open=is_open)
 
     assert [play.tick(1.0), play.demand(), play.on(events.Shutdown())] == [[], [], []]
+
+
+def test_what_there_is_can_be_seen() -> None:
+    """Devices, pools and replicas are there to be shown."""
+    play = Play(PoolSpec(A), devices=1)
+    play.demand(a=1)
+
+    assert list(play.machine.devices) == ["cpu0"]
+    assert list(play.machine.pools) == [A]
+    assert play.machine.replicas() == [play.machine.replica("r1")]
+
+
+def test_a_pool_is_decided_on_once_that_is_allowed() -> None:
+    """A floor that adopted replicas meet is known to be wanted, though no event is about it."""
+    play = Play(PoolSpec(A, min=1), is_open=False)
+    play.on(events.Found("old", A, "cpu0"))
+    play.on(events.ListRead())
+    play.on(events.Greeted("old", {}, loaded=True))
+    play.on(events.Loaded("old", 4, True, 80.0, {}))
+    assert play.pool("a").wanted == 0
+
+    play.tick(3.0)
+
+    assert play.pool("a").wanted == 1
+
+
+@pytest.mark.parametrize("is_silent", [False, True])
+def test_load_that_ended_with_its_worker_is_no_measure(is_silent: bool) -> None:
+    """The windows learn that a worker is gone: what it held does not count for ever."""
+    play = Play(PoolSpec(A, max=4), devices=4)
+    play.run(a=1)
+    play.ready("r1")
+    play.seconds(60, a=4)
+    assert play.pool("a").scaler.window.mean(60, play.now) == 4.0
+    if is_silent:
+        play.tick(3.5)
+    else:
+        play.on(events.WorkerLost("w1"))
+
+    assert play.pool("a").scaler.window.mean(6, play.now + 60.0) == 0.0
+
+
+def test_a_removed_pool_does_not_look_as_if_it_woke() -> None:
+    """While its last replica finishes it is draining, whoever still waits for it."""
+    play = Play(PoolSpec(A))
+    play.demand(a=1)
+    play.ready("r1")
+
+    assert play.on(events.PoolRemoved(A)) == [Drain("r1", None)]
+    assert play.machine.endpoints(A, play.now) == PoolEndpoints([], "draining", "it was removed")
+
+
+def test_a_back_off_that_nobody_waits_for_ends_quietly() -> None:
+    """A failed pool is looked at when its pause is over, and then no more."""
+    play = Play(PoolSpec(A))
+    play.demand(a=1)
+    play.lose("r1")
+    play.demand()
+    assert play.pool("a").quiet_until_s == play.now + 1.0
+
+    play.tick(1.0)
+
+    assert list(play.machine.host.live) == []
+
+
+def test_a_pool_that_is_idle_is_not_looked_at_before_its_time() -> None:
+    """One warm replica is left alone until it has been idle for long enough."""
+    play = Play(PoolSpec(A, idle_s=300.0))
+    play.warm(a="r1")
+
+    assert play.pool("a").quiet_until_s == play.now + 300.0
