@@ -117,8 +117,9 @@ class ReplicaEvents:
         released is tried again."""
         for replica in list(self._host.replicas()):
             if replica.state is State.RELEASING:
-                replica.kill_at_s = now
-                self.press(replica, now, commands)
+                if replica.kill_at_s < float("inf"):
+                    replica.kill_at_s = now
+                    self.press(replica, now, commands)
             elif replica.id not in running and replica.state is not State.STARTING:
                 reason = "it ended while the engine was away"
                 lost = events.Lost(replica.id, reason, is_its_fault=False)

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import socket
-import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -62,8 +61,8 @@ class Replica:
             self._phases["start"] = (first_line_s - self._record.launched_s) * 1e3
             self._phases["import"] = (self._greeted_s - first_line_s) * 1e3
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        # Whoever has heard the greeting may ask this process to go, before it has an answer.
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        # TERM keeps its default until there is a loop: a handler could not interrupt the wait for
+        # the answer if it ran just before that begins.
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.connect(str(run_dir / CONTROL_SOCKET))
         reader, descriptor, frames = greet(sock, self._hello())

@@ -147,11 +147,11 @@ async def test_an_end_is_told_with_its_code(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize(
-    ("act", "how"), [("terminate", "exited with code 0"), ("release", "was killed by SIGKILL")]
+    ("act", "how"), [("terminate", "was killed by SIGTERM"), ("release", "was killed by SIGKILL")]
 )
 async def test_an_asked_for_end_is_told(rig: Rig, act: str, how: str) -> None:
-    """TERM lets a process end by itself, also while it waits for an answer to its greeting; one
-    that was killed is told with the signal."""
+    """A process that waits for an answer to its greeting has nothing to finish: TERM and KILL end
+    it, and it is told with the signal."""
     await rig.start()
 
     await getattr(rig.driver, act)(ID)
