@@ -45,6 +45,7 @@ class Pool:
     unserved_since_s: float | None = None
     last_used_s: float = float("-inf")
     is_resting: bool = True
+    warm_s: float = float("-inf")
     claim: Claim | None = None
     warming: Warming | None = None
     blocked: str = ""
@@ -96,12 +97,16 @@ class Pool:
                 self.uses.began(now)
             self.last_used_s = now
         self.is_resting = not is_busy
-        if not queued:
+        is_warm = self.is_warm
+        if is_warm:
+            self.warm_s = now
+        if not queued or is_warm:
             self.waiting_since_s = None
         elif self.waiting_since_s is None:
-            self.waiting_since_s = now - oldest_wait_s
+            # Who waited in line for a busy replica did not wait for a cold start.
+            self.waiting_since_s = max(now - oldest_wait_s, self.warm_s)
         is_asked = queued or self.spec.role == "trial"
-        if not is_asked or self.is_warm:
+        if not is_asked or is_warm:
             self.unserved_since_s = None
         elif self.unserved_since_s is None:
             self.unserved_since_s = now
