@@ -96,5 +96,5 @@ def _by_rule(world: World, rule: Callable[[Sight], float]) -> Cost:
 def _keep_alive(world: World) -> None:
     """Nobody makes room: replicas go by their timer alone, and whoever finds no device waits."""
     rooms = world.machine._supply.room
-    rooms._idle_costs = lambda *_: {}  # type: ignore[method-assign]
-    rooms._busy_costs = lambda *_: {}  # type: ignore[method-assign]
+    for guests in (rooms._idle, rooms._resident, rooms._eventual):
+        guests._of = lambda *_: {}

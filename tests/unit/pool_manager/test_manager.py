@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from pool_manager import manager as managers
+from pool_manager import orders
 from pool_manager.core.state import PoolSpec
 from pool_manager.devices import cpu_slots
 from pool_manager.drivers.fake import BEHAVES, FakeDriver, Script
@@ -115,6 +115,17 @@ async def rig(
     await made.manager.start()
     yield made
     await made.manager.close()
+
+
+async def test_before_a_gateway_has_spoken_nothing_is_published(rig: Rig) -> None:
+    """Whoever comes is told everything; until then thousands of pools cost no message."""
+    rig.define()
+    assert rig.gateway.messages == []
+
+    rig.gateway.hold(0)
+
+    assert [message.full for message in rig.gateway.messages] == [True]
+    assert rig.gateway.pools[KEY].state == "cold"
 
 
 async def test_a_waiter_wakes_a_pool(rig: Rig) -> None:
@@ -275,7 +286,7 @@ async def test_a_trial_may_be_refused(rig: Rig, stage: str, reason: str) -> None
 @pytest.mark.parametrize("rig", [Script(hang_at="load")], indirect=True)
 async def test_a_trial_has_an_end(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """What has not ended within the limit is refused, and its replica is ended."""
-    monkeypatch.setattr(managers, "TRIAL_S", 0.0)
+    monkeypatch.setattr(orders, "TRIAL_S", 0.0)
 
     with pytest.raises(ModelRefused, match="had not ended after 0 s"):
         await rig.manager.trial(PoolSpec(KEY), binding())
@@ -320,6 +331,7 @@ async def test_one_defect_does_not_stop_the_rest(rig: Rig) -> None:
     def fail(_: bytes) -> None:
         raise RuntimeError("a receiver's defect")
 
+    rig.gateway.hold(0)
     leave = rig.manager.subscribe(fail)
     with capture_logs() as logs:
         rig.define()
