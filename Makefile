@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test chaos check bench fmt docs clean
+.PHONY: run test chaos check bench simulate fmt docs clean
 
 run: $(READY)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh functions/serve.sh
@@ -26,6 +26,11 @@ check: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks
+
+# ARGS="--functions 50 --policy lru" and so on: see `python -m benchmarks.simulate --help`.
+ARGS ?= --functions 200 --devices 16 --rate 0.5
+simulate: $(READY)
+	$(BIN)/python -m benchmarks.simulate $(ARGS)
 
 fmt: $(READY)
 	$(BIN)/ruff format .

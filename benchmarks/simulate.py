@@ -1,0 +1,99 @@
+"""The pool manager's decisions on a virtual day: what callers wait and what deciding costs.
+
+`python -m benchmarks.simulate --functions 200 --devices 16 --policy fngate --policy lru`. The
+Machine and the Dispatcher are the product's own; clock, processes and callers are simulated. The
+same seed has the same callers under every policy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import fields
+from itertools import product
+from typing import Any
+
+from benchmarks.simulation.arrivals import ARRIVALS
+from benchmarks.simulation.policies import POLICIES
+from benchmarks.simulation.report import Report, play, show_decisions, show_gaps, show_table
+from benchmarks.simulation.settings import Settings
+
+REPEATED: dict[str, list[Any]] = {
+    "seed": [1],
+    "arrivals": ["poisson"],
+    "policy": ["fngate", "lru", "keepalive"],
+}
+"""What may be given more than once, and what is played where it is not."""
+DETAILED_MAX = 3
+"""Up to so many runs are shown in full."""
+CHOICES = {"device_kind": ("cuda", "cpu")}
+MEANING = {
+    "rate": "requests per second over all functions",
+    "zipf": "exponent of the functions' popularity",
+    "closed": "callers per function who ask again once answered, instead of arrivals",
+    "wait_s": "how long a caller agrees to be held",
+    "max": "replicas per function",
+    "batch": "requests per run",
+    "service_s": "median run time of a function",
+    "load_s": "median load time of a function",
+    "start_s": "from launch to greeting",
+    "share": "part of a device that a replica needs",
+    "memory_mib": "median memory of a replica",
+    "standbys": "replicas kept without a model, for cpu devices",
+}
+
+
+def main(arguments: Sequence[str] = ("--hours", "2")) -> None:
+    """Play every combination that was asked for and print the table; by default a short one."""
+    options = vars(_parser().parse_args(arguments))
+    as_json, is_skipping = options.pop("json"), not options.pop("no_skip")
+    several = [options.pop(name) or default for name, default in REPEATED.items()]
+    reports = [
+        play(Settings(**options, seed=seed, arrivals=arrivals, policy=policy, skip=is_skipping))
+        for seed, arrivals, policy in product(*several)
+    ]
+    if as_json:
+        print(json.dumps(reports, indent=1))
+        return
+    show_table(reports)
+    if len(reports) <= DETAILED_MAX:
+        for report in reports:
+            _show_details(report)
+
+
+def _show_details(report: Report) -> None:
+    print(f"\n{report['settings']['policy']}, {report['settings']['arrivals']}:\n")
+    show_decisions(report)
+    if report["settings"]["closed"]:
+        print()
+        show_gaps(report)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.simulate", description=__doc__)
+    usual = Settings()
+    for field in fields(Settings):
+        if field.name in REPEATED or field.name == "skip":
+            continue
+        default = getattr(usual, field.name)
+        parser.add_argument(
+            f"--{field.name.replace('_', '-')}",
+            type=type(default),
+            default=default,
+            choices=CHOICES.get(field.name),
+            help=f"{MEANING.get(field.name, '')} (%(default)s)".strip(),
+        )
+    again = "may be given more than once"
+    parser.add_argument("--arrivals", action="append", choices=tuple(ARRIVALS), help=again)
+    parser.add_argument("--policy", action="append", choices=POLICIES, help=again)
+    parser.add_argument("--seed", action="append", type=int, help=again)
+    parser.add_argument("--no-skip", action="store_true", help="play seconds of silence too")
+    parser.add_argument("--json", action="store_true", help="everything, as JSON")
+    return parser
+
+
+if __name__ == "__main__":
+    import sys
+
+    main(sys.argv[1:])

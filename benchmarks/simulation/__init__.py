@@ -1,0 +1,1 @@
+"""A virtual world around the decision cores: processes, devices, callers and a clock that jumps."""

@@ -1,0 +1,107 @@
+"""Who is called: popularity, times and memory of every function, drawn from the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import ceil, exp, inf
+from random import Random
+
+from benchmarks.simulation.arrivals import ARRIVALS
+from benchmarks.simulation.settings import Settings
+from benchmarks.simulation.spells import Spells
+from pool_manager.core.policy.value import Uses
+from pool_manager.core.state import PoolSpec
+
+SERVICE_SPREAD = 1.0
+"""Sigma of the log-normal service times over functions."""
+LOAD_SPREAD = 1.2
+LOAD_MIN_S, LOAD_MAX_S = 0.2, 30.0
+JITTER = 0.2
+"""Single runs and loads differ from their function's usual time by up to this part."""
+
+
+@dataclass(slots=True)
+class Function:
+    """One function, and what is known of it that no decision may see.
+
+    `next_s` is when it will be called next and `took_s` how long that run will take; `came_s` when
+    the last call came and `used_s` when the last run ended. `counted` and `spells` know of every
+    call, where the manager sees the loads that are there when the gateway reports. Arrivals and
+    loads are drawn from two streams, so that no decision changes who calls when.
+    """
+
+    key: str
+    rate: float
+    service_s: float
+    load_s: float
+    memory_mib: float
+    calls: Iterator[float]
+    draws: Random
+    loads: Random
+    next_s: float = inf
+    took_s: float = 0.0
+    used_s: float = 0.0
+    came_s: float = -inf
+    counted: Uses = field(default_factory=Uses)
+    spells: Spells = field(default_factory=Spells)
+
+    def advance(self) -> float:
+        """Draw the next call; when it comes."""
+        self.next_s = next(self.calls)
+        self.took_s = self.service_s * self.draws.uniform(1 - JITTER, 1 + JITTER)
+        return self.next_s
+
+    def came(self, now: float) -> None:
+        """A call came. A gateway that counted would say so in its next report, once a second."""
+        self.came_s = now
+        second = float(ceil(now))
+        if second != self.counted.last_s:
+            self.counted.began(second)
+            self.spells.began(second)
+
+    def draw_load_s(self) -> float:
+        """How long this load takes."""
+        return self.load_s * self.loads.uniform(1 - JITTER, 1 + JITTER)
+
+    def spec(self, settings: Settings) -> PoolSpec:
+        """What the pool manager is told."""
+        return PoolSpec(
+            self.key,
+            max=settings.max,
+            idle_s=settings.idle_s,
+            device_kind=settings.device_kind,
+            target=2 * settings.batch,
+            load_s=self.load_s,
+            function=self.key,
+            share=settings.share,
+            memory_mib=self.memory_mib,
+        )
+
+
+def population(settings: Settings) -> list[Function]:
+    """Every function of a run, the most popular first."""
+    weights = [rank**-settings.zipf for rank in range(1, settings.functions + 1)]
+    per_weight = settings.rate / sum(weights)
+    return [_function(n, weight * per_weight, settings) for n, weight in enumerate(weights)]
+
+
+def _function(number: int, rate: float, settings: Settings) -> Function:
+    draws = Random(f"{settings.seed}/{number}/calls")
+    shape = Random(f"{settings.seed}/{number}/shape")
+    arrivals = ARRIVALS[settings.arrivals]
+    load_s = settings.load_s * exp(shape.gauss(0.0, LOAD_SPREAD))
+    return Function(
+        key=f"default/f{number}@1",
+        rate=rate,
+        service_s=min(10 * settings.service_s, settings.service_s * _spread(shape)),
+        load_s=min(LOAD_MAX_S, max(LOAD_MIN_S, load_s)),
+        memory_mib=min(settings.device_mib / 2, settings.memory_mib * _spread(shape)),
+        calls=arrivals(rate, draws),
+        draws=draws,
+        loads=Random(f"{settings.seed}/{number}/loads"),
+    )
+
+
+def _spread(shape: Random) -> float:
+    return exp(shape.gauss(0.0, SERVICE_SPREAD))

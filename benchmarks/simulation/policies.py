@@ -1,0 +1,100 @@
+"""Who is let go first: the product's rule, and others to hold it against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from benchmarks.simulation.functions import Function
+from benchmarks.simulation.world import World
+from pool_manager.core import room
+from pool_manager.core.policy.value import UNKNOWN_RELOAD_S, Uses
+from pool_manager.core.pool import Pool
+
+Cost = Callable[[Uses, float, float], float]
+LEAST_S = 1e-3
+"""The shortest time divided by."""
+
+
+class Sight(NamedTuple):
+    """What a rule may look at: the manager's pool, the true function, when, and what a reload
+    takes in seconds."""
+
+    pool: Pool
+    function: Function
+    reload_s: float
+    now: float
+
+
+def by_recency(sight: Sight) -> float:
+    """LRU on what the manager knows: loads that were there when the gateway reported."""
+    return 1.0 / max(LEAST_S, sight.now - sight.pool.last_used_s)
+
+
+def by_exact_recency(sight: Sight) -> float:
+    """LRU on when each function was really called or answered last."""
+    function = sight.function
+    return 1.0 / max(LEAST_S, sight.now - max(function.used_s, function.came_s))
+
+
+def by_counted_gap(sight: Sight) -> float:
+    """The product's rule, if the gateway told of every call."""
+    return sight.reload_s * sight.function.counted.rate(sight.now)
+
+
+def by_spells(sight: Sight) -> float:
+    """The candidate, on the same knowledge."""
+    return sight.reload_s * sight.function.spells.rate(sight.now)
+
+
+def by_foresight(sight: Sight) -> float:
+    """The product's rule, if it knew when the next call will come."""
+    return sight.reload_s / max(LEAST_S, sight.function.next_s - sight.now)
+
+
+RULES: dict[str, Callable[[Sight], float]] = {
+    "lru": by_recency,
+    "lru-exact": by_exact_recency,
+    "counted": by_counted_gap,
+    "spells": by_spells,
+    "foresight": by_foresight,
+}
+POLICIES = ("fngate", "keepalive", *RULES)
+
+
+@contextmanager
+def policy(world: World, name: str) -> Iterator[None]:
+    """Have the world's machine decide by this policy while the context lasts.
+
+    The eviction cost is one pure function, and nobody but this comparison has a reason to replace
+    it: the product needs no seam for that.
+    """
+    names = vars(room)
+    original = names["cost"]
+    if name == "keepalive":
+        _keep_alive(world)
+    elif name in RULES:
+        names["cost"] = _by_rule(world, RULES[name])
+    try:
+        yield
+    finally:
+        names["cost"] = original
+
+
+def _by_rule(world: World, rule: Callable[[Sight], float]) -> Cost:
+    pools = {id(pool.uses): pool for pool in world.machine.pools.values()}
+
+    def cost(uses: Uses, reload_s: float, now: float) -> float:
+        pool = pools[id(uses)]
+        function = world.functions[pool.key]
+        return rule(Sight(pool, function, reload_s or UNKNOWN_RELOAD_S, now))
+
+    return cost
+
+
+def _keep_alive(world: World) -> None:
+    """Nobody makes room: replicas go by their timer alone, and whoever finds no device waits."""
+    rooms = world.machine._supply.room
+    for guests in (rooms._idle, rooms._resident, rooms._eventual):
+        guests._of = lambda *_: {}

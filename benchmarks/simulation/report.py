@@ -1,0 +1,82 @@
+"""Runs, and how their figures are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+from benchmarks.simulation.policies import policy
+from benchmarks.simulation.settings import Settings
+from benchmarks.simulation.world import World
+
+Report = dict[str, Any]
+
+COLUMNS = {
+    "cold": ("cold_share", "{:.1%}"),
+    "wait mean s": ("wait_mean_s", "{:.2f}"),
+    "p50": ("wait_p50_s", "{:.2f}"),
+    "p95": ("wait_p95_s", "{:.1f}"),
+    "p99": ("wait_p99_s", "{:.1f}"),
+    "max": ("wait_max_s", "{:.1f}"),
+    "expired": ("expired", "{:.0f}"),
+    "starts": ("starts", "{:.0f}"),
+    "evictions": ("evictions", "{:.0f}"),
+    "swaps": ("swaps", "{:.0f}"),
+    "idle device": ("idle_share", "{:.0%}"),
+}
+
+
+def play(settings: Settings) -> Report:
+    """One run under its policy, as plain data; `gaps_s` by function."""
+    world = World(settings)
+    with policy(world, settings.policy):
+        world.run()
+    return {"settings": asdict(settings), **world.report(), "gaps_s": world.figures.gaps_s}
+
+
+def show_table(reports: Iterable[Report]) -> None:
+    """One row per policy and kind of arrivals: means over the seeds, and the range of the mean
+    wait where there are several."""
+    print(f"| arrivals | policy | requests | {' | '.join(COLUMNS)} |")
+    print("|---" * (len(COLUMNS) + 3) + "|")
+    rows: dict[tuple[str, str], list[Report]] = {}
+    for report in reports:
+        run = report["settings"]
+        rows.setdefault((run["arrivals"], run["policy"]), []).append(report)
+    for (arrivals, policy_name), runs in rows.items():
+        cells = [arrivals, policy_name, f"{_mean(runs, 'requests'):.0f}"]
+        cells += [form.format(_mean(runs, name)) for name, form in COLUMNS.values()]
+        if len(runs) > 1:
+            waits = [run["wait_mean_s"] for run in runs]
+            cells[4] += f" ({min(waits):.2f} to {max(waits):.2f})"
+        print(f"| {' | '.join(cells)} |")
+
+
+def _mean(runs: list[Report], name: str) -> float:
+    return float(sum(run[name] for run in runs)) / len(runs)
+
+
+def show_decisions(report: Report) -> None:
+    """Real time inside the machine, and of the whole run."""
+    print("| decision about | count | p50 ms | p99 ms | max ms | sum s |")
+    print("|---|---|---|---|---|---|")
+    for kind, taken in report["decisions"].items():
+        print(
+            f"| {kind} | {taken['count']} | {taken['p50_ms']:.3f} | {taken['p99_ms']:.2f}"
+            f" | {taken['max_ms']:.1f} | {taken['sum_s']:.1f} |"
+        )
+    print()
+    print(
+        f"{report['simulated_s']:.0f} virtual seconds in {report['real_s']:.1f} real ones;"
+        f" device-seconds: {report['busy_device_s']:.0f} busy, {report['idle_device_s']:.0f} idle,"
+        f" {report['moving_device_s']:.0f} starting, loading or leaving."
+    )
+
+
+def show_gaps(report: Report) -> None:
+    """How long each function was served by nobody, at the longest."""
+    print("| function | longest time without a run, s |")
+    print("|---|---|")
+    for key, gap_s in sorted(report["gaps_s"].items()):
+        print(f"| {key} | {gap_s:.1f} |")
