@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test check bench fmt docs clean
+.PHONY: run test chaos check bench fmt docs clean
 
 run: $(READY)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh functions/serve.sh
@@ -13,6 +13,10 @@ test: $(READY)
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest
 	$(BIN)/coverage report --include='pool_manager/core/*,gateway/dispatch*' --fail-under=100 --skip-covered
+
+# The full doses of tests/e2e/test_chaos.py, about 20 minutes; CHAOS="--seed 7" for its options.
+chaos: $(READY)
+	$(BIN)/python -m tests.chaos --json chaos.json $(CHAOS)
 
 check: $(READY)
 	$(BIN)/ruff format --check .

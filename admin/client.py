@@ -26,6 +26,8 @@ CALL_S: Final = 30.0
 UPLOAD_S: Final = 300.0
 """Seconds without progress; the last ones go into making gigabytes durable."""
 CHUNK: Final = 1024 * 1024
+PAGES_MAX: Final = 1000
+"""Pages of a list that are followed: a million items."""
 
 Progress = Callable[[int], None]
 """Called with the number of bytes sent since the last call."""
@@ -71,6 +73,26 @@ class Client:
     def remove(self, name: str) -> dict[str, Any]:
         """Remove a function with all its revisions."""
         return self._json("DELETE", f"/admin/v1/functions/{_part(name)}")
+
+    def rescale(self, name: str, changes: dict[str, Any]) -> dict[str, Any]:
+        """Change min, max or idle_s of a function as it is now; its scaling afterwards."""
+        path = f"/admin/v1/functions/{_part(name)}"
+        tag = check(self._exchange("GET", path)).headers.get("ETag", "")
+        return self._json("PATCH", path, changes, headers={"If-Match": tag})
+
+    def roll_back(self, name: str, to: int | None, breaking: bool) -> dict[str, Any]:
+        """Move the traffic to revision `to`, None for the one before; the operation that does."""
+        path = f"/admin/v1/functions/{_part(name)}/rollback"
+        return _operation(self._json("POST", path, {"to": to, "breaking": breaking}))
+
+    def warm(self, name: str, wait_s: int) -> dict[str, Any]:
+        """Have a replica ready, within `wait_s`; how long it took."""
+        path = f"/admin/v1/functions/{_part(name)}/warm?{urlencode({'wait': wait_s})}"
+        return self._json("POST", path, timeout_s=self._timeout_s + wait_s)
+
+    def sleep(self, name: str) -> dict[str, Any]:
+        """Let idle replicas go now; how many were asked and how many stay."""
+        return self._json("POST", f"/admin/v1/functions/{_part(name)}/sleep")
 
     def why(self, name: str) -> dict[str, Any]:
         """Its state and reason, last decisions, cold starts and intervals."""
@@ -161,18 +183,33 @@ class Client:
         return Answer(reply.body, content_type, reply.headers.get("Server-Timing", ""))
 
     def _items(self, path: str) -> list[dict[str, Any]]:
-        items = self._json("GET", path).get("items")
-        return items if isinstance(items, list) else []
+        """Every item of a list, page by page."""
+        found: list[dict[str, Any]] = []
+        asked = path
+        for _ in range(PAGES_MAX):
+            page = self._json("GET", asked)
+            items = page.get("items")
+            found += items if isinstance(items, list) else []
+            if not page.get("next"):
+                return found
+            separator = "&" if "?" in path else "?"
+            asked = f"{path}{separator}{urlencode({'next': page['next']})}"
+        raise Unreachable(f"{self.url}{path}: the list does not end after {PAGES_MAX} pages")
 
     def _json(
-        self, method: str, path: str, body: object = None, timeout_s: float | None = None
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        timeout_s: float | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        headers = {"Accept": "application/json"}
+        given = {"Accept": "application/json", **(headers or {})}
         data = None
         if body is not None:
             data = json.dumps(body).encode()
-            headers["Content-Type"] = "application/json"
-        reply = check(self._exchange(method, path, data, headers, timeout_s))
+            given["Content-Type"] = "application/json"
+        reply = check(self._exchange(method, path, data, given, timeout_s))
         found = json_object(reply.body)
         if found is None:
             shown = reply.body[:SHOWN_MAX].decode(errors="replace")

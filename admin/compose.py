@@ -15,6 +15,7 @@ from aiohttp import web
 
 from admin.api.functions import FunctionRoutes
 from admin.api.keys import KeyRoutes
+from admin.api.operate import OperateRoutes
 from admin.api.pools import PoolRoutes
 from admin.api.routes import AdminApi
 from admin.api.uploads import UploadRoutes
@@ -31,7 +32,8 @@ from gateway.dispatch.dispatcher import Limits
 from gateway.http.app import Gateway, stop_serving
 from gateway.http.invoke import Invoker
 from gateway.metrics import Metrics
-from pool_manager.devices import cpu_slots
+from gateway.traffic import follow_traffic
+from pool_manager.devices import cpu_slots, host_memory_mib
 from pool_manager.driver import Driver
 from pool_manager.drivers.fake import FakeDriver
 from pool_manager.drivers.process import ProcessDriver
@@ -72,7 +74,7 @@ async def running(settings: Settings, driver: Driver | None = None) -> AsyncIter
         store = await open_store(settings.store(), stack)
         _check_exposure(settings, store)
         past = Past(store.history, time.time)  # noqa: TID251 - the shell passes the clock in
-        await past.load([deployed.revision.key for deployed in store.catalog.all()])
+        await past.load()
         stack.callback(past.flush)
         driver = driver or _driver(settings)
         manager, delivery = await _open_pools(settings, store, past, driver, stack)
@@ -133,7 +135,8 @@ async def _open_pools(
     """Manager and gateway side by side: each sees of the other only serialised messages."""
     section = settings.pool()
     _check_private(section.run_dir)
-    devices = cpu_slots(section.cpu_slots)
+    memory_mib = section.host_memory_mib or host_memory_mib()
+    devices = cpu_slots(section.cpu_slots, memory_mib)
     manager = Manager(section, driver, devices, _Linked(store.blobs), past)
     limits = Limits(settings.gateway().held_bytes_max, settings.gateway().retries)
     delivery = Delivery(limits, f"{os.getpid()}", manager, past)
@@ -141,6 +144,7 @@ async def _open_pools(
     stack.push_async_callback(manager.close)
     stack.callback(manager.subscribe(delivery.receive_endpoints))
     stack.callback(Feed(store.catalog, manager, store.bundles.__getitem__).close)
+    stack.callback(follow_traffic(store.catalog, delivery))
     await manager.start()
     delivery.open()
     return manager, delivery
@@ -166,7 +170,9 @@ async def _open_gateway(
     deploys: Deploys,
 ) -> tuple[Gateway, web.AppRunner]:
     access = Access(settings.listen, settings.public_hosts, store.ring, store.token)
-    metrics = Metrics(delivery.loads, delivery.states)
+    loop = asyncio.get_running_loop()
+    metrics = Metrics(delivery.loads, delivery.states, lambda: len(asyncio.all_tasks(loop)))
+    store.catalog.subscribe(metrics.changed)
     invoker = Invoker(
         settings.gateway(), access, store.catalog, delivery, ColdCheck(), metrics, past
     )
@@ -175,6 +181,7 @@ async def _open_gateway(
     api = AdminApi(
         access,
         FunctionRoutes(store, manager, delivery, deploys, past),
+        OperateRoutes(store.catalog, manager, deploys, time.monotonic),
         UploadRoutes(store.blobs, deploys),
         KeyRoutes(store.keys, store.ring, time.time),  # noqa: TID251 - the shell passes the clock in
         PoolRoutes(store.catalog, manager, time.monotonic),
@@ -182,7 +189,7 @@ async def _open_gateway(
     app = web.Application()
     api.add_routes(app, gateway)
     gateway.add_routes(app)
-    app.on_shutdown.append(deploys.stop_waiting)
+    app.on_shutdown.append(deploys.runner.stop_waiting)
     app.on_cleanup.append(gateway.close)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
     await runner.setup()

@@ -24,7 +24,7 @@ class Feed:
         self._catalog = catalog
         self._manager = manager
         self._bundle_of = bundle_of
-        self._defined: dict[tuple[str, str], set[int]] = {}
+        self._defined: dict[tuple[str, str], tuple[int, ...]] = {}
         for deployed in catalog.all():
             self._define(deployed.function.namespace, deployed.function.name)
         self.close = catalog.subscribe(self._changed)
@@ -34,8 +34,8 @@ class Feed:
 
     def _define(self, namespace: str, name: str) -> None:
         deployed = self._catalog.revisions(name, namespace)
-        numbers = {one.revision.number for one in deployed}
-        for number in self._defined.get((namespace, name), set()) - numbers:
+        numbers = tuple(one.revision.number for one in deployed)
+        for number in set(self._defined.get((namespace, name), ())).difference(numbers):
             self._manager.remove(pool_key(namespace, name, number))
         for one in deployed:
             bundle = self._bundle_of(one.revision.bundle)
@@ -60,6 +60,9 @@ def pool_spec(deployed: Deployed, bundle: Bundle) -> PoolSpec:
         target=max(2, 2 * model_spec(deployed).batch_max),
         load_s=profile.load_ms / 1e3 if profile else 0.0,
         bundle_bytes=bundle.size,
+        function=f"{function.namespace}/{function.name}",
+        share=revision.device.share,
+        memory_mib=max(profile.memory_mib if profile else 0.0, bundle.size / 2**20),
     )
 
 

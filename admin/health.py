@@ -45,7 +45,13 @@ class Health:
 
     def reasons(self) -> list[str]:
         """Everything that is wrong now; empty when all is well."""
-        return [*self._disk(), *self._store(), *self._functions(), *self._devices()]
+        return [
+            *self._disk(),
+            *self._store(),
+            *self._engine(),
+            *self._functions(),
+            *self._devices(),
+        ]
 
     def _disk(self) -> list[str]:
         try:
@@ -69,6 +75,10 @@ class Health:
             f"store: {statistics.buffered} records wait to be written,"
             f" {statistics.dropped} were dropped"
         ]
+
+    def _engine(self) -> list[str]:
+        reason = self._manager.engine_down
+        return [f"engine: {reason}"] if reason else []
 
     def _functions(self) -> list[str]:
         return [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from statistics import median
 
@@ -24,16 +23,15 @@ class Past:
     def __init__(self, history: History, wall: Callable[[], float]) -> None:
         self._history = history
         self._wall = wall
-        self._cold_starts: dict[str, deque[float]] = {}
+        self._cold_starts: dict[str, list[float]] = {}
         self._medians: dict[str, float] = {}
         self._minute_s = 0
         self._arrivals: dict[tuple[str, str], int] = {}
 
-    async def load(self, pools: list[str]) -> None:
-        """Remember the medians of what happened before this start."""
-        for key in pools:
-            ms = await self._history.cold_start_ms(key)
-            if ms is not None:
+    async def load(self) -> None:
+        """Remember what happened before this start."""
+        for key, all_ms in (await self._history.last_cold_starts_ms()).items():
+            for ms in all_ms:
                 self._remember(key, ms / 1e3)
 
     def cold_start(self, record: ColdStart) -> None:
@@ -69,6 +67,5 @@ class Past:
         if key not in self._cold_starts and len(self._cold_starts) >= POOLS_MAX:
             oldest = next(iter(self._cold_starts))
             del self._cold_starts[oldest], self._medians[oldest]
-        samples = self._cold_starts.setdefault(key, deque(maxlen=SAMPLES))
-        samples.append(seconds)
+        samples = self._cold_starts[key] = [*self._cold_starts.get(key, ()), seconds][-SAMPLES:]
         self._medians[key] = median(samples)

@@ -50,12 +50,18 @@ class Settings(BaseSettings):
     """Seconds without a request before a replica goes, for functions that do not say."""
     memory_mib: int = Field(0, ge=0)
     """Memory cap of a replica whose function names none; 0 for none."""
+    host_memory_mib: int = Field(0, ge=0)
+    """MiB that all replicas may take together; 0 for all that the machine has."""
+    standbys: int = Field(1, ge=0, le=16)
+    """Replicas without a model kept ready, each for one cold start."""
     held_mib: int = Field(256, ge=1)
     """MiB of request bodies held at once."""
     body_read_s: float = Field(30.0, ge=0.05)
     """Seconds a client may take to send its body."""
     orphan_s: float = Field(60.0, ge=1.0)
     """Seconds a replica serves on without a manager."""
+    ping_s: float = Field(5.0, ge=0.05, le=3600.0)
+    """Seconds between two questions to a replica whether it lives; three unanswered end it."""
     shutdown_s: float = Field(60.0, ge=0.0)
     """Seconds a shutdown waits for accepted requests."""
     log_format: Literal["human", "json"] = "human"
@@ -103,7 +109,10 @@ class Settings(BaseSettings):
             cpu_slots=self.cpu_slots,
             threads_per_slot=max(1, cores // self.cpu_slots),
             memory_mib=self.memory_mib,
+            host_memory_mib=self.host_memory_mib,
+            standbys=self.standbys,
             orphan_s=self.orphan_s,
+            ping_s=self.ping_s,
             starts_at_once=cores,
         )
 

@@ -18,6 +18,7 @@ from registry.store.functions import Functions
 from registry.store.history import History
 from registry.store.keys import KeyRing, Keys
 from registry.store.operations import Operations
+from registry.store.traffic import Traffic
 from registry.tasks import Tasks
 
 TOKEN_FILE = "admin.token"  # noqa: S105 - a file's name
@@ -32,6 +33,7 @@ class Store:
 
     settings: StoreSettings
     functions: Functions
+    traffic: Traffic
     operations: Operations
     keys: Keys
     history: History
@@ -53,11 +55,6 @@ async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
     functions = Functions(database, profiles_max=settings.profiles_max)
     keys = Keys(database)
     deployed = await functions.load_all()
-    bundles = {}
-    for one in deployed:
-        bundle = await functions.find_bundle(one.revision.bundle)
-        assert bundle is not None, "a revision's bundle is stored in its own transaction"
-        bundles[bundle.digest] = bundle
     history = History(database, settings, time.time)  # noqa: TID251 - the shell passes the clock in
     tasks = Tasks("history")
     stack.push_async_callback(tasks.close)
@@ -65,13 +62,14 @@ async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
     return Store(
         settings=settings,
         functions=functions,
+        traffic=Traffic(database),
         operations=Operations(database, ended_max=settings.operations_max),
         keys=keys,
         history=history,
         blobs=BlobStore(settings.blobs, settings.blob_max_bytes, settings.uploads_max),
         catalog=Catalog(deployed),
         ring=KeyRing(await keys.list()),
-        bundles=bundles,
+        bundles=await functions.load_bundles(),
         token=admin_token(settings.data),
     )
 

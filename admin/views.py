@@ -8,7 +8,7 @@ from typing import Any
 from pool_manager.core.state import Replica
 from registry.catalog import Deployed
 from registry.exchange import Load, PoolEndpoints
-from registry.model import Bundle, Key, Operation, Profile
+from registry.model import Bundle, Function, Key, Operation, Profile
 from runtime_image.contract import signature as signatures
 
 
@@ -40,11 +40,17 @@ def function_json(
     }
 
 
+def scaling_json(function: Function) -> dict[str, Any]:
+    """What a change of scaling leaves."""
+    return {"name": function.name, **asdict(function.scaling)}
+
+
 def revision_json(deployed: Deployed, bundle: Bundle) -> dict[str, Any]:
-    """One revision of `fnctl show`."""
+    """One revision of `fnctl show`; `traffic`: calls by plain name go to it."""
     revision = deployed.revision
     return {
         "number": revision.number,
+        "traffic": deployed.function.revision == revision.number,
         "bundle": revision.bundle,
         "engine": revision.engine,
         "model": revision.model,

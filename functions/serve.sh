@@ -16,9 +16,30 @@ until fnctl ls >/dev/null 2>&1; do
     kill -0 "$server" 2>/dev/null || exit 1
     sleep 0.1
 done
-fnctl deploy functions/digits
-fnctl invoke digits -i image=@functions/digits/seven.png
-echo
+show() {
+    fnctl deploy "functions/$1"
+    fnctl invoke "$1" -i "$2"
+    echo
+}
+# Side by side, for a deploy mostly waits for its trial; what they say is shown one after the other.
+said=$(mktemp -d)
+show filetype data=@functions/filetype/written/ring.c >"$said/filetype" 2>&1 &
+filetype=$!
+show commands audio=@functions/commands/yes.wav >"$said/commands" 2>&1 &
+commands=$!
+failed=
+show digits image=@functions/digits/seven.png || failed=1
+wait "$filetype" || failed=1
+wait "$commands" || failed=1
+cat "$said/filetype" "$said/commands"
+rm -r "$said"
+if [ "$failed" ]; then
+    kill -INT "$server"
+    wait "$server"
+    exit 1
+fi
 echo "Serving on $FN_URL until Ctrl-C. In another terminal:"
 echo "  curl $FN_URL/fn/digits -H 'Content-Type: image/png' --data-binary @functions/digits/two.png"
+echo "  curl $FN_URL/fn/filetype -H 'Content-Type: application/octet-stream' --data-binary @README.md"
+echo "  curl $FN_URL/fn/commands -H 'Content-Type: audio/wav' --data-binary @functions/commands/left.wav"
 wait "$server"

@@ -11,6 +11,7 @@ import structlog
 from gateway.data_links import DataLinks
 from gateway.dispatch.call import Command, Fail, Recall, Send
 from gateway.dispatch.dispatcher import Dispatcher, Limits
+from gateway.dispatch.moves import Terms
 from gateway.dispatch.pool import UNKNOWN
 from gateway.outcome import HeldCall
 from gateway.ports import Past, Pools
@@ -73,6 +74,8 @@ class Delivery:
 
     def submit(self, call: HeldCall) -> None:
         """Accept a call. Raises what `Dispatcher.submit` raises, and then it was not."""
+        if call.pool not in self._dispatcher.pools:
+            self._estimate(call.pool)
         self._perform(self._dispatcher.submit(call, monotonic()))
         if call.was_held:
             self._tell_soon(call.pool)
@@ -80,6 +83,11 @@ class Delivery:
     def leave(self, call: HeldCall) -> None:
         """The client of a call is gone."""
         self._perform(self._dispatcher.leave(call, monotonic()))
+
+    def move(self, source: str, target: str, terms: Terms | None) -> None:
+        """A function's traffic moved; what that means for its calls says `Dispatcher.move`."""
+        self._perform(self._dispatcher.move(source, target, terms, monotonic()))
+        self._tell_soon(source)
 
     def receive_endpoints(self, data: bytes) -> None:
         """The manager's Endpoints."""
@@ -97,7 +105,7 @@ class Delivery:
         return view.shown if view else UNKNOWN
 
     def states(self) -> dict[str, str]:
-        """The state of every pool heard of."""
+        """The state of every pool that is not at rest: the others are cold, and nobody calls."""
         return {key: pool.shown.state for key, pool in self._dispatcher.pools.items()}
 
     def loads(self) -> dict[str, Load]:
@@ -106,9 +114,12 @@ class Delivery:
 
     def _look(self, key: str, shown: PoolEndpoints, now: float) -> None:
         self._perform(self._dispatcher.look(key, shown, now))
-        if shown.state != "gone":
-            self._dispatcher.pool(key).pace.cold_start_s = self._past.cold_start_s(key)
+        if key in self._dispatcher.pools:
+            self._estimate(key)
         self._links.reconcile(key, shown.replicas)
+
+    def _estimate(self, key: str) -> None:
+        self._dispatcher.pool(key).pace.cold_start_s = self._past.cold_start_s(key)
 
     def _perform(self, commands: list[Command]) -> None:
         for command in commands:
@@ -130,10 +141,11 @@ class Delivery:
         self._perform(self._dispatcher.sweep(monotonic()))
 
     def _tell_soon(self, pool: str) -> None:
-        """Tell the manager of this pool before the loop's next turn."""
+        """Tell the manager of this pool, and of the one its calls follow to, before the loop's
+        next turn."""
         if not self._urgent:
             self._loop.call_soon(self._tell_urgent)
-        self._urgent.add(pool)
+        self._urgent |= {pool, self._dispatcher.heir(pool)}
 
     def _tell_urgent(self) -> None:
         keys, self._urgent = self._urgent, set()

@@ -3,29 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import lru_cache
+from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from gateway.receipt import Receipt
+from registry.catalog import Change
 from registry.exchange import Load
+from runtime_image.contract.control import PHASES
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-CHILDREN_MAX = 10_000
+SENDS = (1, 2, 3, 4, 6, 12)
+RETRIES = ("died", "not_started")
+FUNCTIONS_MAX = 1000
+"""Functions with series of their own, the first ones called; each is 4 kB of the page."""
+OTHERS = "_others"
+"""The function of all beyond; no name begins like this."""
 REPLICAS_MAX = 1000
 """Replicas whose cold starts are remembered as counted, the newest."""
 
 
-class Metrics:
-    """Labels are names of deployed functions and error codes only, so their number is bounded.
+@dataclass(slots=True)
+class _Series:
+    """One function's children. Binding them costs more than using them: each is bound once."""
 
-    `loads` gives what is held and in flight now, `states` the pools' states.
+    labels: tuple[str, str]
+    duration: Histogram
+    queue: Histogram
+    sends: Histogram
+    outcomes: dict[str, Counter] = field(default_factory=dict)
+
+
+class Metrics:
+    """Labels are names of deployed functions and error codes only, and functions beyond
+    FUNCTIONS_MAX are counted together, so the page is bounded.
+
+    `loads` gives what is held and in flight now, `states` the states of pools not at rest,
+    `tasks` how much goes on in the background.
     """
 
     def __init__(
-        self, loads: Callable[[], dict[str, Load]], states: Callable[[], dict[str, str]]
+        self,
+        loads: Callable[[], dict[str, Load]],
+        states: Callable[[], dict[str, str]],
+        tasks: Callable[[], int],
     ) -> None:
         self._registry = CollectorRegistry()
         labels = ("namespace", "function")
@@ -57,23 +80,87 @@ class Metrics:
             registry=self._registry,
         )
         self._counted: dict[str, None] = {}
-        self._registry.register(_Pools(loads, states))
-        # Binding a child costs more than using it: each is bound once.
-        self._count = lru_cache(CHILDREN_MAX)(self._requests.labels)
-        self._time = lru_cache(CHILDREN_MAX)(self._duration.labels)
-        self._wait = lru_cache(CHILDREN_MAX)(self._queue.labels)
+        self._count_sends(labels)
+        self._pools = _Pools(loads, states, tasks)
+        self._registry.register(self._pools)
+        self._series: dict[tuple[str, str], _Series] = {}
+        self._others: _Series | None = None
+
+    def _count_sends(self, labels: tuple[str, ...]) -> None:
+        """How often requests are sent, and why again."""
+        self._sends = Histogram(
+            "fngate_request_sends",
+            "Times a request was sent to a replica before it was answered.",
+            labels,
+            buckets=SENDS,
+            registry=self._registry,
+        )
+        self._retries = Counter(
+            "fngate_retries",
+            "Requests sent again: their replica died while it ran them, or never started them.",
+            (*labels, "reason"),
+            registry=self._registry,
+        )
 
     def answered(self, namespace: str, function: str, outcome: str, seconds: float) -> None:
         """One request was answered."""
-        self._count(namespace, function, outcome).inc()
-        self._time(namespace, function).observe(seconds)
+        series = self._series.get((namespace, function)) or self._begin(namespace, function)
+        counter = series.outcomes.get(outcome)
+        if counter is None:
+            counter = series.outcomes[outcome] = self._requests.labels(*series.labels, outcome)
+        counter.inc()
+        series.duration.observe(seconds)
+
+    def sent(self, namespace: str, function: str, sends: int, deaths: int) -> None:
+        """A request is over that was sent so often; so many replicas died while they ran it."""
+        series = self._series.get((namespace, function)) or self._begin(namespace, function)
+        series.sends.observe(sends)
+        if sends > 1:
+            # The last death of a request that was given up led to no other send.
+            died = min(deaths, sends - 1)
+            self._retries.labels(*series.labels, "died").inc(died)
+            self._retries.labels(*series.labels, "not_started").inc(sends - 1 - died)
 
     def received(self, namespace: str, function: str, receipt: Receipt) -> None:
         """A replica's answer came."""
-        self._wait(namespace, function).observe(receipt.queue_ms / 1e3)
+        series = self._series.get((namespace, function)) or self._begin(namespace, function)
+        series.queue.observe(receipt.queue_ms / 1e3)
         if receipt.is_cold and self._is_news(receipt.replica):
             for phase, ms in receipt.phases.items():
-                self._phases.labels(namespace, function, phase).observe(ms / 1e3)
+                self._phases.labels(*series.labels, phase).observe(ms / 1e3)
+
+    def changed(self, change: Change) -> None:
+        """The catalog's: what was counted for a removed function goes with it."""
+        if change.kind != "remove":
+            return
+        series = self._series.pop((change.namespace, change.name), None)
+        if series is not None:
+            for outcome in series.outcomes:
+                self._requests.remove(*series.labels, outcome)
+            for phase in PHASES:
+                self._phases.remove(*series.labels, phase)
+            self._duration.remove(*series.labels)
+            self._queue.remove(*series.labels)
+            self._sends.remove(*series.labels)
+            for reason in RETRIES:
+                self._retries.remove(*series.labels, reason)
+
+    def _begin(self, namespace: str, function: str) -> _Series:
+        """The series of a function counted for the first time, or that of all beyond the limit."""
+        if len(self._series) >= FUNCTIONS_MAX:
+            self._others = self._others or self._bind(namespace, OTHERS)
+            return self._others
+        series = self._series[namespace, function] = self._bind(namespace, function)
+        return series
+
+    def _bind(self, namespace: str, function: str) -> _Series:
+        labels = (namespace, function)
+        return _Series(
+            labels,
+            self._duration.labels(*labels),
+            self._queue.labels(*labels),
+            self._sends.labels(*labels),
+        )
 
     def _is_news(self, replica: str) -> bool:
         """Whether this replica's cold start is to be counted: many requests may have waited."""
@@ -84,30 +171,47 @@ class Metrics:
             del self._counted[next(iter(self._counted))]
         return True
 
+    def look(self) -> None:
+        """Read what the page shows of pools; to be called in the loop's thread before `render`."""
+        self._pools.look()
+
     def render(self) -> bytes:
         """The page; takes milliseconds, so it is to be called in a thread."""
         return generate_latest(self._registry)
 
 
 class _Pools(Collector):
-    """Gauges read at the moment of the scrape."""
+    """Gauges as they were at the last look."""
 
     def __init__(
-        self, loads: Callable[[], dict[str, Load]], states: Callable[[], dict[str, str]]
+        self,
+        loads: Callable[[], dict[str, Load]],
+        states: Callable[[], dict[str, str]],
+        tasks: Callable[[], int],
     ) -> None:
         self._loads = loads
         self._states = states
+        self._tasks = tasks
+        self._seen: tuple[dict[str, Load], dict[str, str], int] = ({}, {}, 0)
+
+    def look(self) -> None:
+        """Read them now; both are new dicts that nobody changes while a thread reads them."""
+        self._seen = self._loads(), self._states(), self._tasks()
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """prometheus_client's: the families."""
+        loads, states, count = self._seen
         held = GaugeMetricFamily("fngate_held", "Requests that wait.", labels=["pool"])
         in_flight = GaugeMetricFamily("fngate_in_flight", "Requests at replicas.", labels=["pool"])
-        for pool, load in self._loads().items():
+        for pool, load in loads.items():
             held.add_metric([pool], load.queued)
             in_flight.add_metric([pool], load.in_flight)
         state = GaugeMetricFamily(
-            "fngate_pool_state", "1 for the state a pool is in.", labels=["pool", "state"]
+            "fngate_pool_state",
+            "1 for the state a pool is in; a pool that is cold and not called is left out.",
+            labels=["pool", "state"],
         )
-        for pool, name in self._states().items():
+        for pool, name in states.items():
             state.add_metric([pool, name], 1)
-        return [held, in_flight, state]
+        tasks = GaugeMetricFamily("fngate_tasks", "Tasks of the server's loop.", count)
+        return [held, in_flight, state, tasks]

@@ -42,9 +42,14 @@ STATUS: dict[type[errors.FnError], int] = {
     errors.BadBundle: 422,
     errors.BadManifest: 422,
     errors.ModelRefused: 422,
+    errors.Incompatible: 422,
     errors.Conflict: 409,
+    errors.PreconditionFailed: 412,
+    errors.PreconditionRequired: 428,
+    errors.NoRoom: 503,
     errors.StoreUnavailable: 503,
     errors.DriverError: 503,
+    errors.EngineDown: 503,
 }
 """One row per class of the tree; nothing else in the project names a status."""
 

@@ -14,10 +14,9 @@ import structlog
 
 from pool_manager.core import events
 from registry.tasks import Tasks
-from runtime_image.contract import model as models
-from runtime_image.contract.control import PHASES
+from runtime_image.contract.control import PHASES, BindRequest
 from runtime_image.contract.link import Kind
-from runtime_image.contract.model import ModelSpec
+from runtime_image.link.binding import pack_bind
 from runtime_image.link.frames import Frame, LinkError, pack
 from runtime_image.link.reception import read_hello, welcome
 from runtime_image.link.stream import FrameStream
@@ -105,9 +104,14 @@ class Control:
         if loaded is not None:
             self._feed(loaded)
 
-    def bind(self, spec: ModelSpec) -> None:
-        """Say which model to load."""
-        self._send(pack(Kind.BIND, body=json.dumps(models.to_json(spec)).encode()))
+    @property
+    def is_greeted(self) -> bool:
+        """Whether the replica has greeted, so that it can be told something."""
+        return self._stream is not None
+
+    def bind(self, request: BindRequest) -> None:
+        """Say which model to load, and as what."""
+        self._send(pack_bind(request))
 
     def drain(self, if_idle_s: float | None) -> None:
         """Ask the replica to go; with `if_idle_s` it may refuse."""

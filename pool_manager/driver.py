@@ -16,7 +16,8 @@ class Driver(Protocol):
     """Starts and stops replicas; knows nothing of pools.
 
     Every method raises `registry.errors.DriverError` with the reason, and no other error of the
-    system below.
+    system below: `EngineDown` where that does not answer at all, which is nobody's fault and is
+    waited out.
     """
 
     kind: str
@@ -27,6 +28,13 @@ class Driver(Protocol):
 
     async def list(self) -> set[str]:
         """Ids of all replicas that run, also those an earlier manager started; adopts them."""
+
+    async def limit(self, record: ReplicaRecord) -> None:
+        """Apply the limits of what the replica is bound to now (its memory cap).
+
+        For a standby, which starts without any; a cap is never raised. Also an error: the replica
+        does not run.
+        """
 
     async def terminate(self, id: str) -> None:
         """Ask the replica's group to end (TERM); harmless when it is gone."""

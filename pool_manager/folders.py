@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -20,6 +21,8 @@ from runtime_image.contract.control import (
 TAIL_BYTES = 256 * 1024
 """What is kept of a log that has grown over its limit."""
 BACKLOG = 64
+STANDBY_LOGS = "_standby"
+"""Folder of the logs of standbys; no function can be called that."""
 
 
 class Folders:
@@ -44,8 +47,23 @@ class Folders:
 
     def record(self, record: ReplicaRecord) -> None:
         """Write the record: the start is now a fact, whatever happens to this process."""
+        self.run_dir(record.id).mkdir(mode=0o700)
+        self._write(record)
+
+    def rewrite(self, record: ReplicaRecord) -> None:
+        """Put `record` in the place of the one that is there: readers see either one, whole.
+
+        The old one keeps a name until the replica is removed. To free its blocks here would cost
+        whoever waits for this replica's model milliseconds of the disk's time.
+        """
+        path = self.run_dir(record.id) / RECORD_FILE
+        with contextlib.suppress(FileExistsError):
+            os.link(path, path.with_name(f"{RECORD_FILE}.old"))
+        self._write(record)
+
+    def _write(self, record: ReplicaRecord) -> None:
+        """Not fsynced: replicas end with their host, so this need only outlive this process."""
         run_dir = self.run_dir(record.id)
-        run_dir.mkdir(mode=0o700)
         fresh = run_dir / f"{RECORD_FILE}.new"
         fresh.touch(mode=0o600)
         fresh.write_text(json.dumps(asdict(record)))
@@ -72,12 +90,38 @@ class Folders:
 
     def log_file(self, function: str, id: str) -> Path:
         """Where a replica's output goes; the oldest logs of its function make room."""
+        self._keep_logs(function, self._settings.logs_kept - 1)
+        return self._log(function, id)
+
+    def claim_log(self, function: str, id: str) -> Path:
+        """Where a replica's output goes; what it wrote as a standby comes along.
+
+        Its process goes on writing to the same file: only the name changes. The function may
+        have one log too many then, until `trim_logs`.
+        """
+        path = self._log(function, id)
+        with contextlib.suppress(FileNotFoundError):
+            self._log(STANDBY_LOGS, id).rename(path)
+            # Logs are ordered by age: this one is of the function's newest replica.
+            os.utime(path)
+        return path
+
+    def trim_logs(self, function: str) -> None:
+        """Remove a function's oldest logs over the limit; that may take the disk a while.
+
+        Where it fails, as when another call removes the same, the next one does it.
+        """
+        with contextlib.suppress(OSError):
+            self._keep_logs(function, self._settings.logs_kept)
+
+    def _log(self, function: str, id: str) -> Path:
         folder = self._settings.log_dir / function
         folder.mkdir(parents=True, exist_ok=True)
-        kept = sorted(folder.glob("*.log"), key=lambda path: path.stat().st_mtime)
-        for old in kept[: -self._settings.logs_kept + 1 or None]:
-            old.unlink(missing_ok=True)
         return folder / f"{id}.log"
+
+    def _keep_logs(self, function: str, count: int) -> None:
+        for old in self.logs(function)[: -count or None]:
+            old.unlink(missing_ok=True)
 
     def logs(self, function: str) -> list[Path]:
         """A function's logs, oldest first."""
@@ -102,6 +146,10 @@ class Folders:
     def remove(self, id: str) -> None:
         """Remove a replica's run and model folders; what is missing is fine."""
         shutil.rmtree(self.run_dir(id), ignore_errors=True)
+        self.remove_models(id)
+
+    def remove_models(self, id: str) -> None:
+        """Remove a replica's model folder; a missing one is fine."""
         shutil.rmtree(self.model_dir(id), ignore_errors=True)
 
     def remove_stale_models(self, keep: set[str]) -> None:

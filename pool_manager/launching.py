@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import structlog
 
+from pool_manager import records
 from pool_manager.control import Control, Feed
 from pool_manager.core import events
-from pool_manager.core.commands import Launch
+from pool_manager.core.commands import Assign, Bind, Launch
 from pool_manager.driver import Driver
-from pool_manager.folders import Folders, tail_lines
+from pool_manager.folders import STANDBY_LOGS, Folders, tail_lines
 from pool_manager.ports import Binding, Bundles
 from pool_manager.settings import PoolSettings
-from registry.errors import DriverError, FnError
+from registry.errors import DriverError, EngineDown, FnError
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
 
@@ -51,58 +52,120 @@ class Launcher:
         self.folders = Folders(settings)
         self._controls: dict[str, Control] = {}
         self._logs: dict[str, Path] = {}
-        self._caps: dict[str, int] = {}
+        self._records: dict[str, ReplicaRecord] = {}
         self._exits: dict[str, asyncio.Future[str]] = {}
-        self._launches: dict[str, asyncio.Task[None]] = {}
+        self._work: dict[str, set[asyncio.Task[None]]] = {}
         self._starts = asyncio.Semaphore(settings.starts_at_once)
         driver.on_exit = self._exited
 
     def launch(self, command: Launch, binding: Binding, device_kind: str) -> None:
         """Start a replica in the background; Lost follows if that fails."""
-        launch = self._launch(command, binding, device_kind)
-        task = self._tasks.spawn(f"launch {command.id}", launch)
-        self._launches[command.id] = task
-        task.add_done_callback(lambda _: self._launches.pop(command.id, None))
+        self._begin(f"launch {command.id}", command.id, self._launch(command, binding, device_kind))
 
-    async def _launch(self, command: Launch, binding: Binding, device_kind: str) -> None:
+    def launch_standby(self, command: Launch, device_kind: str) -> None:
+        """Start a replica without a model in the background; Lost follows if that fails."""
+        self._begin(f"launch {command.id}", command.id, self._launch(command, None, device_kind))
+
+    def assign(self, command: Assign, binding: Binding, device_kind: str) -> None:
+        """Give a standby that has greeted its model in the background; Lost follows if that
+        fails."""
+        work = self._assign(command, binding, device_kind, self._clock())
+        self._begin(f"assign {command.id}", command.id, work)
+
+    def bind(self, command: Bind, binding: Binding) -> None:
+        """Tell a replica that was launched for its model to load it now."""
+        record, control = self._records.get(command.id), self._controls.get(command.id)
+        if record is not None and control is not None:
+            control.bind(records.bind_request(record, binding.spec, self._clock()))
+
+    def _begin(self, name: str, id: str, work: Coroutine[None, None, None]) -> None:
+        """Do slow work on a replica; its release waits for the end of it."""
+        task = self._tasks.spawn(name, work)
+        self._work.setdefault(id, set()).add(task)
+        task.add_done_callback(lambda done: self._ended(id, done))
+
+    def _ended(self, id: str, task: asyncio.Task[None]) -> None:
+        self._work[id].discard(task)
+        if not self._work[id]:
+            del self._work[id]
+
+    async def _launch(self, command: Launch, binding: Binding | None, device_kind: str) -> None:
         id = command.id
         async with self._starts:
-            try:
-                await self._bundles.materialise(binding.bundle, self.folders.model_dir(id))
-                record = self._record(command, binding, device_kind)
+            with self._lost_on_error(id, "a replica could not be started"):
+                if binding is not None:
+                    await self._bundles.materialise(binding.bundle, self.folders.model_dir(id))
+                record = records.unbound(
+                    id, device_kind, self.folders.model_dir(id), self._settings, self._clock()
+                )
+                if binding is not None:
+                    record = self._bound(record, command, binding, device_kind)
                 self.folders.record(record)
-                self._open_control(record, binding.name, data_listener=True)
+                log_file = self.folders.log_file(binding.name if binding else STANDBY_LOGS, id)
+                self._open_control(record, log_file, data_listener=True)
                 await self._driver.start(record, self.folders.run_dir(id), self._logs[id])
-            except (FnError, OSError) as error:
-                log.warning("a replica could not be started", replica=id, reason=str(error))
-                self._feed(events.Lost(id, str(error)))
 
-    def _record(self, command: Launch, binding: Binding, device_kind: str) -> ReplicaRecord:
-        return ReplicaRecord(
-            id=command.id,
-            token=secrets.token_hex(32),
-            role=command.role,
-            namespace=binding.namespace,
-            bound=command.pool,
-            model_dir=str(self.folders.model_dir(command.id)),
-            device=command.device,
-            device_kind=device_kind,
-            engine="onnx" if binding.spec.model else "python",
-            threads=self._settings.threads_per_slot,
-            orphan_s=self._settings.orphan_s,
-            memory_mib=binding.memory_mib or self._settings.memory_mib,
-            launched_s=self._clock(),
-            phases=command.phases,
-        )
+    async def _assign(
+        self, command: Assign, binding: Binding, device_kind: str, assigned_s: float
+    ) -> None:
+        """Outside the bound on starts: it costs next to nothing, and somebody waits for it."""
+        id = command.id
+        with self._lost_on_error(id, "a standby could not be given its model"):
+            standby = self._standby(id)
+            await self._bundles.materialise(binding.bundle, self.folders.model_dir(id))
+            record = self._bound(standby, command, binding, device_kind)
+            # Recorded before the message: a manager that comes after must know what it may find.
+            self.folders.rewrite(record)
+            self._records[id] = record
+            self._logs[id] = self.folders.claim_log(binding.name, id)
+            await self._driver.limit(record)
+            if control := self._controls.get(id):  # else it was released meanwhile
+                control.bind(records.bind_request(record, binding.spec, assigned_s))
+            await asyncio.to_thread(self.folders.trim_logs, binding.name)
+
+    def _standby(self, id: str) -> ReplicaRecord:
+        """The record of a replica that can be given a model. Raises DriverError on any other."""
+        record, control = self._records.get(id), self._controls.get(id)
+        if record is None or control is None or not control.is_greeted:
+            raise DriverError(f"expected a standby that has greeted, got {id}, which has not")
+        if record.bound:
+            raise DriverError(f"expected a standby, got {id}, which is bound to {record.bound}")
+        return record
+
+    @contextlib.contextmanager
+    def _lost_on_error(self, id: str, what: str) -> Iterator[None]:
+        try:
+            yield
+        except EngineDown as error:
+            # Before the end of the replica, so that nothing is started in its place.
+            self._feed(events.EngineLost(str(error)))
+            self._feed(events.Lost(id, str(error), is_its_fault=False))
+        except (FnError, OSError) as error:
+            log.warning(what, replica=id, reason=str(error))
+            self._feed(events.Lost(id, str(error)))
+
+    def _bound(
+        self, record: ReplicaRecord, command: Launch | Assign, binding: Binding, device_kind: str
+    ) -> ReplicaRecord:
+        cap = binding.memory_mib or self._settings.memory_mib
+        return records.bound(record, command, binding, device_kind, cap)
 
     def adopt(self, record: ReplicaRecord, name: str) -> None:
-        """Listen for the greeting of a replica that an earlier manager started."""
-        self._open_control(record, name, data_listener=False)
+        """Listen for the greeting of a replica that an earlier manager started.
 
-    def _open_control(self, record: ReplicaRecord, name: str, *, data_listener: bool) -> None:
+        `name` is of its function, "" for a standby. Of one that was just being given a model
+        nothing is kept: its record does not say so yet.
+        """
         id = record.id
-        self._logs[id] = self.folders.log_file(name, id)
-        self._caps[id] = record.memory_mib
+        if not record.bound:
+            self.folders.remove_models(id)
+        log_file = self.folders.claim_log(name if record.bound else STANDBY_LOGS, id)
+        self._open_control(record, log_file, data_listener=False)
+
+    def _open_control(self, record: ReplicaRecord, log_file: Path, *, data_listener: bool) -> None:
+        id = record.id
+        self._logs[id] = log_file
+        self._records[id] = record
         self._exits[id] = asyncio.get_running_loop().create_future()
         listener = self.folders.listen_control(id)
         control = Control(
@@ -135,19 +198,22 @@ class Launcher:
             control.close()
 
     async def _release(self, id: str) -> None:
-        # A start that goes on would bring to life what nobody looks after any more.
-        if launch := self._launches.get(id):
-            await asyncio.wait([launch])
+        # A start that goes on would bring to life what nobody looks after any more, and files that
+        # are still being linked would outlive it.
+        if work := self._work.get(id):
+            await asyncio.wait(work)
             self._close_control(id)
         try:
             await self._driver.release(id)
         except DriverError as error:
+            if isinstance(error, EngineDown):
+                self._feed(events.EngineLost(str(error)))
             log.error("a replica cannot be released", replica=id, reason=str(error))
             self._feed(events.NotReleased(id, str(error)))
             return
         await asyncio.to_thread(self.folders.remove, id)
         self._logs.pop(id, None)
-        self._caps.pop(id, None)
+        self._records.pop(id, None)
         self._exits.pop(id, None)
         self._feed(events.Released(id))
 
@@ -173,7 +239,8 @@ class Launcher:
 
     def _under_cap(self, id: str) -> str:
         """What else to think of when a replica that has a memory cap ends."""
-        cap = self._caps.get(id)
+        record = self._records.get(id)
+        cap = record.memory_mib if record else 0
         return f" (its memory cap is {cap} MiB)" if cap else ""
 
     def _link_lost(self, id: str, reason: str) -> None:

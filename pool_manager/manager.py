@@ -18,6 +18,7 @@ from pool_manager.core import commands, events
 from pool_manager.core.machine import Machine
 from pool_manager.core.state import Device, PoolSpec, Replica
 from pool_manager.driver import Driver
+from pool_manager.engine import EngineWatch
 from pool_manager.journal import Decision, Journal
 from pool_manager.launching import Launcher
 from pool_manager.orders import Orders, Warmed
@@ -62,6 +63,7 @@ class Manager:
         self._journal = Journal(recorder, time.time, settings.notes_kept)  # noqa: TID251 - the shell passes the clock in
         self._bindings: dict[str, Binding] = {}
         self._orders = Orders(self.feed)
+        self._engine = EngineWatch(driver, self.feed, self._tasks)
         self._subscribers: list[Callable[[bytes], None]] = []
         self._seq = itertools.count(1)
         self._none_left = asyncio.Event()
@@ -77,6 +79,7 @@ class Manager:
             commands.Publish: lambda c: self._publish(c.keys, full=False),
             commands.EndTrial: self._orders.end_trial,
             commands.EndWarm: self._orders.end_warm,
+            commands.WatchEngine: lambda c: self._engine.begin(c.reason),
             commands.Note: lambda c: self._journal.note(c.key, c.text),
             commands.KeepColdStart: self._keep_cold_start,
         }
@@ -170,6 +173,11 @@ class Manager:
         """Every device of this host."""
         return list(self._machine.devices.values())
 
+    @property
+    def engine_down(self) -> str:
+        """Why nothing can be started or stopped, "" while the engine answers."""
+        return self._machine.host.engine_down
+
     def pool(self, key: str) -> tuple[PoolEndpoints, int, float] | None:
         """How a pool looks, how many replicas are wanted, and since when (Unix seconds)."""
         if key not in self._machine.pools:
@@ -228,9 +236,7 @@ class Manager:
         self._launcher.assign(command, self._bindings[command.pool], kind)
 
     def _bind(self, command: commands.Bind) -> None:
-        control = self._launcher.control(command.id)
-        if control is not None:
-            control.bind(self._bindings[command.pool].spec)
+        self._launcher.bind(command, self._bindings[command.pool])
 
     def _drain(self, command: commands.Drain) -> None:
         control = self._launcher.control(command.id)
@@ -266,6 +272,8 @@ class Manager:
                 continue
             pools[key] = self._endpoints(key)
             self._journal.state(key, pools[key], self._bindings[key])
+        if not self._workers:
+            return  # whoever comes first is told everything; at a start that saves thousands
         message = encode(Endpoints(next(self._seq), full, pools))
         for receiver in list(self._subscribers):
             receiver(message)

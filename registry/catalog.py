@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -15,6 +16,8 @@ from registry.names import nearest, parse_ref
 log = structlog.get_logger()
 
 SUBSCRIBERS_MAX: Final = 1000
+NEIGHBOURS: Final = 100
+"""Names before and after an unknown one, by the alphabet, that it is compared with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,8 @@ class Catalog:
 
     def __init__(self, deployed: Iterable[Deployed] = ()) -> None:
         self._refs: dict[tuple[str, str], Deployed] = {}
-        self._numbers: dict[tuple[str, str], set[int]] = {}
+        self._numbers: dict[tuple[str, str], tuple[int, ...]] = {}
+        self._names: list[tuple[str, str]] = []
         self._subscribers: dict[object, Callable[[Change], None]] = {}
         for one in deployed:
             self.put(one)
@@ -67,12 +71,30 @@ class Catalog:
 
     def all(self) -> tuple[Deployed, ...]:
         """The current revision of every function, by namespace and name."""
-        current = (self._refs.get(key) for key in sorted(self._numbers))
+        current = (self._refs.get(key) for key in self._names)
         return tuple(one for one in current if one is not None)
+
+    def walk(self, start: str = "", namespace: str = NAMESPACE) -> Iterator[Deployed]:
+        """The current revision of each function from the name `start` on, which need not exist.
+
+        To be read at once, before anything changes.
+        """
+        for place in range(bisect_left(self._names, (namespace, start)), len(self._names)):
+            current = self._refs.get(self._names[place])
+            if self._names[place][0] != namespace:
+                return
+            if current is not None:
+                yield current
+
+    def every(self) -> Iterator[Deployed]:
+        """Every revision of every function, in no order; to be read at once like `walk`."""
+        for (_, ref), deployed in self._refs.items():
+            if "@" in ref:
+                yield deployed
 
     def revisions(self, name: str, namespace: str = NAMESPACE) -> tuple[Deployed, ...]:
         """Every revision of one function, oldest first; empty where there is no such function."""
-        numbers = sorted(self._numbers.get((namespace, name), ()))
+        numbers = self._numbers.get((namespace, name), ())
         return tuple(self._refs[namespace, f"{name}@{number}"] for number in numbers)
 
     def put(self, deployed: Deployed) -> None:
@@ -85,7 +107,11 @@ class Catalog:
         if (function.namespace, function.name) != (revision.namespace, revision.name):
             raise ValueError(f"{revision.key} is no revision of {function.name}")
         key = (function.namespace, function.name)
-        self._numbers.setdefault(key, set()).add(revision.number)
+        numbers = self._numbers.get(key)
+        if numbers is None:
+            insort(self._names, key)
+            numbers = ()
+        self._numbers[key] = tuple(sorted({*numbers, revision.number}))
         before = self._refs.get(key)
         self._refs[function.namespace, revision.ref] = deployed
         self._set_function(function, before)
@@ -104,6 +130,7 @@ class Catalog:
         numbers = self._numbers.pop((namespace, name), None)
         if numbers is None:
             raise self._unknown_function(name, namespace)
+        del self._names[bisect_left(self._names, (namespace, name))]
         for number in numbers:
             del self._refs[namespace, f"{name}@{number}"]
         before = self._refs.pop((namespace, name), None)
@@ -118,7 +145,8 @@ class Catalog:
             if number == current.revision.number:
                 raise ValueError(f"{name}@{number} is the current revision")
             self.resolve(f"{name}@{number}", namespace)
-            self._numbers[namespace, name].discard(number)
+            left = (other for other in self._numbers[namespace, name] if other != number)
+            self._numbers[namespace, name] = tuple(left)
             del self._refs[namespace, f"{name}@{number}"]
         self._tell(self._put_change(current.function, current))
 
@@ -154,8 +182,7 @@ class Catalog:
 
     def _put_change(self, function: Function, before: Deployed | None) -> Change:
         key = (function.namespace, function.name)
-        numbers = tuple(sorted(self._numbers[key]))
-        return Change("put", *key, before, self._refs.get(key), numbers)
+        return Change("put", *key, before, self._refs.get(key), self._numbers[key])
 
     def _tell(self, change: Change) -> None:
         for callback in list(self._subscribers.values()):
@@ -165,13 +192,19 @@ class Catalog:
                 log.exception("a subscriber of the catalog failed", name=change.name)
 
     def _unknown_function(self, name: str, namespace: str) -> UnknownFunction:
-        near = nearest(name, (n for space, n in self._numbers if space == namespace))
+        near = nearest(name, self._neighbours(name, namespace))
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         return UnknownFunction(f"no function {name[:80]!r}{hint}", detail={"nearest": near})
 
+    def _neighbours(self, name: str, namespace: str) -> list[str]:
+        """Names that stand near `name` in the alphabet: comparing with all would take too long."""
+        place = bisect_left(self._names, (namespace, name))
+        around = self._names[max(0, place - NEIGHBOURS) : place + NEIGHBOURS]
+        return [other for space, other in around if space == namespace]
+
     def _explain(self, ref: str, namespace: str) -> Deployed:
         name = ref.partition("@")[0]
-        numbers = sorted(self._numbers.get((namespace, name), ()))
+        numbers = list(self._numbers.get((namespace, name), ()))
         if not numbers:
             raise self._unknown_function(name, namespace)
         raise UnknownRevision(

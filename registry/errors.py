@@ -218,11 +218,39 @@ class ModelRefused(Refused):
     title = "The model was refused"
 
 
+class Incompatible(Refused):
+    """Callers of the present revision could not call the new one; `detail["breaks"]` lists why."""
+
+    code = "incompatible"
+    title = "Callers would break"
+
+
 class Conflict(FnError):
     """The present state does not allow it."""
 
     code = "conflict"
     title = "Conflict"
+
+
+class PreconditionFailed(FnError):
+    """What is to be changed has changed since it was read."""
+
+    code = "precondition_failed"
+    title = "Changed in the meantime"
+
+
+class PreconditionRequired(FnError):
+    """A change must say what it is a change of."""
+
+    code = "precondition_required"
+    title = "If-Match is missing"
+
+
+class NoRoom(FnError):
+    """No device has room for a replica at present."""
+
+    code = "no_room"
+    title = "There is no room"
 
 
 class StoreUnavailable(FnError):
@@ -237,3 +265,10 @@ class DriverError(FnError):
 
     code = "driver_error"
     title = "The driver failed"
+
+
+class EngineDown(DriverError):
+    """What the driver drives does not answer at all; what runs may run on."""
+
+    code = "engine_down"
+    title = "The engine does not answer"

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal, TypedDict, Unpack
 
-from registry.errors import BadManifest
+from registry.errors import BadManifest, BadRequest
 from registry.manifest_inputs import declared, input_rule, signature_from_rules
 from registry.manifest_schema import (
     NOTHING,
@@ -37,6 +37,7 @@ __all__ = [
     "default_manifest",
     "overrides",
     "parse_manifest",
+    "rescaled",
     "signature_from_rules",
 ]
 
@@ -145,6 +146,21 @@ def overrides(manifest: Manifest, **changes: Unpack[Overrides]) -> Manifest:
         batching=Batching(**validate(BatchingTable, tables["batching"], "batching").model_dump()),
         limits=Limits(**validate(LimitsTable, tables["limits"], "limits").model_dump()),
     )
+
+
+def rescaled(scaling: Scaling, changes: Mapping[str, Any]) -> Scaling:
+    """`scaling` with some of min, max and idle_s changed, within the limits of function.toml.
+
+    Raises BadRequest naming the key.
+    """
+    if not changes:
+        raise BadRequest("expected at least one of min, max, idle_s; got none")
+    try:
+        table = validate(ScalingTable, {**asdict(scaling), **changes}, "scaling")
+    except BadManifest as error:
+        text = error.message.removeprefix(f"{MANIFEST_FILE}: ")
+        raise BadRequest(text, detail=error.detail) from error
+    return Scaling(**table.model_dump())
 
 
 def _manifest(document: Document, files: Collection[str]) -> Manifest:

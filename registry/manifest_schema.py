@@ -102,7 +102,7 @@ class DeviceTable(Section):
 
     kind: Literal["any", "cpu", "cuda"] = "any"
     memory_mib: int = Field(default=0, ge=0, le=4_194_304)
-    share: float = Field(default=1.0, ge=0.01, le=64)
+    share: float = Field(default=1.0, ge=0.01, le=1)
 
 
 class BatchingTable(Section):

@@ -155,6 +155,7 @@ class Key:
 
 
 OperationState = Literal["running", "done", "failed", "cancelled"]
+OperationKind = Literal["deploy", "rollback"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,7 @@ class Operation:
     """Slow work that survives a restart. `request` is all that is needed to do it again."""
 
     id: str
-    kind: Literal["deploy"]
+    kind: OperationKind
     name: str
     request: dict[str, Any]
     state: OperationState = "running"

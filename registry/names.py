@@ -68,15 +68,3 @@ def parse_ref(ref: str) -> tuple[str, int | None]:
             f"expected NAME or NAME@REVISION with a number from 1, got {ref[:_SHOWN_MAX]!r}"
         )
     return check_name(name), int(number)
-
-
-def parse_key(key: str) -> tuple[str, str, int]:
-    """Split a pool's key, "default/digits@3", into namespace, name and number.
-
-    The inverse of `registry.model.pool_key`. Raises BadRequest on anything else.
-    """
-    namespace, _, ref = key.partition("/")
-    name, number = parse_ref(ref)
-    if number is None:
-        raise BadRequest(f"expected NAMESPACE/NAME@REVISION, got {key[:_SHOWN_MAX]!r}")
-    return check_name(namespace), name, number

@@ -26,7 +26,7 @@ class StoreSettings:
     revisions_keep: int = 10
     """Revisions kept per function, the current one included."""
     profiles_max: int = 1000
-    """Profiles kept; those of bundles that no revision uses go first, oldest first."""
+    """Profiles kept of bundles that no revision uses any more, the newest."""
     operations_max: int = 200
     """Ended operations kept."""
     history_buffer: int = 10_000

@@ -33,7 +33,7 @@ SETTINGS = fields("admin/settings.py", "Settings")
 
 def verbs() -> list[str]:
     """The verbs of fnctl: one file each."""
-    return sorted(path.stem for path in (ROOT / "admin/cli/verbs").glob("[a-z]*.py"))
+    return sorted(path.stem for path in (ROOT / "admin/cli/verbs").rglob("[a-z]*.py"))
 
 
 def places() -> list[str]:

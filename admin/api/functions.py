@@ -9,16 +9,19 @@ from typing import Any
 
 from aiohttp import web
 
+from admin.api.paging import page_of, whole_number
 from admin.deploy.deploys import Deploys
+from admin.deploy.etag import etag
+from admin.deploy.tail import last_lines
 from admin.past import Past
 from admin.store import Store
 from admin.views import function_json, revision_json
 from gateway.delivery import Delivery
 from gateway.http.describe import example
-from gateway.problems import json_answer
+from gateway.problems import OK, json_answer
 from pool_manager.manager import Manager
 from registry.catalog import Deployed
-from registry.errors import BadRequest
+from registry.exchange import Load
 from runtime_image.contract import signature as signatures
 
 LINES_MAX = 10_000
@@ -35,28 +38,38 @@ class FunctionRoutes:
         self._catalog = store.catalog
         self._bundles = store.bundles
         self._history = store.history
+        self._traffic = store.traffic
         self._manager = manager
         self._delivery = delivery
         self._deploys = deploys
         self._past = past
 
-    async def list_functions(self, _request: web.Request) -> web.Response:
-        """Every function as it is now."""
-        items = [self._line(deployed) for deployed in self._catalog.all()]
-        return json_answer({"items": items, "next": None})
+    async def list_functions(self, request: web.Request) -> web.Response:
+        """The functions as they are now, a page of them, by name."""
+        page = page_of(request.query)
+        loads = self._delivery.loads()
+        return page.answer(
+            self._catalog.walk(page.start),
+            lambda deployed: deployed.function.name,
+            lambda deployed: self._line(deployed, loads),
+        )
 
     async def get_function(self, request: web.Request) -> web.Response:
-        """One function with all there is to know."""
+        """One function with all there is to know; `previous` is where a rollback goes."""
         deployed = self._catalog.resolve(request.match_info["name"])
+        loads = self._delivery.loads()
         origin = f"{request.scheme}://{request.host}"
         return json_answer(
             {
-                **self._line(deployed),
+                **self._line(deployed, loads),
                 "limits": asdict(deployed.function.limits),
                 "signature": signatures.to_json(deployed.revision.signature),
                 "revisions": self._revisions(deployed.function.name),
+                "previous": await self._traffic.previous(deployed.function.name),
                 "example": example(deployed, origin),
-            }
+            },
+            OK,
+            {"ETag": etag(deployed.function)},
         )
 
     async def list_revisions(self, request: web.Request) -> web.Response:
@@ -74,7 +87,7 @@ class FunctionRoutes:
         """State, reason, the last decisions and cold starts."""
         deployed = self._catalog.resolve(request.match_info["name"])
         name, key = deployed.function.name, deployed.revision.key
-        line = self._line(deployed)
+        line = self._line(deployed, self._delivery.loads())
         decisions = [
             {"at_s": decision.at_s, "text": decision.text}
             for decision in self._manager.decisions(key)[-ITEMS:]
@@ -93,32 +106,20 @@ class FunctionRoutes:
     async def logs(self, request: web.Request) -> web.Response:
         """What the function's replicas wrote, oldest replica first."""
         name = self._catalog.resolve(request.match_info["name"]).function.name
-        lines = _number(request.query, "lines", LINES, LINES_MAX)
+        lines = whole_number(request.query, "lines", LINES, LINES_MAX)
         items = [
-            {"replica": id, "text": _last_lines(text, lines)}
+            {"replica": id, "text": "\n".join(last_lines(text, lines))}
             for id, text in await asyncio.to_thread(self._manager.logs, name)
         ]
         return json_answer({"items": items, "next": None})
 
-    def _line(self, deployed: Deployed) -> dict[str, Any]:
+    def _line(self, deployed: Deployed, loads: Mapping[str, Load]) -> dict[str, Any]:
         key = deployed.revision.key
-        load = self._delivery.loads().get(key)
         pool = self._manager.pool(key)
-        return function_json(deployed, pool, load, self._past.cold_start_s(key))
+        return function_json(deployed, pool, loads.get(key), self._past.cold_start_s(key))
 
     def _revisions(self, name: str) -> list[dict[str, Any]]:
         return [
             revision_json(deployed, self._bundles[deployed.revision.bundle])
             for deployed in self._catalog.revisions(name)
         ]
-
-
-def _last_lines(text: bytes, count: int) -> str:
-    return "\n".join(text.decode("utf-8", "replace").splitlines()[-count:])
-
-
-def _number(query: Mapping[str, str], key: str, default: int, most: int) -> int:
-    text = query.get(key, str(default))
-    if not text.isdecimal() or len(text) > 9 or not 1 <= int(text) <= most:
-        raise BadRequest(f"{key}: expected a whole number from 1 to {most}, got {text[:40]!r}")
-    return int(text)

@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from aiohttp import web
 
+from admin.api.paging import page_of
 from admin.views import replica_json
 from gateway.problems import json_answer
 from pool_manager.manager import Manager
 from registry.catalog import Catalog
+from registry.exchange import PoolEndpoints
+from registry.names import parse_ref
+
+
+class _Pool(NamedTuple):
+    cursor: str
+    key: str
+    shown: PoolEndpoints
+    wanted: int
+    since_s: float
+
+    def view(self) -> dict[str, Any]:
+        return {
+            "pool": self.key,
+            "state": self.shown.state,
+            "reason": self.shown.reason,
+            "ready": len(self.shown.replicas),
+            "wanted": self.wanted,
+            "since_s": self.since_s,
+        }
 
 
 class PoolRoutes:
@@ -20,26 +43,21 @@ class PoolRoutes:
         self._manager = manager
         self._clock = clock
 
-    async def list_pools(self, _request: web.Request) -> web.Response:
-        """One pool per revision."""
-        items = []
-        for current in self._catalog.all():
+    async def list_pools(self, request: web.Request) -> web.Response:
+        """The pools, one per revision, a page of them, by name and number."""
+        page = page_of(request.query)
+        return page.answer(self._pools(page.start), attrgetter("cursor"), _Pool.view)
+
+    def _pools(self, start: str) -> Iterator[_Pool]:
+        name, number = parse_ref(start) if start else ("", None)
+        for current in self._catalog.walk(name):
             for deployed in self._catalog.revisions(current.function.name):
-                key = deployed.revision.key
-                pool = self._manager.pool(key)
-                if pool is not None:
-                    shown, wanted, since_s = pool
-                    items.append(
-                        {
-                            "pool": key,
-                            "state": shown.state,
-                            "reason": shown.reason,
-                            "ready": len(shown.replicas),
-                            "wanted": wanted,
-                            "since_s": since_s,
-                        }
-                    )
-        return json_answer({"items": items, "next": None})
+                revision = deployed.revision
+                if number is not None and (revision.name, revision.number) < (name, number):
+                    continue
+                shown = self._manager.pool(revision.key)
+                if shown is not None:
+                    yield _Pool(revision.ref, revision.key, *shown)
 
     async def list_replicas(self, _request: web.Request) -> web.Response:
         """Every replica that is not yet stopped."""
@@ -48,10 +66,18 @@ class PoolRoutes:
         return json_answer({"items": items, "next": None})
 
     async def list_devices(self, _request: web.Request) -> web.Response:
-        """Every device and the replica on it."""
-        taken = {replica.device: replica.id for replica in self._manager.replicas()}
+        """Every device, its memory bank and the replicas on it."""
+        there: dict[str, list[str]] = {}
+        for replica in self._manager.replicas():
+            there.setdefault(replica.device, []).append(replica.id)
         items = [
-            {"id": device.id, "kind": device.kind, "replica": taken.get(device.id)}
+            {
+                "id": device.id,
+                "kind": device.kind,
+                "bank": device.bank,
+                "memory_mib": round(device.memory_mib),
+                "replicas": there.get(device.id, []),
+            }
             for device in self._manager.devices()
         ]
         return json_answer({"items": items, "next": None})

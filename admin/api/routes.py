@@ -9,6 +9,7 @@ from aiohttp import web
 
 from admin.api.functions import FunctionRoutes
 from admin.api.keys import KeyRoutes
+from admin.api.operate import OperateRoutes
 from admin.api.pools import PoolRoutes
 from admin.api.uploads import UploadRoutes
 from gateway.access import Access, Need
@@ -17,7 +18,7 @@ from registry.errors import FnError, Unknown
 from registry.tasks import Tasks
 
 PREFIX = "/admin/v1"
-WHOLE = ("POST", "DELETE")
+WHOLE = ("POST", "PATCH", "DELETE")
 """Methods that change store and memory together: once begun they go on without their client."""
 
 Scoped = Callable[[web.Request], Awaitable[web.Response]]
@@ -30,6 +31,7 @@ class AdminApi:
         self,
         access: Access,
         functions: FunctionRoutes,
+        operate: OperateRoutes,
         uploads: UploadRoutes,
         keys: KeyRoutes,
         pools: PoolRoutes,
@@ -45,7 +47,11 @@ class AdminApi:
             ("DELETE", "/operations/{id}", "deploy", uploads.cancel_operation),
             ("GET", "/functions", "read", functions.list_functions),
             ("GET", "/functions/{name}", "read", functions.get_function),
+            ("PATCH", "/functions/{name}", "deploy", operate.patch_function),
             ("DELETE", "/functions/{name}", "deploy", functions.remove_function),
+            ("POST", "/functions/{name}/rollback", "deploy", operate.post_rollback),
+            ("POST", "/functions/{name}/warm", "deploy", operate.warm),
+            ("POST", "/functions/{name}/sleep", "deploy", operate.sleep),
             ("GET", "/functions/{name}/revisions", "read", functions.list_revisions),
             ("GET", "/functions/{name}/why", "read", functions.why),
             ("GET", "/functions/{name}/logs", "read", functions.logs),

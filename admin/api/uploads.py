@@ -63,7 +63,7 @@ class UploadRoutes:
 
     async def list_operations(self, _request: web.Request) -> web.Response:
         """The newest operations, newest first."""
-        items = [operation_json(operation) for operation in await self._deploys.newest()]
+        items = [operation_json(operation) for operation in await self._deploys.runner.newest()]
         return json_answer({"items": items, "next": None})
 
     async def get_operation(self, request: web.Request) -> web.Response:
@@ -73,9 +73,11 @@ class UploadRoutes:
         if not wait.isdecimal() or len(wait) > 4:
             raise BadRequest(f"wait: expected whole seconds, got {wait[:40]!r}")
         seconds = min(float(wait), WAIT_MAX_S)
-        operation = await self._deploys.wait(id, request.query.get("phase", ""), seconds)
+        operation = await self._deploys.runner.wait(id, request.query.get("phase", ""), seconds)
         return json_answer(operation_json(operation))
 
     async def cancel_operation(self, request: web.Request) -> web.Response:
         """End a running operation, changing nothing; what has ended or switches stays."""
-        return json_answer(operation_json(await self._deploys.cancel(request.match_info["id"])))
+        return json_answer(
+            operation_json(await self._deploys.runner.cancel(request.match_info["id"]))
+        )

@@ -44,7 +44,7 @@ class Collected:
         """What was asked to be deployed: the folder, or the bare model file."""
         return self.root if self.manifest else self.root / self.model
 
-    def request(self, trust: bool, overrides: dict[str, Any]) -> dict[str, Any]:
+    def request(self, trust: bool, breaking: bool, overrides: dict[str, Any]) -> dict[str, Any]:
         """The body of `POST /admin/v1/functions/{name}/revisions`."""
         return {
             "files": [
@@ -55,6 +55,7 @@ class Collected:
             "model": None if self.manifest else self.model,
             "derived_name": self.is_derived,
             "trust": trust,
+            "breaking": breaking,
             "overrides": overrides,
         }
 

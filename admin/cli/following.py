@@ -7,9 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+import typer
+
 from admin.cli.collect import Collected, open_file
-from admin.cli.text import duration
-from admin.client import Client, Progress, Unreachable
+from admin.cli.failures import INTERRUPTED
+from admin.cli.session import Session
+from admin.cli.text import duration, get
+from admin.client import ApiError, Client, Progress, Unreachable
 
 POLL_S: Final = 20
 """Seconds the server may hold one question for news."""
@@ -60,6 +64,26 @@ def follow(
         if ended:
             return operation
         operation = news
+
+
+def finish(session: Session, operation: dict[str, Any]) -> dict[str, Any]:
+    """The operation once it is done; Ctrl-C cancels it.
+
+    Raises ApiError with the reason where it failed, and ends the command where it was cancelled.
+    """
+    try:
+        ended = follow(session.client, operation, steps(session.remark))
+    except KeyboardInterrupt:
+        session.remark("cancelling …")
+        ended = session.client.cancel(str(operation["id"]))
+    if ended.get("state") == "failed":
+        kind = get(ended, "kind") or "operation"
+        problem = ended.get("error") or {"title": f"The {kind} failed", "detail": "no reason given"}
+        raise ApiError(int(problem.get("status", 0)), problem)
+    if ended.get("state") != "done":
+        session.answer(ended, lambda: f"{ended.get('state')}: nothing changed")
+        raise typer.Exit(INTERRUPTED)
+    return ended
 
 
 def steps(write: Callable[[str], None]) -> Step:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -28,10 +29,13 @@ TYPES = {
 }
 """Files that are sent as they are, by suffix; any other suffix but .json is raw bytes too."""
 _SHOWN_MAX = 60
+_MEDIA = re.compile(r"[\w.+-]+/[\w.+-]+(\s*;[ -~]*)?", re.ASCII)
 
 
-def payload(data: str | None, inputs: Sequence[str]) -> Payload:
+def payload(data: str | None, inputs: Sequence[str], media: str = "") -> Payload:
     """The body for -d `data` or the -i `inputs`; raises typer.BadParameter on wrong usage.
+
+    `media`: the content type that the file of one -i is sent with, "" for what its suffix says.
 
     -d is a JSON document or @FILE with one, sent unchanged. One -i with the file of a picture, a
     sound, an array or raw bytes is sent as that. All else becomes {"inputs": {...}}, with each
@@ -39,6 +43,8 @@ def payload(data: str | None, inputs: Sequence[str]) -> Payload:
     """
     if (data is None) == (not inputs):
         _wrong("-d / -i", "expected either -d JSON or -i TENSOR=VALUE")
+    if media:
+        return _as_asked(inputs, media)
     if data is not None:
         return Payload(_checked("-d", _value("-d", data)).encode(), JSON)
     named = dict(_split(item) for item in inputs)
@@ -54,6 +60,15 @@ def payload(data: str | None, inputs: Sequence[str]) -> Payload:
     if len(named) > 1:
         _wrong("-i", f"expected JSON values or .json files for several tensors; {raw[0]} is raw")
     return _raw(raw[0], Path(named[raw[0]][1:]))
+
+
+def _as_asked(inputs: Sequence[str], media: str) -> Payload:
+    if _MEDIA.fullmatch(media) is None:
+        _wrong("--type", f"expected a content type like {OCTETS}, got {media[:_SHOWN_MAX]!r}")
+    values = [_split(item)[1] for item in inputs]
+    if len(values) != 1 or not values[0].startswith("@"):
+        _wrong("--type", "expected one -i TENSOR=@FILE beside it")
+    return Payload(_read("-i", Path(values[0][1:])), media)
 
 
 def _split(item: str) -> tuple[str, str]:

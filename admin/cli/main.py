@@ -20,6 +20,7 @@ from admin.cli.verbs import (
     show,
     why,
 )
+from admin.cli.verbs.operate import rollback, scale, sleep, warm
 
 app = typer.Typer(
     name="fnctl",
@@ -40,6 +41,10 @@ for verb in (
     invoke.invoke,
     why.why,
     logs.logs,
+    warm.warm,
+    sleep.sleep,
+    scale.scale,
+    rollback.rollback,
     rm.rm,
 ):
     app.command(verb.__name__)(verb)

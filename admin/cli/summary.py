@@ -40,6 +40,8 @@ def batching(profile: dict[str, Any], allowed: int | None = None) -> str:
     """Whether requests share runs: "up to 32 rows", or why not. `allowed`: what settings leave."""
     if profile.get("batchable"):
         rows = allowed or profile.get("batch_max")
+        if profile.get("batch_max") == 1:
+            return "off: it could, but several rows in one run are no faster"
         return "off, as asked" if rows == 1 else f"up to {rows} rows"
     why = get(profile, "why_not")
     unprofiled = "" if profile.get("profiled", True) else " (unprofiled)"

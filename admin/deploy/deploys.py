@@ -1,50 +1,41 @@
-"""Deploys as operations: verified in a throw-away replica, then switched, all or nothing."""
+"""What operators do to functions: deploy, roll back, scale, remove."""
 
 from __future__ import annotations
 
 import asyncio
-import secrets
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
-from weakref import WeakValueDictionary
 
 import msgspec
-import structlog
 
+from admin.deploy.changes import Changes
 from admin.deploy.plan import (
     Plan,
     WireDeploy,
+    WireRollback,
     check_device,
     derived_name_taken,
     plan,
 )
 from admin.deploy.removal import Removal
+from admin.deploy.rollout import Rollout, check_compatible
+from admin.deploy.runner import SWITCH, Phase, Runner
 from admin.deploy.verification import Verification, Verified
 from admin.store import Store
 from admin.views import profile_json
-from gateway.problems import document
 from pool_manager.manager import Manager
 from registry.catalog import Deployed
-from registry.errors import FnError, ShuttingDown, StoreUnavailable
-from registry.model import Operation
+from registry.errors import Conflict
+from registry.model import Function, Operation
+from registry.names import check_name
 from registry.spec import model_spec, settings_equal
-from registry.tasks import Tasks
-
-log = structlog.get_logger()
-
-AT_ONCE = 4
-SWITCH = "switch"
-"""The last phase: from here on store and memory change together, so it cannot be cancelled."""
-END_RETRY_S = 1.0
 
 
 class Deploys:
-    """Runs deploys in the background. `wall` gives Unix seconds.
+    """Accepts what is asked, and does the slow part as operations of its `runner`.
 
-    An operation that was running when the server died is run again from its beginning: until its
-    last step, one transaction, it changes nothing.
+    Until its last step an operation changes nothing that callers see: a revision that waits for
+    traffic is removed again where it gets none.
     """
 
     def __init__(
@@ -56,175 +47,123 @@ class Deploys:
         wall: Callable[[], float],
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        """`idle_s` is for functions that do not name theirs. `pause` is awaited between two
-        tries to store an operation's end."""
+        """`idle_s` is for functions that do not name theirs. `wall` gives Unix seconds; `pause`
+        is awaited between two tries to store an operation's end."""
         self._store = store
-        self._removal = Removal(store)
-        self._verification = Verification(store, manager)
         self._manager = manager
         self._idle_s = idle_s
         self._wall = wall
-        self._pause = pause
-        self._tasks = Tasks("deploys")
-        self._running: dict[str, tuple[Operation, asyncio.Task[Any]]] = {}
-        self._cancelled: set[str] = set()
-        self._closing = False
-        self._changed = asyncio.Condition()
-        self._turns = asyncio.Semaphore(AT_ONCE)
-        # A name's lock lives as long as somebody holds it or waits for it.
-        self._names: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._removal = Removal(store)
+        self._verification = Verification(store, manager)
+        self._changes = Changes(store)
+        self._rollout = Rollout(store, manager, self._changes)
+        self.runner = Runner(
+            store.operations,
+            {"deploy": self._deploy, "rollback": self._roll_back},
+            lambda operation: self._changes.unstage(operation.id),
+            wall,
+            pause,
+        )
 
     async def resume(self) -> None:
-        """Take up what an earlier server did not finish."""
-        for operation in await self._store.operations.running():
-            self._spawn(operation)
-
-    async def stop_waiting(self, _app: object = None) -> None:
-        """aiohttp's shutdown signal: who waits for an operation is answered now."""
-        self._closing = True
-        await self._tell()
+        """Take up what an earlier server did not finish, and take away what nobody will."""
+        running = await self._store.operations.running()
+        await self._changes.unstage_abandoned({operation.id for operation in running})
+        await self.runner.resume()
 
     async def close(self) -> None:
         """Stop; what is running will be resumed by the next server."""
-        await self._tasks.close()
+        await self.runner.close()
+        await self._rollout.close()
 
     async def start(self, name: str, request: WireDeploy) -> Operation:
         """Check and accept a deploy. Raises Refused, BadRequest or Conflict, changing nothing."""
         draft = self._plan(name, request)
         await asyncio.to_thread(self._verification.check_files, draft)
-        operation = Operation(
-            id=secrets.token_hex(8),
-            kind="deploy",
-            name=name,
-            request=msgspec.to_builtins(request),
-            phase="upload",
-            created_s=self._wall(),
-        )
-        await self._store.operations.put(operation)
-        self._spawn(operation)
-        # One turn, so that a cancellation finds it begun and not yet to begin.
-        await asyncio.sleep(0)
-        return operation
+        return await self.runner.accept("deploy", name, msgspec.to_builtins(request))
 
-    async def newest(self) -> list[Operation]:
-        """The last operations as they are now, newest first."""
-        stored = await self._store.operations.list()
-        return [self._running[one.id][0] if one.id in self._running else one for one in stored]
+    async def roll_back(self, name: str, request: WireRollback) -> Operation:
+        """Check and accept a rollback: to the revision named, or to the one that had the traffic
+        before.
 
-    async def get(self, id: str) -> Operation:
-        """An operation as it is now. Raises Unknown."""
-        running = self._running.get(id)
-        return running[0] if running else await self._store.operations.get(id)
-
-    async def wait(self, id: str, phase: str, seconds: float) -> Operation:
-        """Like `get`, after the phase has changed from `phase`, it has ended, or time is over."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds), self._changed:
-                await self._changed.wait_for(
-                    lambda: self._closing or not self._runs(id) or self._phase_of(id) != phase
-                )
-        return await self.get(id)
-
-    async def cancel(self, id: str) -> Operation:
-        """End a running operation, changing nothing.
-
-        One that has ended stays as it is; one that already switches is done in a moment.
+        Raises UnknownFunction, UnknownRevision, Incompatible, or Conflict where there is nothing
+        to go back to.
         """
-        self._ask_to_end(id)
-        async with self._changed:
-            await self._changed.wait_for(lambda: self._closing or not self._runs(id))
-        return await self.get(id)
+        current = self._store.catalog.resolve(check_name(name))
+        number = request.to
+        if number is None:
+            number = await self._store.traffic.previous(name)
+        if number is None:
+            there = ", ".join(str(one.revision.number) for one in self._revisions(name))
+            raise Conflict(
+                f"no revision had the traffic of {name} before {current.revision.ref}; name one"
+                f" with --to: there is {there}"
+            )
+        target = self._store.catalog.resolve(f"{name}@{number}")
+        if target.revision == current.revision:
+            raise Conflict(f"calls of {name} go to {current.revision.ref} already")
+        check_compatible(current.revision, target.revision, request.breaking)
+        wanted = {"to": number, "breaking": request.breaking}
+        return await self.runner.accept("rollback", name, wanted)
 
-    def _ask_to_end(self, id: str) -> None:
-        is_free = self._runs(id) and self._phase_of(id) != SWITCH
-        if is_free and id not in self._cancelled:
-            self._cancelled.add(id)
-            self._running[id][1].cancel()
+    async def rescale(self, name: str, match: str | None, changes: Mapping[str, Any]) -> Function:
+        """Change how many replicas a function has; what `Changes.rescale` raises."""
+        return await self._changes.rescale(check_name(name), match, changes)
 
-    def _runs(self, id: str) -> bool:
-        return id in self._running and self._running[id][0].state == "running"
+    async def remove(self, name: str) -> None:
+        """Remove a function with all its revisions, and cancel its operations that still run.
 
-    def _phase_of(self, id: str) -> str:
-        return self._running[id][0].phase
+        Raises UnknownFunction.
+        """
+        self._store.catalog.resolve(name)
+        for operation in self.runner.running():
+            if operation.name == name:
+                self.runner.ask_to_end(operation.id)
+        async with self.runner.lock(name):
+            await self._removal.remove(name)
+        await self.sweep()
+
+    async def sweep(self) -> None:
+        """Remove the files that no revision uses any more and no deploy is about to use."""
+        bundles = (one.request.get("files", ()) for one in self.runner.running())
+        in_use = {file["sha256"] for files in bundles for file in files}
+        await self._removal.sweep(in_use, self._wall())
 
     def _plan(self, name: str, request: WireDeploy) -> Plan:
         draft = plan(name, request, self._store.catalog, self._wall(), self._idle_s)
         check_device(draft, {device.kind for device in self._manager.devices()})
         return draft
 
-    def _lock(self, name: str) -> asyncio.Lock:
-        return self._names.setdefault(name, asyncio.Lock())
+    def _revisions(self, name: str) -> tuple[Deployed, ...]:
+        return self._store.catalog.revisions(name)
 
-    def _spawn(self, operation: Operation) -> None:
-        task = self._tasks.spawn(f"deploy {operation.id}", self._run(operation))
-        self._running[operation.id] = (operation, task)
-
-    async def _run(self, operation: Operation) -> None:
-        changes: dict[str, Any]
-        try:
-            # Deploys of one name are done in the order they came, and hold one turn together.
-            async with self._lock(operation.name), self._turns:
-                changes = {"state": "done", "result": await self._deploy(operation)}
-        except ShuttingDown:
-            return  # the next server resumes it
-        except FnError as error:
-            changes = {"state": "failed", "error": document(error, for_admin=True)}
-        except asyncio.CancelledError:
-            if operation.id not in self._cancelled:
-                raise  # the server stops: the next one resumes it
-            changes = {"state": "cancelled"}
-        except Exception:
-            log.exception("a deploy failed", operation=operation.id)
-            changes = {"state": "failed", "error": document(FnError("see the server's log"))}
-        await self._end(operation.id, changes)
-
-    async def _end(self, id: str, changes: dict[str, Any]) -> None:
-        """Keep the end until it is stored: a restart would otherwise do the deploy again, over
-        later ones."""
-        operation, task = self._running[id]
-        ended = replace(operation, ended_s=self._wall(), **changes)
-        self._running[id] = (ended, task)
-        self._cancelled.discard(id)
-        while True:
-            try:
-                await self._store.operations.update(ended)
-                break
-            except StoreUnavailable as error:
-                log.error("an operation's end is not stored yet", id=id, reason=error.message)
-                await self._tell()
-                await self._pause(END_RETRY_S)
-        del self._running[id]
-        await self._tell()
-
-    async def _phase(self, operation: Operation, phase: str) -> None:
-        task = self._running[operation.id][1]
-        self._running[operation.id] = (replace(operation, phase=phase), task)
-        await self._tell()
-
-    async def _tell(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
-
-    async def _deploy(self, operation: Operation) -> dict[str, Any]:
+    async def _deploy(self, operation: Operation, phase: Phase) -> dict[str, Any]:
         request = msgspec.convert(operation.request, WireDeploy)
         # A name that did not exist when the deploy was accepted may exist by now through it.
         draft = self._plan(operation.name, msgspec.structs.replace(request, derived_name=False))
         current = self._store.catalog.find(operation.name)
         if current is not None and settings_equal(current.revision, draft.revision):
-            await self._phase(operation, SWITCH)
+            await phase(SWITCH)
             return await self._keep(current, draft)
         if current is not None and request.derived_name:
             raise derived_name_taken(operation.name)
-        await self._phase(operation, "verify")
-        verified = await self._verification.verify(draft, operation.id)
-        await self._phase(operation, SWITCH)
-        return await self._switch(draft, verified)
+        staged = await self._changes.staged(operation.id, operation.name)
+        sample: dict[str, Any] = {}
+        if staged is None:
+            await phase("verify")
+            verified = await self._verification.verify(draft, operation.id)
+            sample = verified.sample
+            if current is None:
+                return await self._first(draft, verified, phase)
+            check_compatible(current.revision, verified.revision, request.breaking)
+            staged = await self._changes.stage(draft, verified, operation.id)
+        how = await self._rollout.to(staged, phase, draft.function)
+        await self._tidy(operation.name)
+        return self._result(staged, sample, how)
 
     async def _keep(self, current: Deployed, draft: Plan) -> dict[str, Any]:
         """The same bundle and settings: no new revision, but the function's settings may differ."""
-        function = replace(draft.function, revision=current.revision.number)
-        await self._store.functions.save_function(function)
-        self._store.catalog.put_function(function)
+        await self._changes.keep(draft, current)
         return {
             "revision": current.revision.ref,
             "created": False,
@@ -232,42 +171,38 @@ class Deploys:
             "switch": f"the same bundle and settings as {current.revision.ref}",
         }
 
-    async def _switch(self, draft: Plan, verified: Verified) -> dict[str, Any]:
-        profile = verified.profile
-        function, revision = await self._store.functions.deploy(
-            draft.function,
-            replace(draft.revision, signature=verified.signature),
-            draft.bundle,
-            profile,
-        )
-        self._store.bundles[draft.bundle.digest] = draft.bundle
-        self._store.catalog.put(Deployed(function, revision, profile))
-        await self._removal.trim(function.name)
-        await self.sweep()
+    async def _first(self, draft: Plan, verified: Verified, phase: Phase) -> dict[str, Any]:
+        await phase(SWITCH)
+        deployed = await self._changes.first(draft, verified)
+        await self._tidy(draft.function.name)
+        ref = deployed.revision.ref
+        how = f"calls of {draft.function.name} go to {ref}, which is cold"
+        return self._result(deployed, verified.sample, how)
+
+    @staticmethod
+    def _result(deployed: Deployed, sample: dict[str, Any], how: str) -> dict[str, Any]:
+        ref = deployed.revision.ref
         return {
-            "revision": revision.ref,
+            "revision": ref,
             "created": True,
-            "sample": {**verified.sample, "revision": revision.ref} if verified.sample else {},
-            "profile": profile_json(profile),
-            "batch_max": model_spec(Deployed(function, revision, profile)).batch_max,
-            "switch": f"calls of {function.name} go to {revision.ref}, which is cold",
+            "sample": {**sample, "revision": ref} if sample else {},
+            "profile": profile_json(deployed.profile),
+            "batch_max": model_spec(deployed).batch_max,
+            "switch": how,
         }
 
-    async def remove(self, name: str) -> None:
-        """Remove a function with all its revisions, and cancel its deploys that still run.
+    async def _roll_back(self, operation: Operation, phase: Phase) -> dict[str, Any]:
+        request = msgspec.convert(operation.request, WireRollback)
+        current = self._store.catalog.resolve(operation.name)
+        target = self._store.catalog.resolve(f"{operation.name}@{request.to}")
+        before, after = current.revision, target.revision
+        how = f"calls of {operation.name} go to {after.ref} already"
+        # A server that died after the switch has done it, and so has a rollback asked for twice.
+        if before != after:
+            check_compatible(before, after, request.breaking)
+            how = await self._rollout.to(target, phase)
+        return {"revision": after.ref, "from": before.ref, "switch": how}
 
-        Raises UnknownFunction.
-        """
-        self._store.catalog.resolve(name)
-        for operation, _ in list(self._running.values()):
-            if operation.name == name:
-                self._ask_to_end(operation.id)
-        async with self._lock(name):
-            await self._removal.remove(name)
+    async def _tidy(self, name: str) -> None:
+        await self._removal.trim(name)
         await self.sweep()
-
-    async def sweep(self) -> None:
-        """Remove the files that no revision uses any more and no deploy is about to use."""
-        bundles = (operation.request["files"] for operation, _ in self._running.values())
-        in_use = {file["sha256"] for files in bundles for file in files}
-        await self._removal.sweep(in_use, self._wall())

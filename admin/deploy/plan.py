@@ -37,7 +37,8 @@ class WireDeploy(msgspec.Struct, forbid_unknown_fields=True):
     """The body of `POST /admin/v1/functions/{name}/revisions`.
 
     `manifest` is the text of function.toml, null for a bare model file named by `model`.
-    `derived_name`: nobody chose the name, it was made from the file's.
+    `derived_name`: nobody chose the name, it was made from the file's. `breaking`: callers of the
+    present revision may break.
     """
 
     files: list[WireFile]
@@ -45,7 +46,19 @@ class WireDeploy(msgspec.Struct, forbid_unknown_fields=True):
     model: str | None = None
     derived_name: bool = False
     trust: bool = False
+    breaking: bool = False
     overrides: dict[str, Any] = {}
+
+
+class WireRollback(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `POST /admin/v1/functions/{name}/rollback`.
+
+    `to`: a revision's number, null for the one that had the traffic before. `breaking`: callers of
+    the present revision may break.
+    """
+
+    to: int | None = None
+    breaking: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +81,14 @@ def parse_request(body: bytes) -> WireDeploy:
         return msgspec.json.decode(body, type=WireDeploy)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadRequest(f"the deploy request cannot be read: {error}") from error
+
+
+def parse_rollback(body: bytes) -> WireRollback:
+    """An empty body says nothing in particular. Raises BadRequest naming the field."""
+    try:
+        return msgspec.json.decode(body or b"{}", type=WireRollback)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadRequest(f"the rollback request cannot be read: {error}") from error
 
 
 def plan(name: str, request: WireDeploy, catalog: Catalog, now_s: float, idle_s: float) -> Plan:
@@ -186,12 +207,14 @@ def verified_before(draft: Plan, catalog: Catalog, device_kind: str) -> Deployed
             revision.device.memory_mib,
         )
 
-    for current in catalog.all():
-        for deployed in catalog.revisions(current.function.name):
-            profile = deployed.profile
-            is_measured = profile and profile.profiled and profile.device_kind == device_kind
-            if is_measured and tried(deployed.revision) == tried(draft.revision):
-                return deployed
+    wanted = tried(draft.revision)
+    for deployed in catalog.every():
+        if deployed.revision.bundle != draft.revision.bundle:
+            continue
+        profile = deployed.profile
+        is_measured = profile and profile.profiled and profile.device_kind == device_kind
+        if is_measured and tried(deployed.revision) == wanted:
+            return deployed
     return None
 
 

@@ -51,7 +51,6 @@ class Removal:
 
     def _forget_bundles(self) -> None:
         catalog, bundles = self._store.catalog, self._store.bundles
-        names = [current.function.name for current in catalog.all()]
-        used = {one.revision.bundle for name in names for one in catalog.revisions(name)}
+        used = {deployed.revision.bundle for deployed in catalog.every()}
         for digest in bundles.keys() - used:
             del bundles[digest]

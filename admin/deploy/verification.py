@@ -18,8 +18,7 @@ from pool_manager.manager import Manager
 from registry.bundles import onnx_external
 from registry.catalog import Deployed
 from registry.errors import BadBundle, ModelRefused
-from registry.model import Profile
-from runtime_image.contract.signature import Signature
+from registry.model import Profile, Revision
 
 TRIAL_MIB = 1024.0
 TRIAL_BUNDLES = 3
@@ -29,9 +28,10 @@ batch, and its files so many times over."""
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What is known of a draft's model. `sample` is the sample's short answer, if one was run."""
+    """What is known of a draft's model: the revision, which has its signature now, still without a
+    number. `sample` is the sample's short answer, if one was run."""
 
-    signature: Signature
+    revision: Revision
     profile: Profile
     sample: dict[str, Any]
 
@@ -68,7 +68,8 @@ class Verification:
         device_kind = "cpu" if kind == "any" else kind
         known = verified_before(draft, self._store.catalog, device_kind)
         if known is not None and known.profile is not None:
-            return Verified(known.revision.signature, known.profile, {})
+            revision = replace(draft.revision, signature=known.revision.signature)
+            return Verified(revision, known.profile, {})
         key = f"{draft.function.namespace}/{draft.function.name}@trial-{trial}"
         size = draft.bundle.size
         need_mib = TRIAL_MIB + TRIAL_BUNDLES * size / 2**20
@@ -76,7 +77,7 @@ class Verification:
         bound = binding(Deployed(draft.function, draft.revision), draft.bundle)
         report = await self._manager.trial(spec, replace(bound, spec=draft.trial_spec()))
         return Verified(
-            signature_from_report(report),
+            replace(draft.revision, signature=signature_from_report(report)),
             profile_from_report(report, draft, device_kind),
             report.get("sample_outputs", {}),
         )

@@ -9,6 +9,11 @@ from registry.errors import FnError
 from runtime_image.link.meta import RequestMeta
 
 
+AGAIN_S = 60.0
+"""How long a call that had begun may wait to begin again, beyond one run of its own length: who
+runs alone before it may take as long."""
+
+
 class Priority(IntEnum):
     """Order of service while requests wait."""
 
@@ -33,6 +38,7 @@ class Call:
 
     `wait_until_s`: when it must have started. `may_rerun`: it may be run again although it had
     started. `deaths`: replicas that died while running it. `alone`: it is to run in a batch of one.
+    `pinned`: its client named the revision, so it does not follow the function's traffic.
     `was_held`: no replica was ready when it came. `place`: its number in the line, kept while it
     is not answered.
     """
@@ -46,6 +52,7 @@ class Call:
     priority: Priority = Priority.NORMAL
     may_rerun: bool = True
     queue_max: int = 2000
+    pinned: bool = False
     stage: Stage = Stage.QUEUED
     link: str = ""
     id: int = 0
@@ -56,6 +63,13 @@ class Call:
     alone: bool = False
     was_held: bool = False
     place: int = 0
+
+
+    def run_alone(self, now: float) -> None:
+        """It had begun, or its batch had: it runs again alone. Its wait budget was for the begin
+        that it has had, and ends it no more."""
+        self.alone = True
+        self.wait_until_s = max(self.wait_until_s, now + self.timeout_s + AGAIN_S)
 
 
 @dataclass(frozen=True, slots=True)

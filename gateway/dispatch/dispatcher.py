@@ -7,20 +7,18 @@ more than its limit from here; nobody waits while a replica has room.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import count
 
 from gateway.dispatch import admission
-from gateway.dispatch.call import Call, Command, Fail, Recall, Send, Stage
+from gateway.dispatch.call import Call, Command, Send, Stage
+from gateway.dispatch.endings import Endings
 from gateway.dispatch.links import Link
-from gateway.dispatch.poison import PoisonList
-from gateway.dispatch.pool import Pool
-from registry.errors import ExecutionTimeout, FnError, Poison, ReplicaDied, WaitBudgetOver
+from gateway.dispatch.moves import Moves, Terms
+from gateway.dispatch.pool import UNKNOWN, Pool
+from gateway.dispatch.waiting import WaitingLine
+from registry.errors import Poison
 from registry.exchange import Load, PoolEndpoints
 from runtime_image.contract.link import NotStarted
-
-SENDS_MAX = 12
-"""A call that was handed back unrun so often is given up: something loops."""
-TIMEOUT_GRACE_S = 5.0
-"""The replica itself ends a late run; this much later the gateway stops waiting for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +33,26 @@ class Dispatcher:
     """One per gateway process. Every method returns the commands its event leads to."""
 
     def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._poison = PoisonList()
-        self.held_bytes = 0
+        self._bytes_max = limits.bytes_max
+        self._moves = Moves(self.pool)
+        self._endings = Endings(limits.retries, self._moves)
+        self._places = count(1)
         self.pools: dict[str, Pool] = {}
         self.links: dict[str, Link] = {}
 
     # What clients do
 
     def submit(self, call: Call, now: float) -> list[Command]:
-        """Accept a call, or raise UnknownFunction, FunctionFailing, QueueFull or Poison."""
-        pool = self.pool(call.pool)
-        admission.check(call, pool, now, self.held_bytes, self._limits.bytes_max)
-        left_s = self._poison.seconds_left(call.pool, call.body, now)
+        """Accept a call, or raise UnknownFunction, FunctionFailing, QueueFull or Poison.
+
+        Its body may have come while traffic moved: then it follows, as those do that wait.
+        """
+        pool = self._moves.readdress(call, self.pool(call.pool), now)
+        admission.check(call, pool, now, self.held_bytes, self._bytes_max)
+        left_s = self._endings.poison.seconds_left(call.pool, call.body, now)
         if left_s:
             raise Poison("this input killed the model before", retry_after_s=left_s)
-        self.held_bytes += len(call.body)
+        self._endings.held_bytes += len(call.body)
         call.was_held = not any(not link.closing for link in pool.links.values())
         pool.waiting.append(call)
         return self._fill(pool, now)
@@ -58,20 +60,24 @@ class Dispatcher:
     def leave(self, call: Call, now: float) -> list[Command]:
         """The client is gone: its place is free at once, its work is recalled."""
         commands: list[Command] = []
-        self._drop(call, commands)
         pool = self.pools.get(call.pool)
-        return commands + self._fill(pool, now) if pool else commands
+        if pool is None:
+            return commands
+        self._endings.drop(call, pool, commands)
+        return commands + self._fill(pool, now)
 
     # What the manager says
 
     def pool(self, key: str) -> Pool:
-        """The view of a revision, made when first asked for."""
+        """The view of a revision, made when first asked for and kept while anything goes on."""
         if key not in self.pools:
-            self.pools[key] = Pool(key)
+            self.pools[key] = Pool(key, WaitingLine(self._places))
         return self.pools[key]
 
     def look(self, key: str, shown: PoolEndpoints, now: float) -> list[Command]:
         """A pool's state as published. Failing and gone pools answer their waiters at once."""
+        if key not in self.pools and shown == UNKNOWN:
+            return []
         pool = self.pool(key)
         pool.shown = shown
         pool.retry_at_s = now + shown.retry_after_s
@@ -79,9 +85,26 @@ class Dispatcher:
         error = admission.refusal(pool, now)
         if error is not None:
             for call in pool.waiting.clear():
-                self._fail(call, error, commands)
+                self._endings.fail(call, error, commands)
+        if shown.state == "gone":
+            self._moves.forget(key)
         self._forget_if_gone(pool)
         return commands
+
+    def move(self, source: str, target: str, terms: Terms | None, now: float) -> list[Command]:
+        """A function's traffic moved from one revision to another.
+
+        Calls by plain name that have not begun follow it, now and when a replica hands them back,
+        with `terms`; None where they do not fit the new revision: then they stay.
+        """
+        self._moves.moved(source, target, terms)
+        old = self.pool(source)
+        self._moves.follow(old, now)
+        return self._fill(old, now)
+
+    def heir(self, key: str) -> str:
+        """The pool that calls by plain name for this one go to now."""
+        return self._moves.heir(key)
 
     # What replicas do
 
@@ -101,7 +124,7 @@ class Dispatcher:
         del pool.links[link_id]
         commands: list[Command] = []
         for call in reversed(list(link.in_flight.values())):
-            self._bereave(call, pool, now, commands)
+            self._endings.bereave(call, pool, now, commands)
         commands += self._fill(pool, now)
         self._forget_if_gone(pool)
         return commands
@@ -126,7 +149,7 @@ class Dispatcher:
         wanted = call if call.stage is not Stage.ABANDONED else None
         if wanted is not None:
             call.stage = Stage.DONE
-            self.held_bytes -= len(call.body)
+            self._endings.held_bytes -= len(call.body)
             pool.pace.answered(now)
         return wanted, self._fill(pool, now)
 
@@ -144,22 +167,23 @@ class Dispatcher:
         elif reason == NotStarted.DRAINING:
             link.closing = True
         else:
-            call.alone = True
-            call.wait_until_s = max(call.wait_until_s, now + call.timeout_s)
+            call.run_alone(now)
         commands: list[Command] = []
-        self._hand_back(call, link, now, commands)
-        return commands + self._fill(self.pools[link.pool], now)
+        pool = self.pools[link.pool]
+        self._endings.hand_back(call, link, pool, now, commands)
+        return commands + self._fill(pool, now)
 
     def goaway(self, link_id: str, last_id: int, now: float) -> list[Command]:
         """The replica takes nothing sent after `last_id`; that is sent elsewhere."""
         link = self.links[link_id]
         link.closing = True
+        pool = self.pools[link.pool]
         commands: list[Command] = []
         for call in reversed(link.sent_after(last_id)):
             del link.in_flight[call.id]
             link.pardoned.add(call.id)
-            self._hand_back(call, link, now, commands)
-        return commands + self._fill(self.pools[link.pool], now)
+            self._endings.hand_back(call, link, pool, now, commands)
+        return commands + self._fill(pool, now)
 
     def window(self, link_id: str, now: float) -> list[Command]:
         """The replica has room again."""
@@ -170,15 +194,12 @@ class Dispatcher:
     # What time does
 
     def sweep(self, now: float) -> list[Command]:
-        """Answer every call whose time is over; to be called about ten times a second."""
+        """Answer every call whose time is over, forget pools at rest; about ten times a second."""
+        self._endings.poison.sweep(now)
+        self.pools = {key: pool for key, pool in self.pools.items() if not pool.is_at_rest}
         commands: list[Command] = []
-        self._poison.sweep(now)
         for pool in self.pools.values():
-            for call in [c for c in pool.waiting if now >= c.wait_until_s]:
-                self._expire(call, pool, now, commands)
-            for link in pool.links.values():
-                for call in list(link.in_flight.values()):
-                    self._sweep_sent(call, pool, now, commands)
+            commands += self._endings.sweep(pool, now)
         return commands
 
     def loads(self, now: float) -> dict[str, Load]:
@@ -192,6 +213,11 @@ class Dispatcher:
         return loads
 
     @property
+    def held_bytes(self) -> int:
+        """Bytes of the bodies of all calls not yet ended."""
+        return self._endings.held_bytes
+
+    @property
     def is_idle(self) -> bool:
         """Whether nothing is owed to any client."""
         return not any(pool.waiting or pool.in_flight for pool in self.pools.values())
@@ -199,6 +225,12 @@ class Dispatcher:
     # Inside
 
     def _fill(self, pool: Pool, now: float) -> list[Command]:
+        """Serve who waits for this pool, and those whom it may just have handed to its heir."""
+        commands = self._send(pool, now)
+        heir = self._moves.heir(pool.key)
+        return commands if heir == pool.key else commands + self._send(self.pool(heir), now)
+
+    def _send(self, pool: Pool, now: float) -> list[Command]:
         """Send waiting calls while a replica has room, to the one with the fewest in flight."""
         commands: list[Command] = []
         while pool.waiting:
@@ -220,78 +252,3 @@ class Dispatcher:
     def _forget_if_gone(self, pool: Pool) -> None:
         if pool.shown.state == "gone" and not pool.links and not pool.waiting:
             del self.pools[pool.key]
-
-    def _fail(self, call: Call, error: FnError, commands: list[Command]) -> None:
-        call.stage = Stage.DONE
-        self.held_bytes -= len(call.body)
-        commands.append(Fail(call, error))
-
-    def _drop(self, call: Call, commands: list[Command]) -> None:
-        """Nobody waits for this call any more, wherever it is."""
-        if call.stage is Stage.QUEUED:
-            self.pools[call.pool].waiting.remove(call)
-            call.stage = Stage.DONE
-        elif call.stage in (Stage.SENT, Stage.STARTED):
-            call.stage = Stage.ABANDONED
-            commands.append(Recall(call.link, call.id))
-        else:
-            return
-        self.held_bytes -= len(call.body)
-
-    def _hand_back(self, call: Call, link: Link, now: float, commands: list[Command]) -> None:
-        """The replica will not finish this call; what it said to have started counts as begun."""
-        begun = call.stage is Stage.STARTED and (link.marks_started or call.alone)
-        if begun and not call.may_rerun:
-            text = "its batch was stopped after it had started, and it may not be run again"
-            self._fail(call, ExecutionTimeout(text), commands)
-        else:
-            self._requeue(call, self.pools[link.pool], now, commands)
-
-    def _requeue(self, call: Call, pool: Pool, now: float, commands: list[Command]) -> None:
-        """Back to its place in the line, uncounted; where nobody may wait it is answered."""
-        if call.stage is Stage.ABANDONED:
-            return
-        error = admission.refusal(pool, now)
-        if error is None and call.sends >= SENDS_MAX:
-            error = ReplicaDied(f"sent {call.sends} times, never run")
-        if error is not None:
-            self._fail(call, error, commands)
-            return
-        call.stage = Stage.QUEUED
-        pool.waiting.put_back(call)
-
-    def _bereave(self, call: Call, pool: Pool, now: float, commands: list[Command]) -> None:
-        """The replica that had this call is gone."""
-        if call.stage is not Stage.STARTED:
-            self._requeue(call, pool, now, commands)
-            return
-        call.deaths += 1
-        if not call.may_rerun:
-            text = "the replica died while it ran this request, which may not be run again"
-            self._fail(call, ReplicaDied(text), commands)
-        elif call.deaths > self._limits.retries:
-            self._poison.add(call.pool, call.body, now)
-            text = f"{call.deaths} replicas died while they ran this request"
-            self._fail(call, Poison(text), commands)
-        else:
-            call.alone = True
-            call.wait_until_s = max(call.wait_until_s, now + call.timeout_s)
-            self._requeue(call, pool, now, commands)
-
-    def _expire(self, call: Call, pool: Pool, now: float, commands: list[Command]) -> None:
-        waited_s = now - call.arrived_s
-        retry_s = pool.pace.retry_after_s(len(pool.waiting), waited_s, now)
-        self._drop(call, commands)
-        how = f"{pool.shown.state}: {pool.shown.reason}"
-        text = f"not started within {waited_s:.1f} s; the function is {how}"
-        commands.append(Fail(call, WaitBudgetOver(text, retry_after_s=retry_s)))
-
-    def _sweep_sent(self, call: Call, pool: Pool, now: float, commands: list[Command]) -> None:
-        if call.stage is Stage.SENT and now >= call.wait_until_s:
-            self._expire(call, pool, now, commands)
-        elif call.stage is Stage.STARTED and now >= (
-            call.started_s + call.timeout_s + TIMEOUT_GRACE_S
-        ):
-            text = f"no answer {TIMEOUT_GRACE_S:g} s after its timeout of {call.timeout_s:g} s"
-            self._drop(call, commands)
-            commands.append(Fail(call, ExecutionTimeout(text)))

@@ -27,6 +27,11 @@ class Pool:
     pace: Pace = field(default_factory=Pace)
 
     @property
+    def is_at_rest(self) -> bool:
+        """Whether it is as a pool never heard of: cold, without reason, and nobody waits."""
+        return self.shown == UNKNOWN and not self.links and not self.waiting
+
+    @property
     def in_flight(self) -> int:
         """Requests that replicas have from here, recalled ones too."""
         return sum(len(link.in_flight) for link in self.links.values())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from heapq import merge
 from itertools import count, takewhile
 
 from gateway.dispatch.call import Call, Priority
@@ -20,12 +21,15 @@ TURNS: tuple[Priority, ...] = (
 
 
 class WaitingLine:
-    """A queue with three priorities served 8:3:1 while all of them wait."""
+    """A queue with three priorities served 8:3:1 while all of them wait.
 
-    def __init__(self) -> None:
+    Lines that calls move between share their `places`, so that a place means the same in all.
+    """
+
+    def __init__(self, places: Iterator[int] | None = None) -> None:
         self._lines: tuple[deque[Call], ...] = (deque(), deque(), deque())
         self._turn = 0
-        self._places = count(1)
+        self._places = count(1) if places is None else places
 
     def __len__(self) -> int:
         return sum(map(len, self._lines))
@@ -58,6 +62,22 @@ class WaitingLine:
     def remove(self, call: Call) -> None:
         """Leave the queue. Raises ValueError for a call that does not wait."""
         self._lines[call.priority].remove(call)
+
+    def remove_all(self, calls: Sequence[Call]) -> None:
+        """Those of `calls` that wait leave the queue."""
+        leaving = set(calls)
+        for line in self._lines:
+            staying = [call for call in line if call not in leaving]
+            line.clear()
+            line.extend(staying)
+
+    def join(self, calls: Sequence[Call]) -> None:
+        """Calls from another line take the places they had there. Each priority comes in order."""
+        for priority, line in zip(Priority, self._lines, strict=True):
+            coming = [call for call in calls if call.priority is priority]
+            merged = list(merge(line, coming, key=lambda call: call.place))
+            line.clear()
+            line.extend(merged)
 
     def clear(self) -> list[Call]:
         """Everybody leaves."""

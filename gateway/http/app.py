@@ -90,6 +90,7 @@ class Gateway:
         access = self._invoker.access
         if not access.is_open:
             access.check(request.headers.get("Authorization"), "read")
+        self._invoker.metrics.look()
         page = await asyncio.to_thread(self._invoker.metrics.render)
         return web.Response(body=page, headers={"Content-Type": METRICS_TYPE})
 

@@ -20,6 +20,7 @@ from gateway.outcome import Delivered, HeldCall, Outcome
 from gateway.ports import Past
 from gateway.receipt import Receipt, server_timing
 from gateway.settings import MIB, GatewaySettings
+from gateway.traffic import may_rerun
 from registry.catalog import Catalog, Deployed
 from registry.errors import BadRequest, FnError, ShuttingDown
 from runtime_image.contract.errors import RequestError
@@ -119,8 +120,9 @@ async def _answer(invoker: Invoker, deployed: Deployed, request: web.Request) ->
         wait_until_s=now + wait_s,
         timeout_s=function.limits.timeout_s,
         priority=preferences.priority(headers.get("Priority")),
-        may_rerun=_may_rerun(deployed),
+        may_rerun=may_rerun(deployed),
         queue_max=function.limits.queue,
+        pinned="@" in request.match_info["ref"],
         done=lambda outcome: None if answer.done() else answer.set_result(outcome),
     )
     invoker.delivery.submit(call)
@@ -129,6 +131,7 @@ async def _answer(invoker: Invoker, deployed: Deployed, request: web.Request) ->
     except asyncio.CancelledError:
         invoker.delivery.leave(call)
         raise
+    invoker.metrics.sent(function.namespace, function.name, call.sends, call.deaths)
     if not isinstance(outcome, Delivered):
         raise outcome
     return _response(invoker, deployed, call, outcome, applied)
@@ -138,8 +141,10 @@ def _response(
     invoker: Invoker, deployed: Deployed, call: HeldCall, delivered: Delivered, applied: str
 ) -> web.Response:
     is_cold = call.was_held and delivered.up_s > call.arrived_s
+    # Not the one that was asked first: the call may have followed its function's traffic.
+    ref = call.pool.partition("/")[2]
     receipt = Receipt(
-        deployed.revision.ref,
+        ref,
         delivered.replica,
         delivered.device,
         (call.sent_s - call.arrived_s) * 1e3,
@@ -151,7 +156,7 @@ def _response(
     invoker.metrics.received(function.namespace, function.name, receipt)
     headers = {
         "Content-Type": delivered.meta.content_type,
-        "Fn-Revision": deployed.revision.ref,
+        "Fn-Revision": ref,
         "Server-Timing": server_timing(receipt),
     }
     if delivered.json_length:
@@ -172,9 +177,3 @@ def _meta(request: web.Request) -> RequestMeta:
         int(length) if length else -1,
         headers.get("traceparent", ""),
     )
-
-
-def _may_rerun(deployed: Deployed) -> bool:
-    """Whether a request that had started may be run again: a handler may have had effects."""
-    retry = deployed.function.limits.retry
-    return retry == "always" or (retry == "auto" and not deployed.revision.handler)

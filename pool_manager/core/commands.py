@@ -92,6 +92,13 @@ class EndWarm:
 
 
 @dataclass(frozen=True, slots=True)
+class WatchEngine:
+    """Say when the engine answers again (EngineBack)."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """Keep this decision for `fnctl why`."""
 
@@ -121,6 +128,7 @@ Command = (
     | Publish
     | EndTrial
     | EndWarm
+    | WatchEngine
     | Note
     | KeepColdStart
 )

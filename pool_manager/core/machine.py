@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from pool_manager.core import events
-from pool_manager.core.commands import Command, EndWarm, Publish
+from pool_manager.core.commands import Command, EndWarm, Publish, WatchEngine
 from pool_manager.core.host import STANDBY_KEY, Host
 from pool_manager.core.pool import NOBODY_CALLS, Pool, Warming
 from pool_manager.core.replicas import ReplicaEvents
@@ -172,6 +172,7 @@ class Machine:
         """While the engine is away nothing is started, and nobody is blamed for it."""
         if isinstance(event, events.EngineLost):
             self.host.engine_down = event.reason
+            commands.append(WatchEngine(event.reason))
             return set(self.host.blocked)
         self.host.engine_down = ""
         self._replicas.end_missing(event.running, now, commands)

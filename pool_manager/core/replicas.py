@@ -113,10 +113,13 @@ class ReplicaEvents:
             self._end(replica, events.Lost(replica.id, reason), now, commands)
 
     def end_missing(self, running: frozenset[str], now: float, commands: list[Command]) -> None:
-        """The driver's list came anew: what is not on it ended unseen."""
+        """The driver's list came anew: what is not on it ended unseen, and what could not be
+        released is tried again."""
         for replica in list(self._host.replicas()):
-            is_gone = replica.id not in running
-            if is_gone and replica.state not in (State.STARTING, State.RELEASING):
+            if replica.state is State.RELEASING:
+                replica.kill_at_s = now
+                self.press(replica, now, commands)
+            elif replica.id not in running and replica.state is not State.STARTING:
                 reason = "it ended while the engine was away"
                 lost = events.Lost(replica.id, reason, is_its_fault=False)
                 self._end(replica, lost, now, commands)

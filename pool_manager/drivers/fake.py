@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 from pool_manager.driver import OnExit
 from pool_manager.drivers.fake_replica import FakeReplica
 from pool_manager.drivers.script import Phase, Script, Sleep
-from registry.errors import DriverError
+from registry.errors import DriverError, EngineDown
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
 
@@ -21,7 +21,10 @@ BEHAVES: Final = Script()
 
 
 class FakeDriver:
-    """Runs each replica as a task. All replicas follow one script and end with the driver."""
+    """Runs each replica as a task. All replicas follow one script and end with the driver.
+
+    While `away` says why, its engine does not answer; what runs runs on.
+    """
 
     kind = "fake"
 
@@ -33,28 +36,46 @@ class FakeDriver:
         self._crashes_left = script.crash_count if script.crash_at else 0
         self._tasks = Tasks("fake driver")
         self._replicas: dict[str, tuple[FakeReplica, asyncio.Task[None]]] = {}
+        self._logs: dict[str, TextIO] = {}
+        self.away = ""
 
     async def start(self, record: ReplicaRecord, run_dir: Path, log: Path) -> None:
-        """Launch; the log gets one line when the replica starts and one when it ends."""
+        """Launch; the log gets one line when the replica starts and one when it ends.
+
+        Like a process, it goes on writing to a log that is renamed.
+        """
+        self._reach()
+        id = record.id
         try:
-            _note(log, f"fake replica {record.id} starts for {record.bound}")
+            self._logs[id] = log.open("a", buffering=1)
         except OSError as error:
             raise DriverError(f"cannot start a replica: {error}") from error
+        self._note(id, f"starts for {record.bound}" if record.bound else "starts as a standby")
         replica = FakeReplica(record, run_dir, self._script, self._crashes, self._sleep)
-        live = self._live(record.id, replica, log)
-        self._replicas[record.id] = (replica, self._tasks.spawn(f"replica {record.id}", live))
+        live = self._live(id, replica)
+        self._replicas[id] = (replica, self._tasks.spawn(f"replica {id}", live))
+
+    async def limit(self, record: ReplicaRecord) -> None:
+        """Note the cap in the log: a fake replica needs next to nothing."""
+        self._reach()
+        if record.id not in self._replicas:
+            raise DriverError(f"cannot limit {record.id}: it does not run")
+        self._note(record.id, f"may have {record.memory_mib or 'any'} MiB")
 
     async def list(self) -> set[str]:
         """Ids of the replicas that live; there is nothing to adopt."""
+        self._reach()
         return set(self._replicas)
 
     async def terminate(self, id: str) -> None:
         """What TERM is to a process."""
+        self._reach()
         if id in self._replicas:
             self._replicas[id][0].terminate()
 
     async def release(self, id: str) -> None:
         """What KILL is to a process; returns when all of the replica is gone."""
+        self._reach()
         if id not in self._replicas:
             return
         _, task = self._replicas[id]
@@ -67,23 +88,26 @@ class FakeDriver:
         await self._tasks.close()
         self._replicas.clear()
 
-    async def _live(self, id: str, replica: FakeReplica, log: Path) -> None:
+    async def _live(self, id: str, replica: FakeReplica) -> None:
         how = "was killed"
         try:
             how = await replica.live()
         finally:
             self._replicas.pop(id, None)
-            with contextlib.suppress(OSError):
-                _note(log, f"fake replica {id} {how}")
+            self._note(id, how)
+            self._logs.pop(id).close()
             self.on_exit(id, how)
+
+    def _reach(self) -> None:
+        if self.away:
+            raise EngineDown(self.away)
+
+    def _note(self, id: str, text: str) -> None:
+        with contextlib.suppress(OSError):
+            self._logs[id].write(f"fake replica {id} {text}\n")
 
     def _crashes(self, phase: Phase) -> bool:
         if phase != self._script.crash_at or not self._crashes_left:
             return False
         self._crashes_left -= 1
         return True
-
-
-def _note(log: Path, text: str) -> None:
-    with log.open("a") as file:
-        file.write(f"{text}\n")

@@ -8,17 +8,17 @@ import json
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
 from pool_manager.drivers.fake_service import FakeService
 from pool_manager.drivers.script import Phase, Script, Sleep
 from registry.tasks import Tasks
-from runtime_image.contract import model as models
 from runtime_image.contract import signature as signatures
 from runtime_image.contract.control import (
     CONTROL_SOCKET,
+    BindRequest,
     Hello,
     Loaded,
     LoadFailed,
@@ -27,6 +27,7 @@ from runtime_image.contract.control import (
 )
 from runtime_image.contract.link import VERSION, Kind
 from runtime_image.contract.model import ModelSpec
+from runtime_image.link.binding import read_bind
 from runtime_image.link.frames import Frame, FrameReader, LinkError, pack
 from runtime_image.link.greeting import greet
 from runtime_image.link.socket_end import SocketEnd
@@ -58,6 +59,7 @@ class FakeReplica:
         sleep: Sleep,
     ) -> None:
         self._record = record
+        self._was_standby = record.role == "standby"
         self._path = str(run_dir / CONTROL_SOCKET)
         self._script = script
         self._crashes = crashes
@@ -77,8 +79,13 @@ class FakeReplica:
             await asyncio.wait([work, self._told], return_when=asyncio.FIRST_COMPLETED)
             return self._told.result() if self._told.done() else work.result()
         finally:
-            await self._tasks.close()
-            await self._close()
+            # A KILL may come while it ends by itself, and cancels these waits.
+            try:
+                await self._tasks.close()
+                if self._service is not None:
+                    await self._service.close()
+            finally:
+                self._close_sockets()
 
     def terminate(self) -> None:
         """TERM: finish what runs, hand back what waits, then go."""
@@ -146,6 +153,8 @@ class FakeReplica:
         }
 
     def _phases(self) -> dict[str, float]:
+        if self._was_standby:
+            return dict(self._record.phases)
         start_ms = self._script.start_s * 1e3
         return {**self._record.phases, "start": start_ms, "import": 0.0}
 
@@ -225,12 +234,19 @@ class FakeReplica:
             case Kind.PING:
                 self._send(Kind.PONG, aux=frame.aux)
             case Kind.BIND:
-                if not self._bound.done():
-                    self._bound.set_result(models.from_json(json.loads(frame.body)))
+                self._bind(*read_bind(frame))
             case Kind.DRAIN:
                 self._drain(frame.aux)
             case _:
                 raise LinkError(f"unexpected {frame.kind.name} on the control link")
+
+    def _bind(self, request: BindRequest, spec: ModelSpec) -> None:
+        if self._bound.done():
+            return
+        self._record = replace(
+            self._record, role=request["role"], bound=request["bound"], phases=request["phases"]
+        )
+        self._bound.set_result(spec)
 
     def _drain(self, if_idle_ms: int) -> None:
         if self._service is None:
@@ -253,9 +269,7 @@ class FakeReplica:
         if not self._told.done():
             self._told.set_result(how)
 
-    async def _close(self) -> None:
-        if self._service is not None:
-            await self._service.close()
+    def _close_sockets(self) -> None:
         if self._end is not None:
             self._loop.remove_reader(self._end.sock)
             self._end.close()

@@ -58,6 +58,16 @@ class ProcessDriver:
             raise DriverError(f"cannot start a replica: {error}") from error
         self._watch(record.id, child.pid, child)
 
+    async def limit(self, record: ReplicaRecord) -> None:
+        """Cap private memory from now on; what the process holds already stays."""
+        process = self._processes.get(record.id)
+        if process is None or _has_ended(process):
+            raise DriverError(f"cannot limit {record.id}: it does not run")
+        try:
+            _cap(process.pid, record.memory_mib)
+        except OSError as error:
+            raise DriverError(f"cannot limit {record.id}: {error}") from error
+
     async def list(self) -> set[str]:
         """Adopt what runs in a run folder of ours and is not known yet."""
         running = await asyncio.to_thread(_running, self._run_root)
@@ -144,11 +154,22 @@ def _launch(
             env=environment,
             start_new_session=True,
         )
-    if record.memory_mib:
-        cap = record.memory_mib * 2**20
-        with contextlib.suppress(ProcessLookupError):
-            resource.prlimit(child.pid, resource.RLIMIT_DATA, (cap, cap))
+    with contextlib.suppress(ProcessLookupError):
+        _cap(child.pid, record.memory_mib)
     return child
+
+
+def _cap(pid: int, memory_mib: int) -> None:
+    """Limit a process's private memory for good; 0 leaves it as it is."""
+    if memory_mib:
+        cap = memory_mib * 2**20
+        resource.prlimit(pid, resource.RLIMIT_DATA, (cap, cap))
+
+
+def _has_ended(process: _Process) -> bool:
+    ended = select.poll()
+    ended.register(process.pidfd, select.POLLIN)
+    return bool(ended.poll(0))
 
 
 def _group_lives(process: _Process) -> bool:
@@ -157,9 +178,7 @@ def _group_lives(process: _Process) -> bool:
     Remains (zombies) hold nothing, and whoever has to wait for them may be an init that never
     does; those of this very process's children are waited for here.
     """
-    ended = select.poll()
-    ended.register(process.pidfd, select.POLLIN)
-    if not ended.poll(0):
+    if not _has_ended(process):
         return True
     if process.child is not None:
         process.child.poll()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +18,8 @@ Values = Sequence[str | int | float | bytes | None]
 
 _JOIN_S: Final = 10.0
 _ROWS_AT_ONCE: Final = 64
+_PIECE: Final = 500
+"""Rows of a stream that are in memory together."""
 _PRIMARY_CODE: Final = 0xFF
 """SQLite's extended result codes keep the primary code in their low byte (sqlite.org/rescode)."""
 _REASONS: Final[dict[int, str]] = {
@@ -119,6 +121,15 @@ class Connection:
         self._check_open()
         with translated():
             return list(await self._sqlite.execute_fetchall(sql, values))  # type: ignore[arg-type]  # rows are tuples: no row factory is set
+
+    async def stream(self, sql: str, values: Values = ()) -> AsyncIterator[list[Row]]:
+        """Run one reading statement and give its rows piece by piece: what is made of many rows
+        is often much less than the rows."""
+        self._check_open()
+        with translated():
+            async with self._sqlite.execute(sql, values) as cursor:
+                while rows := await cursor.fetchmany(_PIECE):
+                    yield list(rows)  # type: ignore[arg-type]  # rows are tuples: no row factory
 
     async def execute_many(self, sql: str, rows: Iterable[Values]) -> None:
         """Run one statement once for each row of values."""

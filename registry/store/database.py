@@ -33,6 +33,10 @@ class Transaction:
         """Run one statement, also a writing one, and fetch the rows it returns."""
         return await self._connection.query(sql, values)
 
+    def stream(self, sql: str, values: Values = ()) -> AsyncIterator[list[Row]]:
+        """Run one reading statement and give its rows piece by piece."""
+        return self._connection.stream(sql, values)
+
     async def execute_many(self, sql: str, rows: Iterable[Values]) -> None:
         """Run one writing statement once for each row of values."""
         await self._connection.execute_many(sql, rows)

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Final, TypeVar
 
 from registry.catalog import Deployed
-from registry.errors import Conflict, UnknownFunction, UnknownRevision
+from registry.errors import Conflict, UnknownFunction
 from registry.model import NAMESPACE, Bundle, BundleFile, Function, Profile, Revision
-from registry.store.database import Database, Transaction
-from registry.store.records import decode_record, encode_record
+from registry.store import writes
+from registry.store.database import Database
+from registry.store.records import SharedParts, decode_record
+
+T = TypeVar("T")
+_STAY: Final = (
+    "SELECT revision FROM functions WHERE namespace = ?1 AND name = ?2"
+    " UNION SELECT number FROM staged WHERE namespace = ?1 AND name = ?2"
+    " UNION SELECT number FROM (SELECT number FROM traffic WHERE namespace = ?1 AND name = ?2"
+    " ORDER BY id DESC LIMIT 1)"
+)
+"""Numbers that no trimming takes: with traffic, waiting for it, and next in a rollback."""
 
 
 class Functions:
@@ -21,31 +32,44 @@ class Functions:
 
     async def load_all(self) -> list[Deployed]:
         """Every revision of every function, with the profile measured last for it."""
+        shared = SharedParts()
         async with self._database.write() as transaction:
-            functions = await transaction.query("SELECT record FROM functions")
-            revisions = await transaction.query("SELECT record FROM revisions ORDER BY number")
-            profiles = await transaction.query("SELECT record FROM profiles ORDER BY id")
-        by_name = {}
-        for row in functions:
-            function = decode_record(row[0], Function)
-            by_name[function.namespace, function.name] = function
-        latest = {}
-        for row in profiles:
-            profile = decode_record(row[0], Profile)
-            latest[profile.bundle, profile.engine] = profile
-        loaded = []
-        for row in revisions:
-            revision = decode_record(row[0], Revision)
-            owner = by_name.get((revision.namespace, revision.name))
-            if owner is not None:
-                profile_or_none = latest.get((revision.bundle, revision.engine))
-                loaded.append(Deployed(owner, revision, profile_or_none))
-        return loaded
+
+            async def nouns(table: str, order: str, kind: type[T]) -> list[T]:
+                sql = f"SELECT record FROM {table} ORDER BY {order}"  # noqa: S608 - no input
+                pieces = transaction.stream(sql)
+                return [noun async for rows in pieces for noun in shared.decode(rows, kind)]
+
+            functions = await nouns("functions", "name", Function)
+            revisions = await nouns("revisions", "number", Revision)
+            profiles = await nouns("profiles", "id", Profile)
+        by_name = {(one.namespace, one.name): one for one in functions}
+        latest = {(one.bundle, one.engine): one for one in profiles}
+        return [
+            Deployed(owner, revision, latest.get((revision.bundle, revision.engine)))
+            for revision in revisions
+            if (owner := by_name.get((revision.namespace, revision.name))) is not None
+        ]
+
+    async def load_bundles(self) -> dict[str, Bundle]:
+        """The bundle of every revision by digest, in one query; equal files are one object."""
+        shared: dict[BundleFile, BundleFile] = {}
+        files: dict[str, tuple[BundleFile, ...]] = {}
+        async with self._database.write() as transaction:
+            async for rows in transaction.stream(
+                "SELECT digest, path, size, sha256 FROM bundle_files"
+                " WHERE digest IN (SELECT bundle FROM revisions) ORDER BY digest, path"
+            ):
+                for digest, *row in rows:
+                    file = BundleFile(*row)
+                    file = shared.setdefault(file, file)
+                    files[digest] = (*files.get(digest, ()), file)
+        return {digest: Bundle(digest, found) for digest, found in files.items()}
 
     async def put_bundle(self, bundle: Bundle) -> None:
         """Remember a bundle's files; a bundle known already is left as it is."""
         async with self._database.write() as transaction:
-            await _put_bundle(transaction, bundle)
+            await writes.put_bundle(transaction, bundle)
 
     async def find_bundle(self, digest: str) -> Bundle | None:
         """The bundle of that digest, or None."""
@@ -60,12 +84,12 @@ class Functions:
         Numbers start at 1 and are never given twice. Raises Conflict where its bundle is unknown.
         """
         async with self._database.write() as transaction:
-            return await _add_revision(transaction, revision)
+            return await writes.add_revision(transaction, revision)
 
     async def save_function(self, function: Function) -> None:
         """Create or replace a function. Raises UnknownRevision where its revision is not stored."""
         async with self._database.write() as transaction:
-            await _save_function(transaction, function)
+            await writes.save_function(transaction, function)
 
     async def remove_function(self, name: str, namespace: str = NAMESPACE) -> None:
         """Remove a function and its revisions; its numbers stay used. Raises UnknownFunction."""
@@ -81,26 +105,28 @@ class Functions:
     async def trim_revisions(
         self, name: str, keep: int, namespace: str = NAMESPACE
     ) -> tuple[int, ...]:
-        """Remove all but the current and the newest revisions, `keep` (at least 1) in all.
+        """Remove all but the newest revisions, `keep` in all, and those that must stay: the one
+        with the traffic, the one that a rollback goes to, and those that wait for traffic.
 
         Returns the numbers removed, for the catalog to forget.
         """
         async with self._database.write() as transaction:
             rows = await transaction.query(
-                "DELETE FROM revisions WHERE (namespace, name, number) IN ("
-                " SELECT r.namespace, r.name, r.number FROM revisions r"
-                " LEFT JOIN functions f USING (namespace, name)"
-                " WHERE r.namespace = ? AND r.name = ?"
-                " ORDER BY f.revision IS r.number DESC, r.number DESC LIMIT -1 OFFSET ?"
-                ") RETURNING number",
-                (namespace, name, max(keep, 1)),
+                "SELECT number FROM revisions WHERE namespace = ? AND name = ?", (namespace, name)
             )
-        return tuple(sorted(row[0] for row in rows))
+            stay = {row[0] for row in await transaction.query(_STAY, (namespace, name))}
+            others = sorted((row[0] for row in rows if row[0] not in stay), reverse=True)
+            gone = others[max(0, keep - len(stay)) :]
+            await transaction.execute_many(
+                "DELETE FROM revisions WHERE namespace = ? AND name = ? AND number = ?",
+                [(namespace, name, number) for number in gone],
+            )
+        return tuple(sorted(gone))
 
     async def put_profile(self, profile: Profile) -> None:
         """Remember what was measured, in place of what was measured before."""
         async with self._database.write() as transaction:
-            await self._put_profile(transaction, profile)
+            await writes.put_profile(transaction, profile)
 
     async def find_profile(self, bundle: str, engine: str, device_kind: str) -> Profile | None:
         """What was measured for exactly this, or None."""
@@ -120,23 +146,32 @@ class Functions:
         """
         _check_together(function, revision, bundle)
         async with self._database.write() as transaction:
-            await _put_bundle(transaction, bundle)
+            await writes.put_bundle(transaction, bundle)
             if revision.number == 0:
-                revision = await _add_revision(transaction, revision)
+                revision = await writes.add_revision(transaction, revision)
             if profile is not None:
-                await self._put_profile(transaction, profile)
+                await writes.put_profile(transaction, profile)
             function = replace(function, revision=revision.number)
-            await _save_function(transaction, function)
+            await writes.save_function(transaction, function)
         return function, revision
 
     async def remove_orphans(self, keep: Collection[str] = ()) -> int:
-        """Forget bundles that no revision uses, except the digests in `keep`; returns how many."""
+        """Forget bundles that no revision uses, except the digests in `keep`; returns how many.
+
+        Of their profiles the newest `profiles_max` stay: the same bytes may be deployed again.
+        """
         async with self._database.write() as transaction:
             rows = await transaction.query(
                 "SELECT digest FROM bundles WHERE digest NOT IN (SELECT bundle FROM revisions)"
             )
             orphans = [(row[0],) for row in rows if row[0] not in keep]
             await transaction.execute_many("DELETE FROM bundles WHERE digest = ?", orphans)
+            await transaction.query(
+                "DELETE FROM profiles WHERE id IN (SELECT id FROM profiles"
+                " WHERE bundle NOT IN (SELECT bundle FROM revisions)"
+                " ORDER BY id DESC LIMIT -1 OFFSET ?)",
+                (self._profiles_max,),
+            )
         return len(orphans)
 
     async def referenced_blobs(self) -> set[str]:
@@ -144,58 +179,9 @@ class Functions:
         rows = await self._database.read("SELECT DISTINCT sha256 FROM bundle_files")
         return {row[0] for row in rows}
 
-    async def _put_profile(self, transaction: Transaction, profile: Profile) -> None:
-        await transaction.query(
-            "INSERT OR REPLACE INTO profiles (bundle, engine, device_kind, record)"
-            " VALUES (?, ?, ?, ?)",
-            (profile.bundle, profile.engine, profile.device_kind, encode_record(profile)),
-        )
-        await transaction.query(
-            "DELETE FROM profiles WHERE id IN (SELECT id FROM profiles"
-            " ORDER BY bundle IN (SELECT bundle FROM revisions) DESC, id DESC LIMIT -1 OFFSET ?)",
-            (self._profiles_max,),
-        )
-
 
 def _check_together(function: Function, revision: Revision, bundle: Bundle) -> None:
     if (function.namespace, function.name) != (revision.namespace, revision.name):
         raise Conflict(f"{revision.key} is no revision of {function.namespace}/{function.name}")
     if revision.bundle != bundle.digest:
         raise Conflict(f"{revision.name}: expected bundle {revision.bundle}, got {bundle.digest}")
-
-
-async def _put_bundle(transaction: Transaction, bundle: Bundle) -> None:
-    new = await transaction.query(
-        "INSERT INTO bundles VALUES (?) ON CONFLICT DO NOTHING RETURNING digest", (bundle.digest,)
-    )
-    if new:
-        await transaction.execute_many(
-            "INSERT INTO bundle_files VALUES (?, ?, ?, ?)",
-            [(bundle.digest, file.path, file.size, file.sha256) for file in bundle.files],
-        )
-
-
-async def _add_revision(transaction: Transaction, revision: Revision) -> Revision:
-    key = (revision.namespace, revision.name)
-    rows = await transaction.query(
-        "INSERT INTO revision_numbers VALUES (?, ?, 1)"
-        " ON CONFLICT DO UPDATE SET last = last + 1 RETURNING last",
-        key,
-    )
-    numbered = replace(revision, number=rows[0][0])
-    await transaction.query(
-        "INSERT INTO revisions VALUES (?, ?, ?, ?, ?)",
-        (*key, numbered.number, numbered.bundle, encode_record(numbered)),
-    )
-    return numbered
-
-
-async def _save_function(transaction: Transaction, function: Function) -> None:
-    key = (function.namespace, function.name, function.revision)
-    if not await transaction.query(
-        "SELECT 1 FROM revisions WHERE namespace = ? AND name = ? AND number = ?", key
-    ):
-        raise UnknownRevision(f"function {function.name!r} has no revision {function.revision}")
-    await transaction.query(
-        "INSERT OR REPLACE INTO functions VALUES (?, ?, ?, ?)", (*key, encode_record(function))
-    )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import statistics
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
@@ -17,8 +16,7 @@ from typing import Final
 import structlog
 
 from registry.errors import StoreUnavailable
-from registry.model import NAMESPACE, Arrivals, ColdStart, StateInterval
-from registry.names import parse_key
+from registry.model import NAMESPACE, Arrivals, ColdStart, StateInterval, pool_key
 from registry.settings import StoreSettings
 from registry.store.database import Database, Transaction
 from registry.store.records import decode_record, encode_record
@@ -156,18 +154,20 @@ class History:
         )
         return [Arrivals(namespace, name, minute_s, count) for minute_s, count in rows]
 
-    async def cold_start_ms(self, key: str) -> float | None:
-        """Median milliseconds of the last 20 successful cold starts of a pool, None without any.
-
-        `key` is the pool's, like "default/digits@3". Raises BadRequest where it is none.
-        """
-        namespace, name, number = parse_key(key)
+    async def last_cold_starts_ms(self) -> dict[str, list[float]]:
+        """Milliseconds of the last 20 successful cold starts of every stored revision that has any,
+        oldest first, by its pool's key. One query, however many there are."""
         rows = await self._database.read(
-            "SELECT total_ms FROM cold_starts WHERE namespace = ? AND name = ? AND number = ?"
-            " AND outcome = 'ready' ORDER BY id DESC LIMIT ?",
-            (namespace, name, number, MEDIAN_OF),
+            "SELECT c.namespace, c.name, c.number, c.total_ms FROM revisions r, cold_starts c"
+            " WHERE c.id IN (SELECT id FROM cold_starts WHERE namespace = r.namespace"
+            " AND name = r.name AND number = r.number AND outcome = 'ready'"
+            " ORDER BY id DESC LIMIT ?) ORDER BY c.id",
+            (MEDIAN_OF,),
         )
-        return statistics.median(row[0] for row in rows) if rows else None
+        found: dict[str, list[float]] = {}
+        for namespace, name, number, total_ms in rows:
+            found.setdefault(pool_key(namespace, name, number), []).append(total_ms)
+        return found
 
     async def _trim(self, transaction: Transaction) -> None:
         oldest_s = self._wall() - self._settings.history_keep_s

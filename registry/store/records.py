@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any, Generic, TypeVar, get_type_hints
 
 import msgspec
 
 from registry.errors import StoreUnavailable
+from registry.store.connection import Row
 
 T = TypeVar("T")
+
+_SHAREABLE = (b"{", b"[", b'"')
+"""How objects, lists and strings begin: what is larger than a number."""
 
 
 def encode_record(noun: Any) -> str:
@@ -21,4 +27,57 @@ def decode_record(text: str, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(text, type=kind)
     except msgspec.DecodeError as error:
-        raise StoreUnavailable(f"database corrupt: a {kind.__name__} has {error}") from error
+        raise _damaged(kind, error) from error
+
+
+class SharedParts:
+    """Decodes many rows like `decode_record`, equal parts of them into one object.
+
+    Thousands of functions differ in little but their names: signatures, rules, limits and profiles
+    are mostly the same. The nouns are frozen, so nobody can tell.
+    """
+
+    def __init__(self) -> None:
+        self._parts: dict[tuple[int, bytes], Any] = {}
+        self._kinds: dict[type, _Kind[Any]] = {}
+
+    def decode(self, rows: Iterable[Row], kind: type[T]) -> list[T]:
+        """The nouns in the first column of `rows`. Raises StoreUnavailable on a damaged one."""
+        reader = self._kinds.get(kind)
+        if reader is None:
+            reader = self._kinds[kind] = _Kind(kind, self._parts)
+        try:
+            return [reader.decode(row[0]) for row in rows]
+        except (msgspec.DecodeError, TypeError) as error:
+            raise _damaged(kind, error) from error
+
+
+class _Kind(Generic[T]):
+    """Reads one kind of noun field by field, through the parts met before."""
+
+    def __init__(self, kind: type[T], parts: dict[tuple[int, bytes], Any]) -> None:
+        self._parts = parts
+        self._make = kind
+        hints = get_type_hints(kind)
+        self._fields = [(f.name, msgspec.json.Decoder(hints[f.name])) for f in fields(kind)]  # type: ignore[arg-type]  # nouns are dataclasses
+        self._raw = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+    def decode(self, text: str) -> T:
+        raw = self._raw.decode(text)
+        values = {}
+        for name, decoder in self._fields:
+            if name in raw:
+                values[name] = self._part(decoder, bytes(raw[name]))
+        return self._make(**values)
+
+    def _part(self, decoder: msgspec.json.Decoder[Any], text: bytes) -> Any:
+        if text[:1] not in _SHAREABLE:
+            return decoder.decode(text)
+        key = (id(decoder), text)
+        if key not in self._parts:
+            self._parts[key] = decoder.decode(text)
+        return self._parts[key]
+
+
+def _damaged(kind: type, error: Exception) -> StoreUnavailable:
+    return StoreUnavailable(f"database corrupt: a {kind.__name__} has {error}")

@@ -43,6 +43,13 @@ def decode(name: str, body: memoryview, form: ImageForm) -> NDArray[np.float32]:
     return np.ascontiguousarray(values, np.float32)[np.newaxis]
 
 
+def preload() -> None:
+    """Import what pictures need, before the first one comes."""
+    from PIL import Image, ImageOps, WebPImagePlugin  # noqa: F401 - WebP is not in `preinit`
+
+    Image.preinit()
+
+
 def _open(name: str, body: memoryview, form: ImageForm) -> Any:
     from PIL import Image
 

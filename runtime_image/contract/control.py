@@ -9,6 +9,8 @@ RECORD_FILE = "replica.json"
 """The record in a replica's run folder, written before it is launched."""
 CONTROL_SOCKET = "ctl.sock"
 DATA_SOCKET = "data.sock"
+Role = Literal["serve", "trial", "standby"]
+"""A replica serves, measures once for a deploy and goes, or waits for its model."""
 PHASES = ("place", "evict", "start", "import", "bind", "read", "load", "first_run")
 """The phases of a cold start, in order, by the names they have everywhere."""
 
@@ -17,14 +19,14 @@ PHASES = ("place", "evict", "start", "import", "bind", "read", "load", "first_ru
 class ReplicaRecord:
     """What a replica finds in its run folder: who it is and what it may use.
 
-    `role` is "serve", or "trial" for the throw-away replica of a deploy. `device_kind` is "cpu"
-    or "cuda"; `threads` its share of the CPU. `bound` is the pool key it was started for, `engine`
-    the library to have ready before the model comes.
+    `device_kind` is "cpu" or "cuda"; `threads` its share of the CPU. `bound` is the pool key it
+    was started for, `engine` the library to have ready before the model comes. A standby has no
+    `bound`, `namespace` and `device` until it is given a model; the record then says which.
     """
 
     id: str
     token: str
-    role: Literal["serve", "trial", "standby"]
+    role: Role
     namespace: str
     bound: str
     model_dir: str
@@ -41,7 +43,8 @@ class ReplicaRecord:
 
 
 class Hello(TypedDict):
-    """First frame of a replica. `bound` and `loaded` tell a new manager what it already serves."""
+    """First frame of a replica. `bound` and `loaded` tell a new manager what it already serves;
+    `bound` is "" while it has not been given a model."""
 
     token: str
     version: int
@@ -50,6 +53,27 @@ class Hello(TypedDict):
     bound: str
     loaded: NotRequired[Loaded]
     phases: dict[str, float]
+
+
+class BindRequest(TypedDict):
+    """All that a replica is told when it is given its model, whose files lie in its model folder.
+
+    A launched replica knows most of it from its record, a standby nothing.
+    """
+
+    spec: dict[str, Any]
+    """`ModelSpec` as JSON."""
+    bound: str
+    namespace: str
+    role: Literal["serve", "trial"]
+    device: str
+    device_kind: str
+    threads: int
+    memory_mib: int
+    phases: dict[str, float]
+    """Milliseconds of the phases that were over by then (place, evict)."""
+    assigned_s: float
+    """CLOCK_MONOTONIC seconds when the manager decided; a standby's `bind` counts from there."""
 
 
 class Loaded(TypedDict):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 import onnxruntime as ort
 
 from runtime_image.contract import dtypes
@@ -13,6 +14,16 @@ from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
 from runtime_image.engines.base import Stopped
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+IDENTITY: Final = (
+    b"\x08\x08"  # ir_version 8
+    b"\x3a\x37"  # graph
+    b"\x0a\x10\x0a\x01x\x12\x01y\x22\x08Identity"  # node: Identity of x is y
+    b"\x12\x01g"  # name "g"
+    b"Z\x0f\x0a\x01x\x12\x0a\x0a\x08\x08\x01\x12\x04\x0a\x02\x08\x01"  # input x: float[1]
+    b"b\x0f\x0a\x01y\x12\x0a\x0a\x08\x08\x01\x12\x04\x0a\x02\x08\x01"  # output y: float[1]
+    b"B\x02\x10\x0d"  # opset 13
+)
+"""The least model there is, as onnx.proto lays it out."""
 
 
 class OnnxEngine:
@@ -47,13 +58,24 @@ class OnnxEngine:
         ticket.terminate = True
 
 
-def _session(path: Path, device_kind: str, threads: int) -> Any:
+def warm_up() -> None:
+    """Load and run the least model there is: the first session of a process, and its first run,
+    set up what all later ones share."""
+    session = ort.InferenceSession(IDENTITY, _options(1), providers=[PROVIDERS["cpu"]])
+    session.run(["y"], {"x": np.zeros(1, np.float32)}, ort.RunOptions())
+
+
+def _options(threads: int) -> Any:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     # Spinning threads of an idle replica would burn the CPU share of the others.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return options
+
+
+def _session(path: Path, device_kind: str, threads: int) -> Any:
     provider = PROVIDERS[device_kind]
     if provider not in ort.get_available_providers():
         # ONNX Runtime would drop the provider with a log line and compute on the CPU.
@@ -61,7 +83,7 @@ def _session(path: Path, device_kind: str, threads: int) -> Any:
     if device_kind == "cuda":
         ort.preload_dlls()
     try:
-        session = ort.InferenceSession(str(path), options, providers=[provider])
+        session = ort.InferenceSession(str(path), _options(threads), providers=[provider])
     except Exception as error:
         raise LoadError(_reason(error, path)) from error
     if session.get_providers()[0] != provider:

@@ -8,6 +8,7 @@ from runtime_image.contract.model import ModelSpec
 from runtime_image.replica.intake import Intake, Job
 from runtime_image.replica.loop import Loop
 from runtime_image.replica.runner import Outcome, Run, Runner
+from runtime_image.replica.watch import Watch
 from runtime_image.replica.worker import Worker
 
 INLINE_BODY_MAX = 16 * 1024
@@ -21,11 +22,12 @@ NEVER = float("inf")
 class Execution:
     """Takes what waits in the intake and runs it, one batch at a time, greedily.
 
-    What arrives while a batch runs forms the next one; nothing waits for company unless the
-    manifest says so. `started(jobs)` is called before a batch
-    goes to the thread and must have told the gateways when it returns: if the run kills this
-    process, they then know whom to suspect. `emit` receives every job's outcome in the loop's
-    thread. `stuck(run)` is called when a stopped run does not end.
+    A run that lasts too long is stopped: one in the thread by the loop's alarm, an inline one by
+    a watch. What arrives while a batch runs forms the next one; nothing waits for company unless
+    the manifest says so. `started(jobs)` is called before a batch goes to the thread and must have
+    told the gateways when it returns: if the run kills this process, they then know whom to
+    suspect. `emit` receives every job's outcome in the loop's thread. `stuck(run)` is called when
+    a stopped run does not end.
     """
 
     def __init__(  # noqa: PLR0913 - the composition of the replica's parts
@@ -52,17 +54,22 @@ class Execution:
         self._current: Run | None = None
         self._alarm_s = NEVER
         self._will_wake = False
+        self._inline_watch = Watch(runner.stop, loop.clock) if spec.inline else None
 
     def pump(self) -> None:
         """Run what waits, unless the thread is busy; called at the end of every turn."""
         while self._intake.waiting and not self._busy and not self._waits_for_more():
             jobs = self._intake.take(self._spec.batch_max)
             if self._spec.inline and not any(map(_needs_thread, jobs)):
-                self._runner.run(jobs, self._emit, lambda _run: None)
+                self._runner.run(jobs, self._emit, self._tell_watch)
             else:
                 self._busy = True
                 self._started(jobs)
                 self._worker.submit(lambda jobs=jobs: self._run_in_thread(jobs))  # type: ignore[misc]  # a bound default is not inferred
+
+    def _tell_watch(self, run: Run | None) -> None:
+        assert self._inline_watch is not None
+        self._inline_watch.tell(run)
 
     def _waits_for_more(self) -> bool:
         """Whether an unfilled batch may still wait for company, as the manifest's `wait_ms` says.

@@ -7,11 +7,11 @@ import json
 import os
 import signal
 import socket
+import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from runtime_image.contract import model as models
 from runtime_image.contract.control import (
     CONTROL_SOCKET,
     RECORD_FILE,
@@ -25,6 +25,7 @@ from runtime_image.contract.link import VERSION, Kind
 from runtime_image.contract.model import ModelSpec
 from runtime_image.engines.base import Engine
 from runtime_image.engines.loading import load_engine
+from runtime_image.link.binding import read_bind
 from runtime_image.link.frames import Frame, LinkError, pack
 from runtime_image.link.greeting import greet
 from runtime_image.link.socket_end import SocketEnd
@@ -39,25 +40,30 @@ EXIT_ORPHANED = 70
 
 
 class Replica:
-    """One process: greets its manager, loads what it is bound to, serves, drains, exits."""
+    """One process: greets its manager, loads what it is bound to, serves, drains, exits.
+
+    A standby has the libraries ready and waits for what it is to be bound to.
+    """
 
     def __init__(self, run_dir: Path, first_line_s: float) -> None:
         """`first_line_s` is CLOCK_MONOTONIC at this process's first line of Python."""
         self._record = ReplicaRecord(**json.loads((run_dir / RECORD_FILE).read_text()))
-        if self._record.engine == "onnx":
-            import onnxruntime  # noqa: F401 - the slow import belongs to the import phase
+        self._was_standby = self._record.role == "standby"
+        self._import()
         self._loop = Loop(time.monotonic)
         self._worker = Worker()
         self._serving: Serving | None = None
         self._loaded: Loaded | None = None
         self._is_bound = False
         self._exit_code = 0
-        self._phases = {
-            **self._record.phases,
-            "start": (first_line_s - self._record.launched_s) * 1e3,
-            "import": (time.monotonic() - first_line_s) * 1e3,
-        }
-        self._bound_s = time.monotonic()
+        self._greeted_s = time.monotonic()
+        self._phases = dict(self._record.phases)
+        if not self._was_standby:  # nobody waits for a standby's start
+            self._phases["start"] = (first_line_s - self._record.launched_s) * 1e3
+            self._phases["import"] = (self._greeted_s - first_line_s) * 1e3
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # Whoever has heard the greeting may ask this process to go, before it has an answer.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.connect(str(run_dir / CONTROL_SOCKET))
         reader, descriptor, frames = greet(sock, self._hello())
@@ -72,13 +78,23 @@ class Replica:
             orphaned=self._orphaned,
         )
         self._loop.turn_end = self._turn_end
+        signal.signal(signal.SIGTERM, lambda *_: self._loop.post(self._terminate))
         for frame in frames:
             self._handle(frame)
 
+    def _import(self) -> None:
+        """What is slow to import belongs to the import phase."""
+        if self._was_standby:
+            from runtime_image.engines.preload import preload
+
+            preload()
+        elif self._record.engine == "onnx":
+            import onnxruntime  # noqa: F401 - see above
+        # What is there now stays for ever: the collector need not walk it once the model is loaded.
+        gc.freeze()
+
     def run(self) -> int:
         """Serve until drained, orphaned or told to go; the exit code."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, lambda *_: self._loop.post(self._terminate))
         self._loop.run()
         return self._exit_code
 
@@ -104,20 +120,43 @@ class Replica:
         if frame.kind is Kind.PING:
             self._manager.send(pack(Kind.PONG, aux=frame.aux))
         elif frame.kind is Kind.BIND:
-            self._bind(models.from_json(json.loads(frame.body)))
+            self._bind(frame)
         elif frame.kind is Kind.DRAIN:
             self._drain(frame.aux)
         elif frame.kind is not Kind.WELCOME:
             raise LinkError(f"unexpected {frame.kind.name} on the control link")
 
-    def _bind(self, spec: ModelSpec) -> None:
+    def _bind(self, frame: Frame) -> None:
         """A manager that came while a load was going on binds again; it hears of that load."""
         if self._is_bound:
             return
-        self._is_bound = True
         began = self._loop.clock()
-        self._phases["bind"] = (began - self._bound_s) * 1e3
+        try:
+            request, spec = read_bind(frame)
+            self._check_bound(request["bound"])
+        except LinkError as error:
+            self._fail({"stage": "load", "reason": str(error)[:4000]})
+            return
+        self._is_bound = True
+        since_s = request["assigned_s"] if self._was_standby else self._greeted_s
+        bind_ms = max(0.0, began - since_s) * 1e3
+        self._phases = {**request["phases"], **self._phases, "bind": bind_ms}
+        self._record = replace(
+            self._record,
+            role=request["role"],
+            namespace=request["namespace"],
+            bound=request["bound"],
+            device=request["device"],
+            device_kind=request["device_kind"],
+            threads=request["threads"],
+            memory_mib=request["memory_mib"],
+        )
         self._worker.submit(lambda: self._load(spec, began))
+
+    def _check_bound(self, bound: str) -> None:
+        """Raises LinkError for another function's model: files and limits are of the first one."""
+        if self._record.bound not in ("", bound):
+            raise LinkError(f"expected BIND to {self._record.bound}, got one to {bound}")
 
     def _load(self, spec: ModelSpec, began: float) -> None:
         """In the worker thread, so that the loop goes on answering PING."""
@@ -161,7 +200,7 @@ class Replica:
             )
             loaded["limit"] = self._serving.intake.limit
             loaded["marks_started"] = self._serving.marks_started
-            # What was loaded stays for ever: the collector need not walk it again.
+            # What was loaded stays for ever, too.
             gc.collect()
             gc.freeze()
         self._loaded = loaded

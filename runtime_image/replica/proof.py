@@ -18,6 +18,9 @@ GAIN = 0.9
 """More rows are worth it while the time per row falls below this share of the best so far."""
 RUN_MS_MAX = 250.0
 """A batch that takes longer than this is no longer tried larger: it would only add latency."""
+FUTILE_MAX = 8
+"""No size is tried beyond so many times the best one: what nobody will run is not worth a client's
+time, and its memory would count as the function's."""
 REPEATS = 5
 REPEATS_MS_MAX = 500.0
 """Repeating ends when a size has taken this long: a trial has a deadline."""
@@ -56,14 +59,17 @@ def why_not_batchable(
 def latencies(
     engine: Engine, inputs: dict[str, Any], *, batchable: bool, clock: Callable[[], float]
 ) -> dict[int, float]:
-    """Best milliseconds per run, by rows; only 1 row (the input as given) without batching."""
+    """Best milliseconds per run, by rows; only 1 row (the input as given) without batching.
+
+    Sizes are tried in order until one takes too long, or several in a row gained nothing.
+    """
     measured: dict[int, float] = {}
     for rows in SIZES if batchable else (1,):
         feed = inputs
         if batchable:
             feed = {name: np.repeat(array[:1], rows, axis=0) for name, array in inputs.items()}
         measured[rows] = _best(engine, feed, clock)
-        if measured[rows] > RUN_MS_MAX:
+        if measured[rows] > RUN_MS_MAX or rows >= FUTILE_MAX * knee(measured):
             break
     return measured
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from runtime_image.contract.errors import (
     FUNCTION_FAILED,
     RequestError,
 )
+from runtime_image.contract.link import NotStarted
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.signature import Signature
 from runtime_image.engines.base import Engine, Stopped
@@ -38,23 +40,36 @@ class Answer(NamedTuple):
     is_first: bool = False
 
 
-Outcome = Answer | RequestError | None
-"""None: the job was cancelled."""
+Outcome = Answer | RequestError | NotStarted | None
+"""NotStarted: it is to be sent again. None: the job was cancelled."""
+
+ALONE_S = 1.0
+"""How long a request of a batch that ran out of time may run alone before it is handed back."""
+ALONE_ALL_S = 3.0
+"""How long all of them together may. Gateways wait 5 s longer than the timeout, and the batch has
+used that up: whoever takes long must be sent again, so that its time begins anew."""
 
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """One engine run that is going on. `why_stopped` is set by whoever stops it."""
+    """One engine run that is going on. `why_stopped` is set by whoever stops it. `alone_s` bounds
+    a repeated run."""
 
     jobs: list[Job]
     ticket: Any
     began_s: float
     why_stopped: str = ""
+    alone_s: float = inf
 
     @property
     def timeout_s(self) -> float:
-        """The shortest of its requests' budgets."""
-        return min(job.timeout_s for job in self.jobs)
+        """When to stop it: after the shortest of its requests' budgets, or after `alone_s`."""
+        return min(self.alone_s, *(job.timeout_s for job in self.jobs))
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether its requests had more time than it was given."""
+        return self.alone_s < min(job.timeout_s for job in self.jobs)
 
 
 @dataclass(slots=True)
@@ -71,7 +86,8 @@ class Runner:
 
     `on_run(run)` is called when an engine run begins and `on_run(None)` when it ended, so that a
     timer elsewhere can stop it. Errors of one job never reach another: a joined run that fails or
-    runs out of time is repeated request by request.
+    runs out of time is repeated request by request. After a timeout that is a matter of seconds;
+    what takes longer is handed back, to be run again with all its time.
     """
 
     def __init__(self, engine: Engine, spec: ModelSpec, clock: Callable[[], float]) -> None:
@@ -134,6 +150,7 @@ class Runner:
         members: list[_Decoded],
         emit: Callable[[Job, Outcome], None],
         on_run: Callable[[Run | None], None],
+        alone_s: float = inf,
     ) -> None:
         """One engine run; what a joined run cannot answer is run again, each request alone."""
         wanted = [item for item in members if not item.job.cancelled]
@@ -142,7 +159,8 @@ class Runner:
                 emit(item.job, None)
         if not wanted:
             return
-        run = Run([item.job for item in wanted], self._engine.ticket(), self._clock())
+        jobs = [item.job for item in wanted]
+        run = Run(jobs, self._engine.ticket(), self._clock(), alone_s=alone_s)
         on_run(run)
         try:
             outputs = self._engine.run(self._join(wanted), run.ticket)
@@ -155,8 +173,24 @@ class Runner:
         if len(wanted) == 1:
             emit(wanted[0].job, failure)
             return
-        for item in wanted:
-            self._run_group([item], emit, on_run)
+        self._repeat(wanted, emit, on_run, is_late=run.why_stopped == "timeout")
+
+    def _repeat(
+        self,
+        members: list[_Decoded],
+        emit: Callable[[Job, Outcome], None],
+        on_run: Callable[[Run | None], None],
+        *,
+        is_late: bool,
+    ) -> None:
+        """Each alone; after a timeout only while there is time for it."""
+        until_s = self._clock() + ALONE_ALL_S if is_late else inf
+        for item in members:
+            left_s = until_s - self._clock()
+            if left_s > 0:
+                self._run_group([item], emit, on_run, min(ALONE_S, left_s) if is_late else inf)
+            else:
+                emit(item.job, NotStarted.BATCH_TIMEOUT)
 
     @staticmethod
     def _join(members: list[_Decoded]) -> dict[str, Any]:
@@ -218,6 +252,8 @@ class Runner:
 def _failure(error: BaseException, run: Run) -> Outcome:
     if run.why_stopped == "cancelled":
         return None
+    if run.why_stopped and run.is_cut_short:
+        return NotStarted.BATCH_TIMEOUT
     if run.why_stopped or isinstance(error, Stopped):
         text = f"the run was stopped after its timeout of {run.timeout_s:g} s"
         return RequestError(EXECUTION_TIMEOUT, text)

@@ -192,6 +192,8 @@ class Serving:
             self._finish(job, pack(Kind.CANCELLED, job.id))
         elif isinstance(outcome, Answer):
             self._finish(job, self._packed(job, outcome))
+        elif isinstance(outcome, NotStarted):
+            self._refuse(job, outcome)
         else:
             self._finish(job, pack(Kind.FAILED, job.id, json.dumps(outcome.to_json()).encode()))
 
@@ -221,7 +223,7 @@ class Serving:
         for job in list(self.intake.owed.values()):
             if id(job) not in running:
                 self._refuse(job, NotStarted.DRAINING)
-            elif len(run.jobs) == 1:
+            elif len(run.jobs) == 1 and not run.is_cut_short:
                 self._emit(job, timeout if run.why_stopped == "timeout" else None)
             else:
                 self._refuse(job, NotStarted.BATCH_TIMEOUT)

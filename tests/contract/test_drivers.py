@@ -137,6 +137,46 @@ async def test_a_replica_comes_to_life(play: Play) -> None:
     assert loaded.memory_mib > 0
 
 
+@pytest.mark.parametrize("role", ["serve", "trial"])
+async def test_a_standby_comes_to_life(play: Play, role: str) -> None:
+    """A replica without a model greets, and once it is given one it says the same as any other,
+    without the phases that nobody waited for."""
+    stage = play.stage(BEHAVES)
+    greeted = await stage.standby("aaaa0001")
+
+    stage.assign("aaaa0001", binding(ModelSpec("digits@1", model="add_one.onnx")), role=role)
+    loaded = await stage.next(events.Loaded)
+
+    assert greeted == events.Greeted("aaaa0001", {})
+    assert {"place", "bind", "load"} == set(loaded.phases)
+    assert loaded.phases["place"] == 1.5
+    assert (loaded.limit, bool(loaded.report)) == ((2, False) if role == "serve" else (0, True))
+
+
+async def test_a_standby_obeys_term(play: Play) -> None:
+    """Without a model there is nothing to finish."""
+    stage = play.stage(BEHAVES)
+    await stage.standby("aaaa0001")
+
+    await stage.driver.terminate("aaaa0001")
+
+    assert await stage.exit("aaaa0001") == "exited with code 0"
+
+
+async def test_limits_of_nobody_are_an_error(play: Play) -> None:
+    """What does not run cannot be limited, and whoever asked is told."""
+    stage = await play.ready("aaaa0001")
+    record = stage.launcher.folders.read_records()["aaaa0001"]
+    assert record is not None
+    await stage.driver.limit(record)
+    await stage.driver.terminate("aaaa0001")
+    await stage.exit("aaaa0001")
+
+    for gone in (record, a_record()):
+        with pytest.raises(DriverError, match=f"cannot limit {gone.id}: it does not run"):
+            await stage.driver.limit(gone)
+
+
 async def test_a_request_is_answered(play: Play) -> None:
     """A gateway's link says what is served, and a request gets its answer."""
     stage = await play.ready("aaaa0001")
@@ -338,6 +378,30 @@ async def test_a_model_over_the_memory_cap_is_refused(processes: Play) -> None:
     stage.launch("aaaa0001", replace(binding(spec), memory_mib=160))
 
     assert (await stage.next(events.Lost)).reason != ""
+
+
+async def test_a_standby_has_the_cap_of_its_function(processes: Play) -> None:
+    """A model that does not fit under the cap is refused by a replica that was started without."""
+    stage = processes.stage(BEHAVES)
+    await stage.standby("aaaa0001")
+
+    spec = ModelSpec("digits@1", model="big.onnx")
+    stage.assign("aaaa0001", replace(binding(spec), memory_mib=100))
+
+    assert "its memory cap is 100 MiB" in (await stage.next(events.Lost)).reason
+
+
+async def test_a_standbys_output_moves_to_the_log(processes: Play) -> None:
+    """What a handler prints is in the log of its function, wherever the process began."""
+    stage = processes.stage(BEHAVES)
+    await stage.standby("aaaa0001")
+
+    spec = ModelSpec("digits@1", handler="talks.py", inputs=JSON_RULES)
+    stage.assign("aaaa0001", binding(spec))
+    await stage.next(events.Loaded)
+
+    [log] = stage.launcher.folders.logs("digits")
+    assert tail(log, 100).endswith(b"19999 " + b"-" * 40 + b"\n")
 
 
 async def test_output_goes_to_the_log(processes: Play) -> None:

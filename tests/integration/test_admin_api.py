@@ -202,7 +202,7 @@ async def test_a_long_poll_does_not_hold_up_the_end(tmp_path: Path) -> None:
         path = f"/operations/{id}?wait=60&phase=verify"
         async with asyncio.TaskGroup() as group:
             following = group.create_task(follower.admin("GET", path))
-            await until(lambda: bool(server.server.deploys._changed._waiters))
+            await until(lambda: bool(server.server.deploys.runner._changed._waiters))
             await stack.aclose()
 
     assert (following.result().status, following.result().json()["state"]) == (200, "running")

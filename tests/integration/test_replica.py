@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from runtime_image.contract.model import InputRule, ModelSpec
 from runtime_image.link.frames import Frame, pack
 from runtime_image.link.meta import unpack_answer
 from tests.support import models
-from tests.support.replicas import ROW, Stage, binding, ids, pool_settings
+from tests.support.replicas import KEY, NO_BUNDLE, ROW, Stage, binding, ids, pool_settings
 
 ENDLESS = 100_000_000
 """Turns of the slow model, some twenty minutes: only being stopped ends it."""
@@ -354,11 +355,56 @@ async def test_a_replica_imports_no_web_framework(stage: Stage) -> None:
     assert {"onnxruntime", "runtime_image.replica.main"} <= modules
 
 
-def replace_manager(stage: Stage) -> None:
+async def test_a_standby_serves(stage: Stage) -> None:
+    """Given a model, it answers as any other replica."""
+    await stage.standby(ID)
+    stage.assign(ID, binding(ModelSpec("digits@1", model="add_one.onnx")))
+    await stage.next(events.Loaded)
+    link = await stage.link(ID)
+
+    answer = await link.call(1)
+
+    assert link.hello == {"revision": "digits@1", "limit": 2}
+    assert json.loads(answer.body)["outputs"] == {"y": [[2, 3, 4, 5]]}
+    await link.close()
+
+
+async def test_a_new_manager_finds_a_standby(stage: Stage) -> None:
+    """A standby whose manager was replaced greets the new one, which gives it a model."""
+    await stage.standby(ID)
+    replace_manager(stage, "")
+    greeted = await stage.next(events.Greeted)
+
+    stage.assign(ID, binding(ModelSpec("digits@1", model="add_one.onnx")))
+    await stage.next(events.Loaded)
+    link = await stage.link(ID)
+
+    assert not greeted.loaded
+    assert (await link.call(1)).kind is Kind.RESPONSE
+    await link.close()
+
+
+async def test_a_new_manager_ends_an_assignment(stage: Stage, bundle: Path) -> None:
+    """Where the earlier one ended between record and message, the new one sends the message."""
+    await stage.standby(ID)
+    folders = stage.launcher.folders
+    record = folders.read_records()[ID]
+    assert record is not None
+    await stage.launcher._bundles.materialise(NO_BUNDLE, folders.model_dir(ID))
+    folders.rewrite(replace(record, bound=KEY, role="serve", namespace="default", device="cpu:0"))
+    stage.expect(ID, binding(ModelSpec("digits@1", model="add_one.onnx")))
+
+    replace_manager(stage)
+    loaded = await stage.next(events.Loaded)
+
+    assert {"bind", "load"} == set(loaded.phases)
+
+
+def replace_manager(stage: Stage, name: str = "digits") -> None:
     """End the control link as a manager's end does, and listen as the next manager does."""
     control = stage.launcher.control(ID)
     assert control is not None
     control.close()
     record = stage.launcher.folders.read_records()[ID]
     assert record is not None
-    stage.launcher.adopt(record, "digits")
+    stage.launcher.adopt(record, name)

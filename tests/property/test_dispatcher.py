@@ -12,12 +12,17 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from gateway.dispatch.call import Call, Command, Fail, Priority, Recall, Send, Stage
 from gateway.dispatch.dispatcher import Dispatcher, Limits
 from gateway.dispatch.links import Link
+from gateway.dispatch.moves import Terms
+from gateway.dispatch.pool import UNKNOWN
 from registry.errors import FnError
 from registry.exchange import PoolEndpoints
 from runtime_image.contract.link import ID_MAX, NotStarted
 from runtime_image.link.meta import RequestMeta
 
-POOLS = ["default/a@1", "default/b@1"]
+REVISIONS = ["default/a@1", "default/a@2", "default/a@3"]
+"""Of one function, whose traffic moves between them."""
+POOLS = [*REVISIONS, "default/b@1"]
+QUEUE_MAX = 20
 META = RequestMeta("application/json", "", -1, "")
 BYTES_MAX = 4000
 RETRIES = 2
@@ -47,7 +52,10 @@ class Traffic(RuleBasedStateMachine):
         self.accepted: list[Call] = []
         self.ends: Counter[Call] = Counter()
         self.begun: Counter[Call] = Counter()
+        self.asked: dict[Call, str] = {}
+        self.ran_at: dict[Call, str] = {}
         self.count = 0
+        self.current = REVISIONS[0]
 
     # Clients
 
@@ -58,25 +66,39 @@ class Traffic(RuleBasedStateMachine):
         wait_s=st.sampled_from([0.0, 5.0, 55.0, 55.0]),
         may_rerun=st.booleans(),
         copies=st.integers(1, 4),
+        pinned=st.booleans(),
     )
     def submit(
-        self, pool: str, size: int, priority: Priority, wait_s: float, may_rerun: bool, copies: int
+        self,
+        pool: str,
+        size: int,
+        priority: Priority,
+        wait_s: float,
+        may_rerun: bool,
+        copies: int,
+        pinned: bool,
     ) -> None:
-        """Some requests come; each body is like no other."""
+        """Some requests come; each body is like no other. Those that name no revision may have
+        found theirs before traffic moved."""
+        until_s = self.now + wait_s
         for _ in range(copies):
-            self.submit_one(pool, size, priority, wait_s, may_rerun)
+            self.count += 1
+            body = str(self.count).encode().ljust(size, b".")
+            call = Call(pool, META, body, self.now, until_s, 10.0, priority, may_rerun, QUEUE_MAX)
+            call.pinned = pinned
+            self.submit_one(call)
 
-    def submit_one(
-        self, pool: str, size: int, priority: Priority, wait_s: float, may_rerun: bool
-    ) -> None:
-        self.count += 1
-        body = str(self.count).encode().ljust(size, b".")
-        call = Call(pool, META, body, self.now, self.now + wait_s, 10.0, priority, may_rerun, 20)
+    def submit_one(self, call: Call) -> None:
+        asked = call.pool
         try:
             commands = self.dispatcher.submit(call, self.now)
         except FnError:
             return
+        # A line may be longer by those that came from another one, and then takes nobody new.
+        if call.stage is Stage.QUEUED:
+            assert len(self.dispatcher.pools[call.pool].waiting) <= QUEUE_MAX
         self.accepted.append(call)
+        self.asked[call] = asked
         self.perform(commands)
 
     @precondition(lambda self: self.accepted)
@@ -134,6 +156,7 @@ class Traffic(RuleBasedStateMachine):
         for id in ids:
             if replica.has[id].stage is Stage.SENT:
                 self.begun[replica.has[id]] += 1
+                self.ran_at[replica.has[id]] = replica.link.pool
         self.dispatcher.started(replica.link.id, ids, self.now)
 
     @precondition(lambda self: self.busy())
@@ -189,10 +212,31 @@ class Traffic(RuleBasedStateMachine):
 
     # Manager and clock
 
-    @rule(pool=pools, state=st.sampled_from(["waking", "warm", "warm", "failing", "gone"]))
+    @rule(to=st.sampled_from(REVISIONS), fits=st.booleans(), may_rerun=st.booleans())
+    def move(self, to: str, fits: bool, may_rerun: bool) -> None:
+        """Traffic moves to another revision; nobody's time to wait changes by that."""
+        if to == self.current:
+            return
+        waits = {call: call.wait_until_s for call in self.accepted}
+        before = set(self.dispatcher.pools[self.current].waiting) if self.has(self.current) else ()
+        terms = Terms(may_rerun, 10.0) if fits else None
+        commands = self.dispatcher.move(self.current, to, terms, self.now)
+        for call in before:
+            stays = call.pinned or call.alone or not fits
+            assert call.pool == self.current or not stays
+        assert waits == {call: call.wait_until_s for call in self.accepted}
+        self.current = to
+        self.perform(commands)
+
+    def has(self, pool: str) -> bool:
+        return pool in self.dispatcher.pools
+
+    @rule(pool=pools, state=st.sampled_from(["cold", "waking", "warm", "failing", "gone"]))
     def look(self, pool: str, state: str) -> None:
         """A pool looks different."""
         shown = PoolEndpoints([], state, "for a reason", 5.0 if state == "failing" else 0.0)
+        if state == "cold":
+            shown = UNKNOWN
         self.perform(self.dispatcher.look(pool, shown, self.now))
 
     @rule(step_s=st.sampled_from([0.1, 1.0, 6.0, 20.0]))
@@ -247,7 +291,10 @@ class Traffic(RuleBasedStateMachine):
         assert send.id not in replica.has, "an id in use"
         assert not replica.link.closing
         assert call.pool == replica.link.pool
+        if call.pinned or "b@" in call.pool:
+            assert call.pool == self.asked[call], "it was not to move"
         if self.begun[call]:
+            assert call.pool == self.ran_at[call], "what had begun moved"
             assert call.may_rerun, "run again against its function's word"
             assert call.alone, "retried among others"
         assert call.deaths <= RETRIES
@@ -266,7 +313,9 @@ class Traffic(RuleBasedStateMachine):
     @invariant()
     def calls_are_in_one_place(self) -> None:
         """A call waits, is at one replica, or is done; and both ends agree which."""
-        at = Counter(c for p in self.dispatcher.pools.values() for c in p.waiting)
+        pools = self.dispatcher.pools
+        at = Counter(c for p in pools.values() for c in p.waiting)
+        assert all(call.pool == key for key, pool in pools.items() for call in pool.waiting)
         for replica in self.replicas.values():
             assert replica.has == replica.link.in_flight
             at.update(replica.has.values())

@@ -132,7 +132,7 @@ class AdminApi:
                 if self.command != "HEAD":
                     self.wfile.write(canned.data)
 
-            do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_any
+            do_GET = do_HEAD = do_PUT = do_POST = do_PATCH = do_DELETE = handle_any
 
             def log_message(self, format: str, *args: object) -> None:
                 """Tests are quiet."""

@@ -102,6 +102,7 @@ class Caller:
         *,
         name: str = "",
         manifest: str | None = None,
+        breaking: bool = False,
         **overrides: Any,
     ) -> Answer:
         """As `deploy`; the ended operation, or the first answer that refused something."""
@@ -117,6 +118,7 @@ class Caller:
         name = name or _name(source, files)
         request: dict[str, Any] = {"files": listed, "manifest": manifest or text}
         request |= {"overrides": overrides, "model": next(iter(files)), "trust": True}
+        request["breaking"] = breaking
         answer = await self.admin("POST", f"/functions/{name}/revisions", request)
         return await self.ended(answer.json()) if answer.status < 300 else answer
 

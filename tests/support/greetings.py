@@ -1,11 +1,14 @@
-"""What a replica says first, and the two ends it says it over."""
+"""What a replica and its manager say first, and the two ends they say it over."""
 
 from __future__ import annotations
 
 import socket
+from typing import Any, cast
 
-from runtime_image.contract.control import Hello
+from runtime_image.contract import model as models
+from runtime_image.contract.control import BindRequest, Hello
 from runtime_image.contract.link import VERSION
+from runtime_image.contract.model import ModelSpec
 
 HELLO: Hello = {
     "token": "secret",
@@ -17,3 +20,21 @@ HELLO: Hello = {
 }
 Pair = tuple[socket.socket, socket.socket]
 """The replica's blocking end and the manager's."""
+
+
+def bind_request(spec: ModelSpec, **changes: Any) -> BindRequest:
+    """What a manager tells a replica of the pool default/digits@1."""
+    request: Any = {
+        "spec": models.to_json(spec),
+        "bound": "default/digits@1",
+        "namespace": "default",
+        "role": "serve",
+        "device": "cpu:0",
+        "device_kind": "cpu",
+        "threads": 1,
+        "memory_mib": 0,
+        "phases": {"place": 1.5},
+        "assigned_s": 0.0,
+        **changes,
+    }
+    return cast("BindRequest", request)

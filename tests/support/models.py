@@ -125,27 +125,47 @@ def slow(folder: Path, loops: int = 20_000) -> Path:
     A row takes some 10 us of CPU per turn, the default 0.2 s in all. `RunOptions.terminate` acts
     between two turns.
     """
+    turns = f"loops = Constant <value = int64 {{{loops}}}> ()"
+    nodes = turns + _turning("loops") + "y = Identity(same)"
+    return _write(folder, "slow", f"({ROW} x) => ({ROW} y)", nodes, _identities(WIDTH))
+
+
+def affine(
+    folder: Path, scale: float = 1, offset: float = 0, *, width: int = WIDTH, loops: int = 0
+) -> Path:
+    """y = scale * x + offset on FP32 [n, width], after `loops` turns like those of `slow`.
+
+    Exact where x holds whole numbers and the results stay below 2**24.
+    """
+    row = f"float[n,{width}]"
+    if not loops:
+        return _write(folder, "affine", f"({row} x) => ({row} y)", _affine("x", scale, offset))
+    turns = f"loops = Constant <value = int64 {{{loops}}}> ()"
     return _write(
         folder,
-        "slow",
+        "affine",
+        f"({row} x) => ({row} y)",
+        turns + _turning("loops") + _affine("same", scale, offset),
+        _identities(width),
+    )
+
+
+def affine_by_input(folder: Path, scale: float = 1, offset: float = 0) -> Path:
+    """As `affine`; the largest value in column 0 is how many turns any number of rows takes."""
+    return _write(
+        folder,
+        "affine_by_input",
         f"({ROW} x) => ({ROW} y)",
-        f"""
-        loops = Constant <value = int64 {{{loops}}}> ()
-        go_on = Constant <value = bool {{1}}> ()
-        wide = MatMul(x, widen)
-        turned = Loop (loops, go_on, wide) <body = turn (
-            int64 turn, bool go, float[n,{SLOW_WIDTH}] state
-        ) => (bool still, float[n,{SLOW_WIDTH}] next) {{
-            still = Identity(go)
-            next = MatMul(state, identity)
-        }}>
-        y = MatMul(turned, narrow)
-        """,
-        {
-            "widen": np.eye(WIDTH, SLOW_WIDTH, dtype=np.float32),
-            "identity": np.eye(SLOW_WIDTH, dtype=np.float32),
-            "narrow": np.eye(SLOW_WIDTH, WIDTH, dtype=np.float32),
-        },
+        """
+        zero = Constant <value = int64[1] {0}> ()
+        first = Gather <axis = 1> (x, zero)
+        most = ReduceMax <keepdims = 0> (first)
+        loops = Cast <to = 7> (most)
+        """
+        + _turning("loops", "nothing")
+        + "shifted = Add(x, same)"
+        + _affine("shifted", scale, offset),
+        {**_identities(WIDTH), "nothing": np.zeros((1, WIDTH), np.float32)},
     )
 
 
@@ -202,6 +222,39 @@ def corrupt(folder: Path) -> Path:
     path = folder / "corrupt.onnx"
     path.write_bytes(whole[: len(whole) // 2])
     return path
+
+
+def _turning(loops: str, value: str = "x") -> str:
+    """`same` is a value after so many turns."""
+    return f"""
+        go_on = Constant <value = bool {{1}}> ()
+        wide = MatMul({value}, widen)
+        turned = Loop ({loops}, go_on, wide) <body = turn (
+            int64 turn, bool go, float[n,{SLOW_WIDTH}] state
+        ) => (bool still, float[n,{SLOW_WIDTH}] next) {{
+            still = Identity(go)
+            next = MatMul(state, identity)
+        }}>
+        same = MatMul(turned, narrow)
+        """
+
+
+def _identities(width: int) -> dict[str, Weights]:
+    return {
+        "widen": np.eye(width, SLOW_WIDTH, dtype=np.float32),
+        "identity": np.eye(SLOW_WIDTH, dtype=np.float32),
+        "narrow": np.eye(SLOW_WIDTH, width, dtype=np.float32),
+    }
+
+
+def _affine(value: str, scale: float, offset: float) -> str:
+    """y of a value."""
+    return f"""
+        scale = Constant <value = float {{{float(scale)}}}> ()
+        offset = Constant <value = float {{{float(offset)}}}> ()
+        scaled = Mul({value}, scale)
+        y = Add(scaled, offset)
+        """
 
 
 def _table(mib: int) -> Weights:

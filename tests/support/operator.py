@@ -67,19 +67,19 @@ class Operator:
 
     async def ended(self, id: str) -> Operation:
         """An operation when it has ended."""
-        operation = await self.deploys.get(id)
+        operation = await self.deploys.runner.get(id)
         async with asyncio.timeout(UNTIL_S):
             while operation.state == "running":
-                operation = await self.deploys.wait(id, operation.phase, UNTIL_S)
+                operation = await self.deploys.runner.wait(id, operation.phase, UNTIL_S)
         return operation
 
     async def reached(self, id: str, phase: str) -> None:
         """Wait until a running operation is in that phase."""
-        operation = await self.deploys.get(id)
+        operation = await self.deploys.runner.get(id)
         async with asyncio.timeout(UNTIL_S):
             while operation.phase != phase:
                 assert operation.state == "running", operation
-                operation = await self.deploys.wait(id, operation.phase, UNTIL_S)
+                operation = await self.deploys.runner.wait(id, operation.phase, UNTIL_S)
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -168,11 +168,13 @@ async def delivering(
         await asyncio.sleep(0)
 
 
-def published(*replicas: ReplicaEndpoint, full: bool = False, **fields: Any) -> bytes:
-    """The manager's Endpoints about the pool KEY."""
+def published(
+    *replicas: ReplicaEndpoint, full: bool = False, key: str = KEY, **fields: Any
+) -> bytes:
+    """The manager's Endpoints about one pool."""
     state = "warm" if replicas else "waking"
     shown = PoolEndpoints(list(replicas), **{"state": state, "reason": "test", **fields})
-    return encode(Endpoints(1, full, {KEY: shown}))
+    return encode(Endpoints(1, full, {key: shown}))
 
 
 def nothing_left() -> bytes:

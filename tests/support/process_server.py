@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,20 +23,29 @@ END_S = 60.0
 
 
 class ServerProcess:
-    """`fnctl serve` on a port of the system's choice over the data folder `data`."""
+    """`fnctl serve` on a port of the system's choice over the data folder `data`.
 
-    def __init__(self, data: Path, *options: str) -> None:
+    `environment` is added to that of this process. `log` has the last lines of its log,
+    `complaints` those that tell of an error.
+    """
+
+    def __init__(
+        self, data: Path, *options: str, environment: Mapping[str, str] | None = None
+    ) -> None:
         self.data = data
         self._options = options
+        self._environment = environment or {}
         self.process: subprocess.Popen[str] | None = None
         self.url = ""
         self.log: deque[str] = deque(maxlen=1000)
+        self.complaints: deque[str] = deque(maxlen=1000)
 
     def start(self) -> None:
         """Start, and return when calls are accepted."""
         command = [FNCTL, "serve", "--port", "0", "--data", str(self.data)]
         self.process = subprocess.Popen(
             [*command, "--log-format", "json", *self._options],
+            env={**os.environ, **self._environment},
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -49,7 +58,7 @@ class ServerProcess:
         assert self.process is not None
         assert self.process.stderr is not None
         for line in self.process.stderr:
-            self.log.append(line)
+            self._keep(line)
             if '"serving"' in line:
                 return str(json.loads(line)["url"])
         raise AssertionError(f"the server did not start: {''.join(self.log)}")
@@ -57,7 +66,14 @@ class ServerProcess:
     def _drain(self) -> None:
         assert self.process is not None
         assert self.process.stderr is not None
-        self.log.extend(self.process.stderr)
+        for line in self.process.stderr:
+            self._keep(line)
+
+    def _keep(self, line: str) -> None:
+        self.log.append(line)
+        # What is no JSON was written by Python or a library: a traceback, a warning.
+        if '"level": "error"' in line or not line.startswith("{"):
+            self.complaints.append(line)
 
     @property
     def token(self) -> str:
@@ -87,10 +103,10 @@ class ServerProcess:
         process.stderr.close()
         return code
 
-    def replica_pids(self) -> list[int]:
-        """Processes of replicas that belong to this data folder."""
+    def replica_processes(self) -> dict[str, int]:
+        """Ids and pids of the replicas that belong to this data folder."""
         root = os.fsencode(self.data)
-        pids = []
+        found = {}
         for entry in Path("/proc").iterdir():
             if entry.name.isdecimal():
                 try:
@@ -98,8 +114,13 @@ class ServerProcess:
                 except OSError:
                     continue
                 if b"\0runtime_image\0" in command and root in command:
-                    pids.append(int(entry.name))
-        return pids
+                    run_dir = command.split(b"\0")[-2]
+                    found[Path(os.fsdecode(run_dir)).name] = int(entry.name)
+        return found
+
+    def replica_pids(self) -> list[int]:
+        """Processes of replicas that belong to this data folder."""
+        return list(self.replica_processes().values())
 
     def sockets(self) -> list[Path]:
         """Socket files below the data folder."""
@@ -135,9 +156,11 @@ class ServerProcess:
 
 
 @contextmanager
-def server_process(data: Path, *options: str) -> Iterator[ServerProcess]:
+def server_process(
+    data: Path, *options: str, environment: Mapping[str, str] | None = None
+) -> Iterator[ServerProcess]:
     """A running server; at the end it and every replica of its data folder are gone."""
-    server = ServerProcess(data, *options)
+    server = ServerProcess(data, *options, environment=environment)
     server.start()
     try:
         yield server

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from pool_manager.core import events
-from pool_manager.core.commands import Launch
+from pool_manager.core.commands import Assign, Bind, Launch
 from pool_manager.driver import Driver
 from pool_manager.launching import Launcher
 from pool_manager.ports import Binding
@@ -81,6 +81,7 @@ class Stage:
             settings, driver, ModelFolder(models), self._feed, self.tasks, time.monotonic
         )
         self._bindings: dict[str, Binding] = {}
+        self._standbys: set[str] = set()
         self.exits: list[tuple[str, str]] = []
         self._exit_news: asyncio.Queue[tuple[str, str]] = asyncio.Queue(1000)
         tell = driver.on_exit
@@ -96,6 +97,22 @@ class Stage:
         """Start a replica, to be bound when it greets."""
         self._bindings[id] = bound or binding()
         self.launcher.launch(Launch(id, KEY, "cpu:0", role, {}), self._bindings[id], "cpu")
+
+    async def standby(self, id: str) -> events.Greeted:
+        """Start a replica without a model and wait until it greets."""
+        self._standbys.add(id)
+        self.launcher.launch_standby(Launch(id, "", "", "standby", {}), "cpu")
+        return await self.next(events.Greeted, id)
+
+    def expect(self, id: str, bound: Binding) -> None:
+        """Have a replica bound when it greets next."""
+        self._bindings[id] = bound
+
+    def assign(self, id: str, bound: Binding | None = None, *, role: Any = "serve") -> None:
+        """Give a standby its model."""
+        self._bindings[id] = bound or binding()
+        command = Assign(id, KEY, "cpu:0", role, {"place": 1.5})
+        self.launcher.assign(command, self._bindings[id], "cpu")
 
     async def ready(
         self, id: str, bound: Binding | None = None, *, role: Any = "serve"
@@ -139,7 +156,7 @@ class Stage:
 
     async def close(self) -> None:
         """Release every replica there is."""
-        for id in self._bindings:
+        for id in self._bindings.keys() | self._standbys:
             await self.release(id)
         await self.tasks.close()
         await self.driver.close()
@@ -147,9 +164,7 @@ class Stage:
     def _feed(self, event: events.Event) -> None:
         self.events.put_nowait(event)
         if isinstance(event, events.Greeted) and not event.loaded and event.id in self._bindings:
-            control = self.launcher.control(event.id)
-            assert control is not None
-            control.bind(self._bindings[event.id].spec)
+            self.launcher.bind(Bind(event.id, KEY), self._bindings[event.id])
 
 
 class GatewayLink:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from admin.cli.failures import INTERRUPTED
 from admin.cli.session import Session, connected
 
 if TYPE_CHECKING:
@@ -53,6 +52,9 @@ Timeout = Annotated[
 Trust = Annotated[
     bool, typer.Option("--trust", help="Allow handler.py, which has the server's rights.")
 ]
+Breaking = Annotated[
+    bool, typer.Option("--breaking", help="Allow what would break callers of the present revision.")
+]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Return once the server has the files.")]
 
 
@@ -69,12 +71,14 @@ def deploy(  # noqa: PLR0913 - typer takes one parameter per option
     batch: Batch = None,
     timeout: Timeout = None,
     trust: Trust = False,
+    breaking: Breaking = False,
     no_wait: NoWait = False,
 ) -> None:
     """Ship a model as a function.
 
     The server loads it in a throw-away replica, runs its sample and measures it; then calls go to
-    it. Whatever fails there changes nothing.
+    it. A function that is warm stays warm: the new revision is ready before calls go to it, where
+    both fit. Whatever fails there changes nothing.
 
     \b
     Examples:
@@ -92,7 +96,8 @@ def deploy(  # noqa: PLR0913 - typer takes one parameter per option
         batch_max=batch_max(batch),
         timeout_s=timeout,
     )
-    _deploy(session, collect(path, name), trust, overrides, no_wait)
+    collected = collect(path, name)
+    _deploy(session, collected, collected.request(trust, breaking, overrides), no_wait)
 
 
 def given(**values: Any) -> dict[str, Any]:
@@ -114,11 +119,11 @@ def batch_max(text: str | None) -> int | None:
 def _deploy(
     session: Session,
     collected: Collected,
-    trust: bool,
-    overrides: dict[str, Any],
+    request: dict[str, Any],
     no_wait: bool,
 ) -> None:
-    from admin.cli.following import bar, upload
+    from admin.cli.following import bar, finish, upload
+    from admin.cli.summary import example, render
     from admin.cli.text import size
     from admin.client import ApiError
 
@@ -126,7 +131,7 @@ def _deploy(
     count, sent = upload(client, collected, partial(bar, quiet=session.as_json))
     session.remark(f"{count} of {len(collected.bundle.files)} files uploaded, {size(sent)}")
     try:
-        operation = client.create_revision(collected.name, collected.request(trust, overrides))
+        operation = client.create_revision(collected.name, request)
     except ApiError as error:
         if collected.is_derived and error.code == "conflict":
             error.add_note(f"fnctl deploy {collected.path} --name {collected.name}")
@@ -135,29 +140,6 @@ def _deploy(
         session.answer(operation, lambda: f"operation {operation['id']} is running")
         session.next(f"fnctl show {collected.name}")
         return
-    _finish(session, collected, operation)
-
-
-def _finish(session: Session, collected: Collected, operation: dict[str, Any]) -> None:
-    from admin.cli.following import follow, steps
-    from admin.cli.summary import example, render
-
-    try:
-        ended = follow(session.client, operation, steps(session.remark))
-    except KeyboardInterrupt:
-        session.remark("cancelling …")
-        ended = session.client.cancel(str(operation["id"]))
-    if ended.get("state") == "failed":
-        _refuse(ended)
-    if ended.get("state") != "done":
-        session.answer(ended, lambda: f"{ended.get('state')}: nothing changed")
-        raise typer.Exit(INTERRUPTED)
+    ended = finish(session, operation)
     session.answer(ended, lambda: render(ended.get("result") or {}, collected))
     session.next(example(collected))
-
-
-def _refuse(operation: dict[str, Any]) -> NoReturn:
-    from admin.client import ApiError
-
-    problem = operation.get("error") or {"title": "The deploy failed", "detail": "no reason given"}
-    raise ApiError(int(problem.get("status", 0)), problem)

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from admin.client import Answer
 
 TIMEOUT_S = 300.0
+MediaType = Annotated[
+    str, typer.Option("--type", metavar="TYPE", help="What a file is sent as, whatever its name.")
+]
 
 
 @connected
@@ -29,6 +32,7 @@ def invoke(  # noqa: PLR0913 - typer takes one parameter per option
             "-i", "--input", metavar="TENSOR=VALUE|@FILE", help="One input: JSON, or a file."
         ),
     ] = None,
+    media: MediaType = "",
     accept: Annotated[
         str, typer.Option(metavar="TYPE", help="The answer's form, like application/x-npy.")
     ] = "",
@@ -48,12 +52,13 @@ def invoke(  # noqa: PLR0913 - typer takes one parameter per option
     """Call a function and print its answer.
 
     A receipt of where the time went follows. A picture (.png .jpg ...), a .wav, an .npy or a .bin
-    is sent as it is; .json files and values are JSON.
+    is sent as it is; .json files and values are JSON. --type sends any file as it is.
 
     \b
     Examples:
       fnctl invoke digits -i image=@seven.png
       fnctl invoke sum -i a=[[1,2]] -i b=[[3,4]]
+      fnctl invoke filetype -i data=@page.html --type application/octet-stream
       fnctl invoke digits@2 -d @request.json --wait 10
     """
     from admin.cli.inputs import payload
@@ -61,7 +66,7 @@ def invoke(  # noqa: PLR0913 - typer takes one parameter per option
 
     parse_ref(name)
     answer = session.client.invoke(
-        name, payload(body, inputs or []), accept=accept, wait_s=wait, timeout_s=timeout
+        name, payload(body, inputs or [], media), accept=accept, wait_s=wait, timeout_s=timeout
     )
     if output is not None:
         _write(output, answer.body)

@@ -17,7 +17,8 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="A function's name.")]
 def show(session: Session, name: Name) -> None:
     """Show one function.
 
-    Its state, limits, inputs and outputs, revisions, and how to call it.
+    Its state, limits, inputs and outputs, how to call it, and its revisions: which has the traffic
+    now, and which had it before, where fnctl rollback goes.
 
     \b
     Example:
@@ -34,7 +35,7 @@ def render(function: dict[str, Any]) -> str:
         f"{get(function, 'revision')}  {get(function, 'state')}: {get(function, 'reason')}",
         fields(_facts(function)),
         _tensors(function.get("signature") or {}),
-        _revisions(function.get("revisions") or []),
+        _revisions(function.get("revisions") or [], function.get("previous")),
     ]
     if example := get(function, "example"):
         parts.append(f"example\n  {example}")
@@ -70,13 +71,14 @@ def _shape(shape: list[int]) -> str:
     return "[" + ", ".join("any" if length < 0 else str(length) for length in shape) + "]"
 
 
-def _revisions(revisions: list[dict[str, Any]]) -> str:
+def _revisions(revisions: list[dict[str, Any]], previous: int | None) -> str:
     rows = []
     for revision in revisions:
         profile = revision.get("profile") or {}
         rows.append(
             (
                 get(revision, "number"),
+                _traffic(revision, previous),
                 get(revision, "engine"),
                 size(int(revision.get("size") or 0)),
                 duration(float(profile["load_ms"])) if "load_ms" in profile else NONE,
@@ -84,4 +86,12 @@ def _revisions(revisions: list[dict[str, Any]]) -> str:
                 batching(profile) if profile else NONE,
             )
         )
-    return table(("REVISION", "ENGINE", "SIZE", "LOAD", "MEMORY", "BATCHING"), rows) if rows else ""
+    head = ("REVISION", "TRAFFIC", "ENGINE", "SIZE", "LOAD", "MEMORY", "BATCHING")
+    return table(head, rows) if rows else ""
+
+
+def _traffic(revision: dict[str, Any], previous: int | None) -> str:
+    """Whether calls go there, or would after a rollback."""
+    if revision.get("traffic"):
+        return "now"
+    return "before" if revision.get("number") == previous else NONE

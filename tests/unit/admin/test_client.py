@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from admin.client import Answer, ApiError, Client, Payload
+from admin import client as clients
+from admin.client import Answer, ApiError, Client, Payload, Unreachable
 from registry.errors import BadBundle
 from tests.support.admin_api import AdminApi, Canned
 
@@ -45,6 +46,9 @@ def test_lists_are_their_items(api: AdminApi, client: Client, call: Any, path: s
         (lambda c: c.ready(), "GET", "/readyz"),
         (lambda c: c.cancel("o1"), "DELETE", f"{A}/operations/o1"),
         (lambda c: c.operation("o1"), "GET", f"{A}/operations/o1"),
+        (lambda c: c.warm("digits", 5), "POST", f"{A}/functions/digits/warm"),
+        (lambda c: c.sleep("digits"), "POST", f"{A}/functions/digits/sleep"),
+        (lambda c: c.roll_back("digits", 2, False), "POST", f"{A}/functions/digits/rollback"),
     ],
 )
 def test_one_thing_is_its_object(
@@ -54,6 +58,55 @@ def test_one_thing_is_its_object(
     api.on(method, path, Canned({"id": "x"}))
 
     assert call(client) == {"id": "x"}
+
+
+def test_a_change_names_what_was_read(api: AdminApi, client: Client) -> None:
+    """The tag that GET gave is what PATCH must match."""
+    api.on("GET", f"{A}/functions/digits", Canned({}, headers={"ETag": '"t"'}))
+    api.on("PATCH", f"{A}/functions/digits", Canned({"max": 2}))
+
+    assert client.rescale("digits", {"max": 2}) == {"max": 2}
+    (sent,) = api.sent("PATCH")
+    assert (sent.headers["If-Match"], sent.json) == ('"t"', {"max": 2})
+
+
+def test_lists_are_followed_to_their_end(api: AdminApi, client: Client) -> None:
+    """Page after page, each from where the one before ended."""
+    api.on(
+        "GET",
+        f"{A}/functions",
+        Canned({"items": [{"name": "a"}], "next": "b&c"}),
+        Canned({"items": [{"name": "b"}], "next": None}),
+    )
+
+    assert client.functions() == [{"name": "a"}, {"name": "b"}]
+    assert [request.query for request in api.requests] == [{}, {"next": "b&c"}]
+
+
+def test_a_page_keeps_what_else_was_asked(api: AdminApi, client: Client) -> None:
+    """The cursor is added to the query."""
+    api.on(
+        "GET",
+        f"{A}/functions/digits/logs",
+        Canned({"items": [], "next": "r2"}),
+        Canned({"items": [], "next": None}),
+    )
+
+    client.logs("digits", 5)
+
+    assert [r.query for r in api.requests] == [{"lines": "5"}, {"lines": "5", "next": "r2"}]
+
+
+def test_a_list_without_end_is_given_up(
+    api: AdminApi, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that always has a next page is not followed for ever."""
+    monkeypatch.setattr(clients, "PAGES_MAX", 3)
+    api.on("GET", f"{A}/functions", Canned({"items": [], "next": "a"}))
+
+    with pytest.raises(Unreachable, match="does not end after 3 pages"):
+        client.functions()
+    assert len(api.requests) == 3
 
 
 def test_logs_ask_for_lines(api: AdminApi, client: Client) -> None:

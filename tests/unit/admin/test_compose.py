@@ -115,3 +115,17 @@ async def test_accepted_requests_are_answered_before_the_end(tmp_path: Path) -> 
         answer = await calling
 
     assert answer.status == 200
+
+
+async def test_metrics_show_what_is_and_forget_what_was(tmp_path: Path) -> None:
+    """A called function has series and a state; with the function both are gone."""
+    async with serving(tmp_path, FakeDriver()) as server:
+        await server.deploy({"m.onnx": MODEL}, name="digits")
+        await server.call("digits", {"inputs": {}})
+        called = (await server.get("/metrics")).body.decode()
+        assert 'fngate_requests_total{function="digits"' in called
+        assert 'fngate_pool_state{pool="default/digits@1",state="warm"} 1.0' in called
+
+        await server.admin("DELETE", "/functions/digits")
+        removed = (await server.get("/metrics")).body.decode()
+        assert 'function="digits"' not in removed

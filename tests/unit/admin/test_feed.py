@@ -43,6 +43,22 @@ async def test_every_revision_has_a_pool(operator: Operator) -> None:
     assert pools(operator) == []
 
 
+async def test_a_change_defines_the_pools_of_its_function_only(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many functions there are, a deploy or a new setting touches one."""
+    catalog = operator.store.catalog
+    for name in ("digits", "faces", "voices"):
+        catalog.put(deployed(name, 1))
+    defined: list[str] = []
+    monkeypatch.setattr(operator.manager, "define", lambda spec, _: defined.append(spec.key))
+
+    catalog.put(deployed("digits", 2))
+    catalog.put_function(function("digits", 2, scaling=Scaling(max=2)))
+
+    assert set(defined) == set(KEYS)
+
+
 async def test_after_its_end_nothing_is_fed(operator: Operator) -> None:
     """A manager that is being closed hears of no new pools."""
     operator.feed.close()

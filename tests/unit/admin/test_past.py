@@ -11,7 +11,9 @@ from admin.past import POOLS_MAX, SAMPLES, Past
 from registry.model import Arrivals, ColdStart, StateInterval
 from registry.settings import StoreSettings
 from registry.store.database import Database
+from registry.store.functions import Functions
 from registry.store.history import History
+from tests.support.nouns import bundle, function, revision
 
 KEY = "default/digits@1"
 NOW_S = 1_000_000_020.0
@@ -35,11 +37,17 @@ def wall() -> Wall:
 
 
 @pytest.fixture
-async def history(tmp_path: Path, wall: Wall) -> AsyncIterator[History]:
-    """An empty history in a file."""
-    database = await Database.open(tmp_path / "fngate.db")
-    yield History(database, StoreSettings(tmp_path), wall)
-    await database.close()
+async def database(tmp_path: Path) -> AsyncIterator[Database]:
+    """An empty store in a file."""
+    opened = await Database.open(tmp_path / "fngate.db")
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def history(database: Database, tmp_path: Path, wall: Wall) -> History:
+    """An empty history."""
+    return History(database, StoreSettings(tmp_path), wall)
 
 
 def cold_start(total_ms: float, outcome: str = "ready", number: int = 1) -> ColdStart:
@@ -75,15 +83,20 @@ async def test_old_cold_starts_are_outweighed(history: History, wall: Wall) -> N
     assert past.cold_start_s(KEY) == pytest.approx(0.1)
 
 
-async def test_the_estimate_survives_a_restart(history: History, wall: Wall) -> None:
+async def test_the_estimate_survives_a_restart(
+    history: History, database: Database, wall: Wall
+) -> None:
     """The next server begins with what this one has measured; pools without a past have none."""
+    functions = Functions(database)
+    for _ in range(2):
+        await functions.deploy(function(revision=0), revision(number=0), bundle(), None)
     past = Past(history, wall)
     for ms in (100, 300, 200):
         past.cold_start(cold_start(ms))
     await history.flush()
 
     later = Past(history, wall)
-    await later.load([KEY, "default/digits@2"])
+    await later.load()
 
     assert later.cold_start_s(KEY) == pytest.approx(0.2)
     assert later.cold_start_s("default/digits@2") == 0.0

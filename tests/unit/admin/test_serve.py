@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import subprocess
 import sys
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from admin.serve import EXIT_REFUSED, serve
+from admin.settings import Settings
 from tests.support.process_server import ServerProcess
 
 SERVE = """
@@ -52,3 +55,10 @@ def test_a_server_that_may_not_start_says_why(tmp_path: Path) -> None:
     assert code == 1
     assert text.startswith("fnctl serve: ")
     assert "address already in use" in text
+
+
+def test_a_refused_start_leaves_the_collector_on(tmp_path: Path) -> None:
+    """A start does without the garbage collector; what comes after has it."""
+    assert serve(Settings(driver="fake", data=tmp_path, listen="0.0.0.0")) == EXIT_REFUSED
+
+    assert gc.isenabled()

@@ -171,7 +171,9 @@ def test_cores_are_shared_by_the_slots() -> None:
 
 def test_every_section_gets_its_settings(tmp_path: Path) -> None:
     """What an operator sets arrives in the folder that uses it."""
-    settings = Settings(data=tmp_path, held_mib=3, orphan_s=9, shutdown_s=8, access_log=True)
+    settings = Settings(
+        data=tmp_path, held_mib=3, orphan_s=9, ping_s=2, shutdown_s=8, access_log=True
+    )
 
     assert settings.store().data == tmp_path
     assert (settings.pool().model_dir, settings.pool().log_dir) == (
@@ -179,6 +181,7 @@ def test_every_section_gets_its_settings(tmp_path: Path) -> None:
         tmp_path / "logs",
     )
     assert settings.pool().orphan_s == 9
+    assert settings.pool().ping_s == 2
     gateway = settings.gateway()
     assert (gateway.held_bytes_max, gateway.shutdown_s) == (3 * 2**20, 8)
     assert gateway.access_log

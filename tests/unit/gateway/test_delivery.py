@@ -115,6 +115,28 @@ async def test_a_call_whose_wait_is_over_is_answered_by_the_clock(
     assert "the function is waking: test" in outcome.message
 
 
+async def test_the_first_caller_of_a_pool_gets_its_estimate(
+    manager: ListeningManager, client: Client
+) -> None:
+    """What a revision's cold starts took is known before the manager has said anything of it."""
+    async with delivering(manager, KnownPast(30.0)) as delivery:
+        delivery.submit(client.call(wait_until_s=asyncio.get_running_loop().time()))
+        outcome = await client.outcomes.get()
+
+    assert isinstance(outcome, WaitBudgetOver)
+    assert outcome.retry_after_s == 30
+
+
+async def test_cold_pools_are_not_kept(manager: ListeningManager, client: Client) -> None:
+    """Only pools with something to tell have a state here; all others are cold."""
+    async with delivering(manager) as delivery:
+        delivery.receive_endpoints(published(state="cold", reason="nobody calls"))
+        assert delivery.states() == {}
+        delivery.receive_endpoints(published(state="waking"))
+        assert delivery.states() == {KEY: "waking"}
+        assert delivery.shown("default/other@1").state == "cold"
+
+
 async def test_a_failing_pool_answers_all_who_wait(
     manager: ListeningManager, client: Client
 ) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.metrics import REPLICAS_MAX, Metrics
+from gateway import metrics as pages
+from gateway.metrics import OTHERS, REPLICAS_MAX, Metrics
 from gateway.receipt import Receipt
+from registry.catalog import Change
 from registry.exchange import Load
 from runtime_image.link.meta import AnswerMeta
 
@@ -14,11 +17,12 @@ META = AnswerMeta("application/json", 0, 0, 0, 0, 1)
 
 def metrics(loads: dict[str, Load] | None = None, states: dict[str, str] | None = None) -> Metrics:
     """Metrics of a gateway with these pools."""
-    return Metrics(lambda: loads or {}, lambda: states or {})
+    return Metrics(lambda: loads or {}, lambda: states or {}, lambda: 3)
 
 
 def samples(page: Metrics) -> dict[tuple[str, ...], float]:
     """Every sample by its name and label values, sorted by label."""
+    page.look()
     return {
         (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(page.render().decode())
@@ -84,7 +88,7 @@ def test_pools_are_read_when_the_page_is_asked_for() -> None:
     """Held, in flight and state are those of the moment of the scrape."""
     loads: dict[str, Load] = {}
     states: dict[str, str] = {}
-    page = Metrics(lambda: loads, lambda: states)
+    page = Metrics(lambda: loads, lambda: states, lambda: 3)
     before = samples(page)
     loads["default/f@1"] = Load(3, 2, 0.5)
     states["default/f@1"] = "waking"
@@ -103,3 +107,84 @@ def test_two_servers_in_one_process_do_not_share_counters() -> None:
     first.answered("default", "f", "ok", 0.1)
 
     assert ("fngate_requests_total", "f", "default", "ok") not in samples(second)
+
+
+def test_sends_and_their_reasons_are_counted() -> None:
+    """Once sent is no retry; a request given up after its last death was sent once less."""
+    page = metrics()
+    page.sent("default", "f", 1, 0)
+    page.sent("default", "f", 4, 1)
+    page.sent("default", "f", 3, 3)
+
+    found = samples(page)
+
+    assert found["fngate_request_sends_bucket", "f", "1.0", "default"] == 1
+    assert found["fngate_request_sends_bucket", "f", "3.0", "default"] == 2
+    assert found["fngate_request_sends_sum", "f", "default"] == 8
+    assert found["fngate_retries_total", "f", "default", "died"] == 3
+    assert found["fngate_retries_total", "f", "default", "not_started"] == 2
+
+
+def test_a_request_that_was_sent_once_makes_no_counter() -> None:
+    """The usual request costs one observation and no label."""
+    page = metrics()
+    page.sent("default", "f", 1, 1)
+
+    assert not any(name == "fngate_retries_total" for name, *_ in samples(page))
+
+
+def test_background_work_is_counted_when_the_page_is_asked_for() -> None:
+    """What runs is the number at that moment."""
+    running = [1]
+    page = Metrics(dict, dict, lambda: running[0])
+    before = samples(page)["fngate_tasks",]
+    running[0] = 7
+
+    assert before == 1
+    assert samples(page)["fngate_tasks",] == 7
+
+
+def test_functions_beyond_the_limit_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many functions are called, the page is bounded and no request is missing."""
+    monkeypatch.setattr(pages, "FUNCTIONS_MAX", 2)
+    page = metrics()
+    for name in ("a", "b", "c", "d", "c", "a"):
+        page.answered("default", name, "ok", 0.1)
+        page.received("default", name, receipt(cold=True, first=True, replica=name))
+
+    found = samples(page)
+
+    counts = {key[1]: n for key, n in found.items() if key[0] == "fngate_requests_total"}
+    assert counts == {"a": 2, "b": 1, OTHERS: 3}
+    assert found["fngate_request_seconds_count", OTHERS, "default"] == 3
+    assert found["fngate_queue_seconds_count", OTHERS, "default"] == 3
+    assert found["fngate_cold_start_seconds_count", OTHERS, "default", "load"] == 2
+
+
+def test_a_removed_function_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its series go with it, and the next function has series of its own."""
+    monkeypatch.setattr(pages, "FUNCTIONS_MAX", 1)
+    page = metrics()
+    page.answered("default", "a", "ok", 0.1)
+    page.answered("default", "a", "queue_full", 0.1)
+    page.received("default", "a", receipt(cold=True, first=True))
+
+    page.changed(Change("put", "default", "a", None, None, (1,)))
+    assert any("a" in key for key in samples(page))
+    page.changed(Change("remove", "default", "a", None, None))
+    page.changed(Change("remove", "default", "never-called", None, None))
+    assert not any("a" in key for key in samples(page))
+
+    page.answered("default", "b", "ok", 0.1)
+    assert samples(page)["fngate_requests_total", "b", "default", "ok"] == 1
+
+
+def test_a_page_shows_pools_as_they_were_looked_at() -> None:
+    """Rendering runs in a thread: it reads nothing that the loop may change meanwhile."""
+    loads = {"default/f@1": Load(3, 2, 0.5)}
+    page = Metrics(lambda: dict(loads), dict, lambda: 0)
+    page.look()
+    before = page.render()
+    loads.clear()
+
+    assert page.render() == before

@@ -17,13 +17,13 @@ from structlog.testing import capture_logs
 from pool_manager.control import Control
 from pool_manager.core import events
 from registry.tasks import Tasks
-from runtime_image.contract import model as contract
 from runtime_image.contract.link import Kind
 from runtime_image.contract.model import ModelSpec
+from runtime_image.link.binding import read_bind
 from runtime_image.link.frames import LinkError
 from runtime_image.link.greeting import greet
 from tests.support.blocking import BlockingLink
-from tests.support.greetings import HELLO
+from tests.support.greetings import HELLO, bind_request
 
 ID = "aaaa0001"
 LOADED = {"limit": 4, "marks_started": False, "memory_mib": 40.5, "phases": {"load": 2.0}}
@@ -143,18 +143,19 @@ async def test_a_replica_that_lies_about_itself_is_refused(rig: Rig) -> None:
 
 
 async def test_a_replica_is_told_what_to_do(rig: Rig) -> None:
-    """BIND carries the model; DRAIN how long it must have been idle, in milliseconds."""
+    """BIND carries the whole binding; DRAIN how long it must have been idle, in milliseconds."""
     rig.open()
     link = await rig.greeted()
     spec = ModelSpec("digits@1", model="model.onnx")
+    request = bind_request(spec)
 
-    rig.control.bind(spec)
+    rig.control.bind(request)
     rig.control.drain(1.5)
     rig.control.drain(None)
     bind = await read(link, Kind.BIND)
     drains = [(await read(link, Kind.DRAIN)).aux for _ in range(2)]
 
-    assert contract.from_json(json.loads(bind.body)) == spec
+    assert read_bind(bind) == (json.loads(json.dumps(request)), spec)
     assert drains == [1500, 0]
 
 
@@ -162,11 +163,13 @@ async def test_nobody_is_told_before_the_greeting(rig: Rig) -> None:
     """What is said without a link goes nowhere."""
     rig.open()
 
+    before = rig.control.is_greeted
     rig.control.drain(None)
     link = await rig.greeted()
-    rig.control.bind(ModelSpec("digits@1"))
+    rig.control.bind(bind_request(ModelSpec("digits@1")))
 
     assert await read(link, Kind.BIND)
+    assert (before, rig.control.is_greeted) == (False, True)
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,45 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 from pool_manager.core.state import Device
-from pool_manager.devices import cpu_slots
+from pool_manager.devices import cpu_slots, host_memory_mib
+
+MEMINFO = "MemTotal:       16384000 kB\nMemFree:        1024000 kB\n"
 
 
-def test_a_slot_takes_one_replica() -> None:
-    """Each slot of the CPU is a device of its own."""
-    assert cpu_slots(2) == [Device("cpu:0", "cpu"), Device("cpu:1", "cpu")]
+def test_slots_draw_on_one_memory() -> None:
+    """Each slot of the CPU is a device of its own, all of one bank."""
+    assert cpu_slots(2, 4096.0) == [
+        Device("cpu:0", "cpu", 4096.0, "cpu"),
+        Device("cpu:1", "cpu", 4096.0, "cpu"),
+    ]
     assert cpu_slots(0) == []
+
+
+@pytest.mark.parametrize(
+    ("limit", "mib"),
+    [("max\n", 16000.0), ("1073741824\n", 1024.0), ("9223372036854771712\n", 16000.0)],
+)
+def test_the_smaller_of_machine_and_control_group_counts(
+    tmp_path: Path, limit: str, mib: float
+) -> None:
+    """A container's limit counts where it is below the machine's memory."""
+    meminfo, group = tmp_path / "meminfo", tmp_path / "memory.max"
+    meminfo.write_text(MEMINFO)
+    group.write_text(limit)
+
+    assert host_memory_mib(meminfo, (group, tmp_path / "missing")) == mib
+
+
+def test_memory_that_cannot_be_read_is_not_accounted(tmp_path: Path) -> None:
+    """Without the kernel's word nothing is assumed."""
+    assert host_memory_mib(tmp_path / "missing", ()) == 0.0
+
+
+def test_this_machine_has_memory() -> None:
+    """The real files are read."""
+    assert host_memory_mib() > 100.0

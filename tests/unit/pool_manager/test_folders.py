@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pool_manager.folders import TAIL_BYTES, Folders, tail, tail_lines
+from pool_manager.folders import STANDBY_LOGS, TAIL_BYTES, Folders, tail, tail_lines
 from pool_manager.settings import PoolSettings
 from runtime_image.contract.control import ReplicaRecord
 from tests.support.replicas import pool_settings
@@ -55,6 +55,33 @@ def test_a_slot_is_recorded_once(folders: Folders) -> None:
         folders.record(RECORD)
 
 
+def test_a_record_is_replaced(folders: Folders) -> None:
+    """The new one takes the old one's place, as often as there is a new one, and is as private."""
+    folders.record(RECORD)
+
+    for bound in ("default/digits@2", "default/digits@3"):
+        folders.rewrite(replace(RECORD, bound=bound))
+        assert folders.read_records() == {ID: replace(RECORD, bound=bound)}
+
+    assert mode(folders.run_dir(ID) / "replica.json") == 0o600
+
+
+def test_only_a_record_can_be_replaced(folders: Folders) -> None:
+    """Where there is none, none is made."""
+    with pytest.raises(FileNotFoundError):
+        folders.rewrite(RECORD)
+
+    assert folders.read_records() == {}
+
+
+def test_a_standby_is_read_again(folders: Folders) -> None:
+    """A record without a function is as good as any other."""
+    standby = replace(RECORD, bound="", namespace="", device="", role="standby")
+    folders.record(standby)
+
+    assert folders.read_records() == {ID: standby}
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"id": "x"}', '{"surprise": 1}'])
 def test_an_unreadable_record_is_told(folders: Folders, text: str) -> None:
     """A record that is broken, foreign or missing stands as None, so that it can be removed."""
@@ -95,6 +122,38 @@ def test_old_logs_make_room(folders: Folders) -> None:
 
     assert [path.stem for path in folders.logs("digits")] == ["aaaa0002", "aaaa0003"]
     assert folders.logs("other") == []
+
+
+def test_the_log_of_a_standby_comes_along(folders: Folders) -> None:
+    """It becomes the newest of its function, and whoever writes to it goes on behind."""
+    old = folders.log_file("digits", "aaaa0002")
+    old.touch()
+    with folders.log_file(STANDBY_LOGS, ID).open("a", buffering=1) as writer:
+        writer.write("before\n")
+        os.utime(writer.fileno(), (1, 1))
+        os.utime(old, (2, 2))
+
+        claimed = folders.claim_log("digits", ID)
+        in_order = folders.logs("digits")
+        writer.write("after\n")
+
+    assert claimed.read_text() == "before\nafter\n"
+    assert in_order == [old, claimed]
+    assert folders.logs(STANDBY_LOGS) == []
+    assert folders.claim_log("digits", ID) == claimed
+
+
+def test_logs_over_the_limit_are_trimmed(folders: Folders) -> None:
+    """The oldest go; a function without logs has none to lose."""
+    for number in range(4):
+        path = folders.claim_log("digits", f"aaaa000{number}")
+        path.touch()
+        os.utime(path, (number, number))
+
+    folders.trim_logs("digits")
+    folders.trim_logs("other")
+
+    assert [path.stem for path in folders.logs("digits")] == ["aaaa0002", "aaaa0003"]
 
 
 def test_a_small_log_is_left_alone(folders: Folders) -> None:

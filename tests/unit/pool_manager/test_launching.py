@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from pool_manager.core import events
+from pool_manager.core.commands import Launch
 from pool_manager.drivers.fake import FakeDriver, Script
+from pool_manager.folders import STANDBY_LOGS
 from pool_manager.settings import PoolSettings
 from registry.errors import BadBundle, DriverError
 from registry.model import Bundle
+from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.model import ModelSpec
 from tests.support.replicas import KEY, Stage, binding, pool_settings
 
@@ -44,6 +48,18 @@ class GatedBundles:
     async def materialise(self, bundle: Bundle, target: Path) -> None:
         self.asked.put_nowait(target.name)
         await self.gate.acquire()
+
+
+class Caps:
+    """What a driver was asked to limit: the record, and whether it was on disk by then."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self.seen: list[tuple[ReplicaRecord, bool]] = []
+
+    async def limit(self, record: ReplicaRecord) -> None:
+        records = self._stage.launcher.folders.read_records()
+        self.seen.append((record, records[record.id] == record))
 
 
 class BadBundles:
@@ -78,6 +94,194 @@ async def test_a_function_may_have_a_cap_of_its_own(stage: Stage) -> None:
 
     assert record is not None
     assert (record.memory_mib, record.engine) == (64, "python")
+
+
+async def test_a_standby_is_bound_to_nothing(stage: Stage) -> None:
+    """Its record has no function, no device and no cap; its output goes to a log of its own."""
+    greeted = await stage.standby(ID)
+    record = stage.launcher.folders.read_records()[ID]
+
+    assert greeted == events.Greeted(ID, {})
+    assert record is not None
+    assert (record.role, record.bound, record.namespace, record.device) == ("standby", "", "", "")
+    assert (record.engine, record.memory_mib, record.threads) == ("onnx", 0, 3)
+    assert [path.stem for path in stage.launcher.folders.logs(STANDBY_LOGS)] == [ID]
+    assert not stage.launcher.folders.model_dir(ID).exists()
+
+
+@pytest.mark.parametrize("role", ["serve", "trial"])
+async def test_a_standby_is_given_its_model(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str
+) -> None:
+    """Files, then the record, then the limits, then the message; its log becomes the function's."""
+    (tmp_path / "handler.py").touch()
+    caps = Caps(stage)
+    monkeypatch.setattr(stage.driver, "limit", caps.limit)
+    await stage.standby(ID)
+
+    bound = binding(ModelSpec("digits@1", handler="handler.py"), memory_mib=64)
+    stage.assign(ID, bound, role=role)
+    loaded = await stage.next(events.Loaded, ID)
+
+    [(record, was_written)] = caps.seen
+    assert was_written
+    assert (record.role, record.bound, record.namespace) == (role, KEY, "default")
+    assert (record.device, record.device_kind, record.engine) == ("cpu:0", "cpu", "python")
+    assert (record.memory_mib, record.phases) == (64, {"place": 1.5})
+    assert loaded.phases == {"place": 1.5, "bind": 0.0, "load": 0.0}
+    assert bool(loaded.report) == (role == "trial")
+    assert (stage.launcher.folders.model_dir(ID) / "handler.py").exists()
+    assert stage.launcher.folders.logs(STANDBY_LOGS) == []
+    [log] = stage.launcher.folders.logs("digits")
+    assert log.read_text() == f"fake replica {ID} starts as a standby\n"
+
+
+async def test_an_assigned_standby_writes_to_the_functions_log(stage: Stage) -> None:
+    """Its end is explained by the log that was moved, and its cap is the function's."""
+    await stage.standby(ID)
+    stage.assign(ID)
+    await stage.next(events.Loaded, ID)
+
+    stage.launcher.terminate(ID)
+    lost = await stage.next(events.Lost, ID)
+
+    assert lost.log_tail == (
+        f"fake replica {ID} starts as a standby",
+        f"fake replica {ID} may have 100 MiB",
+        f"fake replica {ID} exited with code 0",
+    )
+
+
+async def test_an_assigned_standby_makes_room_among_the_logs(stage: Stage) -> None:
+    """With its log the function has no more than it may, and the oldest went."""
+    folder = stage.settings.log_dir / "digits"
+    folder.mkdir()
+    for number in range(stage.settings.logs_kept):
+        path = folder / f"bbbb{number:04x}.log"
+        path.touch()
+        os.utime(path, (number, number))
+    await stage.standby(ID)
+
+    stage.assign(ID)
+    await stage.next(events.Loaded, ID)
+    for task in list(stage.launcher._work.get(ID, ())):
+        await task
+    kept = [path.stem for path in stage.launcher.folders.logs("digits")]
+
+    assert len(kept) == stage.settings.logs_kept
+    assert (kept[0], kept[-1]) == ("bbbb0001", ID)
+
+
+@pytest.mark.parametrize("error", [BadBundle("a blob is missing"), OSError(28, "disk full")])
+async def test_a_standby_whose_files_cannot_come_is_told(stage: Stage, error: Exception) -> None:
+    """It is lost with the reason; its record still says that it has no model."""
+    await stage.standby(ID)
+    stage.launcher._bundles = BadBundles(error)
+
+    with capture_logs() as logs:
+        stage.assign(ID)
+        lost = await stage.next(events.Lost)
+    record = stage.launcher.folders.read_records()[ID]
+
+    assert lost == events.Lost(ID, str(error))
+    assert record is not None
+    assert record.bound == ""
+    assert [line["replica"] for line in logs] == [ID]
+
+
+async def test_a_standby_that_cannot_be_limited_is_told(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model is not loaded without the limits of its function."""
+
+    async def fail(record: ReplicaRecord) -> None:
+        raise DriverError("no such limit")
+
+    await stage.standby(ID)
+    monkeypatch.setattr(stage.driver, "limit", fail)
+
+    with capture_logs():
+        stage.assign(ID)
+        lost = await stage.next(events.Lost)
+    await stage.release(ID)
+
+    assert lost.reason == "no such limit"
+    assert list(stage.settings.model_dir.iterdir()) == []
+
+
+@pytest.mark.parametrize("who", ["nobody", "bound", "starting"])
+async def test_only_a_standby_can_be_assigned(stage: Stage, who: str) -> None:
+    """Anything else is lost with the reason, and no file is laid out for it."""
+    if who == "bound":
+        await stage.ready(ID)
+    elif who == "starting":
+        stage.driver._script = Script(hang_at="start")  # type: ignore[attr-defined]  # a FakeDriver
+        stage.launcher.launch_standby(Launch(ID, "", "", "standby", {}), "cpu")
+    stage.launcher._bundles = GatedBundles()
+
+    with capture_logs():
+        stage.assign(ID)
+        lost = await stage.next(events.Lost, ID)
+
+    assert (
+        lost.reason
+        == {
+            "nobody": f"expected a standby that has greeted, got {ID}, which has not",
+            "bound": f"expected a standby, got {ID}, which is bound to {KEY}",
+            "starting": f"expected a standby that has greeted, got {ID}, which has not",
+        }[who]
+    )
+
+
+async def test_a_release_outruns_no_assignment(stage: Stage) -> None:
+    """A standby given up while its files come leaves none of them behind."""
+    await stage.standby(ID)
+    bundles = stage.launcher._bundles = GatedBundles()
+    stage.assign(ID)
+    await bundles.asked.get()
+
+    stage.launcher.release(ID)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    is_waiting = ID in stage.launcher.folders.read_records()
+    stage.launcher.folders.model_dir(ID).mkdir()
+    bundles.gate.release()
+    await stage.released(ID)
+
+    assert is_waiting
+    assert stage.launcher.folders.read_records() == {}
+    assert list(stage.settings.model_dir.iterdir()) == []
+    assert await stage.driver.list() == set()
+    assert stage.launcher._work == {}
+
+
+async def test_an_adopted_standby_is_a_standby(stage: Stage) -> None:
+    """What an earlier manager had begun to lay out for it is removed; it can be given a model."""
+    await stage.standby(ID)
+    launcher = stage.launcher
+    record = launcher.folders.read_records()[ID]
+    assert record is not None
+    launcher.folders.model_dir(ID).mkdir()
+
+    launcher._close_control(ID)
+    launcher.adopt(record, "")
+
+    assert not launcher.folders.model_dir(ID).exists()
+    assert launcher._logs[ID] == stage.settings.log_dir / STANDBY_LOGS / f"{ID}.log"
+
+
+async def test_an_adopted_replica_has_its_log(stage: Stage) -> None:
+    """Where the manager ended between the record and the log, the next one moves it."""
+    await stage.standby(ID)
+    launcher = stage.launcher
+    record = launcher.folders.read_records()[ID]
+    assert record is not None
+
+    launcher._close_control(ID)
+    launcher.adopt(replace(record, bound=KEY, role="serve"), "digits")
+
+    assert [path.stem for path in launcher.folders.logs("digits")] == [ID]
+    assert launcher.folders.logs(STANDBY_LOGS) == []
 
 
 @pytest.mark.parametrize("error", [BadBundle("a blob is missing"), OSError(28, "disk full")])

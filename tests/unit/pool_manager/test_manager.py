@@ -117,6 +117,17 @@ async def rig(
     await made.manager.close()
 
 
+async def test_before_a_gateway_has_spoken_nothing_is_published(rig: Rig) -> None:
+    """Whoever comes is told everything; until then thousands of pools cost no message."""
+    rig.define()
+    assert rig.gateway.messages == []
+
+    rig.gateway.hold(0)
+
+    assert [message.full for message in rig.gateway.messages] == [True]
+    assert rig.gateway.pools[KEY].state == "cold"
+
+
 async def test_a_waiter_wakes_a_pool(rig: Rig) -> None:
     """A held request brings a replica to life, and the gateway is told where to call it."""
     warm = await rig.warm()
@@ -320,6 +331,7 @@ async def test_one_defect_does_not_stop_the_rest(rig: Rig) -> None:
     def fail(_: bytes) -> None:
         raise RuntimeError("a receiver's defect")
 
+    rig.gateway.hold(0)
     leave = rig.manager.subscribe(fail)
     with capture_logs() as logs:
         rig.define()

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from registry.catalog import Catalog, Change, Deployed
+from registry import catalog as catalogs
+from registry.catalog import NEIGHBOURS, Catalog, Change, Deployed
 from registry.errors import UnknownFunction, UnknownRevision
 from registry.model import Scaling
 from tests.support.nouns import deployed, function, revision
@@ -66,6 +67,63 @@ def test_all_lists_current_revisions_in_order() -> None:
     assert [one.revision.ref for one in catalog.all()] == ["a@2", "b@1"]
     assert [one.revision.ref for one in catalog.revisions("a")] == ["a@1", "a@2"]
     assert catalog.revisions("c") == ()
+
+
+def test_a_walk_begins_anywhere() -> None:
+    """From a name on, there or not, in order, within its namespace."""
+    theirs = deployed("c")
+    catalog = Catalog([deployed(name) for name in ("d", "b", "a", "c")])
+    catalog.put(
+        Deployed(
+            replace(theirs.function, namespace="other"),
+            replace(theirs.revision, namespace="other"),
+        )
+    )
+    catalog.put(deployed("e", 1, current=2))  # its name means nothing yet
+
+    def walked(start: str) -> list[str]:
+        return [one.function.name for one in catalog.walk(start)]
+
+    assert walked("") == ["a", "b", "c", "d"]
+    assert walked("b") == walked("aa") == ["b", "c", "d"]
+    assert walked("z") == []
+    catalog.remove("c")
+    assert walked("b") == ["b", "d"]
+    assert [one.function.namespace for one in catalog.walk("", "other")] == ["other"]
+
+
+def test_every_revision_is_there_once() -> None:
+    """Current or not."""
+    catalog = Catalog([deployed("b"), deployed("a", 1, current=2), deployed("a", 2)])
+
+    assert sorted(one.revision.ref for one in catalog.every()) == ["a@1", "a@2", "b@1"]
+
+
+def test_a_change_leaves_all_others_alone() -> None:
+    """What is not of the function that changes stays the same object."""
+    catalog = Catalog([deployed("a"), deployed("b"), deployed("c")])
+    before = {one.revision.ref: one for one in catalog.every()}
+
+    catalog.put_function(function("b", labels={"x": "y"}))
+
+    changed = [one.revision.ref for one in catalog.every() if one is not before[one.revision.ref]]
+    assert changed == ["b@1"]
+
+
+def test_a_hint_among_many_looks_at_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only names near by the alphabet are compared: a wrong name must not stop the server."""
+    catalog = Catalog(deployed(f"f{number:05d}") for number in range(3 * NEIGHBOURS))
+    compared: list[list[str]] = []
+    original = catalogs.nearest
+    monkeypatch.setattr(
+        catalogs, "nearest", lambda name, names: compared.append(names) or original(name, names)
+    )
+
+    with pytest.raises(UnknownFunction) as caught:
+        catalog.resolve("f00150x")
+
+    assert caught.value.detail["nearest"][0] == "f00150"
+    assert len(compared[0]) == 2 * NEIGHBOURS
 
 
 def test_a_name_waits_for_its_revision() -> None:

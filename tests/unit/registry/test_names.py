@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from registry.errors import BadRequest
-from registry.model import pool_key
-from registry.names import check_name, is_name, name_from_file, nearest, parse_key, parse_ref
+from registry.names import check_name, is_name, name_from_file, nearest, parse_ref
 
 
 @pytest.mark.parametrize("name", ["a", "digits", "a-b", "m2", "a" * 63, "a--b"])
@@ -71,15 +70,3 @@ def test_no_ref(ref: str) -> None:
     """Anything else is refused."""
     with pytest.raises(BadRequest):
         parse_ref(ref)
-
-
-def test_parse_key() -> None:
-    """A pool's key comes apart into what it was made of."""
-    assert parse_key(pool_key("default", "digits", 3)) == ("default", "digits", 3)
-
-
-@pytest.mark.parametrize("key", ["digits@3", "default/digits", "/digits@3", "a/b/c@1"])
-def test_no_key(key: str) -> None:
-    """A key without its three parts is refused."""
-    with pytest.raises(BadRequest):
-        parse_key(key)

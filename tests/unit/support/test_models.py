@@ -32,6 +32,9 @@ def session(path: Path) -> onnxruntime.InferenceSession:
         (lambda folder: models.external(folder, 1), X + 1),
         (models.fails_on_negative, X + 1),
         (lambda folder: models.slow(folder, 3), X),
+        (lambda folder: models.affine(folder, 3, -2), 3 * X - 2),
+        (lambda folder: models.affine(folder, 3, -2, loops=2), 3 * X - 2),
+        (lambda folder: models.affine_by_input(folder, 3, -2), 3 * X - 2),
     ],
 )
 def test_rows_are_independent(

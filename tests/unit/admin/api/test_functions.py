@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.operator import until
+from tests.support.operator import MODEL, until
 from tests.support.server import ServingServer
 
 CALL = {"inputs": {}}
@@ -95,3 +95,19 @@ async def test_a_removed_function_is_gone_at_once(server: ServingServer) -> None
     assert (await server.admin("GET", "/functions")).json()["items"] == []
     assert (await server.call("digits", CALL)).status == 404
     assert (await server.admin("DELETE", "/functions/digits")).status == 404
+
+
+async def test_functions_are_listed_in_pages(server: ServingServer) -> None:
+    """By name, at most as many as asked for, and `next` leads on, also past what is gone."""
+    for name in ("a", "b", "z"):
+        await server.deploy({"m.onnx": MODEL}, name=name)
+
+    first = (await server.admin("GET", "/functions?limit=2")).json()
+    await server.admin("DELETE", f"/functions/{first['next']}")
+    second = (await server.admin("GET", f"/functions?limit=2&next={first['next']}")).json()
+
+    assert [item["name"] for item in first["items"]] == ["a", "b"]
+    assert first["next"] == "digits"
+    assert [item["name"] for item in second["items"]] == ["z"]
+    assert second["next"] is None
+    assert (await server.admin("GET", "/functions?limit=0")).status == 400

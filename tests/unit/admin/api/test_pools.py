@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.support.operator import MODEL
 from tests.support.server import ServingServer
 
 CALL = {"inputs": {}}
@@ -22,7 +23,7 @@ async def test_every_revision_has_a_pool(server: ServingServer) -> None:
 async def test_replicas_and_their_devices_are_listed(server: ServingServer) -> None:
     """After a call one replica serves on one device; the others are free."""
     before = (await server.admin("GET", "/devices")).json()["items"]
-    assert [device["replica"] for device in before] == [None] * len(before)
+    assert [device["replicas"] for device in before] == [[]] * len(before)
     assert (await server.admin("GET", "/replicas")).json()["items"] == []
 
     await server.call("digits", CALL)
@@ -31,5 +32,21 @@ async def test_replicas_and_their_devices_are_listed(server: ServingServer) -> N
     assert (replica["pool"], replica["state"]) == ("default/digits@1", "ready")
     assert (replica["role"], replica["since_s"] >= 0) == ("serve", True)
     devices = (await server.admin("GET", "/devices")).json()["items"]
-    taken = [device for device in devices if device["replica"]]
-    assert taken == [{"id": replica["device"], "kind": "cpu", "replica": replica["id"]}]
+    taken = [device for device in devices if device["replicas"]]
+    assert [(one["id"], one["replicas"]) for one in taken] == [(replica["device"], [replica["id"]])]
+
+
+async def test_pools_are_listed_in_pages(server: ServingServer) -> None:
+    """By name and number; a page may begin among one function's revisions."""
+    await server.deploy({"m.onnx": MODEL}, name="a")
+    await server.deploy({"m.onnx": MODEL * 2}, name="digits")
+
+    pages, cursor = [], ""
+    for _ in range(3):
+        page = (await server.admin("GET", f"/pools?limit=1&next={cursor}")).json()
+        pages.append([item["pool"] for item in page["items"]])
+        cursor = page["next"]
+
+    assert pages == [["default/a@1"], ["default/digits@1"], ["default/digits@2"]]
+    assert cursor is None
+    assert (await server.admin("GET", "/pools?next=@")).status == 400

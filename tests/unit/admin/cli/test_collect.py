@@ -44,12 +44,13 @@ def test_a_model_file_goes_alone(tmp_path: Path) -> None:
         sha256(data).hexdigest(),
     )
     assert (collected.name, collected.is_derived, collected.path) == ("add-one", True, model)
-    assert collected.request(trust=False, overrides={"min": 1}) == {
+    assert collected.request(trust=False, breaking=False, overrides={"min": 1}) == {
         "files": [{"path": "add_one.onnx", "size": file.size, "sha256": file.sha256}],
         "manifest": None,
         "model": "add_one.onnx",
         "derived_name": True,
         "trust": False,
+        "breaking": False,
         "overrides": {"min": 1},
     }
 
@@ -74,8 +75,9 @@ def test_a_folder_gives_what_its_manifest_names(folder: Path) -> None:
 
     assert [file.path for file in collected.bundle.files] == ["add_one.onnx", "function.toml"]
     assert (collected.name, collected.is_derived, collected.path) == ("adder", False, folder)
-    request = collected.request(trust=True, overrides={})
-    assert (request["manifest"], request["model"], request["trust"]) == (TOML, None, True)
+    request = collected.request(trust=True, breaking=True, overrides={})
+    assert (request["manifest"], request["model"]) == (TOML, None)
+    assert (request["trust"], request["breaking"]) == (True, True)
 
 
 def test_samples_go_along(folder: Path) -> None:

@@ -5,10 +5,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import typer
 
 from admin.cli.collect import collect
-from admin.cli.following import ABSENCES_MAX, bar, follow, steps, upload
-from admin.client import Client, Progress, Unreachable
+from admin.cli.failures import INTERRUPTED
+from admin.cli.following import ABSENCES_MAX, bar, finish, follow, steps, upload
+from admin.cli.session import Session
+from admin.client import ApiError, Client, Progress, Unreachable
 from tests.support import models
 from tests.support.admin_api import AdminApi, Canned
 
@@ -112,3 +115,35 @@ def test_a_bar_without_a_terminal_is_silent(
         progress(10)
 
     assert capsys.readouterr().err == ""
+
+
+def test_an_operation_that_is_done_is_returned(api: AdminApi) -> None:
+    """As it ended, with its result."""
+    api.on("GET", PATH, Canned({**START, "state": "done", "result": {"a": 1}}))
+
+    assert finish(Session(Client(api.url), as_json=True), START)["result"] == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [({"title": "No", "detail": "room"}, "No: room"), ({}, "The rollback failed")],
+)
+def test_an_operation_that_failed_is_a_refusal(
+    api: AdminApi, error: dict[str, str], text: str
+) -> None:
+    """With the server's reason, or at least what it was that failed."""
+    failed = {**START, "kind": "rollback", "state": "failed", "error": error}
+
+    with pytest.raises(ApiError, match=text):
+        finish(Session(Client(api.url), as_json=True), failed)
+
+
+def test_an_operation_that_was_cancelled_ends_the_command(
+    api: AdminApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By somebody else too: nothing changed, and there is nothing more to say."""
+    with pytest.raises(typer.Exit) as ended:
+        finish(Session(Client(api.url), as_json=False), {**START, "state": "cancelled"})
+
+    assert ended.value.exit_code == INTERRUPTED
+    assert capsys.readouterr().out == "cancelled: nothing changed\n"

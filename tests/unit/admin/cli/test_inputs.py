@@ -52,6 +52,37 @@ def test_a_file_is_sent_as_what_it_is(tmp_path: Path, file: str, media: str) -> 
     assert payload(None, [f"x=@{tmp_path / file}"]) == Payload(b"\x00\xff", media)
 
 
+@pytest.mark.parametrize("file", ["a.json", "a.png", "a"])
+def test_a_file_is_sent_as_asked(tmp_path: Path, file: str) -> None:
+    """A content type that was asked for goes before what the suffix says, of JSON files too."""
+    (tmp_path / file).write_bytes(b"{\xff")
+
+    made = payload(None, [f"x=@{tmp_path / file}"], inputs.OCTETS)
+
+    assert made == Payload(b"{\xff", inputs.OCTETS)
+
+
+@pytest.mark.parametrize(
+    ("data", "given", "media", "complaint"),
+    [
+        ("{}", [], inputs.OCTETS, "expected one -i TENSOR=@FILE"),
+        (None, ["a=1"], inputs.OCTETS, "expected one -i TENSOR=@FILE"),
+        (None, ["a=@x", "b=@y"], inputs.OCTETS, "expected one -i TENSOR=@FILE"),
+        (None, ["a=@x"], "png", "expected a content type like application/octet-stream, got 'png'"),
+        (None, ["a=@x"], "a/b\r\nX: y", "expected a content type"),
+        (None, ["a=@/nonexistent/x"], inputs.OCTETS, "No such file"),
+    ],
+)
+def test_a_type_goes_with_one_file(
+    data: str | None, given: list[str], media: str, complaint: str
+) -> None:
+    """A content type says what a file is; nothing else has one to choose."""
+    with pytest.raises(typer.BadParameter) as caught:
+        payload(data, given, media)
+
+    assert complaint in caught.value.message
+
+
 @pytest.mark.parametrize(
     ("data", "given", "complaint"),
     [

@@ -66,6 +66,16 @@ def test_batching_says_why_not(profile: dict[str, Any], shown: str) -> None:
     assert batching(profile) == shown
 
 
+def test_batching_tells_settings_from_measurements() -> None:
+    """Off because the settings say so, and off because it gains nothing, are two things."""
+    profile = {"batchable": True, "batch_max": 8}
+
+    assert batching(profile, 4) == "up to 4 rows"
+    assert batching(profile, 1) == "off, as asked"
+    assert "no faster" in batching({**profile, "batch_max": 1}, 1)
+    assert "no faster" in batching({**profile, "batch_max": 1})
+
+
 @pytest.mark.parametrize(
     ("sample", "command"),
     [

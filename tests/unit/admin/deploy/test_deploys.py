@@ -25,7 +25,7 @@ async def test_a_deploy_goes_through_its_phases(operator: Operator, gate: Gate) 
     gate.shut()
     operation = await operator.start("digits")
     assert operation.phase == "upload"
-    assert (await operator.deploys.wait(operation.id, "upload", 30)).phase == "verify"
+    assert (await operator.deploys.runner.wait(operation.id, "upload", 30)).phase == "verify"
     assert operator.store.catalog.find("digits") is None
     gate.open()
 
@@ -89,7 +89,7 @@ async def test_what_cannot_be_deployed_is_refused_before_an_operation(operator: 
     with pytest.raises(Refused, match=r"device\.kind: expected any or cpu, got cuda"):
         await operator.start("digits", overrides={"device": "cuda"})
 
-    assert await operator.deploys.newest() == []
+    assert await operator.deploys.runner.newest() == []
 
 
 async def test_deploys_of_one_name_are_done_in_order(operator: Operator, gate: Gate) -> None:
@@ -98,7 +98,7 @@ async def test_deploys_of_one_name_are_done_in_order(operator: Operator, gate: G
     first = await operator.start("digits")
     second = await operator.start("digits", files=OTHER)
     await operator.reached(first.id, "verify")
-    assert (await operator.deploys.get(second.id)).phase == "upload"
+    assert (await operator.deploys.runner.get(second.id)).phase == "upload"
     gate.open()
 
     results = [(await operator.ended(one.id)).result["revision"] for one in (first, second)]

@@ -29,7 +29,7 @@ async def test_a_cancelled_deploy_changes_nothing(
     if loads:
         await until(lambda: gate.waiting == 1)
 
-    ended = await operator.deploys.cancel(operation.id)
+    ended = await operator.deploys.runner.cancel(operation.id)
 
     assert ended.state == "cancelled"
     assert operator.store.catalog.all() == ()
@@ -44,7 +44,7 @@ async def test_a_waiting_deploy_can_be_cancelled(operator: Operator, gate: Gate)
     first = await operator.start("digits")
     second = await operator.start("digits", files=OTHER)
 
-    assert (await operator.deploys.cancel(second.id)).state == "cancelled"
+    assert (await operator.deploys.runner.cancel(second.id)).state == "cancelled"
 
     gate.open()
     assert (await operator.ended(first.id)).state == "done"
@@ -63,7 +63,7 @@ async def test_a_switch_that_began_is_not_torn_by_a_cancellation(
             with locked(operator.store.settings.database):
                 gate.open()
                 await operator.reached(operation.id, "switch")
-                cancelling = group.create_task(operator.deploys.cancel(operation.id))
+                cancelling = group.create_task(operator.deploys.runner.cancel(operation.id))
                 await asyncio.sleep(0)
 
         assert cancelling.result().state == "done"
@@ -76,9 +76,9 @@ async def test_an_ended_operation_stays_as_it_is(operator: Operator) -> None:
     """Cancelling it changes nothing; one that never was is unknown."""
     done = await operator.deploy("digits")
 
-    assert await operator.deploys.cancel(done.id) == done
+    assert await operator.deploys.runner.cancel(done.id) == done
     with pytest.raises(Unknown):
-        await operator.deploys.cancel("nothing")
+        await operator.deploys.runner.cancel("nothing")
 
 
 async def test_a_locked_store_accepts_no_deploy(operator: Operator) -> None:
@@ -87,7 +87,7 @@ async def test_a_locked_store_accepts_no_deploy(operator: Operator) -> None:
     with locked(operator.store.settings.database), pytest.raises(StoreUnavailable):
         await operator.deploys.start("digits", request)
 
-    assert await operator.deploys.newest() == []
+    assert await operator.deploys.runner.newest() == []
     assert (await operator.deploy("digits")).result["revision"] == "digits@1"
 
 
@@ -111,7 +111,7 @@ async def test_a_store_locked_at_the_switch_leaves_the_old_revision(tmp_path: Pa
             await paused.wait()
         assert (ended.state, ended.error["code"]) == ("failed", "store_unavailable")
         assert operator.store.catalog.resolve("digits").revision.number == 1
-        assert (await operator.deploys.newest())[0] == ended
+        assert (await operator.deploys.runner.newest())[0] == ended
         assert (await operator.store.operations.get(operation.id)).state == "running"
 
         again.set()
@@ -164,9 +164,9 @@ async def test_who_waits_is_answered_when_the_server_stops(operator: Operator, g
     operation = await operator.start("digits")
     await operator.reached(operation.id, "verify")
     async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(operator.deploys.wait(operation.id, "verify", 600))
+        waiting = group.create_task(operator.deploys.runner.wait(operation.id, "verify", 600))
         await asyncio.sleep(0)
-        await operator.deploys.stop_waiting()
+        await operator.deploys.runner.stop_waiting()
 
     assert waiting.result().state == "running"
 
@@ -177,4 +177,4 @@ async def test_a_wait_ends_with_its_time(operator: Operator, gate: Gate) -> None
     operation = await operator.start("digits")
     await until(lambda: gate.waiting == 1)
 
-    assert (await operator.deploys.wait(operation.id, "verify", 0)).phase == "verify"
+    assert (await operator.deploys.runner.wait(operation.id, "verify", 0)).phase == "verify"

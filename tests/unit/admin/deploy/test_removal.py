@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from admin.deploy.plan import WireRollback
 from admin.deploy.removal import Removal
 from registry.errors import StoreUnavailable, UnknownFunction
 from tests.support.nouns import sha256
@@ -37,6 +38,22 @@ async def test_old_revisions_go(tmp_path: Path) -> None:
         stored = await operator.store.functions.load_all()
         assert sorted(one.revision.number for one in stored) == [3, 4]
         assert len(operator.store.bundles) == 2
+
+
+async def test_where_a_rollback_goes_stays(tmp_path: Path) -> None:
+    """However old it is, beside the revision that has the traffic; a third one goes, pool and
+    all."""
+    async with operating(tmp_path, revisions_keep=2) as operator:
+        await deploy_many(operator, 2)
+        moved = await operator.deploys.roll_back("digits", WireRollback(1))
+        assert (await operator.ended(moved.id)).state == "done"
+
+        await operator.deploy("digits", files={"m9.onnx": MODEL * 9})
+
+        kept = [one.revision.number for one in operator.store.catalog.revisions("digits")]
+        assert kept == [1, 3]
+        assert operator.manager.pool("default/digits@2") is None
+        assert await operator.store.traffic.previous("digits") == 1
 
 
 async def test_a_removed_function_is_gone_everywhere(tmp_path: Path) -> None:

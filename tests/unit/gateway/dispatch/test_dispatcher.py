@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from gateway.dispatch.call import Call, Command, Fail, Priority, Recall, Send, Stage
-from gateway.dispatch.dispatcher import SENDS_MAX, Dispatcher, Limits
+from gateway.dispatch.call import AGAIN_S, Call, Command, Fail, Priority, Recall, Send, Stage
+from gateway.dispatch.dispatcher import Dispatcher, Limits
+from gateway.dispatch.endings import SENDS_MAX
 from gateway.dispatch.links import Link
+from gateway.dispatch.pool import UNKNOWN
 from registry.errors import (
     ExecutionTimeout,
     FnError,
@@ -228,6 +230,43 @@ def test_a_removed_pool_is_forgotten_with_its_last_link(dispatcher: Dispatcher) 
     assert dispatcher.pools == {}
 
 
+def test_a_pool_never_called_leaves_no_trace(dispatcher: Dispatcher) -> None:
+    """Of thousands of cold functions the dispatcher keeps nothing."""
+    assert dispatcher.look(KEY, UNKNOWN, NOW) == []
+    assert dispatcher.pools == {}
+
+
+def test_a_pool_at_rest_is_forgotten(dispatcher: Dispatcher) -> None:
+    """Cold again and nobody there: the next sweep lets it go, whichever of them came last."""
+    up(dispatcher)
+    dispatcher.look(KEY, PoolEndpoints([], "warm", "1 held"), NOW)
+    dispatcher.look(KEY, UNKNOWN, NOW)
+    dispatcher.sweep(NOW)
+    assert list(dispatcher.pools) == [KEY]
+
+    dispatcher.link_lost("r1", NOW)
+    dispatcher.sweep(NOW)
+
+    assert dispatcher.pools == {}
+
+
+@pytest.mark.parametrize("shown", [PoolEndpoints([], "cold", "no memory"), UNKNOWN])
+def test_a_pool_with_something_to_tell_or_to_do_stays(
+    dispatcher: Dispatcher, shown: PoolEndpoints
+) -> None:
+    """Who waits is not forgotten, nor why the last start failed."""
+    each = call()
+    dispatcher.submit(each, NOW)
+    dispatcher.look(KEY, shown, NOW)
+
+    assert dispatcher.sweep(NOW) == []
+    assert list(dispatcher.pools[KEY].waiting) == [each]
+
+    dispatcher.leave(each, NOW)
+    dispatcher.sweep(NOW)
+    assert (KEY in dispatcher.pools) == (shown != UNKNOWN)
+
+
 def test_nobody_is_put_back_into_a_line_that_is_closed(dispatcher: Dispatcher) -> None:
     """A call that a removed function's last replica hands back is answered, not held."""
     up(dispatcher)
@@ -379,7 +418,7 @@ def test_what_had_started_is_retried_alone(dispatcher: Dispatcher) -> None:
 
     assert sent(dispatcher.link_lost("r1", NOW + 54.0)) == [("r2", each)]
     assert (each.alone, each.deaths, each.stage) == (True, 1, Stage.SENT)
-    assert each.wait_until_s == NOW + 114.0
+    assert each.wait_until_s == NOW + 54.0 + 60.0 + AGAIN_S
 
 
 def test_a_request_that_kills_three_replicas_is_poison(dispatcher: Dispatcher) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from gateway.dispatch.call import Call
 from gateway.dispatch.links import Link
-from gateway.dispatch.pool import Pool
+from gateway.dispatch.pool import UNKNOWN, Pool
+from registry.exchange import PoolEndpoints
 from runtime_image.link.meta import RequestMeta
 
 META = RequestMeta("application/json", "", -1, "")
@@ -37,3 +38,18 @@ def test_pools_share_nothing() -> None:
     one.waiting.append(Call(one.key, META, b"", 0.0, 55.0, 60.0))
 
     assert len(other.waiting) == 0
+
+
+def test_a_pool_rests_when_it_is_as_if_never_heard_of() -> None:
+    """Cold, nobody waits, no replica, nothing to say."""
+    pool = Pool("default/a@1")
+    assert pool.is_at_rest
+
+    pool.shown = PoolEndpoints([], "cold", "no memory")
+    assert not pool.is_at_rest
+    pool.shown = UNKNOWN
+    pool.links["r1"] = Link("r1", pool.key, 1, marks_started=True)
+    assert not pool.is_at_rest
+    del pool.links["r1"]
+    pool.waiting.append(Call(pool.key, META, b"", 0.0, 55.0, 60.0))
+    assert not pool.is_at_rest

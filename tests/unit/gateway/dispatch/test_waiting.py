@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import count
 
 import pytest
 
@@ -89,3 +90,18 @@ def test_the_oldest_may_have_any_priority() -> None:
     """The longest wait is looked for in all lines; nobody has waited since for ever."""
     assert filled(call(HIGH, 7.0), call(LOW, 3.0)).oldest_s() == 3.0
     assert WaitingLine().oldest_s() == float("inf")
+
+
+def test_calls_of_another_line_take_their_places() -> None:
+    """Lines that share their places have one order of arrival; who is gone cannot leave again."""
+    places = count(1)
+    one, other = WaitingLine(places), WaitingLine(places)
+    calls = [call() for _ in range(4)]
+    for index, each in enumerate(calls):
+        (one, other)[index % 2].append(each)
+
+    leaving = list(one)
+    one.remove_all([*leaving, call()])
+    other.join(leaving)
+
+    assert (list(one), list(other)) == ([], calls)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from gateway.http.invoke import Door
+from gateway.traffic import follow_traffic
 from registry.errors import ShuttingDown
 from registry.model import Limits
 from runtime_image.contract.link import Flag, Kind
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 GOOD = b'{"inputs": {"x": [[1, 2, 3, 4]]}}'
 JSON = {"Content-Type": "application/json"}
+LABELS = '{function="digits",namespace="default"}'
 
 
 def calling(front: Front, body: bytes = GOOD, **headers: str) -> asyncio.Task[Any]:
@@ -185,7 +188,8 @@ async def test_a_client_that_leaves_takes_its_request_back(front: Front, peer: P
 async def test_what_had_started_is_run_again_where_that_is_harmless(
     front: Front, peer: Peer, limits: dict[str, Any], handler: str, reruns: bool
 ) -> None:
-    """A model alone has no effects; a handler may have, unless its manifest says otherwise."""
+    """A model alone has no effects; a handler may have, unless its manifest says otherwise. Every
+    other try is counted."""
     revision = nouns.revision(handler=handler)
     front.catalog.put(type(nouns.deployed())(nouns.function(), revision, nouns.profile()))
     limited(front, **limits)
@@ -199,6 +203,9 @@ async def test_what_had_started_is_run_again_where_that_is_harmless(
         peer.answer((await peer.next(Kind.REQUEST)).id)
 
     assert (await call)[0] == (200 if reruns else 502)
+    page = front.metrics.render().decode()
+    assert f"fngate_request_sends_sum{LABELS} {2 if reruns else 1}.0" in page
+    assert ('reason="died"' in page) == reruns
 
 
 async def test_a_preference_that_was_applied_is_named(front: Front, peer: Peer) -> None:
@@ -243,3 +250,33 @@ async def test_a_shut_door_lets_those_inside_finish() -> None:
         assert door.inside == 1
     await shutting
     await door.shut()
+
+
+async def test_a_held_call_names_the_revision_that_answered_it(
+    front: Front, tmp_path: Path
+) -> None:
+    """It was meant for digits@1 and is served by digits@2, which has the traffic by now."""
+    follow_traffic(front.catalog, front.delivery)
+    moved = nouns.deployed(number=2)
+    async with Peer(tmp_path / "r2").listening() as peer:
+        call = calling(front)
+        await front.manager.heard()
+
+        front.catalog.put(moved)
+        front.delivery.receive_endpoints(published(peer.endpoint(), key=moved.revision.key))
+        await peer.greet()
+        peer.answer((await peer.next(Kind.REQUEST)).id)
+        status, _, headers = await call
+
+    assert (status, headers["Fn-Revision"]) == (200, "digits@2")
+
+
+async def test_a_call_that_names_a_revision_is_not_moved(front: Front, peer: Peer) -> None:
+    """digits@1 answers what was addressed to digits@1, with the traffic elsewhere."""
+    follow_traffic(front.catalog, front.delivery)
+    front.catalog.put(nouns.deployed(number=2))
+    call = asyncio.create_task(front.call(GOOD, JSON, ref="digits@1"))
+    peer.answer((await peer.next(Kind.REQUEST)).id)
+    status, _, headers = await call
+
+    assert (status, headers["Fn-Revision"]) == (200, "digits@1")

@@ -14,7 +14,6 @@ import pytest
 
 from pool_manager.drivers.fake_replica import FakeReplica
 from pool_manager.drivers.script import Script
-from runtime_image.contract import model as contract
 from runtime_image.contract import signature as signatures
 from runtime_image.contract.control import CONTROL_SOCKET, DATA_SOCKET, Hello, ReplicaRecord
 from runtime_image.contract.link import Kind
@@ -23,6 +22,7 @@ from runtime_image.contract.signature import Signature, TensorSpec
 from runtime_image.link.frames import Frame, pack
 from runtime_image.link.reception import read_hello, welcome
 from runtime_image.link.stream import FrameStream
+from tests.support.greetings import bind_request
 
 SIGNATURE = Signature("tensors", (TensorSpec("x", "FP32", (-1, 4)),), ())
 
@@ -47,9 +47,10 @@ class Play:
         return sock
 
     def live(self, group: asyncio.TaskGroup, script: Script, role: Any = "serve") -> FakeReplica:
+        bound, phases = ("", {}) if role == "standby" else ("default/digits@1", {"place": 1.5})
         record = ReplicaRecord(
-            *("aaaa0001", "secret", role, "default", "default/digits@1", "", "cpu:0", "cpu"),
-            *("onnx", 1, 60.0, 0, 0.0, {"place": 1.5}),
+            *("aaaa0001", "secret", role, "default", bound, "", "cpu:0", "cpu"),
+            *("onnx", 1, 60.0, 0, 0.0, phases),
         )
         self.replica = FakeReplica(record, self.run_dir, script, self._crashes, no_sleep)
         self._life = group.create_task(self.replica.live())
@@ -73,8 +74,9 @@ class Play:
         assert self._stream is not None
         self._stream.send(pack(kind, body=body, aux=aux))
 
-    def bind(self) -> None:
-        self.send(Kind.BIND, json.dumps(contract.to_json(ModelSpec("digits@1"))).encode())
+    def bind(self, **changes: Any) -> None:
+        request = bind_request(ModelSpec("digits@1"), **changes)
+        self.send(Kind.BIND, json.dumps(request).encode())
 
     async def next(self, kind: Kind) -> Any:
         """The next frame's JSON body, or its aux where it has none."""
@@ -129,6 +131,24 @@ async def test_a_replica_greets_and_answers_pings(play: Play) -> None:
     assert end == "exited with code 0"
 
 
+@pytest.mark.parametrize("role", ["serve", "trial"])
+async def test_a_standby_becomes_what_it_is_bound_to(play: Play, role: str) -> None:
+    """It greets unbound, and has only the phases that somebody waited for."""
+    async with asyncio.TaskGroup() as group:
+        replica = play.live(group, Script(start_s=2.0), "standby")
+        hello = await play.greet()
+        play.bind(role=role, phases={"place": 4.0})
+        loaded = await play.next(Kind.LOADED)
+        again = replica._hello()
+        replica.terminate()
+        end = await play.end()
+
+    assert (hello["bound"], hello["phases"]) == ("", {})
+    assert again["bound"] == "default/digits@1"
+    assert loaded["phases"] == {"place": 4.0, "bind": 0.0, "load": 0.0}
+    assert (end, "report" in loaded) == ("exited with code 0", role == "trial")
+
+
 async def test_a_loaded_replica_says_what_it_takes(play: Play) -> None:
     """LOADED carries the revision, the limit of its batch, and the phases of its script."""
     async with asyncio.TaskGroup() as group:
@@ -151,7 +171,7 @@ async def test_a_trial_reports_its_script(play: Play, batch: int, batchable: boo
     async with asyncio.TaskGroup() as group:
         play.live(group, Script(run_s=0.5, signature=SIGNATURE, batch=batch), role="trial")
         await play.greet()
-        play.bind()
+        play.bind(role="trial")
         report = (await play.next(Kind.LOADED))["report"]
         play.replica.terminate()
 

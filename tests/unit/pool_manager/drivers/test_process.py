@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import socket
 from collections.abc import AsyncIterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -51,6 +52,7 @@ class Rig:
                 **{"memory_mib": 0, "launched_s": 0.0, **changes},
             }
         )
+        self.record = record
         if is_whole:
             write(self.run_dir, record)
         before = leaks.processes().keys()
@@ -110,6 +112,32 @@ async def test_the_memory_cap_is_on_private_memory(rig: Rig) -> None:
     assert values["Max address space"] == ["unlimited"] * 2
 
 
+async def test_a_cap_may_come_later(rig: Rig) -> None:
+    """A replica that was started without is capped for good; no cap leaves it as it is."""
+    pid = await rig.start()
+
+    await rig.driver.limit(rig.record)
+    before = resource.prlimit(pid, resource.RLIMIT_DATA)
+    await rig.driver.limit(replace(rig.record, memory_mib=256))
+    after = resource.prlimit(pid, resource.RLIMIT_DATA)
+
+    assert before == (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    assert after == (256 * 2**20, 256 * 2**20)
+
+
+async def test_a_cap_that_is_refused_is_an_error(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system's reason is told."""
+
+    def refuse(pid: int, memory_mib: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    await rig.start()
+    monkeypatch.setattr(processes, "_cap", refuse)
+
+    with pytest.raises(DriverError, match="not permitted"):
+        await rig.driver.limit(rig.record)
+
+
 async def test_an_end_is_told_with_its_code(rig: Rig) -> None:
     """A process without a record ends by itself, and its log says why."""
     await rig.start(is_whole=False)
@@ -118,14 +146,17 @@ async def test_an_end_is_told_with_its_code(rig: Rig) -> None:
     assert "replica.json" in rig.log.read_text()
 
 
-@pytest.mark.parametrize(("how", "signal"), [("terminate", "SIGTERM"), ("release", "SIGKILL")])
-async def test_a_killed_process_is_told_by_its_signal(rig: Rig, how: str, signal: str) -> None:
-    """A process that could not end by itself is told with the signal that ended it."""
+@pytest.mark.parametrize(
+    ("act", "how"), [("terminate", "exited with code 0"), ("release", "was killed by SIGKILL")]
+)
+async def test_an_asked_for_end_is_told(rig: Rig, act: str, how: str) -> None:
+    """TERM lets a process end by itself, also while it waits for an answer to its greeting; one
+    that was killed is told with the signal."""
     await rig.start()
 
-    await getattr(rig.driver, how)(ID)
+    await getattr(rig.driver, act)(ID)
 
-    assert await rig.exits.get() == (ID, f"was killed by {signal}")
+    assert await rig.exits.get() == (ID, how)
     assert rig.exits.empty()
 
 

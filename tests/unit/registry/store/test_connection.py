@@ -27,6 +27,22 @@ async def test_statements_and_rows(tmp_path: Path) -> None:
     await connection.close()
 
 
+async def test_a_stream_gives_all_rows_in_pieces(tmp_path: Path) -> None:
+    """However many rows there are, few are in memory together; none is missed."""
+    connection = Connection(tmp_path / "db", 0, [])
+    await connection.open()
+    await connection.query("CREATE TABLE t (a)")
+    await connection.execute_many("INSERT INTO t VALUES (?)", [(n,) for n in range(1, 1201)])
+
+    pieces = [rows async for rows in connection.stream("SELECT a FROM t WHERE a > ?", (100,))]
+
+    assert [len(rows) for rows in pieces] == [500, 500, 100]
+    assert [row for rows in pieces for row in rows] == [(n,) for n in range(101, 1201)]
+    await connection.close()
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await anext(connection.stream("SELECT a FROM t"))
+
+
 async def test_closing_ends_the_thread(tmp_path: Path) -> None:
     """After close no thread is left, and a second close is fine."""
     before = set(threading.enumerate())

@@ -35,6 +35,15 @@ async def test_what_is_acknowledged_is_durable(database: Database) -> None:
     assert settings == ["wal", 2, 1]
 
 
+async def test_a_transaction_streams_what_it_wrote(database: Database) -> None:
+    """Rows come piece by piece from inside the transaction."""
+    async with database.write() as transaction:
+        await transaction.execute_many(NUMBER, [("b",), ("a",)])
+        pieces = [rows async for rows in transaction.stream(NUMBERS)]
+
+    assert pieces == [[("a",), ("b",)]]
+
+
 async def test_opening_again_changes_nothing(tmp_path: Path) -> None:
     """A file of the present schema is opened as it is."""
     for _ in range(2):
@@ -74,7 +83,7 @@ async def test_a_newer_file_is_refused(tmp_path: Path) -> None:
     before = set(threading.enumerate())
     await (await Database.open(tmp_path / "db")).close()
 
-    with pytest.raises(StoreUnavailable, match=r"schema 2 and this fngate knows up to 1: .* newer"):
+    with pytest.raises(StoreUnavailable, match=r"schema 3 and this fngate knows up to 1: .* newer"):
         await Database.open(tmp_path / "db", migrations=MIGRATIONS[:1])
 
     assert set(threading.enumerate()) == before

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from registry.errors import Conflict, UnknownFunction, UnknownRevision
 from registry.model import Function, Revision, Scaling
+from registry.store.connection import Connection
 from registry.store.database import Database
 from registry.store.functions import Functions
 from tests.support.nouns import bundle, function, profile, revision, sha256
@@ -16,7 +18,7 @@ from tests.support.nouns import bundle, function, profile, revision, sha256
 @pytest.fixture
 def functions(database: Database) -> Functions:
     """The repository over an empty store."""
-    return Functions(database, profiles_max=3)
+    return Functions(database, profiles_max=2)
 
 
 async def deploy(functions: Functions, name: str = "digits") -> tuple[Function, Revision]:
@@ -114,16 +116,17 @@ async def test_namespaces_are_apart(functions: Functions) -> None:
 
 
 async def test_old_revisions_are_trimmed(functions: Functions) -> None:
-    """The current revision and the newest ones stay, as many as asked for."""
-    for _ in range(4):
+    """The newest stay, as many as asked for, and always the current one and the one before."""
+    for _ in range(5):
         await deploy(functions)
-    await functions.save_function(function("digits", 2))
+    await functions.save_function(function("digits", 3))
 
-    assert await functions.trim_revisions("digits", 2) == (1, 3)
-    assert await functions.trim_revisions("digits", 2) == ()
+    assert await functions.trim_revisions("digits", 3) == (1, 4)
+    assert await functions.trim_revisions("digits", 3) == ()
     assert await functions.trim_revisions("other", 2) == ()
-    assert [one.revision.number for one in await functions.load_all()] == [2, 4]
-    assert await functions.trim_revisions("digits", 0) == (4,)
+    assert [one.revision.number for one in await functions.load_all()] == [2, 3, 5]
+    assert await functions.trim_revisions("digits", 0) == (5,)
+    assert [one.revision.number for one in await functions.load_all()] == [2, 3]
 
 
 async def test_a_revision_without_a_function_is_not_loaded(functions: Functions) -> None:
@@ -167,12 +170,68 @@ async def test_the_last_profile_counts(functions: Functions) -> None:
     assert await functions.find_profile(bundle().digest, "python", "cpu") is None
 
 
+async def test_every_function_keeps_its_profile(functions: Functions) -> None:
+    """However many functions there are: without its profile one would no longer batch."""
+    for number in range(4):
+        files = bundle(a=bytes([number]))
+        await functions.deploy(
+            function(f"f{number}", 0),
+            revision(f"f{number}", 0, bundle=files.digest),
+            files,
+            profile(bundle=files.digest),
+        )
+
+    await functions.remove_orphans()
+
+    assert all(one.profile is not None for one in await functions.load_all())
+
+
+async def test_a_load_asks_as_often_for_many_as_for_one(
+    functions: Functions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four statements read everything, however many functions there are."""
+    asked: list[str] = []
+    for way in ("query", "stream"):
+        original = getattr(Connection, way)
+
+        def spy(self: Connection, sql: str, *rest: Any, original: Any = original) -> Any:
+            if sql.startswith("SELECT"):
+                asked.append(sql)
+            return original(self, sql, *rest)
+
+        monkeypatch.setattr(Connection, way, spy)
+
+    for number in range(3):
+        await deploy(functions, f"f{number}")
+        asked.clear()
+        assert len(await functions.load_all()) == number + 1
+        assert len(await functions.load_bundles()) == 1
+        assert len(asked) == 4
+
+
+async def test_equal_files_of_bundles_are_one_object(functions: Functions) -> None:
+    """All bundles in use are loaded, files in order; a file that many have exists once."""
+    used = [bundle(b=b"same", a=bytes([number])) for number in range(3)]
+    for number, files in enumerate(used):
+        name = f"f{number}"
+        await functions.deploy(
+            function(name, 0), revision(name, 0, bundle=files.digest), files, None
+        )
+    await functions.put_bundle(bundle(lost=b"lost"))
+
+    loaded = await functions.load_bundles()
+
+    assert loaded == {files.digest: files for files in used}
+    assert len({id(files.files[1]) for files in loaded.values()}) == 1
+
+
 async def test_profiles_are_bounded(functions: Functions) -> None:
-    """The oldest profile that no revision uses goes first."""
+    """Of profiles that no revision uses the newest stay, of those in use every one."""
     await deploy(functions)
     digests = [bundle(a=bytes([n])).digest for n in range(3)]
     for digest in digests:
         await functions.put_profile(profile(bundle=digest))
+    await functions.remove_orphans()
 
     found = [
         await functions.find_profile(digest, "onnx", "cpu") is not None

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from registry.errors import BadRequest
 from registry.model import Arrivals, ColdStart, StateInterval
 from registry.settings import StoreSettings
 from registry.store.database import Database
+from registry.store.functions import Functions
 from registry.store.history import TRIM_EVERY, History, HistoryStatistics
 from registry.tasks import Tasks
+from tests.support.nouns import bundle, function, revision
 
 NOW_S = 10_000_000.0
 
@@ -88,20 +89,29 @@ async def test_arrivals_of_a_minute_add_up(make: Callable[..., History]) -> None
     assert await history.arrivals("digits", minute) == [arrivals(minute, 5)]
 
 
-async def test_the_estimate_is_a_median_of_recent_successes(make: Callable[..., History]) -> None:
-    """The last 20 cold starts of that very revision count, without those that failed."""
-    history = make()
+async def test_recent_successes_are_told_of_all_revisions(
+    make: Callable[..., History], database: Database
+) -> None:
+    """The last 20 of each stored revision, without those that failed, in one query."""
+    history, functions = make(), Functions(database)
+    for name in ("digits", "digits", "digits", "faces"):
+        await functions.deploy(function(name, 0), revision(name, 0), bundle(), None)
     for total_ms in [1000.0] * 5 + [float(n) for n in range(1, 21)]:
         history.record(cold_start(total_ms))
     history.record(cold_start(9999.0, outcome="failed"))
     history.record(cold_start(8888.0, number=2))
+    history.record(cold_start(7777.0, number=4))
     await history.flush()
+    read, reads = database.read, []
+    database.read = lambda *a: reads.append(a) or read(*a)  # type: ignore[method-assign]
 
-    assert await history.cold_start_ms("default/digits@1") == 10.5
-    assert await history.cold_start_ms("default/digits@2") == 8888
-    assert await history.cold_start_ms("default/digits@3") is None
-    with pytest.raises(BadRequest):
-        await history.cold_start_ms("digits")
+    found = await history.last_cold_starts_ms()
+
+    assert found == {
+        "default/digits@1": [float(n) for n in range(1, 21)],
+        "default/digits@2": [8888.0],
+    }
+    assert len(reads) == 1
 
 
 async def test_a_full_buffer_drops_and_counts(make: Callable[..., History]) -> None:

@@ -14,7 +14,7 @@ import pytest
 from runtime_image.contract.errors import LoadError
 from runtime_image.contract.signature import Signature, TensorSpec
 from runtime_image.engines.base import Stopped
-from runtime_image.engines.onnx import OnnxEngine
+from runtime_image.engines.onnx import IDENTITY, OnnxEngine, warm_up
 from tests.support import models
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
@@ -33,6 +33,17 @@ def test_a_model_tells_its_signature(tmp_path: Path) -> None:
         (TensorSpec("a", "FP32", rows), TensorSpec("b", "FP32", rows)),
         (TensorSpec("sum", "FP32", rows), TensorSpec("difference", "FP32", rows)),
     )
+
+
+def test_the_least_model_is_one() -> None:
+    """It is valid, has nothing but an Identity, and a process can warm up with it."""
+    model = onnx.load_from_string(IDENTITY)
+
+    onnx.checker.check_model(model, full_check=True)
+    warm_up()
+
+    assert [node.op_type for node in model.graph.node] == ["Identity"]
+    assert model.SerializeToString() == IDENTITY
 
 
 def test_a_run_gives_outputs_by_name(tmp_path: Path) -> None:

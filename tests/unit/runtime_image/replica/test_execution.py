@@ -142,6 +142,27 @@ def test_what_waits_forms_batches(rig: Rig) -> None:
     assert all(isinstance(outcome, Answer) for outcome in rig.outcomes.values())
 
 
+@pytest.mark.slow  # the watch looks four times a second
+def test_an_inline_run_is_stopped_after_its_timeout(rigs: list[Rig], tmp_path: Path) -> None:
+    """The loop is inside the run, so it cannot be its alarm that ends it; only the request that is
+    late has to do without an answer."""
+    models.affine_by_input(tmp_path)
+    rigs.append(Rig(tmp_path, model="affine_by_input.onnx", batch_max=4, inline=True))
+    rigs[0].accept(1, timeout_s=0.1)
+    late = json.dumps({"inputs": {"x": [[ENDLESS, 0, 0, 0]]}}).encode()
+    rigs[0].accept(2, body=late, timeout_s=0.1)
+    rigs[0].accept(3, timeout_s=0.1)
+
+    rigs[0].run(3)
+
+    failure = rigs[0].outcomes[2]
+    assert isinstance(failure, RequestError)
+    assert failure.code == "execution_timeout"
+    assert isinstance(rigs[0].outcomes[1], Answer)
+    assert isinstance(rigs[0].outcomes[3], Answer)
+    assert rigs[0].started == []
+
+
 @pytest.fixture
 def patient(rigs: list[Rig], tmp_path: Path) -> Rig:
     """Lets an unfilled batch of up to 3 wait for an hour."""

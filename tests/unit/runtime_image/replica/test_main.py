@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from runtime_image.contract import model as contract
 from runtime_image.contract.control import CONTROL_SOCKET, DATA_SOCKET, RECORD_FILE, ReplicaRecord
 from runtime_image.contract.link import Kind
 from runtime_image.contract.model import InputRule, ModelSpec
 from runtime_image.link.frames import pack
 from tests.support.blocking import BlockingLink
+from tests.support.greetings import bind_request
 
 SPEC = ModelSpec("digits@1", handler="handler.py", inputs={"x": InputRule("json")})
 RECORD = ReplicaRecord(
@@ -38,6 +38,7 @@ RECORD = ReplicaRecord(
     launched_s=0.0,
     phases={"place": 1.5},
 )
+STANDBY = {"role": "standby", "bound": "", "namespace": "", "device": "", "phases": {}}
 
 pytestmark = pytest.mark.slow
 
@@ -116,8 +117,8 @@ def listener(path: Path) -> socket.socket:
     return sock
 
 
-def bind(link: BlockingLink, spec: ModelSpec = SPEC) -> None:
-    link.send(Kind.BIND, body=json.dumps(contract.to_json(spec)).encode())
+def bind(link: BlockingLink, spec: ModelSpec = SPEC, **changes: Any) -> None:
+    link.send(Kind.BIND, body=json.dumps(bind_request(spec, **changes)).encode())
 
 
 @pytest.fixture
@@ -152,6 +153,82 @@ def test_a_replica_lives_and_goes(play: Play) -> None:
     assert play.end() == (0, "")
 
 
+def test_a_standby_becomes_what_it_is_bound_to(play: Play) -> None:
+    """It greets unbound and answers PING; bound, it loads and serves, and its receipt has only
+    phases that somebody waited for: `bind` counts from the decision."""
+    link, hello = play.greet(**STANDBY)
+    link.send(Kind.PING, aux=4)
+    pong = link.next(Kind.PONG)
+    now_s = time.monotonic()
+    bind(link, phases={"place": 1.5, "evict": 2.0}, assigned_s=now_s / 2)
+    loaded = json.loads(link.next(Kind.LOADED).body)
+    gateway = play.gateway()
+    gateway.request(1)
+    gateway.next(Kind.STARTED)
+    answer = gateway.next(Kind.RESPONSE)
+
+    assert (hello["token"], hello["bound"], hello["phases"]) == ("secret", "", {})
+    assert "loaded" not in hello
+    assert pong.aux == 4
+    assert loaded["phases"].keys() == {"place", "evict", "bind", "load"}
+    assert (loaded["phases"]["place"], loaded["phases"]["evict"]) == (1.5, 2.0)
+    assert loaded["phases"]["bind"] >= now_s / 2 * 1e3
+    assert json.loads(answer.body)["outputs"] == {"y": 1}
+
+
+def test_a_standby_may_become_a_trial(play: Play) -> None:
+    """What it is for is told when it is bound."""
+    link, _ = play.greet(**STANDBY)
+
+    bind(link, role="trial")
+
+    assert json.loads(link.next(Kind.LOADED).body)["report"]["signature"]["kind"] == "json"
+
+
+def test_a_bound_standby_says_so_to_a_new_manager(play: Play) -> None:
+    """Its greeting tells what it has been bound to since."""
+    link, _ = play.greet(**STANDBY)
+    bind(link)
+    link.next(Kind.LOADED)
+
+    link.close()
+    hello = json.loads(play.accept().next(Kind.HELLO).body)
+
+    assert (hello["bound"], hello["loaded"]["revision"]) == ("default/digits@1", "digits@1")
+    assert hello["phases"].keys() == {"place", "bind"}
+
+
+def test_a_decision_of_the_future_has_no_phase(play: Play) -> None:
+    """A clock that disagrees makes no negative time."""
+    link, _ = play.greet(**STANDBY)
+
+    bind(link, assigned_s=time.monotonic() + 3600)
+
+    assert json.loads(link.next(Kind.LOADED).body)["phases"]["bind"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"threads": "all"}, "malformed BIND: expected a number of 0 or more as threads"),
+        ({"bound": "default/letters@1"}, "expected BIND to default/digits@1, got one to"),
+    ],
+)
+def test_a_bind_that_does_not_fit_is_refused(
+    play: Play, changes: dict[str, Any], reason: str
+) -> None:
+    """The reason comes back, nothing is loaded, and the right one is still taken."""
+    link, _ = play.greet()
+
+    bind(link, **changes)
+    refused = json.loads(link.next(Kind.LOAD_FAILED).body)
+    bind(link)
+
+    assert refused["stage"] == "load"
+    assert refused["reason"].startswith(reason)
+    assert link.next(Kind.LOADED)
+
+
 def test_a_recently_used_replica_stays(play: Play) -> None:
     """Asked to go if idle for longer than it is, it says for how long, in milliseconds."""
     link, _ = play.greet()
@@ -163,10 +240,13 @@ def test_a_recently_used_replica_stays(play: Play) -> None:
     assert link.next(Kind.NOT_IDLE).aux < 3_600_000
 
 
+@pytest.mark.parametrize("record", [{}, STANDBY], ids=["launched", "standby"])
 @pytest.mark.parametrize("how", ["drain", "term"])
-def test_a_replica_without_a_model_goes_at_once(play: Play, how: str) -> None:
+def test_a_replica_without_a_model_goes_at_once(
+    play: Play, how: str, record: dict[str, Any]
+) -> None:
     """It has nothing to finish."""
-    link, _ = play.greet()
+    link, _ = play.greet(**record)
     link.send(Kind.PING)
     link.next(Kind.PONG)
 
@@ -207,7 +287,7 @@ def test_a_trial_reports(play: Play) -> None:
     """A throw-away replica measures and takes no requests."""
     link, _ = play.greet(role="trial")
 
-    bind(link)
+    bind(link, role="trial")
     loaded = json.loads(link.next(Kind.LOADED).body)
 
     assert loaded["limit"] == 0
@@ -218,14 +298,15 @@ def test_a_trials_sample_may_fail(play: Play) -> None:
     """The stage tells a bad sample from a bad model."""
     link, _ = play.greet(role="trial")
 
-    bind(link, replace(SPEC, sample={"x": "@missing.bin"}))
+    bind(link, replace(SPEC, sample={"x": "@missing.bin"}), role="trial")
 
     assert json.loads(link.next(Kind.LOAD_FAILED).body)["stage"] in ("load", "sample")
 
 
-def test_a_second_bind_is_not_a_second_load(play: Play) -> None:
+@pytest.mark.parametrize("record", [{}, STANDBY], ids=["launched", "standby"])
+def test_a_second_bind_is_not_a_second_load(play: Play, record: dict[str, Any]) -> None:
     """Bound again while it serves, it goes on serving."""
-    link, _ = play.greet()
+    link, _ = play.greet(**record)
     bind(link)
     link.next(Kind.LOADED)
 
@@ -246,9 +327,10 @@ def test_a_frame_of_the_data_link_ends_the_control_link(play: Play) -> None:
     assert play.accept().next(Kind.HELLO)
 
 
-def test_an_orphan_goes(play: Play) -> None:
+@pytest.mark.parametrize("record", [{}, STANDBY], ids=["launched", "standby"])
+def test_an_orphan_goes(play: Play, record: dict[str, Any]) -> None:
     """Without a manager for `orphan_s` it exits with a code of its own."""
-    link, _ = play.greet()
+    link, _ = play.greet(**record)
     play.deafen()
     link.close()
 

@@ -154,6 +154,24 @@ def test_long_runs_are_not_made_longer(tmp_path: Path) -> None:
     assert list(timed) == [1]
 
 
+def test_sizes_that_gain_nothing_end_the_search(tmp_path: Path) -> None:
+    """Where every row takes its time, a few sizes show it, and the largest are never run."""
+    rows: list[int] = []
+
+    def run(x: Any) -> dict[str, Any]:
+        rows.append(len(x))
+        return {"y": x}
+
+    engine = Function(run)
+    readings = (sum(rows) * 1e-3 for _ in count())
+
+    timed = latencies(engine, zeros(engine), batchable=True, clock=lambda: next(readings))
+
+    assert list(timed) == [1, 2, 4, 8]
+    assert knee(timed) == 1
+    assert max(rows) == 8
+
+
 def test_long_runs_are_not_repeated_for_ever(tmp_path: Path) -> None:
     """A size is measured again only until its runs have taken half a second together."""
     engine = load(models.add_one(tmp_path))

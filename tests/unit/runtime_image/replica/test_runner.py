@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from runtime_image.contract.errors import RequestError
+from runtime_image.contract.link import NotStarted
 from runtime_image.contract.model import InputRule, ModelSpec
 from runtime_image.engines.loading import load_engine
 from runtime_image.link.meta import RequestMeta
 from runtime_image.replica import runner as runners
 from runtime_image.replica.intake import Job
-from runtime_image.replica.runner import Answer, Outcome, Run, Runner
+from runtime_image.replica.runner import ALONE_ALL_S, ALONE_S, Answer, Outcome, Run, Runner
 from tests.support import models
 
 META = RequestMeta("application/json", "", -1, "")
@@ -153,7 +154,8 @@ def test_a_failed_batch_is_repeated_one_by_one(tmp_path: Path) -> None:
 
 
 def test_a_batch_out_of_time_is_repeated_one_by_one(tmp_path: Path) -> None:
-    """When a joined run is stopped, the mates of the late request are run again alone."""
+    """When a joined run is stopped, the mates of the late request are run again alone; it itself is
+    given a second and then handed back, for its time to begin anew."""
     models.slow(tmp_path, loops=2)
     slow = runner(tmp_path, model="slow.onnx")
     results = Results()
@@ -162,11 +164,69 @@ def test_a_batch_out_of_time_is_repeated_one_by_one(tmp_path: Path) -> None:
     slow.run([job(1, 1), job(2, 2)], results.emit, results.watch)
 
     assert [[j.id for j in run.jobs] for run in results.runs] == [[1, 2], [1], [2]]
-    assert results.error(1) == (
-        "execution_timeout",
-        "the run was stopped after its timeout of 60 s",
-    )
+    assert [run.timeout_s for run in results.runs[:2]] == [60.0, ALONE_S]
+    assert results.outcomes[1] is NotStarted.BATCH_TIMEOUT
     assert results.output(2) == {"y": [[2] * 4]}
+
+
+def test_a_request_that_had_all_its_time_is_told(tmp_path: Path) -> None:
+    """Where the timeout is shorter than what a repeated run is given, nothing is left to try."""
+    models.slow(tmp_path, loops=2)
+    slow = runner(tmp_path, model="slow.onnx")
+    results = Results()
+    results.on_run = lambda run: slow.stop(run, "timeout") if run.jobs[0].id == 1 else None
+    jobs = [job(1, 1), job(2, 2)]
+    for one in jobs:
+        one.timeout_s = 0.5
+
+    slow.run(jobs, results.emit, results.watch)
+
+    text = "the run was stopped after its timeout of 0.5 s"
+    assert results.error(1) == ("execution_timeout", text)
+    assert results.output(2) == {"y": [[2] * 4]}
+
+
+def test_what_cannot_be_repeated_in_time_is_handed_back(tmp_path: Path) -> None:
+    """Repeating ends before the gateways lose their patience."""
+    models.slow(tmp_path, loops=2)
+    now = [0.0]
+    made = ModelSpec("digits@1", model="slow.onnx", batch_max=8)
+    engine = load_engine(made, tmp_path, device_kind="cpu", threads=1)
+    slow, results = Runner(engine, made, lambda: now[0]), Results()
+
+    def on_run(run: Run) -> None:
+        if run.jobs[0].id == 1:
+            now[0] += ALONE_ALL_S - 0.25
+            slow.stop(run, "timeout")
+
+    results.on_run = on_run
+
+    slow.run([job(1, 1), job(2, 2), job(3, 3)], results.emit, results.watch)
+    results.on_run = lambda run: None
+
+    assert [run.timeout_s for run in results.runs] == [60.0, ALONE_S, 0.25, 0.25]
+    assert results.outcomes[1] is NotStarted.BATCH_TIMEOUT
+    assert results.output(2) == {"y": [[2] * 4]}
+
+
+def test_without_time_left_nothing_is_repeated(tmp_path: Path) -> None:
+    """Who comes after the last moment is handed back unrun."""
+    models.slow(tmp_path, loops=2)
+    now = [0.0]
+    made = ModelSpec("digits@1", model="slow.onnx", batch_max=8)
+    engine = load_engine(made, tmp_path, device_kind="cpu", threads=1)
+    slow, results = Runner(engine, made, lambda: now[0]), Results()
+
+    def on_run(run: Run) -> None:
+        now[0] += ALONE_ALL_S
+        slow.stop(run, "timeout")
+
+    results.on_run = on_run
+
+    slow.run([job(1, 1), job(2, 2)], results.emit, results.watch)
+
+    assert [[j.id for j in run.jobs] for run in results.runs] == [[1, 2], [1]]
+    assert results.outcomes == {1: NotStarted.BATCH_TIMEOUT, 2: NotStarted.BATCH_TIMEOUT}
 
 
 def test_a_cancelled_job_is_left_out(tmp_path: Path) -> None:

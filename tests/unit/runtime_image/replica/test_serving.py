@@ -396,6 +396,42 @@ def test_a_stuck_batch_is_handed_back(tmp_path: Path) -> None:
         assert [frame.aux for frame in frames] == [NotStarted.BATCH_TIMEOUT] * 2
 
 
+def test_a_stuck_repeated_run_is_handed_back(tmp_path: Path) -> None:
+    """It was given less than its time, so it is not told that this is over."""
+    models.add_one(tmp_path)
+    engine = Gated(tmp_path)
+    for rig in serve(tmp_path, engine, SPEC):
+        link = rig.link()
+        link.request(1)
+        link.next(Kind.STARTED)
+        assert engine.began.acquire(timeout=30)
+        in_loop(rig.loop, lambda: None)
+
+        run = rig.serving._execution._current
+        assert run is not None
+        run.alone_s, run.why_stopped = 1.0, "timeout"
+        in_loop(rig.loop, partial(rig.serving._stuck, run))
+
+        assert link.next(Kind.NOT_STARTED).aux == NotStarted.BATCH_TIMEOUT
+
+
+def test_the_late_one_of_a_batch_is_handed_back(gated: Rig) -> None:
+    """The gateway is told to send it once more, by itself."""
+    link = gated.link()
+    link.request(1)
+    link.next(Kind.STARTED)
+    assert gated.engine.began.acquire(timeout=30)
+
+    def hand_back() -> None:
+        [job] = gated.serving.intake.owed.values()
+        gated.serving._emit(job, NotStarted.BATCH_TIMEOUT)
+
+    in_loop(gated.loop, hand_back)
+
+    assert link.next(Kind.NOT_STARTED).aux == NotStarted.BATCH_TIMEOUT
+    assert in_loop(gated.loop, lambda: not gated.serving.intake.owed)
+
+
 def test_short_runs_are_not_marked(folder: Path) -> None:
     """Where runs are too short to be told, the gateway knows by `marks_started`."""
     spec = ModelSpec("digits@1", model="add_one.onnx", batch_max=4, inline=True)

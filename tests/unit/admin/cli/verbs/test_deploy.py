@@ -58,6 +58,7 @@ def test_a_deploy_goes_from_files_to_summary(
 def test_options_are_overrides(api: AdminApi, fnctl: Callable[..., Result], model: Path) -> None:
     """Only the given options are sent, by the names of the API."""
     words = "--min 1 --max 2 --idle 5 --memory 64 --device cpu --batch off --timeout 3 --trust"
+    words += " --breaking"
 
     fnctl("deploy", str(model), "--name", "adder", *words.split())
     fnctl("deploy", str(model), "--name", "adder")
@@ -73,7 +74,8 @@ def test_options_are_overrides(api: AdminApi, fnctl: Callable[..., Result], mode
         "timeout_s": 3.0,
     }
     assert (first["trust"], first["derived_name"], first["model"]) == (True, False, "add_one.onnx")
-    assert (second["overrides"], second["trust"]) == ({}, False)
+    assert first["breaking"]
+    assert (second["overrides"], second["trust"], second["breaking"]) == ({}, False, False)
 
 
 def test_json_is_the_operation(api: AdminApi, fnctl: Callable[..., Result], model: Path) -> None:

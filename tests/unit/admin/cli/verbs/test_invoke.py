@@ -30,6 +30,19 @@ def test_an_answer_has_its_receipt(
     assert sent.headers["Prefer"] == "wait=5"
 
 
+def test_a_file_is_sent_as_the_type_that_was_asked_for(
+    api: AdminApi, fnctl: Callable[..., Result], tmp_path: Path
+) -> None:
+    """--type is the content type, whatever the file's suffix says."""
+    (tmp_path / "a.json").write_bytes(b"[1]")
+    api.on("POST", "/fn/filetype", Canned(ANSWER))
+
+    fnctl("invoke", "filetype", "-i", f"data=@{tmp_path}/a.json", "--type", "text/x-any")
+
+    sent = api.requests[0]
+    assert (sent.body, sent.headers["Content-Type"]) == (b"[1]", "text/x-any")
+
+
 def test_json_is_the_answer_with_its_receipt(api: AdminApi, fnctl: Callable[..., Result]) -> None:
     """--json prints the object that came, and the receipt beside it."""
     api.on("POST", "/fn/digits", Canned(ANSWER, headers=TIMING))

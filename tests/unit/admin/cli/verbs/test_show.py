@@ -31,12 +31,15 @@ FUNCTION: dict[str, Any] = {
     "revisions": [
         {
             "number": 3,
+            "traffic": True,
             "engine": "onnx",
             "size": 2048,
             "profile": {"load_ms": 9, "memory_mib": 41, "batchable": True, "batch_max": 8},
         },
-        {"number": 2, "engine": "onnx", "size": 0, "profile": None},
+        {"number": 2, "traffic": False, "engine": "onnx", "size": 0, "profile": None},
+        {"number": 1, "traffic": False, "engine": "onnx", "size": 0, "profile": None},
     ],
+    "previous": 2,
     "example": "curl ...",
 }
 
@@ -57,9 +60,10 @@ def test_a_function_is_shown_whole() -> None:
         "in   image   FP32   [any, 8, 8]",
         "out  label   INT64  [any]",
         "",
-        "REVISION  ENGINE  SIZE     LOAD  MEMORY  BATCHING",
-        "3         onnx    2.0 KiB  9 ms  41 MiB  up to 8 rows",
-        "2         onnx    0 B      -     -       -",
+        "REVISION  TRAFFIC  ENGINE  SIZE     LOAD  MEMORY  BATCHING",
+        "3         now      onnx    2.0 KiB  9 ms  41 MiB  up to 8 rows",
+        "2         before   onnx    0 B      -     -       -",
+        "1         -        onnx    0 B      -     -       -",
         "",
         "example",
         "  curl ...",

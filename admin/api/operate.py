@@ -1,0 +1,156 @@
+"""What an operator asks of a function that exists: roll back, scale, warm, sleep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from admin.deploy.deploys import Deploys
+from admin.deploy.etag import etag
+from admin.deploy.news import news_until
+from admin.deploy.plan import parse_rollback
+from admin.deploy.tail import log_tail
+from admin.views import operation_json, scaling_json
+from gateway.http.bodies import read_body
+from gateway.problems import ACCEPTED, OK, json_answer
+from pool_manager.core.state import State
+from pool_manager.manager import Manager
+from registry.catalog import Catalog, Deployed
+from registry.errors import BadRequest, FunctionFailing, NoRoom
+from registry.names import check_name
+
+REQUEST_MAX = 64 * 1024
+READ_S = 10.0
+WARM_S = 60
+WARM_MAX_S = 3600
+RETRY_S = 5.0
+DECIDE_S = 2.0
+"""A replica that was asked to go says at once whether it does."""
+
+
+class _WireScaling(msgspec.Struct, forbid_unknown_fields=True):
+    min: int | msgspec.UnsetType = msgspec.UNSET
+    max: int | msgspec.UnsetType = msgspec.UNSET
+    idle_s: float | msgspec.UnsetType = msgspec.UNSET
+
+
+class OperateRoutes:
+    """Each is for one function by its plain name. `clock` gives seconds."""
+
+    def __init__(
+        self, catalog: Catalog, manager: Manager, deploys: Deploys, clock: Callable[[], float]
+    ) -> None:
+        self._catalog = catalog
+        self._manager = manager
+        self._deploys = deploys
+        self._clock = clock
+
+    async def post_rollback(self, request: web.Request) -> web.Response:
+        """Start a rollback: 202 with the operation to follow."""
+        body = await read_body(request, REQUEST_MAX, READ_S)
+        name = request.match_info["name"]
+        operation = await self._deploys.roll_back(name, parse_rollback(body))
+        location = {"Location": f"/admin/v1/operations/{operation.id}"}
+        return json_answer(operation_json(operation), ACCEPTED, location)
+
+    async def patch_function(self, request: web.Request) -> web.Response:
+        """Change the scaling of a function that is still as its ETag says."""
+        body = await read_body(request, REQUEST_MAX, READ_S)
+        try:
+            wanted = msgspec.json.decode(body, type=_WireScaling)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadRequest(f"the new settings cannot be read: {error}") from error
+        changes = {
+            name: value
+            for name, value in msgspec.structs.asdict(wanted).items()
+            if value is not msgspec.UNSET
+        }
+        match = request.headers.get("If-Match")
+        function = await self._deploys.rescale(request.match_info["name"], match, changes)
+        return json_answer(scaling_json(function), OK, {"ETag": etag(function)})
+
+    async def warm(self, request: web.Request) -> web.Response:
+        """Answer when a replica of the current revision is ready; 503 with the reason if not."""
+        deployed = self._resolve(request)
+        seconds = _wait_s(request.query)
+        was_warm = self._state(deployed) == "warm"
+        began_s = self._clock()
+        outcome, reason = await self._manager.warm(deployed.revision.key, timeout_s=seconds)
+        if outcome == "failed":
+            raise FunctionFailing(
+                f"{deployed.revision.ref} does not become ready: {reason}",
+                admin_detail={"log_tail": await log_tail(self._manager, deployed.function.name)},
+            )
+        if outcome == "no_room":
+            raise self._no_room(deployed, seconds, reason)
+        took_ms = round((self._clock() - began_s) * 1e3, 1)
+        return json_answer(
+            {
+                "name": deployed.function.name,
+                "revision": deployed.revision.ref,
+                "was_warm": was_warm,
+                "took_ms": took_ms,
+                "idle_s": deployed.function.scaling.idle_s,
+            }
+        )
+
+    async def sleep(self, request: web.Request) -> web.Response:
+        """Ask every idle replica of every revision to go now; who is busy or kept stays.
+
+        The pool manager may not know yet that one is called; the replica does, and refuses.
+        """
+        function = self._resolve(request).function
+        keys = {one.revision.key for one in self._catalog.revisions(function.name)}
+        ready = self._ready(keys)
+        for key in sorted(keys):
+            self._manager.sleep(key)
+        asked = ready - self._ready(keys)
+        await news_until(self._manager, lambda: not self._undecided(asked), DECIDE_S)
+        return json_answer(
+            {
+                "name": function.name,
+                "asked": len(asked),
+                "stay": len(self._ready(keys) & ready),
+                "min": function.scaling.min,
+            }
+        )
+
+    def _resolve(self, request: web.Request) -> Deployed:
+        return self._catalog.resolve(check_name(request.match_info["name"]))
+
+    def _state(self, deployed: Deployed) -> str:
+        pool = self._manager.pool(deployed.revision.key)
+        return pool[0].state if pool else "cold"
+
+    def _ready(self, keys: set[str]) -> set[str]:
+        """Ids of the replicas of these pools that were not asked to go."""
+        replicas = self._manager.replicas()
+        return {one.id for one in replicas if one.pool in keys and one.state is State.READY}
+
+    def _undecided(self, asked: set[str]) -> bool:
+        """Whether any of these was asked and has neither gone nor refused."""
+        return any(one.id in asked and one.if_idle for one in self._manager.replicas())
+
+    def _no_room(self, deployed: Deployed, seconds: float, reason: str) -> NoRoom:
+        """Why it is not ready yet; what was begun goes on if a replica is on its way."""
+        starting = [
+            one
+            for one in self._manager.replicas()
+            if one.pool == deployed.revision.key and one.is_coming
+        ]
+        ref = deployed.revision.ref
+        if starting:
+            text = f"{ref} is {starting[0].state} still after {seconds} s, and goes on"
+        else:
+            text = f"{ref} found no room within {seconds} s: {reason}"
+        return NoRoom(text, retry_after_s=RETRY_S)
+
+
+def _wait_s(query: Mapping[str, Any]) -> int:
+    text = query.get("wait", str(WARM_S))
+    if not text.isdecimal() or len(text) > 4 or not 1 <= int(text) <= WARM_MAX_S:
+        raise BadRequest(f"wait: expected 1 to {WARM_MAX_S} whole seconds, got {text[:40]!r}")
+    return int(text)

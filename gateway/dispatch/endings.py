@@ -1,0 +1,120 @@
+"""What becomes of calls that a replica, their time or their client gave up."""
+
+from __future__ import annotations
+
+from gateway.dispatch import admission
+from gateway.dispatch.call import Call, Command, Fail, Recall, Stage
+from gateway.dispatch.links import Link
+from gateway.dispatch.moves import Moves
+from gateway.dispatch.poison import PoisonList
+from gateway.dispatch.pool import Pool
+from registry.errors import ExecutionTimeout, FnError, Poison, ReplicaDied, WaitBudgetOver
+
+SENDS_MAX = 12
+"""A call that was handed back unrun so often is given up: something loops."""
+TIMEOUT_GRACE_S = 5.0
+"""The replica itself ends a late run; this much later the gateway stops waiting for it."""
+
+
+class Endings:
+    """Ends calls or puts them back in line, and counts the bytes of those that have not ended.
+
+    `retries` is how often a call that had started may be run again.
+    """
+
+    def __init__(self, retries: int, moves: Moves) -> None:
+        self._retries = retries
+        self._moves = moves
+        self.poison = PoisonList()
+        self.held_bytes = 0
+
+    def fail(self, call: Call, error: FnError, commands: list[Command]) -> None:
+        """Answer a call that is nowhere any more."""
+        call.stage = Stage.DONE
+        self.held_bytes -= len(call.body)
+        commands.append(Fail(call, error))
+
+    def drop(self, call: Call, pool: Pool, commands: list[Command]) -> None:
+        """Nobody waits for this call any more, wherever it is."""
+        if call.stage is Stage.QUEUED:
+            pool.waiting.remove(call)
+            call.stage = Stage.DONE
+        elif call.stage in (Stage.SENT, Stage.STARTED):
+            call.stage = Stage.ABANDONED
+            commands.append(Recall(call.link, call.id))
+        else:
+            return
+        self.held_bytes -= len(call.body)
+
+    def hand_back(
+        self, call: Call, link: Link, pool: Pool, now: float, commands: list[Command]
+    ) -> None:
+        """The replica will not finish this call; what it said to have started counts as begun."""
+        begun = call.stage is Stage.STARTED and (link.marks_started or call.alone)
+        if begun and not call.may_rerun:
+            text = "its batch was stopped after it had started, and it may not be run again"
+            self.fail(call, ExecutionTimeout(text), commands)
+        else:
+            self._requeue(call, pool, now, commands)
+
+    def bereave(self, call: Call, pool: Pool, now: float, commands: list[Command]) -> None:
+        """The replica that had this call is gone."""
+        if call.stage is not Stage.STARTED:
+            self._requeue(call, pool, now, commands)
+            return
+        call.deaths += 1
+        if not call.may_rerun:
+            text = "the replica died while it ran this request, which may not be run again"
+            self.fail(call, ReplicaDied(text), commands)
+        elif call.deaths > self._retries:
+            self.poison.add(call.pool, call.body, now)
+            text = f"{call.deaths} replicas died while they ran this request"
+            self.fail(call, Poison(text), commands)
+        else:
+            call.run_alone(now)
+            self._requeue(call, pool, now, commands)
+
+    def sweep(self, pool: Pool, now: float) -> list[Command]:
+        """End every call of a pool whose time is over."""
+        commands: list[Command] = []
+        for call in [c for c in pool.waiting if now >= c.wait_until_s]:
+            self._expire(call, pool, now, commands)
+        for link in pool.links.values():
+            for call in list(link.in_flight.values()):
+                self._sweep_sent(call, pool, now, commands)
+        return commands
+
+    def _requeue(self, call: Call, pool: Pool, now: float, commands: list[Command]) -> None:
+        """Back to its place in the line, uncounted; where nobody may wait it is answered.
+
+        If traffic has moved meanwhile, that is the line of the revision which has it now.
+        """
+        if call.stage is Stage.ABANDONED:
+            return
+        pool = self._moves.readdress(call, pool, now)
+        error = admission.refusal(pool, now)
+        if error is None and call.sends >= SENDS_MAX:
+            error = ReplicaDied(f"sent {call.sends} times, never run")
+        if error is not None:
+            self.fail(call, error, commands)
+            return
+        call.stage = Stage.QUEUED
+        pool.waiting.put_back(call)
+
+    def _expire(self, call: Call, pool: Pool, now: float, commands: list[Command]) -> None:
+        waited_s = now - call.arrived_s
+        retry_s = pool.pace.retry_after_s(len(pool.waiting), waited_s, now)
+        self.drop(call, pool, commands)
+        how = f"{pool.shown.state}: {pool.shown.reason}"
+        text = f"not started within {waited_s:.1f} s; the function is {how}"
+        commands.append(Fail(call, WaitBudgetOver(text, retry_after_s=retry_s)))
+
+    def _sweep_sent(self, call: Call, pool: Pool, now: float, commands: list[Command]) -> None:
+        if call.stage is Stage.SENT and now >= call.wait_until_s:
+            self._expire(call, pool, now, commands)
+        elif call.stage is Stage.STARTED and now >= (
+            call.started_s + call.timeout_s + TIMEOUT_GRACE_S
+        ):
+            text = f"no answer {TIMEOUT_GRACE_S:g} s after its timeout of {call.timeout_s:g} s"
+            self.drop(call, pool, commands)
+            commands.append(Fail(call, ExecutionTimeout(text)))

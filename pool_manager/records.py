@@ -1,0 +1,76 @@
+"""What is written down of a replica, and what it is told."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+from pathlib import Path
+
+from pool_manager.core.commands import Assign, Launch
+from pool_manager.ports import Binding
+from pool_manager.settings import PoolSettings
+from runtime_image.contract import model as models
+from runtime_image.contract.control import BindRequest, ReplicaRecord
+from runtime_image.contract.model import ModelSpec
+
+
+def unbound(
+    id: str, device_kind: str, model_dir: Path, settings: PoolSettings, now: float
+) -> ReplicaRecord:
+    """The record of a standby, with a fresh token; `now` is CLOCK_MONOTONIC seconds.
+
+    It has no memory cap yet: one can be lowered, but not raised.
+    """
+    return ReplicaRecord(
+        id=id,
+        token=secrets.token_hex(32),
+        role="standby",
+        namespace="",
+        bound="",
+        model_dir=str(model_dir),
+        device="",
+        device_kind=device_kind,
+        engine="onnx",
+        threads=settings.threads_per_slot,
+        orphan_s=settings.orphan_s,
+        memory_mib=0,
+        launched_s=now,
+    )
+
+
+def bound(
+    record: ReplicaRecord,
+    command: Launch | Assign,
+    binding: Binding,
+    device_kind: str,
+    memory_mib: int,
+) -> ReplicaRecord:
+    """The same replica with a model: `memory_mib` is its cap, 0 for none."""
+    return replace(
+        record,
+        role=command.role,
+        namespace=binding.namespace,
+        bound=command.pool,
+        device=command.device,
+        device_kind=device_kind,
+        engine="onnx" if binding.spec.model else "python",
+        memory_mib=memory_mib,
+        phases=command.phases,
+    )
+
+
+def bind_request(record: ReplicaRecord, spec: ModelSpec, assigned_s: float) -> BindRequest:
+    """What a replica is told to load; `assigned_s` is when that was decided."""
+    assert record.role != "standby", "only a replica with a binding is told of one"
+    return {
+        "spec": models.to_json(spec),
+        "bound": record.bound,
+        "namespace": record.namespace,
+        "role": record.role,
+        "device": record.device,
+        "device_kind": record.device_kind,
+        "threads": record.threads,
+        "memory_mib": record.memory_mib,
+        "phases": record.phases,
+        "assigned_s": assigned_s,
+    }

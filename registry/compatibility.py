@@ -1,0 +1,99 @@
+"""Whether callers of one revision can call another without noticing. Pure.
+
+Taking more is no break: an input with a dimension that was fixed and is free now, an output more.
+Nor is it one if an output's dimension becomes free or fixed, for that follows from the input's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from registry.model import Revision
+from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
+
+PLAIN = "tensor"
+"""The kind of an input that nothing is declared of; every kind that has a tensor takes it too."""
+
+
+def breaks(old: Revision, new: Revision) -> list[str]:
+    """What callers of `old` would stumble over at `new`, one sentence each; empty for nothing."""
+    if old.signature.kind != new.signature.kind:
+        return [f"it took {old.signature.kind} and now takes {new.signature.kind}"]
+    found = _inputs(old.signature, new.signature)
+    for spec in old.signature.inputs:
+        if new.signature.input(spec.name) is not None:
+            found += _kinds(spec.name, _kind(old, spec.name), _kind(new, spec.name))
+    return found + _outputs(old.signature.outputs, new.signature.outputs)
+
+
+def _inputs(old: Signature, new: Signature) -> list[str]:
+    gone = [spec for spec in old.inputs if new.input(spec.name) is None]
+    fresh = [spec for spec in new.inputs if old.input(spec.name) is None]
+    found = []
+    for spec in gone:
+        heir = next((each for each in fresh if _same(spec, each)), None)
+        if heir is not None:
+            fresh.remove(heir)
+        found.append(
+            f"input {spec.name!r} is gone"
+            if heir is None
+            else f"input {spec.name!r} is called {heir.name!r} now"
+        )
+    found += [f"input {spec.name!r} is new, and callers do not send it" for spec in fresh]
+    for spec in old.inputs:
+        now = new.input(spec.name)
+        if now is not None and not _takes(spec, now):
+            found.append(f"input {spec.name!r} was {_shown(spec)} and is {_shown(now)}")
+    return found
+
+
+def _outputs(old: Sequence[TensorSpec], new: Sequence[TensorSpec]) -> list[str]:
+    if not new:
+        return []  # a handler without a model: nothing is known of what it gives
+    now = {spec.name: spec for spec in new}
+    found = []
+    for spec in old:
+        if spec.name not in now:
+            found.append(f"output {spec.name!r} is gone")
+        elif not _resembles(spec, now[spec.name]):
+            found.append(f"output {spec.name!r} was {_shown(spec)} and is {_shown(now[spec.name])}")
+    return found
+
+
+def _kind(revision: Revision, name: str) -> str:
+    rule = revision.inputs.get(name)
+    return rule.kind if rule else PLAIN
+
+
+def _kinds(name: str, old: str, new: str) -> list[str]:
+    """A body of the kind declared before must still be read; a tensor is as long as it fits."""
+    if old in (PLAIN, new):
+        return []
+    return [f"input {name!r} was declared as {old} and is now {new}"]
+
+
+def _same(old: TensorSpec, new: TensorSpec) -> bool:
+    return (old.dtype, old.shape) == (new.dtype, new.shape)
+
+
+def _takes(old: TensorSpec, new: TensorSpec) -> bool:
+    """Whether every tensor that fits `old` fits `new`."""
+    return (
+        old.dtype == new.dtype
+        and len(old.shape) == len(new.shape)
+        and all(n in (DYNAMIC, o) for o, n in zip(old.shape, new.shape, strict=True))
+    )
+
+
+def _resembles(old: TensorSpec, new: TensorSpec) -> bool:
+    """Whether an output looks as before, except for dimensions that follow from the input's."""
+    return (
+        old.dtype == new.dtype
+        and len(old.shape) == len(new.shape)
+        and all(o == n or DYNAMIC in (o, n) for o, n in zip(old.shape, new.shape, strict=True))
+    )
+
+
+def _shown(spec: TensorSpec) -> str:
+    dimensions = ", ".join("any" if size == DYNAMIC else str(size) for size in spec.shape)
+    return f"{spec.dtype} [{dimensions}]"

@@ -1,0 +1,15 @@
+"""Everything that a model may need and that is slow to have: what a standby does while it may."""
+
+from __future__ import annotations
+
+import gc
+
+
+def preload() -> None:
+    """Import every engine and codec, run a first session, and clear away what that left over."""
+    from runtime_image.codecs import image
+    from runtime_image.engines import handler, onnx  # noqa: F401 - the import is what is wanted
+
+    onnx.warm_up()
+    image.preload()
+    gc.collect()

@@ -1,0 +1,1 @@
+"""What must hold while processes die: `python -m tests.chaos`, or `make chaos`."""

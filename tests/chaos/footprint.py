@@ -1,0 +1,144 @@
+"""What a server process holds when nothing is asked of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.caller import Caller
+
+PROBE = {"PYTHONPATH": str(Path(__file__).parent / "probe")}
+"""The environment of a server whose memory is to be compared."""
+POLL_S = 0.1
+SETTLE_S = 20.0
+"""How long descriptors, tasks and processes may take to be as before."""
+LOOKS = 5
+"""Memory is the least of so many looks, half a second apart."""
+LOOK_S = 0.5
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Descriptors by what they refer to. Memory in KiB: resident, and PSS (shared pages by
+    share)."""
+
+    rss_kib: int
+    pss_kib: int
+    descriptors: dict[str, int]
+    tasks: int
+    processes: int
+
+    @property
+    def counts(self) -> tuple[dict[str, int], int, int]:
+        """What must be exactly as before."""
+        return self.descriptors, self.tasks, self.processes
+
+
+async def pause(seconds: float) -> None:
+    """Let time pass."""
+    try:
+        async with asyncio.timeout(seconds):
+            await asyncio.Event().wait()
+    except TimeoutError:
+        pass
+
+
+async def until(asks: Callable[[], Awaitable[bool]], seconds: float) -> bool:
+    """Ask now and then; whether the answer was yes in time."""
+    try:
+        async with asyncio.timeout(seconds):
+            while not await asks():
+                await pause(POLL_S)
+    except TimeoutError:
+        return False
+    return True
+
+
+async def settled(caller: Caller, pid: int, before: Footprint | None) -> Footprint:
+    """The footprint once its counts are as before (without a before: the same twice in a row), or
+    after 20 s as it is.
+
+    Memory is the least of five looks in two seconds, each after the server was told to give back
+    what nobody needs; it must have been started with PROBE.
+    """
+    last = before or await look(caller, pid)
+
+    async def is_as_before() -> bool:
+        nonlocal last
+        now = await look(caller, pid)
+        same = now.counts == last.counts
+        last = last if before else now
+        return same
+
+    await until(is_as_before, SETTLE_S)
+    looks: list[Footprint] = []
+    while len(looks) < LOOKS:
+        os.kill(pid, signal.SIGUSR1)
+        await pause(LOOK_S)
+        looks.append(await look(caller, pid))
+    rss_kib, pss_kib = min((one.rss_kib, one.pss_kib) for one in looks)
+    return replace(looks[-1], rss_kib=rss_kib, pss_kib=pss_kib)
+
+
+async def look(caller: Caller, pid: int) -> Footprint:
+    """The footprint now."""
+    return Footprint(
+        memory_kib(pid, "Rss"),
+        memory_kib(pid, "Pss"),
+        descriptors(pid),
+        int((await metrics(caller))["fngate_tasks"]),
+        len(children(pid)),
+    )
+
+
+async def metrics(caller: Caller) -> dict[str, float]:
+    """Every sample of /metrics, summed over its labels but for buckets' bounds and reasons."""
+    found: dict[str, float] = {}
+    page = (await caller.get("/metrics")).body.decode()
+    for family in text_string_to_metric_families(page):
+        for sample in family.samples:
+            kept = [f"{k}={v}" for k, v in sample.labels.items() if k in ("le", "reason")]
+            name = " ".join([sample.name, *kept])
+            found[name] = found.get(name, 0.0) + sample.value
+    return found
+
+
+def descriptors(pid: int) -> dict[str, int]:
+    """How many of each kind: socket, pipe, pidfd, or a file by its path."""
+    kinds: Counter[str] = Counter()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            target = str(entry.readlink())
+        except OSError:
+            continue
+        kinds[re.sub(r":\[\d+\]$", "", target)] += 1
+    return dict(sorted(kinds.items()))
+
+
+def children(pid: int) -> list[int]:
+    """Processes whose parent it is, remains included."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text(errors="replace").rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid:
+            found.append(int(stat.parent.name))
+    return found
+
+
+def memory_kib(pid: int, name: str) -> int:
+    """One sum over all mappings: Rss or Pss (proc(5), smaps_rollup)."""
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    match = re.search(rf"^{name}:\s+(\d+) kB$", text, re.MULTILINE)
+    assert match is not None, text
+    return int(match[1])

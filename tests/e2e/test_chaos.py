@@ -1,0 +1,67 @@
+"""Small doses of what `make chaos` does: what must hold while processes die."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos import frozen, late_run, poison, restarts, rounds
+
+SEED = 20261120
+
+pytestmark = pytest.mark.timeout(180)  # deaths cost time, on a busy machine more of it
+
+
+@pytest.mark.slow
+async def test_nothing_is_lost_and_nothing_stays_while_replicas_are_killed(tmp_path: Path) -> None:
+    """Three functions on two slots, bursts that move between them, clients that leave, a replica
+    killed twice a second: every answer is right, and afterwards all is as it was."""
+    dose = rounds.Dose(
+        seed=SEED,
+        requests=300,
+        rounds=2,
+        functions=3,
+        phases=2,
+        every_s=(0.4, 0.8),
+        kills_min=1,
+        returns_min=1,
+    )
+    ledger = await rounds.run(tmp_path, dose)
+
+    assert ledger.violations == []
+
+
+@pytest.mark.slow
+async def test_a_request_that_kills_is_the_only_one_that_fails(tmp_path: Path) -> None:
+    """One of many kills the process of its model each time: the others are answered right, it is
+    told that it is poison, and the function never counts as failing."""
+    ledger = await poison.run(tmp_path, SEED, requests=300)
+
+    assert ledger.violations == []
+
+
+@pytest.mark.slow
+async def test_a_late_request_is_the_only_one_of_its_batch_that_fails(tmp_path: Path) -> None:
+    """504 for it and right answers for its mates, be the runs in the thread, inline, or a
+    handler's that cannot be stopped."""
+    ledger = await late_run.run(tmp_path, rounds=[(0.5, 1)])
+
+    assert ledger.violations == []
+
+
+@pytest.mark.slow
+async def test_a_replica_that_hangs_is_replaced(tmp_path: Path) -> None:
+    """A stopped process is found out by its PINGs, and what it had is run by another."""
+    ledger = await frozen.run(tmp_path, SEED, stops=2)
+
+    assert ledger.violations == []
+
+
+@pytest.mark.slow
+async def test_a_server_that_is_killed_again_and_again_loses_nothing(tmp_path: Path) -> None:
+    """Killed in the middle of deploys and calls, each next one has a sound store, adopts what
+    runs and answers right; in the end no process is left."""
+    ledger = await restarts.run(tmp_path, SEED, kills=2, orphan_s=3.0)
+
+    assert ledger.violations == []

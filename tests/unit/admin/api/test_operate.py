@@ -1,0 +1,291 @@
+"""What an operator asks of a function: roll back, scale, warm, sleep."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pool_manager.drivers.fake import FakeDriver, Script
+from tests.support.operator import MODEL, until
+from tests.support.server import Answer, Gate, ServingServer, serving
+
+CALL: dict[str, Any] = {"inputs": {}}
+PATH = "/functions/digits"
+
+
+async def deploy(server: ServingServer, **overrides: Any) -> str:
+    """Another revision of the same model."""
+    result = await server.deploy({"m.onnx": MODEL}, name="digits", **overrides)
+    return str(result["revision"])
+
+
+async def roll_back(server: ServingServer, **fields: Any) -> dict[str, Any]:
+    """The end of a rollback that was accepted."""
+    answer = await server.admin("POST", f"{PATH}/rollback", fields)
+    assert answer.status == 202, answer.body
+    ended: dict[str, Any] = (await server.ended(answer.json())).json()
+    return ended
+
+
+async def patch(server: ServingServer, body: Any, match: str | None) -> Answer:
+    """PATCH with `If-Match`, unless that is None."""
+    headers = {"Authorization": f"Bearer {server.token}"}
+    if match is not None:
+        headers["If-Match"] = match
+    return await server.request("PATCH", f"/admin/v1{PATH}", body, headers)
+
+
+async def tag(server: ServingServer) -> str:
+    """The function's ETag."""
+    return (await server.admin("GET", PATH)).headers["ETag"]
+
+
+async def test_a_rollback_goes_to_the_revision_before(server: ServingServer) -> None:
+    """As an operation with an address; done again it goes further, and then there is no more."""
+    for number in (2, 3):
+        assert await deploy(server, batch_max=number) == f"digits@{number}"
+    assert (await server.function("digits"))["previous"] == 2
+
+    accepted = await server.admin("POST", f"{PATH}/rollback")
+    operation = accepted.json()
+    first = (await server.ended(operation)).json()
+
+    assert accepted.headers["Location"] == f"/admin/v1/operations/{operation['id']}"
+    assert (first["kind"], first["state"]) == ("rollback", "done")
+    assert first["result"] == {
+        "revision": "digits@2",
+        "from": "digits@3",
+        "switch": "digits@2 is cold",
+    }
+    assert (await roll_back(server))["result"]["revision"] == "digits@1"
+    shown = await server.function("digits")
+    assert (shown["revision"], shown["previous"]) == ("digits@1", None)
+    assert [one["traffic"] for one in shown["revisions"]] == [True, False, False]
+    none = await server.admin("POST", f"{PATH}/rollback")
+    assert (none.status, none.problem["code"]) == (409, "conflict")
+    assert none.problem["detail"] == (
+        "no revision had the traffic of digits before digits@1;"
+        " name one with --to: there is 1, 2, 3"
+    )
+
+
+async def test_a_rollback_names_any_revision(server: ServingServer) -> None:
+    """Forward too; from there the way back is known. Settings stay as they are."""
+    await deploy(server, batch_max=2)
+    await roll_back(server)
+    await patch(server, {"idle_s": 7}, "*")
+
+    assert (await roll_back(server, to=2))["result"]["revision"] == "digits@2"
+
+    shown = await server.function("digits")
+    assert (shown["previous"], shown["idle_s"]) == (1, 7)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "text"),
+    [
+        ({"to": 9}, 404, "function 'digits' has no revision 9; there is 1"),
+        ({"to": 1}, 409, "calls of digits go to digits@1 already"),
+        ({"to": "one"}, 400, "the rollback request cannot be read: Expected `int | null`"),
+        ({"too": 1}, 400, "unknown field `too`"),
+    ],
+)
+async def test_a_rollback_that_cannot_be_is_refused_at_once(
+    server: ServingServer, body: dict[str, Any], status: int, text: str
+) -> None:
+    """With what there is, and no operation is made of it."""
+    answer = await server.admin("POST", f"{PATH}/rollback", body)
+
+    assert (answer.status, text in answer.problem["detail"]) == (status, True), answer.body
+    assert len((await server.admin("GET", "/operations")).json()["items"]) == 1
+
+
+@pytest.mark.parametrize("verb", ["rollback", "warm", "sleep"])
+@pytest.mark.parametrize(("name", "status"), [("nobody", 404), ("digits@1", 400)])
+async def test_a_verb_needs_a_functions_plain_name(
+    server: ServingServer, verb: str, name: str, status: int
+) -> None:
+    """Neither an unknown function nor a revision of a known one will do."""
+    assert (await server.admin("POST", f"/functions/{name}/{verb}")).status == status
+
+
+async def test_scaling_is_changed_by_who_has_seen_it(server: ServingServer) -> None:
+    """The named settings change, the others stay; the tag is another one afterwards."""
+    before = await tag(server)
+
+    answer = await patch(server, {"max": 3, "idle_s": 9.5}, before)
+
+    assert (answer.status, answer.json()) == (
+        200,
+        {"name": "digits", "min": 0, "max": 3, "idle_s": 9.5},
+    )
+    assert answer.headers["ETag"] == await tag(server) != before
+    stale = await patch(server, {"max": 4}, before)
+    assert (stale.status, stale.problem["code"]) == (412, "precondition_failed")
+    assert (await server.function("digits"))["max"] == 3
+    stored = await server.server.store.functions.load_all()
+    assert stored[0].function.scaling.max == 3
+
+
+async def test_a_change_says_what_it_is_a_change_of(server: ServingServer) -> None:
+    """428 without If-Match; a weak tag is no match, one of several is."""
+    missing = await patch(server, {"max": 2}, None)
+    assert (missing.status, missing.problem["code"]) == (428, "precondition_required")
+    now = await tag(server)
+
+    assert (await patch(server, {"max": 2}, f"W/{now}")).status == 412
+    assert (await patch(server, {"max": 2}, f'"other", {now}')).status == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ({}, "expected at least one of min, max, idle_s; got none"),
+        ({"min": 2}, "scaling.max: expected at least scaling.min (2), got 1"),
+        ({"min": -1}, "scaling.min: expected at least 0, got -1"),
+        ({"max": 1001}, "scaling.max: expected at most 1000, got 1001"),
+        ({"idle_s": -1}, "scaling.idle_s: expected at least 0, got -1"),
+        ({"min": None}, "Expected `int`, got `null`"),
+        ({"labels": {}}, "unknown field `labels`"),
+        ([], "Expected `object`, got `array`"),
+    ],
+)
+async def test_a_change_has_the_manifests_limits(
+    server: ServingServer, body: Any, text: str
+) -> None:
+    """Key, expected and got; nothing changes."""
+    before = await tag(server)
+    answer = await patch(server, body, "*")
+
+    assert (answer.status, text in answer.problem["detail"]) == (400, True), answer.body
+    assert await tag(server) == before
+
+
+async def test_a_floor_is_kept_from_now_on(server: ServingServer) -> None:
+    """min = 1 wakes a cold function without a call."""
+    await patch(server, {"min": 1}, "*")
+
+    await server.until_shown("digits", state="warm", ready=1)
+
+
+async def test_warm_answers_when_a_replica_is_ready(server: ServingServer) -> None:
+    """With how long it took; a second time it was warm already."""
+    first = (await server.admin("POST", f"{PATH}/warm")).json()
+    second = (await server.admin("POST", f"{PATH}/warm?wait=1")).json()
+
+    assert (first["revision"], first["was_warm"], second["was_warm"]) == ("digits@1", False, True)
+    assert first["took_ms"] > 0
+    assert (await server.function("digits"))["ready"] == 1
+
+
+@pytest.mark.parametrize("wait", ["0", "soon", "3601", "-1"])
+async def test_a_wait_is_bounded(server: ServingServer, wait: str) -> None:
+    """Anything else is refused by name."""
+    answer = await server.admin("POST", f"{PATH}/warm?wait={wait}")
+
+    assert answer.status == 400
+    assert answer.problem["detail"].startswith("wait: expected 1 to 3600 whole seconds")
+
+
+async def test_warm_tells_why_not(tmp_path: Path) -> None:
+    """503 with the reason and the last lines of the replica that did not load."""
+    async with serving(tmp_path, FakeDriver()) as server:
+        await deploy(server)
+    async with serving(tmp_path, FakeDriver(Script(refuse_load="no such operator"))) as server:
+        answer = await server.admin("POST", f"{PATH}/warm")
+
+    assert (answer.status, answer.problem["code"]) == (503, "function_failing")
+    assert answer.problem["detail"] == "digits@1 does not become ready: no such operator"
+    assert any("starts for default/digits@1" in line for line in answer.problem["log_tail"])
+
+
+@pytest.mark.slow  # a second is the shortest wait
+async def test_warm_tells_that_it_goes_on(tmp_path: Path) -> None:
+    """503 when its time is over while the model still loads, which it does all the same."""
+    gate = Gate()
+    async with serving(tmp_path, FakeDriver(Script(load_s=1), sleep=gate)) as server:
+        await deploy(server)
+        gate.shut()
+
+        answer = await server.admin("POST", f"{PATH}/warm?wait=1")
+
+        assert (answer.status, answer.problem["code"]) == (503, "no_room")
+        assert answer.problem["detail"] == "digits@1 is loading still after 1 s, and goes on"
+        assert "Retry-After" in answer.headers
+        gate.open()
+        await server.until_shown("digits", state="warm")
+
+
+@pytest.mark.slow  # a second is the shortest wait
+async def test_warm_tells_that_there_is_no_room(tmp_path: Path) -> None:
+    """503 with who has the only slot and does not give it."""
+    async with serving(tmp_path, FakeDriver(), cpu_slots=1) as server:
+        await deploy(server)
+        await server.deploy({"m.onnx": MODEL}, name="kept", min=1)
+        await server.until_shown("kept", state="warm")
+
+        answer = await server.admin("POST", f"{PATH}/warm?wait=1")
+
+    assert (answer.status, answer.problem["code"]) == (503, "no_room")
+    assert "digits@1 found no room within 1 s" in answer.problem["detail"]
+
+
+@pytest.mark.slow  # its answer waits for the replica's
+async def test_sleep_lets_idle_replicas_go(server: ServingServer) -> None:
+    """Of every revision, and at once; there is nothing to do where none is."""
+    await server.admin("POST", f"{PATH}/warm")
+    answers: list[dict[str, Any]] = []
+
+    async def is_gone() -> bool:
+        answers.append((await server.admin("POST", f"{PATH}/sleep")).json())
+        return not answers[-1]["stay"]
+
+    # One that has become ready within the last millisecond refuses once.
+    await server.until(is_gone)
+
+    assert answers[-1] == {"name": "digits", "asked": 1, "stay": 0, "min": 0}
+    await server.until_shown("digits", state="cold", ready=0)
+    await is_gone()
+    assert (answers[-1]["asked"], answers[-1]["stay"]) == (0, 0)
+
+
+async def test_sleep_keeps_the_floor(server: ServingServer) -> None:
+    """What min keeps is told."""
+    await patch(server, {"min": 1}, "*")
+    await server.until_shown("digits", state="warm")
+
+    answer = (await server.admin("POST", f"{PATH}/sleep")).json()
+
+    assert answer == {"name": "digits", "asked": 0, "stay": 1, "min": 1}
+
+
+@pytest.mark.slow  # its answer waits for the replica's
+async def test_sleep_leaves_who_is_called(tmp_path: Path) -> None:
+    """A request that is being run is answered, and its replica stays."""
+    gate = Gate()
+    async with serving(tmp_path, FakeDriver(Script(run_s=1), sleep=gate)) as server:
+        await deploy(server)
+        await server.admin("POST", f"{PATH}/warm")
+        gate.shut()
+        async with asyncio.TaskGroup() as group:
+            call = group.create_task(server.call("digits", CALL))
+            await until(lambda: gate.waiting == 1)
+            answer = (await server.admin("POST", f"{PATH}/sleep")).json()
+            gate.open()
+
+    assert (answer["stay"], call.result().status) == (1, 200)
+
+
+@pytest.mark.parametrize("method", ["PATCH", "POST"])
+async def test_operating_needs_the_scope_deploy(server: ServingServer, method: str) -> None:
+    """A key that may read may change nothing."""
+    key = (await server.admin("POST", "/keys", {"scopes": ["read"]})).json()
+    path = PATH if method == "PATCH" else f"{PATH}/sleep"
+    headers = {"Authorization": f"Bearer {key['secret']}", "If-Match": "*"}
+
+    answer = await server.request(method, f"/admin/v1{path}", {}, headers)
+
+    assert (answer.status, answer.problem["code"]) == (403, "wrong_scope")

@@ -1,0 +1,113 @@
+"""How calls end that were given up, and that their bytes are given back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.dispatch.call import Call, Command, Fail, Recall, Stage
+from gateway.dispatch.endings import TIMEOUT_GRACE_S, Endings
+from gateway.dispatch.links import Link
+from gateway.dispatch.moves import Moves
+from gateway.dispatch.pool import Pool
+from registry.errors import ExecutionTimeout, Poison, ReplicaDied, WaitBudgetOver
+from runtime_image.link.meta import RequestMeta
+
+KEY = "default/a@1"
+META = RequestMeta("application/json", "", -1, "")
+NOW = 100.0
+
+
+@pytest.fixture
+def endings() -> Endings:
+    """One retry; a body of four bytes is held."""
+    endings = Endings(1, Moves(Pool))
+    endings.held_bytes = 4
+    return endings
+
+
+@pytest.fixture
+def pool() -> Pool:
+    """Nobody waits."""
+    return Pool(KEY)
+
+
+def call(stage: Stage, **changes: Any) -> Call:
+    """Waits until NOW + 55, runs for 60 s at most."""
+    return Call(KEY, META, b"body", NOW, NOW + 55.0, 60.0, stage=stage, link="r1", id=7, **changes)
+
+
+def errors(commands: list[Command]) -> list[type[Exception]]:
+    """What was answered."""
+    return [type(command.error) for command in commands if isinstance(command, Fail)]
+
+
+@pytest.mark.parametrize("stage", [Stage.SENT, Stage.STARTED])
+def test_work_that_nobody_waits_for_is_recalled_once(
+    endings: Endings, pool: Pool, stage: Stage
+) -> None:
+    """The replica is told, the bytes are free, and a second time changes nothing."""
+    commands: list[Command] = []
+    gone = call(stage)
+
+    endings.drop(gone, pool, commands)
+    endings.drop(gone, pool, commands)
+
+    assert commands == [Recall("r1", 7)]
+    assert (gone.stage, endings.held_bytes) == (Stage.ABANDONED, 0)
+
+
+@pytest.mark.parametrize(("may_rerun", "error"), [(True, []), (False, [ExecutionTimeout])])
+def test_a_stopped_batch_mate_is_run_again_if_it_may_be(
+    endings: Endings, pool: Pool, may_rerun: bool, error: list[type[Exception]]
+) -> None:
+    """What had begun may have had effects; what had not goes back in line."""
+    commands: list[Command] = []
+    mate = call(Stage.STARTED, may_rerun=may_rerun)
+
+    endings.hand_back(mate, Link("r1", KEY, 2, marks_started=True), pool, NOW, commands)
+
+    assert errors(commands) == error
+    assert list(pool.waiting) == ([mate] if may_rerun else [])
+
+
+def test_deaths_are_counted_and_end_in_poison(endings: Endings, pool: Pool) -> None:
+    """The first costs a run alone, the second the answer; that body is refused from then on."""
+    commands: list[Command] = []
+    deadly = call(Stage.STARTED)
+    endings.bereave(deadly, pool, NOW, commands)
+    assert (deadly.alone, deadly.stage, commands) == (True, Stage.QUEUED, [])
+
+    pool.waiting.remove(deadly)
+    deadly.stage = Stage.STARTED
+    endings.bereave(deadly, pool, NOW, commands)
+
+    assert errors(commands) == [Poison]
+    assert endings.held_bytes == 0
+    assert endings.poison.seconds_left(KEY, b"body", NOW) > 0
+
+
+def test_a_death_ends_what_may_not_be_run_again(endings: Endings, pool: Pool) -> None:
+    """A handler may have had effects."""
+    commands: list[Command] = []
+
+    endings.bereave(call(Stage.STARTED, may_rerun=False), pool, NOW, commands)
+
+    assert errors(commands) == [ReplicaDied]
+
+
+def test_time_ends_waits_and_runs(endings: Endings, pool: Pool) -> None:
+    """Who waits, and who was sent but never begun, ends with its budget; a run with its timeout."""
+    link = Link("r1", KEY, 8, marks_started=True)
+    pool.links["r1"] = link
+    waits, was_sent, runs = call(Stage.QUEUED), call(Stage.SENT), call(Stage.STARTED)
+    runs.started_s = NOW
+    pool.waiting.append(waits)
+    link.in_flight = {1: was_sent, 2: runs}
+    endings.held_bytes = 12
+
+    assert endings.sweep(pool, NOW + 54.9) == []
+    assert errors(endings.sweep(pool, NOW + 55)) == [WaitBudgetOver] * 2
+    assert errors(endings.sweep(pool, NOW + 60 + TIMEOUT_GRACE_S)) == [ExecutionTimeout]
+    assert endings.held_bytes == 0

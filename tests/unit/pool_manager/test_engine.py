@@ -1,0 +1,73 @@
+"""An engine that goes away and comes back."""
+
+from __future__ import annotations
+
+import asyncio
+
+from pool_manager.core import events
+from pool_manager.drivers.fake import FakeDriver
+from pool_manager.engine import RETRY_S, EngineWatch
+from registry.errors import EngineDown
+from registry.tasks import Tasks
+
+
+class Away(FakeDriver):
+    """A driver whose engine answers its third question."""
+
+    asked = 0
+
+    async def list(self) -> set[str]:
+        self.asked += 1
+        if self.asked < 3:
+            raise EngineDown("nobody listens")
+        return {"r1"}
+
+
+async def test_the_engine_is_asked_until_it_answers() -> None:
+    """Each try comes after a pause, and the answer ends the watch."""
+    fed: list[events.Event] = []
+    pauses: list[float] = []
+    done = asyncio.Event()
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+
+    def feed(event: events.Event) -> None:
+        fed.append(event)
+        done.set()
+
+    tasks, driver = Tasks("test"), Away()
+    watch = EngineWatch(driver, feed, tasks, pause)
+
+    watch.begin("nobody listens")
+    watch.begin("nobody listens still")
+    await done.wait()
+
+    assert fed == [events.EngineBack(frozenset({"r1"}))]
+    assert pauses == [RETRY_S] * 3
+    assert driver.asked == 3
+    await tasks.close()
+    await driver.close()
+
+
+async def test_it_can_be_lost_again() -> None:
+    """A second loss is watched like the first."""
+    fed: list[events.Event] = []
+    done = asyncio.Semaphore(0)
+
+    async def pause(_seconds: float) -> None:
+        """No time to lose."""
+
+    def feed(event: events.Event) -> None:
+        fed.append(event)
+        done.release()
+
+    tasks, driver = Tasks("test"), Away()
+    watch = EngineWatch(driver, feed, tasks, pause)
+    for _ in range(2):
+        watch.begin("nobody listens")
+        await done.acquire()
+
+    assert fed == [events.EngineBack(frozenset({"r1"}))] * 2
+    await tasks.close()
+    await driver.close()

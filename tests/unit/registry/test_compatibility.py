@@ -1,0 +1,112 @@
+"""What breaks the callers of a function, and what does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from registry.compatibility import breaks
+from registry.model import Revision
+from runtime_image.contract.model import InputRule
+from runtime_image.contract.signature import Signature, TensorSpec
+from tests.support import nouns
+
+X = TensorSpec("x", "FP32", (-1, 4))
+Y = TensorSpec("y", "FP32", (-1, 10))
+
+
+def revision(
+    inputs: tuple[TensorSpec, ...] = (X,), outputs: tuple[TensorSpec, ...] = (Y,), **kinds: str
+) -> Revision:
+    """A revision that takes and gives these tensors; `kinds` are declared for inputs."""
+    rules = {name: InputRule(kind) for name, kind in kinds.items()}  # type: ignore[arg-type]
+    return nouns.revision(signature=Signature("tensors", inputs, outputs), inputs=rules)
+
+
+def spec(name: str, *shape: int, dtype: str = "FP32") -> TensorSpec:
+    return TensorSpec(name, dtype, shape)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (revision(), revision()),
+        (revision((spec("x", 1, 4),)), revision()),
+        (revision(), revision(outputs=(Y, spec("more", 1)))),
+        (revision(outputs=(spec("y", 1, 10),)), revision()),
+        (revision(), revision(outputs=(spec("y", 1, 10),))),
+        (revision(), revision(x="image")),
+        (revision((X, spec("z", 2))), revision((spec("z", 2), X))),
+        (revision(), revision(outputs=())),
+        (
+            nouns.revision(signature=Signature("json", (), ())),
+            nouns.revision(signature=Signature("json", (), ())),
+        ),
+    ],
+)
+def test_taking_and_giving_more_breaks_nobody(old: Revision, new: Revision) -> None:
+    """Free where it was fixed, an output more, a declared kind more, another order."""
+    assert breaks(old, new) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "text"),
+    [
+        (
+            revision(),
+            revision((spec("x", -1, 8),)),
+            "input 'x' was FP32 [any, 4] and is FP32 [any, 8]",
+        ),
+        (
+            revision(),
+            revision((spec("x", 1, 4),)),
+            "input 'x' was FP32 [any, 4] and is FP32 [1, 4]",
+        ),
+        (revision(), revision((spec("x", -1),)), "input 'x' was FP32 [any, 4] and is FP32 [any]"),
+        (
+            revision(),
+            revision((spec("x", -1, 4, dtype="FP16"),)),
+            "input 'x' was FP32 [any, 4] and is FP16 [any, 4]",
+        ),
+        (revision(), revision((spec("image", -1, 4),)), "input 'x' is called 'image' now"),
+        (revision((X, spec("z", 2))), revision(), "input 'z' is gone"),
+        (revision(), revision((X, spec("z", 2))), "input 'z' is new, and callers do not send it"),
+        (revision(), revision(outputs=(spec("z", 1),)), "output 'y' is gone"),
+        (
+            revision(),
+            revision(outputs=(spec("y", -1, 5),)),
+            "output 'y' was FP32 [any, 10] and is FP32 [any, 5]",
+        ),
+        (
+            revision(),
+            revision(outputs=(spec("y", -1, 10, dtype="FP64"),)),
+            "output 'y' was FP32 [any, 10] and is FP64 [any, 10]",
+        ),
+        (revision(x="image"), revision(), "input 'x' was declared as image and is now tensor"),
+        (
+            revision(x="image"),
+            revision(x="audio"),
+            "input 'x' was declared as image and is now audio",
+        ),
+        (
+            revision(),
+            nouns.revision(signature=Signature("bytes", (X,), ())),
+            "it took tensors and now takes bytes",
+        ),
+    ],
+)
+def test_what_callers_would_stumble_over_is_named(old: Revision, new: Revision, text: str) -> None:
+    """One sentence, with what was and what is."""
+    assert breaks(old, new) == [text]
+
+
+def test_everything_is_listed() -> None:
+    """Whoever mends the new revision need not try twice."""
+    old = revision((X, spec("a", 2)))
+    new = revision((spec("x", -1, 8), spec("b", 3)), (spec("y", 2),))
+
+    assert breaks(old, new) == [
+        "input 'a' is gone",
+        "input 'b' is new, and callers do not send it",
+        "input 'x' was FP32 [any, 4] and is FP32 [any, 8]",
+        "output 'y' was FP32 [any, 10] and is FP32 [2]",
+    ]
