@@ -104,7 +104,7 @@ class Turns:
     load_s=st.sampled_from([1.0, 4.0, 15.0]),
     drain_s=st.sampled_from([0.1, 3.0, 25.0]),
 )
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @pytest.mark.slow
 def test_busy_functions_take_turns(
     functions: int, devices: int, load_s: float, drain_s: float

@@ -252,12 +252,12 @@ class Promises(RuleBasedStateMachine):
         """Only what ended, is overdue, is a trial, or has no model and no use is released."""
         replica = self.replica(id)
         ended = isinstance(self.event, events.Lost) and self.event.id == id
-        is_back = isinstance(self.event, events.EngineBack)
-        stuck = is_back and self.before.get(id) is State.RELEASING
-        missing = isinstance(self.event, events.EngineBack) and id not in self.event.running
+        missing = isinstance(self.event, events.EngineBack) and (
+            id not in self.event.running or self.before.get(id) == "releasing"
+        )
         unwanted = replica.pool not in self.specs or self.machine.stopping
         idle = unwanted and self.before.get(id, State.STARTING) == "starting"
-        ended_itself = ended or missing or stuck or id in self.late
+        ended_itself = ended or missing or id in self.late
         assert ended_itself or replica.role in ("trial", "standby") or idle
 
     # What follows from all commands of an event

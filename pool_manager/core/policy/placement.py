@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from pool_manager.core.policy.ledger import RESERVE_MIB, Ledger, Need
@@ -103,7 +103,31 @@ def _victims(
     guests: Mapping[str, Guest],
     without: Collection[str],
 ) -> tuple[str, ...] | None:
-    """Cheapest first until share and memory fit, then whoever proved superfluous stays."""
+    """Who has to go, the cheapest first; where the floors of pools leave too few of those, the
+    largest first. Whoever proves superfluous stays."""
+    chosen = _choose(device, need, ledger, guests, without, lambda id: guests[id].cost)
+    if chosen is None:
+        sizes = {id: -ledger.charged(id).memory_mib for id in guests}
+        chosen = _choose(device, need, ledger, guests, without, sizes.__getitem__)
+    if chosen is None:
+        return None
+    for id in sorted(chosen, key=lambda one: -guests[one].cost):
+        others = [one for one in chosen if one != id]
+        if ledger.fits(device, need, (*without, *others)):
+            chosen = others
+    return tuple(chosen)
+
+
+def _choose(
+    device: str,
+    need: Need,
+    ledger: Ledger,
+    guests: Mapping[str, Guest],
+    without: Collection[str],
+    order: Callable[[str], float],
+) -> list[str] | None:
+    """As many of a device's guests as it takes until the share fits, then of its bank's until the
+    memory does."""
     chosen: list[str] = []
     gone: Counter[str] = Counter()
     bank = ledger.devices[device].bank
@@ -112,7 +136,7 @@ def _victims(
         (ledger.in_bank(bank), ledger.fits_memory),
     ):
         able = [id for id in there if id in guests and id not in chosen and id not in without]
-        for id in sorted(able, key=lambda one: guests[one].cost):
+        for id in sorted(able, key=order):
             if fits(device, need, (*without, *chosen)):
                 break
             if gone[guests[id].pool] < guests[id].spare:
@@ -120,8 +144,4 @@ def _victims(
                 chosen.append(id)
         if not fits(device, need, (*without, *chosen)):
             return None
-    for id in sorted(chosen, key=lambda one: -guests[one].cost):
-        others = [one for one in chosen if one != id]
-        if ledger.fits(device, need, (*without, *others)):
-            chosen = others
-    return tuple(chosen)
+    return chosen

@@ -9,8 +9,10 @@ from pool_manager.core.commands import (
     Bind,
     Drain,
     EndTrial,
+    EndWarm,
     Launch,
     Release,
+    WatchEngine,
 )
 from pool_manager.core.state import PoolSpec
 from registry.exchange import Demand, Load, PoolEndpoints, ReplicaEndpoint
@@ -545,3 +547,44 @@ def test_a_pool_that_is_idle_is_not_looked_at_before_its_time() -> None:
     play.warm(a="r1")
 
     assert play.pool("a").quiet_until_s == play.now + 300.0
+
+
+def test_an_engine_that_is_away_is_watched() -> None:
+    """Nothing is started meanwhile, what waits is told why, and its return is acted on at once:
+    what ended unseen is released, what is missing is started."""
+    play = Play(PoolSpec(A), PoolSpec(B))
+    play.warm(a="r1")
+    assert play.on(events.EngineLost("no answer")) == [WatchEngine("no answer")]
+    assert play.demand(a=1, b=1) == []
+    assert play.on(events.EngineLost("still no answer")) == [WatchEngine("still no answer")]
+    assert play.reason("b") == "nothing can be started: still no answer"
+
+    commands = play.on(events.EngineBack(frozenset()))
+
+    assert commands[0] == Release("r1", "it ended while the engine was away")
+    assert play.state("r2") == "starting"
+    assert play.pool("a").failures == 0
+
+
+def test_who_asks_is_answered() -> None:
+    """Warm-ups and sleep reach the pool they are about; an unknown pool is said to be none."""
+    play = Play(PoolSpec(A))
+    play.demand()
+    play.on(events.WarmAsked(A))
+    play.on(events.WarmDropped(A))
+    assert play.pool("a").warming is None
+    play.ready("r1")
+
+    assert play.on(events.SleepAsked(A)) == [Drain("r1", 0.001)]
+    assert play.on(events.SleepAsked(B)) == []
+    assert play.on(events.WarmDropped(B)) == []
+    assert play.on(events.WarmAsked(B)) == [EndWarm(B, "failed", "there is no such pool")]
+
+
+def test_standbys_are_kept_from_the_beginning() -> None:
+    """A host that is to have some has a pool for them, which nobody is told of."""
+    play = Play(standbys=1)
+    play.demand()
+
+    assert [one.role for one in play.machine.replicas()] == ["standby"]
+    assert play.published == []

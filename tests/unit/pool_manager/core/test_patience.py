@@ -42,3 +42,10 @@ def test_every_state_has_its_patience(state: State, adopted: bool, expected: flo
     replica = Replica("r1", KEY, "cpu0", "serve", 0.0, state, adopted=adopted)
 
     assert expected == patience_s(replica, PoolSpec(KEY))
+
+
+def test_a_standby_may_wait_for_ever() -> None:
+    """It is there to wait; one that got a model and did not take it is pressed."""
+    standby = Replica("r1", "standby/cpu", "", "standby", 0.0, State.STANDBY)
+
+    assert patience_s(standby, PoolSpec("standby/cpu")) == float("inf")

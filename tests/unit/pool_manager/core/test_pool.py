@@ -131,3 +131,71 @@ def test_a_removed_pool_wakes_for_nobody() -> None:
     gone.removed = True
 
     assert gone.look(held=3, now=0.0) == ("draining", "idle for 300 s")
+
+
+def test_its_memory_is_the_larger_of_what_was_said_and_measured() -> None:
+    """A declared size that is too small is not believed."""
+    sized = Pool(PoolSpec(KEY, memory_mib=100.0))
+    assert sized.memory_mib == 100.0
+
+    sized.measured_mib = 300.0
+
+    assert sized.memory_mib == 300.0
+
+
+def test_replicas_are_counted_by_what_becomes_of_them() -> None:
+    """One that may refuse to go still counts, but is not relied on to stay."""
+    assert pool().key == KEY
+    mixed = pool(State.LOADING, State.READY, State.DRAINING, State.RELEASING, if_idle=True)
+
+    assert (mixed.count(), mixed.staying(), mixed.ready()) == (3, 2, 2)
+
+
+def test_idle_time_runs_since_the_last_use_of_pool_or_replica() -> None:
+    """Whichever was later."""
+    used = pool(State.READY)
+    (replica,) = used.replicas.values()
+    replica.last_used_s = 40.0
+    assert used.idle_s(replica, 100.0) == 60.0
+
+    used.last_used_s = 70.0
+
+    assert used.idle_s(replica, 100.0) == 30.0
+
+
+def test_a_cold_start_counts_from_its_first_waiter() -> None:
+    """Those who come later do not begin it anew; when nobody waits it is over."""
+    called = pool()
+    called.use(1, 0, 2.0, 100.0)
+    called.use(3, 0, 5.0, 103.0)
+    assert called.waiting_since_s == 98.0
+
+    called.use(0, 1, 0.0, 104.0)
+    assert called.waiting_since_s is None
+
+
+def test_who_waits_in_vain_is_known() -> None:
+    """A pool is unserved from the first look at a waiter without a replica until one can serve; a
+    deploy waits without any."""
+    called = pool()
+    called.use(1, 0, 2.0, 100.0)
+    called.use(1, 0, 3.0, 101.0)
+    assert called.unserved_since_s == 100.0
+
+    called.replicas = pool(State.READY).replicas
+    called.use(1, 0, 4.0, 102.0)
+    assert called.unserved_since_s is None
+
+    trial = Pool(PoolSpec(KEY, role="trial"))
+    trial.use(0, 0, 0.0, 100.0)
+    assert trial.unserved_since_s == 100.0
+
+
+def test_a_use_begins_when_load_rises_from_nothing() -> None:
+    """However long it lasts and however it changes, it is one use."""
+    called = pool()
+    for now, busy in ((100.0, 1), (101.0, 5), (102.0, 0), (110.0, 1)):
+        called.use(0, busy, 0.0, now)
+
+    assert called.uses.mean_gap_s == 10.0
+    assert called.last_used_s == 110.0

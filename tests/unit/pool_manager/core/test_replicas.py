@@ -6,6 +6,7 @@ import pytest
 
 from pool_manager.core import events
 from pool_manager.core.commands import (
+    Assign,
     Bind,
     Command,
     Drain,
@@ -15,7 +16,7 @@ from pool_manager.core.commands import (
     Release,
     Terminate,
 )
-from pool_manager.core.host import Host
+from pool_manager.core.host import STANDBY_KEY, Host
 from pool_manager.core.replicas import ReplicaEvents
 from pool_manager.core.state import Device, PoolSpec, Replica, Role, State
 
@@ -320,12 +321,11 @@ def test_a_found_trial_goes_and_its_pool_stays() -> None:
         (State.LOADING, True),
         (State.READY, True),
         (State.DRAINING, True),
-        (State.RELEASING, False),
     ],
 )
 def test_what_ended_unseen_is_released(state: State, is_ended: bool) -> None:
-    """When the engine is back, what its list lacks is over; what was about to start or to be
-    released is not judged by it, and nobody is blamed."""
+    """When the engine is back, what its list lacks is over; what was about to start is not judged
+    by it, and nobody is blamed."""
     house = House(state)
     house.replica.why = "idle"
     commands: list[Command] = []
@@ -335,6 +335,16 @@ def test_what_ended_unseen_is_released(state: State, is_ended: bool) -> None:
     why = "idle" if state is State.DRAINING else "it ended while the engine was away"
     assert without_notes(commands) == ([Release("r1", why)] if is_ended else [])
     assert house.pool.failures == 0
+
+
+def test_a_release_is_tried_again_when_the_engine_is_back() -> None:
+    """Whether it is on the list or not: while the engine was away nothing could be proved."""
+    house = House(State.RELEASING)
+    commands: list[Command] = []
+
+    house.replicas.end_missing(frozenset({"r1"}), house.now, commands)
+
+    assert commands == [Release("r1", "tried again")]
 
 
 def test_what_still_runs_is_kept() -> None:
@@ -388,3 +398,69 @@ def test_every_end_is_noted_with_its_reason() -> None:
         "r1 is asked to go: put to sleep",
         "r1 is terminated: it did not drain: put to sleep",
     ]
+
+
+def standby(house: House, state: State) -> Replica:
+    """One that has no model yet."""
+    house.host.define(PoolSpec(STANDBY_KEY, role="standby"))
+    replica = Replica("s1", STANDBY_KEY, "", "standby", 0.0, state, is_bound=False)
+    house.replicas.add(replica, house.now)
+    return replica
+
+
+def test_a_standby_that_greets_waits() -> None:
+    """It is not told to load anything, and earlier failures are forgiven."""
+    house = House(is_empty=True)
+    one = standby(house, State.STARTING)
+    house.pools[STANDBY_KEY].fail("exit 1", (), 0.0)
+
+    assert house.on(events.Greeted("s1", {"start": 3.0})) == []
+    assert (one.state, house.pools[STANDBY_KEY].failures) == ("standby", 0)
+
+
+def test_a_waiting_standby_is_told_its_model_at_once() -> None:
+    """One message, and it loads; a failure from now on is the pool's."""
+    house = House(is_empty=True)
+    one = standby(house, State.STANDBY)
+    one.adopted = True
+
+    told = house.replicas.assign(one, house.pool, "cpu0", 100.0)
+
+    assert told == [Assign("s1", KEY, "cpu0", "serve", {})]
+    assert (one.state, one.is_bound, one.adopted, one.since_s) == ("loading", True, False, 100.0)
+    house.on(events.Lost("s1", "opset 99"))
+    assert house.pool.failures == 1
+
+
+def test_a_starting_standby_is_told_when_it_greets() -> None:
+    """What it has imported before it was needed nobody waited for."""
+    house = House(is_empty=True)
+    one = standby(house, State.STARTING)
+    assert house.replicas.assign(one, house.pool, "cpu0", 100.0) == []
+    house.now = 100.25
+
+    told = house.on(events.Greeted("s1", {"import": 900.0}))
+
+    assert told == [Assign("s1", KEY, "cpu0", "serve", {"import": 250.0})]
+
+
+def test_a_standby_that_dies_while_it_waits_is_no_failure() -> None:
+    """It is let go, and the next one is not started in the same moment."""
+    house = House(is_empty=True)
+    standby(house, State.STANDBY)
+
+    assert house.on(events.Lost("s1", "exit 1")) == [Release("s1", "exit 1")]
+    pool = house.pools[STANDBY_KEY]
+    assert (pool.failures, pool.retry_at_s) == (0, 101.0)
+
+
+def test_who_refuses_lets_others_be_asked() -> None:
+    """Whoever it was to make room for is looked at again."""
+    house = House(State.READY)
+    house.host.blocked.add("default/b@1")
+    house.drain(0.001)
+
+    house.on(events.NotIdle("r1", 0.0))
+
+    assert house.touched == {KEY, "default/b@1"}
+    assert house.replica.refused_s == 100.0
