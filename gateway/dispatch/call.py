@@ -9,6 +9,11 @@ from registry.errors import FnError
 from runtime_image.link.meta import RequestMeta
 
 
+AGAIN_S = 60.0
+"""How long a call that had begun may wait to begin again, beyond one run of its own length: who
+runs alone before it may take as long."""
+
+
 class Priority(IntEnum):
     """Order of service while requests wait."""
 
@@ -58,6 +63,13 @@ class Call:
     alone: bool = False
     was_held: bool = False
     place: int = 0
+
+
+    def run_alone(self, now: float) -> None:
+        """It had begun, or its batch had: it runs again alone. Its wait budget was for the begin
+        that it has had, and ends it no more."""
+        self.alone = True
+        self.wait_until_s = max(self.wait_until_s, now + self.timeout_s + AGAIN_S)
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,8 +167,7 @@ class Dispatcher:
         elif reason == NotStarted.DRAINING:
             link.closing = True
         else:
-            call.alone = True
-            call.wait_until_s = max(call.wait_until_s, now + call.timeout_s)
+            call.run_alone(now)
         commands: list[Command] = []
         pool = self.pools[link.pool]
         self._endings.hand_back(call, link, pool, now, commands)

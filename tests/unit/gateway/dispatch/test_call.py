@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.dispatch.call import Call, Priority, Stage
+from gateway.dispatch.call import AGAIN_S, Call, Priority, Stage
 from runtime_image.link.meta import RequestMeta
 
 META = RequestMeta("application/json", "", -1, "")
@@ -31,3 +31,15 @@ def test_a_new_call_waits() -> None:
 def test_high_comes_before_low() -> None:
     """Priorities are in the order in which they are preferred."""
     assert sorted(Priority) == [Priority.HIGH, Priority.NORMAL, Priority.LOW]
+
+
+def test_a_call_that_had_begun_is_no_longer_bound_by_its_wait_budget() -> None:
+    """Behind a stuck run of its own length it still gets its turn; a longer budget stays."""
+    short, long = call(), call()
+    short.wait_until_s, long.wait_until_s = 2.0, 1000.0
+
+    short.run_alone(50.0)
+    long.run_alone(50.0)
+
+    assert (short.alone, short.wait_until_s) == (True, 50.0 + 60.0 + AGAIN_S)
+    assert long.wait_until_s == 1000.0

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.dispatch.call import Call, Command, Fail, Priority, Recall, Send, Stage
+from gateway.dispatch.call import AGAIN_S, Call, Command, Fail, Priority, Recall, Send, Stage
 from gateway.dispatch.dispatcher import Dispatcher, Limits
 from gateway.dispatch.endings import SENDS_MAX
 from gateway.dispatch.links import Link
@@ -418,7 +418,7 @@ def test_what_had_started_is_retried_alone(dispatcher: Dispatcher) -> None:
 
     assert sent(dispatcher.link_lost("r1", NOW + 54.0)) == [("r2", each)]
     assert (each.alone, each.deaths, each.stage) == (True, 1, Stage.SENT)
-    assert each.wait_until_s == NOW + 114.0
+    assert each.wait_until_s == NOW + 54.0 + 60.0 + AGAIN_S
 
 
 def test_a_request_that_kills_three_replicas_is_poison(dispatcher: Dispatcher) -> None:
