@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pool_manager.drivers.fake import FakeDriver
 from tests.support.operator import MODEL, until
 from tests.support.server import ServingServer, serving
 
