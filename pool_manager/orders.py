@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pool_manager.core import commands, events
@@ -12,6 +13,7 @@ from registry.errors import ModelRefused, ShuttingDown
 
 TRIAL_S = 7200.0
 """How long a trial may take, the wait for a device included."""
+GOING = "the server is shutting down"
 
 
 class Warmed(NamedTuple):
@@ -21,19 +23,31 @@ class Warmed(NamedTuple):
     reason: str
 
 
+@dataclass(slots=True)
+class _Ask:
+    """An answer that is waited for, and by how many."""
+
+    answer: asyncio.Future[Warmed]
+    beside: bool = False
+    waiters: int = 0
+
+
 class Orders:
     """Futures by pool, kept until the machine answers, time is over, or nobody waits any more."""
 
     def __init__(self, feed: Callable[[events.Event], None]) -> None:
         self._feed = feed
         self._trials: dict[str, asyncio.Future[dict[str, Any]]] = {}
-        self._warm: dict[str, asyncio.Future[Warmed]] = {}
+        self._warm: dict[str, _Ask] = {}
+        self._closed = False
 
     async def trial(self, key: str, begin: Callable[[], None]) -> dict[str, Any]:
         """The report of a trial that `begin` asks for.
 
-        Raises ModelRefused with the reason, its stage and the last log lines.
+        Raises ModelRefused with the reason, its stage and the last log lines; ShuttingDown.
         """
+        if self._closed:
+            raise ShuttingDown(GOING)
         future = asyncio.get_running_loop().create_future()
         self._trials[key] = future
         try:
@@ -49,21 +63,28 @@ class Orders:
     async def warm(self, key: str, *, beside: bool, timeout_s: float) -> Warmed:
         """Wait until a pool has a ready replica, or cannot have one, or `timeout_s` is over.
 
-        Who asks for the same pool at the same time waits for the same answer.
+        Who asks for the same pool at the same time waits for the same answer; when the last of
+        them has left, the pool is told. One that does not insist on `beside` ends that for all.
         """
-        future = self._warm.get(key)
-        if future is None:
-            future = self._warm[key] = asyncio.get_running_loop().create_future()
-            future.add_done_callback(lambda _: self._warm.pop(key, None))
+        if self._closed:
+            return Warmed("failed", GOING)
+        ask = self._warm.get(key)
+        if ask is None or (ask.beside and not beside):
+            if ask is None:
+                ask = self._warm[key] = _Ask(asyncio.get_running_loop().create_future())
+            ask.beside = beside
             self._feed(events.WarmAsked(key, beside))
+        ask.waiters += 1
         try:
             async with asyncio.timeout(timeout_s):
-                return await asyncio.shield(future)
+                return await asyncio.shield(ask.answer)
         except TimeoutError:
-            self._feed(events.WarmDropped(key))
-            if not future.done():
-                future.set_result(Warmed("no_room", f"not ready within {timeout_s:g} s"))
-            return future.result()
+            return Warmed("no_room", f"not ready within {timeout_s:g} s")
+        finally:
+            ask.waiters -= 1
+            if not ask.waiters and not ask.answer.done():
+                del self._warm[key]
+                self._feed(events.WarmDropped(key))
 
     def end_trial(self, command: commands.EndTrial) -> None:
         """A trial is over."""
@@ -79,15 +100,16 @@ class Orders:
 
     def end_warm(self, command: commands.EndWarm) -> None:
         """A pool is warm, or will not be."""
-        future = self._warm.get(command.key)
-        if future is not None and not future.done():
-            future.set_result(Warmed(command.outcome, command.reason))
+        ask = self._warm.pop(command.key, None)
+        if ask is not None:
+            ask.answer.set_result(Warmed(command.outcome, command.reason))
 
     def close(self) -> None:
         """Tell everybody who waits that the server goes."""
+        self._closed = True
         for trial in self._trials.values():
             if not trial.done():
-                trial.set_exception(ShuttingDown("the server is shutting down"))
-        for future in list(self._warm.values()):
-            if not future.done():
-                future.set_result(Warmed("failed", "the server is shutting down"))
+                trial.set_exception(ShuttingDown(GOING))
+        for ask in self._warm.values():
+            ask.answer.set_result(Warmed("failed", GOING))
+        self._warm.clear()

@@ -8,7 +8,6 @@ from enum import Enum, IntEnum
 from registry.errors import FnError
 from runtime_image.link.meta import RequestMeta
 
-
 AGAIN_S = 60.0
 """How long a call that had begun may wait to begin again, beyond one run of its own length: who
 runs alone before it may take as long."""
@@ -63,7 +62,6 @@ class Call:
     alone: bool = False
     was_held: bool = False
     place: int = 0
-
 
     def run_alone(self, now: float) -> None:
         """It had begun, or its batch had: it runs again alone. Its wait budget was for the begin

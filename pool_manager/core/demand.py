@@ -56,6 +56,10 @@ class DemandBook:
         """Workers not heard from for too long."""
         return [name for name, w in self._workers.items() if now - w.seen_s > SILENCE_S]
 
+    def is_busy(self, key: str) -> bool:
+        """Whether any worker has load for a pool."""
+        return any(key in worker.loads for worker in self._workers.values())
+
     def load(self, key: str) -> Load:
         """The sum over all workers; the oldest wait is the maximum."""
         loads = [w.loads[key] for w in self._workers.values() if key in w.loads]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pool_manager.core.demand import DemandBook
 from pool_manager.core.policy.ledger import Ledger, Need
 from pool_manager.core.pool import Pool
-from pool_manager.core.state import Device, PoolSpec, Replica
+from pool_manager.core.state import Device, PoolSpec, Replica, State
 
 STANDBY_MIB = 80.0
 """What a standby is charged until it is measured."""
@@ -29,6 +29,10 @@ class Host:
         self.blocked: set[str] = set()
         self.changed: set[str] = set()
         self.engine_down = ""
+        # The memory that standbys take: that of the CPU slots.
+        self.standby_bank = next(
+            (d.bank for d in self.ledger.devices.values() if d.kind == "cpu"), ""
+        )
         self._where: dict[str, str] = {}
         self._functions: dict[str, set[str]] = {}
 
@@ -82,6 +86,7 @@ class Host:
 
     def assign(self, replica: Replica, pool: Pool, device: str) -> None:
         """A standby becomes a replica of `pool`."""
+        self.changed |= {replica.pool, pool.key}
         del self.pools[replica.pool].replicas[replica.id]
         replica.pool, replica.device, replica.role = pool.key, device, pool.spec.role
         self.add(replica)
@@ -97,11 +102,9 @@ class Host:
         pool = self.pools.get(STANDBY_KEY)
         return [one for one in pool.replicas.values() if one.is_coming] if pool else []
 
-    @property
-    def standby_bank(self) -> str:
-        """The memory that standbys take: that of the CPU slots."""
-        devices = self.ledger.devices.values()
-        return next((device.bank for device in devices if device.kind == "cpu"), "")
+    def next_standby(self) -> Replica | None:
+        """The one to be used next: one that waits rather than one that is still starting."""
+        return min(self.standbys(), key=lambda one: one.state is State.STARTING, default=None)
 
     def need(self, pool: Pool) -> Need:
         """What one more replica of a pool takes."""

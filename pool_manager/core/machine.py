@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from pool_manager.core import events
-from pool_manager.core.commands import Command, Publish, WatchEngine
+from pool_manager.core.commands import Command, EndWarm, Publish, WatchEngine
 from pool_manager.core.host import STANDBY_KEY, Host
 from pool_manager.core.pool import NOBODY_CALLS, Pool, Warming
 from pool_manager.core.replicas import ReplicaEvents
-from pool_manager.core.state import Device, PoolSpec, Replica, State
+from pool_manager.core.state import Device, PoolSpec, Replica
 from pool_manager.core.supply import Supply
 from registry.exchange import PoolEndpoints, ReplicaEndpoint
 
@@ -38,6 +38,7 @@ class Machine:
         self._replicas = ReplicaEvents(self.host)
         self._supply = Supply(self.host, self._replicas, new_id)
         self._list_read_s: float | None = None
+        self.is_open = False
         self._shown: dict[str, PoolEndpoints] = {}
         if standbys:
             self.host.define(PoolSpec(STANDBY_KEY, max=standbys, role="standby"))
@@ -56,8 +57,11 @@ class Machine:
     def handle(self, event: events.Event, now: float) -> list[Command]:
         """What must be done because of `event` at `now` (monotonic seconds)."""
         commands: list[Command] = []
-        self._supply.room.forget_costs()
+        self._supply.room.forget_guests()
         touched = self._apply(event, now, commands)
+        if not self.is_open and self._may_open(now):
+            self.is_open = True
+            touched |= self.pools.keys()
         for key in sorted(touched, key=self._turn):
             pool = self.pools.get(key)
             if pool is not None:
@@ -113,8 +117,8 @@ class Machine:
     def _begin_or_end(self, event: events.ListRead | events.Shutdown, now: float) -> set[str]:
         if isinstance(event, events.ListRead):
             self._list_read_s = now
-        else:
-            self.stopping = True
+            return set()
+        self.stopping = True
         return set(self.pools)
 
     def _remove(self, key: str) -> set[str]:
@@ -125,14 +129,19 @@ class Machine:
     def _hear(self, event: events.DemandCame | events.WorkerLost, now: float) -> set[str]:
         """A worker's full report is a measurement; what it sends in between only wakes."""
         if isinstance(event, events.WorkerLost):
-            return self.host.demand.forget(event.worker)
-        demand = event.demand
-        touched = self.host.demand.hear(demand, now)
-        for key in touched & self.pools.keys():
-            load = self.host.demand.load(key)
-            if demand.full:
-                self.pools[key].scaler.observe(load.queued + load.in_flight, now)
+            touched = self.host.demand.forget(event.worker)
+        else:
+            touched = self.host.demand.hear(event.demand, now)
+        is_sample = isinstance(event, events.DemandCame) and event.demand.full
+        self._measure(touched, now, is_sample=is_sample)
         return touched
+
+    def _measure(self, keys: set[str], now: float, *, is_sample: bool) -> None:
+        """Have the windows of these pools know their load."""
+        for key in keys & self.pools.keys():
+            load, scaler = self.host.demand.load(key), self.pools[key].scaler
+            note = scaler.observe if is_sample else scaler.hold
+            note(load.queued + load.in_flight, now)
 
     def _ask(
         self,
@@ -143,12 +152,14 @@ class Machine:
         """What an operator or a deploy asks of a pool."""
         pool = self.pools.get(event.key)
         if pool is None:
+            if isinstance(event, events.WarmAsked):
+                commands.append(EndWarm(event.key, "failed", "there is no such pool"))
             return set()
         if isinstance(event, events.WarmAsked):
             pool.warming = Warming(event.beside, pool.failures)
         elif isinstance(event, events.WarmDropped):
             pool.warming = None
-        else:
+        elif self.is_open:
             self._supply.sleep(pool, now, commands)
         return {event.key}
 
@@ -171,7 +182,9 @@ class Machine:
         """Only pools with load, or that time alone may change, are looked at."""
         touched = self.host.demand.active() | self.host.blocked
         for worker in self.host.demand.silent(now):
-            touched |= self.host.demand.forget(worker)
+            held = self.host.demand.forget(worker)
+            self._measure(held, now, is_sample=False)
+            touched |= held
         for key in list(self.host.live):
             pool = self.pools[key]
             if now < pool.quiet_until_s:
@@ -181,7 +194,7 @@ class Machine:
                 self._replicas.press(replica, now, commands)
         return touched
 
-    def _may_decide(self, now: float) -> bool:
+    def _may_open(self, now: float) -> bool:
         """After a start nothing is started or stopped on a half-known state of the world."""
         if self._list_read_s is None:
             return False
@@ -204,14 +217,15 @@ class Machine:
             if pool.removed and not pool.replicas:
                 self.host.forget(pool)
                 return
-        elif self._may_decide(now):
+        elif self.is_open:
             self._supply.settle(pool, now, commands)
         self._watch(pool, load.queued + load.in_flight, now)
 
     def _watch(self, pool: Pool, busy: int, now: float) -> None:
         """When time alone may change this pool next; never, if it is cold and nobody asks."""
         spec = pool.spec
-        is_live = pool.replicas or spec.min or pool.failures or pool.warming
+        retries = now < pool.retry_at_s
+        is_live = pool.replicas or spec.min or retries or pool.warming
         if not (is_live or spec.role != "serve"):
             self.host.live.pop(pool.key, None)
             if not busy:
@@ -220,17 +234,15 @@ class Machine:
         self.host.live[pool.key] = None
         pool.quiet_until_s = 0.0
         is_moving = busy or pool.blocked or pool.warming or spec.role != "serve"
-        if is_moving or pool.count() < spec.min or len(pool.replicas) > 1 or pool.failures:
+        if is_moving or pool.count() < spec.min or len(pool.replicas) > 1:
             return
-        pool.quiet_until_s = min(
-            (
-                min(one.kill_at_s, now + spec.idle_s - pool.idle_s(one, now))
-                if one.state is State.READY and not spec.min
-                else one.kill_at_s
-                for one in pool.replicas.values()
-            ),
-            default=0.0,
-        )
+        due_s = [pool.retry_at_s] if retries else []
+        for one in pool.replicas.values():
+            due_s.append(one.kill_at_s)
+            idle_s = pool.idle_s(one, now)
+            if one.can_serve and idle_s < spec.idle_s:
+                due_s.append(now + spec.idle_s - idle_s)
+        pool.quiet_until_s = min(due_s, default=float("inf"))
 
     def _publish(self, touched: set[str], now: float, commands: list[Command]) -> None:
         changed = set()

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pool_manager.core.policy.ledger import Claim
 from pool_manager.core.policy.scaling import Scaler
 from pool_manager.core.policy.value import Uses
 from pool_manager.core.state import PoolSpec, Replica, State
 
 BACKOFF_MAX_S = 60.0
+PAUSE_S = 1.0
+"""Before the next try where a start ended through nobody's fault: what ended it may not be over."""
 FAILING_AFTER = 5
 """Loads that failed in a row before the revision is called failing."""
 NOBODY_CALLS = "nobody calls"
-
-
-@dataclass(slots=True)
-class Claim:
-    """A device that is being cleared for a pool: until the victims are gone it may not start."""
-
-    device: str
-    victims: tuple[str, ...]
-    since_s: float
 
 
 @dataclass(slots=True)
@@ -120,6 +114,11 @@ class Pool:
         # The exponent is bounded: a floor is tried again for ever, and floats end at 2.0**1024.
         self.retry_at_s = now + min(BACKOFF_MAX_S, 2.0 ** min(self.failures - 1, 10))
 
+    def pause(self, reason: str, now: float) -> None:
+        """A start ended and nobody is to blame: it is tried again, but not in a tight loop."""
+        self.last_error = reason
+        self.retry_at_s = max(self.retry_at_s, now + PAUSE_S)
+
     def succeed(self) -> None:
         """A load went well: the past is forgiven."""
         self.failures = 0
@@ -140,7 +139,7 @@ class Pool:
             return "failing", self.last_error
         if states & {State.STARTING, State.STANDBY, State.LOADING}:
             return "waking", self.wanted_reason
-        if held:
+        if held and not self.removed:
             return "waking", self.blocked or self.last_error or self.wanted_reason
         if states:
             return "draining", next(r.why for r in self.replicas.values())

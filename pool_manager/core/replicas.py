@@ -23,6 +23,8 @@ from pool_manager.core.pool import Pool
 from pool_manager.core.state import PoolSpec, Replica, State, Step, advance
 
 RELEASE_RETRY_S = 5.0
+ROOM_PHASES = ("place", "evict")
+"""What a cold start spends on getting a device: no part of what loading costs."""
 
 
 class ReplicaEvents:
@@ -81,6 +83,7 @@ class ReplicaEvents:
     ) -> None:
         """Ask a replica to go. One that has no model yet has nothing to finish: it is released."""
         replica.why = why
+        commands.append(Note(replica.pool, f"{replica.id} is asked to go: {why}"))
         if replica.state in (State.STARTING, State.STANDBY):
             self._give_up(replica, why, now, commands)
             return
@@ -88,7 +91,6 @@ class ReplicaEvents:
         if replica.state is not State.DRAINING:
             self._advance(replica, Step.DRAINED, now)
         self._host.changed.add(replica.pool)
-        commands.append(Note(replica.pool, f"{replica.id} is asked to go: {why}"))
         commands.append(Drain(replica.id, if_idle_s))
 
     def press(self, replica: Replica, now: float, commands: list[Command]) -> None:
@@ -103,7 +105,9 @@ class ReplicaEvents:
             replica.if_idle = False
             replica.kill_at_s = now + TERM_S
             self._host.changed.add(replica.pool)
-            commands.append(Terminate(replica.id, f"did not drain: {replica.why}"))
+            reason = f"did not drain: {replica.why}"
+            commands.append(Note(replica.pool, f"{replica.id} is terminated: it {reason}"))
+            commands.append(Terminate(replica.id, reason))
         else:
             reason = f"{replica.state} lasted too long"
             self._end(replica, events.Lost(replica.id, reason), now, commands)
@@ -176,7 +180,7 @@ class ReplicaEvents:
         replica.limit = event.limit
         replica.marks_started = event.marks_started
         replica.memory_mib = event.memory_mib
-        replica.last_used_s = now
+        replica.ready_s = replica.last_used_s = now
         pool.succeed()
         if replica.role == "trial":
             commands.append(EndTrial(replica.pool, event.report))
@@ -185,7 +189,8 @@ class ReplicaEvents:
             return
         pool.measured_mib = max(pool.measured_mib, event.memory_mib)
         self._host.ledger.remember(replica.id, pool.memory_mib)
-        pool.reload_s = sum(event.phases.values()) / 1e3
+        loading = [ms for phase, ms in event.phases.items() if phase not in ROOM_PHASES]
+        pool.reload_s = sum(loading) / 1e3
         self._advance(replica, Step.LOADED, now)
         commands.append(Note(replica.pool, f"{replica.id} is ready"))
 
@@ -230,23 +235,30 @@ class ReplicaEvents:
     def _end(
         self, replica: Replica, event: events.Lost, now: float, commands: list[Command]
     ) -> None:
-        """A replica ends; the ends before READY count against its pool."""
-        pool = self._host.pools[replica.pool]
-        if replica.role == "trial" and replica.is_coming:
-            commands.append(EndTrial(replica.pool, {}, event.stage, event.reason, event.log_tail))
-            pool.removed = True
-        elif event.is_its_fault and self._failed_to_load(replica):
-            pool.fail(event.reason, event.log_tail, now)
-            self._keep(replica, f"failed: {event.reason}", now, commands)
+        """A replica ends; the ends before READY count against its pool, or its deploy."""
+        if replica.is_coming:
+            if event.is_its_fault and not self._host.engine_down:
+                self._blame(replica, event, now, commands)
+            else:
+                self._host.pools[replica.pool].pause(event.reason, now)
         why = replica.why if replica.state is State.DRAINING else event.reason
         commands.append(Note(replica.pool, f"{replica.id} ended: {why}"))
         self._give_up(replica, why, now, commands)
 
-    @staticmethod
-    def _failed_to_load(replica: Replica) -> bool:
-        """A standby that has greeted has done all it can do wrong; its end is an accident."""
-        is_idle = replica.role == "standby" and replica.state is State.STANDBY
-        return replica.is_coming and not replica.adopted and not is_idle
+    def _blame(
+        self, replica: Replica, event: events.Lost, now: float, commands: list[Command]
+    ) -> None:
+        """A start went wrong. An adopted replica is nobody's start, and a standby that has greeted
+        has done all it can do wrong: its end is an accident."""
+        pool = self._host.pools[replica.pool]
+        if replica.role == "trial":
+            commands.append(EndTrial(replica.pool, {}, event.stage, event.reason, event.log_tail))
+            pool.removed = True
+        elif replica.adopted or (replica.role == "standby" and replica.state is State.STANDBY):
+            pool.pause(event.reason, now)
+        else:
+            pool.fail(event.reason, event.log_tail, now)
+            self._keep(replica, f"failed: {event.reason}", now, commands)
 
     def _give_up(self, replica: Replica, why: str, now: float, commands: list[Command]) -> None:
         replica.why = why

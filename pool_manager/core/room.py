@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from pool_manager.core.commands import Command, Note
-from pool_manager.core.host import Host
-from pool_manager.core.policy.ledger import Need
-from pool_manager.core.policy.placement import Clearing, clear, find, why_not
+from pool_manager.core.host import STANDBY_KEY, Host
+from pool_manager.core.policy.ledger import Claim, Need
+from pool_manager.core.policy.placement import Clearing, Guest, clear, find, why_not
 from pool_manager.core.policy.value import cost
-from pool_manager.core.pool import Claim, Pool
+from pool_manager.core.pool import Pool
 from pool_manager.core.replicas import ReplicaEvents
 from pool_manager.core.state import Replica, State
 
@@ -27,41 +27,78 @@ SURPLUS_DISCOUNT = 1e-3
 """Taking one of several replicas slows a pool; taking the only one stops it."""
 
 
-class Room:
-    """Finds a device for a pool, or begins to clear one.
+class Guests:
+    """Who may go, worked out once per event, since many pools may ask; anew for pools whose
+    replicas changed since."""
 
-    Who may go is worked out once per event (`forget_costs`), since many pools may ask.
-    """
+    def __init__(self, host: Host, of: Callable[[Pool, float], dict[str, Guest]]) -> None:
+        self._host = host
+        self._of = of
+        self._known: dict[str, Guest] | None = None
+
+    def forget(self) -> None:
+        """Time went by or something happened: look again at everybody."""
+        self._known = None
+
+    def all(self, now: float) -> Mapping[str, Guest]:
+        """Every replica that may go."""
+        if self._known is None:
+            self._known = {}
+            keys = list(self._host.live)
+        else:
+            keys = sorted(self._host.changed & self._host.live.keys())
+        for key in keys:
+            pool = self._host.pools[key]
+            for id in pool.replicas:
+                self._known.pop(id, None)
+            self._known |= self._of(pool, now)
+        return self._known
+
+
+class Room:
+    """Finds a device for a pool, or begins to clear one."""
 
     def __init__(self, host: Host, replicas: ReplicaEvents) -> None:
         self._host = host
         self._replicas = replicas
-        self._idle: dict[str, float] | None = None
-        self._busy: dict[str, float] | None = None
+        self._idle = Guests(host, self._idle_of)
+        self._resident = Guests(host, self._resident_of)
+        self._eventual = Guests(host, self._eventual_of)
 
-    def forget_costs(self) -> None:
+    def forget_guests(self) -> None:
         """Time went by or something happened: look again at who may go."""
-        self._idle = self._busy = None
+        self._idle.forget()
+        self._resident.forget()
+        self._eventual.forget()
 
     def find(self, pool: Pool, now: float, commands: list[Command]) -> str | None:
         """A device to start a replica of `pool` on now. None: `pool.blocked` says why."""
-        if pool.claim is not None and self._is_clearing(pool):
-            return None
         need = self._host.need(pool)
-        self._let_go(pool)
-        crowd = self._crowd(pool)
-        if crowd:
-            self._make_room(pool, need, crowd, now, commands)
+        crowd, is_full = self._crowd(pool)
+        if not is_full:
+            device = find(need, self._host.ledger, self._replaced())
+            if device is not None:
+                self.let_go(pool)
+                return device
+        if pool.claim is not None and self._is_clearing(pool.claim):
             return None
-        device = find(need, self._host.ledger)
-        if device is None:
-            self._make_room(pool, need, None, now, commands)
-        return device
+        self.let_go(pool)
+        if is_full:
+            self._thin_out(pool, need, crowd, now, commands)
+        else:
+            self._make_room(pool, need, now, commands)
+        return None
 
     def drop_claim(self, pool: Pool) -> None:
         """The pool wants nothing any more: what was cleared for it is anybody's."""
-        self._let_go(pool)
+        self.let_go(pool)
         self.unblock(pool)
+
+    def let_go(self, pool: Pool) -> None:
+        """What was cleared for the pool is anybody's."""
+        if pool.claim is not None:
+            self._host.ledger.unclaim(pool.claim)
+            pool.claim = None
 
     def unblock(self, pool: Pool) -> None:
         """Nothing keeps the pool from starting."""
@@ -71,90 +108,113 @@ class Room:
     def block(self, pool: Pool, reason: str, commands: list[Command]) -> None:
         """The pool waits for room, or for something else, for this reason."""
         if pool.blocked != reason:
-            commands.append(Note(pool.key, f"waits: {reason}"))
+            commands.append(Note(pool.key, f"cannot start yet: {reason}"))
         pool.blocked = reason
         self._host.blocked.add(pool.key)
 
-    def _is_clearing(self, pool: Pool) -> bool:
-        """Whether victims are still on their way out. One that refused clears nothing."""
-        assert pool.claim is not None
-        leaving = [self._host.find(id) for id in pool.claim.victims]
-        return any(one is not None and one.state is not State.READY for one in leaving)
+    def _is_clearing(self, claim: Claim) -> bool:
+        """Whether victims are still on their way out. One that refused clears nothing, nor does
+        one that cannot be got rid of."""
+        victims = [self._host.find(id) for id in claim.victims]
+        return any(one is not None and one.is_leaving for one in victims)
 
-    def _let_go(self, pool: Pool) -> None:
-        if pool.claim is not None:
-            self._host.ledger.claims.pop(pool.claim.device, None)
-            pool.claim = None
+    def _replaced(self) -> tuple[str, ...]:
+        """The standby that a new replica would be made of: its memory is there for it."""
+        standby = self._host.next_standby()
+        return (standby.id,) if standby else ()
 
-    def _crowd(self, pool: Pool) -> list[Replica]:
-        """Replicas of sibling revisions, where the function has as many as it may."""
-        if pool.spec.role != "serve" or (pool.warming and pool.warming.beside):
-            return []
-        others = [r for other in self._host.siblings(pool) for r in other.replicas.values()]
-        others = [r for r in others if r.role == "serve"]
-        is_full = len(others) + pool.count() >= pool.spec.max
-        return others if is_full else []
+    def _crowd(self, pool: Pool) -> tuple[list[Replica], bool]:
+        """Replicas of sibling revisions, and whether the function has as many as it may.
 
-    def _make_room(
-        self,
-        pool: Pool,
-        need: Need,
-        crowd: list[Replica] | None,
-        now: float,
-        commands: list[Command],
+        A place that is being cleared for a sibling is taken, or who left it would be back first.
+        What is being released serves nobody: were it counted, one that cannot be got rid of would
+        bar all.
+        """
+        if pool.spec.role != "serve" or (self._is_beside(pool) and not pool.count()):
+            return [], False
+        claims = sum(other.claim is not None for other in self._host.siblings(pool))
+        others = [
+            one
+            for other in self._host.siblings(pool)
+            for one in other.replicas.values()
+            if one.role == "serve" and one.state is not State.RELEASING
+        ]
+        is_full = len(others) + claims + pool.count() >= pool.spec.max
+        return others, is_full and bool(others or claims)
+
+    def _thin_out(
+        self, pool: Pool, need: Need, crowd: list[Replica], now: float, commands: list[Command]
     ) -> None:
-        """Ask idle replicas to go; after a while have busy ones drained. `crowd`: only of these,
-        and each of them leaves room."""
-        clearing = self._clearing(need, crowd, self._idle_costs(pool, now))
+        """One of `crowd` has to go; if one is going already, nobody else is asked."""
+        leaving = [one for one in crowd if one.state is State.DRAINING]
+        if leaving:
+            self.block(pool, f"waits for {leaving[0].id} of {leaving[0].pool} to go", commands)
+            return
+        guests = self._but_siblings(pool, self._idle.all(now))
+        if_idle_s: float | None = JUST_USED_S
+        there = [one.id for one in crowd if one.id in guests]
+        if not there and self._may_swap(pool, now):
+            guests, if_idle_s = self._but_siblings(pool, self._resident.all(now)), None
+            there = [one.id for one in crowd if one.id in guests]
+        if not there:
+            text = f"max is {pool.spec.max}, other revisions have as many replicas"
+            self.block(pool, text, commands)
+            return
+        victim = min(there, key=lambda id: (guests[id].cost, id))
+        device = self._host.ledger.charged(victim).device
+        is_known = device in self._host.ledger.devices
+        is_fit = is_known and self._host.ledger.fits_kind(device, need)
+        clearing = Clearing(device if is_fit else "", (victim,))
+        self._begin(pool, need, clearing, if_idle_s, now, commands)
+
+    def _make_room(self, pool: Pool, need: Need, now: float, commands: list[Command]) -> None:
+        """Ask idle replicas to go; after a while have busy ones drained."""
+        ledger, replaced = self._host.ledger, self._replaced()
+        clearing = clear(need, ledger, self._but_siblings(pool, self._idle.all(now)), replaced)
         if clearing is not None:
-            self._begin(pool, clearing, JUST_USED_S, now, commands)
+            self._begin(pool, need, clearing, JUST_USED_S, now, commands)
             return
         if self._may_swap(pool, now):
-            clearing = self._clearing(need, crowd, self._busy_costs(now))
+            guests = self._but_siblings(pool, self._resident.all(now))
+            clearing = clear(need, ledger, guests, replaced)
+            if clearing is None:
+                self._reserve(pool, need, now)
         if clearing is not None:
-            self._begin(pool, clearing, None, now, commands)
+            self._begin(pool, need, clearing, None, now, commands)
             return
-        reason = why_not(need, self._host.ledger)
-        if crowd:
-            reason = f"max is {pool.spec.max}, older revisions have as many replicas"
-        self.block(pool, reason, commands)
+        self.block(pool, why_not(need, ledger), commands)
 
-    def _clearing(
-        self, need: Need, crowd: list[Replica] | None, costs: Mapping[str, float]
-    ) -> Clearing | None:
-        if crowd is None:
-            return clear(need, self._host.ledger, costs)
-        there = [one for one in crowd if one.id in costs]
-        if not there:
-            return None
-        victim = min(there, key=lambda one: (costs[one.id], one.id))
-        return Clearing(victim.device, (victim.id,))
+    def _reserve(self, pool: Pool, need: Need, now: float) -> None:
+        """Who needs several to give way may never find all past their residency at once, if those
+        who need but one take turns with each of them: the device is kept until all are."""
+        guests = self._but_siblings(pool, self._eventual.all(now))
+        clearing = clear(need, self._host.ledger, guests, self._replaced())
+        if clearing is not None:
+            pool.claim = Claim(need, clearing.device, clearing.victims, now)
+            self._host.ledger.claim(pool.claim)
 
     def _begin(
         self,
         pool: Pool,
+        need: Need,
         clearing: Clearing,
         if_idle_s: float | None,
         now: float,
         commands: list[Command],
     ) -> None:
         """Reserve the device and ask its victims to go."""
-        pool.claim = Claim(clearing.device, clearing.victims, now)
-        self._host.ledger.claims[clearing.device] = pool.key
-        names = []
+        pool.claim = Claim(need, clearing.device, clearing.victims, now)
+        self._host.ledger.claim(pool.claim)
+        names = set()
+        how = "evicted" if if_idle_s is not None else "gives way: drained"
         for id in clearing.victims:
             victim = self._host.find(id)
             assert victim is not None
-            names.append(victim.pool)
-            how = "evicted" if if_idle_s is not None else "gives way: drained"
-            why = f"{how} for {pool.key}"
-            commands.append(Note(victim.pool, f"{id} makes room for {pool.key}"))
-            self._replicas.drain(victim, if_idle_s, why, now, commands)
-            for costs in (self._idle, self._busy):
-                if costs is not None:
-                    costs.pop(id, None)
-        who = " and ".join(sorted(set(names)))
-        self.block(pool, f"waits for {who} to make room on {clearing.device}", commands)
+            names.add(victim.pool)
+            self._replicas.drain(victim, if_idle_s, f"{how} for {pool.key}", now, commands)
+        where = f" on {clearing.device}" if clearing.device else ""
+        text = f"waits for {' and '.join(sorted(names))} to make room{where}"
+        self.block(pool, text, commands)
 
     def _may_swap(self, pool: Pool, now: float) -> bool:
         """Only a pool that nobody serves may stop another one, and only after a wait."""
@@ -163,19 +223,23 @@ class Room:
         patience = TRIAL_SWAP_AFTER_S if pool.spec.role == "trial" else SWAP_AFTER_S
         return now - pool.unserved_since_s >= patience
 
-    def _idle_costs(self, pool: Pool, now: float) -> Mapping[str, float]:
-        """What it would cost to let each idle replica go. A standby costs nothing."""
-        if self._idle is None:
-            self._idle = {one.id: 0.0 for one in self._host.standbys()}
-            for other in self._pools():
-                self._idle |= self._idle_of(other, now)
-        if pool.warming and pool.warming.beside:
-            kept = {id for other in self._host.siblings(pool) for id in other.replicas}
-            return {id: value for id, value in self._idle.items() if id not in kept}
-        return self._idle
+    @staticmethod
+    def _is_beside(pool: Pool) -> bool:
+        return pool.warming is not None and pool.warming.beside
 
-    def _idle_of(self, pool: Pool, now: float) -> dict[str, float]:
-        if self._has_load(pool):
+    def _but_siblings(self, pool: Pool, guests: Mapping[str, Guest]) -> Mapping[str, Guest]:
+        """What is warmed beside its siblings never costs them a replica."""
+        if not self._is_beside(pool):
+            return guests
+        kept = {other.key for other in self._host.siblings(pool)}
+        return {id: guest for id, guest in guests.items() if guest.pool not in kept}
+
+    def _idle_of(self, pool: Pool, now: float) -> dict[str, Guest]:
+        """Idle replicas of a pool; its last one is worth what loading it again would cost."""
+        if pool.spec.role != "serve":
+            return self._standbys_of(pool)
+        spare = pool.staying() - pool.spec.min
+        if spare <= 0 or self._host.demand.is_busy(pool.key):
             return {}
         value = cost(pool.uses, pool.reload_s or pool.spec.load_s, now)
         ready = [
@@ -183,39 +247,43 @@ class Room:
             for one in pool.replicas.values()
             if one.state is State.READY and now - one.refused_s >= REFUSAL_S
         ]
-        return dict.fromkeys((one.id for one in ready[: self._spare(pool)]), value)
+        last = ready[0] if ready and not pool.spec.min else None
+        return {
+            one.id: Guest(pool.key, value if one is last else value * SURPLUS_DISCOUNT, spare)
+            for one in ready
+        }
 
-    def _busy_costs(self, now: float) -> Mapping[str, float]:
-        """Idle or not, whoever has served longest past its residency goes first."""
-        if self._busy is None:
-            self._busy = {one.id: 0.0 for one in self._host.standbys()}
-            for other in self._pools():
-                self._busy |= self._busy_of(other, now)
-        return self._busy
-
-    def _busy_of(self, pool: Pool, now: float) -> dict[str, float]:
-        spare = self._spare(pool)
-        resident = [
-            one
-            for one in pool.replicas.values()
-            if one.state is State.READY and now - one.since_s >= RESIDENCY_S
-        ]
-        resident.sort(key=lambda one: one.since_s)
+    def _resident_of(self, pool: Pool, now: float) -> dict[str, Guest]:
+        """Idle or not, whoever has served longest past its residency is cheapest."""
+        if pool.spec.role != "serve":
+            return self._standbys_of(pool)
+        spare = pool.staying() - pool.spec.min
+        if spare <= 0:
+            return {}
         discount = SURPLUS_DISCOUNT if pool.staying() > 1 else 1.0
-        return {one.id: discount / (now - one.since_s) for one in resident[:spare]}
+        return {
+            one.id: Guest(pool.key, discount / (now - one.ready_s), spare)
+            for one in pool.replicas.values()
+            if one.state is State.READY and now - one.ready_s >= RESIDENCY_S
+        }
 
-    def _pools(self) -> Iterable[Pool]:
-        """Pools whose replicas may be asked to go."""
-        for key in self._host.live:
-            pool = self._host.pools[key]
-            if pool.spec.role == "serve" and pool.replicas:
-                yield pool
+    def _eventual_of(self, pool: Pool, now: float) -> dict[str, Guest]:
+        """Whoever will be past its residency some time; the sooner, the cheaper."""
+        if pool.spec.role != "serve":
+            return self._standbys_of(pool)
+        spare = pool.staying() - pool.spec.min
+        if spare <= 0:
+            return {}
+        served_s = {
+            one.id: now - one.ready_s if one.state is State.READY else 0.0
+            for one in pool.replicas.values()
+            if one.is_coming or one.state is State.READY
+        }
+        return {id: Guest(pool.key, 1.0 / (1.0 + s), spare) for id, s in served_s.items()}
 
-    def _has_load(self, pool: Pool) -> bool:
-        load = self._host.demand.load(pool.key)
-        return load.queued + load.in_flight > 0
-
-    @staticmethod
-    def _spare(pool: Pool) -> int:
-        """How many replicas it may lose before its floor is reached."""
-        return max(0, pool.staying() - pool.spec.min)
+    def _standbys_of(self, pool: Pool) -> dict[str, Guest]:
+        """A standby costs nothing. A trial is not to be had."""
+        if pool.key != STANDBY_KEY:
+            return {}
+        standbys = self._host.standbys()
+        return {one.id: Guest(pool.key, 0.0, len(standbys)) for one in standbys}

@@ -118,8 +118,8 @@ class Replica:
 
     A standby is in a pool of its own until it is assigned; `is_bound` says whether the process
     was told, or is about to be told, which model to load. `if_idle` marks a drain that the replica
-    may refuse, `refused_s` when it last did. `kill_at_s` is when patience with the present state
-    ends; `terminated` that TERM was sent.
+    may refuse, `refused_s` when it last did, `ready_s` when it had loaded. `kill_at_s` is when
+    patience with the present state ends; `terminated` that TERM was sent.
     """
 
     id: str
@@ -132,6 +132,7 @@ class Replica:
     is_bound: bool = True
     if_idle: bool = False
     refused_s: float = float("-inf")
+    ready_s: float = 0.0
     terminated: bool = False
     kill_at_s: float = float("inf")
     last_used_s: float = 0.0
@@ -146,6 +147,12 @@ class Replica:
     def can_serve(self) -> bool:
         """Gateways may send to it: ready, or asked to go but free to refuse."""
         return self.state is State.READY or (self.state is State.DRAINING and self.if_idle)
+
+    @property
+    def is_leaving(self) -> bool:
+        """It will be gone soon, unless it refuses. What could not be released may stay for ever."""
+        is_stuck = self.kill_at_s < float("inf")
+        return self.state is State.DRAINING or (self.state is State.RELEASING and not is_stuck)
 
     @property
     def is_coming(self) -> bool:

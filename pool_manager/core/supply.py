@@ -36,10 +36,11 @@ class Supply:
         self._want(pool, load, now, commands)
         while pool.count() < pool.wanted and self._start_one(pool, now, commands):
             pass
+        if pool.warming is not None and self._has_warmed(pool, now, commands):
+            self._want(pool, load, now, commands)
         if pool.count() >= pool.wanted and (pool.claim or pool.blocked):
             self.room.drop_claim(pool)
         self._stop_surplus(pool, load, now, commands)
-        self._end_warming(pool, now, commands)
 
     def empty(self, pool: Pool, why: str, now: float, commands: list[Command]) -> None:
         """Let every replica finish and go."""
@@ -47,6 +48,7 @@ class Supply:
         if pool.warming is not None:
             self._end_warm(pool, "failed", why, commands)
         for replica in list(pool.replicas.values()):
+            # One asked conditionally may not refuse any more.
             if replica.can_serve or replica.is_coming:
                 self._replicas.drain(replica, None, why, now, commands)
 
@@ -62,8 +64,8 @@ class Supply:
     def _want(self, pool: Pool, load: Load, now: float, commands: list[Command]) -> None:
         spec = pool.spec
         used = max([pool.last_used_s, *(r.last_used_s for r in pool.replicas.values())])
-        has_replica = any(r.can_serve or r.is_coming for r in pool.replicas.values())
-        is_kept = has_replica and now - used < spec.idle_s
+        is_coming = any(one.is_coming for one in pool.replicas.values())
+        is_kept = is_coming or (pool.count() > 0 and now - used < spec.idle_s)
         is_fresh = is_kept or pool.warming is not None
         count, reason = wanted(spec, load, pool.scaler, pool.ready(), now, is_fresh=is_fresh)
         if count != pool.wanted:
@@ -72,11 +74,11 @@ class Supply:
 
     def _start_one(self, pool: Pool, now: float, commands: list[Command]) -> bool:
         """Record a replica and have it started; False when there is no place or patience."""
-        if self._host.engine_down:
-            self.room.block(pool, f"nothing can be started: {self._host.engine_down}", commands)
-            return False
-        if now < pool.retry_at_s:
-            pool.blocked = f"load failed {pool.failures} times, next try soon: {pool.last_error}"
+        obstacle = self._obstacle(pool, now)
+        if obstacle:
+            # Nobody is to wait for a device that is kept for who cannot use it.
+            self.room.let_go(pool)
+            self.room.block(pool, obstacle, commands)
             return False
         claim = pool.claim
         device = self.room.find(pool, now, commands)
@@ -87,13 +89,23 @@ class Supply:
         self._bring(pool, device, phases, now, commands)
         return True
 
+    def _obstacle(self, pool: Pool, now: float) -> str:
+        """Why nothing may be started, wherever there is room; "" if it may."""
+        if self._host.engine_down:
+            return f"nothing can be started: {self._host.engine_down}"
+        if now >= pool.retry_at_s:
+            return ""
+        if pool.failures:
+            return f"load failed {pool.failures} times, next try soon: {pool.last_error}"
+        return f"the last start ended, next try soon: {pool.last_error}"
+
     def _bring(
         self, pool: Pool, device: str, phases: dict[str, float], now: float, commands: list[Command]
     ) -> None:
         """By a standby if there is one, the furthest on first; else by a new start."""
         key = pool.key
-        standbys = self._host.standbys() if self._host.ledger.devices[device].kind == "cpu" else []
-        standby = next(iter(sorted(standbys, key=lambda one: one.state is State.STARTING)), None)
+        is_cpu = self._host.ledger.devices[device].kind == "cpu"
+        standby = self._host.next_standby() if is_cpu else None
         if standby is not None:
             replica = standby
             replica.phases = dict(phases)
@@ -115,7 +127,8 @@ class Supply:
             return
         ready = [one for one in pool.replicas.values() if one.state is State.READY]
         is_idle = not (load.queued or load.in_flight)
-        for replica in sorted(ready, key=lambda one: -one.since_s):
+        ready.sort(key=lambda one: one.ready_s)
+        for replica in reversed(ready):
             if pool.staying() <= pool.spec.min:
                 return
             if is_idle and pool.idle_s(replica, now) >= pool.spec.idle_s:
@@ -128,16 +141,18 @@ class Supply:
     def _serving(pool: Pool) -> int:
         return sum(one.state is State.READY for one in pool.replicas.values())
 
-    def _end_warming(self, pool: Pool, now: float, commands: list[Command]) -> None:
-        warming = pool.warming
-        if warming is None:
-            return
-        if pool.is_warm:
+    def _has_warmed(self, pool: Pool, now: float, commands: list[Command]) -> bool:
+        """Tell who asked for a warm pool as soon as it is one, or will not be. One that is asked
+        to go is not counted; one that stays counts as used now, or it might go at once."""
+        assert pool.warming is not None
+        if self._serving(pool):
+            pool.last_used_s = now
             self._end_warm(pool, "ready", pool.wanted_reason, commands)
-        elif pool.failures > warming.failures or pool.is_failing(now):
+        elif pool.failures > pool.warming.failures or pool.is_failing(now):
             self._end_warm(pool, "failed", pool.last_error, commands)
-        elif warming.beside and not pool.count() and pool.claim is None:
+        elif pool.warming.beside and not pool.count() and pool.claim is None:
             self._end_warm(pool, "no_room", pool.blocked, commands)
+        return pool.warming is None
 
     @staticmethod
     def _end_warm(pool: Pool, outcome: WarmOutcome, reason: str, commands: list[Command]) -> None:
@@ -161,10 +176,11 @@ class Supply:
             replica = Replica(self._new_id(), STANDBY_KEY, "", "standby", now, is_bound=False)
             self._replicas.add(replica, now)
             commands.append(Launch(replica.id, "", "", "standby", {}))
+            commands.append(Note(STANDBY_KEY, f"starts {replica.id} for the next cold start"))
 
     def _has_room_for_standby(self) -> bool:
         bank = self._host.standby_bank
-        return bool(bank) and self._host.ledger.fits_bank(bank, STANDBY_MIB)
+        return bool(bank) and self._host.ledger.free_mib(bank, STANDBY_KEY) >= STANDBY_MIB
 
     def _anybody_wakes(self) -> bool:
         return any(one.is_coming for one in self._host.replicas() if one.role != "standby")

@@ -16,16 +16,23 @@ from pool_manager.core import events
 from pool_manager.core.machine import Machine
 from pool_manager.core.state import Device, PoolSpec, Role, State
 from registry.exchange import Demand, Load
-from tests.support.promises import Promises
+from tests.support.book import Book
+from tests.support.promises import Promises, Sleepless
 
-KEYS = ["default/a@1", "default/b@1", "default/c@1"]
+KEYS = ["default/a@1", "default/a@2", "default/b@1", "default/c@1"]
 TRIAL = "default/d@1"
 WORKERS = ["w1", "w2"]
-DEVICES = [Device("cpu0", "cpu"), Device("cpu1", "cpu"), Device("GPU-1", "cuda", 80_000)]
+DEVICES = [
+    Device("cpu0", "cpu", 2_000, "ram"),
+    Device("cpu1", "cpu", 2_000, "ram"),
+    Device("GPU-1", "cuda", 4_000),
+    Device("GPU-2", "cuda"),
+]
 ENDINGS_MAX = 40
 """Steps of 5 s in which a house that is shut down must be empty."""
 
 COMING = [State.STARTING, State.STANDBY, State.LOADING]
+UNENDING = list(State)
 
 keys = st.sampled_from(KEYS)
 picks = st.integers(0, 5)
@@ -33,8 +40,10 @@ load = st.builds(Load, st.integers(0, 9), st.integers(0, 3), st.sampled_from([0.
 loads = st.one_of(
     st.just({}),
     st.builds(lambda key, one: {key: one}, keys, load),
-    st.dictionaries(st.sampled_from([*KEYS, "default/unknown@1"]), load, max_size=3),
+    st.dictionaries(st.sampled_from([*KEYS, "default/unknown@1"]), load, max_size=4),
 )
+memories = st.sampled_from([0.0, 80.0, 700.0, 1_600.0])
+shares = st.sampled_from([1.0, 0.5, 0.4])
 
 
 class World(Promises):
@@ -42,35 +51,66 @@ class World(Promises):
 
     def __init__(self) -> None:
         super().__init__()
-        self.numbers = itertools.count(1)
         self.seqs = itertools.count(1)
         self.said: dict[str, dict[str, Load]] = {}
+        self.missed: set[str] = set()
 
     @initialize(
-        count=st.integers(1, 3),
-        found=st.lists(st.tuples(keys, st.booleans()), max_size=2),
+        count=st.integers(1, 4),
+        standbys=st.integers(0, 2),
+        found=st.lists(st.tuples(keys, st.sampled_from(["serve", "trial", "standby"])), max_size=2),
         is_open=st.sampled_from([True, True, False]),
     )
-    def build(self, count: int, found: list[tuple[str, bool]], is_open: bool) -> None:
+    def build(
+        self, count: int, standbys: int, found: list[tuple[str, Role]], is_open: bool
+    ) -> None:
         """A host with some devices, of which an earlier manager may have left some taken."""
-        self.machine = Machine(DEVICES[:count], lambda: f"r{next(self.numbers)}")
-        for key in KEYS[:2]:
-            self.feed(events.PoolDefined(self.spec(PoolSpec(key, max=2, idle_s=10.0))))
-        for number, (key, trial) in enumerate(found[:count]):
-            id = f"old{number}"
-            self.adopted(id, key, DEVICES[number].id)
-            role: Role = "trial" if trial else "serve"
-            self.feed(events.Found(id, key, DEVICES[number].id, role))
+        self.standbys = standbys
+        self.book = Book({device.id: device for device in DEVICES[:count]})
+        ids, twins = itertools.count(1), itertools.count(1)
+        self.machine = Machine(DEVICES[:count], lambda: f"r{next(ids)}", standbys)
+        self.twin = Sleepless(DEVICES[:count], lambda: f"r{next(twins)}", standbys)
+        for key in KEYS[:3]:
+            self.define(key, 0, 2, 10.0, 1.0, 0.0)
+        for number, (key, role) in enumerate(found[:count]):
+            self.find(f"old{number}", key, DEVICES[number].id, role)
         if is_open:
             self.read_list()
 
+    def find(self, id: str, key: str, device: str, role: Role) -> None:
+        """The driver's list has a replica of an earlier manager."""
+        if role == "standby":
+            self.book.stand_by(id)
+            self.feed(events.Found(id, "", "", role))
+            return
+        self.known.add(key)
+        self.book.place(id, self.specs.get(key, PoolSpec(key, role=role)), device)
+        self.feed(events.Found(id, key, device, role))
+
     # The world's moves
 
-    @rule(key=keys, least=st.integers(0, 2), more=st.integers(0, 2), idle_s=st.sampled_from([0, 5]))
-    def define(self, key: str, least: int, more: int, idle_s: float) -> None:
+    @rule(
+        key=keys,
+        least=st.sampled_from([0, 0, 1, 2]),
+        more=st.integers(0, 2),
+        idle_s=st.sampled_from([0, 5]),
+        share=shares,
+        memory_mib=memories,
+    )
+    def define(
+        self, key: str, least: int, more: int, idle_s: float, share: float, memory_mib: float
+    ) -> None:
         """A function is deployed or its settings are changed."""
-        kind = "cuda" if key == KEYS[2] else "any"
-        spec = PoolSpec(key, least, max(1, least + more), idle_s, kind)
+        spec = PoolSpec(
+            key,
+            least,
+            max(1, least + more),
+            idle_s,
+            "cuda" if key == KEYS[3] else "any",
+            function=key.partition("@")[0],
+            share=share,
+            memory_mib=memory_mib,
+        )
         self.feed(events.PoolDefined(self.spec(spec)))
 
     @rule(key=st.sampled_from([*KEYS, TRIAL]))
@@ -78,28 +118,45 @@ class World(Promises):
         """A function is removed or a deploy cancelled, there or not."""
         self.specs.pop(key, None)
         self.feed(events.PoolRemoved(key))
+        assert key not in self.asked
 
-    @rule()
-    def try_out(self) -> None:
+    @rule(share=shares)
+    def try_out(self, share: float) -> None:
         """A deploy wants a trial."""
-        self.feed(events.PoolDefined(self.spec(PoolSpec(TRIAL, role="trial"))))
+        self.feed(events.PoolDefined(self.spec(PoolSpec(TRIAL, role="trial", share=share))))
 
-    @rule(worker=st.sampled_from(WORKERS), wants=loads)
-    def demand(self, worker: str, wants: dict[str, Load]) -> None:
-        """A gateway worker tells all it holds."""
-        self.hear(worker, wants)
+    @rule(key=st.sampled_from([*KEYS, "default/unknown@1"]), beside=st.booleans())
+    def warm(self, key: str, beside: bool) -> None:
+        """Somebody wants a pool to be warm."""
+        self.feed(events.WarmAsked(key, beside))
+        assert key in self.specs or key not in self.asked
 
-    def hear(self, worker: str, wants: dict[str, Load]) -> None:
-        self.said[worker] = wants
-        self.feed(events.DemandCame(Demand(worker, next(self.seqs), True, wants)))
+    @rule(key=keys)
+    def stop_warming(self, key: str) -> None:
+        """Who asked asks no longer."""
+        self.feed(events.WarmDropped(key))
+
+    @rule(key=st.sampled_from([*KEYS, "default/unknown@1"]))
+    def sleep(self, key: str) -> None:
+        """Somebody puts a pool to sleep."""
+        self.feed(events.SleepAsked(key))
+
+    @rule(worker=st.sampled_from(WORKERS), wants=loads, full=st.sampled_from([True, True, False]))
+    def demand(self, worker: str, wants: dict[str, Load], full: bool) -> None:
+        """A gateway worker tells what it holds."""
+        self.hear(worker, wants, full=full)
+
+    def hear(self, worker: str, wants: dict[str, Load], *, full: bool = True) -> None:
+        self.said[worker] = wants if full else self.said.get(worker, {}) | wants
+        self.feed(events.DemandCame(Demand(worker, next(self.seqs), full, wants)))
 
     @rule(key=keys, one=load)
     def turn_to(self, key: str, one: Load) -> None:
         """All clients call one function, which is brought up, and leave the others idle."""
         for worker in WORKERS:
             self.hear(worker, {key: one})
-        for pick in range(len(self.where)):
-            self.bring_up(pick)
+        for pick in range(len(self.book.entries)):
+            self.bring_up(pick, 80.0)
 
     @rule(worker=st.sampled_from(WORKERS))
     def lose_worker(self, worker: str) -> None:
@@ -107,12 +164,27 @@ class World(Promises):
         self.said.pop(worker, None)
         self.feed(events.WorkerLost(worker))
 
-    @precondition(lambda self: self.list_read_s is None)
+    @precondition(lambda self: not self.is_list_read)
     @rule()
     def read_list(self) -> None:
         """The driver's list is complete."""
-        self.list_read_s = self.now
+        self.is_list_read = True
         self.feed(events.ListRead())
+
+    @rule()
+    def lose_engine(self) -> None:
+        """What the driver drives does not answer."""
+        self.is_engine_down = True
+        self.feed(events.EngineLost("no answer"))
+
+    @precondition(lambda self: self.is_engine_down)
+    @rule(pick=picks)
+    def find_engine(self, pick: int) -> None:
+        """It answers again; something may have ended meanwhile."""
+        self.is_engine_down = False
+        gone = self.some(pick, State.READY, State.LOADING, State.DRAINING)
+        running = {one.id for one in self.machine.replicas()} - set(gone)
+        self.feed(events.EngineBack(frozenset(running)))
 
     @precondition(lambda self: self.some(0, State.STARTING))
     @rule(pick=picks, loaded=st.booleans())
@@ -122,16 +194,17 @@ class World(Promises):
             self.feed(events.Greeted(id, {"start": 3.0}, loaded))
 
     @precondition(lambda self: self.some(0, State.STARTING, State.LOADING))
-    @rule(pick=picks)
-    def load(self, pick: int) -> None:
+    @rule(pick=picks, memory_mib=memories)
+    def load(self, pick: int, memory_mib: float) -> None:
         """A model is loaded."""
-        self.bring_up(pick)
+        self.bring_up(pick, memory_mib)
 
-    def bring_up(self, pick: int) -> None:
+    def bring_up(self, pick: int, memory_mib: float) -> None:
         for id in self.some(pick, State.STARTING, State.LOADING):
             self.feed(events.Greeted(id, {"start": 3.0}))
-            self.feed(events.Loaded(id, 4, True, 80.0, {"load": 5.0}, {"load_ms": 5.0}))
-            self.feed(events.FirstRun(id, 1.0))
+            if self.state(id) is State.LOADING:
+                self.feed(events.Loaded(id, 4, True, memory_mib, {"load": 5.0}, {"load_ms": 5.0}))
+                self.feed(events.FirstRun(id, 1.0))
 
     @precondition(lambda self: self.some(0, State.DRAINING))
     @rule(pick=picks, idle_s=st.sampled_from([0.0, 3.0]))
@@ -140,12 +213,16 @@ class World(Promises):
         for id in self.some(pick, State.DRAINING):
             self.feed(events.NotIdle(id, idle_s))
 
-    @precondition(lambda self: self.where)
-    @rule(pick=picks, states=st.sampled_from([list(State), [State.LOADING], [State.DRAINING]]))
-    def end(self, pick: int, states: list[State]) -> None:
+    @precondition(lambda self: self.book.entries)
+    @rule(
+        pick=picks,
+        states=st.sampled_from([UNENDING, [State.LOADING], [State.DRAINING], [State.STANDBY]]),
+        is_its_fault=st.sampled_from([True, True, False]),
+    )
+    def end(self, pick: int, states: list[State], is_its_fault: bool) -> None:
         """A process exits, crashes, hangs, or refuses its model."""
         for id in self.some(pick, *states):
-            self.feed(events.Lost(id, "exit 1", ("last line",), "load"))
+            self.feed(events.Lost(id, "exit 1", ("last line",), "load", is_its_fault))
 
     @rule(states=st.sampled_from([COMING, [State.READY], [State.DRAINING], [State.RELEASING]]))
     def clear(self, states: list[State]) -> None:
@@ -162,7 +239,7 @@ class World(Promises):
         for id in self.some(pick, State.RELEASING):
             self.feed(events.Released(id) if works else events.NotReleased(id, "stuck"))
 
-    @precondition(lambda self: self.where)
+    @precondition(lambda self: self.book.entries)
     @rule(pick=picks, number=st.integers(0, 4))
     def cross(self, pick: int, number: int) -> None:
         """Something comes that no longer, or never, belonged to the replica's state."""
@@ -180,9 +257,21 @@ class World(Promises):
     def pass_time(self, step_s: float, alive: bool) -> None:
         """Time goes by; gateways that are alive speak on."""
         self.now += step_s
+        self.go_on(alive=alive)
+
+    @rule(seconds=st.integers(5, 15))
+    def wait(self, seconds: int) -> None:
+        """Nothing happens for a while, and gateways say so."""
+        for _ in range(seconds):
+            self.now += 1.0
+            self.go_on(alive=True)
+
+    def go_on(self, *, alive: bool) -> None:
         if alive:
             for worker, wants in self.said.items():
                 self.feed(events.DemandCame(Demand(worker, next(self.seqs), True, wants)))
+        # What a later pool of the same tick let go is seen by an earlier one at the next.
+        self.feed(events.Tick())
         self.feed(events.Tick())
         self.check_progress()
 
@@ -197,12 +286,18 @@ class World(Promises):
             for id in self.some(0, State.RELEASING):
                 self.feed(events.Released(id))
         assert self.machine.replicas() == []
-        assert self.where == {}
+        assert self.book.entries == {}
+        assert self.asked == set()
+        assert self.machine.host.ledger.claims == {}
 
     def some(self, pick: int, *states: State) -> list[str]:
         """One replica in one of `states`, if there is any."""
         ids = sorted(r.id for r in self.machine.replicas() if r.state in states)
         return [ids[pick % len(ids)]] if ids else []
+
+    def state(self, id: str) -> State:
+        """The state of a replica that is there."""
+        return self.replica(id).state
 
 
 TestWorld = World.TestCase

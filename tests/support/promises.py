@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import chain, combinations
 
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 
 from pool_manager.core import events
 from pool_manager.core.commands import (
+    Assign,
     Bind,
     Command,
     Drain,
     EndTrial,
+    EndWarm,
     KeepColdStart,
     Launch,
     Note,
@@ -19,9 +22,13 @@ from pool_manager.core.commands import (
     Release,
     Terminate,
 )
-from pool_manager.core.machine import ADOPTION_S, Machine
+from pool_manager.core.host import STANDBY_KEY
+from pool_manager.core.machine import Machine
+from pool_manager.core.pool import Pool
+from pool_manager.core.room import REFUSAL_S, RESIDENCY_S, SWAP_AFTER_S, TRIAL_SWAP_AFTER_S
 from pool_manager.core.state import TRANSITIONS, PoolSpec, Replica, State
 from registry.exchange import PoolEndpoints
+from tests.support.book import Book
 
 
 def after(state: State) -> set[State]:
@@ -34,30 +41,37 @@ def after(state: State) -> set[State]:
     return found
 
 
-class Promises(RuleBasedStateMachine):
-    """A machine, and a second book of what it was told and what it commanded.
+class Sleepless(Machine):
+    """Looks at every pool that is not cold on every tick."""
 
-    Whoever inherits sets `machine`, keeps `specs` (pools that are wanted), `where` (replica to
-    device, from its launch to its release) and `list_read_s`, and passes every event to `feed`.
+    def _watch(self, pool: Pool, busy: int, now: float) -> None:
+        super()._watch(pool, busy, now)
+        pool.quiet_until_s = 0.0
+
+
+class Promises(RuleBasedStateMachine):
+    """A machine, its sleepless twin, and a second book of what it was told and commanded.
+
+    Whoever inherits sets `machine`, `twin` and `book`, keeps `specs` (pools that are wanted), and
+    passes every event to `feed`.
     """
 
     machine: Machine
+    twin: Sleepless
+    book: Book
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 1000.0
+        self.standbys = 0
         self.specs: dict[str, PoolSpec] = {}
-        self.where: dict[str, str] = {}
-        self.ever: set[str] = set()
-        self.known: set[str] = set()
+        self.known: set[str] = {STANDBY_KEY}
         self.shown: dict[str, PoolEndpoints] = {}
-        self.list_read_s: float | None = None
-
-    def adopted(self, id: str, key: str, device: str) -> None:
-        """From now on this replica is there."""
-        self.where[id] = device
-        self.ever.add(id)
-        self.known.add(key)
+        self.asked: set[str] = set()
+        self.unserved: dict[str, float] = {}
+        self.refused: dict[str, float] = {}
+        self.is_list_read = False
+        self.is_engine_down = False
 
     def spec(self, spec: PoolSpec) -> PoolSpec:
         """From now on this pool is wanted."""
@@ -70,75 +84,203 @@ class Promises(RuleBasedStateMachine):
         self.event = event
         self.before = {r.id: r.state for r in self.machine.replicas()}
         self.late = {r.id for r in self.machine.replicas() if r.kill_at_s <= self.now}
-        if isinstance(event, events.Released) and self.before.get(event.id) == "releasing":
-            del self.where[event.id]
+        self.claims = {key: pool.claim for key, pool in self.machine.pools.items()}
+        failures = {key: pool.failures for key, pool in self.machine.pools.items()}
+        self.write_down(event)
         commands = self.machine.handle(event, self.now)
+        due = self.twin.handle(event, self.now)
+        assert commands == due, f"slept through: {[one for one in due if one not in commands]}"
+        self.placed: set[str] = set()
+        # A new id is written down first; who was assigned is no standby when the next is counted.
+        new = [c for c in commands if isinstance(c, Launch) and c.role != "standby"]
+        self.check_launches(new, commands)
+        self.check_assigned(commands)
+        self.check_standbys(commands)
+        for id in self.placed:
+            device = self.book.devices[self.book.entries[id].device]
+            assert not self.book.is_overcommitted(device), f"{id} was one too many"
         for command in commands:
-            self.check(command)
+            self.check(command, commands)
         self.check_starts(commands)
         self.check_stops(commands)
         self.check_steps()
         self.check_published(commands)
+        self.check_blame(failures)
+        self.note_waiters()
 
-    def check(self, command: Command) -> None:
+    def write_down(self, event: events.Event) -> None:
+        """What the second book learns from an event itself."""
+        match event:
+            case events.Released(id) if self.before.get(id) == "releasing":
+                del self.book.entries[id]
+            case events.Loaded(id, memory_mib=memory) if self.before.get(id) == "loading":
+                pool = self.machine.pools[self.replica(id).pool]
+                if pool.spec.role == "serve":
+                    self.book.measure(id, pool.spec, memory, self.now)
+            case events.NotIdle(id):
+                self.refused[id] = self.now
+            case events.WarmAsked(key):
+                self.asked.add(key)
+            case events.WarmDropped(key):
+                self.asked.discard(key)
+
+    def note_waiters(self) -> None:
+        """Since when somebody waits for a pool that cannot serve."""
+        for key, pool in self.machine.pools.items():
+            waits = self.machine.host.demand.load(key).queued or pool.spec.role == "trial"
+            if waits and not pool.is_warm:
+                self.unserved.setdefault(key, self.now)
+            else:
+                self.unserved.pop(key, None)
+
+    # Commands
+
+    def check(self, command: Command, commands: list[Command]) -> None:
         match command:
-            case Launch():
-                self.check_launch(command)
+            case Assign(id, pool, device):
+                entry = self.book.entries[id]
+                assert not entry.is_told, "a standby was given two models"
+                assert (entry.pool, entry.device) == (pool, device)
+                assert pool in self.specs
+                entry.is_told = True
             case Bind(id, pool):
                 assert self.replica(id).pool == pool
-            case Drain():
+                assert pool in self.specs
+            case Drain(id):
                 self.check_drain(command)
-            case Terminate(id, _):
+                assert self.has_reason(id, commands)
+            case Terminate(id):
                 assert self.before[id] == "draining"
                 assert id in self.late
-            case Release(id, _):
+                assert self.has_reason(id, commands)
+            case Release(id):
                 self.check_release(id)
+            case _:
+                self.check_told(command)
+
+    def check_told(self, command: Command) -> None:
+        """What is said to somebody is about a pool that was heard of."""
+        match command:
             case EndTrial(key):
                 assert key in self.known
                 self.specs.pop(key, None)
+            case EndWarm(key, outcome):
+                assert key in self.asked, "an answer that nobody waits for"
+                self.asked.discard(key)
+                assert outcome != "ready" or self.machine.pools[key].is_warm
             case Note(key) | KeepColdStart(key):
                 assert key in self.known
 
-    def check_launch(self, launch: Launch) -> None:
-        """A new replica for a pool that is wanted, on a device that is free."""
-        assert launch.id not in self.ever, "an id was given twice"
-        assert launch.device not in self.where.values(), "two replicas on one device"
-        assert self.list_read_s is not None, "started on a half-known world"
-        assert launch.pool in self.specs
+    @staticmethod
+    def has_reason(id: str, commands: list[Command]) -> bool:
+        return any(isinstance(one, Note) and id in one.text.split() for one in commands)
+
+    def check_launches(self, launches: list[Launch], commands: list[Command]) -> None:
+        for launch in launches:
+            assert launch.id not in self.book.ever, "an id was given twice"
+            assert self.has_reason(launch.id, commands)
+            self.check_start()
+            self.check_placed(launch.id, launch.pool, launch.device)
+
+    def check_assigned(self, commands: list[Command]) -> None:
+        """A standby belongs to a pool from its assignment on, whether it was told or not."""
+        for id in self.book.standbys():
+            replica = self.machine.replica(id)
+            if replica is not None and replica.device:
+                assert self.machine.devices[replica.device].kind == "cpu"
+                assert self.has_reason(id, commands)
+                self.check_start()
+                self.check_placed(id, replica.pool, replica.device)
+
+    def check_standbys(self, commands: list[Command]) -> None:
+        """Not more are started than there are to be."""
+        for command in commands:
+            if isinstance(command, Launch) and command.role == "standby":
+                assert command.id not in self.book.ever, "an id was given twice"
+                assert self.has_reason(command.id, commands)
+                self.check_start()
+                self.book.stand_by(command.id)
+                there = [self.replica(id).state for id in self.book.standbys()]
+                assert len(there) - there.count(State.RELEASING) <= self.standbys
+
+    def check_start(self) -> None:
+        assert self.is_list_read, "started on a half-known world"
         assert not self.machine.stopping
-        self.adopted(launch.id, launch.pool, launch.device)
+        assert not self.is_engine_down
+
+    def check_placed(self, id: str, key: str, device: str) -> None:
+        """For a pool that is wanted, where there is room for it, within its function's `max`."""
+        spec = self.specs[key]
+        self.book.place(id, spec, device)
+        assert spec.device_kind in ("any", self.book.devices[device].kind)
+        self.placed.add(id)
+        pool = self.machine.pools[key]
+        if spec.role == "serve":
+            # Settings reach the revisions of a function one after the other.
+            revisions = [pool, *self.machine.host.siblings(pool)]
+            most = max(one.spec.max for one in revisions)
+            most += sum(one.warming is not None and one.warming.beside for one in revisions)
+            assert sum(one.count() for one in revisions) <= most
 
     def check_drain(self, drain: Drain) -> None:
-        """For good only what nobody wants any more; else one without load may refuse."""
+        """A replica without load may be asked; for good goes only what may be stopped."""
         key = self.replica(drain.id).pool
-        if drain.if_idle_s is None:
-            assert key not in self.specs or self.machine.stopping
-        else:
+        if drain.if_idle_s is not None:
             load = self.machine.host.demand.load(key)
             assert load.queued + load.in_flight == 0, "a busy replica was asked to go"
+            return
+        is_unwanted = key not in self.specs or self.machine.stopping
+        assert is_unwanted or self.is_surplus(key) or self.is_swap(drain.id)
+
+    def is_surplus(self, key: str) -> bool:
+        pool = self.machine.pools[key]
+        serving = sum(one.state is State.READY for one in pool.replicas.values())
+        return serving >= max(1, pool.wanted)
+
+    def is_swap(self, id: str) -> bool:
+        """For a waiter that nobody has served for long, from one that has served for long."""
+        victim = self.machine.pools[self.replica(id).pool]
+        for pool in self.machine.pools.values():
+            if pool.claim is not None and id in pool.claim.victims:
+                patience = TRIAL_SWAP_AFTER_S if pool.spec.role == "trial" else SWAP_AFTER_S
+                has_waited = self.now - self.unserved[pool.key] >= patience
+                has_served = self.now - self.book.entries[id].ready_s >= RESIDENCY_S
+                return has_waited and has_served and victim.staying() >= victim.spec.min
+        return False
 
     def check_release(self, id: str) -> None:
         """Only what ended, is overdue, is a trial, or has no model and no use is released."""
         replica = self.replica(id)
         ended = isinstance(self.event, events.Lost) and self.event.id == id
+        missing = isinstance(self.event, events.EngineBack) and id not in self.event.running
         unwanted = replica.pool not in self.specs or self.machine.stopping
         idle = unwanted and self.before.get(id, State.STARTING) == "starting"
-        assert ended or id in self.late or replica.role == "trial" or idle
+        ended_itself = ended or missing or id in self.late
+        assert ended_itself or replica.role in ("trial", "standby") or idle
+
+    # What follows from all commands of an event
 
     def check_starts(self, commands: list[Command]) -> None:
         """One at once from zero, never more than `max`, never during a back-off."""
-        for key, count in Counter(c.pool for c in commands if isinstance(c, Launch)).items():
+        starts = [c.pool for c in commands if isinstance(c, Launch) and c.role != "standby"]
+        for key, count in Counter(starts).items():
             pool, spec = self.machine.pools[key], self.specs[key]
             assert pool.count() <= (1 if spec.role == "trial" else spec.max)
             assert pool.is_warm or count <= max(1, spec.min)
             assert self.now >= pool.retry_at_s
 
     def check_stops(self, commands: list[Command]) -> None:
-        """Should all who are asked say yes, the floor is still there."""
+        """Should all who are asked say yes, the floor is still there; nobody who is to be warm
+        beside its siblings costs them one."""
         for command in commands:
             if isinstance(command, Drain) and command.if_idle_s is not None:
                 pool = self.machine.pools[self.replica(command.id).pool]
                 assert pool.staying() >= pool.spec.min
+        for pool in self.machine.pools.values():
+            is_new = pool.claim is not None and pool.claim is not self.claims.get(pool.key)
+            if pool.claim and is_new and pool.warming and pool.warming.beside:
+                kept = {id for one in self.machine.host.siblings(pool) for id in one.replicas}
+                assert not kept & set(pool.claim.victims)
 
     def check_steps(self) -> None:
         """Every record is where the table allows; only a release makes one disappear."""
@@ -148,49 +290,122 @@ class Promises(RuleBasedStateMachine):
             assert id in now or self.event == events.Released(id)
 
     def check_published(self, commands: list[Command]) -> None:
-        """What gateways were last told of a pool is how it looks."""
+        """What gateways were last told of a pool is how it looks; only the end of a back-off, which
+        no event tells, may be told by the next tick."""
         for command in commands:
             if isinstance(command, Publish):
+                assert STANDBY_KEY not in command.keys
                 for key in command.keys:
                     self.shown.pop(key, None)
                     if key in self.machine.pools:
                         self.shown[key] = self.machine.endpoints(key, self.now)
-        looks = {key: self.machine.endpoints(key, self.now) for key in self.machine.pools}
-        if isinstance(self.event, events.Tick):
-            assert looks == self.shown
-        assert looks.keys() == self.shown.keys()
+        pools = {k: p for k, p in self.machine.pools.items() if k != STANDBY_KEY}
+        assert pools.keys() == self.shown.keys()
+        for key, pool in pools.items():
+            is_late = pool.failures and not isinstance(self.event, events.Tick)
+            assert is_late or self.machine.endpoints(key, self.now) == self.shown[key]
+
+    def check_blame(self, failures: dict[str, int]) -> None:
+        """Nobody is blamed while the engine is away, nor for what was nobody's fault."""
+        event = self.event
+        is_fault = not isinstance(event, events.Lost) or event.is_its_fault
+        if isinstance(event, events.Lost) and self.before.get(event.id) == "standby":
+            is_fault = False
+        if self.is_engine_down or not is_fault:
+            for key, pool in self.machine.pools.items():
+                assert pool.failures <= failures.get(key, 0)
+
+    # What must hold after a tick
 
     def check_progress(self) -> None:
-        """After a tick, what is wanted is there unless something stands in its way."""
-        if self.list_read_s is None or self.machine.stopping:
-            return
-        if self.machine.host.demand.is_empty and self.now - self.list_read_s < ADOPTION_S:
+        """What is wanted is there, or is made room for, unless something stands in its way."""
+        if self.machine.stopping or not self.machine.is_open:
             return
         for key, spec in self.specs.items():
             pool = self.machine.pools[key]
-            free = [
-                device
-                for device in self.machine.devices.values()
-                if device.id not in self.where.values() and spec.device_kind in ("any", device.kind)
-            ]
-            waits = self.now < pool.retry_at_s
-            assert waits or not free or pool.count() >= pool.wanted
+            if self.machine.host.demand.load(key).queued and not pool.is_warm:
+                assert pool.wanted >= 1
+            if pool.count() >= pool.wanted:
+                assert pool.claim is None
+                assert key not in self.machine.host.blocked
+            elif self.is_engine_down or self.now < pool.retry_at_s:
+                assert pool.claim is None
+            elif pool.claim is not None:
+                victims = [self.machine.replica(id) for id in pool.claim.victims]
+                has_waited = self.now - self.unserved.get(key, self.now) >= SWAP_AFTER_S
+                is_leaving = any(one and one.is_leaving for one in victims)
+                assert is_leaving or (has_waited and all(victims)), "a stale claim"
+            else:
+                assert pool.blocked
+                self.check_no_room(pool, spec)
+
+    def check_no_room(self, pool: Pool, spec: PoolSpec) -> None:
+        """There is no device that has room, nor one that has it without those who may go."""
+        siblings = [r for one in self.machine.host.siblings(pool) for r in one.replicas.values()]
+        siblings = [one for one in siblings if one.state is not State.RELEASING]
+        claims = sum(one.claim is not None for one in self.machine.host.siblings(pool))
+        if spec.role == "serve" and len(siblings) + claims + pool.count() >= spec.max:
+            if pool.warming and pool.warming.beside:
+                return
+            is_leaving = any(one.state is State.DRAINING for one in siblings)
+            assert is_leaving or not {one.id for one in siblings} & self.idle()
+            return
+        claimed = {self.book.devices[id].bank for id in self.machine.host.ledger.claims}
+        devices = [one for one in self.book.devices.values() if one.bank not in claimed]
+        idle = self.idle()
+        for group in chain.from_iterable(combinations(idle, n) for n in range(len(idle) + 1)):
+            taken = Counter(self.replica(id).pool for id in group)
+            pools = self.machine.pools
+            if all(n <= pools[k].staying() - pools[k].spec.min for k, n in taken.items()):
+                gone = frozenset(group)
+                fit = [one.id for one in devices if self.book.has_room(one, spec, gone)]
+                assert not fit, f"{pool.key}: {pool.blocked}; without {group} it fits on {fit}"
+
+    def idle(self) -> set[str]:
+        """Replicas that may be asked to go."""
+        found = set()
+        for replica in self.machine.replicas():
+            pool = self.machine.pools[replica.pool]
+            load = self.machine.host.demand.load(pool.key)
+            is_idle = replica.state is State.READY and not load.queued + load.in_flight
+            has_refused = self.now - self.refused.get(replica.id, -1.0) < REFUSAL_S
+            if is_idle and not has_refused and pool.staying() > pool.spec.min:
+                found.add(replica.id)
+        return found
 
     def replica(self, id: str) -> Replica:
         replica = self.machine.replica(id)
         assert replica is not None, f"a command for the unknown replica {id}"
         return replica
 
+    # What holds always
+
     @invariant()
-    def devices_hold_one_replica_each(self) -> None:
+    def records_agree(self) -> None:
         """A device is taken from the launch until everything of the replica is gone."""
-        recorded = {r.id: r.device for r in self.machine.replicas()}
-        assert recorded == self.where
-        assert len(set(recorded.values())) == len(recorded)
+        assert {r.id: r.device for r in self.machine.replicas()} == self.book.where()
+
+    @invariant()
+    def who_was_given_a_model_is_told(self) -> None:
+        """A standby that a pool got while it was starting is told when it greets."""
+        for replica in self.machine.replicas():
+            entry = self.book.entries[replica.id]
+            is_early = replica.state in (State.STARTING, State.RELEASING)
+            assert entry.is_standby or entry.is_told or is_early
+
+    @invariant()
+    def claims_agree(self) -> None:
+        """A device is kept for a pool as long as that pool's claim says, and no longer."""
+        pools = self.machine.pools
+        claims = [pool.claim for pool in pools.values() if pool.claim and pool.claim.device]
+        assert self.machine.host.ledger.claims == {claim.device: claim for claim in claims}
+        assert all(key in self.specs for key, pool in pools.items() if pool.claim)
 
     @invariant()
     def wanted_is_within_bounds(self) -> None:
-        """No pool ever wants less than its `min` or more than its `max`."""
+        """Once decided, no pool wants less than its `min` or more than its `max`."""
+        if self.machine.stopping or not self.machine.is_open:
+            return
         for key, spec in self.specs.items():
             least, most = (1, 1) if spec.role == "trial" else (spec.min, spec.max)
             assert least <= self.machine.pools[key].wanted <= most

@@ -33,20 +33,32 @@ class Charge:
     memory_mib: float
 
 
-class Ledger:
-    """Charges by replica, from its record until it is STOPPED; claims by device.
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """`device` is being cleared for a need: until `victims` are gone, nobody else gets it, nor
+    the memory they leave. `device` is "" where only a number of replicas was in the way."""
 
-    A claim keeps a device for one pool, for which it is being cleared.
-    """
+    need: Need
+    device: str
+    victims: tuple[str, ...]
+    since_s: float
+
+
+class Ledger:
+    """Charges by replica, from its record until it is STOPPED; claims by device."""
 
     def __init__(self, devices: Iterable[Device]) -> None:
         self.devices = {device.id: device for device in devices}
-        self.claims: dict[str, str] = {}
+        self.claims: dict[str, Claim] = {}
         self._charges: dict[str, Charge] = {}
         self._on: dict[str, dict[str, Charge]] = {id: {} for id in self.devices}
         self._in: dict[str, dict[str, Charge]] = {}
         self._used: dict[str, float] = {}
+        self._sizes: dict[str, float] = {}
+        self._claimed: dict[str, dict[str, Claim]] = {}
         self._empty = dict.fromkeys(self.devices)
+        for device in self.devices.values():
+            self._sizes[device.bank] = max(device.memory_mib, self._sizes.get(device.bank, 0.0))
 
     def charge(self, id: str, device: str, share: float, memory_mib: float) -> None:
         """Record what replica `id` takes on `device`; anew, if it was charged before."""
@@ -70,8 +82,10 @@ class Ledger:
         charge = self._charges.pop(id, None)
         if charge is None:
             return
-        self._used[charge.bank] -= charge.memory_mib
-        del self._in[charge.bank][id]
+        others = self._in[charge.bank]
+        del others[id]
+        # An empty bank is exactly empty, whatever the sums of its past were rounded to.
+        self._used[charge.bank] = self._used[charge.bank] - charge.memory_mib if others else 0.0
         if charge.device in self._on:
             del self._on[charge.device][id]
             if not self._on[charge.device]:
@@ -86,26 +100,48 @@ class Ledger:
             self._on[charge.device][id] = charge
             self._empty.pop(charge.device, None)
 
-    def device_of(self, id: str) -> str:
-        """Where a replica is, "" for a standby."""
-        return self._charges[id].device
+    def claim(self, claim: Claim) -> None:
+        """Keep a device for a pool. It must not be claimed."""
+        assert claim.device not in self.claims
+        if claim.device:
+            self.claims[claim.device] = claim
+            self._claimed.setdefault(self.devices[claim.device].bank, {})[claim.device] = claim
+
+    def unclaim(self, claim: Claim) -> None:
+        """The device is anybody's again."""
+        if claim.device:
+            del self.claims[claim.device]
+            del self._claimed[self.devices[claim.device].bank][claim.device]
+
+    def charged(self, id: str) -> Charge:
+        """What a replica holds."""
+        return self._charges[id]
 
     def on(self, device: str) -> list[str]:
         """Replicas on a device."""
         return list(self._on[device])
 
-    def in_bank_of(self, device: str) -> list[str]:
-        """Replicas that draw on the memory of a device."""
-        return list(self._in.get(self.devices[device].bank, ()))
+    def in_bank(self, bank: str) -> list[str]:
+        """Replicas that draw on a bank's memory."""
+        return list(self._in.get(bank, ()))
 
     def empty(self) -> list[str]:
         """Devices without a replica, the one free for longest first."""
         return list(self._empty)
 
+    def fits(self, device: str, need: Need, without: Collection[str] = ()) -> bool:
+        """Whether a replica can be put there now, or once those in `without` are gone."""
+        return (
+            self.fits_kind(device, need)
+            and self.fits_share(device, need, without)
+            and self.fits_memory(device, need, without)
+        )
+
     def fits_kind(self, device: str, need: Need) -> bool:
         """Whether a device is of the right kind and not claimed by another pool."""
-        claimed = self.claims.get(device, need.pool)
-        return claimed == need.pool and need.kind in ("any", self.devices[device].kind)
+        claim = self.claims.get(device)
+        is_open = claim is None or claim.need.pool == need.pool
+        return is_open and need.kind in ("any", self.devices[device].kind)
 
     def fits_share(self, device: str, need: Need, without: Collection[str] = ()) -> bool:
         """Whether the device's other replicas leave the share that is needed."""
@@ -113,18 +149,26 @@ class Ledger:
         return not others or sum(others) + need.share <= 1.0 + SHARE_SLACK
 
     def fits_memory(self, device: str, need: Need, without: Collection[str] = ()) -> bool:
-        """Whether the bank has the memory; one of unknown size (0) always has."""
-        known = self.devices[device]
-        if not known.memory_mib:
-            return True
-        freed = sum(
-            charge.memory_mib for id in without if (charge := self._charges[id]).bank == known.bank
-        )
-        used = self._used.get(known.bank, 0.0) - freed
-        return used + need.memory_mib + RESERVE_MIB <= known.memory_mib
+        """Whether the device's bank has the memory."""
+        return need.memory_mib <= self.free_mib(self.devices[device].bank, need.pool, without)
 
-    def fits_bank(self, bank: str, memory_mib: float) -> bool:
-        """Whether a bank has room for a standby."""
-        sizes = [device.memory_mib for device in self.devices.values() if device.bank == bank]
-        limit = max(sizes, default=0.0)
-        return not limit or self._used.get(bank, 0.0) + memory_mib + RESERVE_MIB <= limit
+    def free_mib(self, bank: str, pool: str, without: Collection[str] = ()) -> float:
+        """Memory that `pool` may take of a bank; without end where its size is not known (0)."""
+        size = self._sizes.get(bank, 0.0)
+        if not size:
+            return float("inf")
+        taken = self._used.get(bank, 0.0) - self._held(bank, without)
+        return size - RESERVE_MIB - taken - self._kept(bank, pool, without)
+
+    def _held(self, bank: str, ids: Collection[str]) -> float:
+        charges = [self._charges[id] for id in ids if id in self._charges]
+        return sum(charge.memory_mib for charge in charges if charge.bank == bank)
+
+    def _kept(self, bank: str, pool: str, without: Collection[str]) -> float:
+        """What others have claimed beyond that which their victims still hold."""
+        kept = 0.0
+        for claim in self._claimed.get(bank, {}).values():
+            if claim.need.pool != pool:
+                staying = [id for id in claim.victims if id not in without]
+                kept += max(0.0, claim.need.memory_mib - self._held(bank, staying))
+        return kept

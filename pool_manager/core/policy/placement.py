@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from pool_manager.core.policy.ledger import RESERVE_MIB, Ledger, Need
+
+
+class Guest(NamedTuple):
+    """A replica that may have to go. Of its pool not more than `spare` may go; `cost` is what it
+    costs that this one goes."""
+
+    pool: str
+    cost: float
+    spare: int
 
 
 class Clearing(NamedTuple):
@@ -15,35 +25,35 @@ class Clearing(NamedTuple):
     victims: tuple[str, ...]
 
 
-def find(need: Need, ledger: Ledger) -> str | None:
+def find(need: Need, ledger: Ledger, without: Collection[str] = ()) -> str | None:
     """A device with room now; where it may be shared, the fullest that fits.
 
-    Packing keeps whole devices free for those who need one alone.
+    Packing keeps whole devices free for those who need one alone. `without`: replicas whose place
+    the new one takes.
     """
-    if need.share >= 1.0:
-        candidates: Iterable[str] = ledger.empty()
-    else:
-        candidates = sorted(ledger.devices, key=lambda id: -len(ledger.on(id)))
-    for device in candidates:
-        if _fits(device, need, ledger, ()):
-            return device
-    return None
+    return next(
+        (device for device in _roomy(need, ledger) if ledger.fits(device, need, without)), None
+    )
 
 
-def clear(need: Need, ledger: Ledger, costs: Mapping[str, float]) -> Clearing | None:
-    """The cheapest set of replicas, of those in `costs`, whose leaving makes room on one device.
+def clear(
+    need: Need, ledger: Ledger, guests: Mapping[str, Guest], without: Collection[str] = ()
+) -> Clearing | None:
+    """The cheapest set of guests whose leaving makes room on one device.
 
-    None where even all of them would not do. A set costs at least its cheapest member on the
-    device, so devices are tried in that order until none can be cheaper.
+    None where even all of them would not do. A set costs at least the cheapest guest of its bank,
+    so devices are tried in that order until none can be cheaper.
     """
     best: tuple[float, Clearing] | None = None
-    for floor, device in _candidates(need, ledger, costs):
+    if not guests:
+        return None
+    for floor, device in _candidates(need, ledger, guests):
         if best is not None and best[0] <= floor:
             break
-        victims = _victims(device, need, ledger, costs)
+        victims = _victims(device, need, ledger, guests, without)
         if victims is None:
             continue
-        total = sum(costs[id] for id in victims)
+        total = sum(guests[id].cost for id in victims)
         if best is None or total < best[0]:
             best = total, Clearing(device, victims)
     return best[1] if best else None
@@ -57,48 +67,61 @@ def why_not(need: Need, ledger: Ledger) -> str:
     largest = max(device.memory_mib for device in fitting)
     if all(device.memory_mib for device in fitting) and need.memory_mib + RESERVE_MIB > largest:
         return f"needs {need.memory_mib:.0f} MiB, no device has that beside {RESERVE_MIB:.0f} spare"
-    return f"all {len(fitting)} devices are in use"
+    able = [id for id in _roomy(need, ledger) if ledger.fits_kind(id, need)]
+    banks = {ledger.devices[id].bank for id in able if ledger.fits_share(id, need)}
+    if not banks:
+        return f"all {len(fitting)} devices are in use"
+    free_mib = max(ledger.free_mib(bank, need.pool) for bank in banks)
+    return f"needs {need.memory_mib:.0f} MiB, {max(0.0, free_mib):.0f} are free"
 
 
-def _candidates(need: Need, ledger: Ledger, costs: Mapping[str, float]) -> list[tuple[float, str]]:
-    """Devices that could be cleared, each with the least that this can cost."""
-    floors = dict.fromkeys(ledger.empty(), 0.0)
-    for id, cost in costs.items():
-        device = ledger.device_of(id)
-        if device:
-            floors[device] = min(cost, floors.get(device, cost))
-        else:
-            # Memory that a standby frees may be all that any device of its bank lacks.
-            floors.update(dict.fromkeys(ledger.devices, 0.0))
-    return sorted((floor, id) for id, floor in floors.items() if ledger.fits_kind(id, need))
+def _roomy(need: Need, ledger: Ledger) -> list[str]:
+    """Devices that may have room as they are, the best first."""
+    if need.share >= 1.0:
+        return ledger.empty()
+    return sorted(ledger.devices, key=lambda id: -len(ledger.on(id)))
 
 
-def _fits(device: str, need: Need, ledger: Ledger, without: tuple[str, ...]) -> bool:
-    return (
-        ledger.fits_kind(device, need)
-        and ledger.fits_share(device, need, without)
-        and ledger.fits_memory(device, need, without)
+def _candidates(need: Need, ledger: Ledger, guests: Mapping[str, Guest]) -> list[tuple[float, str]]:
+    """Devices that could be cleared, each with the least that this can cost: memory is lent by
+    the bank, so a guest may make room on any device of its bank."""
+    floors: dict[str, float] = {}
+    for id, guest in guests.items():
+        bank = ledger.charged(id).bank
+        floors[bank] = min(guest.cost, floors.get(bank, guest.cost))
+    return sorted(
+        (floors[device.bank], device.id)
+        for device in ledger.devices.values()
+        if device.bank in floors and ledger.fits_kind(device.id, need)
     )
 
 
 def _victims(
-    device: str, need: Need, ledger: Ledger, costs: Mapping[str, float]
+    device: str,
+    need: Need,
+    ledger: Ledger,
+    guests: Mapping[str, Guest],
+    without: Collection[str],
 ) -> tuple[str, ...] | None:
     """Cheapest first until share and memory fit, then whoever proved superfluous stays."""
     chosen: list[str] = []
-    on_device = sorted((id for id in ledger.on(device) if id in costs), key=costs.__getitem__)
-    while not ledger.fits_share(device, need, chosen):
-        if not on_device:
+    gone: Counter[str] = Counter()
+    bank = ledger.devices[device].bank
+    for there, fits in (
+        (ledger.on(device), ledger.fits_share),
+        (ledger.in_bank(bank), ledger.fits_memory),
+    ):
+        able = [id for id in there if id in guests and id not in chosen and id not in without]
+        for id in sorted(able, key=lambda one: guests[one].cost):
+            if fits(device, need, (*without, *chosen)):
+                break
+            if gone[guests[id].pool] < guests[id].spare:
+                gone[guests[id].pool] += 1
+                chosen.append(id)
+        if not fits(device, need, (*without, *chosen)):
             return None
-        chosen.append(on_device.pop(0))
-    in_bank = [id for id in ledger.in_bank_of(device) if id in costs and id not in chosen]
-    in_bank.sort(key=costs.__getitem__)
-    while not ledger.fits_memory(device, need, chosen):
-        if not in_bank:
-            return None
-        chosen.append(in_bank.pop(0))
-    for id in sorted(chosen, key=costs.__getitem__, reverse=True):
-        others = tuple(one for one in chosen if one != id)
-        if _fits(device, need, ledger, others):
-            chosen.remove(id)
+    for id in sorted(chosen, key=lambda one: -guests[one].cost):
+        others = [one for one in chosen if one != id]
+        if ledger.fits(device, need, (*without, *others)):
+            chosen = others
     return tuple(chosen)

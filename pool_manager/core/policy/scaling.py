@@ -37,23 +37,30 @@ class Scaler:
         """So many requests are held or in flight."""
         self.window.observe(busy, now)
 
+    def hold(self, busy: int, now: float) -> None:
+        """So many are left, as far as is known before the next observation."""
+        self.window.hold(busy, now)
+
     def forget(self) -> None:
         """The pool is cold: what was is no measure of what comes."""
         self.window = LoadWindow()
         self.panic_until_s, self.peak = 0.0, 0
 
-    def by_load(self, spec: PoolSpec, ready: int, now: float) -> Wanted:
-        """What the windows ask for, unbounded; while in panic never less than before."""
+    def by_load(self, spec: PoolSpec, ready: int, now: float, *, is_busy: bool) -> Wanted:
+        """What the windows ask for, unbounded; while in panic never less than before. Only calls
+        begin a panic, and only calls start a replica: what was may keep those there are."""
         stable_mean = self.window.mean(STABLE_S, now)
         panic_mean = self.window.mean(PANIC_S, now)
         stable, burst = ceil(stable_mean / spec.target), ceil(panic_mean / spec.target)
-        if burst >= PANIC_FACTOR * max(1, ready):
+        if now >= self.panic_until_s:
+            self.peak = 0
+        if is_busy and burst >= PANIC_FACTOR * max(1, ready):
             self.panic_until_s = now + STABLE_S
+        asked, reason = stable, f"{spec.target} requests per replica over {STABLE_S} s"
         if now < self.panic_until_s:
-            self.peak = max(self.peak, ready, stable, burst)
-            return Wanted(self.peak, f"a burst, up to {self.peak} x {spec.target} requests at once")
-        self.peak = 0
-        return Wanted(stable, f"{spec.target} requests per replica over {STABLE_S} s")
+            asked = self.peak = max(self.peak, ready, stable, burst)
+            reason = f"a burst, up to {self.peak} x {spec.target} requests at once"
+        return Wanted(asked if is_busy else min(asked, ready), reason)
 
 
 def wanted(
@@ -68,12 +75,13 @@ def wanted(
     if spec.role == "trial":
         return Wanted(1, "a deploy verifies it")
     busy = load.queued + load.in_flight
-    if not busy and not is_fresh:
+    is_floor = spec.min > 0 and not ready
+    if not busy and (is_floor or not is_fresh):
         return _bounded(Wanted(0, "nobody calls"), spec)
     if not ready:
         reason = f"{load.queued} held and {load.in_flight} in flight, none is ready yet"
         return _bounded(Wanted(1, reason if busy else "asked for"), spec)
-    asked = scaler.by_load(spec, ready, now)
+    asked = scaler.by_load(spec, ready, now, is_busy=busy > 0)
     if asked.replicas <= 1:
         text = f"calls, {spec.target} at once per replica" if busy else "kept for the next call"
         return _bounded(Wanted(1, text), spec)

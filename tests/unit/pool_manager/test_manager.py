@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from pool_manager import manager as managers
+from pool_manager import orders
 from pool_manager.core.state import PoolSpec
 from pool_manager.devices import cpu_slots
 from pool_manager.drivers.fake import BEHAVES, FakeDriver, Script
@@ -286,7 +286,7 @@ async def test_a_trial_may_be_refused(rig: Rig, stage: str, reason: str) -> None
 @pytest.mark.parametrize("rig", [Script(hang_at="load")], indirect=True)
 async def test_a_trial_has_an_end(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """What has not ended within the limit is refused, and its replica is ended."""
-    monkeypatch.setattr(managers, "TRIAL_S", 0.0)
+    monkeypatch.setattr(orders, "TRIAL_S", 0.0)
 
     with pytest.raises(ModelRefused, match="had not ended after 0 s"):
         await rig.manager.trial(PoolSpec(KEY), binding())

@@ -75,3 +75,12 @@ def test_a_lost_worker_holds_nothing(book: DemandBook) -> None:
     assert {A, B} == book.forget("w1")
     assert set() == book.forget("w1")
     assert book.is_empty
+
+
+def test_a_pool_is_busy_while_anybody_has_load(book: DemandBook) -> None:
+    """One worker is enough, and the last one's end ends it."""
+    assert (book.is_busy(A), book.is_busy("default/z@1")) == (True, False)
+
+    book.forget("w1")
+
+    assert not book.is_busy(A)

@@ -61,7 +61,8 @@ def test_a_success_forgives_the_past() -> None:
 
     forgiven.succeed()
 
-    assert Pool(PoolSpec(KEY)) == forgiven
+    fresh = Pool(PoolSpec(KEY), scaler=forgiven.scaler)
+    assert fresh == forgiven
 
 
 @pytest.mark.parametrize(
@@ -109,3 +110,24 @@ def test_one_told_to_go_is_gone() -> None:
     assert told.count() == 1
     assert told.staying() == 1
     assert not told.is_warm
+
+
+def test_a_pause_blames_nobody() -> None:
+    """After an end through nobody's fault the next try waits a second; a longer back-off stays."""
+    paused = Pool(PoolSpec(KEY))
+
+    paused.pause("the engine restarted", 100.0)
+
+    assert (paused.failures, paused.retry_at_s) == (0, 101.0)
+    assert paused.last_error == "the engine restarted"
+    paused.retry_at_s = 150.0
+    paused.pause("again", 100.0)
+    assert paused.retry_at_s == 150.0
+
+
+def test_a_removed_pool_wakes_for_nobody() -> None:
+    """Whoever still waits is not told that it wakes."""
+    gone = pool(State.RELEASING)
+    gone.removed = True
+
+    assert gone.look(held=3, now=0.0) == ("draining", "idle for 300 s")

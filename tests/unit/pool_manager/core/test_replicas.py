@@ -119,7 +119,7 @@ def test_strangers_are_ignored() -> None:
 
     assert house.on(events.Lost("r9", "exit 0")) == []
     assert house.touched == set()
-    assert house.replicas.find("r9") is None
+    assert house.host.find("r9") is None
 
 
 def test_a_first_run_completes_the_receipt() -> None:
@@ -245,14 +245,15 @@ def test_a_release_that_fails_is_tried_again() -> None:
 def test_a_released_replica_is_forgotten() -> None:
     """Its pool and every pool that waits for a device are looked at."""
     house = House(State.RELEASING)
-    house.pools["default/b@1"] = Pool(PoolSpec("default/b@1"), blocked="all devices are in use")
-    house.pools["default/c@1"] = Pool(PoolSpec("default/c@1"))
+    for key in ("default/b@1", "default/c@1"):
+        house.host.define(PoolSpec(key))
+    house.host.blocked.add("default/b@1")
 
     house.on(events.Released("r1"))
 
     assert house.touched == {KEY, "default/b@1"}
     assert house.pool.replicas == {}
-    assert house.replicas.find("r1") is None
+    assert house.host.find("r1") is None
     assert house.replica.state == "stopped"
 
 
@@ -282,7 +283,7 @@ def test_a_found_replica_is_given_time_to_greet() -> None:
     silence is no failed load."""
     house = House(is_empty=True)
     house.on(events.Found("r1", KEY, "cpu0"))
-    replica = house.replicas.find("r1")
+    replica = house.host.find("r1")
     assert replica is not None
     house.replica = replica
     assert not house.pool.removed
@@ -310,3 +311,80 @@ def test_a_found_trial_goes_and_its_pool_stays() -> None:
         Release("r1", "its deploy ended with the earlier manager")
     ]
     assert not house.pool.removed
+
+
+@pytest.mark.parametrize(
+    ("state", "is_ended"),
+    [
+        (State.STARTING, False),
+        (State.LOADING, True),
+        (State.READY, True),
+        (State.DRAINING, True),
+        (State.RELEASING, False),
+    ],
+)
+def test_what_ended_unseen_is_released(state: State, is_ended: bool) -> None:
+    """When the engine is back, what its list lacks is over; what was about to start or to be
+    released is not judged by it, and nobody is blamed."""
+    house = House(state)
+    house.replica.why = "idle"
+    commands: list[Command] = []
+
+    house.replicas.end_missing(frozenset(), house.now, commands)
+
+    why = "idle" if state is State.DRAINING else "it ended while the engine was away"
+    assert without_notes(commands) == ([Release("r1", why)] if is_ended else [])
+    assert house.pool.failures == 0
+
+
+def test_what_still_runs_is_kept() -> None:
+    """An engine that comes back with its replicas has lost none."""
+    house = House(State.READY)
+    commands: list[Command] = []
+
+    house.replicas.end_missing(frozenset({"r1"}), house.now, commands)
+
+    assert commands == []
+    assert house.replica.state == "ready"
+
+
+def test_nobody_is_blamed_while_the_engine_is_away() -> None:
+    """A start that hangs then is given up, but no failure."""
+    house = House()
+    house.host.engine_down = "no answer"
+
+    assert house.press(60.0) == [Release("r1", "starting lasted too long")]
+    assert (house.pool.failures, house.pool.retry_at_s) == (0, house.now + 1.0)
+
+
+def test_a_trial_that_nobody_is_to_blame_for_is_run_again() -> None:
+    """A deploy is not refused because the engine restarted."""
+    house = House(State.LOADING, "trial")
+
+    assert house.on(events.Lost("r1", "engine restarted", is_its_fault=False)) == [
+        Release("r1", "engine restarted")
+    ]
+    assert not house.pool.removed
+
+
+def test_what_a_load_costs_has_no_waiting_in_it() -> None:
+    """Time spent on getting a device says nothing about how long the next load takes."""
+    house = House(State.LOADING)
+    phases = {"place": 500.0, "evict": 3000.0, "start": 200.0, "load": 800.0}
+
+    house.on(events.Loaded("r1", 4, True, 80.0, phases))
+
+    assert house.pool.reload_s == 1.0
+
+
+def test_every_end_is_noted_with_its_reason() -> None:
+    """Being asked to go and being terminated are decisions, and are kept."""
+    house = House(State.READY)
+    commands: list[Command] = []
+    house.replicas.drain(house.replica, None, "put to sleep", house.now, commands)
+    house.replicas.press(house.replica, house.now + 30.0, commands)
+
+    assert [one.text for one in commands if isinstance(one, Note)] == [
+        "r1 is asked to go: put to sleep",
+        "r1 is terminated: it did not drain: put to sleep",
+    ]

@@ -8,6 +8,7 @@ import pytest
 
 from pool_manager.core.state import (
     TRANSITIONS,
+    Device,
     ImpossibleStep,
     Replica,
     State,
@@ -67,3 +68,20 @@ def test_what_gateways_may_send_to(state: State, if_idle: bool) -> None:
 
     assert replica.can_serve is (state == "ready" or (state == "draining" and if_idle))
     assert replica.is_coming is (state in {"starting", "standby", "loading"})
+
+
+@pytest.mark.parametrize("state", State)
+def test_what_goes_will_be_gone_soon(state: State) -> None:
+    """One that drains or is released is waited for; one that could not be released is not."""
+    replica = Replica("r1", "default/a@1", "cpu0", "serve", 0.0, state)
+    assert replica.is_leaving is (state in {"draining", "releasing"})
+
+    replica.kill_at_s = 100.0
+
+    assert replica.is_leaving is (state == "draining")
+
+
+def test_a_device_without_a_bank_is_its_own() -> None:
+    """Devices share memory only where they say so."""
+    assert Device("gpu", "cuda").bank == "gpu"
+    assert Device("cpu0", "cpu", 1_000, "ram").bank == "ram"

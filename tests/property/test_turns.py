@@ -1,0 +1,185 @@
+"""More functions than devices, all of them always called: everybody gets a turn, in time."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pool_manager.core import events
+from pool_manager.core.commands import Command, Drain, Launch, Release
+from pool_manager.core.machine import Machine
+from pool_manager.core.room import RESIDENCY_S, SWAP_AFTER_S
+from pool_manager.core.state import Device, PoolSpec, State
+from registry.exchange import Demand, Load
+
+TICK_S = 1.0
+
+
+@dataclass
+class Turns:
+    """A machine, processes that take their time, and clients that never stop calling.
+
+    Greeting and loading take `load_s`; a replica that is drained needs `drain_s` to finish what it
+    has; a pool that cannot serve holds one request, one that can runs one.
+    """
+
+    devices: list[Device]
+    specs: list[PoolSpec]
+    load_s: float
+    drain_s: float
+    now: float = 1000.0
+    due: list[tuple[float, int, events.Event]] = field(default_factory=list)
+    served: dict[str, list[float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        numbers, self.order = itertools.count(1), itertools.count()
+        self.machine = Machine(self.devices, lambda: f"r{next(numbers)}")
+        self.seqs = itertools.count(1)
+        self.served = {spec.key: [self.now] for spec in self.specs}
+        for spec in self.specs:
+            self.feed(events.PoolDefined(spec))
+        self.feed(events.ListRead())
+
+    def feed(self, event: events.Event) -> None:
+        for command in self.machine.handle(event, self.now):
+            self.obey(command)
+
+    def later(self, after_s: float, event: events.Event) -> None:
+        self.due.append((self.now + after_s, next(self.order), event))
+
+    def obey(self, command: Command) -> None:
+        match command:
+            case Launch(id):
+                self.later(0.5, events.Greeted(id, {"start": 500.0}))
+                self.later(self.load_s, events.Loaded(id, 4, True, 80.0, {"load": 1e3}))
+            case Drain(id, None):
+                self.later(self.drain_s, events.Lost(id, "exit 0"))
+            case Drain(id):
+                self.later(0.01, events.NotIdle(id, 0.0))
+            case Release(id):
+                self.later(0.2, events.Released(id))
+
+    def go(self, seconds: float) -> None:
+        """Let so much time pass, with every event at its time and a tick every second."""
+        end_s, tick_s = self.now + seconds, self.now
+        while self.now < end_s:
+            self.due.sort()
+            if self.due and self.due[0][0] <= tick_s:
+                self.now, _, event = self.due.pop(0)
+                self.feed(event)
+                continue
+            self.now = tick_s
+            tick_s += TICK_S
+            self.feed(events.DemandCame(Demand("w", next(self.seqs), True, self.loads())))
+            self.feed(events.Tick())
+            self.note()
+
+    def loads(self) -> dict[str, Load]:
+        calls = {True: Load(0, 1, 0.0), False: Load(1, 0, 0.0)}
+        pools = self.machine.pools
+        return {spec.key: calls[pools[spec.key].is_warm] for spec in self.specs}
+
+    def note(self) -> None:
+        for spec in self.specs:
+            states = [r.state for r in self.machine.pools[spec.key].replicas.values()]
+            if State.READY in states:
+                self.served[spec.key].append(self.now)
+
+    def longest_wait_s(self) -> float:
+        """The longest time that any pool was not served, up to now."""
+        return max(
+            later - earlier
+            for times in self.served.values()
+            for earlier, later in itertools.pairwise([*times, self.now])
+        )
+
+
+@given(
+    functions=st.integers(2, 7),
+    devices=st.integers(1, 6),
+    load_s=st.sampled_from([1.0, 4.0, 15.0]),
+    drain_s=st.sampled_from([0.1, 3.0, 25.0]),
+)
+@settings(max_examples=30, deadline=None, derandomize=True)
+@pytest.mark.slow
+def test_busy_functions_take_turns(
+    functions: int, devices: int, load_s: float, drain_s: float
+) -> None:
+    """F functions that are never idle, on D < F devices: each is served again within F times the
+    time that one turn takes, and the wait before a swap."""
+    count = min(devices, functions - 1)
+    turns = Turns(
+        [Device(f"g{number}", "cuda") for number in range(count)],
+        [PoolSpec(f"f{number}") for number in range(functions)],
+        load_s,
+        drain_s,
+    )
+    turn_s = RESIDENCY_S + drain_s + load_s
+
+    turns.go(6 * functions * turn_s)
+
+    assert turns.longest_wait_s() <= functions * turn_s + SWAP_AFTER_S
+    assert turns.machine.host.ledger.claims.keys() <= {f"g{number}" for number in range(count)}
+
+
+def test_who_needs_a_whole_device_gets_it_from_those_who_share() -> None:
+    """A large function is not starved by small ones that fit together and are always called."""
+    turns = Turns(
+        [Device("g0", "cuda", 10_000)],
+        [PoolSpec("large", memory_mib=9_000.0), *(PoolSpec(f"s{n}", share=0.3) for n in range(3))],
+        load_s=2.0,
+        drain_s=1.0,
+    )
+
+    turns.go(300.0)
+
+    assert turns.longest_wait_s() <= 4 * (RESIDENCY_S + 3.0) + SWAP_AFTER_S
+
+
+def test_memory_cleared_by_several_is_not_taken_by_others() -> None:
+    """One that needs the memory of two slots gets it, though others wait for either of them."""
+    slots = [Device(f"cpu{number}", "cpu", 2_000, "ram") for number in range(2)]
+    turns = Turns(
+        slots,
+        [PoolSpec("large", memory_mib=1_500.0)]
+        + [PoolSpec(f"s{number}", memory_mib=700.0) for number in range(3)],
+        load_s=2.0,
+        drain_s=1.0,
+    )
+
+    turns.go(300.0)
+
+    assert turns.longest_wait_s() <= 4 * (RESIDENCY_S + 3.0) + SWAP_AFTER_S
+
+
+def test_one_that_looks_idle_and_always_refuses_gives_way() -> None:
+    """A function whose calls are so short that it looks idle at every report, but which refuses to
+    go each time it is asked, does not keep its device for ever."""
+    turns = Turns([Device("g0", "cuda")], [PoolSpec("a"), PoolSpec("b")], load_s=1.0, drain_s=0.5)
+    calls = turns.loads
+    turns.loads = lambda: {  # type: ignore[method-assign]
+        key: load for key, load in calls().items() if not load.in_flight
+    }
+
+    turns.go(200.0)
+
+    assert turns.longest_wait_s() <= 2 * (RESIDENCY_S + 1.5) + SWAP_AFTER_S
+
+
+def test_two_busy_revisions_of_a_function_that_may_have_one_take_turns() -> None:
+    """Both are called all the time and `max` is 1: each is served again and again, though devices
+    are free."""
+    turns = Turns(
+        [Device(f"g{number}", "cuda") for number in range(3)],
+        [PoolSpec("f@1", function="f"), PoolSpec("f@2", function="f")],
+        load_s=2.0,
+        drain_s=1.0,
+    )
+
+    turns.go(200.0)
+
+    assert turns.longest_wait_s() <= 2 * (RESIDENCY_S + 3.0) + SWAP_AFTER_S

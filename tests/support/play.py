@@ -1,0 +1,125 @@
+"""A machine played by hand: events in, commands out, time as told."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from pool_manager.core import events
+from pool_manager.core.commands import Assign, Command, Launch, Note, Publish
+from pool_manager.core.machine import Machine
+from pool_manager.core.pool import Pool
+from pool_manager.core.state import Device, PoolSpec, Replica, State
+from registry.exchange import Demand, Load
+
+
+def cpus(count: int, memory_mib: float = 0.0) -> list[Device]:
+    """CPU slots that share one memory."""
+    return [Device(f"cpu{number}", "cpu", memory_mib, "ram") for number in range(count)]
+
+
+class Play:
+    """A machine with its clock. Ids are r1, r2, ... in order of launch; `a` stands for the pool
+    default/a@1, `b` for default/b@1 and so on."""
+
+    def __init__(
+        self,
+        *specs: PoolSpec,
+        devices: int | Sequence[Device] = 2,
+        standbys: int = 0,
+        is_open: bool = True,
+    ) -> None:
+        numbers = itertools.count(1)
+        there = cpus(devices) if isinstance(devices, int) else devices
+        self.machine = Machine(there, lambda: f"r{next(numbers)}", standbys)
+        self.now = 1000.0
+        self.notes: list[Note] = []
+        self.published: list[frozenset[str]] = []
+        self._seq = itertools.count(1)
+        for spec in specs:
+            self.on(events.PoolDefined(spec))
+        if is_open:
+            self.on(events.ListRead())
+
+    def on(self, event: events.Event, after_s: float = 0.0) -> list[Command]:
+        """Notes and publications are kept aside; everything else is returned."""
+        self.now += after_s
+        commands = self.machine.handle(event, self.now)
+        self.notes += [c for c in commands if isinstance(c, Note)]
+        self.published += [c.keys for c in commands if isinstance(c, Publish)]
+        return [c for c in commands if not isinstance(c, Note | Publish)]
+
+    def demand(self, after_s: float = 0.0, worker: str = "w1", **queued: int) -> list[Command]:
+        """`a=3`: three requests are held for A; what is not named has none."""
+        loads = {f"default/{name}@1": Load(n, 0, 0.0) for name, n in queued.items()}
+        return self.hear(loads, after_s, worker)
+
+    def run(self, after_s: float = 0.0, worker: str = "w1", **in_flight: int) -> list[Command]:
+        """`a=3`: three requests are in flight for A, none is held; what is not named has none."""
+        loads = {f"default/{name}@1": Load(0, n, 0.0) for name, n in in_flight.items()}
+        return self.hear(loads, after_s, worker)
+
+    def hear(
+        self, loads: dict[str, Load], after_s: float = 0.0, worker: str = "w1", *, full: bool = True
+    ) -> list[Command]:
+        """A gateway worker's message."""
+        return self.on(events.DemandCame(Demand(worker, next(self._seq), full, loads)), after_s)
+
+    def tick(self, after_s: float = 0.0) -> list[Command]:
+        return self.on(events.Tick(), after_s)
+
+    def seconds(self, count: int, **in_flight: int) -> list[Command]:
+        """So many seconds with this load, said and ticked every second."""
+        commands: list[Command] = []
+        for _ in range(count):
+            commands += self.run(1.0, **in_flight)
+            commands += self.tick()
+        return commands
+
+    def ready(self, *ids: str, memory_mib: float = 80.0) -> None:
+        """These replicas greet and load."""
+        for id in ids:
+            self.on(events.Greeted(id, {"start": 3.0}))
+            self.on(events.Loaded(id, 4, True, memory_mib, {"load": 5.0}))
+
+    def warm(self, **names: str) -> None:
+        """`a="r1"`: A is called, r1 is started and ready, and nobody calls any more."""
+        for name, id in names.items():
+            self.demand(**{name: 1})
+            self.ready(id)
+            self.demand()
+
+    def lose(self, id: str, reason: str = "exit 1") -> list[Command]:
+        """A replica ends and is released."""
+        self.on(events.Lost(id, reason, ("last line",)))
+        return self.on(events.Released(id))
+
+    def state(self, id: str) -> State:
+        replica = self.machine.replica(id)
+        return replica.state if replica else State.STOPPED
+
+    def replica(self, id: str) -> Replica:
+        replica = self.machine.replica(id)
+        assert replica is not None
+        return replica
+
+    def pool(self, name: str) -> Pool:
+        return self.machine.pools[f"default/{name}@1"]
+
+    def reason(self, name: str) -> str:
+        """Why a pool is as it is, as gateways are told."""
+        return self.machine.endpoints(f"default/{name}@1", self.now).reason
+
+    def shown(self, name: str) -> str:
+        """The state of a pool, as gateways are told."""
+        return self.machine.endpoints(f"default/{name}@1", self.now).state
+
+
+def launched(commands: list[Command]) -> list[tuple[str, str]]:
+    """(id, device) of every launch."""
+    return [(c.id, c.device) for c in commands if isinstance(c, Launch)]
+
+
+def assigned(commands: list[Command]) -> list[tuple[str, str]]:
+    """(id, pool) of every standby that was given a model."""
+    return [(c.id, c.pool) for c in commands if isinstance(c, Assign)]

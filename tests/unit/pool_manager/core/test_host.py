@@ -1,0 +1,129 @@
+"""What is known of a host."""
+
+from __future__ import annotations
+
+from pool_manager.core.host import STANDBY_KEY, STANDBY_MIB, Host
+from pool_manager.core.policy.ledger import Charge, Need
+from pool_manager.core.state import Device, PoolSpec, Replica, State
+
+A1, A2, B = "default/a@1", "default/a@2", "default/b@1"
+GPU = Device("gpu", "cuda", 10_000)
+CPU = Device("cpu0", "cpu", 2_000, "ram")
+
+
+def host(*specs: PoolSpec) -> Host:
+    made = Host([GPU, CPU])
+    for spec in specs:
+        made.define(spec)
+    return made
+
+
+def standby(id: str, state: State = State.STANDBY) -> Replica:
+    return Replica(id, STANDBY_KEY, "", "standby", 0.0, state, is_bound=False)
+
+
+def test_a_definition_makes_a_pool_or_changes_it() -> None:
+    """A pool that is defined again keeps its replicas, has the new settings and is wanted."""
+    there = host(PoolSpec(A1))
+    pool = there.pools[A1]
+    pool.removed, pool.quiet_until_s = True, 100.0
+
+    assert there.define(PoolSpec(A1, max=5)) is pool
+    assert (pool.spec.max, pool.removed, pool.quiet_until_s) == (5, False, 0.0)
+
+
+def test_revisions_of_a_function_know_each_other() -> None:
+    """Siblings are the other revisions; a pool without a function has none."""
+    there = host(PoolSpec(A1, function="default/a"), PoolSpec(A2, function="default/a"))
+    other = there.define(PoolSpec(B))
+
+    assert [pool.key for pool in there.siblings(there.pools[A1])] == [A2]
+    assert list(there.siblings(other)) == []
+
+
+def test_a_forgotten_pool_leaves_nothing() -> None:
+    """Neither indexes nor siblings know it; the last revision takes its function along."""
+    there = host(PoolSpec(A1, function="default/a"), PoolSpec(A2, function="default/a"))
+    first, second = there.pools[A1], there.pools[A2]
+    there.live[A1] = None
+    there.blocked.add(A1)
+
+    there.forget(first)
+
+    assert (there.pools, there.live, there.blocked) == ({A2: second}, {}, set())
+    assert list(there.siblings(second)) == []
+    there.forget(second)
+    assert there.pools == {}
+
+
+def test_a_replica_takes_its_place_and_gives_it_back() -> None:
+    """From its record until it is dropped a replica is found and what it takes is taken."""
+    there = host(PoolSpec(A1, share=0.5, memory_mib=700.0))
+    replica = Replica("r1", A1, "gpu", "serve", 0.0)
+    there.pools[A1].quiet_until_s = 100.0
+
+    there.add(replica)
+    assert there.find("r1") is replica
+    assert list(there.replicas()) == [replica]
+    assert there.ledger.charged("r1") == Charge("gpu", "gpu", 0.5, 700.0)
+    assert there.pools[A1].quiet_until_s == 0.0
+
+    there.drop(replica)
+    assert there.find("r1") is None
+    assert list(there.replicas()) == []
+    assert "gpu" in there.ledger.empty()
+
+
+def test_a_standby_takes_memory_of_the_cpu_only() -> None:
+    """It is charged to the bank of the CPU slots, and to nothing where there are none."""
+    there = host(PoolSpec(STANDBY_KEY, role="standby"))
+
+    there.add(standby("s1"))
+
+    assert there.standby_bank == "ram"
+    assert there.ledger.charged("s1") == Charge("", "ram", 0.0, STANDBY_MIB)
+    assert Host([GPU]).standby_bank == ""
+
+
+def test_a_standby_that_waits_is_used_before_one_that_starts() -> None:
+    """The furthest on is next; one that goes or is gone is none."""
+    there = host(PoolSpec(STANDBY_KEY, role="standby"))
+    assert there.next_standby() is None
+    for one in (standby("s1", State.STARTING), standby("s2"), standby("s3", State.RELEASING)):
+        there.add(one)
+
+    assert [one.id for one in there.standbys()] == ["s1", "s2"]
+    following = there.next_standby()
+    assert following is not None
+    assert following.id == "s2"
+
+
+def test_without_standbys_there_is_none() -> None:
+    """A host that keeps none has no pool of them."""
+    assert host().standbys() == []
+
+
+def test_an_assigned_standby_is_a_replica_of_its_pool() -> None:
+    """It changes pool, device, role and charge, and both pools have changed."""
+    there = host(PoolSpec(STANDBY_KEY, role="standby"), PoolSpec(A1, memory_mib=700.0))
+    one = standby("s1")
+    there.add(one)
+
+    there.assign(one, there.pools[A1], "cpu0")
+
+    assert (one.pool, one.device, one.role) == (A1, "cpu0", "serve")
+    assert there.pools[STANDBY_KEY].replicas == {}
+    assert there.pools[A1].replicas == {"s1": one}
+    assert there.ledger.charged("s1") == Charge("cpu0", "ram", 1.0, 700.0)
+    assert there.changed == {STANDBY_KEY, A1}
+
+
+def test_a_need_is_what_was_declared_or_measured() -> None:
+    """The larger of both counts."""
+    there = host(PoolSpec(A1, device_kind="cuda", share=0.5, memory_mib=100.0))
+    pool = there.pools[A1]
+    assert there.need(pool) == Need(A1, "cuda", 0.5, 100.0)
+
+    pool.measured_mib = 300.0
+
+    assert there.need(pool) == Need(A1, "cuda", 0.5, 300.0)

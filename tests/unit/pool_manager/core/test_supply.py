@@ -1,0 +1,436 @@
+"""One pool brought nearer to what is wanted: starts, stops, warm-ups, standbys."""
+
+from __future__ import annotations
+
+import pytest
+
+from pool_manager.core import events
+from pool_manager.core.commands import Assign, Command, Drain, EndWarm, Launch, Release
+from pool_manager.core.host import STANDBY_KEY
+from pool_manager.core.pool import PAUSE_S
+from pool_manager.core.state import Device, PoolSpec
+from pool_manager.core.supply import REFILL_AFTER_S
+from registry.exchange import Load
+from tests.support.play import Play, assigned, cpus, launched
+
+A, B = "default/a@1", "default/b@1"
+GPU = Device("gpu", "cuda", 10_000)
+
+
+def standbys(commands: list[Command]) -> list[str]:
+    """Standbys that are started."""
+    return [c.id for c in commands if isinstance(c, Launch) and c.role == "standby"]
+
+
+# Starts and stops
+
+
+def test_a_start_is_charged_what_is_known() -> None:
+    """From its record on, what a replica takes is taken."""
+    play = Play(PoolSpec(A, memory_mib=700.0), devices=[GPU])
+
+    play.demand(a=1)
+
+    assert play.machine.host.ledger.charged("r1").memory_mib == 700.0
+
+
+def test_what_is_too_much_goes_newest_first() -> None:
+    """A lower `max` has what is over it finish and go; the oldest stays."""
+    play = Play(PoolSpec(A, min=2, max=3), devices=3)
+    play.demand()
+    play.ready("r1", "r2")
+
+    assert play.on(events.PoolDefined(PoolSpec(A, max=1)), 1.0) == [Drain("r2", None)]
+
+
+def test_what_is_coming_is_no_surplus() -> None:
+    """A replica that still loads is not counted against one that serves."""
+    play = Play(PoolSpec(A, min=2, max=2))
+    play.demand()
+    play.ready("r1")
+
+    assert play.on(events.PoolDefined(PoolSpec(A, max=2))) == []
+    play.ready("r2")
+    assert play.state("r2") == "draining"
+
+
+def test_a_replica_that_is_asked_to_go_is_not_replaced() -> None:
+    """One that may refuse serves until it has gone."""
+    play = Play(PoolSpec(A, idle_s=5.0))
+    play.warm(a="r1")
+    play.tick(5.0)
+
+    assert play.state("r1") == "draining"
+    assert play.demand(a=1) == []
+    assert launched(play.on(events.Lost("r1", "exit 0"))) == [("r2", "cpu1")]
+
+
+def test_a_start_that_nobody_waits_for_any_more_is_kept() -> None:
+    """Who left may be back: a replica that is coming is wanted, however short `idle_s` is."""
+    play = Play(PoolSpec(A, idle_s=0.0))
+    play.demand(a=1)
+
+    play.demand(60.0)
+
+    assert (play.pool("a").wanted, play.reason("a")) == (1, "asked for")
+
+
+def test_a_back_off_says_what_went_wrong() -> None:
+    """Whoever waits for the next try learns why the last one failed."""
+    play = Play(PoolSpec(A))
+    play.demand(a=1)
+    play.lose("r1", "no memory")
+
+    assert play.shown("a") == "waking"
+    assert play.reason("a") == "load failed 1 times, next try soon: no memory"
+
+
+def test_an_end_through_nobodys_fault_is_no_failure() -> None:
+    """It is tried again after a second, not in a tight loop, and counts against nobody."""
+    play = Play(PoolSpec(A))
+    play.demand(a=1)
+    play.on(events.Lost("r1", "the engine restarted", is_its_fault=False))
+    play.on(events.Released("r1"))
+
+    assert play.reason("a") == "the last start ended, next try soon: the engine restarted"
+    assert launched(play.demand(PAUSE_S - 0.5, a=1)) == []
+    assert launched(play.demand(0.5, a=1)) == [("r2", "cpu1")]
+    assert play.pool("a").failures == 0
+
+
+def test_a_back_off_keeps_no_device() -> None:
+    """What was being cleared for a pool that may not start now is anybody's."""
+    play = Play(PoolSpec(A, max=2), PoolSpec(B), devices=2)
+    play.warm(b="r1")
+    play.on(events.PoolDefined(PoolSpec(A, min=2, max=2)))
+    assert play.machine.host.ledger.claims.keys() == {"cpu0"}
+
+    play.on(events.Lost("r2", "no memory"))
+
+    assert play.machine.host.ledger.claims == {}
+    assert play.pool("a").claim is None
+
+
+def test_nothing_is_started_while_the_engine_is_away() -> None:
+    """Whoever waits is told why, and started for when it is back."""
+    play = Play(PoolSpec(A))
+    play.on(events.EngineLost("no answer"))
+
+    assert play.demand(a=1) + play.tick(1.0) == []
+    assert play.reason("a") == "nothing can be started: no answer"
+    assert launched(play.on(events.EngineBack(frozenset()))) == [("r1", "cpu0")]
+
+
+def test_the_receipt_has_the_time_an_eviction_took() -> None:
+    """What the first waiter waited for is told apart: finding a device, and clearing it."""
+    play = Play(PoolSpec(A), PoolSpec(B), devices=1)
+    play.run(a=1)
+    play.ready("r1")
+    play.hear({A: Load(0, 1, 0.0), B: Load(1, 0, 0.0)})
+    play.hear({B: Load(1, 0, 2.0)}, 2.0)
+    play.on(events.Lost("r1", "exit 0"), 0.5)
+
+    (launch,) = play.on(events.Released("r1"))
+
+    assert isinstance(launch, Launch)
+    assert launch.phases == {"place": 2000.0, "evict": 500.0}
+
+
+# Sleep
+
+
+def test_sleep_asks_who_is_idle() -> None:
+    """Each replica above the floor is asked, and may refuse if it was called just now."""
+    play = Play(PoolSpec(A, min=1, max=2))
+    play.run(a=8)
+    play.ready("r1")
+    play.seconds(6, a=8)
+    play.ready("r2")
+
+    assert play.on(events.SleepAsked(A)) == []
+    play.run()
+    assert play.on(events.SleepAsked(A)) == [Drain("r1", 0.001)]
+    assert play.on(events.SleepAsked(A)) == []
+
+
+def test_nobody_is_put_to_sleep_on_a_half_known_world() -> None:
+    """Before anything may be decided, and for a pool that is not there, nothing happens."""
+    play = Play(PoolSpec(A), is_open=False)
+    play.on(events.Found("old", A, "cpu0"))
+    play.on(events.Greeted("old", {}, loaded=True))
+    play.on(events.Loaded("old", 4, True, 80.0, {}))
+
+    assert play.on(events.SleepAsked(A)) == []
+    assert play.on(events.SleepAsked(B)) == []
+
+
+# Warm-ups
+
+
+def test_a_pool_is_warmed() -> None:
+    """A replica is started though nobody calls, and whoever asked is told once."""
+    play = Play(PoolSpec(A))
+    play.demand()
+
+    assert launched(play.on(events.WarmAsked(A))) == [("r1", "cpu0")]
+    play.on(events.Greeted("r1", {}))
+    assert play.on(events.Loaded("r1", 4, True, 80.0, {})) == [
+        EndWarm(A, "ready", "kept for the next call")
+    ]
+    assert play.tick(1.0) == []
+
+
+def test_a_warm_pool_is_warm_at_once_and_stays() -> None:
+    """Who asks for what is there is told so, and its idle time begins anew."""
+    play = Play(PoolSpec(A, idle_s=10.0))
+    play.warm(a="r1")
+
+    assert play.on(events.WarmAsked(A), 10.0) == [EndWarm(A, "ready", "kept for the next call")]
+    assert play.tick(9.0) == []
+    assert play.tick(1.0) == [Drain("r1", 10.0)]
+
+
+def test_one_that_is_about_to_go_is_not_warm() -> None:
+    """A replica that has been asked to go may say yes: the answer waits for one that stays."""
+    play = Play(PoolSpec(A, idle_s=10.0))
+    play.warm(a="r1")
+    play.tick(10.0)
+
+    assert play.on(events.WarmAsked(A)) == []
+    assert play.on(events.NotIdle("r1", 1.0)) == [EndWarm(A, "ready", "kept for the next call")]
+
+
+def test_a_warm_up_that_fails_is_told() -> None:
+    """The first failed load ends it, with the reason; nothing is tried again for it."""
+    play = Play(PoolSpec(A))
+    play.demand()
+    play.on(events.WarmAsked(A))
+
+    commands = play.on(events.Lost("r1", "no memory"))
+
+    assert commands[-1] == EndWarm(A, "failed", "no memory")
+    assert play.pool("a").wanted == 0
+    play.on(events.Released("r1"))
+    assert play.tick(60.0) == []
+
+
+def test_a_failing_pool_is_not_warmed() -> None:
+    """While it is not to be tried, whoever asks is told at once."""
+    play = Play(PoolSpec(A))
+    for number in range(1, 6):
+        play.demand(60.0, a=1)
+        play.lose(f"r{number}", "no memory")
+    play.demand()
+
+    assert play.on(events.WarmAsked(A)) == [EndWarm(A, "failed", "no memory")]
+
+
+def test_a_warm_up_waits_for_room() -> None:
+    """It has nobody drained; when somebody becomes idle it gets the device."""
+    play = Play(PoolSpec(A), PoolSpec(B), devices=1)
+    play.run(b=1)
+    play.ready("r1")
+    assert play.on(events.WarmAsked(A)) == []
+    assert play.seconds(30, b=1) == []
+
+    assert play.run() == []
+    assert play.tick() == [Drain("r1", 0.001)]
+
+
+def test_a_warm_up_that_is_dropped_leaves_nothing() -> None:
+    """Neither an answer nor a claim nor a wish."""
+    play = Play(PoolSpec(A), PoolSpec(B), devices=1)
+    play.warm(b="r1")
+    play.on(events.WarmAsked(A))
+    assert play.machine.host.ledger.claims.keys() == {"cpu0"}
+
+    assert play.on(events.WarmDropped(A)) == []
+    assert (play.pool("a").wanted, play.machine.host.ledger.claims) == (0, {})
+
+
+def test_nobody_waits_for_a_pool_that_is_not_there() -> None:
+    """An unknown pool, one that is removed, and a server that stops are told at once."""
+    play = Play(PoolSpec(A), PoolSpec(B), devices=1)
+    play.run(b=1)
+
+    assert play.on(events.WarmAsked("default/z@1")) == [
+        EndWarm("default/z@1", "failed", "there is no such pool")
+    ]
+    play.on(events.WarmAsked(A))
+    assert play.on(events.PoolRemoved(A)) == [EndWarm(A, "failed", "it was removed")]
+    play.on(events.WarmAsked(B))
+    assert EndWarm(B, "failed", "the server stops") in play.on(events.Shutdown())
+
+
+def test_what_fits_beside_nothing_is_not_waited_for() -> None:
+    """`beside` without room is answered at once, and what was tried is forgotten."""
+    play = Play(PoolSpec(A), PoolSpec(B), devices=1)
+    play.run(b=1)
+    play.ready("r1")
+
+    assert play.on(events.WarmAsked(A, beside=True)) == [
+        EndWarm(A, "no_room", "all 1 devices are in use")
+    ]
+    assert play.pool("a").wanted == 0
+    assert play.machine.host.blocked == set()
+
+
+# Standbys
+
+
+def opened(*specs: PoolSpec, count: int = 1, devices: list[Device] | int = 2) -> Play:
+    """A host whose first standby is r1, already waiting for a model."""
+    play = Play(*specs, devices=devices, standbys=count)
+    play.demand()
+    play.tick()
+    play.on(events.Greeted("r1", {"start": 3.0}))
+    return play
+
+
+def test_standbys_are_started_one_after_the_other() -> None:
+    """As many as there are to be, and no more."""
+    play = Play(standbys=2)
+
+    assert standbys(play.demand()) == ["r1"]
+    assert standbys(play.tick()) == ["r2"]
+    assert play.tick(10.0) == []
+
+
+def test_a_standby_is_given_a_model() -> None:
+    """It becomes the pool's replica, told by one message, and greets no more."""
+    play = opened(PoolSpec(A))
+
+    assert play.demand(a=1) == [Assign("r1", A, "cpu0", "serve", {"place": 0.0})]
+    assert play.state("r1") == "loading"
+    assert play.machine.host.standbys() == []
+
+
+def test_one_that_is_still_starting_is_told_when_it_greets() -> None:
+    """Its imports from now on are waited for and are a phase of this cold start."""
+    play = Play(PoolSpec(A), standbys=1)
+    play.demand()
+    assert play.demand(1.0, a=1) == []
+    assert play.replica("r1").pool == A
+
+    (told,) = play.on(events.Greeted("r1", {"start": 9.0}), 0.5)
+
+    assert told == Assign("r1", A, "cpu0", "serve", {"place": 0.0, "import": 500.0})
+
+
+def test_a_standby_is_for_the_cpu() -> None:
+    """A function on a GPU is started anew."""
+    play = opened(PoolSpec(A, device_kind="cuda"), devices=[*cpus(1), GPU])
+
+    assert launched(play.demand(a=1)) == [("r2", "gpu")]
+    assert [one.id for one in play.machine.host.standbys()] == ["r1"]
+
+
+def test_a_host_without_cpu_slots_keeps_none() -> None:
+    """Where they could not be used, none is started."""
+    play = Play(devices=[GPU], standbys=1)
+
+    assert play.demand() + play.tick(10.0) == []
+
+
+def test_a_used_one_is_replaced_when_nobody_wakes_up() -> None:
+    """The cold start has the CPU for itself; afterwards the next standby is started."""
+    play = opened(PoolSpec(A))
+    play.demand(a=1)
+    assert play.tick() == []
+    play.on(events.Loaded("r1", 4, True, 80.0, {}))
+
+    assert standbys(play.tick(0.1)) == ["r2"]
+
+
+def test_a_used_one_is_replaced_after_a_while_in_any_case() -> None:
+    """A cold start that takes long does not keep the next one from being short."""
+    play = opened(PoolSpec(A))
+    play.demand(a=1)
+    assert play.tick() == []
+
+    assert play.tick(REFILL_AFTER_S - 0.1) == []
+    assert standbys(play.tick(0.1)) == ["r2"]
+
+
+def test_a_standby_needs_its_memory() -> None:
+    """Where the bank has no room for it, none is started until there is."""
+    play = Play(PoolSpec(A, memory_mib=1_700), devices=cpus(2, 2_000), standbys=1)
+    play.demand(a=1)
+    assert standbys(play.tick(10.0)) == []
+
+    play.lose("r1")
+    play.on(events.PoolRemoved(A))
+    assert standbys(play.tick(1.0)) == ["r2"]
+
+
+def test_the_engine_must_be_there_for_a_standby() -> None:
+    """Nothing is started while the engine is away."""
+    play = Play(standbys=1)
+    play.on(events.EngineLost("no answer"))
+
+    assert play.demand() + play.tick(10.0) == []
+    assert standbys(play.on(events.EngineBack(frozenset()))) == ["r1"]
+
+
+def test_a_standby_that_fails_backs_off() -> None:
+    """One that never greets counts as a failed start; the next is tried after a pause."""
+    play = Play(standbys=1)
+    play.demand()
+    play.lose("r1")
+
+    assert play.machine.pools[STANDBY_KEY].failures == 1
+    assert standbys(play.tick(0.5)) == []
+    assert standbys(play.tick(0.5)) == ["r2"]
+
+
+def test_a_standby_that_has_greeted_fails_no_more() -> None:
+    """Its end is an accident: it counts against nobody, and is not answered in a tight loop."""
+    play = opened()
+    play.lose("r1")
+
+    assert play.machine.pools[STANDBY_KEY].failures == 0
+    assert standbys(play.tick(0.5)) == []
+    assert standbys(play.tick(PAUSE_S)) == ["r2"]
+
+
+def test_found_standbys_are_used_and_too_many_go() -> None:
+    """Those an earlier manager left are kept up to the number there is to be."""
+    play = Play(standbys=1, is_open=False)
+    for id in ("old1", "old2"):
+        play.on(events.Found(id, "", "", "standby"))
+
+    assert play.on(events.ListRead()) == []
+    assert play.demand() == [Release("old2", "one standby too many")]
+
+
+def test_a_host_that_keeps_none_lets_found_ones_go() -> None:
+    """A standby of an earlier manager is of no use where none is to be."""
+    play = Play(is_open=False)
+
+    assert play.on(events.Found("old", "", "", "standby")) == [Release("old", "it was removed")]
+
+
+def test_standbys_go_with_the_server() -> None:
+    """A shutdown leaves none."""
+    play = opened()
+
+    assert play.on(events.Shutdown()) == [Release("r1", "the server stops")]
+
+
+def test_standbys_are_nobodys_to_see() -> None:
+    """Gateways never hear of them."""
+    play = opened()
+    play.lose("r1")
+    play.tick(5.0)
+
+    assert play.published == []
+
+
+@pytest.mark.parametrize("role", ["serve", "trial"])
+def test_a_standby_serves_deploys_as_well(role: str) -> None:
+    """A trial is as quick to start as a cold function."""
+    play = opened()
+
+    commands = play.on(events.PoolDefined(PoolSpec(A, min=1, role=role)))  # type: ignore[arg-type]
+
+    assert assigned(commands) == [("r1", A)]
