@@ -90,7 +90,7 @@ class Client:
         path = f"/admin/v1/functions/{_part(name)}/warm?{urlencode({'wait': wait_s})}"
         return self._json("POST", path, timeout_s=self._timeout_s + wait_s)
 
-    def sleep(self, name: str) -> dict[str, Any]:
+    def put_to_sleep(self, name: str) -> dict[str, Any]:
         """Let idle replicas go now; how many were asked and how many stay."""
         return self._json("POST", f"/admin/v1/functions/{_part(name)}/sleep")
 

@@ -185,6 +185,11 @@ class Manager:
         shown = self._endpoints(key)
         return shown, self._machine.pools[key].wanted, self._journal.since_s(key)
 
+    def blocked(self, key: str) -> str:
+        """Why a pool cannot have the replicas it wants, "" where nothing stands in the way."""
+        pool = self._machine.pools.get(key)
+        return pool.blocked if pool is not None else ""
+
     def decisions(self, key: str) -> list[Decision]:
         """What was decided for a pool, oldest first."""
         return self._journal.decisions(key)

@@ -96,6 +96,7 @@ class FunctionRoutes:
             {
                 "state": line["state"],
                 "reason": line["reason"],
+                "blocked": self._manager.blocked(key),
                 "since_s": line["since_s"],
                 "decisions": decisions,
                 "cold_starts": [asdict(r) for r in await self._history.cold_starts(name, ITEMS)],

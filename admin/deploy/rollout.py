@@ -122,6 +122,6 @@ def check_compatible(current: Revision, target: Revision, breaking: bool) -> Non
     found = [] if breaking else breaks(current, target)
     if found:
         raise Incompatible(
-            f"callers of {current.ref} would break: {'; '.join(found)}; say --breaking to mean it",
+            f"compared with {current.ref}: {'; '.join(found)}; say --breaking to mean it",
             detail={"breaks": found},
         )

@@ -115,7 +115,7 @@ async def test_a_full_disk_stops_deploys_but_no_calls(tmp_path: Path) -> None:
         reasons = await until_ready(server, "degraded")
         fill_disk(server, resource.RLIM_INFINITY)
         await until_ready(server, "ok")
-        deployed = await server.deploy(models.fixed_batch(tmp_path), name="warm")
+        deployed = await server.deploy(models.fixed_batch(tmp_path), name="warm", breaking=True)
 
     assert [answer.status for answer in answers] == [200, 200]
     for answer in (upload, operation):

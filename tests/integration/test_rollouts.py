@@ -169,7 +169,7 @@ async def test_held_calls_that_do_not_fit_stay(tmp_path: Path) -> None:
             self._script = Script(load_s=1, signature=takes)
 
     driver = Changing(sleep=gate)
-    async with serving(tmp_path, driver, cpu_slots=2) as server:
+    async with serving(tmp_path, driver, cpu_slots=2, standbys=0) as server:
         driver.become(-1)
         await server.deploy(model(1), name="f")
         driver.become(1)

@@ -109,7 +109,7 @@ async def operating(
         data = folder / "data"
         store = await open_store(StoreSettings(data, **{"busy_s": 0.0, **settings}), stack)
         past = Past(store.history, time.time)
-        pool = Settings(data=data).pool()
+        pool = Settings(data=data, standbys=0).pool()
         devices = cpu_slots(SLOTS)
         manager = Manager(pool, driver or FakeDriver(), devices, _Linked(store.blobs), past)
         stack.push_async_callback(manager.close)

@@ -35,6 +35,9 @@ def why(session: Session, name: Name) -> None:
 def render(answer: dict[str, Any], now_s: float) -> str:
     """The answer as text; `now_s` in Unix seconds. What is last in a list is last in time."""
     parts = [f"{get(answer, 'state')}: {get(answer, 'reason')}"]
+    blocked = get(answer, "blocked")
+    if blocked and blocked != get(answer, "reason"):
+        parts[0] += f"\nblocked: {blocked}"
     decisions = sorted(answer.get("decisions") or [], key=_at_s)[-DECISIONS_MAX:]
     if decisions:
         lines = [f"  {ago(_at_s(each), now_s):<12}  {get(each, 'text')}" for each in decisions]

@@ -47,7 +47,7 @@ def test_lists_are_their_items(api: AdminApi, client: Client, call: Any, path: s
         (lambda c: c.cancel("o1"), "DELETE", f"{A}/operations/o1"),
         (lambda c: c.operation("o1"), "GET", f"{A}/operations/o1"),
         (lambda c: c.warm("digits", 5), "POST", f"{A}/functions/digits/warm"),
-        (lambda c: c.sleep("digits"), "POST", f"{A}/functions/digits/sleep"),
+        (lambda c: c.put_to_sleep("digits"), "POST", f"{A}/functions/digits/sleep"),
         (lambda c: c.roll_back("digits", 2, False), "POST", f"{A}/functions/digits/rollback"),
     ],
 )

@@ -20,7 +20,7 @@ def sleep(session: Session, name: Name) -> None:
     Example:
       fnctl sleep digits
     """
-    answer = session.client.sleep(name)
+    answer = session.client.put_to_sleep(name)
     session.answer(answer, lambda: render(answer))
     if answer.get("stay") and answer.get("min"):
         session.next(f"fnctl scale {name} --min 0")

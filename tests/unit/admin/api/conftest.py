@@ -15,7 +15,7 @@ from tests.support.server import ServingServer, serving
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[ServingServer]:
     """`digits` is deployed and cold."""
-    async with serving(tmp_path, FakeDriver()) as server:
+    async with serving(tmp_path, FakeDriver(), standbys=0) as server:
         await server.deploy({"m.onnx": MODEL}, name="digits")
         await server.until_pools(lambda: not server.server.manager.replicas())
         yield server

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from pool_manager.drivers.fake import FakeDriver
 from tests.support.operator import MODEL, until
-from tests.support.server import ServingServer
+from tests.support.server import ServingServer, serving
 
 CALL = {"inputs": {}}
 
@@ -61,6 +65,23 @@ async def test_why_tells_decisions_and_phases(server: ServingServer) -> None:
     assert (receipt["outcome"], receipt["number"], receipt["device_kind"]) == ("ready", 1, "cpu")
     assert {"place", "start", "load", "first_run"} <= receipt["phases"].keys()
     assert why["intervals"][0]["state"] in ("cold", "waking")
+
+
+async def test_why_tells_what_stands_in_the_way(tmp_path: Path) -> None:
+    """A function that serves and cannot have as many replicas as it wants says why, too."""
+    async with serving(tmp_path, FakeDriver(), cpu_slots=1) as server:
+        await server.deploy({"m.onnx": MODEL}, name="digits", min=2, max=2)
+        await server.until_shown("digits", state="warm", ready=1, wanted=2)
+        why: dict[str, Any] = {}
+
+        async def is_told() -> bool:
+            why.update((await server.admin("GET", "/functions/digits/why")).json())
+            return bool(why["blocked"])
+
+        await server.until(is_told)
+
+    assert why["state"] == "warm"
+    assert why["blocked"] == "all 1 devices are in use"
 
 
 async def test_logs_are_what_replicas_wrote(server: ServingServer) -> None:

@@ -194,7 +194,8 @@ async def test_warm_tells_why_not(tmp_path: Path) -> None:
     """503 with the reason and the last lines of the replica that did not load."""
     async with serving(tmp_path, FakeDriver()) as server:
         await deploy(server)
-    async with serving(tmp_path, FakeDriver(Script(refuse_load="no such operator"))) as server:
+    driver = FakeDriver(Script(refuse_load="no such operator"))
+    async with serving(tmp_path, driver, standbys=0) as server:
         answer = await server.admin("POST", f"{PATH}/warm")
 
     assert (answer.status, answer.problem["code"]) == (503, "function_failing")

@@ -66,3 +66,12 @@ def test_why_hints_at_the_logs_of_a_failing_function(
     assert result.stdout == "failing: no such file\n"
     assert result.stderr == "next: fnctl logs digits\n"
     assert json.loads(fnctl("why", "digits", "--json").stdout) == answer
+
+
+def test_what_stands_in_the_way_is_told_once() -> None:
+    """Below the state, unless that says it already."""
+    warm = {"state": "warm", "reason": "calls", "blocked": "no device is free"}
+
+    assert render(warm, NOW_S) == "warm: calls\nblocked: no device is free"
+    assert render({**warm, "reason": "no device is free"}, NOW_S) == "warm: no device is free"
+    assert render({**warm, "blocked": ""}, NOW_S) == "warm: calls"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from registry.manifest_schema import NOTHING, InputTable, refused
+from registry.manifest.schema import NOTHING, InputTable, refused
 from runtime_image.contract import dtypes
 from runtime_image.contract.model import AudioForm, BytesForm, ImageForm, InputRule
 from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal, TypedDict, Unpack
 
 from registry.errors import BadManifest, BadRequest
-from registry.manifest_inputs import declared, input_rule, signature_from_rules
-from registry.manifest_schema import (
+from registry.manifest.inputs import declared, input_rule
+from registry.manifest.schema import (
     NOTHING,
     BatchingTable,
     DeviceTable,
@@ -30,16 +30,6 @@ from registry.model import (
     Scaling,
 )
 from runtime_image.contract.model import InputRule, OutputRule
-
-__all__ = [
-    "Manifest",
-    "Overrides",
-    "default_manifest",
-    "overrides",
-    "parse_manifest",
-    "rescaled",
-    "signature_from_rules",
-]
 
 MANIFEST_FILE: Final = "function.toml"
 HANDLER_FILE: Final = "handler.py"

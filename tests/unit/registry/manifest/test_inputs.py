@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from registry.errors import BadManifest
-from registry.manifest_inputs import declared, input_rule, signature_from_rules
-from registry.manifest_schema import InputTable
+from registry.manifest.inputs import declared, input_rule, signature_from_rules
+from registry.manifest.schema import InputTable
 from runtime_image.contract.model import AudioForm, BytesForm, ImageForm, InputRule
 from runtime_image.contract.signature import Signature, TensorSpec
 

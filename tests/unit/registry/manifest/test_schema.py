@@ -7,7 +7,7 @@ import tomllib
 import pytest
 
 from registry.errors import BadManifest
-from registry.manifest_schema import (
+from registry.manifest.schema import (
     RESERVED_ENGINES,
     LimitsTable,
     ScalingTable,

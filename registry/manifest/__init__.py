@@ -1,0 +1,27 @@
+"""function.toml: what its author says about a function, checked and with defaults filled in."""
+
+from registry.manifest.document import (
+    HANDLER_FILE,
+    MANIFEST_FILE,
+    TEXT_MAX,
+    Manifest,
+    Overrides,
+    default_manifest,
+    overrides,
+    parse_manifest,
+    rescaled,
+)
+from registry.manifest.inputs import signature_from_rules
+
+__all__ = [
+    "HANDLER_FILE",
+    "MANIFEST_FILE",
+    "TEXT_MAX",
+    "Manifest",
+    "Overrides",
+    "default_manifest",
+    "overrides",
+    "parse_manifest",
+    "rescaled",
+    "signature_from_rules",
+]
