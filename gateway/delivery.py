@@ -22,7 +22,6 @@ log = structlog.get_logger()
 
 SWEEP_S = 0.1
 DEMAND_S = 1.0
-NOTHING = Load(0, 0, 0.0)
 GONE = PoolEndpoints([], "gone", "removed")
 
 
@@ -149,11 +148,13 @@ class Delivery:
 
     def _tell_urgent(self) -> None:
         keys, self._urgent = self._urgent, set()
-        loads = self.loads()
-        self._tell({key: loads.get(key, NOTHING) for key in keys}, full=False)
+        now = monotonic()
+        loads = {key: self._dispatcher.load(key, now) for key in keys}
+        self._tell(Demand(self._worker, next(self._seq), False, loads))
 
     def _tell_all(self) -> None:
-        self._tell(self.loads(), full=True)
+        called = self._dispatcher.take_called()
+        self._tell(Demand(self._worker, next(self._seq), True, self.loads(), called))
 
-    def _tell(self, loads: dict[str, Load], *, full: bool) -> None:
-        self._pools.receive_demand(encode(Demand(self._worker, next(self._seq), full, loads)))
+    def _tell(self, demand: Demand) -> None:
+        self._pools.receive_demand(encode(demand))

@@ -15,6 +15,7 @@ from registry.exchange import Load
 from runtime_image.contract.control import PHASES
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+LABELS = ("namespace", "function")
 SENDS = (1, 2, 3, 4, 6, 12)
 RETRIES = ("died", "not_started")
 FUNCTIONS_MAX = 1000
@@ -51,54 +52,53 @@ class Metrics:
         tasks: Callable[[], int],
     ) -> None:
         self._registry = CollectorRegistry()
-        labels = ("namespace", "function")
         self._requests = Counter(
             "fngate_requests",
             "Requests answered, by outcome: ok or the problem's code.",
-            (*labels, "outcome"),
+            (*LABELS, "outcome"),
             registry=self._registry,
         )
         self._duration = Histogram(
             "fngate_request_seconds",
             "From the last byte of the request to its answer.",
-            labels,
+            LABELS,
             buckets=SECONDS,
             registry=self._registry,
         )
         self._queue = Histogram(
             "fngate_queue_seconds",
             "Time a request waited for a replica.",
-            labels,
+            LABELS,
             buckets=SECONDS,
             registry=self._registry,
         )
         self._phases = Histogram(
             "fngate_cold_start_seconds",
             "Phases of cold starts that requests waited for.",
-            (*labels, "phase"),
+            (*LABELS, "phase"),
             buckets=SECONDS,
             registry=self._registry,
         )
         self._counted: dict[str, None] = {}
-        self._count_sends(labels)
+        self._count_sends()
         self._pools = _Pools(loads, states, tasks)
         self._registry.register(self._pools)
         self._series: dict[tuple[str, str], _Series] = {}
         self._others: _Series | None = None
 
-    def _count_sends(self, labels: tuple[str, ...]) -> None:
+    def _count_sends(self) -> None:
         """How often requests are sent, and why again."""
         self._sends = Histogram(
             "fngate_request_sends",
             "Times a request was sent to a replica before it was answered.",
-            labels,
+            LABELS,
             buckets=SENDS,
             registry=self._registry,
         )
         self._retries = Counter(
             "fngate_retries",
             "Requests sent again: their replica died while it ran them, or never started them.",
-            (*labels, "reason"),
+            (*LABELS, "reason"),
             registry=self._registry,
         )
 

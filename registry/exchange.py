@@ -17,7 +17,8 @@ class Load(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Demand(msgspec.Struct, frozen=True):
-    """Gateway worker -> manager. `full`: revisions not named have no demand.
+    """Gateway worker -> manager. `full`: revisions not named have no demand; then `called` names
+    those that were called since the last full one, most of which are over already.
 
     It ends with the worker's connection, or after 3 s of silence.
     """
@@ -26,6 +27,7 @@ class Demand(msgspec.Struct, frozen=True):
     seq: int
     full: bool
     revisions: dict[str, Load]
+    called: list[str] = []
 
 
 class ReplicaEndpoint(msgspec.Struct, frozen=True):

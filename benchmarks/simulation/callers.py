@@ -180,8 +180,9 @@ class Callers:
         idle = [k for k, load in self._last_full.items() if not (load.queued or load.in_flight)]
         for key in idle:
             del self.active[key], self._last_full[key]
-        self._feed(DemandCame(Demand("w", next(self._seq), True, self._last_full)))
-        return bool(was or self._last_full)
+        called = self.dispatcher.take_called()
+        self._feed(DemandCame(Demand("w", next(self._seq), True, self._last_full, called)))
+        return bool(was or self._last_full or called)
 
     def _load(self, key: str) -> Load:
         pool = self.dispatcher.pool(key)

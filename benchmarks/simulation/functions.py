@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from math import ceil, exp, inf
+from dataclasses import dataclass
+from math import exp, inf
 from random import Random
 
 from benchmarks.simulation.arrivals import ARRIVALS
 from benchmarks.simulation.settings import Settings
-from benchmarks.simulation.spells import Spells
-from pool_manager.core.policy.value import Uses
 from pool_manager.core.state import PoolSpec
 
 SERVICE_SPREAD = 1.0
@@ -26,9 +24,8 @@ class Function:
     """One function, and what is known of it that no decision may see.
 
     `next_s` is when it will be called next and `took_s` how long that run will take; `came_s` when
-    the last call came and `used_s` when the last run ended. `counted` and `spells` know of every
-    call, where the manager sees the loads that are there when the gateway reports. Arrivals and
-    loads are drawn from two streams, so that no decision changes who calls when.
+    the last call came and `used_s` when the last run ended. Arrivals and loads are drawn from two
+    streams, so that no decision changes who calls when.
     """
 
     key: str
@@ -43,8 +40,6 @@ class Function:
     took_s: float = 0.0
     used_s: float = 0.0
     came_s: float = -inf
-    counted: Uses = field(default_factory=Uses)
-    spells: Spells = field(default_factory=Spells)
 
     def advance(self) -> float:
         """Draw the next call; when it comes."""
@@ -53,12 +48,8 @@ class Function:
         return self.next_s
 
     def came(self, now: float) -> None:
-        """A call came. A gateway that counted would say so in its next report, once a second."""
+        """A call came."""
         self.came_s = now
-        second = float(ceil(now))
-        if second != self.counted.last_s:
-            self.counted.began(second)
-            self.spells.began(second)
 
     def draw_load_s(self) -> float:
         """How long this load takes."""

@@ -38,16 +38,6 @@ def by_exact_recency(sight: Sight) -> float:
     return 1.0 / max(LEAST_S, sight.now - max(function.used_s, function.came_s))
 
 
-def by_counted_gap(sight: Sight) -> float:
-    """The product's rule, if the gateway told of every call."""
-    return sight.reload_s * sight.function.counted.rate(sight.now)
-
-
-def by_spells(sight: Sight) -> float:
-    """The candidate, on the same knowledge."""
-    return sight.reload_s * sight.function.spells.rate(sight.now)
-
-
 def by_foresight(sight: Sight) -> float:
     """The product's rule, if it knew when the next call will come."""
     return sight.reload_s / max(LEAST_S, sight.function.next_s - sight.now)
@@ -56,8 +46,6 @@ def by_foresight(sight: Sight) -> float:
 RULES: dict[str, Callable[[Sight], float]] = {
     "lru": by_recency,
     "lru-exact": by_exact_recency,
-    "counted": by_counted_gap,
-    "spells": by_spells,
     "foresight": by_foresight,
 }
 POLICIES = ("fngate", "keepalive", *RULES)

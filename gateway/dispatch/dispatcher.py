@@ -20,6 +20,8 @@ from registry.errors import Poison
 from registry.exchange import Load, PoolEndpoints
 from runtime_image.contract.link import NotStarted
 
+NOTHING = Load(0, 0, 0.0)
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -39,6 +41,7 @@ class Dispatcher:
         self._places = count(1)
         self.pools: dict[str, Pool] = {}
         self.links: dict[str, Link] = {}
+        self._called: set[str] = set()
 
     # What clients do
 
@@ -53,6 +56,7 @@ class Dispatcher:
         if left_s:
             raise Poison("this input killed the model before", retry_after_s=left_s)
         self._endings.held_bytes += len(call.body)
+        self._called.add(pool.key)
         call.was_held = not any(not link.closing for link in pool.links.values())
         pool.waiting.append(call)
         return self._fill(pool, now)
@@ -204,13 +208,22 @@ class Dispatcher:
 
     def loads(self, now: float) -> dict[str, Load]:
         """What is held and in flight, for every pool with any."""
-        loads: dict[str, Load] = {}
-        for key, pool in self.pools.items():
-            queued, in_flight = len(pool.waiting), pool.in_flight
-            if queued or in_flight:
-                oldest_s = max(0.0, now - pool.waiting.oldest_s()) if queued else 0.0
-                loads[key] = Load(queued, in_flight, oldest_s)
-        return loads
+        loads = ((key, self.load(key, now)) for key in self.pools)
+        return {key: load for key, load in loads if load.queued or load.in_flight}
+
+    def load(self, key: str, now: float) -> Load:
+        """What is held and in flight for one pool."""
+        pool = self.pools.get(key)
+        if pool is None:
+            return NOTHING
+        queued, in_flight = len(pool.waiting), pool.in_flight
+        oldest_s = max(0.0, now - pool.waiting.oldest_s()) if queued else 0.0
+        return Load(queued, in_flight, oldest_s)
+
+    def take_called(self) -> list[str]:
+        """The pools called since this was asked last."""
+        called, self._called = self._called, set()
+        return list(called)
 
     @property
     def held_bytes(self) -> int:

@@ -37,15 +37,16 @@ class DemandBook:
         if demand.seq <= worker.seq and not demand.full:
             return set()
         worker.seq = demand.seq
-        before = set(worker.loads)
+        touched = set(demand.revisions)
         if demand.full:
+            touched |= worker.loads.keys()
             worker.loads = {}
         for key, load in demand.revisions.items():
             if load.queued or load.in_flight:
                 worker.loads[key] = load
             else:
                 worker.loads.pop(key, None)
-        return before | set(demand.revisions)
+        return touched
 
     def forget(self, worker: str) -> set[str]:
         """A worker is gone; the pools it had load for."""

@@ -132,6 +132,8 @@ class Machine:
             touched = self.host.demand.forget(event.worker)
         else:
             touched = self.host.demand.hear(event.demand, now)
+            for key in self.pools.keys() & set(event.demand.called):
+                self.pools[key].called(now)
         is_sample = isinstance(event, events.DemandCame) and event.demand.full
         self._measure(touched, now, is_sample=is_sample)
         return touched

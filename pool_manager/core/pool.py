@@ -44,7 +44,6 @@ class Pool:
     waiting_since_s: float | None = None
     unserved_since_s: float | None = None
     last_used_s: float = float("-inf")
-    is_resting: bool = True
     warm_s: float = float("-inf")
     claim: Claim | None = None
     warming: Warming | None = None
@@ -89,14 +88,16 @@ class Pool:
         """How long a replica has had nothing to do, as far as is known here."""
         return now - max(self.last_used_s, replica.last_used_s)
 
+    def called(self, now: float) -> None:
+        """It was called in the last second; that may be over already."""
+        self.uses.called(now)
+        self.last_used_s = max(self.last_used_s, now)
+
     def use(self, queued: int, in_flight: int, oldest_wait_s: float, now: float) -> None:
         """Take note of the load as it is now."""
         is_busy = queued + in_flight > 0
         if is_busy:
-            if self.is_resting:
-                self.uses.began(now)
             self.last_used_s = now
-        self.is_resting = not is_busy
         is_warm = self.is_warm
         if is_warm:
             self.warm_s = now

@@ -14,7 +14,6 @@ from benchmarks.simulation.arrivals import ARRIVALS, DAY_S
 from benchmarks.simulation.policies import POLICIES
 from benchmarks.simulation.report import play
 from benchmarks.simulation.settings import Settings
-from benchmarks.simulation.spells import Spells
 from benchmarks.simulation.world import END_S, World
 from pool_manager.core import events, room
 
@@ -131,18 +130,6 @@ def test_arrivals_rise_at_about_the_rate(kind: str) -> None:
 
     expected = 40 * 0.002 * DAY_S
     assert 0.75 * expected < count < 1.25 * expected
-
-
-def test_a_spell_survives_one_long_silence() -> None:
-    """After an hour without calls a function of a call every 10 s is expected that often again,
-    and once it is silent for long the expectation falls with the square of the silence."""
-    spells = Spells()
-    for call in range(30):
-        spells.began(10.0 * call)
-    spells.began(4000.0)
-
-    assert 1 / 30 < spells.rate(4005.0) < 1 / 10
-    assert spells.rate(5000.0) == pytest.approx(4 * spells.rate(6000.0))
 
 
 def test_the_table_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

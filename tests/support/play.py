@@ -63,7 +63,9 @@ class Play:
         self, loads: dict[str, Load], after_s: float = 0.0, worker: str = "w1", *, full: bool = True
     ) -> list[Command]:
         """A gateway worker's message."""
-        return self.on(events.DemandCame(Demand(worker, next(self._seq), full, loads)), after_s)
+        return self.on(
+            events.DemandCame(Demand(worker, next(self._seq), full, loads, list(loads))), after_s
+        )
 
     def tick(self, after_s: float = 0.0) -> list[Command]:
         return self.on(events.Tick(), after_s)

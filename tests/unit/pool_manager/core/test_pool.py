@@ -191,11 +191,12 @@ def test_who_waits_in_vain_is_known() -> None:
     assert trial.unserved_since_s == 100.0
 
 
-def test_a_use_begins_when_load_rises_from_nothing() -> None:
-    """However long it lasts and however it changes, it is one use."""
+def test_a_call_counts_although_it_is_over() -> None:
+    """Most calls of a warm function are over when the gateway next speaks of it."""
     called = pool()
-    for now, busy in ((100.0, 1), (101.0, 5), (102.0, 0), (110.0, 1)):
-        called.use(0, busy, 0.0, now)
+    for now in (100.0, 110.0):
+        called.called(now)
+        called.use(0, 0, 0.0, now)
 
-    assert called.uses.mean_gap_s == 10.0
+    assert called.uses.rate(111.0) == pytest.approx(0.1)
     assert called.last_used_s == 110.0

@@ -338,9 +338,14 @@ def test_what_ended_unseen_is_released(state: State, is_ended: bool) -> None:
 
 
 def test_a_release_is_tried_again_when_the_engine_is_back() -> None:
-    """Whether it is on the list or not: while the engine was away nothing could be proved."""
+    """Whether it is on the list or not: while the engine was away nothing could be proved. One
+    that goes on is left alone."""
     house = House(State.RELEASING)
     commands: list[Command] = []
+
+    house.replicas.end_missing(frozenset(), house.now, commands)
+    assert commands == []
+    house.replica.kill_at_s = house.now + 5.0
 
     house.replicas.end_missing(frozenset({"r1"}), house.now, commands)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import exp, log
+
 import pytest
 
 from pool_manager.core.policy.value import UNKNOWN_RELOAD_S, Uses, cost
@@ -10,7 +12,7 @@ from pool_manager.core.policy.value import UNKNOWN_RELOAD_S, Uses, cost
 def used_at(*times: float) -> Uses:
     uses = Uses()
     for now in times:
-        uses.began(now)
+        uses.called(now)
     return uses
 
 
@@ -40,13 +42,25 @@ def test_a_habit_is_known_by_its_gaps() -> None:
 
 
 def test_a_habit_that_ends_is_forgotten() -> None:
-    """A pool that was called often and then not for an hour is not worth more than its silence."""
-    assert used_at(100.0, 101.0, 102.0).rate(3702.0) == pytest.approx(1 / 3600)
+    """A pool that was called often and then not for an hour is worth less than its silence."""
+    uses = used_at(100.0, 101.0, 102.0)
+
+    assert uses.rate(105.0) == pytest.approx(1.0)
+    assert uses.rate(111.0) == pytest.approx(1 / 9)
+    assert uses.rate(3702.0) < 1 / 3600
+
+
+def test_a_silence_between_spells_is_soon_forgotten() -> None:
+    """Of a function called every ten seconds, after an hour of silence, the next spell is soon
+    known as one: the gap is a geometric mean, which one long silence moves little."""
+    uses = used_at(*range(0, 100, 10), *range(3700, 3750, 10))
+
+    assert 10.0 < exp(uses.log_gap or 0.0) < 20.0
 
 
 def test_new_gaps_weigh_more_than_old_ones() -> None:
     """The mean follows the newest gap by a share of it."""
-    assert used_at(0.0, 10.0, 30.0).mean_gap_s == pytest.approx(13.0)
+    assert used_at(0.0, 10.0, 30.0).log_gap == pytest.approx(0.85 * log(10.0) + 0.15 * log(20.0))
 
 
 def test_a_burst_is_no_more_than_one_use_a_second() -> None:
