@@ -241,11 +241,14 @@ class Room:
         spare = pool.staying() - pool.spec.min
         if spare <= 0 or self._host.demand.is_busy(pool.key):
             return {}
-        value = cost(pool.uses, pool.reload_s or pool.spec.load_s, now)
+        reload_s = pool.reload_s or pool.spec.load_s
+        value = cost(pool.uses, reload_s, now)
         ready = [
             one
             for one in pool.replicas.values()
-            if one.state is State.READY and now - one.refused_s >= REFUSAL_S
+            if one.state is State.READY
+            and now - one.refused_s >= REFUSAL_S
+            and now - one.ready_s >= min(RESIDENCY_S, reload_s)
         ]
         last = ready[0] if ready and not pool.spec.min else None
         return {

@@ -18,6 +18,10 @@ def cpus(count: int, memory_mib: float = 0.0) -> list[Device]:
     return [Device(f"cpu{number}", "cpu", memory_mib, "ram") for number in range(count)]
 
 
+LOAD_S = 1 / 256
+"""What a replica takes to load; a power of two, for clocks are compared exactly."""
+
+
 class Play:
     """A machine with its clock. Ids are r1, r2, ... in order of launch; `a` stands for the pool
     default/a@1, `b` for default/b@1 and so on."""
@@ -79,10 +83,11 @@ class Play:
         return commands
 
     def ready(self, *ids: str, memory_mib: float = 80.0) -> None:
-        """These replicas greet and load."""
+        """These replicas greet and load, and have served for as long as that took."""
         for id in ids:
             self.on(events.Greeted(id, {"start": 3.0}))
-            self.on(events.Loaded(id, 4, True, memory_mib, {"load": 5.0}))
+            self.on(events.Loaded(id, 4, True, memory_mib, {"load": LOAD_S * 1e3}))
+        self.now += LOAD_S
 
     def warm(self, **names: str) -> None:
         """`a="r1"`: A is called, r1 is started and ready, and nobody calls any more."""

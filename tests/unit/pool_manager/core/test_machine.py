@@ -16,7 +16,7 @@ from pool_manager.core.commands import (
 )
 from pool_manager.core.state import PoolSpec
 from registry.exchange import Demand, Load, PoolEndpoints, ReplicaEndpoint
-from tests.support.play import Play, launched
+from tests.support.play import LOAD_S, Play, launched
 
 A, B, C = "default/a@1", "default/b@1", "default/c@1"
 
@@ -416,7 +416,7 @@ def test_a_worker_that_is_gone_holds_nothing() -> None:
     play.ready("r1", "r2")
 
     assert play.on(events.WorkerLost("w1")) == [Drain("r1", 0.0)]
-    assert play.tick(3.0) == []
+    assert play.tick(3.0 - LOAD_S) == []
     assert play.tick(0.1) == [Drain("r2", 0.0)]
 
 
@@ -546,7 +546,7 @@ def test_a_pool_that_is_idle_is_not_looked_at_before_its_time() -> None:
     play = Play(PoolSpec(A, idle_s=300.0))
     play.warm(a="r1")
 
-    assert play.pool("a").quiet_until_s == play.now + 300.0
+    assert play.pool("a").quiet_until_s == play.now - LOAD_S + 300.0
 
 
 def test_an_engine_that_is_away_is_watched() -> None:

@@ -101,6 +101,21 @@ def test_two_models_that_alternate_each_get_their_time() -> None:
     assert play.replica("r2").pool == B
 
 
+def test_two_models_that_are_called_in_turns_do_not_only_load() -> None:
+    """The pain: two clients with a short pause between their calls push each other's model out in
+    every pause, and the device does nothing but load. Here an idle model stays for as long as it
+    took to load, at most for its residency: no more than half of the time goes into loading."""
+    play = Play(PoolSpec(A), PoolSpec(B), devices=1)
+    play.demand(a=1)
+    play.on(events.Greeted("r1", {"start": 3.0}))
+    play.on(events.Loaded("r1", 4, True, 80.0, {"load": 4_000.0}))
+    play.demand(0.1)
+
+    assert play.demand(0.1, b=1) == []
+    assert play.demand(3.5, b=1) == []
+    assert play.demand(0.4, b=1) == [Drain("r1", 0.001)]
+
+
 def test_one_waiting_model_does_not_hold_up_another() -> None:
     """The pain: a model that cannot be placed stands in the way of one that could. Here each
     waits for what it needs, and only for that."""
