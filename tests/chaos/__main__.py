@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from tests.chaos import frozen, late_run, poison, restarts, rounds
+from tests.chaos import frozen, late_run, poison, restarts, rounds, turns
 from tests.chaos.ledger import Ledger
 
 
@@ -58,6 +58,7 @@ SCENARIOS: dict[str, Callable[[Path, argparse.Namespace], Awaitable[Ledger]]] = 
     "rounds": under_fire,
     "poison": lambda data, given: poison.run(data, given.seed),
     "late-run": lambda data, _given: late_run.run(data),
+    "turns": lambda data, _given: turns.run(data),
     "frozen": lambda data, given: frozen.run(data, given.seed),
     "restarts": lambda data, given: restarts.run(data, given.seed, given.kills),
 }

@@ -32,12 +32,13 @@ class Request:
 
 @dataclass
 class Tally:
-    """What came of the requests; `waits_s` of those answered right."""
+    """What came of the requests; `waits_s` of those answered right, and when they were."""
 
     right: int = 0
     left: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
     waits_s: list[float] = field(default_factory=list)
+    answered_s: list[float] = field(default_factory=list)
 
 
 def bursts(chance: random.Random, subjects: Sequence[Subject], phases: int) -> list[list[Subject]]:
@@ -119,4 +120,5 @@ async def call(
         ledger.violated(f"{who}: wrong content: {complaint} {answer[:2000]!r}")
     else:
         tally.right += 1
-        tally.waits_s.append(time.monotonic() - began)
+        tally.answered_s.append(time.monotonic())
+        tally.waits_s.append(tally.answered_s[-1] - began)
