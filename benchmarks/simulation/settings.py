@@ -13,11 +13,10 @@ class Settings:
 
     `rate` is requests per second over all functions; `zipf` the exponent of their popularity.
     `closed` is the number of callers per function who ask again once they are answered, after a
-    pause of `think_s` on average; 0 for arrivals of their own accord. `start_s`: from a launch to
-    the greeting. `spread`: how much functions differ in their times and memory, 0 for not at all.
-    `share` is the part of a device that a replica needs. For `end_s` after the last
-    caller came, what is held is answered or given up. `skip`: jump over seconds in which nothing
-    can happen.
+    pause of `think_s` on average; 0 for arrivals of their own accord. `spread`: how much functions
+    differ in their times and memory, 0 for not at all. `start_s`: from a launch to the greeting.
+    `share` is the part of a device that a replica needs. For `end_s` after the last caller came,
+    what is held is answered or given up. `skip`: jump over seconds in which nothing can happen.
     """
 
     functions: int = 50
