@@ -32,11 +32,14 @@ MEANING = {
     "rate": "requests per second over all functions",
     "zipf": "exponent of the functions' popularity",
     "closed": "callers per function who ask again once answered, instead of arrivals",
+    "think_s": "mean pause of such callers after an answer, exponential",
+    "end_s": "how long it goes on after the last call",
     "wait_s": "how long a caller agrees to be held",
     "max": "replicas per function",
     "batch": "requests per run",
     "service_s": "median run time of a function",
     "load_s": "median load time of a function",
+    "spread": "how much functions differ, 0 for not at all",
     "start_s": "from launch to greeting",
     "share": "part of a device that a replica needs",
     "memory_mib": "median memory of a replica",
@@ -46,7 +49,7 @@ MEANING = {
 
 def main(arguments: Sequence[str] = ("--hours", "2")) -> None:
     """Play every combination that was asked for and print the table; by default a short one."""
-    options = vars(_parser().parse_args(arguments))
+    options = _options(arguments)
     as_json, is_skipping = options.pop("json"), not options.pop("no_skip")
     several = [options.pop(name) or default for name, default in REPEATED.items()]
     reports = [
@@ -60,6 +63,17 @@ def main(arguments: Sequence[str] = ("--hours", "2")) -> None:
     if len(reports) <= DETAILED_MAX:
         for report in reports:
             _show_details(report)
+
+
+def _options(arguments: Sequence[str]) -> dict[str, Any]:
+    """What was asked for; ends the program where it makes no sense together."""
+    parser = _parser()
+    options = vars(parser.parse_args(arguments))
+    if options["think_s"] < 0 or (options["think_s"] and not options["closed"]):
+        parser.error("--think-s: a pause from 0 s up, of --closed callers")
+    if options["closed"] and "foresight" in (options["policy"] or ()):
+        parser.error("--policy foresight knows when arrivals come, --closed callers have none")
+    return options
 
 
 def _show_details(report: Report) -> None:

@@ -21,7 +21,6 @@ from runtime_image.link.meta import RequestMeta
 
 CONNECT_S = 0.001
 META = RequestMeta("application/json", "", -1, "")
-NOTHING = Load(0, 0, 0.0)
 
 
 class Callers:
@@ -72,13 +71,12 @@ class Callers:
         self._submit(function, took_s)
 
     def _ask(self, function: Function) -> None:
-        """A caller who was answered asks again, while the day lasts."""
+        """A caller who was answered and paused asks again, while the day lasts."""
         if self._clock.now <= self._settings.horizon_s:
             self._submit(function, function.service_s)
 
     def _submit(self, function: Function, took_s: float) -> None:
         now = self._clock.now
-        function.came(now)
         wait_until_s = now + self._settings.wait_s
         ask = Ask(function.key, META, b"", now, wait_until_s, 60.0, service_s=took_s)
         self._figures.requests += 1
@@ -105,7 +103,8 @@ class Callers:
 
     def _answered(self, ask: Ask) -> None:
         if self._settings.closed:
-            self._clock.after(0.0, self._ask, self.functions[ask.pool])
+            function = self.functions[ask.pool]
+            self._clock.after(function.draw_pause_s(self._settings.think_s), self._ask, function)
 
     # What the manager says
 
@@ -147,7 +146,6 @@ class Callers:
         """An answer, or the end of a call that was not wanted any more."""
         call, commands = self.dispatcher.ended(process.id, ask.id, self._clock.now)
         self.perform(commands)
-        self.functions[process.pool].used_s = self._clock.now
         if call is not None:
             self._figures.answered += 1
             self._answered(ask)
@@ -169,25 +167,18 @@ class Callers:
 
     def tell_urgent(self) -> None:
         """Somebody waits without a replica, or a link is lost."""
-        loads = {key: self._load(key) for key in self.urgent}
+        loads = {key: self.dispatcher.load(key, self._clock.now) for key in self.urgent}
         self.urgent = {}
         self._feed(DemandCame(Demand("w", next(self._seq), False, loads)))
 
     def tell_all(self) -> bool:
         """Everything that is held; whether there is anything now or was the last time."""
         was = self._last_full
-        self._last_full = {key: self._load(key) for key in self.active}
+        now = self._clock.now
+        self._last_full = {key: self.dispatcher.load(key, now) for key in self.active}
         idle = [k for k, load in self._last_full.items() if not (load.queued or load.in_flight)]
         for key in idle:
             del self.active[key], self._last_full[key]
         called = self.dispatcher.take_called()
         self._feed(DemandCame(Demand("w", next(self._seq), True, self._last_full, called)))
         return bool(was or self._last_full or called)
-
-    def _load(self, key: str) -> Load:
-        pool = self.dispatcher.pool(key)
-        queued, in_flight = len(pool.waiting), pool.in_flight
-        if not (queued or in_flight):
-            return NOTHING
-        oldest_s = max(0.0, self._clock.now - pool.waiting.oldest_s()) if queued else 0.0
-        return Load(queued, in_flight, oldest_s)

@@ -11,17 +11,18 @@ from gateway.dispatch.call import Stage
 
 
 class Figures:
-    """Counts, waits and times of one run. Virtual seconds, but for `decisions_s`: those are real
-    seconds inside `Machine.handle`, by kind of event.
+    """Counts, waits and times of one run. Virtual seconds, but for `decisions_s`: those are the
+    processor's seconds inside `Machine.handle`, by kind of event.
 
-    A request is `held` if no replica was there when it came: its cold-start share.
+    A request is `held` if no replica was there when it came: its cold-start share. A replica is
+    moving unless it is ready: `loading_s` is the part of that before, which ends in a loaded model.
     """
 
     def __init__(self) -> None:
         self.requests = self.answered = self.held = 0
         self.expired = self.refused = self.failed = 0
         self.starts = self.evictions = self.swaps = self.refusals = self.idle_stops = 0
-        self.ready_s = self.busy_s = self.moving_s = 0.0
+        self.ready_s = self.busy_s = self.moving_s = self.loading_s = 0.0
         self.ticks_skipped = 0
         self.waits_s = array("d")
         self.decisions_s: defaultdict[str, array[float]] = defaultdict(lambda: array("d"))
@@ -48,6 +49,7 @@ class Figures:
         self.ready_s += ready_s
         self.busy_s += process.busy_s
         self.moving_s += now - process.launched_s - ready_s
+        self.loading_s += min(process.ready_s, now) - process.launched_s
 
     def report(self, devices_s: float) -> dict[str, Any]:
         """As plain data; shares are parts of `devices_s`, all the device-seconds there were."""
@@ -72,11 +74,12 @@ class Figures:
             "idle_device_s": idle_s,
             "moving_device_s": self.moving_s,
             "idle_share": idle_s / devices_s,
+            "loading_share": self.loading_s / devices_s,
             "longest_gap_s": max(self.gaps_s.values(), default=0.0),
         }
 
     def decision_ms(self) -> dict[str, dict[str, float]]:
-        """Real milliseconds per decision, by kind of event."""
+        """The processor's milliseconds per decision, by kind of event."""
         return {kind: spread(values) for kind, values in sorted(self.decisions_s.items())}
 
 

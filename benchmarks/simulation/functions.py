@@ -12,7 +12,7 @@ from benchmarks.simulation.settings import Settings
 from pool_manager.core.state import PoolSpec
 
 SERVICE_SPREAD = 1.0
-"""Sigma of the log-normal service times over functions."""
+"""Sigma of the log-normal service times over functions, where `Settings.spread` is 1."""
 LOAD_SPREAD = 1.2
 LOAD_MIN_S, LOAD_MAX_S = 0.2, 30.0
 JITTER = 0.2
@@ -23,9 +23,8 @@ JITTER = 0.2
 class Function:
     """One function, and what is known of it that no decision may see.
 
-    `next_s` is when it will be called next and `took_s` how long that run will take; `came_s` when
-    the last call came and `used_s` when the last run ended. Arrivals and loads are drawn from two
-    streams, so that no decision changes who calls when.
+    `next_s` is when it will be called next and `took_s` how long that run will take. Arrivals and
+    loads are drawn from two streams, so that no decision changes who calls when.
     """
 
     key: str
@@ -38,8 +37,6 @@ class Function:
     loads: Random
     next_s: float = inf
     took_s: float = 0.0
-    used_s: float = 0.0
-    came_s: float = -inf
 
     def advance(self) -> float:
         """Draw the next call; when it comes."""
@@ -47,9 +44,9 @@ class Function:
         self.took_s = self.service_s * self.draws.uniform(1 - JITTER, 1 + JITTER)
         return self.next_s
 
-    def came(self, now: float) -> None:
-        """A call came."""
-        self.came_s = now
+    def draw_pause_s(self, mean_s: float) -> float:
+        """How long a caller who was answered thinks, exponential around `mean_s`; 0 for not."""
+        return self.draws.expovariate(1 / mean_s) if mean_s else 0.0
 
     def draw_load_s(self) -> float:
         """How long this load takes."""
@@ -78,21 +75,22 @@ def population(settings: Settings) -> list[Function]:
 
 
 def _function(number: int, rate: float, settings: Settings) -> Function:
+    spread = settings.spread
     draws = Random(f"{settings.seed}/{number}/calls")
     shape = Random(f"{settings.seed}/{number}/shape")
     arrivals = ARRIVALS[settings.arrivals]
-    load_s = settings.load_s * exp(shape.gauss(0.0, LOAD_SPREAD))
+    load_s = settings.load_s * exp(spread * shape.gauss(0.0, LOAD_SPREAD))
     return Function(
         key=f"default/f{number}@1",
         rate=rate,
-        service_s=min(10 * settings.service_s, settings.service_s * _spread(shape)),
+        service_s=min(10 * settings.service_s, settings.service_s * _factor(shape, spread)),
         load_s=min(LOAD_MAX_S, max(LOAD_MIN_S, load_s)),
-        memory_mib=min(settings.device_mib / 2, settings.memory_mib * _spread(shape)),
+        memory_mib=min(settings.device_mib / 2, settings.memory_mib * _factor(shape, spread)),
         calls=arrivals(rate, draws),
         draws=draws,
         loads=Random(f"{settings.seed}/{number}/loads"),
     )
 
 
-def _spread(shape: Random) -> float:
-    return exp(shape.gauss(0.0, SERVICE_SPREAD))
+def _factor(shape: Random, spread: float) -> float:
+    return exp(spread * shape.gauss(0.0, SERVICE_SPREAD))

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from benchmarks.simulation.functions import Function
 from benchmarks.simulation.world import World
 from pool_manager.core import room
+from pool_manager.core.policy.placement import Guest
 from pool_manager.core.policy.value import UNKNOWN_RELOAD_S, Uses
 from pool_manager.core.pool import Pool
 
@@ -28,14 +29,8 @@ class Sight(NamedTuple):
 
 
 def by_recency(sight: Sight) -> float:
-    """LRU on what the manager knows: loads that were there when the gateway reported."""
+    """LRU on what the manager knows: it is told once a second who was called."""
     return 1.0 / max(LEAST_S, sight.now - sight.pool.last_used_s)
-
-
-def by_exact_recency(sight: Sight) -> float:
-    """LRU on when each function was really called or answered last."""
-    function = sight.function
-    return 1.0 / max(LEAST_S, sight.now - max(function.used_s, function.came_s))
 
 
 def by_foresight(sight: Sight) -> float:
@@ -45,10 +40,9 @@ def by_foresight(sight: Sight) -> float:
 
 RULES: dict[str, Callable[[Sight], float]] = {
     "lru": by_recency,
-    "lru-exact": by_exact_recency,
     "foresight": by_foresight,
 }
-POLICIES = ("fngate", "keepalive", *RULES)
+POLICIES = ("fngate", "no-stay", "keepalive", *RULES)
 
 
 @contextmanager
@@ -60,7 +54,9 @@ def policy(world: World, name: str) -> Iterator[None]:
     """
     names = vars(room)
     original = names["cost"]
-    if name == "keepalive":
+    if name == "no-stay":
+        _let_stay_nowhere(world)
+    elif name == "keepalive":
         _keep_alive(world)
     elif name in RULES:
         names["cost"] = _by_rule(world, RULES[name])
@@ -79,6 +75,21 @@ def _by_rule(world: World, rule: Callable[[Sight], float]) -> Cost:
         return rule(Sight(pool, function, reload_s or UNKNOWN_RELOAD_S, now))
 
     return cost
+
+
+def _let_stay_nowhere(world: World) -> None:
+    """The product's rule, but an idle replica may go as soon as it is ready."""
+    rooms, names = world.machine._supply.room, vars(room)
+    usual, residency_s = rooms._idle_of, names["RESIDENCY_S"]
+
+    def at_once(pool: Pool, now: float) -> dict[str, Guest]:
+        names["RESIDENCY_S"] = 0.0
+        try:
+            return usual(pool, now)
+        finally:
+            names["RESIDENCY_S"] = residency_s
+
+    rooms._idle._of = at_once
 
 
 def _keep_alive(world: World) -> None:

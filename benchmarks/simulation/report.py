@@ -24,6 +24,7 @@ COLUMNS = {
     "evictions": ("evictions", "{:.0f}"),
     "swaps": ("swaps", "{:.0f}"),
     "idle device": ("idle_share", "{:.0%}"),
+    "loading": ("loading_share", "{:.0%}"),
 }
 
 
@@ -58,7 +59,7 @@ def _mean(runs: list[Report], name: str) -> float:
 
 
 def show_decisions(report: Report) -> None:
-    """Real time inside the machine, and of the whole run."""
+    """Processor time inside the machine, real time of the whole run."""
     print("| decision about | count | p50 ms | p99 ms | max ms | sum s |")
     print("|---|---|---|---|---|---|")
     for kind, taken in report["decisions"].items():

@@ -12,9 +12,11 @@ class Settings:
     """One run. Times are virtual seconds, memory is MiB.
 
     `rate` is requests per second over all functions; `zipf` the exponent of their popularity.
-    `closed` is the number of callers per function who ask again as soon as they are answered;
-    0 for arrivals of their own accord. `start_s`: from a launch to the greeting. `share` is the
-    part of a device that a replica needs. `skip`: jump over seconds in which nothing can happen.
+    `closed` is the number of callers per function who ask again once they are answered, after a
+    pause of `think_s` on average; 0 for arrivals of their own accord. `spread`: how much functions
+    differ in their times and memory, 0 for not at all. `start_s`: from a launch to the greeting.
+    `share` is the part of a device that a replica needs. For `end_s` after the last caller came,
+    what is held is answered or given up. `skip`: jump over seconds in which nothing can happen.
     """
 
     functions: int = 50
@@ -26,12 +28,14 @@ class Settings:
     rate: float = 0.25
     zipf: float = 1.0
     closed: int = 0
+    think_s: float = 0.0
     idle_s: float = 300.0
     wait_s: float = 55.0
     max: int = 2
     batch: int = 1
     service_s: float = 0.2
     load_s: float = 2.0
+    spread: float = 1.0
     start_s: float = 0.5
     release_s: float = 0.2
     share: float = 1.0
@@ -39,6 +43,7 @@ class Settings:
     device_mib: float = 80_000.0
     device_kind: str = "cuda"
     standbys: int = 0
+    end_s: float = 120.0
     skip: bool = True
 
     @property

@@ -11,10 +11,11 @@ import pytest
 
 from benchmarks import simulate
 from benchmarks.simulation.arrivals import ARRIVALS, DAY_S
+from benchmarks.simulation.functions import population
 from benchmarks.simulation.policies import POLICIES
 from benchmarks.simulation.report import play
 from benchmarks.simulation.settings import Settings
-from benchmarks.simulation.world import END_S, World
+from benchmarks.simulation.world import World
 from pool_manager.core import events, room
 
 SMALL = Settings(functions=5, devices=2, hours=1 / 6, rate=0.5, load_s=1.0, idle_s=30.0)
@@ -27,15 +28,27 @@ def played(settings: Settings) -> dict[str, Any]:
 
 
 class Watched(World):
-    """A world in which every event is followed by a look at what must always hold."""
+    """A world in which every event is followed by a look at what must always hold; `told` are the
+    functions of which the manager heard that they were called."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.told: set[str] = set()
+        super().__init__(settings)
 
     def _handle(self, event: events.Event) -> None:
         super()._handle(event)
         taken = [r.device for r in self.machine.replicas() if r.device]
         assert len(taken) == len(set(taken)), "two replicas on one exclusive device"
-        if isinstance(event, events.DemandCame) and event.demand.full:
-            held = self.callers.dispatcher.loads(self.clock.now)
-            assert event.demand.revisions == held
+        if not isinstance(event, events.DemandCame):
+            return
+        demand, dispatcher = event.demand, self.callers.dispatcher
+        self.told |= set(demand.called)
+        if demand.full:
+            assert demand.revisions == dispatcher.loads(self.clock.now)
+            assert not dispatcher.take_called()
+        else:
+            for key, load in demand.revisions.items():
+                assert load == dispatcher.load(key, self.clock.now)
 
 
 @pytest.mark.slow
@@ -46,11 +59,13 @@ def test_every_request_is_answered(arrivals: str) -> None:
     figures = world.figures
 
     assert figures.requests > 50
+    assert world.told == set(figures.gaps_s)
     assert figures.requests == figures.answered == len(figures.waits_s)
     assert (figures.expired, figures.refused, figures.failed) == (0, 0, 0)
     assert world.callers.dispatcher.is_idle
     assert figures.busy_s <= figures.ready_s
-    assert figures.ready_s + figures.moving_s <= SMALL.devices * (SMALL.horizon_s + END_S)
+    assert 0 < figures.loading_s < figures.moving_s
+    assert figures.ready_s + figures.moving_s <= SMALL.devices * (SMALL.horizon_s + SMALL.end_s)
 
 
 @pytest.mark.slow
@@ -109,6 +124,59 @@ def test_busy_functions_take_turns() -> None:
     assert sorted(gaps_s) == sorted(world.functions)
     assert world.figures.swaps > 10
     assert max(gaps_s.values()) <= len(gaps_s) * (longest_s + room.SWAP_AFTER_S)
+
+
+@pytest.mark.slow
+def test_a_stay_keeps_pausing_callers_from_evicting_each_other() -> None:
+    """Callers who pause between calls are answered more often, and less of the devices' time goes
+    into loading, where an idle replica stays for as long as it took to load."""
+    pausing = replace(SMALL, functions=3, closed=2, think_s=1.0, zipf=0.0, spread=0.0, load_s=5.0)
+
+    stay, none = (played(replace(pausing, max=1, policy=name)) for name in ("fngate", "no-stay"))
+
+    assert stay["answered"] > 1.3 * none["answered"]
+    assert stay["loading_share"] < 0.8 * none["loading_share"]
+
+
+def test_pauses_are_as_long_as_asked_for() -> None:
+    """The mean pause is the one asked for; none is drawn where there is none."""
+    function = population(SMALL)[0]
+
+    pauses_s = [function.draw_pause_s(0.5) for _ in range(2000)]
+
+    assert min(pauses_s) > 0
+    assert sum(pauses_s) / 2000 == pytest.approx(0.5, rel=0.1)
+    assert function.draw_pause_s(0.0) == 0.0
+
+
+def test_functions_without_spread_are_alike() -> None:
+    """With no spread every function loads, runs and takes memory like the median."""
+    alike = population(replace(SMALL, spread=0.0))
+
+    kinds = {(f.service_s, f.load_s, f.memory_mib) for f in alike}
+    assert kinds == {(SMALL.service_s, SMALL.load_s, SMALL.memory_mib)}
+
+
+@pytest.mark.parametrize(
+    "senseless",
+    [
+        ["--think-s", "1"],
+        ["--think-s", "-1", "--closed", "2"],
+        ["--closed", "1", "--policy", "foresight"],
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    senseless: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pauses of nobody, negative ones and foresight of callers who react are errors that name the
+    option, and nothing is played."""
+    with pytest.raises(SystemExit) as ended:
+        simulate.main(senseless)
+
+    out = capsys.readouterr()
+    assert ended.value.code == 2
+    assert senseless[0 if "--think-s" in senseless else 2] in out.err
+    assert not out.out
 
 
 @pytest.mark.slow
