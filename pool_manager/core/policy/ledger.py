@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pool_manager.core.state import Device
 
@@ -44,6 +45,14 @@ class Claim:
     since_s: float
 
 
+class Fleet(NamedTuple):
+    """How many devices of a kind there are and the memory of the largest, without end where one
+    is not accounted."""
+
+    devices: int
+    largest_mib: float
+
+
 class Ledger:
     """Charges by replica, from its record until it is STOPPED; claims by device."""
 
@@ -57,6 +66,7 @@ class Ledger:
         self._sizes: dict[str, float] = {}
         self._claimed: dict[str, dict[str, Claim]] = {}
         self._empty = dict.fromkeys(self.devices)
+        self._fleets: dict[str, Fleet] = {}
         for device in self.devices.values():
             self._sizes[device.bank] = max(device.memory_mib, self._sizes.get(device.bank, 0.0))
 
@@ -128,6 +138,14 @@ class Ledger:
     def empty(self) -> list[str]:
         """Devices without a replica, the one free for longest first."""
         return list(self._empty)
+
+    def fleet(self, kind: str) -> Fleet:
+        """The devices of a kind, counted once: which there are never changes."""
+        if kind not in self._fleets:
+            sizes = [d.memory_mib for d in self.devices.values() if kind in ("any", d.kind)]
+            largest = max(sizes) if sizes and all(sizes) else float("inf")
+            self._fleets[kind] = Fleet(len(sizes), largest)
+        return self._fleets[kind]
 
     def fits(self, device: str, need: Need, without: Collection[str] = ()) -> bool:
         """Whether a replica can be put there now, or once those in `without` are gone."""

@@ -61,16 +61,15 @@ def clear(
 
 def why_not(need: Need, ledger: Ledger) -> str:
     """In words, why there is no device for it now."""
-    fitting = [d for d in ledger.devices.values() if need.kind in ("any", d.kind)]
-    if not fitting:
+    fleet = ledger.fleet(need.kind)
+    if not fleet.devices:
         return f"no device of kind {need.kind}"
-    largest = max(device.memory_mib for device in fitting)
-    if all(device.memory_mib for device in fitting) and need.memory_mib + RESERVE_MIB > largest:
+    if need.memory_mib + RESERVE_MIB > fleet.largest_mib:
         return f"needs {need.memory_mib:.0f} MiB, no device has that beside {RESERVE_MIB:.0f} spare"
     able = [id for id in _roomy(need, ledger) if ledger.fits_kind(id, need)]
     banks = {ledger.devices[id].bank for id in able if ledger.fits_share(id, need)}
     if not banks:
-        return f"all {len(fitting)} devices are in use"
+        return f"all {fleet.devices} devices are in use"
     free_mib = max(ledger.free_mib(bank, need.pool) for bank in banks)
     return f"needs {need.memory_mib:.0f} MiB, {max(0.0, free_mib):.0f} are free"
 

@@ -187,3 +187,15 @@ def test_a_claim_for_no_device_keeps_nothing() -> None:
     assert ledger.claims == {}
     assert ledger.free_mib("ram", "b") == FREE_MIB
     ledger.unclaim(claim)
+
+
+def test_a_fleet_is_counted_by_kind() -> None:
+    """Its largest memory has no end where that of one device is not accounted."""
+    ledger = Ledger(
+        [Device("g0", "cuda", 80.0), Device("g1", "cuda", 40.0), Device("c0", "cpu", 0.0)]
+    )
+
+    assert ledger.fleet("cuda") == (2, 80.0)
+    assert ledger.fleet("any") == (3, float("inf"))
+    assert ledger.fleet("tpu") == (0, float("inf"))
+    assert ledger.fleet("cuda") is ledger.fleet("cuda")
