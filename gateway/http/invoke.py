@@ -109,6 +109,7 @@ async def _answer(invoker: Invoker, deployed: Deployed, request: web.Request) ->
     invoker.past.arrived(function.namespace, function.name)
     if invoker.delivery.is_cold(revision.key):
         await invoker.cold_check.check(meta, body, revision)
+    _check_exists(invoker, deployed)
     loop = asyncio.get_running_loop()
     now = monotonic()
     answer: asyncio.Future[Outcome] = loop.create_future()
@@ -135,6 +136,14 @@ async def _answer(invoker: Invoker, deployed: Deployed, request: web.Request) ->
     if not isinstance(outcome, Delivered):
         raise outcome
     return _response(invoker, deployed, call, outcome, applied)
+
+
+def _check_exists(invoker: Invoker, deployed: Deployed) -> None:
+    """Raise UnknownFunction or UnknownRevision where the revision went while the body came: nobody
+    would ever start it, and the request would be held in vain."""
+    revision = deployed.revision
+    if invoker.catalog.find(revision.ref, revision.namespace) is None:
+        invoker.catalog.resolve(revision.ref, revision.namespace)
 
 
 def _response(
