@@ -171,7 +171,12 @@ async def _open_gateway(
 ) -> tuple[Gateway, web.AppRunner]:
     access = Access(settings.listen, settings.public_hosts, store.ring, store.token)
     loop = asyncio.get_running_loop()
-    metrics = Metrics(delivery.loads, delivery.states, lambda: len(asyncio.all_tasks(loop)))
+    metrics = Metrics(
+        delivery.loads,
+        delivery.states,
+        lambda: len(asyncio.all_tasks(loop)),
+        lambda namespace, name: store.catalog.find(name, namespace) is not None,
+    )
     store.catalog.subscribe(metrics.changed)
     invoker = Invoker(
         settings.gateway(), access, store.catalog, delivery, ColdCheck(), metrics, past
