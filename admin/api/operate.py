@@ -90,6 +90,7 @@ class OperateRoutes:
         began_s = self._clock()
         outcome, reason = await self._warmed(deployed.revision.key, seconds)
         if outcome == "failed":
+            self._catalog.resolve(deployed.revision.ref)  # removed meanwhile: that is why
             raise FunctionFailing(
                 f"{deployed.revision.ref} does not become ready: {reason}",
                 admin_detail={"log_tail": await log_tail(self._manager, deployed.function.name)},

@@ -254,6 +254,20 @@ async def test_who_waits_for_a_warm_function_does_not_hold_up_the_end(tmp_path: 
         assert (await answer.json())["code"] == "shutting_down"
 
 
+async def test_a_function_that_is_removed_does_not_become_warm(tmp_path: Path) -> None:
+    """Who waits for it is told that it is gone, not that it fails to load."""
+    async with serving(tmp_path, FakeDriver(), cpu_slots=1) as server:
+        await deploy(server)
+        await server.deploy({"m.onnx": MODEL}, name="kept", min=1)
+        await server.until_shown("kept", state="warm")
+        asked = asyncio.create_task(server.admin("POST", f"{PATH}/warm"))
+        await server.until_shown("digits", wanted=1)
+        await server.admin("DELETE", PATH)
+        answer = await asked
+
+    assert (answer.status, answer.problem["code"]) == (404, "unknown_function")
+
+
 async def test_who_leaves_waits_for_no_warm_function(tmp_path: Path) -> None:
     """Nobody else wants it: no room is made for it any more."""
     async with serving(tmp_path, FakeDriver(), cpu_slots=1) as server:
