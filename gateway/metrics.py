@@ -75,6 +75,15 @@ class Metrics:
             buckets=SECONDS,
             registry=self._registry,
         )
+        self._count_cold_starts()
+        self._count_sends()
+        self._pools = _Pools(loads, states, tasks)
+        self._registry.register(self._pools)
+        self._series: dict[tuple[str, str], _Series] = {}
+        self._others: _Series | None = None
+
+    def _count_cold_starts(self) -> None:
+        """Each replica's once, whoever waited for it."""
         self._phases = Histogram(
             "fngate_cold_start_seconds",
             "Phases of cold starts that requests waited for.",
@@ -83,11 +92,6 @@ class Metrics:
             registry=self._registry,
         )
         self._counted: dict[str, None] = {}
-        self._count_sends()
-        self._pools = _Pools(loads, states, tasks)
-        self._registry.register(self._pools)
-        self._series: dict[tuple[str, str], _Series] = {}
-        self._others: _Series | None = None
 
     def _count_sends(self) -> None:
         """How often requests are sent, and why again."""
