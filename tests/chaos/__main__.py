@@ -27,7 +27,7 @@ def options() -> argparse.Namespace:
     parser.add_argument(
         "--starts-killed",
         type=int,
-        default=1,
+        default=rounds.Dose.starts_max,
         metavar="N",
         help="of one function in a row, then it is spared until it serves (5 make it failing)",
     )

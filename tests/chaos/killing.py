@@ -14,7 +14,8 @@ from typing import Any
 from tests.support.caller import Caller
 from tests.support.process_server import ServerProcess
 
-SERVING = ("ready", "draining")
+SERVING = ("ready", "draining", "standby")
+"""Whose death is no failed start of a function."""
 
 
 @dataclass

@@ -16,6 +16,7 @@ from typing import Any
 
 from aiohttp import ClientSession, ClientTimeout
 
+from pool_manager.core.pool import FAILING_AFTER
 from tests.chaos import footprint, history
 from tests.chaos.footprint import Footprint
 from tests.chaos.killing import Kills, killing
@@ -52,7 +53,7 @@ class Dose:
     kills_min: int = 100
     returns_min: int = 20
     leavers: float = 0.1
-    starts_max: int = 1
+    starts_max: int = FAILING_AFTER - 1
     all_busy: bool = False
 
 
@@ -129,13 +130,14 @@ class Rounds:
         return tally, kills
 
     async def _wait_zero(self, number: int) -> None:
-        """Nothing held, nothing in flight, no replica, no process."""
+        """Nothing held, nothing in flight, no replica and no process but the standby."""
 
         async def is_zero() -> bool:
             functions = (await self._caller.admin("GET", "/functions")).json()["items"]
             replicas = (await self._caller.admin("GET", "/replicas")).json()["items"]
             busy = any(item["held"] or item["in_flight"] for item in functions)
-            return not busy and not replicas and not self._server.replica_pids()
+            states = [item["state"] for item in replicas]
+            return not busy and states == ["standby"] and len(self._server.replica_pids()) == 1
 
         if not await footprint.until(is_zero, ZERO_S):
             left = (await self._caller.admin("GET", "/replicas")).json()["items"]

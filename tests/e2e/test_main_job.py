@@ -123,7 +123,6 @@ async def test_a_burst_at_zero_is_one_start_and_runs_as_batches(server: ServerPr
 
     starts = [entry["text"] for entry in why["decisions"] if " on cpu:" in entry["text"]]
     assert len(starts) == 1
-    assert len(server.replica_pids()) == 1
     assert replicas["ready"] == 1
     assert sum(rows.values()) == 500
     assert max(rows) >= 32
@@ -161,14 +160,14 @@ def test_an_idle_replica_goes_and_the_next_call_wakes_it(server: ServerProcess) 
     """After idle_s the process is gone, and with it its memory; the next call is cold again."""
     assert server.fnctl("deploy", str(DIGITS), "--idle", "0.2").returncode == 0
     first = server.fnctl_json("invoke", "digits", "-i", f"image=@{DIGITS / 'seven.png'}")
-    [pid] = server.replica_pids()
+    [pid] = server.replica_pids("serve")
     wait_end(os.pidfd_open(pid))
 
     second = server.fnctl_json("invoke", "digits", "-i", f"image=@{DIGITS / 'seven.png'}")
 
     assert first["receipt"]["cold"]
     assert second["receipt"]["cold"]
-    assert server.replica_pids() != [pid]
+    assert server.replica_pids("serve") != [pid]
 
 
 @pytest.mark.slow
@@ -222,7 +221,7 @@ async def test_a_replica_killed_in_flight_costs_no_request(server: ServerProcess
 def kill_one(server: ServerProcess) -> None:
     """Kill the replica as soon as there is one."""
     for _ in range(2000):
-        for pid in server.replica_pids():
+        for pid in server.replica_pids("serve"):
             os.kill(pid, signal.SIGKILL)
             return
     raise AssertionError("no replica came")
@@ -233,16 +232,16 @@ def test_a_killed_server_finds_its_replica_again(server: ServerProcess) -> None:
     """kill -9 of the idle server: the next one adopts the replica with its model still loaded."""
     sample = f"image=@{DIGITS / 'seven.png'}"
     server.fnctl_json("invoke", "digits", "-i", sample)
-    [pid] = server.replica_pids()
+    [pid] = server.replica_pids("serve")
     server.kill()
-    assert server.replica_pids() == [pid]
+    assert server.replica_pids("serve") == [pid]
 
     server.start()
     answer = server.fnctl_json("invoke", "digits", "-i", sample)
 
     assert answer["outputs"]["label"] == [7]
     assert not answer["receipt"]["cold"]
-    assert server.replica_pids() == [pid]
+    assert server.replica_pids("serve") == [pid]
 
 
 @pytest.mark.slow
@@ -259,7 +258,7 @@ def test_a_server_killed_during_a_deploy_finishes_it(server: ServerProcess, tmp_
         "def predict(inputs, ctx):\n    return {'ok': True}\n"
     )
     started = server.fnctl_json("deploy", str(folder), "--trust", "--no-wait")
-    orphans = server.replica_pids()
+    orphans = server.replica_pids("trial")
     server.kill()
     server.start()
     done = server.fnctl_json("deploy", str(folder), "--trust")

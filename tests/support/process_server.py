@@ -118,9 +118,22 @@ class ServerProcess:
                     found[Path(os.fsdecode(run_dir)).name] = int(entry.name)
         return found
 
-    def replica_pids(self) -> list[int]:
-        """Processes of replicas that belong to this data folder."""
-        return list(self.replica_processes().values())
+    def replica_pids(self, role: str = "") -> list[int]:
+        """Processes of replicas that belong to this data folder; only those of `role`, if given."""
+        return [
+            pid
+            for id, pid in self.replica_processes().items()
+            if not role or self._role(id) == role
+        ]
+
+    def _role(self, id: str) -> str:
+        """What a replica's record says it is for, "" where it is gone."""
+        for path in self.data.rglob(f"{id}/replica.json"):
+            try:
+                return str(json.loads(path.read_text())["role"])
+            except OSError:
+                break
+        return ""
 
     def sockets(self) -> list[Path]:
         """Socket files below the data folder."""
