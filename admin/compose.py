@@ -171,17 +171,23 @@ async def _open_gateway(
 ) -> tuple[Gateway, web.AppRunner]:
     access = Access(settings.listen, settings.public_hosts, store.ring, store.token)
     loop = asyncio.get_running_loop()
-    metrics = Metrics(delivery.loads, delivery.states, lambda: len(asyncio.all_tasks(loop)))
+    metrics = Metrics(
+        delivery.loads,
+        delivery.states,
+        lambda: len(asyncio.all_tasks(loop)),
+        lambda namespace, name: store.catalog.find(name, namespace) is not None,
+    )
     store.catalog.subscribe(metrics.changed)
     invoker = Invoker(
         settings.gateway(), access, store.catalog, delivery, ColdCheck(), metrics, past
     )
     health = Health(settings.data, manager, delivery, store.history, time.monotonic)
     gateway = Gateway(invoker, health.reasons)
+    operate = OperateRoutes(store.catalog, manager, deploys, time.monotonic)
     api = AdminApi(
         access,
         FunctionRoutes(store, manager, delivery, deploys, past),
-        OperateRoutes(store.catalog, manager, deploys, time.monotonic),
+        operate,
         UploadRoutes(store.blobs, deploys),
         KeyRoutes(store.keys, store.ring, time.time),  # noqa: TID251 - the shell passes the clock in
         PoolRoutes(store.catalog, manager, time.monotonic),
@@ -189,7 +195,7 @@ async def _open_gateway(
     app = web.Application()
     api.add_routes(app, gateway)
     gateway.add_routes(app)
-    app.on_shutdown.append(deploys.runner.stop_waiting)
+    app.on_shutdown.extend([deploys.runner.stop_waiting, operate.stop_waiting])
     app.on_cleanup.append(gateway.close)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
     await runner.setup()

@@ -9,6 +9,7 @@ from pool_manager.core.state import Replica
 from registry.catalog import Deployed
 from registry.exchange import Load, PoolEndpoints
 from registry.model import Bundle, Function, Key, Operation, Profile
+from registry.spec import model_spec
 from runtime_image.contract import signature as signatures
 
 
@@ -46,7 +47,8 @@ def scaling_json(function: Function) -> dict[str, Any]:
 
 
 def revision_json(deployed: Deployed, bundle: Bundle) -> dict[str, Any]:
-    """One revision of `fnctl show`; `traffic`: calls by plain name go to it."""
+    """One revision of `fnctl show`. `traffic`: calls by plain name go to it; `batch_max`: rows of
+    one run, as measured and as its settings allow."""
     revision = deployed.revision
     return {
         "number": revision.number,
@@ -59,6 +61,7 @@ def revision_json(deployed: Deployed, bundle: Bundle) -> dict[str, Any]:
         "created_s": revision.created_s,
         "signature": signatures.to_json(revision.signature),
         "profile": profile_json(deployed.profile),
+        "batch_max": model_spec(deployed).batch_max,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 import time
@@ -22,12 +23,19 @@ session.run(None, {"image": numpy.zeros((1, 8, 8), numpy.float32)})
 
 def main() -> None:
     """Print the table."""
-    with tempfile.TemporaryDirectory() as folder, server_process(Path(folder)) as server:
-        server.fnctl_json("deploy", str(DIGITS), "--idle", "0.05")
+    with (
+        tempfile.TemporaryDirectory() as first,
+        tempfile.TemporaryDirectory() as second,
+        server_process(Path(first)) as server,
+        server_process(Path(second), environment={"FN_STANDBYS": "0"}) as bare_server,
+    ):
+        for one in (server, bare_server):
+            one.fnctl_json("deploy", str(DIGITS), "--idle", "0.05")
         cases = {
             "python: import, load, run": bare,
-            "cold call through fngate": lambda: cold(server),
-            "warm call through fngate": lambda: call(server),
+            "cold call, no standby": lambda: cold(bare_server, standbys=0),
+            "cold call": lambda: cold(server, standbys=1),
+            "warm call": lambda: call(server),
         }
         show(interleaved(cases, ROUNDS), "python: import, load, run", "ms")
 
@@ -38,11 +46,18 @@ def bare() -> float:
     return wall_ms([sys.executable, "-I", "-c", BARE], environment)
 
 
-def cold(server: ServerProcess) -> float:
-    """A call when no replica is left."""
-    while server.replica_pids():
+def cold(server: ServerProcess, standbys: int) -> float:
+    """A call when no replica is left but so many standbys, and they wait."""
+    while states(server) != ["standby"] * standbys:
         time.sleep(0.05)
     return call(server)
+
+
+def states(server: ServerProcess) -> list[str]:
+    """Of every replica."""
+    request = urllib.request.Request(f"{server.url}/admin/v1/replicas", headers=server.headers)
+    with urllib.request.urlopen(request) as response:
+        return [item["state"] for item in json.load(response)["items"]]
 
 
 def call(server: ServerProcess) -> float:

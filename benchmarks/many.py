@@ -209,7 +209,7 @@ def cold_ms(server: ServerProcess, function: str) -> float:
     connection = Connection(server)
     taken = []
     for _ in range(ROUNDS):
-        while server.replica_pids():
+        while server.replica_pids("serve"):
             time.sleep(0.05)
         began = time.perf_counter()
         connection.ask("POST", f"/fn/{function}", GOOD, 200)

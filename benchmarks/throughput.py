@@ -25,7 +25,7 @@ def main() -> None:
         server.fnctl_json("deploy", "functions/digits")
         port = urlsplit(server.url).port or 0
         load(port, 0.2)
-        [replica] = server.replica_pids()
+        [replica] = server.replica_pids("serve")
         assert server.process is not None
         gateway = server.process.pid
         rates: dict[str, list[float]] = {"hello": [], "fngate": []}

@@ -42,7 +42,8 @@ class Metrics:
     FUNCTIONS_MAX are counted together, so the page is bounded.
 
     `loads` gives what is held and in flight now, `states` the states of pools not at rest,
-    `tasks` how much goes on in the background.
+    `tasks` how much goes on in the background, `is_deployed` whether a function of that namespace
+    and name exists.
     """
 
     def __init__(
@@ -50,7 +51,9 @@ class Metrics:
         loads: Callable[[], dict[str, Load]],
         states: Callable[[], dict[str, str]],
         tasks: Callable[[], int],
+        is_deployed: Callable[[str, str], bool],
     ) -> None:
+        self._is_deployed = is_deployed
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "fngate_requests",
@@ -72,6 +75,15 @@ class Metrics:
             buckets=SECONDS,
             registry=self._registry,
         )
+        self._count_cold_starts()
+        self._count_sends()
+        self._pools = _Pools(loads, states, tasks)
+        self._registry.register(self._pools)
+        self._series: dict[tuple[str, str], _Series] = {}
+        self._others: _Series | None = None
+
+    def _count_cold_starts(self) -> None:
+        """Each replica's once, whoever waited for it."""
         self._phases = Histogram(
             "fngate_cold_start_seconds",
             "Phases of cold starts that requests waited for.",
@@ -80,11 +92,6 @@ class Metrics:
             registry=self._registry,
         )
         self._counted: dict[str, None] = {}
-        self._count_sends()
-        self._pools = _Pools(loads, states, tasks)
-        self._registry.register(self._pools)
-        self._series: dict[tuple[str, str], _Series] = {}
-        self._others: _Series | None = None
 
     def _count_sends(self) -> None:
         """How often requests are sent, and why again."""
@@ -146,8 +153,9 @@ class Metrics:
                 self._retries.remove(*series.labels, reason)
 
     def _begin(self, namespace: str, function: str) -> _Series:
-        """The series of a function counted for the first time, or that of all beyond the limit."""
-        if len(self._series) >= FUNCTIONS_MAX:
+        """The series of a function counted for the first time, or that of all beyond the limit and
+        of removed ones, whose last answers come after they went."""
+        if len(self._series) >= FUNCTIONS_MAX or not self._is_deployed(namespace, function):
             self._others = self._others or self._bind(namespace, OTHERS)
             return self._others
         series = self._series[namespace, function] = self._bind(namespace, function)

@@ -109,6 +109,11 @@ class Control:
         """Whether the replica has greeted, so that it can be told something."""
         return self._stream is not None
 
+    @property
+    def is_answering(self) -> bool:
+        """Whether the PING before the last one was answered; the last may be on its way."""
+        return self._missed <= 1
+
     def bind(self, request: BindRequest) -> None:
         """Say which model to load, and as what."""
         self._send(pack_bind(request))

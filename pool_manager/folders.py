@@ -124,9 +124,12 @@ class Folders:
             old.unlink(missing_ok=True)
 
     def logs(self, function: str) -> list[Path]:
-        """A function's logs, oldest first."""
-        folder = self._settings.log_dir / function
-        return sorted(folder.glob("*.log"), key=lambda path: path.stat().st_mtime)
+        """A function's logs, oldest first, but for those that another thread just removes."""
+        ages = {}
+        for path in (self._settings.log_dir / function).glob("*.log"):
+            with contextlib.suppress(FileNotFoundError):
+                ages[path] = path.stat().st_mtime
+        return sorted(ages, key=ages.__getitem__)
 
     def bound_log(self, path: Path) -> None:
         """Cut a log that has grown over its limit down to its tail.

@@ -110,6 +110,10 @@ class Launcher:
     ) -> None:
         """Outside the bound on starts: it costs next to nothing, and somebody waits for it."""
         id = command.id
+        if (control := self._controls.get(id)) and not control.is_answering:
+            # Whoever waits need not wait until it is given up, nor is their model to blame.
+            self._feed(events.Lost(id, "the standby hangs", is_its_fault=False))
+            return
         with self._lost_on_error(id, "a standby could not be given its model"):
             standby = self._standby(id)
             await self._bundles.materialise(binding.bundle, self.folders.model_dir(id))

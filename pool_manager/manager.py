@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import secrets
 import time
@@ -196,7 +197,12 @@ class Manager:
 
     def logs(self, function: str) -> list[tuple[str, bytes]]:
         """Replica ids and the output kept of a function, oldest first. Blocking."""
-        return [(p.stem, p.read_bytes()) for p in self._launcher.folders.logs(function)]
+        logs = []
+        for path in self._launcher.folders.logs(function):
+            # The oldest may make room for a new one at this moment.
+            with contextlib.suppress(FileNotFoundError):
+                logs.append((path.stem, path.read_bytes()))
+        return logs
 
     def feed(self, event: events.Event) -> None:
         """One event in, its commands done. Commands only begin slow work, they never wait."""

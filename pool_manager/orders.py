@@ -25,11 +25,17 @@ class Warmed(NamedTuple):
 
 @dataclass(slots=True)
 class _Ask:
-    """An answer that is waited for, and by how many."""
+    """An answer that is waited for, by how many, and by how many who do not insist on `beside`."""
 
     answer: asyncio.Future[Warmed]
     beside: bool = False
     waiters: int = 0
+    patient: int = 0
+
+    def count(self, by: int, *, beside: bool) -> None:
+        """Somebody joins (1) or leaves (-1)."""
+        self.waiters += by
+        self.patient += 0 if beside else by
 
 
 class Orders:
@@ -64,7 +70,8 @@ class Orders:
         """Wait until a pool has a ready replica, or cannot have one, or `timeout_s` is over.
 
         Who asks for the same pool at the same time waits for the same answer; when the last of
-        them has left, the pool is told. One that does not insist on `beside` ends that for all.
+        them has left, the pool is told. One that does not insist on `beside` ends that for all,
+        until it leaves: nobody who insists waits for room any longer than that.
         """
         if self._closed:
             return Warmed("failed", GOING)
@@ -74,17 +81,26 @@ class Orders:
                 ask = self._warm[key] = _Ask(asyncio.get_running_loop().create_future())
             ask.beside = beside
             self._feed(events.WarmAsked(key, beside))
-        ask.waiters += 1
+        ask.count(1, beside=beside)
         try:
             async with asyncio.timeout(timeout_s):
                 return await asyncio.shield(ask.answer)
         except TimeoutError:
             return Warmed("no_room", f"not ready within {timeout_s:g} s")
         finally:
-            ask.waiters -= 1
-            if not ask.waiters and not ask.answer.done():
-                del self._warm[key]
-                self._feed(events.WarmDropped(key))
+            ask.count(-1, beside=beside)
+            self._left(key, ask)
+
+    def _left(self, key: str, ask: _Ask) -> None:
+        """Somebody waits no more: tell the pool what the others want, if that is less."""
+        if ask.answer.done():
+            return
+        if not ask.waiters:
+            del self._warm[key]
+            self._feed(events.WarmDropped(key))
+        elif not ask.patient and not ask.beside:
+            ask.beside = True
+            self._feed(events.WarmAsked(key, True))
 
     def end_trial(self, command: commands.EndTrial) -> None:
         """A trial is over."""

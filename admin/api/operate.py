@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import asyncio
+from collections.abc import Callable
 
 import msgspec
 from aiohttp import web
 
+from admin.api.paging import whole_number
 from admin.deploy.deploys import Deploys
 from admin.deploy.etag import etag
 from admin.deploy.news import news_until
@@ -18,8 +19,9 @@ from gateway.http.bodies import read_body
 from gateway.problems import ACCEPTED, OK, json_answer
 from pool_manager.core.state import State
 from pool_manager.manager import Manager
+from pool_manager.orders import Warmed
 from registry.catalog import Catalog, Deployed
-from registry.errors import BadRequest, FunctionFailing, NoRoom
+from registry.errors import BadRequest, FunctionFailing, NoRoom, ShuttingDown
 from registry.names import check_name
 
 REQUEST_MAX = 64 * 1024
@@ -47,6 +49,14 @@ class OperateRoutes:
         self._manager = manager
         self._deploys = deploys
         self._clock = clock
+        self._closing = False
+        self._waits: set[asyncio.Timeout] = set()
+
+    async def stop_waiting(self, _app: object = None) -> None:
+        """aiohttp's shutdown signal: who waits for a warm pool is answered now."""
+        self._closing = True
+        for wait in self._waits:
+            wait.reschedule(0.0)
 
     async def post_rollback(self, request: web.Request) -> web.Response:
         """Start a rollback: 202 with the operation to follow."""
@@ -75,11 +85,12 @@ class OperateRoutes:
     async def warm(self, request: web.Request) -> web.Response:
         """Answer when a replica of the current revision is ready; 503 with the reason if not."""
         deployed = self._resolve(request)
-        seconds = _wait_s(request.query)
+        seconds = whole_number(request.query, "wait", WARM_S, WARM_MAX_S)
         was_warm = self._state(deployed) == "warm"
         began_s = self._clock()
-        outcome, reason = await self._manager.warm(deployed.revision.key, timeout_s=seconds)
+        outcome, reason = await self._warmed(deployed.revision.key, seconds)
         if outcome == "failed":
+            self._catalog.resolve(deployed.revision.ref)  # removed meanwhile: that is why
             raise FunctionFailing(
                 f"{deployed.revision.ref} does not become ready: {reason}",
                 admin_detail={"log_tail": await log_tail(self._manager, deployed.function.name)},
@@ -118,6 +129,18 @@ class OperateRoutes:
             }
         )
 
+    async def _warmed(self, key: str, seconds: int) -> Warmed:
+        """Wait for a warm pool. Raises ShuttingDown where the server goes first."""
+        try:
+            async with asyncio.timeout(0.0 if self._closing else None) as wait:
+                self._waits.add(wait)
+                try:
+                    return await self._manager.warm(key, timeout_s=seconds)
+                finally:
+                    self._waits.discard(wait)
+        except TimeoutError:
+            raise ShuttingDown("the server is shutting down", retry_after_s=RETRY_S) from None
+
     def _resolve(self, request: web.Request) -> Deployed:
         return self._catalog.resolve(check_name(request.match_info["name"]))
 
@@ -147,10 +170,3 @@ class OperateRoutes:
         else:
             text = f"{ref} found no room within {seconds} s: {reason}"
         return NoRoom(text, retry_after_s=RETRY_S)
-
-
-def _wait_s(query: Mapping[str, Any]) -> int:
-    text = query.get("wait", str(WARM_S))
-    if not text.isdecimal() or len(text) > 4 or not 1 <= int(text) <= WARM_MAX_S:
-        raise BadRequest(f"wait: expected 1 to {WARM_MAX_S} whole seconds, got {text[:40]!r}")
-    return int(text)

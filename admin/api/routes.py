@@ -20,6 +20,8 @@ from registry.tasks import Tasks
 PREFIX = "/admin/v1"
 WHOLE = ("POST", "PATCH", "DELETE")
 """Methods that change store and memory together: once begun they go on without their client."""
+WAITING = ("/functions/{name}/warm",)
+"""These change neither: they only wait, and are over when their client leaves."""
 
 Scoped = Callable[[web.Request], Awaitable[web.Response]]
 
@@ -66,19 +68,20 @@ class AdminApi:
     def add_routes(self, app: web.Application, gateway: Gateway) -> None:
         """Add the table behind the gateway's border; what is not in it is for nobody."""
         for method, path, need, handler in self._table:
-            guarded = gateway.bordered(self._scoped(need, handler))
+            is_whole = method in WHOLE and path not in WAITING
+            guarded = gateway.bordered(self._scoped(need, handler, is_whole=is_whole))
             app.router.add_route(method, PREFIX + path, guarded)
-        nowhere = gateway.bordered(self._scoped("read", _nowhere))
+        nowhere = gateway.bordered(self._scoped("read", _nowhere, is_whole=False))
         app.router.add_route("*", PREFIX + "/{rest:.*}", nowhere)
         app.on_cleanup.append(self._close)
 
     async def _close(self, _app: web.Application) -> None:
         await self._tasks.close()
 
-    def _scoped(self, need: Need, handler: Scoped) -> Handler:
+    def _scoped(self, need: Need, handler: Scoped, *, is_whole: bool) -> Handler:
         async def checked(request: web.Request) -> web.Response:
             self._access.check(request.headers.get("Authorization"), need)
-            if request.method not in WHOLE:
+            if not is_whole:
                 return await handler(request)
             name = f"{request.method} {request.path[:200]}"
             task = self._tasks.spawn(name, _outcome(handler, request))

@@ -142,6 +142,8 @@ class Deploys:
         # A name that did not exist when the deploy was accepted may exist by now through it.
         draft = self._plan(operation.name, msgspec.structs.replace(request, derived_name=False))
         current = self._store.catalog.find(operation.name)
+        # Asked now: its idle replica may make room for the trial.
+        was_awake = self._rollout.is_awake(operation.name)
         if current is not None and settings_equal(current.revision, draft.revision):
             await phase(SWITCH)
             return await self._keep(current, draft)
@@ -157,7 +159,7 @@ class Deploys:
                 return await self._first(draft, verified, phase)
             check_compatible(current.revision, verified.revision, request.breaking)
             staged = await self._changes.stage(draft, verified, operation.id)
-        how = await self._rollout.to(staged, phase, draft.function)
+        how = await self._rollout.to(staged, phase, draft.function, was_awake=was_awake)
         await self._tidy(operation.name)
         return self._result(staged, sample, how)
 

@@ -40,15 +40,28 @@ class Rollout:
         """Wait no more for revisions to become warm."""
         await self._tasks.close()
 
-    async def to(self, target: Deployed, phase: Phase, settings: Function | None = None) -> str:
+    def is_awake(self, name: str) -> bool:
+        """Whether calls of that function find a replica, or one on its way."""
+        current = self._store.catalog.find(name)
+        return current is not None and self._state(current.revision.key) in AWAKE
+
+    async def to(
+        self,
+        target: Deployed,
+        phase: Phase,
+        settings: Function | None = None,
+        *,
+        was_awake: bool = False,
+    ) -> str:
         """Move the traffic to `target`, with other settings of its function if any are given; what
-        was done about its being warm.
+        was done about its being warm. `was_awake`: its function was, before this was begun.
 
         Raises ModelRefused, with traffic where it was, where `target` cannot be made warm.
         """
         current = self._store.catalog.resolve(target.revision.name)
         await phase("warm")
-        how = await self._warm(current, target, settings or current.function)
+        to_warm = was_awake or self.is_awake(target.revision.name)
+        how = await self._warm(current, target, settings or current.function, to_warm)
         await phase(SWITCH)
         await self._changes.move(target, settings)
         if how.startswith("no room"):
@@ -57,10 +70,11 @@ class Rollout:
             self._tasks.spawn(f"warm {target.revision.key}", warming)
         return how
 
-    async def _warm(self, current: Deployed, target: Deployed, settings: Function) -> str:
+    async def _warm(
+        self, current: Deployed, target: Deployed, settings: Function, to_warm: bool
+    ) -> str:
         old, new = current.revision, target.revision
-        is_awake = self._state(old.key) in AWAKE
-        if not is_awake and not settings.scaling.min and self._state(new.key) != "warm":
+        if not to_warm and not settings.scaling.min and self._state(new.key) != "warm":
             return f"{new.ref} is cold"
         self._define(current, target, settings)
         outcome, reason = await self._manager.warm(new.key, beside=True, timeout_s=WARM_S)
@@ -69,7 +83,7 @@ class Rollout:
         if outcome == "ready":
             return READY
         if outcome == "no_room":
-            who = f"{old.ref} makes room" if is_awake else reason
+            who = f"{old.ref} makes room" if self.is_awake(new.name) else reason
             return f"no room for both: {who}, calls are held"
         raise ModelRefused(
             f"{new.ref} does not become ready: {reason}; calls still go to {old.ref}",

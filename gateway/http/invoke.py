@@ -23,6 +23,7 @@ from gateway.settings import MIB, GatewaySettings
 from gateway.traffic import may_rerun
 from registry.catalog import Catalog, Deployed
 from registry.errors import BadRequest, FnError, ShuttingDown
+from registry.model import Revision
 from runtime_image.contract.errors import RequestError
 from runtime_image.link.meta import RequestMeta
 
@@ -107,8 +108,7 @@ async def _answer(invoker: Invoker, deployed: Deployed, request: web.Request) ->
     body = await read_body(request, function.limits.body_mib * MIB, settings.body_read_s)
     meta = _meta(request)
     invoker.past.arrived(function.namespace, function.name)
-    if invoker.delivery.is_cold(revision.key):
-        await invoker.cold_check.check(meta, body, revision)
+    await _check(invoker, revision, meta, body)
     loop = asyncio.get_running_loop()
     now = monotonic()
     answer: asyncio.Future[Outcome] = loop.create_future()
@@ -135,6 +135,16 @@ async def _answer(invoker: Invoker, deployed: Deployed, request: web.Request) ->
     if not isinstance(outcome, Delivered):
         raise outcome
     return _response(invoker, deployed, call, outcome, applied)
+
+
+async def _check(invoker: Invoker, revision: Revision, meta: RequestMeta, body: bytes) -> None:
+    """Raise what speaks against the request: bad input where that would wake a device, or
+    UnknownFunction or UnknownRevision where the revision went while the body came. Nobody would
+    ever start that one, and the request would be held in vain."""
+    if invoker.delivery.is_cold(revision.key):
+        await invoker.cold_check.check(meta, body, revision)
+    if invoker.catalog.find(revision.ref, revision.namespace) is None:
+        invoker.catalog.resolve(revision.ref, revision.namespace)
 
 
 def _response(

@@ -83,7 +83,7 @@ def _revisions(revisions: list[dict[str, Any]], previous: int | None) -> str:
                 size(int(revision.get("size") or 0)),
                 duration(float(profile["load_ms"])) if "load_ms" in profile else NONE,
                 f"{number(float(profile['memory_mib']))} MiB" if profile else NONE,
-                batching(profile) if profile else NONE,
+                batching(profile, revision.get("batch_max")) if profile else NONE,
             )
         )
     head = ("REVISION", "TRAFFIC", "ENGINE", "SIZE", "LOAD", "MEMORY", "BATCHING")

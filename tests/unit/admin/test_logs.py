@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -45,3 +46,12 @@ def test_people_read_plain_lines(shown: str) -> None:
     assert shown in text
     assert "\x1b[" not in text
     assert "not shown" not in text
+
+
+def test_a_log_that_cannot_be_written_stops_nothing() -> None:
+    """Its disk is full (full(4)): whoever tells of something goes on with its work."""
+    command = [sys.executable, "-c", LOGS + "print('went on')", "human"]
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=full, timeout=60)
+
+    assert (ended.stdout, ended.returncode) == (b"went on\n", 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from admin.views import (
     function_json,
@@ -14,7 +15,7 @@ from admin.views import (
 )
 from pool_manager.core.state import Replica
 from registry.exchange import Load, PoolEndpoints, ReplicaEndpoint
-from registry.model import Key, Operation
+from registry.model import Batching, Key, Operation
 from tests.support.nouns import bundle, deployed, profile
 
 
@@ -47,7 +48,16 @@ def test_a_revision_shows_what_it_is_and_was_measured() -> None:
     assert (shown["number"], shown["size"]) == (2, bundle().size)
     assert shown["signature"]["inputs"] == [{"name": "x", "dtype": "FP32", "shape": [-1, 4]}]
     assert shown["profile"]["latency_ms"] == {"1": 1.0, "32": 4.0}
+    assert shown["batch_max"] == 32
     json.dumps(shown)
+
+
+def test_a_revision_shows_how_far_its_settings_let_it_batch() -> None:
+    """The profile says what was measured; revisions that differ in settings share it."""
+    known = deployed()
+    asked = replace(known, revision=replace(known.revision, batching=Batching(max_size=4)))
+
+    assert revision_json(asked, bundle())["batch_max"] == 4
 
 
 def test_what_was_not_measured_has_no_profile() -> None:

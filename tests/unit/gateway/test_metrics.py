@@ -15,9 +15,14 @@ from runtime_image.link.meta import AnswerMeta
 META = AnswerMeta("application/json", 0, 0, 0, 0, 1)
 
 
+def exists(_namespace: str, _name: str) -> bool:
+    """Every function is deployed."""
+    return True
+
+
 def metrics(loads: dict[str, Load] | None = None, states: dict[str, str] | None = None) -> Metrics:
     """Metrics of a gateway with these pools."""
-    return Metrics(lambda: loads or {}, lambda: states or {}, lambda: 3)
+    return Metrics(lambda: loads or {}, lambda: states or {}, lambda: 3, exists)
 
 
 def samples(page: Metrics) -> dict[tuple[str, ...], float]:
@@ -88,7 +93,7 @@ def test_pools_are_read_when_the_page_is_asked_for() -> None:
     """Held, in flight and state are those of the moment of the scrape."""
     loads: dict[str, Load] = {}
     states: dict[str, str] = {}
-    page = Metrics(lambda: loads, lambda: states, lambda: 3)
+    page = Metrics(lambda: loads, lambda: states, lambda: 3, exists)
     before = samples(page)
     loads["default/f@1"] = Load(3, 2, 0.5)
     states["default/f@1"] = "waking"
@@ -136,7 +141,7 @@ def test_a_request_that_was_sent_once_makes_no_counter() -> None:
 def test_background_work_is_counted_when_the_page_is_asked_for() -> None:
     """What runs is the number at that moment."""
     running = [1]
-    page = Metrics(dict, dict, lambda: running[0])
+    page = Metrics(dict, dict, lambda: running[0], exists)
     before = samples(page)["fngate_tasks",]
     running[0] = 7
 
@@ -179,10 +184,24 @@ def test_a_removed_function_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     assert samples(page)["fngate_requests_total", "b", "default", "ok"] == 1
 
 
+def test_the_last_answers_of_a_removed_function_are_counted_with_the_others() -> None:
+    """A request that was inside when its function went brings no series back, for they would stay
+    for ever; the sum over all functions is right."""
+    page = Metrics(dict, dict, lambda: 0, lambda _namespace, name: name != "gone")
+    page.received("default", "gone", receipt(cold=True, first=True))
+    page.sent("default", "gone", 1, 0)
+    page.answered("default", "gone", "ok", 0.1)
+
+    found = samples(page)
+
+    assert not any("gone" in key for key in found)
+    assert found["fngate_requests_total", OTHERS, "default", "ok"] == 1
+
+
 def test_a_page_shows_pools_as_they_were_looked_at() -> None:
     """Rendering runs in a thread: it reads nothing that the loop may change meanwhile."""
     loads = {"default/f@1": Load(3, 2, 0.5)}
-    page = Metrics(lambda: dict(loads), dict, lambda: 0)
+    page = Metrics(lambda: dict(loads), dict, lambda: 0, exists)
     page.look()
     before = page.render()
     loads.clear()

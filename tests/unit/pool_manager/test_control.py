@@ -252,11 +252,15 @@ async def test_an_answer_starts_the_count_anew(rig: Rig) -> None:
     rig.open()
     link = await rig.greeted()
 
-    for _ in range(3):
+    rig.control._ping()
+    at_first = rig.control.is_answering
+    for _ in range(2):
         rig.control._ping()
+    late = rig.control.is_answering
     link.send(Kind.PONG)
     link.send(Kind.NOT_IDLE)
     await rig.events.get()
+    assert (at_first, late, rig.control.is_answering) == (True, False, True)
     for _ in range(3):
         rig.control._ping()
     kept = not rig.lost.done()

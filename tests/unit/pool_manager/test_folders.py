@@ -156,6 +156,17 @@ def test_logs_over_the_limit_are_trimmed(folders: Folders) -> None:
     assert [path.stem for path in folders.logs("digits")] == ["aaaa0002", "aaaa0003"]
 
 
+def test_a_log_that_goes_while_it_is_looked_for_is_left_out(
+    folders: Folders, settings: PoolSettings
+) -> None:
+    """Another thread trims the same folder: here a name that leads nowhere any more."""
+    for id in ("a", "b"):
+        folders.log_file("f", id).touch()
+    (settings.log_dir / "f" / "gone.log").symlink_to(settings.log_dir / "nothing")
+
+    assert {path.stem for path in folders.logs("f")} == {"a", "b"}
+
+
 def test_a_small_log_is_left_alone(folders: Folders) -> None:
     """Up to the limit every byte stays; a log that is not there is no error."""
     log = folders.log_file("digits", ID)

@@ -233,6 +233,20 @@ async def test_only_a_standby_can_be_assigned(stage: Stage, who: str) -> None:
     )
 
 
+async def test_a_standby_that_hangs_is_given_nothing(stage: Stage) -> None:
+    """It is lost at once, by nobody's fault: its callers need not wait for the third PING."""
+    await stage.standby(ID)
+    control = stage.launcher.control(ID)
+    assert control is not None
+    control._missed = 2
+
+    stage.assign(ID)
+
+    lost = await stage.next(events.Lost)
+    assert lost == events.Lost(ID, "the standby hangs", is_its_fault=False)
+    assert list(stage.settings.model_dir.iterdir()) == []
+
+
 async def test_a_release_outruns_no_assignment(stage: Stage) -> None:
     """A standby given up while its files come leaves none of them behind."""
     await stage.standby(ID)

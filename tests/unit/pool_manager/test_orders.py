@@ -147,6 +147,22 @@ async def test_who_does_not_insist_on_beside_waits_for_room(desk: Desk) -> None:
     assert desk.fed == [BESIDE, ASKED]
 
 
+async def test_who_insists_on_beside_waits_for_no_room_alone(desk: Desk) -> None:
+    """When those have left who would wait for it, the machine hears what the others want: a
+    rollout, which may wait for an hour, is then told that there is none."""
+    first = await desk.warm(beside=False)
+    await desk.warm(beside=True)
+    other = await desk.warm(beside=False)
+    assert desk.fed == [ASKED]
+
+    for one in (first, other):
+        assert desk.fed == [ASKED]
+        one.cancel()
+        await asyncio.wait([one])
+
+    assert desk.fed == [ASKED, BESIDE]
+
+
 async def test_patience_is_each_ones_own(desk: Desk) -> None:
     """Who gives up leaves the others waiting; with the last one the machine is told."""
     patient = await desk.warm()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import ClientSession
 
 from pool_manager.drivers.fake import FakeDriver, Script
 from tests.support.operator import MODEL, until
@@ -187,7 +188,7 @@ async def test_a_wait_is_bounded(server: ServingServer, wait: str) -> None:
     answer = await server.admin("POST", f"{PATH}/warm?wait={wait}")
 
     assert answer.status == 400
-    assert answer.problem["detail"].startswith("wait: expected 1 to 3600 whole seconds")
+    assert answer.problem["detail"].startswith("wait: expected a whole number from 1 to 3600")
 
 
 async def test_warm_tells_why_not(tmp_path: Path) -> None:
@@ -232,6 +233,52 @@ async def test_warm_tells_that_there_is_no_room(tmp_path: Path) -> None:
 
     assert (answer.status, answer.problem["code"]) == (503, "no_room")
     assert "digits@1 found no room within 1 s" in answer.problem["detail"]
+
+
+@pytest.mark.slow  # a whole server stops
+async def test_who_waits_for_a_warm_function_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    """503 at once when the server begins to stop, however long the client would have waited."""
+    gate = Gate()
+    driver = FakeDriver(Script(load_s=1), sleep=gate)
+    async with ClientSession() as session, asyncio.TaskGroup() as group:
+        async with serving(tmp_path, driver) as server:
+            await deploy(server)
+            gate.shut()
+            headers = {"Authorization": f"Bearer {server.token}"}
+            url = f"{server.url}/admin/v1{PATH}/warm"
+            asked = group.create_task(session.post(url, headers=headers))
+            await server.until_shown("digits", state="waking")
+        answer = await asked
+
+        assert answer.status == 503
+        assert (await answer.json())["code"] == "shutting_down"
+
+
+async def test_a_function_that_is_removed_does_not_become_warm(tmp_path: Path) -> None:
+    """Who waits for it is told that it is gone, not that it fails to load."""
+    async with serving(tmp_path, FakeDriver(), cpu_slots=1) as server:
+        await deploy(server)
+        await server.deploy({"m.onnx": MODEL}, name="kept", min=1)
+        await server.until_shown("kept", state="warm")
+        asked = asyncio.create_task(server.admin("POST", f"{PATH}/warm"))
+        await server.until_shown("digits", wanted=1)
+        await server.admin("DELETE", PATH)
+        answer = await asked
+
+    assert (answer.status, answer.problem["code"]) == (404, "unknown_function")
+
+
+async def test_who_leaves_waits_for_no_warm_function(tmp_path: Path) -> None:
+    """Nobody else wants it: no room is made for it any more."""
+    async with serving(tmp_path, FakeDriver(), cpu_slots=1) as server:
+        await deploy(server)
+        await server.deploy({"m.onnx": MODEL}, name="kept", min=1)
+        await server.until_shown("kept", state="warm")
+        asked = asyncio.create_task(server.admin("POST", f"{PATH}/warm"))
+        await server.until_shown("digits", wanted=1)
+        asked.cancel()
+
+        await server.until_shown("digits", wanted=0)
 
 
 @pytest.mark.slow  # its answer waits for the replica's

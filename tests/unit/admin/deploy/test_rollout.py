@@ -12,7 +12,7 @@ from registry.errors import Incompatible
 from registry.model import Operation
 from runtime_image.contract.signature import Signature, TensorSpec
 from tests.support import nouns
-from tests.support.operator import SLOTS, Operator, operating, until
+from tests.support.operator import MODEL, SLOTS, Operator, operating, until
 from tests.support.server import Gate
 
 OLD, NEW = "default/digits@1", "default/digits@2"
@@ -234,3 +234,20 @@ async def test_an_operation_of_another_server_that_was_done_stays_done(tmp_path:
 
         assert (ended.state, current(operator)) == ("done", 1)
         assert ended.result["switch"] == "calls of digits go to digits@1 already"
+
+
+@pytest.mark.slow  # room is looked for once a second
+async def test_a_warm_function_that_made_room_for_the_trial_is_warm_again(
+    awake: Operator,
+) -> None:
+    """All other slots are taken for good: the trial gets that of the old revision."""
+    floor = {"min": SLOTS - 1, "max": SLOTS - 1}
+    await awake.deploy("other", files={"m.onnx": MODEL * 2}, overrides=floor)
+    kept = "default/other@1"
+    await until(lambda: (pool := awake.manager.pool(kept)) and len(pool[0].replicas) == SLOTS - 1)
+    await awake.manager.warm(OLD)
+
+    ended = await awake.deploy("digits", files={"m.onnx": MODEL * 3})
+
+    assert ended.result["switch"] == "warm before traffic moved"
+    assert (state(awake, OLD), state(awake, NEW)) == ("cold", "warm")

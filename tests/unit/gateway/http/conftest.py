@@ -38,7 +38,7 @@ class Front:
         self.reasons: list[str] = []
         self.past = KnownPast()
         self.catalog = Catalog([nouns.deployed()])
-        self.metrics = Metrics(delivery.loads, delivery.states, lambda: 0)
+        self.metrics = Metrics(delivery.loads, delivery.states, lambda: 0, lambda *_: True)
         self.url = ""
         self.gateway = self._gateway()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -280,3 +281,34 @@ async def test_a_call_that_names_a_revision_is_not_moved(front: Front, peer: Pee
     status, _, headers = await call
 
     assert (status, headers["Fn-Revision"]) == (200, "digits@1")
+
+
+@pytest.mark.parametrize("ref", ["digits", "digits@1"])
+async def test_a_function_that_went_while_the_body_came_holds_nobody(
+    front: Front, ref: str
+) -> None:
+    """404 at once: nobody would ever start it."""
+
+    async def body() -> AsyncIterator[bytes]:
+        yield GOOD[:5]
+        front.catalog.remove("digits")
+        yield GOOD[5:]
+
+    status, problem, _ = await front.call(body(), JSON, ref=ref)
+
+    assert (status, problem["code"]) == (404, "unknown_function")
+    assert not front.delivery.loads()
+
+
+async def test_a_revision_that_went_while_the_body_came_holds_nobody(front: Front) -> None:
+    """As when it is the oldest of many and another is deployed."""
+    front.catalog.put(nouns.deployed(number=2))
+
+    async def body() -> AsyncIterator[bytes]:
+        yield GOOD[:5]
+        front.catalog.remove_revisions("digits", [1])
+        yield GOOD[5:]
+
+    status, problem, _ = await front.call(body(), JSON, ref="digits@1")
+
+    assert (status, problem["code"]) == (404, "unknown_revision")
