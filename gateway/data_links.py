@@ -50,13 +50,16 @@ class DataLinks:
         tasks: Tasks,
         perform: Callable[[list[Command]], None],
         lost: Callable[[str], None],
+        answered: Callable[[str], None],
     ) -> None:
-        """`perform` does the dispatcher's commands, `lost(pool)` hears of every link that ends."""
+        """`perform` does the dispatcher's commands, `lost(pool)` hears of every link that ends,
+        `answered(pool)` of every request that does."""
         self._worker = worker
         self._dispatcher = dispatcher
         self._tasks = tasks
         self._perform = perform
         self._lost = lost
+        self._answered = answered
         self._peers: dict[str, _Peer] = {}
         self._listed: dict[str, set[str]] = {}
 
@@ -178,6 +181,7 @@ class DataLinks:
         except KeyError:
             raise LinkError(f"unknown request id {frame.id}") from None
         self._perform(commands)
+        self._answered(self._peers[id].pool)
         if call is not None:
             assert isinstance(call, HeldCall)
             call.done(outcome or ReplicaDied("the replica gave the request up"))

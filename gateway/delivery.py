@@ -28,9 +28,10 @@ GONE = PoolEndpoints([], "gone", "removed")
 class Delivery:
     """Owns the dispatcher; everything runs in one event loop's thread.
 
-    Demand goes to the manager at once when somebody waits at a pool without a replica or a link
-    is lost, and every second for all pools with load: between these edges counts change with every
-    request, and nothing would be decided differently if the manager knew.
+    Demand goes to the manager at once when somebody waits at a pool without a replica, when
+    another pool falls idle meanwhile, or a link is lost, and every second for all pools with load:
+    between these edges counts change with every request, and nothing would be decided differently
+    if the manager knew.
     """
 
     def __init__(self, limits: Limits, worker: str, pools: Pools, past: Past) -> None:
@@ -43,8 +44,10 @@ class Delivery:
         self._seq = itertools.count(1)
         self._urgent: set[str] = set()
         self._links = DataLinks(
-            worker, self._dispatcher, self._tasks, self._perform, self._tell_soon
+            worker, self._dispatcher, self._tasks, self._perform, self._tell_soon, self._answered
         )
+        self._starving: set[str] = set()
+        self._told_busy: set[str] = set()
         self._idle: asyncio.Event | None = None
 
     def open(self) -> None:
@@ -77,6 +80,7 @@ class Delivery:
             self._estimate(call.pool)
         self._perform(self._dispatcher.submit(call, monotonic()))
         if call.was_held:
+            self._starving.add(call.pool)
             self._tell_soon(call.pool)
 
     def leave(self, call: HeldCall) -> None:
@@ -146,15 +150,33 @@ class Delivery:
             self._loop.call_soon(self._tell_urgent)
         self._urgent |= {pool, self._dispatcher.heir(pool)}
 
+    def _answered(self, pool: str) -> None:
+        if self._starving:
+            self._make_known_idle(pool)
+
+    def _make_known_idle(self, pool: str) -> None:
+        """While somebody waits without a replica, tell of each pool that could make room now."""
+        pools = self._dispatcher.pools
+        self._starving = {key for key in self._starving if self.is_cold(key) and key in pools}
+        view = pools.get(pool)
+        if self._starving and view is not None and not (view.in_flight or view.waiting):
+            self._tell_soon(pool)
+
     def _tell_urgent(self) -> None:
+        """With who has fallen idle since the manager was told: they may make room."""
         keys, self._urgent = self._urgent, set()
         now = monotonic()
-        loads = {key: self._dispatcher.load(key, now) for key in keys}
+        told = {key: self._dispatcher.load(key, now) for key in self._told_busy}
+        loads = {key: load for key, load in told.items() if not (load.queued or load.in_flight)}
+        loads |= {key: self._dispatcher.load(key, now) for key in keys}
+        self._told_busy -= loads.keys()
+        self._told_busy |= {key for key, load in loads.items() if load.queued or load.in_flight}
         self._tell(Demand(self._worker, next(self._seq), False, loads))
 
     def _tell_all(self) -> None:
-        called = self._dispatcher.take_called()
-        self._tell(Demand(self._worker, next(self._seq), True, self.loads(), called))
+        called, loads = self._dispatcher.take_called(), self.loads()
+        self._told_busy = set(loads)
+        self._tell(Demand(self._worker, next(self._seq), True, loads, called))
 
     def _tell(self, demand: Demand) -> None:
         self._pools.receive_demand(encode(demand))

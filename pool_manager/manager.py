@@ -26,7 +26,7 @@ from pool_manager.orders import Orders, Warmed
 from pool_manager.ports import Binding, Bundles, Recorder
 from pool_manager.settings import PoolSettings
 from registry.exchange import Endpoints, PoolEndpoints, decode_demand, encode
-from registry.tasks import Tasks, every
+from registry.tasks import Alarm, Tasks, every
 from runtime_image.contract.control import ReplicaRecord
 
 log = structlog.get_logger()
@@ -56,15 +56,13 @@ class Manager:
         self._driver = driver
         self._clock = time.monotonic
         self._tasks = Tasks("pool manager")
-        boot, numbers = secrets.token_hex(2), itertools.count(1)
-        self._machine = Machine(
-            devices, lambda: f"{boot}{next(numbers) % 65536:04x}", settings.standbys
-        )
+        self._machine = Machine(devices, _new_ids(), settings.standbys)
         self._launcher = Launcher(settings, driver, bundles, self.feed, self._tasks, self._clock)
         self._journal = Journal(recorder, time.time, settings.notes_kept)  # noqa: TID251 - the shell passes the clock in
         self._bindings: dict[str, Binding] = {}
         self._orders = Orders(self.feed)
         self._engine = EngineWatch(driver, self.feed, self._tasks)
+        self._alarm = Alarm(self._clock, lambda: self.feed(events.Tick()))
         self._subscribers: list[Callable[[bytes], None]] = []
         self._seq = itertools.count(1)
         self._none_left = asyncio.Event()
@@ -112,6 +110,7 @@ class Manager:
                 await self._none_left.wait()
         except TimeoutError:
             log.error("replicas are left", ids=[r.id for r in self._machine.replicas()])
+        self._alarm.clear()
         await self._tasks.close()
         await self._driver.close()
 
@@ -212,6 +211,7 @@ class Manager:
         while self._events:
             self._handle(self._events[0])
             self._events.popleft()
+        self._alarm.set(self._machine.due_s(self._clock()))
         if self._machine.stopping and not self._machine.replicas():
             self._none_left.set()
 
@@ -288,3 +288,9 @@ class Manager:
         message = encode(Endpoints(next(self._seq), full, pools))
         for receiver in list(self._subscribers):
             receiver(message)
+
+
+def _new_ids() -> Callable[[], str]:
+    """Ids of replicas that no earlier server has given, most likely."""
+    boot, numbers = secrets.token_hex(2), itertools.count(1)
+    return lambda: f"{boot}{next(numbers) % 65536:04x}"

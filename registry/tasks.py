@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from math import inf
 from typing import Any
 
 import structlog
@@ -53,6 +54,39 @@ class Tasks:
 
     def __len__(self) -> int:
         return len(self._tasks)
+
+
+class Alarm:
+    """Calls `action` once, at the earliest of the times that were set since it last did.
+
+    Times are those of `clock`, in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float], action: Callable[[], None]) -> None:
+        self._clock = clock
+        self._action = action
+        self._at_s = inf
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self, at_s: float) -> None:
+        """Call no later than then; infinite for no wish."""
+        if at_s >= self._at_s:
+            return
+        self.clear()
+        self._at_s = at_s
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(max(0.0, at_s - self._clock()), self._ring)
+
+    def clear(self) -> None:
+        """Forget every time that was set."""
+        self._at_s = inf
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _ring(self) -> None:
+        self.clear()
+        self._action()
 
 
 async def every(period_s: float, action: Callable[[], Any]) -> None:

@@ -8,6 +8,7 @@ else changes a record, so no lock is needed and no read can be stale.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from math import inf
 
 from pool_manager.core import events
 from pool_manager.core.commands import Command, EndWarm, Publish, WatchEngine
@@ -85,6 +86,11 @@ class Machine:
             return PoolEndpoints(replicas, state, reason)
         return PoolEndpoints(replicas, state, reason, pool.retry_at_s, list(pool.log_tail))
 
+    def due_s(self, now: float) -> float:
+        """When to tick again for a pool that waits, if that is before the next tick anyway."""
+        due_s = self._supply.room.due_s
+        return due_s if due_s > now and self.host.blocked else inf
+
     def replica(self, id: str) -> Replica | None:
         """The record of a replica that is not yet stopped."""
         return self.host.find(id)
@@ -127,16 +133,19 @@ class Machine:
         return {key}
 
     def _hear(self, event: events.DemandCame | events.WorkerLost, now: float) -> set[str]:
-        """A worker's full report is a measurement; what it sends in between only wakes."""
+        """A worker's full report is a measurement; what it sends in between only wakes. Who falls
+        idle may make room for those that wait."""
+        is_sample = False
         if isinstance(event, events.WorkerLost):
-            touched = self.host.demand.forget(event.worker)
+            named = self.host.demand.forget(event.worker)
         else:
-            touched = self.host.demand.hear(event.demand, now)
+            named = self.host.demand.hear(event.demand, now)
+            is_sample = event.demand.full
             for key in self.pools.keys() & set(event.demand.called):
                 self.pools[key].called(now)
-        is_sample = isinstance(event, events.DemandCame) and event.demand.full
-        self._measure(touched, now, is_sample=is_sample)
-        return touched
+        self._measure(named, now, is_sample=is_sample)
+        is_room = not all(self.host.demand.is_busy(key) for key in named)
+        return named | self.host.blocked if is_room else named
 
     def _measure(self, keys: set[str], now: float, *, is_sample: bool) -> None:
         """Have the windows of these pools know their load."""

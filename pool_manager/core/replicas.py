@@ -68,6 +68,9 @@ class ReplicaEvents:
         before = replica.state
         self._receivers[type(event)](replica, event, now, commands)
         touched = {replica.pool}
+        if isinstance(event, events.FirstRun):
+            # It has served: now its standby may be replaced.
+            touched.add(STANDBY_KEY)
         if before is State.DRAINING and replica.state is State.READY:
             # Whoever it was to make room for looks elsewhere.
             touched |= self._host.blocked

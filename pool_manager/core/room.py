@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import inf
 
 from pool_manager.core.commands import Command, Note
 from pool_manager.core.host import STANDBY_KEY, Host
@@ -61,6 +62,7 @@ class Room:
     def __init__(self, host: Host, replicas: ReplicaEvents) -> None:
         self._host = host
         self._replicas = replicas
+        self.due_s = inf
         self._idle = Guests(host, self._idle_of)
         self._resident = Guests(host, self._resident_of)
         self._eventual = Guests(host, self._eventual_of)
@@ -70,6 +72,11 @@ class Room:
         self._idle.forget()
         self._resident.forget()
         self._eventual.forget()
+
+    def look_again(self, at_s: float, now: float) -> None:
+        """A pool waits for something that will be so at `at_s`; `due_s` is the next such time."""
+        if self.due_s <= now or at_s < self.due_s:
+            self.due_s = at_s
 
     def find(self, pool: Pool, now: float, commands: list[Command]) -> str | None:
         """A device to start a replica of `pool` on now. None: `pool.blocked` says why."""
@@ -243,13 +250,14 @@ class Room:
             return {}
         reload_s = pool.reload_s or pool.spec.load_s
         value = cost(pool.uses, reload_s, now)
-        ready = [
-            one
-            for one in pool.replicas.values()
-            if one.state is State.READY
-            and now - one.refused_s >= REFUSAL_S
-            and now - one.ready_s >= min(RESIDENCY_S, reload_s)
-        ]
+        stay_s = min(RESIDENCY_S, reload_s)
+        ready = []
+        for one in pool.replicas.values():
+            free_s = max(one.ready_s + stay_s, one.refused_s + REFUSAL_S)
+            if one.state is State.READY and now >= free_s:
+                ready.append(one)
+            elif one.state is State.READY:
+                self.look_again(free_s, now)
         last = ready[0] if ready and not pool.spec.min else None
         return {
             one.id: Guest(pool.key, value if one is last else value * SURPLUS_DISCOUNT, spare)

@@ -79,6 +79,7 @@ class Supply:
             # Nobody is to wait for a device that is kept for who cannot use it.
             self.room.let_go(pool)
             self.room.block(pool, obstacle, commands)
+            self.room.look_again(max(pool.retry_at_s, now), now)
             return False
         claim = pool.claim
         device = self.room.find(pool, now, commands)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,8 @@ from tests.support.peers import (
     nothing_left,
     published,
 )
+
+OTHER = "default/other@1"
 
 
 @pytest.fixture
@@ -211,3 +214,49 @@ async def test_idle_is_waited_for(manager: ListeningManager, client: Client) -> 
         assert not waiting.done()
         delivery.leave(call)
         await waiting
+
+
+async def test_who_waits_for_room_tells_who_has_fallen_idle(
+    manager: ListeningManager, client: Client, tmp_path: Path
+) -> None:
+    """The manager believed the warm pool busy; an idle replica can make room at once, be it idle
+    before somebody waits or after."""
+    async with delivering(manager) as delivery, Peer(tmp_path / "r1").listening() as peer:
+        delivery.receive_endpoints(published(peer.endpoint()))
+        delivery.submit(client.call())
+        assert (await manager.heard()).revisions[KEY].queued == 1
+        await peer.greet()
+        request = await peer.next(Kind.REQUEST)
+        peer.answer(request.id, b"answer")
+        await client.outcomes.get()
+
+        delivery.submit(replace(client.call(), pool=OTHER))
+        before = await manager.heard()
+        delivery.submit(client.call())
+        request = await peer.next(Kind.REQUEST)
+        peer.answer(request.id, b"answer")
+        after = await manager.heard()
+
+    assert before.revisions == {KEY: Load(0, 0, 0.0), OTHER: before.revisions[OTHER]}
+    assert before.revisions[OTHER].queued == 1
+    assert after.revisions == {KEY: Load(0, 0, 0.0)}
+
+
+async def test_a_warm_pool_falls_idle_in_silence(
+    manager: ListeningManager, client: Client, tmp_path: Path
+) -> None:
+    """While nobody waits for a replica nothing is said between two seconds."""
+    async with delivering(manager) as delivery, Peer(tmp_path / "r1").listening() as peer:
+        delivery.receive_endpoints(published(peer.endpoint()))
+        delivery.submit(client.call())
+        await peer.greet()
+        told = 0
+        for _ in range(2):
+            told = manager.demands.qsize()
+            request = await peer.next(Kind.REQUEST)
+            peer.answer(request.id, b"answer")
+            await client.outcomes.get()
+            delivery.submit(client.call())
+        await peer.next(Kind.REQUEST)
+
+        assert manager.demands.qsize() == told

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from math import inf
 
 import pytest
 from structlog.testing import capture_logs
 
-from registry.tasks import Tasks, every
+from registry.tasks import Alarm, Tasks, every
 
 
 async def test_a_task_runs_under_its_owners_name() -> None:
@@ -94,3 +95,45 @@ async def test_every_survives_an_error() -> None:
     await tasks.close()
 
     assert [line["event"] for line in logs] == ["a periodic action failed"]
+
+
+async def test_an_alarm_rings_at_the_earliest_time_once() -> None:
+    """A later wish changes nothing, an earlier one comes first, and both are served by it."""
+    rings: list[float] = []
+    rang = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def ring() -> None:
+        rings.append(loop.time())
+        rang.set()
+
+    alarm = Alarm(loop.time, ring)
+    now = loop.time()
+    alarm.set(inf)
+    alarm.set(now + 3600.0)
+    alarm.set(now - 1.0)
+    alarm.set(now + 1800.0)
+
+    await rang.wait()
+    assert len(rings) == 1
+    rang.clear()
+    alarm.set(now)
+    await rang.wait()
+    assert len(rings) == 2
+
+
+async def test_an_alarm_can_be_cleared() -> None:
+    """What was set is forgotten, and it can be set again."""
+    rings: list[str] = []
+    rang = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    alarm = Alarm(loop.time, lambda: rings.append("cleared"))
+    alarm.set(loop.time())
+    alarm.clear()
+    alarm.clear()
+
+    other = Alarm(loop.time, rang.set)
+    other.set(loop.time() + 0.001)
+    await rang.wait()
+
+    assert rings == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
 from pool_manager.core import events
@@ -296,9 +298,7 @@ def test_a_trial_that_found_no_room_is_tried_again() -> None:
     play.ready("r1")
     assert play.on(events.PoolDefined(PoolSpec("trial", role="trial"))) == []
 
-    play.demand()
-
-    assert play.tick() == [Drain("r1", 0.001)]
+    assert play.demand() == [Drain("r1", 0.001)]
 
 
 def test_a_trial_ends_and_can_be_wanted_again() -> None:
@@ -588,3 +588,39 @@ def test_standbys_are_kept_from_the_beginning() -> None:
 
     assert [one.role for one in play.machine.replicas()] == ["standby"]
     assert play.published == []
+
+
+def test_who_falls_idle_makes_room_at_once() -> None:
+    """Whoever waits is looked at when a gateway says that another pool has nothing to do."""
+    play = Play(PoolSpec(A), PoolSpec(B), devices=1)
+    play.run(a=1)
+    play.ready("r1")
+    assert play.run(a=1) == []
+    assert play.demand(b=1, a=1) == []
+
+    assert play.hear({A: Load(0, 0, 0.0)}, full=False) == [Drain("r1", 0.001)]
+
+
+def test_a_tick_is_asked_for_when_a_stay_ends() -> None:
+    """Who waits for an idle replica that has just come is not kept waiting until the next tick."""
+    play = Play(PoolSpec(A), PoolSpec(B), devices=1)
+    assert play.machine.due_s(play.now) == inf
+    play.demand(a=1)
+    play.on(events.Greeted("r1", {"start": 3.0}))
+    play.on(events.Loaded("r1", 4, True, 80.0, {"load": 250.0}))
+    ready_s = play.now
+
+    assert play.demand(b=1) == []
+    assert play.machine.due_s(play.now) == ready_s + 0.25
+    assert play.tick(0.25) == [Drain("r1", 0.001)]
+    assert play.machine.due_s(play.now) == inf
+
+
+def test_a_tick_is_asked_for_when_a_back_off_ends() -> None:
+    """A start that failed is tried again in time, not up to a second later."""
+    play = Play(PoolSpec(A))
+    play.demand(a=1)
+    play.lose("r1")
+
+    assert play.machine.due_s(play.now) == play.now + 1.0
+    assert [id for id, _ in launched(play.tick(1.0))] == ["r2"]

@@ -233,8 +233,7 @@ def test_a_warm_up_waits_for_room() -> None:
     assert play.on(events.WarmAsked(A)) == []
     assert play.seconds(30, b=1) == []
 
-    assert play.run() == []
-    assert play.tick() == [Drain("r1", 0.001)]
+    assert play.run() == [Drain("r1", 0.001)]
 
 
 def test_a_warm_up_that_is_dropped_leaves_nothing() -> None:
@@ -434,3 +433,14 @@ def test_a_standby_serves_deploys_as_well(role: str) -> None:
     commands = play.on(events.PoolDefined(PoolSpec(A, min=1, role=role)))  # type: ignore[arg-type]
 
     assert assigned(commands) == [("r1", A)]
+
+
+def test_a_spent_standby_is_replaced_when_it_has_served() -> None:
+    """Not before the first answer, which a start would slow down, and not only at the next tick."""
+    play = Play(PoolSpec(A), standbys=1)
+    play.tick(5.0)
+    play.on(events.Greeted("r1", {}))
+    play.demand(a=1)
+    play.on(events.Loaded("r1", 4, True, 80.0, {"load": 5.0}))
+
+    assert play.on(events.FirstRun("r1", 1.0))[-1] == Launch("r2", "", "", "standby", {})
