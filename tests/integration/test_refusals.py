@@ -27,7 +27,7 @@ MIB = 2**20
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[ServingServer]:
     """The function `strict`, which takes finite FP32 [-1, 4] in at most 1 MiB; it is cold."""
-    async with serving(tmp_path) as server:
+    async with serving(tmp_path, standbys=0) as server:
         await server.deploy(models.add_one(tmp_path), name="strict", manifest=FINITE)
         await server.until_pools(lambda: not server.server.manager.replicas())
         yield server

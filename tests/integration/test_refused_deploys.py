@@ -42,7 +42,7 @@ async def is_unchanged(server: ServingServer) -> bool:
     listed = (await server.admin("GET", "/functions")).json()["items"]
     answer = await server.call("f", ROW)
     await server.until_pools(
-        lambda: all(replica.role == "serve" for replica in server.server.manager.replicas())
+        lambda: all(one.role != "trial" for one in server.server.manager.replicas())
     )
     return (
         [item["revision"] for item in listed] == ["f@1"]
