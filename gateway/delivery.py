@@ -13,6 +13,7 @@ from gateway.dispatch.call import Command, Fail, Recall, Send
 from gateway.dispatch.dispatcher import Dispatcher, Limits
 from gateway.dispatch.moves import Terms
 from gateway.dispatch.pool import UNKNOWN
+from gateway.dispatch.reports import Reports
 from gateway.outcome import HeldCall
 from gateway.ports import Past, Pools
 from registry.exchange import Demand, Load, PoolEndpoints, decode_endpoints, encode
@@ -46,8 +47,7 @@ class Delivery:
         self._links = DataLinks(
             worker, self._dispatcher, self._tasks, self._perform, self._tell_soon, self._answered
         )
-        self._starving: set[str] = set()
-        self._told_busy: set[str] = set()
+        self._reports = Reports(lambda key: self._dispatcher.load(key, monotonic()), self.is_cold)
         self._idle: asyncio.Event | None = None
 
     def open(self) -> None:
@@ -80,7 +80,7 @@ class Delivery:
             self._estimate(call.pool)
         self._perform(self._dispatcher.submit(call, monotonic()))
         if call.was_held:
-            self._starving.add(call.pool)
+            self._reports.held(call.pool)
             self._tell_soon(call.pool)
 
     def leave(self, call: HeldCall) -> None:
@@ -151,31 +151,16 @@ class Delivery:
         self._urgent |= {pool, self._dispatcher.heir(pool)}
 
     def _answered(self, pool: str) -> None:
-        if self._starving:
-            self._make_known_idle(pool)
-
-    def _make_known_idle(self, pool: str) -> None:
-        """While somebody waits without a replica, tell of each pool that could make room now."""
-        pools = self._dispatcher.pools
-        self._starving = {key for key in self._starving if self.is_cold(key) and key in pools}
-        view = pools.get(pool)
-        if self._starving and view is not None and not (view.in_flight or view.waiting):
+        if self._reports.is_news(pool):
             self._tell_soon(pool)
 
     def _tell_urgent(self) -> None:
-        """With who has fallen idle since the manager was told: they may make room."""
         keys, self._urgent = self._urgent, set()
-        now = monotonic()
-        told = {key: self._dispatcher.load(key, now) for key in self._told_busy}
-        loads = {key: load for key, load in told.items() if not (load.queued or load.in_flight)}
-        loads |= {key: self._dispatcher.load(key, now) for key in keys}
-        self._told_busy -= loads.keys()
-        self._told_busy |= {key for key, load in loads.items() if load.queued or load.in_flight}
-        self._tell(Demand(self._worker, next(self._seq), False, loads))
+        self._tell(Demand(self._worker, next(self._seq), False, self._reports.edge(keys)))
 
     def _tell_all(self) -> None:
         called, loads = self._dispatcher.take_called(), self.loads()
-        self._told_busy = set(loads)
+        self._reports.full(loads)
         self._tell(Demand(self._worker, next(self._seq), True, loads, called))
 
     def _tell(self, demand: Demand) -> None:

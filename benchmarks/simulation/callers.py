@@ -14,6 +14,7 @@ from benchmarks.simulation.settings import Settings
 from gateway.dispatch.call import Command, Recall, Send, Stage
 from gateway.dispatch.dispatcher import Dispatcher, Limits
 from gateway.dispatch.links import Link
+from gateway.dispatch.reports import Reports
 from pool_manager.core.events import DemandCame
 from registry.errors import FnError
 from registry.exchange import Demand, Load, PoolEndpoints
@@ -46,6 +47,7 @@ class Callers:
         self._seq = itertools.count(1)
         self.dispatcher = Dispatcher(Limits())
         self.urgent: dict[str, None] = {}
+        self._reports = Reports(self._load, self._is_cold)
         self.active: dict[str, None] = {}
         self.functions: dict[str, Function] = {}
         self._known: set[str] = set()
@@ -89,6 +91,7 @@ class Callers:
         self._figures.held += ask.was_held
         self.perform(commands)
         if ask.was_held:
+            self._reports.held(function.key)
             self.urgent[function.key] = None
         if ask.stage in (Stage.QUEUED, Stage.SENT):
             self._clock.at(wait_until_s, self._expire, ask)
@@ -146,6 +149,8 @@ class Callers:
         """An answer, or the end of a call that was not wanted any more."""
         call, commands = self.dispatcher.ended(process.id, ask.id, self._clock.now)
         self.perform(commands)
+        if self._reports.is_news(process.pool):
+            self.urgent[process.pool] = None
         if call is not None:
             self._figures.answered += 1
             self._answered(ask)
@@ -166,10 +171,18 @@ class Callers:
     # What the manager is told
 
     def tell_urgent(self) -> None:
-        """Somebody waits without a replica, or a link is lost."""
-        loads = {key: self.dispatcher.load(key, self._clock.now) for key in self.urgent}
+        """Somebody waits without a replica, or somebody else has fallen idle meanwhile, or a link
+        is lost."""
+        loads = self._reports.edge(self.urgent)
         self.urgent = {}
         self._feed(DemandCame(Demand("w", next(self._seq), False, loads)))
+
+    def _load(self, key: str) -> Load:
+        return self.dispatcher.load(key, self._clock.now)
+
+    def _is_cold(self, key: str) -> bool:
+        pool = self.dispatcher.pools.get(key)
+        return pool is None or all(link.closing for link in pool.links.values())
 
     def tell_all(self) -> bool:
         """Everything that is held; whether there is anything now or was the last time."""
@@ -179,6 +192,7 @@ class Callers:
         idle = [k for k, load in self._last_full.items() if not (load.queued or load.in_flight)]
         for key in idle:
             del self.active[key], self._last_full[key]
+        self._reports.full(self._last_full)
         called = self.dispatcher.take_called()
         self._feed(DemandCame(Demand("w", next(self._seq), True, self._last_full, called)))
         return bool(was or self._last_full or called)

@@ -202,7 +202,8 @@ def _runs_in(entry: str, group: int) -> bool:
 
 
 def _all_processes() -> Iterator[os.DirEntry[str]]:
-    return (entry for entry in os.scandir("/proc") if entry.name.isdecimal())
+    with os.scandir("/proc") as entries:
+        yield from (entry for entry in entries if entry.name.isdecimal())
 
 
 def _running(run_root: Path) -> dict[str, int]:

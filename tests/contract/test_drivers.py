@@ -154,13 +154,14 @@ async def test_a_standby_comes_to_life(play: Play, role: str) -> None:
 
 
 async def test_a_standby_obeys_term(play: Play) -> None:
-    """Without a model there is nothing to finish."""
+    """Without a model there is nothing to finish; one that has only just greeted may not have
+    come to heed TERM itself."""
     stage = play.stage(BEHAVES)
     await stage.standby("aaaa0001")
 
     await stage.driver.terminate("aaaa0001")
 
-    assert await stage.exit("aaaa0001") == "exited with code 0"
+    assert await stage.exit("aaaa0001") in ("exited with code 0", "was killed by SIGTERM")
 
 
 async def test_limits_of_nobody_are_an_error(play: Play) -> None:

@@ -154,9 +154,7 @@ async def test_a_running_deploy_is_followed_and_cancelled(tmp_path: Path) -> Non
         assert (answer.status, answer.json()["state"]) == (200, "cancelled")
         assert (await server.admin("GET", f"/operations/{id}")).json()["state"] == "cancelled"
         assert (await server.call("f", ANY)).status == 404
-        await server.until_pools(
-            lambda: all(one.role == "standby" for one in server.server.manager.replicas())
-        )
+        await server.until_pools(lambda: not server.bound())
         gate.open()
 
 

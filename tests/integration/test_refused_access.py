@@ -163,7 +163,7 @@ async def test_a_page_of_another_origin_can_neither_invoke_nor_deploy(
     for answer in (invoked, deployed):
         assert (answer.status, answer.problem["code"]) == (403, "foreign_origin")
         assert answer.problem["detail"] == detail
-    assert all(one.role == "standby" for one in server.server.manager.replicas())
+    assert server.bound() == []
     assert server.server.store.catalog.find("new") is None
 
 

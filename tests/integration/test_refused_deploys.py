@@ -41,9 +41,7 @@ async def is_unchanged(server: ServingServer) -> bool:
     """Whether `f@1` is all there is, still answers, and no trial is left."""
     listed = (await server.admin("GET", "/functions")).json()["items"]
     answer = await server.call("f", ROW)
-    await server.until_pools(
-        lambda: all(one.role != "trial" for one in server.server.manager.replicas())
-    )
+    await server.until_pools(lambda: all(one.role == "serve" for one in server.bound()))
     return (
         [item["revision"] for item in listed] == ["f@1"]
         and answer.status == 200

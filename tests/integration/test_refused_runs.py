@@ -56,12 +56,12 @@ async def server(tmp_path: Path) -> AsyncIterator[ServingServer]:
 async def test_a_handler_that_raises_fails_one_request_only(server: ServingServer) -> None:
     """500 with what was raised; the replica lives on and answers the next."""
     answer = await server.call("auto", asked("raise"))
-    replicas = [replica.id for replica in server.server.manager.replicas()]
+    replicas = [replica.id for replica in server.bound()]
 
     assert (answer.status, answer.problem["code"]) == (500, "function_failed")
     assert answer.problem["detail"] == "ValueError: no such fruit"
     assert (await server.call("auto", asked("work"))).status == 200
-    assert [replica.id for replica in server.server.manager.replicas()] == replicas
+    assert [replica.id for replica in server.bound()] == replicas
 
 
 async def test_a_model_that_raises_fails_one_request_only(tmp_path: Path) -> None:
@@ -113,8 +113,7 @@ async def test_a_long_run_of_a_model_is_stopped_without_killing_it(tmp_path: Pat
     async with serving(tmp_path) as server:
         await server.deploy(slow, manifest=manifest)
         answer = await server.call("slow", {"inputs": {"x": [[1, 2, 3, 4]]}})
-        replicas = server.server.manager.replicas()
-        states = [replica.state for replica in replicas if replica.role == "serve"]
+        states = [replica.state for replica in server.bound()]
 
     assert (answer.status, answer.problem["code"]) == (504, "execution_timeout")
     assert answer.problem["detail"] == "the run was stopped after its timeout of 0.1 s"

@@ -205,7 +205,7 @@ async def test_a_client_that_leaves_while_its_request_runs_harms_nobody(
 
     assert next_one[0].result().status == 200
     await warm.until_shown("f", in_flight=0, held=0)
-    assert [replica.state for replica in warm.server.manager.replicas()] == ["ready"]
+    assert [replica.state for replica in warm.bound()] == ["ready"]
 
 
 async def answered(server: ServingServer) -> int:

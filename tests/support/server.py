@@ -12,6 +12,7 @@ from aiohttp import ClientSession, ClientTimeout
 
 from admin.compose import Server, running
 from admin.settings import Settings
+from pool_manager.core.state import Replica
 from pool_manager.driver import Driver
 from tests.support.caller import UNTIL_S, Answer, Caller
 from tests.support.process_server import ServerProcess, server_process
@@ -33,6 +34,10 @@ class ServingServer(Caller):
     def __init__(self, server: Server, session: ClientSession) -> None:
         super().__init__(server.url, server.store.token, session)
         self.server = server
+
+    def bound(self) -> list[Replica]:
+        """Every replica but the standbys."""
+        return [one for one in self.server.manager.replicas() if one.role != "standby"]
 
     async def until_pools(self, condition: Callable[[], bool]) -> None:
         """Wait until `condition` holds, looked at whenever the pool manager has news."""
