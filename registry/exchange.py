@@ -15,6 +15,14 @@ class Load(msgspec.Struct, array_like=True, frozen=True):
     in_flight: int
     oldest_wait_s: float
 
+    @property
+    def busy(self) -> int:
+        """Requests that are held or in flight."""
+        return self.queued + self.in_flight
+
+
+NOTHING = Load(0, 0, 0.0)
+
 
 class Demand(msgspec.Struct, frozen=True):
     """Gateway worker -> manager. `full`: revisions not named have no demand; then `called` names

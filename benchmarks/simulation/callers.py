@@ -189,7 +189,7 @@ class Callers:
         was = self._last_full
         now = self._clock.now
         self._last_full = {key: self.dispatcher.load(key, now) for key in self.active}
-        idle = [k for k, load in self._last_full.items() if not (load.queued or load.in_flight)]
+        idle = [k for k, load in self._last_full.items() if not load.busy]
         for key in idle:
             del self.active[key], self._last_full[key]
         self._reports.full(self._last_full)

@@ -17,10 +17,8 @@ from gateway.dispatch.moves import Moves, Terms
 from gateway.dispatch.pool import UNKNOWN, Pool
 from gateway.dispatch.waiting import WaitingLine
 from registry.errors import Poison
-from registry.exchange import Load, PoolEndpoints
+from registry.exchange import NOTHING, Load, PoolEndpoints
 from runtime_image.contract.link import NotStarted
-
-NOTHING = Load(0, 0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +207,7 @@ class Dispatcher:
     def loads(self, now: float) -> dict[str, Load]:
         """What is held and in flight, for every pool with any."""
         loads = ((key, self.load(key, now)) for key in self.pools)
-        return {key: load for key, load in loads if load.queued or load.in_flight}
+        return {key: load for key, load in loads if load.busy}
 
     def load(self, key: str, now: float) -> Load:
         """What is held and in flight for one pool."""

@@ -31,15 +31,15 @@ class Reports:
         if not self._starving:
             return False
         self._starving = {key for key in self._starving if self._is_cold(key) and self._held(key)}
-        return bool(self._starving) and not _is_busy(self._load(pool))
+        return bool(self._starving) and not self._load(pool).busy
 
     def edge(self, pools: Iterable[str]) -> dict[str, Load]:
         """What to say now, of these pools and of who has fallen idle."""
         told = {key: self._load(key) for key in self._told_busy}
-        loads = {key: load for key, load in told.items() if not _is_busy(load)}
+        loads = {key: load for key, load in told.items() if not load.busy}
         loads |= {key: self._load(key) for key in pools}
         self._told_busy -= loads.keys()
-        self._told_busy |= {key for key, load in loads.items() if _is_busy(load)}
+        self._told_busy |= {key for key, load in loads.items() if load.busy}
         return loads
 
     def full(self, loads: dict[str, Load]) -> None:
@@ -48,7 +48,3 @@ class Reports:
 
     def _held(self, pool: str) -> bool:
         return self._load(pool).queued > 0
-
-
-def _is_busy(load: Load) -> bool:
-    return load.queued + load.in_flight > 0

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from registry.exchange import Demand, Load
+from registry.exchange import NOTHING, Demand, Load
 
 SILENCE_S = 3.0
 """A worker not heard from for so long holds nothing any more."""
-
-NOTHING = Load(0, 0, 0.0)
 
 
 @dataclass(slots=True)
@@ -42,7 +40,7 @@ class DemandBook:
             touched |= worker.loads.keys()
             worker.loads = {}
         for key, load in demand.revisions.items():
-            if load.queued or load.in_flight:
+            if load.busy:
                 worker.loads[key] = load
             else:
                 worker.loads.pop(key, None)

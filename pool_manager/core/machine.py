@@ -74,7 +74,7 @@ class Machine:
         """What gateways may know of a pool."""
         pool = self.pools[key]
         load = self.host.demand.load(key)
-        state, reason = pool.look(load.queued + load.in_flight, now)
+        state, reason = pool.look(load.busy, now)
         if (state, reason) == (COLD.state, COLD.reason):
             return COLD
         replicas = [
@@ -152,7 +152,7 @@ class Machine:
         for key in keys & self.pools.keys():
             load, scaler = self.host.demand.load(key), self.pools[key].scaler
             note = scaler.observe if is_sample else scaler.hold
-            note(load.queued + load.in_flight, now)
+            note(load.busy, now)
 
     def _ask(
         self,
@@ -230,7 +230,7 @@ class Machine:
                 return
         elif self.is_open:
             self._supply.settle(pool, now, commands)
-        self._watch(pool, load.queued + load.in_flight, now)
+        self._watch(pool, load.busy, now)
 
     def _watch(self, pool: Pool, busy: int, now: float) -> None:
         """When time alone may change this pool next; never, if it is cold and nobody asks."""

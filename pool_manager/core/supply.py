@@ -55,7 +55,7 @@ class Supply:
     def sleep(self, pool: Pool, now: float, commands: list[Command]) -> None:
         """Ask idle replicas to go now, down to the floor; each may refuse if it was called."""
         load = self._host.demand.load(pool.key)
-        if load.queued or load.in_flight:
+        if load.busy:
             return
         for replica in list(pool.replicas.values()):
             if replica.state is State.READY and pool.staying() > pool.spec.min:
@@ -127,7 +127,7 @@ class Supply:
         if pool.spec.role == "trial":
             return
         ready = [one for one in pool.replicas.values() if one.state is State.READY]
-        is_idle = not (load.queued or load.in_flight)
+        is_idle = not load.busy
         ready.sort(key=lambda one: one.ready_s)
         for replica in reversed(ready):
             if pool.staying() <= pool.spec.min:

@@ -74,7 +74,7 @@ def wanted(
     """
     if spec.role == "trial":
         return Wanted(1, "a deploy verifies it")
-    busy = load.queued + load.in_flight
+    busy = load.busy
     is_floor = spec.min > 0 and not ready
     if not busy and (is_floor or not is_fresh):
         return _bounded(Wanted(0, "nobody calls"), spec)

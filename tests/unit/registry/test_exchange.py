@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from registry.exchange import (
+    NOTHING,
     Demand,
     Endpoints,
     Load,
@@ -49,3 +50,9 @@ def test_a_demand_is_no_endpoints() -> None:
     """One message is not taken for the other."""
     with pytest.raises(msgspec.DecodeError):
         decode_endpoints(encode(DEMAND))
+
+
+def test_a_load_is_busy_with_all_that_is_not_answered() -> None:
+    """What is held and what is in flight count alike; nothing is nothing."""
+    assert Load(2, 1, 0.5).busy == 3
+    assert NOTHING.busy == 0

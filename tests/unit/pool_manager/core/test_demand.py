@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pool_manager.core.demand import NOTHING, DemandBook
-from registry.exchange import Demand, Load
+from pool_manager.core.demand import DemandBook
+from registry.exchange import NOTHING, Demand, Load
 
 A, B = "default/a@1", "default/b@1"
 
