@@ -96,6 +96,7 @@ def _given(login: Login) -> dict[str, Any]:
     target = login.target
     given: dict[str, Any] = {
         "host": target.host,
+        "config": (),  # ~/.ssh/config
         "connect_timeout": CONNECT_S,
         "login_timeout": LOGIN_S,
         "keepalive_interval": ALIVE_S,

@@ -63,8 +63,10 @@ def parse_target(text: str) -> Target:
 def _split(rest: str) -> tuple[str, str | None]:
     """Host and port; more than one colon without brackets is an IPv6 address without a port."""
     if rest.startswith("["):
-        host, _, tail = rest[1:].partition("]")
-        return (host, None) if not tail else (host if tail[0] == ":" else "", tail[1:])
+        host, end, tail = rest[1:].partition("]")
+        if not end or tail[:1] not in ("", ":"):
+            return "", None
+        return host, tail[1:] if tail else None
     if rest.count(":") > 1:
         return rest, None
     host, colon, port = rest.partition(":")
