@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -100,7 +101,7 @@ async def test_whoever_reads_nothing_stops_the_writer(way: Login) -> None:
 
 
 async def test_an_answer_outlives_a_refused_upload(way: Login) -> None:
-    """A server that answers and closes in the middle of an upload is heard, and the writer stops."""
+    """A server that answers and closes in the middle of an upload is heard; the writer stops."""
     with listening() as server:
         async with joined(way, server) as (ours, theirs):
 
@@ -111,7 +112,7 @@ async def test_an_answer_outlives_a_refused_upload(way: Login) -> None:
                 theirs.close()
 
             def upload() -> bytes:
-                with pytest.raises((BrokenPipeError, ConnectionResetError)):
+                with contextlib.suppress(BrokenPipeError):
                     while True:
                         ours.sendall(b"x" * 65536)
                 return read_all(ours)

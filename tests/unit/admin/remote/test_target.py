@@ -25,8 +25,10 @@ def test_a_target_is_read(text: str, target: Target) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "@", "nn@", "@gpu1", "-oProxyCommand=x", "a@-x", "a b", "gpu1:", "gpu1:0", "gpu1:65536"]
-    + ["gpu1:x", "[::1]x", "[::1", "gpu1\n", "a;b", "nn@gpu1:22:"],
+    [
+        *("", "@", "nn@", "@gpu1", "-oProxyCommand=x", "a@-x", "a b", "gpu1:", "gpu1:0"),
+        *("gpu1:65536", "gpu1:x", "[::1]x", "[::1", "gpu1\n", "a;b", "nn@gpu1:22:"),
+    ],
 )
 def test_what_is_no_target_is_refused(text: str) -> None:
     """Nothing that a program could take for an option, or that has no host, is taken."""

@@ -16,6 +16,8 @@ from tests.support.sshd import Sshd
 
 pytestmark = pytest.mark.slow
 
+BROKE = r"SSH connection to \S+ broke"
+
 
 def test_many_exchanges_share_one_connection(api: AdminApi, far: Sshd, way: Login) -> None:
     """Each exchange has a channel of its own; the server sees one login."""
@@ -32,10 +34,17 @@ def test_many_exchanges_share_one_connection(api: AdminApi, far: Sshd, way: Logi
 
 def test_its_thread_ends_with_the_block(way: Login) -> None:
     """Neither thread nor connection outlives the block, however it ends."""
-    with pytest.raises(KeyboardInterrupt), tunnel(way):
-        assert "ssh-tunnel" in {thread.name for thread in threading.enumerate()}
-        raise KeyboardInterrupt
+    during: list[str] = []
 
+    def interrupted() -> None:
+        with tunnel(way):
+            during.extend(thread.name for thread in threading.enumerate())
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+
+    assert "ssh-tunnel" in during
     assert "ssh-tunnel" not in {thread.name for thread in threading.enumerate()}
 
 
@@ -49,9 +58,10 @@ def test_a_failed_login_leaves_no_thread(far: Sshd, way: Login) -> None:
 
 def test_nobody_on_the_port_is_told(way: Login) -> None:
     """The far machine is there, the gateway is not: the text says which port."""
-    with pytest.raises(Unreachable, match=r"nobody listens on 127\.0\.0\.1:9 of") as error:
-        with tunnel(way) as opened:
-            Client("http://127.0.0.1:9", dial=opened.dial).ready()
+    nobody = r"nobody listens on 127\.0\.0\.1:9 of"
+
+    with pytest.raises(Unreachable, match=nobody) as error, tunnel(way) as opened:
+        Client("http://127.0.0.1:9", dial=opened.dial).ready()
 
     assert "fnctl serve" in error.value.__notes__[0]
 
@@ -68,18 +78,22 @@ def test_sshd_killed_in_the_middle_is_told(api: AdminApi, far: Sshd, way: Login)
     """The exchange ends at once with the reason, and nothing hangs at the end."""
     api.on("GET", "/readyz", Canned({"status": "ok"}, before=far.stop))
 
-    with pytest.raises(Unreachable, match="SSH connection to .* broke") as error:
-        with tunnel(way) as opened:
-            Client(api.url, dial=opened.dial).ready()
+    with pytest.raises(Unreachable, match=BROKE) as error, tunnel(way) as opened:
+        Client(api.url, dial=opened.dial).ready()
 
     assert "may go on" in error.value.__notes__[0]
 
 
 def test_no_new_channel_over_a_broken_connection(api: AdminApi, far: Sshd, way: Login) -> None:
     """The next exchange is told what happened to the connection."""
-    with pytest.raises(Unreachable, match="SSH connection to .* broke"), tunnel(way) as opened:
-        far.stop()
-        opened.dial("127.0.0.1", 9)
+
+    def dial_after_the_end() -> None:
+        with tunnel(way) as opened:
+            far.stop()
+            opened.dial("127.0.0.1", 9)
+
+    with pytest.raises(Unreachable, match=BROKE):
+        dial_after_the_end()
 
 
 def test_the_token_comes_from_there(way: Login, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import Result
 
 from tests.support.admin_api import AdminApi, Canned
+from tests.support.sshd import sshd
 
 pytestmark = pytest.mark.slow
 
@@ -50,3 +51,31 @@ def test_what_is_missing_is_exit_code_1(api: AdminApi, fnctl: Callable[..., Resu
 
     assert result.exit_code == 1
     assert "-> start it: fnctl serve" in result.stdout
+
+
+def test_a_chosen_engine_is_checked(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """With Docker as driver the engine must be there, wherever --engine says."""
+    result = fnctl("doctor", "--driver", "docker", "--json")
+
+    found = {each["name"]: each["level"] for each in json.loads(result.stdout)["items"]}
+    assert found["docker engine"] == "fail"
+    assert result.exit_code == 1
+
+
+def test_another_machine_is_checked_over_ssh(
+    api: AdminApi, fnctl: Callable[..., Result], tmp_path: Path
+) -> None:
+    """With --ssh the way there and the server there are looked at, and nothing of this machine."""
+    api.on("GET", "/readyz", Canned({"status": "ok", "reasons": []}))
+    api.on("GET", "/admin/v1/functions", Canned({"items": []}))
+    with sshd(tmp_path / "ssh") as far:
+        options = ("--identity", str(far.identity), "--known-hosts", str(far.known_hosts))
+
+        good = fnctl("doctor", "--ssh", far.target, *options, "--json")
+        far.known_hosts.write_text("")
+        bad = fnctl("doctor", "--ssh", far.target, *options)
+
+    found = {each["name"]: each["level"] for each in json.loads(good.stdout)["items"]}
+    assert found == {"ssh": "ok", "server": "ok", "access": "ok"}
+    assert bad.exit_code == 1
+    assert "is not known" in bad.stdout
