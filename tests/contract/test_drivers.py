@@ -13,7 +13,7 @@ from pool_manager.core import events
 from pool_manager.driver import Driver
 from pool_manager.drivers.fake import BEHAVES, FakeDriver, Script
 from pool_manager.drivers.process import ProcessDriver
-from pool_manager.folders import tail
+from pool_manager.replica.folders import tail
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError
 from runtime_image.contract.control import ReplicaRecord

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 from pool_manager.core import events
 from pool_manager.core.commands import Assign, Bind, Launch
 from pool_manager.driver import Driver
-from pool_manager.launching import Launcher
 from pool_manager.ports import Binding
+from pool_manager.replica.launching import Launcher
 from pool_manager.settings import PoolSettings
 from registry.model import Bundle
 from registry.tasks import Tasks

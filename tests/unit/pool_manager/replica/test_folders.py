@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pool_manager.folders import STANDBY_LOGS, TAIL_BYTES, Folders, tail, tail_lines
+from pool_manager.replica.folders import STANDBY_LOGS, TAIL_BYTES, Folders, tail, tail_lines
 from pool_manager.settings import PoolSettings
 from runtime_image.contract.control import ReplicaRecord
 from tests.support.replicas import pool_settings

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from pool_manager.core import events
 from pool_manager.core.commands import Launch
 from pool_manager.drivers.fake import FakeDriver, Script
-from pool_manager.folders import STANDBY_LOGS
+from pool_manager.replica.folders import STANDBY_LOGS
 from pool_manager.settings import PoolSettings
 from registry.errors import BadBundle, DriverError
 from registry.model import Bundle

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import structlog
 
-from pool_manager import records
-from pool_manager.control import Control, Feed
 from pool_manager.core import events
 from pool_manager.core.commands import Assign, Bind, Launch
 from pool_manager.driver import Driver
-from pool_manager.folders import STANDBY_LOGS, Folders, tail_lines
 from pool_manager.ports import Binding, Bundles
+from pool_manager.replica import records
+from pool_manager.replica.control import Control, Feed
+from pool_manager.replica.folders import STANDBY_LOGS, Folders, tail_lines
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError, EngineDown, FnError
 from registry.tasks import Tasks

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pool_manager import records
 from pool_manager.core.commands import Assign
 from pool_manager.ports import Binding
+from pool_manager.replica import records
 from pool_manager.settings import PoolSettings
 from registry.model import Bundle
 from runtime_image.contract import model as models
