@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import secrets
 import time
@@ -12,7 +11,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import structlog
 
 from pool_manager.core import commands, events
@@ -21,11 +19,12 @@ from pool_manager.core.state import Device, PoolSpec, Replica
 from pool_manager.driver import Driver
 from pool_manager.engine import EngineWatch
 from pool_manager.journal import Decision, Journal
-from pool_manager.launching import Launcher
 from pool_manager.orders import Orders, Warmed
 from pool_manager.ports import Binding, Bundles, Recorder
+from pool_manager.publisher import Publisher
+from pool_manager.replica.launching import Launcher
 from pool_manager.settings import PoolSettings
-from registry.exchange import Endpoints, PoolEndpoints, decode_demand, encode
+from registry.exchange import PoolEndpoints, decode_demand
 from registry.tasks import Alarm, Tasks, every
 from runtime_image.contract.control import ReplicaRecord
 
@@ -62,12 +61,13 @@ class Manager:
         self._bindings: dict[str, Binding] = {}
         self._orders = Orders(self.feed)
         self._engine = EngineWatch(driver, self.feed, self._tasks)
+        driver.on_engine_lost = lambda reason: self.feed(events.EngineLost(reason))
         self._alarm = Alarm(self._clock, lambda: self.feed(events.Tick()))
-        self._subscribers: list[Callable[[bytes], None]] = []
-        self._seq = itertools.count(1)
+        self._publisher = Publisher(
+            self._machine, self._journal, self._bindings, self._launcher.folders, self._clock
+        )
         self._none_left = asyncio.Event()
         self._events: deque[events.Event] = deque()
-        self._workers: set[str] = set()
         self._actions: dict[type, Callable[[Any], None]] = {
             commands.Launch: self._launch,
             commands.Assign: self._assign,
@@ -75,7 +75,7 @@ class Manager:
             commands.Drain: self._drain,
             commands.Terminate: lambda c: self._launcher.terminate(c.id),
             commands.Release: lambda c: self._launcher.release(c.id),
-            commands.Publish: lambda c: self._publish(c.keys, full=False),
+            commands.Publish: lambda c: self._publisher.publish(c.keys),
             commands.EndTrial: self._orders.end_trial,
             commands.EndWarm: self._orders.end_warm,
             commands.WatchEngine: lambda c: self._engine.begin(c.reason),
@@ -86,7 +86,9 @@ class Manager:
     async def start(self) -> None:
         """Adopt what an earlier manager left, then begin to decide."""
         running = await self._driver.list()
-        for id, record in self._launcher.folders.read_records().items():
+        found = self._launcher.folders.read_records()
+        for id in found.keys() | running:
+            record = found.get(id)
             if id in running and record is not None:
                 self._adopt(id, record)
             else:
@@ -151,19 +153,16 @@ class Manager:
         """A gateway worker's Demand."""
         demand = decode_demand(data)
         self.feed(events.DemandCame(demand))
-        if demand.worker not in self._workers:
-            self._workers.add(demand.worker)
-            self._publish(frozenset(self._bindings), full=True)
+        self._publisher.welcome(demand.worker)
 
     def worker_lost(self, worker: str) -> None:
         """A gateway worker's connection ended."""
-        self._workers.discard(worker)
+        self._publisher.dismiss(worker)
         self.feed(events.WorkerLost(worker))
 
     def subscribe(self, receiver: Callable[[bytes], None]) -> Callable[[], None]:
         """Have every Endpoints message; the returned function ends it."""
-        self._subscribers.append(receiver)
-        return lambda: self._subscribers.remove(receiver)
+        return self._publisher.subscribe(receiver)
 
     def replicas(self) -> list[Replica]:
         """Every replica not yet stopped."""
@@ -182,7 +181,7 @@ class Manager:
         """How a pool looks, how many replicas are wanted, and since when (Unix seconds)."""
         if key not in self._machine.pools:
             return None
-        shown = self._endpoints(key)
+        shown = self._publisher.endpoints(key)
         return shown, self._machine.pools[key].wanted, self._journal.since_s(key)
 
     def blocked(self, key: str) -> str:
@@ -194,14 +193,9 @@ class Manager:
         """What was decided for a pool, oldest first."""
         return self._journal.decisions(key)
 
-    def logs(self, function: str) -> list[tuple[str, bytes]]:
-        """Replica ids and the output kept of a function, oldest first. Blocking."""
-        logs = []
-        for path in self._launcher.folders.logs(function):
-            # The oldest may make room for a new one at this moment.
-            with contextlib.suppress(FileNotFoundError):
-                logs.append((path.stem, path.read_bytes()))
-        return logs
+    async def logs(self, function: str) -> list[tuple[str, bytes]]:
+        """Replica ids and the output kept of a function, oldest first."""
+        return await self._launcher.logs(function)
 
     def feed(self, event: events.Event) -> None:
         """One event in, its commands done. Commands only begin slow work, they never wait."""
@@ -233,7 +227,7 @@ class Manager:
         self.feed(events.Tick())
         self._launcher.bound_logs()
         # Said again although nothing changed: a gateway that could not connect tries once more.
-        self._publish(frozenset({one.pool for one in self._machine.replicas()}), full=False)
+        self._publisher.publish(frozenset({one.pool for one in self._machine.replicas()}))
 
     def _launch(self, command: commands.Launch) -> None:
         if command.role == "standby":
@@ -259,35 +253,6 @@ class Manager:
         device = self._machine.devices.get(command.device)
         if binding is not None:
             self._journal.cold_start(command, binding, device.kind if device else "unknown")
-
-    def _endpoints(self, key: str) -> PoolEndpoints:
-        """With what only the shell knows: paths, and times from now instead of clock readings."""
-        now = self._clock()
-        shown = self._machine.endpoints(key, now)
-        folders = self._launcher.folders
-        replicas = [
-            msgspec.structs.replace(r, path=str(folders.data_socket(r.id))) for r in shown.replicas
-        ]
-        wait_s = max(0.0, shown.retry_after_s - now) if shown.retry_after_s else 0.0
-        return msgspec.structs.replace(shown, replicas=replicas, retry_after_s=wait_s)
-
-    def _publish(self, keys: frozenset[str], *, full: bool) -> None:
-        pools = {}
-        for key in keys:
-            if key not in self._machine.pools:
-                self._bindings.pop(key, None)
-                self._journal.forget(key)
-                pools[key] = PoolEndpoints([], "gone", "removed")
-                continue
-            if self._machine.pools[key].spec.role != "serve":
-                continue
-            pools[key] = self._endpoints(key)
-            self._journal.state(key, pools[key], self._bindings[key])
-        if not self._workers:
-            return  # whoever comes first is told everything; at a start that saves thousands
-        message = encode(Endpoints(next(self._seq), full, pools))
-        for receiver in list(self._subscribers):
-            receiver(message)
 
 
 def _new_ids() -> Callable[[], str]:

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from pool_manager.control import Control
 from pool_manager.core import events
+from pool_manager.replica.control import Control
 from registry.tasks import Tasks
 from runtime_image.contract.link import Kind
 from runtime_image.contract.model import ModelSpec

@@ -1,0 +1,1 @@
+"""The manager's side of single replicas: start, link, files, end."""
