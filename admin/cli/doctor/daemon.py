@@ -45,14 +45,14 @@ def live_restore(info: Answer) -> Check:
 
 
 def init(info: Answer) -> Check:
-    """The engine has an init process for containers, which ends orphans in them."""
-    binary = str(info.get("InitBinary") or "")
-    commit = (info.get("InitCommit") or {}).get("ID")
-    if not binary or commit == "N/A":
-        found = f"the engine cannot find {binary or 'docker-init'}"
-        todo = f'install tini, put "init-path": "/usr/bin/tini" into {DAEMON_FILE}, then: {RESTART}'
-        return Check("warn", "docker init", found, todo)
-    return Check("ok", "docker init", binary)
+    """The engine has the init process that every replica's container is started with."""
+    name, binary = "docker init", str(info.get("InitBinary") or "")
+    if not binary:
+        return Check("warn", name, "the engine does not say whether it has docker-init")
+    if (info.get("InitCommit") or {}).get("ID") == "N/A":
+        todo = "sudo apt-get install tini, or docker-ce of Docker itself"
+        return Check("fail", name, f"the engine cannot find {binary}: no replica starts", todo)
+    return Check("ok", name, binary)
 
 
 def storage(info: Answer, free: int | None) -> Check:

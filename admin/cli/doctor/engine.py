@@ -38,7 +38,10 @@ class Facts:
 def is_there(url: str) -> bool:
     """Whether a socket of an engine lies at `url`, answering or not."""
     parts = urlsplit(url)
-    return parts.scheme == "unix" and Path(parts.path).exists()
+    try:
+        return parts.scheme == "unix" and Path(parts.path).exists()
+    except PermissionError:  # something is there, in a folder that this user may not see into
+        return True
 
 
 def ask(url: str, tags: Sequence[str]) -> Facts | Check:

@@ -70,7 +70,9 @@ def driver(found: Driver) -> Check:
 def ways(info: Answer, toolkit: Toolkit) -> list[str]:
     """How a container can get a GPU here, best way first: cdi, runtime, request."""
     found = []
-    if _cdi_devices(info) or (info.get("CDISpecDirs") and toolkit.specs):
+    # Newer engines list what they found; of older ones only the folders are known.
+    is_listed = info.get("DiscoveredDevices") is not None
+    if _cdi_devices(info) or (not is_listed and _has_cdi(info) and toolkit.specs):
         found.append("cdi")
     if "nvidia" in (info.get("Runtimes") or {}):
         found.append("runtime")
@@ -90,7 +92,7 @@ def containers(info: Answer, toolkit: Toolkit) -> Check:
     }
     if open_ways:
         return Check("ok", name, " and ".join(texts[way] for way in open_ways))
-    if info.get("CDISpecDirs") and "nvidia-ctk" in toolkit.programs:
+    if _has_cdi(info) and "nvidia-ctk" in toolkit.programs:
         return Check("fail", name, "CDI is on, but describes no NVIDIA GPU", GENERATE)
     if "nvidia-ctk" in toolkit.programs:
         return Check(

@@ -70,7 +70,7 @@ def test_live_restore_should_be_on() -> None:
 def test_an_init_that_is_missing_is_told() -> None:
     """The engine says N/A for the version of an init that it does not find."""
     assert daemon.init(INFO).level == "ok"
-    assert daemon.init({**INFO, "InitCommit": {"ID": "N/A"}}).level == "warn"
+    assert daemon.init({**INFO, "InitCommit": {"ID": "N/A"}}).level == "fail"
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ def test_the_driver_works_where_it_is_needed(found: Driver, level: str, text: st
         (CDI, HOOK, ["cdi", "request"]),
         ({**CDI, "DiscoveredDevices": None}, SPEC, ["cdi"]),
         ({**CDI, "DiscoveredDevices": [{"ID": "vendor.com/nic=0"}]}, Toolkit(), []),
+        ({**CDI, "DiscoveredDevices": []}, SPEC, []),
         (BARE, SPEC, []),
     ],
 )
