@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
 DEFAULT_DATA: Final = Path("~/.fngate")
+DEFAULT_ENGINE: Final = "unix:///var/run/docker.sock"
 TOKEN_FILE: Final = "admin.token"  # noqa: S105 - a file's name
 TOKEN_MAX: Final = 4096
 """Characters read of a token file."""

@@ -63,10 +63,10 @@ class Tunnel:
         """Say goodbye, end the loop and its thread."""
         if self._logged_in is not None:
             # A machine that is gone hears nothing; the process ends without it.
-            with contextlib.suppress(Exception):
-                self._wait(self._logged_in.close(), GRACE_S)
+            with contextlib.suppress(Unreachable):
+                self._wait(_say_goodbye(self._logged_in), GRACE_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(GRACE_S)
+        self._thread.join(GRACE_S + MARGIN_S)
 
     def _connection(self) -> asyncssh.SSHClientConnection:
         assert self._logged_in is not None
@@ -95,12 +95,20 @@ class Tunnel:
         try:
             self._loop.run_forever()
         finally:
-            for task in asyncio.all_tasks(self._loop):
-                task.cancel()
-            # One turn, in which what was cancelled ends and closes what it had opened.
-            self._loop.run_until_complete(asyncio.sleep(0))
-            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+            # What was cancelled gets the time to close what it had opened.
+            if tasks := asyncio.all_tasks(self._loop):
+                for task in tasks:
+                    task.cancel()
+                self._loop.run_until_complete(asyncio.wait(tasks, timeout=GRACE_S))
             self._loop.close()
+
+
+async def _say_goodbye(logged_in: LoggedIn) -> None:
+    try:
+        async with asyncio.timeout(GRACE_S):
+            await logged_in.close()
+    except TimeoutError:
+        logged_in.connection.abort()
 
 
 @contextmanager

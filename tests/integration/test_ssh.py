@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -153,6 +154,20 @@ def test_ctrl_c_ends_the_command(box: Box, worker: Path) -> None:
 
     assert process.returncode == 130
     assert "Traceback" not in err
+
+
+def test_ctrl_c_ends_a_login(box: Box) -> None:
+    """A machine that says nothing can be left at any time, without a word of what was cut off."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(END_S)
+        port = silent.getsockname()[1]
+        with box.start("ls", FN_SSH=f"nn@127.0.0.1:{port}") as process, silent.accept()[0]:
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=END_S)
+
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert "Task was destroyed" not in err
 
 
 def test_without_a_token_the_refusal_says_why(box: Box, worker: Path, tmp_path: Path) -> None:

@@ -95,11 +95,11 @@ class Sshd:
                 return
         raise AssertionError(f"sshd did not start: {self.log.read_text()}")
 
-    def sessions(self) -> list[int]:
-        """The processes that serve a connection each."""
+    def freeze(self) -> None:
+        """Stop it with all its connections in their tracks, as when a network goes silent."""
         assert self._process is not None
-        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
-        return [int(pid) for pid in children.read_text().split()]
+        for pid in [*_descendants(self._process.pid), self._process.pid]:
+            os.kill(pid, signal.SIGSTOP)
 
     def stop(self) -> None:
         """Kill it with all its connections, as when the machine loses power."""

@@ -11,8 +11,8 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from admin.cli.doctor.check import Check
+from admin.cli.session import DEFAULT_ENGINE
 
-DEFAULT_ENGINE: Final = "unix:///var/run/docker.sock"
 ANSWER_S: Final = 5.0
 """Seconds for each answer of the engine."""
 TCP_PORT: Final = 2375

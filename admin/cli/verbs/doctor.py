@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from admin.cli.failures import REFUSED
-from admin.cli.session import DEFAULT_DATA, DEFAULT_URL, Data, Json, Key, Url, client_at
+from admin.cli.session import (
+    DEFAULT_DATA,
+    DEFAULT_ENGINE,
+    DEFAULT_URL,
+    Data,
+    Json,
+    Key,
+    Url,
+    client_at,
+)
 from admin.cli.ssh import Identity, KnownHosts, Place, Ssh, login
 from admin.cli.text import plain
 
@@ -48,7 +57,7 @@ Engine = Annotated[
 def doctor(  # noqa: PLR0913 - typer takes one parameter per option
     context: typer.Context,
     driver: DriverGiven = Driver.PROCESS,
-    engine: Engine = "unix:///var/run/docker.sock",
+    engine: Engine = DEFAULT_ENGINE,
     url: Url = DEFAULT_URL,
     key: Key = None,
     data: Data = DEFAULT_DATA,

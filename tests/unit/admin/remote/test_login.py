@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -82,6 +83,16 @@ async def test_nobody_there_is_told(far: Sshd, way: Login) -> None:
         await log_in(way)
 
     assert "ssh -p" in note(error)
+
+
+async def test_a_silent_machine_is_given_up(way: Login, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody who accepts the connection and says nothing is not waited for without end."""
+    monkeypatch.setattr("admin.remote.login.LOGIN_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        target = replace(way.target, port=silent.getsockname()[1])
+
+        with pytest.raises(Unreachable, match="timeout"):
+            await log_in(replace(way, target=target))
 
 
 async def test_an_alias_of_the_config_is_followed(far: Sshd, home: Path) -> None:

@@ -84,6 +84,30 @@ def test_sshd_killed_in_the_middle_is_told(api: AdminApi, far: Sshd, way: Login)
     assert "may go on" in error.value.__notes__[0]
 
 
+def test_a_silent_sshd_is_given_up(
+    api: AdminApi, far: Sshd, way: Login, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits for an answer is told when the other side lives no more, and leaves."""
+    monkeypatch.setattr("admin.remote.login.ALIVE_S", 0.1)
+    monkeypatch.setattr("admin.remote.tunnel.GRACE_S", 0.1)
+    api.on("GET", "/readyz", Canned({"status": "ok"}, before=far.freeze))
+
+    with pytest.raises(Unreachable, match=BROKE), tunnel(way) as opened:
+        Client(api.url, dial=opened.dial).ready()
+
+
+def test_leaving_a_silent_sshd_takes_no_answer(
+    far: Sshd, way: Login, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A goodbye that nobody hears ends the thread all the same."""
+    monkeypatch.setattr("admin.remote.tunnel.GRACE_S", 0.1)
+
+    with tunnel(way):
+        far.freeze()
+
+    assert "ssh-tunnel" not in {thread.name for thread in threading.enumerate()}
+
+
 def test_no_new_channel_over_a_broken_connection(api: AdminApi, far: Sshd, way: Login) -> None:
     """The next exchange is told what happened to the connection."""
 
