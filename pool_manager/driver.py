@@ -46,9 +46,10 @@ class Driver(Protocol):
         """
 
     async def limit(self, record: ReplicaRecord) -> None:
-        """Apply the limits of what the replica is bound to now (memory, CPU time).
+        """Apply the limits of what the replica is bound to now; a second time does no harm.
 
-        For a standby, which starts without any. Also an error: the replica does not run.
+        It may be given its model when this returns: what it then takes is limited, and soon to
+        what was asked for. Also an error: the replica does not run.
         """
 
     async def save_log(self, id: str, log: Path) -> None:

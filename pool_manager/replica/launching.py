@@ -126,11 +126,9 @@ class Launcher:
             self.folders.rewrite(record)
             self._records[id] = record
             self._logs[id] = self.folders.claim_log(binding.name, id)
+            await self._driver.limit(record)
             if control := self._controls.get(id):  # else it was released meanwhile
                 control.bind(records.bind_request(record, binding.spec, assigned_s))
-            # Behind the message, since an engine takes its time: no model is loaded so quickly
-            # that it could take much before its limits hold.
-            await self._driver.limit(record)
             await asyncio.to_thread(self.folders.trim_logs, binding.name)
 
     def _standby(self, id: str) -> ReplicaRecord:
@@ -171,6 +169,13 @@ class Launcher:
             self.folders.empty_models(id)
         log_file = self.folders.claim_log(name if record.bound else STANDBY_LOGS, id)
         self._open_control(record, log_file, data_listener=False)
+        if record.bound:
+            # The earlier manager may have ended before its limits were set.
+            self._begin(f"limit {id}", id, self._limit(record))
+
+    async def _limit(self, record: ReplicaRecord) -> None:
+        with self._lost_on_error(record.id, "a replica could not be limited"):
+            await self._driver.limit(record)
 
     def _open_control(self, record: ReplicaRecord, log_file: Path, *, data_listener: bool) -> None:
         id = record.id

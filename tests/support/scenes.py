@@ -121,7 +121,6 @@ def docker_settings(engine: Engine, settings: PoolSettings) -> DockerSettings:
         url=engine.url,
         images={"cpu": engine.image},
         data=settings.run_dir.parent,
-        run_root=settings.run_dir,
         model_root=settings.model_dir,
         log_bytes=settings.log_bytes,
         starts_at_once=settings.starts_at_once,

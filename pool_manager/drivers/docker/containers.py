@@ -88,10 +88,26 @@ def _wait_removed(client: docker.APIClient, container: str) -> None:
     raise TimeoutError(f"container {container[:12]} is being removed for {GONE_S:.0f} s")
 
 
+def remove_holders(client: docker.APIClient, owner: str) -> None:
+    """Remove every network holder of an owner."""
+    for listed in owned(client, owner):
+        if is_holder(listed):
+            remove(client, listed["Id"])
+
+
 def terminate(client: docker.APIClient, container: str) -> None:
     """TERM to its first process, which passes it on; harmless where nothing runs."""
+    _signal(client, container, "SIGTERM")
+
+
+def kill(client: docker.APIClient, container: str) -> None:
+    """KILL; harmless where nothing runs."""
+    _signal(client, container, "SIGKILL")
+
+
+def _signal(client: docker.APIClient, container: str, name: str) -> None:
     try:
-        client.kill(container, "SIGTERM")
+        client.kill(container, name)
     except ENGINE_ERRORS as error:
         if not (is_gone(error) or is_conflict(error)):
             raise
@@ -103,8 +119,8 @@ def limit(client: docker.APIClient, container: str, limits: dict[str, int], name
         container,
         cpu_period=limits["CpuPeriod"],
         cpu_quota=limits["CpuQuota"],
-        mem_limit=limits.get("Memory"),
-        memswap_limit=limits.get("MemorySwap"),
+        mem_limit=limits["Memory"],
+        memswap_limit=limits["MemorySwap"],
     )
     # Only for people who look: a name that is taken must not cost a replica.
     with contextlib.suppress(*ENGINE_ERRORS):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from pool_manager.drivers.docker.image import check_image
 from pool_manager.drivers.docker.listener import Listener
 from pool_manager.drivers.docker.shape import OWNER, REPLICA, Owner, Place
 from pool_manager.drivers.docker.starting import Start, begin
-from registry.errors import DriverError
+from registry.errors import DriverError, EngineDown
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
 
@@ -30,6 +31,8 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 ROOT: Final = 0
+LIMIT_AFTER_S: Final = 0.5
+LIMIT_RETRY_S: Final = 1.0
 OWN_USER: Final = 10001
 """User and group of replicas where the server is root; else they are the server's."""
 
@@ -41,7 +44,6 @@ class DockerSettings:
     url: str
     images: dict[str, str]
     data: Path
-    run_root: Path
     model_root: Path
     log_bytes: int
     starts_at_once: int
@@ -202,12 +204,38 @@ class DockerDriver:
             self.on_exit(id, how(code, out_of_memory=known.out_of_memory))
 
     async def limit(self, record: ReplicaRecord) -> None:
-        """Set memory and CPU time, and rename the container after what it serves now."""
+        """Memory and CPU time, and a name after what is served now.
+
+        Setting them stops everything in a container for milliseconds, so it waits until the first
+        answer is given, unless the model needs more than a standby has.
+        """
         known = self._containers.get(record.id)
         if known is None or known.is_told:
             raise DriverError(f"cannot limit {record.id}: it does not run")
-        name = shape.container_name(record, self._owner)
-        limits = shape.limits(record)
+        if record.memory_mib > shape.STANDBY_CAP_MIB:
+            await self._limit(known, record)
+        else:
+            self._tasks.spawn(f"limit {record.id}", self._limit_soon(known, record))
+
+    async def _limit_soon(self, known: _Container, record: ReplicaRecord) -> None:
+        """One that has taken more by then than it may have is ended as if it had been limited."""
+        await asyncio.sleep(LIMIT_AFTER_S)
+        while not known.is_told:
+            try:
+                await self._limit(known, record)
+            except EngineDown:
+                await asyncio.sleep(LIMIT_RETRY_S)
+            except DriverError as error:
+                log.warning("a replica cannot be limited", replica=record.id, reason=error.message)
+                known.out_of_memory = True
+                with contextlib.suppress(DriverError):
+                    await self._call("end a container", containers.kill, known.id)
+                return
+            else:
+                return
+
+    async def _limit(self, known: _Container, record: ReplicaRecord) -> None:
+        name, limits = shape.container_name(record, self._owner), shape.limits(record)
         await self._call("limit a container", containers.limit, known.id, limits, name)
 
     async def save_log(self, id: str, log: Path) -> None:
@@ -249,8 +277,10 @@ class DockerDriver:
         """Remove the holders and stop listening; replicas go on."""
         if self._listener is not None:
             await asyncio.to_thread(self._listener.close)
-        await self._holders.close()
         await self._tasks.close()
+        self._holders.close()
+        with contextlib.suppress(DriverError):
+            await self._call("remove holders", containers.remove_holders, self._owner.name)
         self._engine.close()
 
     async def _call(self, doing: str, work: Callable[..., T], *arguments: Any) -> T:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
+import secrets
 
 import docker
 import structlog
 
 from pool_manager.drivers.docker import shape
+from pool_manager.drivers.docker.containers import remove
 from pool_manager.drivers.docker.engine import Engine
-from pool_manager.drivers.docker.failures import is_conflict, is_gone
 from pool_manager.drivers.docker.shape import Owner
 from registry.errors import DriverError
 from registry.tasks import Tasks
@@ -29,10 +29,12 @@ class Holders:
 
     def __init__(self, engine: Engine, image: str, owner: Owner, tasks: Tasks) -> None:
         self._engine = engine
+        self._owner = owner
         self._config = shape.holder(image, owner)
         self._tasks = tasks
         self._ready: list[str] = []
         self._is_refilling = False
+        self._is_closed = False
 
     def take(self) -> str | None:
         """A holder's container id for one replica, None where there is none left."""
@@ -76,29 +78,22 @@ class Holders:
             self._is_refilling = False
 
     def _make(self, client: docker.APIClient) -> str:
-        container: str = client.create_container_from_config(self._config)["Id"]
+        name = shape.holder_name(secrets.token_hex(4), self._owner)
+        container: str = client.create_container_from_config(self._config, name)["Id"]
         try:
             client.start(container)
         except BaseException:
-            _remove(client, container)
+            remove(client, container)
             raise
+        if self._is_closed:
+            remove(client, container)
         return container
 
     async def _remove(self, container: str) -> None:
         # The list of containers removes what is left of it later.
         with contextlib.suppress(DriverError):
-            await self._engine.call("remove a holder", lambda client: _remove(client, container))
+            await self._engine.call("remove a holder", lambda client: remove(client, container))
 
-    async def close(self) -> None:
-        """Remove those that nobody took."""
-        spare, self._ready = self._ready, []
-        for container in spare:
-            await self._remove(container)
-
-
-def _remove(client: Any, container: str) -> None:
-    try:
-        client.remove_container(container, force=True)
-    except Exception as error:
-        if not (is_gone(error) or is_conflict(error)):
-            raise
+    def close(self) -> None:
+        """Nothing more is made; those that nobody took are still there."""
+        self._is_closed = True

@@ -28,6 +28,8 @@ MIB: Final = 2**20
 TMP_MIB: Final = 64
 PIDS_MAX: Final = 256
 CPU_PERIOD_US: Final = 100_000
+STANDBY_CAP_MIB: Final = 2048
+"""What a standby may take until it has the limits of its model: enough to load most."""
 OOM_SCORE: Final = 500
 """Where the host itself runs out of memory, a replica goes before the server (proc(5))."""
 HOLDER_MIB: Final = 16
@@ -67,6 +69,11 @@ def container_name(record: ReplicaRecord, owner: Owner) -> str:
     return f"fngate-{what}-{record.id}-{owner.name[:4]}"
 
 
+def holder_name(number: str, owner: Owner) -> str:
+    """What `docker ps` shows of a network holder."""
+    return f"fngate-network-{number}-{owner.name[:4]}"
+
+
 def replica(record: ReplicaRecord, image: str, owner: Owner, place: Place) -> dict[str, Any]:
     """The container of a replica: its run folder and its model folder, read-only, and nothing
     else of the host."""
@@ -93,17 +100,19 @@ def replica(record: ReplicaRecord, image: str, owner: Owner, place: Place) -> di
             "Config": {"max-size": str(max(4096, place.log_bytes // 2)), "max-file": "2"},
         },
     }
-    if record.role != "standby":
-        config["HostConfig"] |= limits(record)
+    config["HostConfig"] |= limits(record)
     return config
 
 
 def limits(record: ReplicaRecord) -> dict[str, int]:
-    """Memory without swap, 0 MiB for no cap, and CPU time, as container create and update take
-    them. A standby has none: it runs nothing but this program until it is bound."""
-    memory = record.memory_mib * MIB
-    quota = {"CpuPeriod": CPU_PERIOD_US, "CpuQuota": record.threads * CPU_PERIOD_US}
-    return {"Memory": memory, "MemorySwap": memory, **quota} if memory else quota
+    """Memory, without swap, and CPU time, as container create and update take them."""
+    memory = (STANDBY_CAP_MIB if record.role == "standby" else record.memory_mib) * MIB
+    return {
+        "Memory": memory,
+        "MemorySwap": memory,
+        "CpuPeriod": CPU_PERIOD_US,
+        "CpuQuota": record.threads * CPU_PERIOD_US,
+    }
 
 
 def holder(image: str, owner: Owner) -> dict[str, Any]:
