@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,20 +15,22 @@ if TYPE_CHECKING:
     from admin.cli.doctor.engine import Facts
 
 
-def docker_checks(url: str, is_chosen: bool) -> list[Check]:
+def docker_checks(url: str, is_chosen: bool, tags: Mapping[str, str]) -> list[Check]:
     """The checks of the engine at `url`, none where it is neither chosen nor there.
+
+    `tags` are the runtime images by kind: cpu, gpu. One for GPUs is needed where there are GPUs.
 
     Where Docker is not what starts replicas here (`is_chosen`), nothing of it can fail.
     """
     if not is_chosen and not is_there(url):
         return []
     found = gpu.look_for_driver()
-    kinds = ("cpu", "gpu") if found.gpus else ("cpu",)
-    facts = ask(url, [image.tag(kind) for kind in kinds])
+    needed = {kind: tag for kind, tag in tags.items() if kind != "gpu" or found.gpus}
+    facts = ask(url, list(needed.values()))
     if isinstance(facts, Check):
         checks = [facts]
     else:
-        checks = [*_engine(facts), *_gpu(facts, found), *_images(facts, kinds)]
+        checks = [*_engine(facts), *_gpu(facts, found), *_images(facts, needed)]
     return checks if is_chosen else softened(checks)
 
 
@@ -56,9 +59,9 @@ def _gpu(facts: Facts, found: gpu.Driver) -> list[Check]:
     return checks
 
 
-def _images(facts: Facts, kinds: tuple[str, ...]) -> list[Check]:
+def _images(facts: Facts, tags: Mapping[str, str]) -> list[Check]:
     source = image.expected_source()
-    return [image.image(kind, facts.images.get(image.tag(kind)), source) for kind in kinds]
+    return [image.image(kind, tag, facts.images.get(tag), source) for kind, tag in tags.items()]
 
 
 def _free(facts: Facts) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,19 +21,12 @@ from admin.cli.session import (
 )
 from admin.cli.ssh import Identity, KnownHosts, Place, Ssh, login
 from admin.cli.text import plain
+from admin.cli.verbs.serve import Driver
 
 if TYPE_CHECKING:
     from admin.cli.doctor.check import Check
     from admin.client import Client
     from admin.remote.target import Login
-
-
-class Driver(StrEnum):
-    """What starts replicas."""
-
-    PROCESS = "process"
-    DOCKER = "docker"
-    FAKE = "fake"
 
 
 DriverGiven = Annotated[
@@ -105,7 +97,19 @@ def docker(engine: str, driver: Driver) -> list[Check]:
     """The checks of the Docker engine, if it is there or the driver."""
     from admin.cli.doctor.docker import docker_checks
 
-    return docker_checks(engine, is_chosen=driver is Driver.DOCKER)
+    return docker_checks(engine, is_chosen=driver is Driver.DOCKER, tags=images())
+
+
+def images() -> dict[str, str]:
+    """The runtime images that a server started here would use; the usual ones if it could not."""
+    from admin.settings import Settings, load_settings
+    from registry.errors import BadRequest
+
+    try:
+        chosen = load_settings({})
+    except BadRequest:  # the server will say so when it is started
+        chosen = Settings.model_construct()
+    return {"cpu": chosen.image_cpu, "gpu": chosen.image_gpu}
 
 
 def far(place: Place, way: Login) -> list[Check]:

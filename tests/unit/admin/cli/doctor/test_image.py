@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from admin.cli.doctor.image import expected_source, image, tag
+from admin.cli.doctor.image import expected_source, image
 from runtime_image.contract.link import VERSION
 
 SOURCE = "a" * 64
@@ -32,7 +32,7 @@ def inspected(**labels: str) -> dict[str, Any]:
 )
 def test_the_image_must_fit(found: dict[str, Any] | None, level: str, text: str) -> None:
     """It must be there and speak this version of the link; other sources are a warning."""
-    check = image("gpu", found, SOURCE)
+    check = image("gpu", "mine:gpu", found, SOURCE)
 
     assert check.level == level
     assert text in check.found
@@ -41,10 +41,9 @@ def test_the_image_must_fit(found: dict[str, Any] | None, level: str, text: str)
 
 def test_unknown_sources_are_not_compared() -> None:
     """Where the sources' digest cannot be had, the link's version decides."""
-    assert image("cpu", inspected(**{"fngate.link": str(VERSION)}), "").level == "ok"
+    assert image("cpu", "mine:cpu", inspected(**{"fngate.link": str(VERSION)}), "").level == "ok"
 
 
 def test_the_sources_digest_is_a_text() -> None:
     """It is a digest, or nothing where this fngate cannot build images."""
     assert len(expected_source()) in (0, 64)
-    assert tag("cpu") == "fngate-runtime:cpu"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
+from admin.cli.verbs.doctor import images
 from tests.support.admin_api import AdminApi, Canned
 from tests.support.sshd import sshd
 
@@ -79,3 +80,12 @@ def test_another_machine_is_checked_over_ssh(
     assert found == {"ssh": "ok", "server": "ok", "access": "ok"}
     assert bad.exit_code == 1
     assert "is not known" in bad.stdout
+
+
+def test_the_images_are_those_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FN_IMAGE_CPU names what is looked for; settings that cannot be leave the usual names."""
+    monkeypatch.setenv("FN_IMAGE_CPU", "mine:1")
+    assert images()["cpu"] == "mine:1"
+
+    monkeypatch.setenv("FN_PORT", "nonsense")
+    assert images() == {"cpu": "fngate-runtime:cpu", "gpu": "fngate-runtime:gpu"}
