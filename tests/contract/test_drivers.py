@@ -445,4 +445,5 @@ def a_record() -> ReplicaRecord:
         orphan_s=1.0,
         memory_mib=0,
         launched_s=0.0,
+        link=VERSION,
     )
