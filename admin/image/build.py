@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from admin.cli.text import size
 from admin.image import base
-from admin.image.containers import remove_unused, run_python, sweep
+from admin.image.containers import remove_containers, remove_unused, run_python, sweep
 from admin.image.context import pack, wheels_in
 from admin.image.failures import explained, image_error
+from admin.image.interrupt import Interrupt
 from admin.image.progress import Progress
 from admin.image.source import DOCKERFILE, Release, read_release
 from admin.image.wheels import Platform, download, download_command
@@ -85,6 +86,8 @@ def build(order: Order, tell: Tell, clock: Callable[[], float] = time.monotonic)
         tell(f"[{clock() - began_s:6.1f} s] {text}")
 
     release = read_release(order.checkout)
+    if order.wheelhouse is not None:
+        wheels_in(order.wheelhouse)
     build_id = secrets.token_hex(8)
     with _engine(order.engine) as client, _swept(client, build_id):
         with explained(order.engine):
@@ -171,6 +174,11 @@ def _layers(
 ) -> str:
     """The id of the image, which has no name yet."""
     progress = Progress()
+
+    def hurry() -> None:
+        said("interrupted: waiting for the step to end")
+        remove_containers(client, arguments["BUILD"])
+
     with pack(order.checkout, wheels) as context, explained(order.engine):
         messages: Generator[dict[str, Any]] = client.build(
             fileobj=context,
@@ -186,10 +194,12 @@ def _layers(
             timeout=STEP_S,
         )
         # Closed, the engine breaks the build off.
-        with closing(messages):
+        with Interrupt(hurry) as interrupt, closing(messages):
             for message in messages:
                 if line := progress.feed(message):
                     said(line)
+                if interrupt.is_wanted and progress.may_break_off:
+                    break
     if not progress.image:
         raise progress.failure("the engine ended the build without a result")
     return progress.image

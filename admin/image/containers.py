@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ PROBE_S: Final = 300
 OUTPUT_MAX: Final = 64 * 1024
 SWEEPS: Final = 40
 SWEEP_S: Final = 0.25
+LOOKS: Final = 4
 PIDS_MAX: Final = 256
 
 
@@ -58,9 +60,11 @@ def sweep(
     """Remove what the build with this id left: containers, and images without a name.
 
     An engine that was left alone goes on for a moment, so after a build that was broken off it is
-    looked until nothing has come for two looks. What is in use is left. Raises docker-py's errors.
+    looked until nothing has come for LOOKS looks. What is in use is left.
+
+    Raises docker-py's errors.
     """
-    looks = 2 if is_broken_off else 1
+    looks = LOOKS if is_broken_off else 1
     quiet = 0
     for _ in range(SWEEPS):
         quiet = 0 if _swept(client, build) else quiet + 1
@@ -83,17 +87,19 @@ def remove_unused(client: APIClient, image: str) -> bool:
     return True
 
 
+def remove_containers(client: APIClient, build: str) -> int:
+    """Remove the containers of the build with this id, running or not; how many there were."""
+    from docker.errors import APIError
+
+    found: list[dict[str, Any]] = client.containers(all=True, filters={"label": f"{LABEL}={build}"})
+    for container in found:
+        with suppress(APIError):  # the engine may be at it, too
+            client.remove_container(container["Id"], force=True)
+    return len(found)
+
+
 def _swept(client: APIClient, build: str) -> int:
     """How much was found and removed."""
-    from docker.errors import APIError, NotFound
-
-    label = f"{LABEL}={build}"
-    containers: list[dict[str, Any]] = client.containers(all=True, filters={"label": label})
-    for container in containers:
-        try:
-            client.remove_container(container["Id"], force=True)
-        except (NotFound, APIError):
-            continue  # the engine is at it, too
-    images = client.images(filters={"dangling": True, "label": label})
-    removed = sum(remove_unused(client, image["Id"]) for image in images)
-    return len(containers) + removed
+    count = remove_containers(client, build)
+    images = client.images(filters={"dangling": True, "label": f"{LABEL}={build}"})
+    return count + sum(remove_unused(client, image["Id"]) for image in images)

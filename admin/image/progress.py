@@ -26,6 +26,8 @@ class Progress:
         self.image = ""
         self.step = ""
         """The instruction that runs, or ran last."""
+        self.may_break_off = False
+        """Whether what runs can be ended from outside: a copy goes on to its end."""
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
 
     def feed(self, message: dict[str, Any]) -> str:
@@ -59,6 +61,7 @@ class Progress:
             self._tail.clear()
             number, total, instruction = found.groups()
             self.step = f"step {number}/{total} {_short(instruction)}"
+            self.may_break_off = not instruction.startswith("COPY")
             return self.step if instruction.startswith(SHOWN) else ""
         if not _NOISE.match(text):
             self._tail.extend(line.rstrip()[:500] for line in text.splitlines() if line.strip())

@@ -33,7 +33,7 @@ class Kind(StrEnum):
     GPU = "gpu"
 
 
-KindGiven = Annotated[Kind, typer.Argument(help="cpu, or gpu with CUDA and cuDNN (3 GB).")]
+KindGiven = Annotated[Kind, typer.Argument(help="cpu, or gpu: with CUDA and cuDNN, 3 GB.")]
 Base = Annotated[
     str,
     typer.Option(
