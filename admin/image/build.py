@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -45,7 +45,10 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is to be built. `wheelhouse` is None to download; `tensorrt` a major version or ""."""
+    """What is to be built. `wheelhouse` is None to download; `tensorrt` a major version or "".
+
+    `id` is the label on all that the build makes.
+    """
 
     kind: Kind
     base: str
@@ -54,6 +57,7 @@ class Order:
     checkout: Path
     wheelhouse: Path | None = None
     tensorrt: str = ""
+    id: str = field(default_factory=lambda: secrets.token_hex(8))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +92,17 @@ def build(order: Order, tell: Tell, clock: Callable[[], float] = time.monotonic)
     release = read_release(order.checkout)
     if order.wheelhouse is not None:
         wheels_in(order.wheelhouse)
-    build_id = secrets.token_hex(8)
-    with _engine(order.engine) as client, _swept(client, build_id):
+    with _engine(order.engine) as client, _swept(client, order.id):
         with explained(order.engine):
             base.fetch(client, order.base, said)
-            platform = base.examine(client, order.base, build_id)
+            platform = base.examine(client, order.base, order.id)
         said(f"base {order.base}: Python {base.named(platform.python)} on {platform.machine}")
         with _wheels(order, platform, said) as wheels:
             total = sum(path.stat().st_size for path in wheels)
             said(f"sending {len(wheels)} wheels, {size(total)}")
-            image = _layers(client, order, _arguments(order, release, build_id), wheels, said)
+            image = _layers(client, order, _arguments(order, release), wheels, said)
         said("trying it")
-        python, onnxruntime = _tried(client, order, image, release, build_id)
+        python, onnxruntime = _tried(client, order, image, release)
         replaced = _name(client, order, image)
         with explained(order.engine):
             bytes_ = int(client.inspect_image(image)["Size"])
@@ -157,10 +160,10 @@ def _wheels(order: Order, platform: Platform, said: Tell) -> Iterator[list[Path]
         yield wheels_in(Path(folder))
 
 
-def _arguments(order: Order, release: Release, build_id: str) -> dict[str, str]:
+def _arguments(order: Order, release: Release) -> dict[str, str]:
     return {
         "BASE": order.base,
-        "BUILD": build_id,
+        "BUILD": order.id,
         "KIND": order.kind,
         "TENSORRT": order.tensorrt,
         "LINK": str(release.link),
@@ -177,7 +180,7 @@ def _layers(
 
     def hurry() -> None:
         said("interrupted: waiting for the step to end")
-        remove_containers(client, arguments["BUILD"])
+        remove_containers(client, order.id)
 
     with pack(order.checkout, wheels) as context, explained(order.engine):
         messages: Generator[dict[str, Any]] = client.build(
@@ -205,12 +208,10 @@ def _layers(
     return progress.image
 
 
-def _tried(
-    client: APIClient, order: Order, image: str, release: Release, build_id: str
-) -> tuple[str, str]:
+def _tried(client: APIClient, order: Order, image: str, release: Release) -> tuple[str, str]:
     """The versions of Python and ONNX Runtime in the image, once it did what a standby does."""
     with explained(order.engine):
-        code, output = run_python(client, image, CHECK, build_id)
+        code, output = run_python(client, image, CHECK, order.id)
     if code:
         raise image_error(
             f"the image does not start, exit code {code}; its last lines:", tail=output.splitlines()

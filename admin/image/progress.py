@@ -13,6 +13,7 @@ STEP_WIDTH: Final = 64
 SHOWN: Final = ("FROM", "RUN", "COPY")
 """Instructions that take time; the others are done in a moment."""
 _STEP: Final = re.compile(r"Step (\d+)/(\d+) : (.*)", re.DOTALL)
+_COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")
 _NOISE: Final = re.compile(r" ---> |Removing intermediate container |Successfully (built|tagged) ")
 
 
@@ -46,15 +47,11 @@ class Progress:
         said = "\n".join([reason, *tail]).lower()
         if DISK_FULL in said:
             return disk_full(one_line(reason)[-300:], "docker system prune")
-        if "no matching distribution found" in said:
+        if "no matching distribution" in said:
             todo = "leave --wheelhouse away, so that this machine's pip downloads what is needed"
             return image_error("the wheelhouse is not complete:", tail=tail, todo=todo)
-        if self.step:
-            return image_error(
-                f"{self.step} failed: {_code(reason)}; its last lines:" if tail else reason,
-                tail=tail,
-            )
-        return image_error(one_line(reason))
+        what = f"{self.step or 'the build'} failed: {_code(reason)}"
+        return image_error(f"{what}; its last lines:" if tail else what, tail=tail)
 
     def _said(self, text: str) -> str:
         if found := _STEP.match(text):
@@ -64,7 +61,8 @@ class Progress:
             self.may_break_off = not instruction.startswith("COPY")
             return self.step if instruction.startswith(SHOWN) else ""
         if not _NOISE.match(text):
-            self._tail.extend(line.rstrip()[:500] for line in text.splitlines() if line.strip())
+            lines = _COLOUR.sub("", text).splitlines()
+            self._tail.extend(line.rstrip()[:500] for line in lines if line.strip())
         return ""
 
 

@@ -84,7 +84,7 @@ def _session(path: Path, device_kind: str, threads: int) -> Any:
         # ONNX Runtime would drop the provider with a log line and compute on the CPU.
         raise LoadError(f"device {device_kind}: this onnxruntime has no {provider}")
     if device_kind == "cuda":
-        _check_driver()
+        check_driver()
         ort.preload_dlls()
     try:
         session = ort.InferenceSession(str(path), _options(threads), providers=[provider])
@@ -95,7 +95,7 @@ def _session(path: Path, device_kind: str, threads: int) -> Any:
     return session
 
 
-def _check_driver(library: str = CUDA_DRIVER) -> None:
+def check_driver(library: str = CUDA_DRIVER) -> None:
     """Raises LoadError where no driver is: ONNX Runtime says so in the log only."""
     try:
         ctypes.CDLL(library)
