@@ -21,6 +21,7 @@ from admin.image.interrupt import Interrupt
 from admin.image.progress import Progress
 from admin.image.source import DOCKERFILE, Release, read_release
 from admin.image.wheels import Platform, download, download_command
+from registry.errors import BadRequest
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -82,8 +83,9 @@ def build(order: Order, tell: Tell, clock: Callable[[], float] = time.monotonic)
     """Build, try and name an image. `tell` hears what goes on.
 
     Raises ImageError or EngineDown with the reason; then, and when it is interrupted, the tag names
-    what it named before, and nothing of the build is left.
+    what it named before, and nothing of the build is left. Raises BadRequest for an impossible tag.
     """
+    _check_tag(order.tag)
     began_s = clock()
 
     def said(text: str) -> None:
@@ -117,6 +119,14 @@ def split_tag(name: str) -> tuple[str, str]:
     """Repository and tag of an image's name; a registry's port is no tag."""
     repository, _, tag = name.rpartition(":")
     return (repository, tag) if repository and "/" not in tag else (name, "latest")
+
+
+def _check_tag(tag: str) -> None:
+    """Before anything is built: the engine would refuse it at the end."""
+    from docker.utils import match_tag
+
+    if not match_tag(tag):
+        raise BadRequest(f"--tag: expected a name like fngate-runtime:cpu, got {tag!r}")
 
 
 @contextmanager
@@ -179,7 +189,8 @@ def _layers(
     progress = Progress()
 
     def hurry() -> None:
-        said("interrupted: waiting for the step to end")
+        with suppress(RuntimeError):  # Ctrl-C came while a line was being written
+            said("interrupted: waiting for the step to end")
         remove_containers(client, order.id)
 
     with pack(order.checkout, wheels) as context, explained(order.engine):
