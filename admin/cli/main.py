@@ -12,6 +12,7 @@ from admin.cli.ssh import everywhere
 from admin.cli.verbs import (
     deploy,
     doctor,
+    image,
     invoke,
     key,
     logs,
@@ -51,6 +52,7 @@ for verb in (
 ):
     app.command(verb.__name__)(verb)
 app.add_typer(key.app, name="key")
+app.add_typer(image.app, name="image")
 app.command("doctor")(doctor.doctor)
 
 

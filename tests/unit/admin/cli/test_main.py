@@ -7,9 +7,21 @@ from typer.testing import CliRunner
 
 from admin.cli.main import app
 
-VERBS = ("serve", "deploy", "ls", "show", "invoke", "why", "logs", "rm", "key", "doctor")
-HEAVY = ("aiohttp", "pydantic", "numpy", "rich", "registry.manifest", "http.client", "asyncio")
-HEAVY += ("asyncssh", "docker", "pynvml")
+VERBS = ("serve", "deploy", "ls", "show", "invoke", "why", "logs", "rm", "key", "image", "doctor")
+GROUPS = (("key", "add"), ("key", "ls"), ("key", "rm"), ("image", "build"))
+HEAVY = (
+    "aiohttp",
+    "pydantic",
+    "numpy",
+    "rich",
+    "docker",
+    "requests",
+    "registry.manifest",
+    "http.client",
+    "asyncio",
+    "asyncssh",
+    "pynvml",
+)
 
 
 def test_help_lists_verbs_and_exit_codes() -> None:
@@ -22,8 +34,7 @@ def test_help_lists_verbs_and_exit_codes() -> None:
 
 def test_every_verb_has_an_example() -> None:
     """The help of each verb ends in an example that begins with fnctl."""
-    words = [[verb] for verb in VERBS if verb != "key"]
-    words += [["key", verb] for verb in ("add", "ls", "rm")]
+    words = [[verb] for verb in VERBS if verb not in ("key", "image")] + [*map(list, GROUPS)]
 
     shown = {" ".join(each): CliRunner().invoke(app, [*each, "--help"]).stdout for each in words}
 
@@ -32,8 +43,8 @@ def test_every_verb_has_an_example() -> None:
 
 def test_every_verb_can_print_json() -> None:
     """Every verb that prints a result has --json."""
-    words = [[verb] for verb in VERBS if verb not in ("key", "serve")]
-    words += [["key", verb] for verb in ("add", "ls", "rm")]
+    words = [[verb] for verb in VERBS if verb not in ("key", "image", "serve")]
+    words += map(list, GROUPS)
 
     missing = [
         each for each in words if "--json" not in CliRunner().invoke(app, [*each, "--help"]).stdout
