@@ -33,7 +33,7 @@ STEP_S: Final = 3600
 CHECK: Final = """\
 import json, platform
 from runtime_image.engines.preload import preload
-preload()
+preload("cpu")
 import onnxruntime
 from runtime_image.contract.link import VERSION
 print(json.dumps([platform.python_version(), onnxruntime.__version__, VERSION]))

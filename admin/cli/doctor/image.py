@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
 from typing import Any, Final
 
 from admin.cli.doctor.check import Check
+from registry.errors import FnError
 from runtime_image.contract.link import VERSION
 
 LINK: Final = "fngate.link"
@@ -34,15 +33,20 @@ def image(kind: str, tag: str, inspected: dict[str, Any] | None, source: str) ->
         return Check("fail", name, found, todo)
     built = str(labels.get(SOURCE) or "")
     if source and built != source:
-        found = f"{tag} was built from other sources ({built[:SHOWN] or 'unknown'})"
-        return Check("warn", name, f"{found}, expected {source[:SHOWN]}", todo)
+        found = f"{tag} was built from other sources ({_short(built) or 'unknown'})"
+        return Check("warn", name, f"{found}, expected {_short(source)}", todo)
     return Check("ok", name, f"{tag}, link {link}, {str(inspected.get('Id', ''))[:19]}")
 
 
 def expected_source() -> str:
     """The digest of the runtime's sources as `fnctl image build` labels it, "" if it cannot be."""
+    from admin.image.source import own_digest
+
     try:
-        digest: Callable[[], str] = importlib.import_module("admin.image").source_digest
-        return digest()
-    except (ImportError, AttributeError, OSError):
+        return own_digest()
+    except (FnError, OSError):
         return ""
+
+
+def _short(digest: str) -> str:
+    return digest.removeprefix("sha256:")[:SHOWN]
