@@ -36,6 +36,10 @@ class Driver(Protocol):
         does not run.
         """
 
+    async def pids(self, id: str) -> frozenset[int] | None:
+        """The processes of a replica by their numbers on this host, None where they cannot be
+        told; empty when it is gone."""
+
     async def terminate(self, id: str) -> None:
         """Ask the replica's group to end (TERM); harmless when it is gone."""
 

@@ -159,6 +159,22 @@ class EngineBack:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceLost:
+    """A device cannot be used: it `is_gone`, or what runs on it may finish."""
+
+    device: str
+    reason: str
+    is_gone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceBack:
+    """A device that was lost can be used again."""
+
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time went by."""
 
@@ -187,6 +203,8 @@ Event = (
     | NotReleased
     | EngineLost
     | EngineBack
+    | DeviceLost
+    | DeviceBack
     | Tick
     | Shutdown
 )
