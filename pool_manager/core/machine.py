@@ -13,8 +13,8 @@ from math import inf
 from pool_manager.core import events
 from pool_manager.core.commands import Command, EndWarm, Publish, WatchEngine
 from pool_manager.core.host import STANDBY_KEY, Host
+from pool_manager.core.life.replicas import ReplicaEvents
 from pool_manager.core.pool import NOBODY_CALLS, Pool, Warming
-from pool_manager.core.replicas import ReplicaEvents
 from pool_manager.core.state import Device, PoolSpec, Replica
 from pool_manager.core.supply import Supply
 from registry.exchange import PoolEndpoints, ReplicaEndpoint
@@ -58,7 +58,7 @@ class Machine:
     def handle(self, event: events.Event, now: float) -> list[Command]:
         """What must be done because of `event` at `now` (monotonic seconds)."""
         commands: list[Command] = []
-        self._supply.room.forget_guests()
+        self._supply.room.guests.forget()
         touched = self._apply(event, now, commands)
         if not self.is_open and self._may_open(now):
             self.is_open = True
