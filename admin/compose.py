@@ -37,8 +37,10 @@ from pool_manager.devices import cpu_slots, host_memory_mib
 from pool_manager.driver import Driver
 from pool_manager.drivers.fake import FakeDriver
 from pool_manager.drivers.process import ProcessDriver
+from pool_manager.gpus.opening import open_gpus
 from pool_manager.manager import Manager
 from pool_manager.ports import Bundles
+from pool_manager.replica.folders import Folders
 from registry.bundles.blobs import BlobStore
 from registry.errors import BadRequest, Conflict
 from registry.model import Bundle
@@ -136,8 +138,9 @@ async def _open_pools(
     section = settings.pool()
     _check_private(section.run_dir)
     memory_mib = section.host_memory_mib or host_memory_mib()
-    devices = cpu_slots(section.cpu_slots, memory_mib)
-    manager = Manager(section, driver, devices, _Linked(store.blobs), past)
+    gpus = await open_gpus(section.gpus, driver, Folders(section).read_records())
+    devices = [*gpus.devices(), *cpu_slots(section.cpu_slots, memory_mib)]
+    manager = Manager(section, driver, devices, _Linked(store.blobs), past, gpus)
     limits = Limits(settings.gateway().held_bytes_max, settings.gateway().retries)
     delivery = Delivery(limits, f"{os.getpid()}", manager, past)
     stack.push_async_callback(delivery.close)

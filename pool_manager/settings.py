@@ -22,6 +22,8 @@ class PoolSettings:
     """Threads of an engine on one slot: its share of the cores."""
     memory_mib: int = 0
     """Memory cap of a replica whose function names none; 0 for no cap."""
+    gpus: str = "all"
+    """GPUs for replicas: all, none, or their numbers and UUIDs with commas between."""
     host_memory_mib: float = 0.0
     """What all replicas on CPU slots may take together; 0 for all of the machine's."""
     standbys: int = 0

@@ -29,8 +29,9 @@ CALL_S: Final = 2.0
 LOOK_S: Final = 1.0
 LOOKS_PER_RENEWAL: Final = 5
 """While a GPU is gone, every so many looks the session is begun anew, for it to be found."""
-PROOF_S: Final = 5.0
-"""How long a GPU may take to show that a replica is gone."""
+PROOF_S: Final = 3.0
+"""How long a GPU may take to show that a replica is gone: less than the 5 s after which a release
+is tried again."""
 PROOF_POLL_S: Final = 0.05
 
 Feed = Callable[[DeviceLost | DeviceBack], None]
@@ -98,7 +99,10 @@ class HostGpus:
     async def _keep_watch(self) -> None:
         while True:
             await self._pause(LOOK_S)
-            await self.look()
+            try:
+                await self.look()
+            except Exception:  # one bad look must not be the last
+                log.exception("the GPUs could not be looked at")
 
     async def look(self) -> None:
         """See how the GPUs are and feed what follows. What the driver does not answer is said in
@@ -120,7 +124,7 @@ class HostGpus:
         for note in verdict.notes:
             log.warning("a GPU reports an error", reported=note)
         for event in verdict.events:
-            log.warning("a GPU changes", event=event)
+            log.warning("a GPU changes", what=event)
             self._feed(event)
 
     def _read(self, renewed: bool) -> tuple[Snapshot, list[XidEvent]]:
@@ -149,7 +153,7 @@ class HostGpus:
     async def prove_free(
         self, device: str, pids: frozenset[int] | None, others_mib: Callable[[], float]
     ) -> None:
-        """Ask the driver until nothing of these processes is left, for 5 s at most.
+        """Ask the driver until nothing of these processes is left, for 3 s at most.
 
         A GPU that is gone has nothing left on it: the replica is, and what keeps others from the
         device is that it was lost. Raises DriverError.

@@ -196,7 +196,7 @@ def _reading(handle: Any, known: Reading) -> Reading:
 
 
 def _processes(handle: Any) -> tuple[GpuProcess, ...] | None:
-    listed = _metric(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
+    listed = _metric(pynvml.nvmlDeviceGetComputeRunningProcesses_v3, handle)
     if listed is None:
         return None
     return tuple(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 
 import structlog
@@ -44,7 +45,8 @@ async def open_gpus(
     except (NoDriver, Unanswered) as error:
         return _without(setting, error)
     except BaseException:
-        await calls.run(nvml.close)
+        with contextlib.suppress(Unanswered):
+            await calls.run(nvml.close)
         raise
     finally:
         calls.close()

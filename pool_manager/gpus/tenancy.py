@@ -24,15 +24,17 @@ class Tenancy:
         self._pids: dict[str, frozenset[int]] = {}
         self._before_mib: dict[str, float | None] = {}
 
+    def concerns(self, device: str) -> bool:
+        """Whether a device is a GPU that is watched here."""
+        return self._gpus.view(device) is not None
+
     def move_in(self, id: str, device: str) -> None:
         """A replica is about to be launched on a device, or to be given its model there."""
         self._before_mib[id] = self._gpus.used_mib(device)
 
     async def measure(self, event: Loaded, device: str) -> Loaded:
-        """The same event with what the replica has of its GPU instead of host memory, which is
-        not accounted for it; with what it is charged where that cannot be told."""
-        if self._gpus.view(device) is None:
-            return event
+        """The same event of a replica on a GPU, with what it has of that instead of host memory,
+        which is not accounted for it; with what it is charged where that cannot be told."""
         account = self._account(device, event.id)
         taken_mib = await self._gpus.taken_mib(
             device,
@@ -52,12 +54,11 @@ class Tenancy:
         Its processes are asked for before: afterwards nobody could tell them from others, not
         even when the release is tried again.
         """
-        is_on_gpu = self._gpus.view(device) is not None
+        is_on_gpu = self.concerns(device)
         pids = await self._know(id) if is_on_gpu else None
         await self._driver.release(id)
         if is_on_gpu:
-            others_mib = lambda: self._account(device, id).others_mib  # noqa: E731
-            await self._gpus.prove_free(device, pids, others_mib)
+            await self._gpus.prove_free(device, pids, lambda: self._account(device, id).others_mib)
         self._pids.pop(id, None)
         self._before_mib.pop(id, None)
 

@@ -13,7 +13,9 @@ import structlog
 from pool_manager.core import events
 from pool_manager.core.commands import Assign, Bind, Launch
 from pool_manager.driver import Driver
-from pool_manager.ports import Binding, Bundles
+from pool_manager.gpus.absent import NoGpus
+from pool_manager.gpus.tenancy import Tenancy
+from pool_manager.ports import Account, Binding, Bundles
 from pool_manager.replica import records
 from pool_manager.replica.control import Control, Feed
 from pool_manager.replica.folders import STANDBY_LOGS, Folders, tail_lines
@@ -56,6 +58,7 @@ class Launcher:
         self._exits: dict[str, asyncio.Future[str]] = {}
         self._work: dict[str, set[asyncio.Task[None]]] = {}
         self._starts = asyncio.Semaphore(settings.starts_at_once)
+        self.tenancy = Tenancy(driver, NoGpus(), lambda _device, _id: Account(0.0, 0, 0.0))
         driver.on_exit = self._exited
 
     def launch(self, command: Launch, binding: Binding, device_kind: str) -> None:
@@ -93,6 +96,7 @@ class Launcher:
         id = command.id
         async with self._starts:
             with self._lost_on_error(id, "a replica could not be started"):
+                self.tenancy.move_in(id, command.device)
                 if binding is not None:
                     await self._bundles.materialise(binding.bundle, self.folders.model_dir(id))
                 record = records.unbound(
@@ -116,6 +120,7 @@ class Launcher:
             return
         with self._lost_on_error(id, "a standby could not be given its model"):
             standby = self._standby(id)
+            self.tenancy.move_in(id, command.device)
             await self._bundles.materialise(binding.bundle, self.folders.model_dir(id))
             record = self._bound(standby, command, binding, device_kind)
             # Recorded before the message: a manager that comes after must know what it may find.
@@ -208,7 +213,7 @@ class Launcher:
             await asyncio.wait(work)
             self._close_control(id)
         try:
-            await self._driver.release(id)
+            await self.tenancy.release(id, self._device(id))
         except DriverError as error:
             if isinstance(error, EngineDown):
                 self._feed(events.EngineLost(str(error)))
@@ -239,7 +244,17 @@ class Launcher:
             is_short = any(word in event.reason for word in OUT_OF_MEMORY)
             hint = self._under_cap(event.id) if is_short else ""
             event = replace(event, reason=event.reason + hint, log_tail=self._tail(event.id))
+        if isinstance(event, events.Loaded) and self.tenancy.concerns(self._device(event.id)):
+            self._tasks.spawn(f"measure {event.id}", self._measure(event))
+            return
         self._feed(event)
+
+    async def _measure(self, event: events.Loaded) -> None:
+        self._feed(await self.tenancy.measure(event, self._device(event.id)))
+
+    def _device(self, id: str) -> str:
+        record = self._records.get(id)
+        return record.device if record else ""
 
     def _under_cap(self, id: str) -> str:
         """What else to think of when a replica that has a memory cap ends."""
