@@ -64,7 +64,6 @@ class Manager:
         self._machine = Machine(devices, _new_ids(), settings.standbys)
         self._launcher = Launcher(settings, driver, bundles, self.feed, self._tasks, self._clock)
         self._gpus = gpus or NoGpus()
-        self._launcher.tenancy = Tenancy(driver, self._gpus, self._account)
         self._journal = Journal(recorder, time.time, settings.notes_kept)  # noqa: TID251 - the shell passes the clock in
         self._bindings: dict[str, Binding] = {}
         self._orders = Orders(self.feed)
@@ -92,6 +91,7 @@ class Manager:
 
     async def start(self) -> None:
         """Adopt what an earlier manager left, then begin to decide."""
+        self._launcher.tenancy = Tenancy(self._driver, self._gpus, self._account)
         running = await self._driver.list()
         for id, record in self._launcher.folders.read_records().items():
             if id in running and record is not None:
