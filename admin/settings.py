@@ -55,7 +55,9 @@ class Settings(BaseSettings):
     host_memory_mib: int = Field(0, ge=0)
     """MiB that all replicas may take together; 0 for all that the machine has."""
     standbys: int = Field(1, ge=0, le=16)
-    """Replicas without a model kept ready, each for one cold start."""
+    """Replicas without a model kept ready for the CPU, each for one cold start."""
+    gpu_standbys: int = Field(0, ge=0, le=4)
+    """Replicas without a model kept ready on each GPU."""
     held_mib: int = Field(256, ge=1)
     """MiB of request bodies held at once."""
     body_read_s: float = Field(30.0, ge=0.05)
@@ -114,6 +116,7 @@ class Settings(BaseSettings):
             memory_mib=self.memory_mib,
             host_memory_mib=self.host_memory_mib,
             standbys=self.standbys,
+            gpu_standbys=self.gpu_standbys,
             orphan_s=self.orphan_s,
             ping_s=self.ping_s,
             starts_at_once=cores,

@@ -61,7 +61,7 @@ class Manager:
         self._driver = driver
         self._clock = time.monotonic
         self._tasks = Tasks("pool manager")
-        self._machine = Machine(devices, _new_ids(), settings.standbys)
+        self._machine = Machine(devices, _new_ids(), settings.standbys, settings.gpu_standbys)
         self._launcher = Launcher(settings, driver, bundles, self.feed, self._tasks, self._clock)
         self._gpus = gpus or NoGpus()
         self._journal = Journal(recorder, time.time, settings.notes_kept)  # noqa: TID251 - the shell passes the clock in
@@ -255,7 +255,8 @@ class Manager:
 
     def _launch(self, command: commands.Launch) -> None:
         if command.role == "standby":
-            self._launcher.launch_standby(command, "cpu")
+            device = self._machine.devices.get(command.device)
+            self._launcher.launch_standby(command, device.kind if device else "cpu")
             return
         kind = self._machine.devices[command.device].kind
         self._launcher.launch(command, self._bindings[command.pool], kind)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Literal
+from typing import Literal
 
 from pool_manager.core.machine import Machine
 from pool_manager.core.policy.ledger import Ledger
@@ -43,12 +43,12 @@ def occupancies(machine: Machine, gpus: Gpus) -> list[Occupancy]:
     there: dict[str, list[Replica]] = {}
     for replica in machine.replicas():
         there.setdefault(replica.device, []).append(replica)
-    cordons: dict[str, Any] = getattr(machine, "cordons", dict)()
+    cordons = machine.cordons()
     return [
         _occupancy(
             device,
             there.get(device.id, []),
-            cordons[device.id].reason if device.id in cordons else "",
+            cordons.get(device.id, ""),
             machine.host.ledger,
             gpus,
         )

@@ -28,6 +28,8 @@ class PoolSettings:
     """What all replicas on CPU slots may take together; 0 for all of the machine's."""
     standbys: int = 0
     """Replicas without a model kept ready for the CPU slots of this host."""
+    gpu_standbys: int = 0
+    """Replicas without a model kept ready on each GPU of this host."""
     orphan_s: float = 60.0
     """Seconds a replica serves on without a manager before it goes."""
     ping_s: float = 5.0

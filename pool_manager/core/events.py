@@ -160,7 +160,7 @@ class EngineBack:
 
 @dataclass(frozen=True, slots=True)
 class DeviceLost:
-    """A device cannot be used: it `is_gone`, or what runs on it may finish."""
+    """A device is of no use to anybody (`is_gone`), or must be reset and is to be left."""
 
     device: str
     reason: str
@@ -169,7 +169,7 @@ class DeviceLost:
 
 @dataclass(frozen=True, slots=True)
 class DeviceBack:
-    """A device that was lost can be used again."""
+    """A device can be used again."""
 
     device: str
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from pool_manager.core.host import STANDBY_KEY, Host
+from pool_manager.core.host import Host
 from pool_manager.core.policy.placement import Guest
 from pool_manager.core.policy.value import cost
 from pool_manager.core.pool import Pool
@@ -116,7 +116,7 @@ class Guestbook:
 
     def _standbys_of(self, pool: Pool) -> dict[str, Guest]:
         """A standby costs nothing. A trial is not to be had."""
-        if pool.key != STANDBY_KEY:
+        if pool.spec.role == "trial":
             return {}
-        standbys = self._host.standbys()
+        standbys = self._host.standbys(pool.key)
         return {one.id: Guest(pool.key, 0.0, len(standbys)) for one in standbys}

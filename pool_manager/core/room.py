@@ -61,9 +61,7 @@ class Room:
 
     def let_go(self, pool: Pool) -> None:
         """What was cleared for the pool is anybody's."""
-        if pool.claim is not None:
-            self._host.ledger.unclaim(pool.claim)
-            pool.claim = None
+        self._host.unclaim(pool)
 
     def unblock(self, pool: Pool) -> None:
         """Nothing keeps the pool from starting."""
@@ -84,9 +82,10 @@ class Room:
         return any(one is not None and one.is_leaving for one in victims)
 
     def _replaced(self) -> tuple[str, ...]:
-        """The standby that a new replica would be made of: its memory is there for it."""
-        standby = self._host.next_standby()
-        return (standby.id,) if standby else ()
+        """The standbys that a new replica would be made of, wherever it is put: their memory is
+        there for it."""
+        following = (self._host.next_standby(device) for device in self._host.standby_devices)
+        return tuple(standby.id for standby in following if standby)
 
     def _crowd(self, pool: Pool) -> tuple[list[Replica], bool]:
         """Replicas of sibling revisions, and whether the function has as many as it may.
@@ -127,8 +126,7 @@ class Room:
             return
         victim = min(there, key=lambda id: (guests[id].cost, id))
         device = self._host.ledger.charged(victim).device
-        is_known = device in self._host.ledger.devices
-        is_fit = is_known and self._host.ledger.fits_kind(device, need)
+        is_fit = self._host.ledger.fits_kind(device, need)
         clearing = Clearing(device if is_fit else "", (victim,))
         self._begin(pool, need, clearing, if_idle_s, now, commands)
 

@@ -103,8 +103,7 @@ class Supply:
     ) -> None:
         """By a standby if there is one, the furthest on first; else by a new start."""
         key = pool.key
-        is_cpu = self._host.ledger.devices[device].kind == "cpu"
-        standby = self._host.next_standby() if is_cpu else None
+        standby = self._host.next_standby(device)
         if standby is not None:
             replica = standby
             replica.phases = dict(phases)

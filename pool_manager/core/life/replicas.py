@@ -54,22 +54,22 @@ class ReplicaEvents(Endings):
         touched = {replica.pool}
         if isinstance(event, events.FirstRun):
             # It has served: now its standby may be replaced.
-            touched.add(STANDBY_KEY)
+            touched |= {STANDBY_KEY, self._host.standby_key(replica.device)}
         if before is State.DRAINING and replica.state is State.READY:
             # Whoever it was to make room for looks elsewhere.
             touched |= self._host.blocked
         return touched
 
     def _found(self, event: events.Found, now: float, commands: list[Command]) -> set[str]:
-        """A replica of an earlier manager. One without a pool is let go at once, and so is a
-        trial: whoever waited for its report is gone."""
-        key = event.pool or STANDBY_KEY
+        """A replica of an earlier manager. One without a pool is let go at once, and so is one on
+        a device that is not there any more, and a trial: whoever waited for its report is gone."""
+        key = event.pool or self._host.standby_key(event.device)
         if key not in self._host.pools:
             self._host.define(PoolSpec(key, role=event.role)).removed = True
         replica = Replica(
             event.id,
             key,
-            event.device,
+            "" if key == STANDBY_KEY else event.device,
             event.role,
             now,
             adopted=True,
@@ -77,7 +77,11 @@ class ReplicaEvents(Endings):
             last_used_s=now,
         )
         self.add(replica, now)
-        if event.role == "trial":
+        if replica.device and replica.device not in self._host.ledger.devices:
+            why = f"this host has no device {replica.device}"
+            commands.append(Note(key, f"{replica.id} is ended: {why}"))
+            self.give_up(replica, why, now, commands)
+        elif event.role == "trial":
             self.give_up(replica, "its deploy ended with the earlier manager", now, commands)
         return {key}
 

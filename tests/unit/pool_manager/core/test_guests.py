@@ -141,3 +141,15 @@ def test_a_trial_is_nobodys_victim() -> None:
 
     assert [c for c in play.demand(a=1) if not isinstance(c, Launch)] == []
     assert play.demand(50.0, a=1) + play.demand(2.0, a=1) == []
+
+
+def test_only_who_is_ready_may_have_to_go() -> None:
+    """Of an idle pool's replicas one that still loads is not asked, though another one is."""
+    play = Play(PoolSpec(A, max=2), PoolSpec(B), devices=2)
+    play.run(a=8)
+    play.ready("r1")
+    play.seconds(6, a=8)
+    assert play.state("r2") == "starting"
+    play.run()
+
+    assert play.demand(1.0, b=1) == [Drain("r1", 0.001)]

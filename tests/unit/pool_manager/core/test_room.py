@@ -223,19 +223,19 @@ def test_one_that_goes_already_is_waited_for() -> None:
     assert launched(play.tick()) == [("r3", "cpu2")]
 
 
-def test_a_revision_on_a_lost_device_goes_as_well() -> None:
-    """An adopted replica counts to the function's `max` wherever it is; no device is kept for its
-    end."""
-    play = Play(*revisions(), is_open=False)
-    play.on(events.Found("old", A, "gone"))
-    play.on(events.ListRead())
-    play.on(events.Greeted("old", {}, loaded=True))
-    play.on(events.Loaded("old", 4, True, 80.0, {}))
+def test_a_revision_on_another_kind_of_device_makes_place_for_the_other() -> None:
+    """Its end is waited for, but the device it leaves is not kept for who cannot use it."""
+    play = Play(
+        PoolSpec(A, device_kind="cpu", function="default/a"),
+        PoolSpec(A2, device_kind="cuda", function="default/a"),
+        devices=[*cpus(1), GPUS[0]],
+    )
+    play.warm(a="r1")
 
-    assert play.hear({A2: HELD}) == [Drain("old", 0.001)]
+    assert play.hear({A2: HELD}, 1.0) == [Drain("r1", 0.001)]
     assert play.machine.endpoints(A2, play.now).reason == f"waits for {A} to make room"
     assert play.machine.host.ledger.claims == {}
-    assert launched(play.lose("old")) == [("r1", "cpu0")]
+    assert launched(play.lose("r1")) == [("r2", "g1")]
 
 
 @pytest.mark.parametrize("is_busy", [False, True])

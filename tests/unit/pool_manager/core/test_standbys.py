@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 
 from pool_manager.core import events
-from pool_manager.core.commands import Assign, Command, Launch, Release
-from pool_manager.core.host import STANDBY_KEY
+from pool_manager.core.commands import Assign, Command, KeepColdStart, Launch, Release
+from pool_manager.core.host import GPU_STANDBY_MIB, STANDBY_KEY
+from pool_manager.core.policy.ledger import Charge
 from pool_manager.core.pool import PAUSE_S
 from pool_manager.core.standbys import REFILL_AFTER_S
 from pool_manager.core.state import Device, PoolSpec
 from tests.support.play import Play, assigned, cpus, launched
 
-A = "default/a@1"
-GPU = Device("gpu", "cuda", 10_000)
+A, B = "default/a@1", "default/b@1"
+GPU, GPU2 = Device("gpu", "cuda", 10_000), Device("gpu2", "cuda", 10_000)
 
 
 def standbys(commands: list[Command]) -> list[str]:
@@ -188,3 +189,84 @@ def test_a_spent_standby_is_replaced_when_it_has_served() -> None:
     play.on(events.Loaded("r1", 4, True, 80.0, {"load": 5.0}))
 
     assert play.on(events.FirstRun("r1", 1.0))[-1] == Launch("r2", "", "", "standby", {})
+
+
+def on_gpus(*specs: PoolSpec, count: int = 1, devices: list[Device] | None = None) -> Play:
+    """A host with as many standbys as there are to be on each GPU, waiting for a model."""
+    play = Play(*specs, devices=devices or [GPU, GPU2, *cpus(1)], gpu_standbys=count)
+    play.demand()
+    for _ in range(count):
+        play.tick()
+    for one in play.machine.replicas():
+        play.on(events.Greeted(one.id, {"start": 3.0}))
+    return play
+
+
+def test_each_gpu_has_standbys_of_its_own() -> None:
+    """They are started on their device, take of its memory and none of its share."""
+    play = Play(devices=[GPU, GPU2, *cpus(1)], gpu_standbys=1)
+
+    assert play.demand() == [
+        Launch("r1", "", "gpu", "standby", {}),
+        Launch("r2", "", "gpu2", "standby", {}),
+    ]
+    assert play.tick(10.0) == []
+    ledger = play.machine.host.ledger
+    assert ledger.charged("r1") == Charge("", "gpu", 0.0, GPU_STANDBY_MIB)
+    assert ledger.left("gpu") == 1.0
+
+
+def test_a_gpus_standby_is_for_that_gpu() -> None:
+    """The function gets the one of the device it is put on; that of another is left alone."""
+    play = on_gpus(PoolSpec(A), PoolSpec(B, device_kind="cpu"))
+
+    assert assigned(play.demand(a=1)) == [("r1", A)]
+    assert play.replica("r1").device == "gpu"
+    assert play.state("r2") == "standby"
+    assert launched(play.demand(a=1, b=1)) == [("r3", "cpu0")]
+
+
+def test_a_gpus_standby_may_be_beside_who_is_alone() -> None:
+    """It is replaced when the cold start is over, on the device that is in use by then, and is
+    itself never used twice."""
+    play = on_gpus(PoolSpec(A), devices=[GPU])
+    play.demand(a=1)
+    play.on(events.Loaded("r1", 4, True, 8_000.0, {}))
+
+    assert play.on(events.FirstRun("r1", 1.0))[-1] == Launch("r2", "", "gpu", "standby", {})
+    assert {one.device for one in play.machine.replicas()} == {"gpu"}
+
+
+def test_a_gpus_standby_needs_memory_of_that_gpu() -> None:
+    """Beside a model that leaves too little of it there is none."""
+    play = on_gpus(PoolSpec(A, memory_mib=9_500.0), devices=[GPU])
+    play.demand(a=1)
+    play.on(events.Loaded("r1", 4, True, 9_500.0, {}))
+
+    assert play.on(events.FirstRun("r1", 1.0)) + play.tick(10.0) == [
+        KeepColdStart(A, "r1", "gpu", 0.0, {"first_run": 1.0}, "ready")
+    ]
+
+
+def test_a_gpus_standby_too_many_goes_first() -> None:
+    """What one standby's memory cannot give the second does, and nobody is evicted."""
+    play = on_gpus(PoolSpec(A, memory_mib=9_500.0), count=2, devices=[GPU])
+
+    assert play.demand(a=1) == [Release("r2", f"evicted for {A}")]
+    assert assigned(play.on(events.Released("r2"))) == [("r1", A)]
+
+
+def test_found_standbys_join_their_device() -> None:
+    """One that an earlier manager left on a GPU is used for that GPU; one for the CPU says nothing
+    of a device that counts."""
+    play = Play(
+        PoolSpec(A), devices=[GPU, GPU2, *cpus(1)], standbys=1, gpu_standbys=1, is_open=False
+    )
+    play.on(events.Found("old1", "", "gpu2", "standby"))
+    play.on(events.Found("old2", "", "cpu0", "standby"))
+    play.on(events.ListRead())
+
+    assert standbys(play.demand()) == ["r1"]
+    assert play.replica("r1").device == "gpu"
+    assert (play.replica("old1").pool, play.replica("old2").pool) == ("standby/gpu2", STANDBY_KEY)
+    assert play.replica("old2").device == ""

@@ -14,7 +14,7 @@ from pool_manager.core.commands import (
     Release,
 )
 from pool_manager.core.host import STANDBY_KEY
-from pool_manager.core.state import PoolSpec, Replica, State
+from pool_manager.core.state import PoolSpec, Replica, Role, State
 from tests.support.house import KEY, House
 
 LOADED = events.Loaded("r1", 4, False, 80.0, {"load": 5.0})
@@ -271,3 +271,17 @@ def test_who_refuses_lets_others_be_asked() -> None:
 
     assert house.touched == {KEY, "default/b@1"}
     assert house.replica.refused_s == 100.0
+
+
+@pytest.mark.parametrize("role", ["serve", "trial", "standby"])
+def test_what_is_found_on_a_device_that_is_no_more_is_ended(role: Role) -> None:
+    """This host has lost the device since: nobody is to blame, and nothing is raised."""
+    house = House(is_empty=True)
+    pool = "" if role == "standby" else KEY
+
+    assert house.on(events.Found("old", pool, "GPU-9", role)) == [
+        Release("old", "this host has no device GPU-9")
+    ]
+    (key,) = house.touched
+    assert key == (pool or "standby/GPU-9")
+    assert house.pools[key].failures == 0
