@@ -6,13 +6,17 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pool_manager.core.life import endings
+from admin.settings import Settings
+from pool_manager.core import guests, room
+from pool_manager.core.life import endings, replicas
 from pool_manager.gpus import host
+from pool_manager.settings import PoolSettings
 from registry.errors import BadRequest
 from tests.support.nvml.board import Board, Gpu
 from tests.support.nvml.fixtures import board
@@ -36,7 +40,17 @@ def haste(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "LOOK_S", 0.01)
     monkeypatch.setattr(host, "PROOF_S", 0.03)
     monkeypatch.setattr(host, "PROOF_POLL_S", 0.005)
-    monkeypatch.setattr(endings, "RELEASE_RETRY_S", RETRY_S)
+    for module in (endings, replicas):
+        monkeypatch.setattr(module, "RELEASE_RETRY_S", RETRY_S)
+    monkeypatch.setattr(room, "SWAP_AFTER_S", 0.2)
+    monkeypatch.setattr(guests, "RESIDENCY_S", 0.3)
+
+
+class Quick(Settings):
+    """Looks at what time alone changes without long waits."""
+
+    def pool(self) -> PoolSettings:
+        return replace(super().pool(), tick_s=0.02)
 
 
 def manifest(name: str, share: float = 1.0) -> str:
@@ -50,7 +64,7 @@ async def gpu_server(
     folder: Path, driver: GpuDriver, **settings: Any
 ) -> AsyncIterator[ServingServer]:
     """A server without standbys, so that who is where is only about functions."""
-    async with serving(folder, driver, standbys=0, cpu_slots=1, **settings) as server:
+    async with serving(folder, driver, kind=Quick, standbys=0, cpu_slots=1, **settings) as server:
         yield server
 
 
@@ -226,17 +240,18 @@ class Storm:
         self.answered = 0
         self.most = 0
         self.seen: set[str] = set()
+        self.is_over = False
         self._worn = False
 
     def _lingers(self, _id: str) -> bool:
-        return self.random.random() < 0.2
+        return not self.is_over and self.random.random() < 0.3
 
     async def step(self, server: ServingServer) -> None:
         """One thing happens, and what follows from it begins."""
         chance = self.random.random()
-        if chance < 0.85:
+        if chance < 0.9:
             await self._call(server)
-        elif chance < 0.93:
+        elif chance < 0.94:
             self.driver.let_go()
         elif chance < 0.97:
             self.board.report(self.random.choice([A, B, C, D]), self.random.choice([13, 31, 43]))
@@ -284,19 +299,13 @@ class Storm:
                 there[replica.device].append(replica.pool)
         for uuid, pools in there.items():
             names = [function_of(pool) for pool in pools]
-            alone = [n for n, pool in zip(names, pools, strict=True) if self._is_alone(n, pool)]
-            assert not alone or len(names) == 1, (uuid, pools)
-            assert sum(FUNCTIONS[name][0] for name in names) <= 1.0 or alone, (uuid, pools)
+            assert sum(FUNCTIONS[name][0] for name in names) <= 1.0, (uuid, pools)
             taken_mib = sum(SIZES_MIB[name] for name in names)
             assert taken_mib <= TOTAL_MIB - RESERVED_MIB - FOREIGN_MIB, (uuid, pools)
             if not self.board.gpus[uuid].is_lost:
                 assert self.board.used_mib(uuid) <= TOTAL_MIB - RESERVED_MIB, (uuid, pools)
             self.most = max(self.most, len(names))
         self.seen |= {one.state for one in server.server.manager.occupancies()}
-
-    @staticmethod
-    def _is_alone(name: str, pool: str) -> bool:
-        return FUNCTIONS[name][0] == 1.0 or "@trial" in pool
 
 
 @pytest.fixture
@@ -306,16 +315,18 @@ def four(board: Board) -> Board:
     return board
 
 
-@pytest.mark.parametrize("seed", [1])
+@pytest.mark.parametrize("seed", [1, 2, 3])
 async def test_a_storm_loses_no_call_and_over_commits_nothing(
     four: Board, tmp_path: Path, seed: int
 ) -> None:
     """Whatever is called, whichever GPU fails, lingers, needs a reset, goes and comes back."""
     storm = Storm(four, seed)
     async with gpu_server(tmp_path, storm.driver, idle_s=1.0) as server:
-        for name, (share, _) in FUNCTIONS.items():
+        for number, (name, (share, _)) in enumerate(FUNCTIONS.items(), 1):
             storm.driver.let_go()
-            await server.deploy(MODEL, name=name, manifest=manifest(name, share))
+            # Another model each: what was measured of one is known of all its copies.
+            model = {"m.onnx": MODEL["m.onnx"] * number}
+            await server.deploy(model, name=name, manifest=manifest(name, share), max=2)
         for _ in range(STEPS):
             await storm.step(server)
         for uuid in storm._lost():
@@ -325,7 +336,7 @@ async def test_a_storm_loses_no_call_and_over_commits_nothing(
                 storm.driver.let_go()
                 await asyncio.wait(storm.calls, timeout=RETRY_S)
                 storm.check(server)
-        storm._lingers = lambda _id: False  # type: ignore[method-assign]
+        storm.is_over = True
         storm.driver.let_go()
 
     assert storm.answered > STEPS / 2
