@@ -208,10 +208,23 @@ class World(Promises):
         """A device falls off the bus, or is to be reset; one that is not here does, too."""
         self.feed(events.DeviceLost(device, "XID 79", is_gone))
 
-    @rule(device=places)
-    def find_device(self, device: str) -> None:
-        """A device can be used again, lost before or not."""
-        self.feed(events.DeviceBack(device))
+    @precondition(lambda self: self.book.entries)
+    @rule(
+        pick=picks,
+        states=st.sampled_from([COMING, [State.LOADING], [State.READY], [State.DRAINING]]),
+        is_gone=st.booleans(),
+    )
+    def lose_device_under(self, pick: int, states: list[State], is_gone: bool) -> None:
+        """A device is lost while somebody is on it."""
+        for id in self.some(pick, *states):
+            self.feed(events.DeviceLost(self.replica(id).device, "XID 48", is_gone))
+
+    @precondition(lambda self: self.cordoned)
+    @rule(pick=picks)
+    def find_device(self, pick: int) -> None:
+        """A device can be used again, or one that is not here."""
+        lost = sorted([*self.cordoned, NOWHERE])
+        self.feed(events.DeviceBack(lost[pick % len(lost)]))
 
     @precondition(lambda self: self.some(0, State.STARTING))
     @rule(pick=picks, loaded=st.booleans())

@@ -200,7 +200,7 @@ def test_turns_are_taken_on_what_is_left(is_gone: bool) -> None:
     turns.go(60.0)
     turns.feed(events.DeviceLost("g1", "XID 79", is_gone))
 
-    turns.go(200.0)
+    turns.go(120.0)
 
     assert [one.device for one in turns.machine.replicas() if one.device == "g1"] == []
     assert turns.longest_wait_s() <= 5 * turn_s + SWAP_AFTER_S

@@ -77,8 +77,8 @@ class ReplicaEvents(Endings):
             last_used_s=now,
         )
         self.add(replica, now)
-        if replica.device and replica.device not in self._host.ledger.devices:
-            why = f"this host has no device {replica.device}"
+        if key != STANDBY_KEY and replica.device not in self._host.ledger.devices:
+            why = f"this host has no device {replica.device or 'without a name'}"
             commands.append(Note(key, f"{replica.id} is ended: {why}"))
             self.give_up(replica, why, now, commands)
         elif event.role == "trial":

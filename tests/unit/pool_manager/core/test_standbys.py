@@ -226,6 +226,17 @@ def test_a_gpus_standby_is_for_that_gpu() -> None:
     assert launched(play.demand(a=1, b=1)) == [("r3", "cpu0")]
 
 
+def test_a_gpu_without_a_standby_gets_no_other_ones() -> None:
+    """A standby that waits on another GPU is of no use: its context is there."""
+    play = on_gpus(PoolSpec(A))
+    play.lose("r1")
+
+    commands = play.demand(a=1)
+
+    assert (launched(commands), assigned(commands)) == ([("r3", "gpu")], [])
+    assert play.state("r2") == "standby"
+
+
 def test_a_gpus_standby_may_be_beside_who_is_alone() -> None:
     """It is replaced when the cold start is over, on the device that is in use by then, and is
     itself never used twice."""

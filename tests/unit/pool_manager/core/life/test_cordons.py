@@ -49,6 +49,16 @@ def test_a_start_on_a_device_that_is_gone_is_not_paused() -> None:
     assert launched(play.on(GONE)) == [("r2", "g2")]
 
 
+@pytest.mark.parametrize("loaded", [False, True])
+def test_no_state_outlives_its_device(loaded: bool) -> None:
+    """One that still loads is given up like one that serves: what it waits for never comes."""
+    play = Play(PoolSpec(A), devices=[G1, G2])
+    play.demand(a=1)
+    play.on(events.Greeted("r1", {}, loaded))
+
+    assert play.on(GONE)[0] == Release("r1", "g1 is gone: XID 79")
+
+
 def test_what_is_going_already_is_ended_too() -> None:
     """One that is drained can finish nothing there; one that is being released is left to it."""
     play = serving()

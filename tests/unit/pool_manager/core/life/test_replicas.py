@@ -285,3 +285,12 @@ def test_what_is_found_on_a_device_that_is_no_more_is_ended(role: Role) -> None:
     (key,) = house.touched
     assert key == (pool or "standby/GPU-9")
     assert house.pools[key].failures == 0
+
+
+def test_what_is_found_nowhere_is_ended() -> None:
+    """A record that binds a replica but names no device is of no use."""
+    house = House(is_empty=True)
+
+    assert house.on(events.Found("old", KEY, "")) == [
+        Release("old", "this host has no device without a name")
+    ]
