@@ -343,6 +343,19 @@ async def test_release_kills_the_whole_group(processes: Play) -> None:
     assert not runs(grandchild)
 
 
+async def test_the_processes_of_a_replica_are_known(processes: Play) -> None:
+    """Those it started itself, too; once it is released there are none."""
+    stage = await processes.ready("aaaa0001", handler="forks.py", inputs=JSON_RULES)
+    [log] = stage.launcher.folders.logs("digits")
+    pids = await stage.driver.pids("aaaa0001")
+
+    assert pids is not None
+    assert int(log.read_text()) in pids
+    assert len(pids) == 2
+    await stage.release("aaaa0001")
+    assert await stage.driver.pids("aaaa0001") == frozenset()
+
+
 async def test_another_driver_adopts(processes: Play, settings: PoolSettings, bundle: Path) -> None:
     """A driver made later finds the replica that an earlier one left, reports its end and can
     release it; it goes on serving meanwhile."""
