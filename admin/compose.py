@@ -20,6 +20,7 @@ from admin.api.pools import PoolRoutes
 from admin.api.routes import AdminApi
 from admin.api.uploads import UploadRoutes
 from admin.deploy.deploys import Deploys
+from admin.drivers import open_driver
 from admin.feed import Feed
 from admin.health import Health
 from admin.past import Past
@@ -35,9 +36,7 @@ from gateway.metrics import Metrics
 from gateway.traffic import follow_traffic
 from pool_manager.devices import cpu_slots, host_memory_mib
 from pool_manager.driver import Driver
-from pool_manager.drivers.fake import FakeDriver
-from pool_manager.drivers.process import ProcessDriver
-from pool_manager.gpus.opening import open_gpus
+from pool_manager.gpus.opening import find_gpus, open_gpus
 from pool_manager.manager import Manager
 from pool_manager.ports import Bundles
 from pool_manager.replica.folders import Folders
@@ -70,7 +69,8 @@ async def running(settings: Settings, driver: Driver | None = None) -> AsyncIter
     is the reverse: no new calls, accepted calls answered, replicas drained, store closed.
 
     Raises Conflict where another server has the data folder, BadRequest on settings that do not
-    go together, StoreUnavailable, OSError where the port cannot be had.
+    go together, StoreUnavailable, DriverError where replicas cannot be run, OSError where the
+    port cannot be had.
     """
     async with AsyncExitStack() as stack:
         store = await open_store(settings.store(), stack)
@@ -78,7 +78,6 @@ async def running(settings: Settings, driver: Driver | None = None) -> AsyncIter
         past = Past(store.history, time.time)  # noqa: TID251 - the shell passes the clock in
         await past.load()
         stack.callback(past.flush)
-        driver = driver or _driver(settings)
         manager, delivery = await _open_pools(settings, store, past, driver, stack)
         deploys = await _open_deploys(settings, store, manager, stack)
         gateway, runner = await _open_gateway(settings, store, delivery, manager, past, deploys)
@@ -127,19 +126,17 @@ class _Linked(Bundles):
         await asyncio.to_thread(self._blobs.materialise, bundle, target)
 
 
-def _driver(settings: Settings) -> Driver:
-    return FakeDriver() if settings.driver == "fake" else ProcessDriver(settings.pool().run_dir)
-
-
 async def _open_pools(
-    settings: Settings, store: Store, past: Past, driver: Driver, stack: AsyncExitStack
+    settings: Settings, store: Store, past: Past, driver: Driver | None, stack: AsyncExitStack
 ) -> tuple[Manager, Delivery]:
     """Manager and gateway side by side: each sees of the other only serialised messages."""
     section = settings.pool()
     _check_private(section.run_dir)
     memory_mib = section.host_memory_mib or host_memory_mib()
-    gpus = await open_gpus(section.gpus, driver, Folders(section).read_records())
-    devices = [*gpus.devices(), *cpu_slots(section.cpu_slots, memory_mib)]
+    found, slots = await find_gpus(section.gpus), cpu_slots(section.cpu_slots, memory_mib)
+    driver = driver or await open_driver(settings, [*found.devices(), *slots])
+    gpus = await open_gpus(found, driver, Folders(section).read_records())
+    devices = [*gpus.devices(), *slots]
     manager = Manager(section, driver, devices, _Linked(store.blobs), past, gpus)
     limits = Limits(settings.gateway().held_bytes_max, settings.gateway().retries)
     delivery = Delivery(limits, f"{os.getpid()}", manager, past)

@@ -76,4 +76,5 @@ def binding(deployed: Deployed, bundle: Bundle) -> Binding:
         revision.name,
         revision.number,
         revision.device.memory_mib,
+        deployed.profile.memory_mib if deployed.profile else 0.0,
     )

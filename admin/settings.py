@@ -34,8 +34,14 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="FN_", extra="forbid", frozen=True)
 
-    driver: Literal["process", "fake"] = "process"
+    driver: Literal["process", "docker", "fake"] = "process"
     """What starts replicas."""
+    docker_host: str = Field("unix:///var/run/docker.sock", pattern=r"^unix:///.+")
+    """Socket of the Docker engine, which must run on this machine."""
+    image_cpu: str = "fngate-runtime:cpu"
+    """Image of replicas on CPU slots."""
+    image_gpu: str = "fngate-runtime:gpu"
+    """Image of replicas on GPUs."""
     port: int = Field(8080, ge=0, le=65535)
     """TCP port; 0 lets the system choose one."""
     listen: str = "127.0.0.1"
@@ -114,6 +120,7 @@ class Settings(BaseSettings):
             gpus=self.gpus,
             threads_per_slot=max(1, cores // self.cpu_slots),
             memory_mib=self.memory_mib,
+            caps_all=self.driver == "docker",
             host_memory_mib=self.host_memory_mib,
             standbys=self.standbys,
             gpu_standbys=self.gpu_standbys,

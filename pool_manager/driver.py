@@ -10,6 +10,8 @@ from runtime_image.contract.control import ReplicaRecord
 
 OnExit = Callable[[str, str], None]
 """Called with a replica's id and how it ended, in the loop's thread, once."""
+OnEngineLost = Callable[[str], None]
+"""Called with the reason, in the loop's thread, when what the driver drives has gone away."""
 
 
 class Driver(Protocol):
@@ -22,23 +24,41 @@ class Driver(Protocol):
 
     kind: str
     on_exit: OnExit
+    on_engine_lost: OnEngineLost
+
+    @property
+    def replica_user(self) -> tuple[int, int] | None:
+        """User and group that replicas run as, where they are not this process's own."""
+
+    def model_path(self, model_dir: Path) -> str:
+        """Where a replica finds its model folder, which is `model_dir` to this process."""
 
     async def start(self, record: ReplicaRecord, run_dir: Path, log: Path) -> None:
-        """Launch the replica whose record lies in `run_dir`; its output goes to `log`."""
+        """Launch the replica whose record lies in `run_dir`.
+
+        Its output goes to `log`, at the latest with `save_log`.
+        """
 
     async def list(self) -> set[str]:
-        """Ids of all replicas that run, also those an earlier manager started; adopts them."""
+        """Ids of all replicas that run, also those an earlier manager started; adopts them.
+
+        What such a manager left half made is removed.
+        """
 
     async def limit(self, record: ReplicaRecord) -> None:
-        """Apply the limits of what the replica is bound to now (its memory cap).
+        """Apply the limits of what the replica is bound to now; a second time does no harm.
 
-        For a standby, which starts without any; a cap is never raised. Also an error: the replica
-        does not run.
+        It may be given its model when this returns: what it then takes is limited, and soon to
+        what was asked for. Also an error: the replica does not run.
         """
 
     async def pids(self, id: str) -> frozenset[int] | None:
         """The processes of a replica by their numbers on this host, None where they cannot be
         told; empty when it is gone."""
+
+    async def save_log(self, id: str, log: Path) -> None:
+        """Have in `log` all that the replica has written, as far as it is kept; harmless when it
+        is gone."""
 
     async def terminate(self, id: str) -> None:
         """Ask the replica's group to end (TERM); harmless when it is gone."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import secrets
 import time
@@ -68,6 +67,7 @@ class Manager:
         self._bindings: dict[str, Binding] = {}
         self._orders = Orders(self.feed)
         self._engine = EngineWatch(driver, self.feed, self._tasks)
+        driver.on_engine_lost = lambda reason: self.feed(events.EngineLost(reason))
         self._alarm = Alarm(self._clock, lambda: self.feed(events.Tick()))
         self._publisher = Publisher(
             self._machine, self._journal, self._bindings, self._launcher.folders, self._clock
@@ -93,7 +93,9 @@ class Manager:
         """Adopt what an earlier manager left, then begin to decide."""
         self._launcher.tenancy = Tenancy(self._driver, self._gpus, self._account)
         running = await self._driver.list()
-        for id, record in self._launcher.folders.read_records().items():
+        found = self._launcher.folders.read_records()
+        for id in found.keys() | running:
+            record = found.get(id)
             if id in running and record is not None:
                 self._adopt(id, record)
             else:
@@ -212,14 +214,9 @@ class Manager:
         """What was decided for a pool, oldest first."""
         return self._journal.decisions(key)
 
-    def logs(self, function: str) -> list[tuple[str, bytes]]:
-        """Replica ids and the output kept of a function, oldest first. Blocking."""
-        logs = []
-        for path in self._launcher.folders.logs(function):
-            # The oldest may make room for a new one at this moment.
-            with contextlib.suppress(FileNotFoundError):
-                logs.append((path.stem, path.read_bytes()))
-        return logs
+    async def logs(self, function: str) -> list[tuple[str, bytes]]:
+        """Replica ids and the output kept of a function, oldest first."""
+        return await self._launcher.logs(function)
 
     def feed(self, event: events.Event) -> None:
         """One event in, its commands done. Commands only begin slow work, they never wait."""

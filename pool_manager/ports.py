@@ -15,7 +15,8 @@ from runtime_image.contract.model import ModelSpec
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """All that a replica of one revision, or a trial, is given. `memory_mib` 0: the default."""
+    """All that a replica of one revision, or a trial, is given. `memory_mib` is its cap, 0 for the
+    default; `measured_mib` what its trial took, 0 before it."""
 
     spec: ModelSpec
     bundle: Bundle
@@ -23,6 +24,7 @@ class Binding:
     name: str
     number: int
     memory_mib: int = 0
+    measured_mib: float = 0.0
 
 
 class Bundles(Protocol):

@@ -24,6 +24,8 @@ class PoolSettings:
     """Memory cap of a replica whose function names none; 0 for no cap."""
     gpus: str = "all"
     """GPUs for replicas: all, none, or their numbers and UUIDs with commas between."""
+    caps_all: bool = False
+    """Whether a replica whose memory nobody caps gets a cap by what it was measured to need."""
     host_memory_mib: float = 0.0
     """What all replicas on CPU slots may take together; 0 for all of the machine's."""
     standbys: int = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -110,7 +109,7 @@ class FunctionRoutes:
         lines = whole_number(request.query, "lines", LINES, LINES_MAX)
         items = [
             {"replica": id, "text": "\n".join(last_lines(text, lines))}
-            for id, text in await asyncio.to_thread(self._manager.logs, name)
+            for id, text in await self._manager.logs(name)
         ]
         return json_answer({"items": items, "next": None})
 

@@ -44,8 +44,8 @@ def told(as_json: bool) -> Iterator[None]:
     """Turns the errors that a verb may meet into a text on stderr and an exit code.
 
     With `as_json` the text is one JSON object, the server's problem document where there is one.
-    A note on an ApiError is what to do next. A BadRequest of our own, not the server's, is wrong
-    usage.
+    A note on an ApiError or Unreachable is what to do next. A BadRequest of our own, not the
+    server's, is wrong usage.
     """
     from admin.client import ApiError, Unreachable
 
@@ -53,7 +53,8 @@ def told(as_json: bool) -> Iterator[None]:
         yield
     except Unreachable as error:
         problem = {"code": "unreachable", "title": "Unreachable", "detail": str(error)}
-        tell(str(error), UNREACHABLE_HINT, problem, as_json)
+        hints = getattr(error, "__notes__", None) or [UNREACHABLE_HINT]
+        tell(str(error), hints[0], problem, as_json)
         raise typer.Exit(UNREACHABLE) from error
     except ApiError as error:
         hints = getattr(error, "__notes__", None) or [HINTS.get(error.code, "")]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from pool_manager.manager import Manager
 
 LINES = 20
@@ -16,5 +14,5 @@ def last_lines(text: bytes, count: int) -> list[str]:
 
 async def log_tail(manager: Manager, name: str, count: int = LINES) -> list[str]:
     """At most `count` lines of the replica of this function that started last."""
-    logs = await asyncio.to_thread(manager.logs, name)
+    logs = await manager.logs(name)
     return last_lines(logs[-1][1], count) if logs else []

@@ -7,7 +7,7 @@ import contextlib
 from pathlib import Path
 from typing import Final, TextIO
 
-from pool_manager.driver import OnExit
+from pool_manager.driver import OnEngineLost, OnExit
 from pool_manager.drivers.fake_replica import FakeReplica
 from pool_manager.drivers.script import Phase, Script, Sleep
 from registry.errors import DriverError, EngineDown
@@ -27,10 +27,12 @@ class FakeDriver:
     """
 
     kind = "fake"
+    replica_user: tuple[int, int] | None = None
 
     def __init__(self, script: Script = BEHAVES, *, sleep: Sleep = asyncio.sleep) -> None:
         """`sleep` is awaited for every delay of the script."""
         self.on_exit: OnExit = lambda _id, _how: None
+        self.on_engine_lost: OnEngineLost = lambda _reason: None
         self._script = script
         self._sleep = sleep
         self._crashes_left = script.crash_count if script.crash_at else 0
@@ -38,6 +40,13 @@ class FakeDriver:
         self._replicas: dict[str, tuple[FakeReplica, asyncio.Task[None]]] = {}
         self._logs: dict[str, TextIO] = {}
         self.away = ""
+
+    def model_path(self, model_dir: Path) -> str:
+        """The folder itself."""
+        return str(model_dir)
+
+    async def save_log(self, id: str, log: Path) -> None:
+        """Fake replicas write to their logs themselves."""
 
     async def start(self, record: ReplicaRecord, run_dir: Path, log: Path) -> None:
         """Launch; the log gets one line when the replica starts and one when it ends.

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pool_manager.driver import OnExit
+from pool_manager.driver import OnEngineLost, OnExit
 from registry.errors import DriverError
 from runtime_image.contract.control import ReplicaRecord
 
@@ -41,6 +41,8 @@ class ProcessDriver:
     """
 
     kind = "process"
+    replica_user: tuple[int, int] | None = None
+    """They are the server's own."""
 
     def __init__(self, run_root: Path, *, python: str = sys.executable) -> None:
         """`run_root` holds the run folders: by their paths adopted processes are recognised.
@@ -49,6 +51,11 @@ class ProcessDriver:
         self._python = python
         self._processes: dict[str, _Process] = {}
         self.on_exit: OnExit = lambda _id, _how: None
+        self.on_engine_lost: OnEngineLost = lambda _reason: None
+
+    def model_path(self, model_dir: Path) -> str:
+        """The folder itself."""
+        return str(model_dir)
 
     async def start(self, record: ReplicaRecord, run_dir: Path, log: Path) -> None:
         """Launch; the memory cap limits private memory, not mapped weights (RLIMIT_DATA)."""
@@ -67,6 +74,9 @@ class ProcessDriver:
             _cap(process.pid, record.memory_mib)
         except OSError as error:
             raise DriverError(f"cannot limit {record.id}: {error}") from error
+
+    async def save_log(self, id: str, log: Path) -> None:
+        """Processes write to their logs themselves."""
 
     async def list(self) -> set[str]:
         """Adopt what runs in a run folder of ours and is not known yet."""
@@ -148,6 +158,9 @@ def _launch(
         "OMP_NUM_THREADS": str(record.threads),
         "ORT_DISABLE_TELEMETRY": "1",
     }
+    if record.device_kind == "cuda":
+        # CUDA takes UUIDs, of GPUs and of MIG slices: the replica sees this one alone.
+        environment["CUDA_VISIBLE_DEVICES"] = record.device
     with log.open("ab") as output:
         # -I ignores the caller's PYTHON* variables: PYTHONDONTWRITEBYTECODE would make every
         # cold start compile its libraries again.

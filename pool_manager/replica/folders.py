@@ -28,8 +28,10 @@ STANDBY_LOGS = "_standby"
 class Folders:
     """Where each replica's things lie. All methods are plain blocking file work."""
 
-    def __init__(self, settings: PoolSettings) -> None:
+    def __init__(self, settings: PoolSettings, user: tuple[int, int] | None = None) -> None:
+        """`user` and group must be able to use run folders, where that is not this process's."""
         self._settings = settings
+        self._user = user
         for folder in (settings.run_dir, settings.model_dir, settings.log_dir):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -48,6 +50,7 @@ class Folders:
     def record(self, record: ReplicaRecord) -> None:
         """Write the record: the start is now a fact, whatever happens to this process."""
         self.run_dir(record.id).mkdir(mode=0o700)
+        self._hand_over(self.run_dir(record.id))
         self._write(record)
 
     def rewrite(self, record: ReplicaRecord) -> None:
@@ -66,8 +69,13 @@ class Folders:
         run_dir = self.run_dir(record.id)
         fresh = run_dir / f"{RECORD_FILE}.new"
         fresh.touch(mode=0o600)
+        self._hand_over(fresh)
         fresh.write_text(json.dumps(asdict(record)))
         fresh.rename(run_dir / RECORD_FILE)
+
+    def _hand_over(self, path: Path) -> None:
+        if self._user is not None:
+            os.chown(path, *self._user)
 
     def read_records(self) -> dict[str, ReplicaRecord | None]:
         """Every run folder's record; None where it cannot be read."""
@@ -82,7 +90,9 @@ class Folders:
 
     def listen_control(self, id: str) -> socket.socket:
         """The control listener; an earlier manager's socket file is replaced."""
-        return _listen(self.run_dir(id) / CONTROL_SOCKET)
+        listener = _listen(self.run_dir(id) / CONTROL_SOCKET)
+        self._hand_over(self.run_dir(id) / CONTROL_SOCKET)
+        return listener
 
     def listen_data(self, id: str) -> socket.socket:
         """The data listener, to be handed to the replica."""
@@ -131,6 +141,15 @@ class Folders:
                 ages[path] = path.stat().st_mtime
         return sorted(ages, key=ages.__getitem__)
 
+    def outputs(self, function: str) -> list[tuple[str, bytes]]:
+        """Replica ids and what is kept of their output, oldest first."""
+        kept = []
+        for path in self.logs(function):
+            # The oldest may make room for a new one at this moment.
+            with contextlib.suppress(FileNotFoundError):
+                kept.append((path.stem, path.read_bytes()))
+        return kept
+
     def bound_log(self, path: Path) -> None:
         """Cut a log that has grown over its limit down to its tail.
 
@@ -154,6 +173,19 @@ class Folders:
     def remove_models(self, id: str) -> None:
         """Remove a replica's model folder; a missing one is fine."""
         shutil.rmtree(self.model_dir(id), ignore_errors=True)
+
+    def empty_models(self, id: str) -> None:
+        """Make a replica's model folder, or remove what lies in it.
+
+        The folder itself stays: a container that was given it would go on to see the removed one.
+        """
+        folder = self.model_dir(id)
+        folder.mkdir(mode=0o755, exist_ok=True)
+        for path in folder.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
 
     def remove_stale_models(self, keep: set[str]) -> None:
         """Remove model folders that belong to no replica."""

@@ -51,7 +51,7 @@ class Launcher:
         self._feed = feed
         self._tasks = tasks
         self._clock = clock
-        self.folders = Folders(settings)
+        self.folders = Folders(settings, driver.replica_user)
         self._controls: dict[str, Control] = {}
         self._logs: dict[str, Path] = {}
         self._records: dict[str, ReplicaRecord] = {}
@@ -97,10 +97,14 @@ class Launcher:
         async with self._starts:
             with self._lost_on_error(id, "a replica could not be started"):
                 self.tenancy.move_in(id, command.device)
-                if binding is not None:
-                    await self._bundles.materialise(binding.bundle, self.folders.model_dir(id))
+                model_dir = self.folders.model_dir(id)
+                if binding is None:
+                    self.folders.empty_models(id)
+                else:
+                    await self._bundles.materialise(binding.bundle, model_dir)
+                model_path = self._driver.model_path(model_dir)
                 record = records.unbound(
-                    id, device_kind, self.folders.model_dir(id), self._settings, self._clock()
+                    command, device_kind, model_path, self._settings, self._clock()
                 )
                 if binding is not None:
                     record = self._bound(record, command, binding, device_kind)
@@ -156,7 +160,7 @@ class Launcher:
     def _bound(
         self, record: ReplicaRecord, command: Launch | Assign, binding: Binding, device_kind: str
     ) -> ReplicaRecord:
-        cap = binding.memory_mib or self._settings.memory_mib
+        cap = records.cap_mib(binding, self._settings)
         return records.bound(record, command, binding, device_kind, cap)
 
     def adopt(self, record: ReplicaRecord, name: str) -> None:
@@ -167,9 +171,16 @@ class Launcher:
         """
         id = record.id
         if not record.bound:
-            self.folders.remove_models(id)
+            self.folders.empty_models(id)
         log_file = self.folders.claim_log(name if record.bound else STANDBY_LOGS, id)
         self._open_control(record, log_file, data_listener=False)
+        if record.bound:
+            # The earlier manager may have ended before its limits were set.
+            self._begin(f"limit {id}", id, self._limit(record))
+
+    async def _limit(self, record: ReplicaRecord) -> None:
+        with self._lost_on_error(record.id, "a replica could not be limited"):
+            await self._driver.limit(record)
 
     def _open_control(self, record: ReplicaRecord, log_file: Path, *, data_listener: bool) -> None:
         id = record.id
@@ -212,6 +223,7 @@ class Launcher:
         if work := self._work.get(id):
             await asyncio.wait(work)
             self._close_control(id)
+        await self._save_log(id)
         try:
             await self.tenancy.release(id, self._device(id))
         except DriverError as error:
@@ -226,6 +238,19 @@ class Launcher:
         self._exits.pop(id, None)
         self._feed(events.Released(id))
 
+    async def logs(self, function: str) -> list[tuple[str, bytes]]:
+        """Ids and kept output of a function's replicas, also of those that are gone, oldest
+        first."""
+        for id in [id for id, path in self._logs.items() if path.parent.name == function]:
+            await self._save_log(id)
+        return await asyncio.to_thread(self.folders.outputs, function)
+
+    async def _save_log(self, id: str) -> None:
+        """A log that cannot be had is no reason to stop."""
+        if path := self._logs.get(id):
+            with contextlib.suppress(DriverError, OSError):
+                await self._driver.save_log(id, path)
+
     def bound_logs(self) -> None:
         """Keep every living replica's output within its limit."""
         for path in self._logs.values():
@@ -236,18 +261,25 @@ class Launcher:
         if news is not None and not news.done():
             news.set_result(how)
             hint = "" if how.endswith("code 0") else self._under_cap(id)
-            self._feed(events.Lost(id, how + hint, self._tail(id)))
+            self._tasks.spawn(f"end of {id}", self._lost(events.Lost(id, how + hint)))
 
     def _heard(self, event: events.Event) -> None:
-        """What the replica itself says; a refused load is explained by its last lines, too."""
-        if isinstance(event, events.Lost):
-            is_short = any(word in event.reason for word in OUT_OF_MEMORY)
-            hint = self._under_cap(event.id) if is_short else ""
-            event = replace(event, reason=event.reason + hint, log_tail=self._tail(event.id))
+        """What the replica itself says."""
         if isinstance(event, events.Loaded) and self.tenancy.concerns(self._device(event.id)):
             self._tasks.spawn(f"measure {event.id}", self._measure(event))
             return
-        self._feed(event)
+        if not isinstance(event, events.Lost):
+            self._feed(event)
+            return
+        is_short = any(word in event.reason for word in OUT_OF_MEMORY)
+        hint = self._under_cap(event.id) if is_short else ""
+        event = replace(event, reason=event.reason + hint)
+        self._tasks.spawn(f"end of {event.id}", self._lost(event))
+
+    async def _lost(self, event: events.Lost) -> None:
+        """It is told with its last lines."""
+        await self._save_log(event.id)
+        self._feed(replace(event, log_tail=self._tail(event.id)))
 
     async def _measure(self, event: events.Loaded) -> None:
         self._feed(await self.tenancy.measure(event, self._device(event.id)))
@@ -270,7 +302,7 @@ class Launcher:
         news = self._exits.get(id)
         if news is not None and not reason.startswith("did not answer"):
             await asyncio.wait([news], timeout=EXIT_NEWS_S)
-        self._feed(events.Lost(id, f"control link lost: {reason}", self._tail(id)))
+        await self._lost(events.Lost(id, f"control link lost: {reason}"))
 
     def _tail(self, id: str) -> tuple[str, ...]:
         path = self._logs.get(id)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import replace
-from pathlib import Path
 
 from pool_manager.core.commands import Assign, Launch
 from pool_manager.ports import Binding
@@ -13,22 +12,25 @@ from runtime_image.contract import model as models
 from runtime_image.contract.control import BindRequest, ReplicaRecord
 from runtime_image.contract.model import ModelSpec
 
+SPARE_MIB = 1024
+
 
 def unbound(
-    id: str, device_kind: str, model_dir: Path, settings: PoolSettings, now: float
+    command: Launch, device_kind: str, model_path: str, settings: PoolSettings, now: float
 ) -> ReplicaRecord:
     """The record of a standby, with a fresh token; `now` is CLOCK_MONOTONIC seconds.
 
-    It has no memory cap yet: one can be lowered, but not raised.
+    `model_path` is where the replica finds its model folder. It has no memory cap yet: one can be
+    lowered, but not raised by every driver.
     """
     return ReplicaRecord(
-        id=id,
+        id=command.id,
         token=secrets.token_hex(32),
         role="standby",
         namespace="",
         bound="",
-        model_dir=str(model_dir),
-        device="",
+        model_dir=model_path,
+        device=command.device,
         device_kind=device_kind,
         engine="onnx",
         threads=settings.threads_per_slot,
@@ -57,6 +59,18 @@ def bound(
         memory_mib=memory_mib,
         phases=command.phases,
     )
+
+
+def cap_mib(binding: Binding, settings: PoolSettings) -> int:
+    """The memory cap of a replica in MiB, 0 for none: what its function says, else the server's
+    default. Where every replica needs one and nobody named one, what is certainly enough for any
+    that does no more than its trial did: twice what that took, three times the bundle at least,
+    and 1 GiB for larger inputs."""
+    if named := binding.memory_mib or settings.memory_mib:
+        return named
+    if not settings.caps_all:
+        return 0
+    return round(max(2 * binding.measured_mib, 3 * binding.bundle.size / 2**20)) + SPARE_MIB
 
 
 def bind_request(record: ReplicaRecord, spec: ModelSpec, assigned_s: float) -> BindRequest:

@@ -116,17 +116,19 @@ class BlobStore:
             self._uploads -= 1
 
     def materialise(self, bundle: Bundle, target: Path) -> None:
-        """Lay `bundle` out below `target`, a new folder on the same filesystem, by hard links.
+        """Lay `bundle` out below `target`, a new or an empty folder on the same filesystem, by
+        hard links.
 
-        Raises Conflict where `target` exists, else StoreUnavailable, naming what is missing; the
-        folder is then gone again.
+        Raises Conflict where something is in `target`, else StoreUnavailable, naming what is
+        missing; the folder is then gone again.
         """
         try:
-            target.mkdir(mode=0o755, parents=True)
-        except FileExistsError as error:
-            raise Conflict(f"{target} exists already") from error
+            target.mkdir(mode=0o755, parents=True, exist_ok=True)
+            is_empty = next(target.iterdir(), None) is None
         except OSError as error:
             raise unavailable(error) from error
+        if not is_empty:
+            raise Conflict(f"{target} exists already and is not empty")
         try:
             for file in bundle.files:
                 self._link(target / check_path(file.path), file.sha256)

@@ -31,7 +31,11 @@ class OnnxEngine:
 
     def __init__(self, path: Path, *, device_kind: str, threads: int) -> None:
         """Raises LoadError with ONNX Runtime's reason, or when the device's provider is missing."""
-        self._session = _session(path, device_kind, threads)
+        try:
+            self._session = _session(str(path), device_kind, threads)
+        except LoadError as error:
+            # The engine's words without the folder of this one replica.
+            raise LoadError(str(error).replace(f"{path.parent}/", "")) from error.__cause__
         self.signature = Signature(
             "tensors",
             tuple(_spec("input", node) for node in self._session.get_inputs()),
@@ -58,10 +62,10 @@ class OnnxEngine:
         ticket.terminate = True
 
 
-def warm_up() -> None:
+def warm_up(device_kind: str) -> None:
     """Load and run the least model there is: the first session of a process, and its first run,
-    set up what all later ones share."""
-    session = ort.InferenceSession(IDENTITY, _options(1), providers=[PROVIDERS["cpu"]])
+    set up what all later ones share, on a GPU its context. Raises LoadError as a model would."""
+    session = _session(IDENTITY, device_kind, 1)
     session.run(["y"], {"x": np.zeros(1, np.float32)}, ort.RunOptions())
 
 
@@ -75,7 +79,8 @@ def _options(threads: int) -> Any:
     return options
 
 
-def _session(path: Path, device_kind: str, threads: int) -> Any:
+def _session(model: str | bytes, device_kind: str, threads: int) -> Any:
+    """`model` is a file's path, or its content."""
     provider = PROVIDERS[device_kind]
     if provider not in ort.get_available_providers():
         # ONNX Runtime would drop the provider with a log line and compute on the CPU.
@@ -83,17 +88,12 @@ def _session(path: Path, device_kind: str, threads: int) -> Any:
     if device_kind == "cuda":
         ort.preload_dlls()
     try:
-        session = ort.InferenceSession(str(path), _options(threads), providers=[provider])
+        session = ort.InferenceSession(model, _options(threads), providers=[provider])
     except Exception as error:
-        raise LoadError(_reason(error, path)) from error
+        raise LoadError(str(error)) from error
     if session.get_providers()[0] != provider:
         raise LoadError(f"device {device_kind}: {provider} could not be used, see the logs")
     return session
-
-
-def _reason(error: Exception, path: Path) -> str:
-    """The engine's words without the folder of this one replica."""
-    return str(error).replace(f"{path.parent}/", "")
 
 
 def _spec(role: str, node: Any) -> TensorSpec:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 
 
-def preload() -> None:
-    """Import every engine and codec, run a first session, and clear away what that left over."""
+def preload(device_kind: str) -> None:
+    """Import every engine and codec, run a first session on a device of this kind ("cpu", "cuda"),
+    and clear away what that left over. Raises LoadError where there is no such device."""
     from runtime_image.codecs import image
     from runtime_image.engines import handler, onnx  # noqa: F401 - the import is what is wanted
 
-    onnx.warm_up()
+    onnx.warm_up(device_kind)
     image.preload()
     gc.collect()

@@ -86,7 +86,7 @@ class Replica:
         if self._was_standby:
             from runtime_image.engines.preload import preload
 
-            preload()
+            preload(self._record.device_kind)
         elif self._record.engine == "onnx":
             import onnxruntime  # noqa: F401 - see above
         # What is there now stays for ever: the collector need not walk it once the model is loaded.
@@ -234,10 +234,11 @@ class Replica:
 
 
 def main(run_dir: str, first_line_s: float) -> int:
-    """Run the replica of `run_dir`; 1 when its manager refused it or is gone."""
+    """Run the replica of `run_dir`; 1 when its manager refused it or is gone, or its device is not
+    there."""
     try:
         replica = Replica(Path(run_dir), first_line_s)
-    except (LinkError, OSError) as error:
+    except (LinkError, LoadError, OSError) as error:
         print(f"fngate replica: {error}", flush=True)  # noqa: T201 - the log is its standard output
         return 1
     return replica.run()

@@ -343,7 +343,7 @@ class World(Promises):
 TestWorld = World.TestCase
 TestWorld.__doc__ = "No history of events makes the machine break a promise."
 TestWorld.settings = settings(
-    max_examples=150,
+    max_examples=200,
     stateful_step_count=60,
     deadline=None,
     derandomize=True,

@@ -232,6 +232,8 @@ class Promises(RuleBasedStateMachine):
         """For a pool that is wanted, where there is room for it, within its function's `max`."""
         spec = self.specs[key]
         assert device not in self.cordoned, f"{id} was put on a cordoned device"
+        if spec.device_kind == "any" and self.book.devices[device].kind == "cpu":
+            assert not self.free_gpus(spec), f"{id} was put on a CPU slot"
         self.book.place(id, spec, device)
         assert spec.device_kind in ("any", self.book.devices[device].kind)
         self.placed.add(id)
@@ -243,6 +245,17 @@ class Promises(RuleBasedStateMachine):
             most += sum(one.warming is not None and one.warming.beside for one in revisions)
             assert sum(one.count() for one in revisions) <= most
 
+    def free_gpus(self, spec: PoolSpec) -> list[str]:
+        """GPUs that have room for a pool and are kept for nobody."""
+        claims = {*self.machine.host.ledger.claims, *self.cordoned}
+        claims |= {claim.device for claim in self.claims.values() if claim}
+        gpus = (one for one in self.book.devices.values() if one.kind != "cpu")
+        return [
+            one.id
+            for one in gpus
+            if one.id not in claims and self.book.has_room(one, spec, frozenset())
+        ]
+
     def check_drain(self, drain: Drain) -> None:
         """A replica without load may be asked; for good goes only what may be stopped."""
         key = self.replica(drain.id).pool
@@ -251,8 +264,8 @@ class Promises(RuleBasedStateMachine):
             assert load.queued + load.in_flight == 0, "a busy replica was asked to go"
             return
         is_unwanted = key not in self.specs or self.machine.stopping
-        is_unwanted = is_unwanted or self.replica(drain.id).device in self.cordoned
-        assert is_unwanted or self.is_surplus(key) or self.is_swap(drain.id)
+        is_left = self.replica(drain.id).device in self.cordoned and self.machine.is_open
+        assert is_unwanted or is_left or self.is_surplus(key) or self.is_swap(drain.id)
 
     def is_surplus(self, key: str) -> bool:
         pool = self.machine.pools[key]
@@ -279,7 +292,8 @@ class Promises(RuleBasedStateMachine):
             id not in self.event.running or self.before.get(id) == "releasing"
         )
         unwanted = replica.pool not in self.specs or self.machine.stopping
-        is_cordoned = replica.device in self.cordoned
+        # One that was found may be serving, though it has not greeted yet.
+        is_cordoned = replica.device in self.cordoned and not replica.adopted
         has_begun = self.before.get(id, State.STARTING) != "starting"
         idle = (unwanted or is_cordoned) and not has_begun
         is_nowhere = replica.device not in ("", *self.book.devices)
@@ -441,9 +455,12 @@ class Promises(RuleBasedStateMachine):
 
     @invariant()
     def cordoned_devices_are_left(self) -> None:
-        """Nobody is on a device that is gone, but who cannot be got rid of; who is on one that must
-        be left goes, unless it was found there and has not said yet what it is doing."""
+        """Nobody is on a device that is gone, or never was here, but who cannot be got rid of; who
+        is on one that must be left goes, unless it was found there and has not said yet what it is
+        doing."""
         for replica in self.machine.replicas():
+            is_here = replica.device in ("", *self.book.devices)
+            assert is_here or replica.state is State.RELEASING
             if replica.device not in self.cordoned or replica.state is State.RELEASING:
                 continue
             assert not self.cordoned[replica.device]

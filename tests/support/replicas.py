@@ -61,7 +61,7 @@ class ModelFolder:
         self._link(target)
 
     def _link(self, target: Path) -> None:
-        target.mkdir(parents=True)
+        target.mkdir(parents=True, exist_ok=True)
         for path in self._folder.iterdir():
             os.link(path, target / path.name)
 
@@ -153,6 +153,10 @@ class Stage:
         """Wait until nothing of a replica is left; how it was lost meanwhile is passed over."""
         while not isinstance(event := await self.events.get(), events.Released) or event.id != id:
             pass
+
+    def forget(self, id: str) -> None:
+        """Somebody else looks after this replica from now on."""
+        del self._bindings[id]
 
     async def close(self) -> None:
         """Release every replica there is."""

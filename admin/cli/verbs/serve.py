@@ -16,6 +16,7 @@ class Driver(StrEnum):
     """What starts replicas."""
 
     PROCESS = "process"
+    DOCKER = "docker"
     FAKE = "fake"
 
 

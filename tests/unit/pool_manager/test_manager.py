@@ -244,7 +244,7 @@ async def test_logs_can_be_read(rig: Rig) -> None:
     """The output of a function's replicas is there by replica, oldest first."""
     warm = await rig.warm()
 
-    [(id, output)] = rig.manager.logs("digits")
+    [(id, output)] = await rig.manager.logs("digits")
 
     assert id == warm.replicas[0].id
     assert output.startswith(f"fake replica {id} starts".encode())

@@ -9,6 +9,7 @@ from admin.cli.main import app
 
 VERBS = ("serve", "deploy", "ls", "show", "invoke", "why", "logs", "rm", "key", "doctor")
 HEAVY = ("aiohttp", "pydantic", "numpy", "rich", "registry.manifest", "http.client", "asyncio")
+HEAVY += ("asyncssh", "docker", "pynvml")
 
 
 def test_help_lists_verbs_and_exit_codes() -> None:
@@ -39,6 +40,18 @@ def test_every_verb_can_print_json() -> None:
     ]
 
     assert missing == []
+
+
+def test_every_verb_can_reach_another_machine() -> None:
+    """Every verb that talks to a server has --ssh; the one that is a server has not."""
+    words = [[verb] for verb in VERBS if verb != "key"]
+    words += [["key", verb] for verb in ("add", "ls", "rm")]
+
+    missing = [
+        each for each in words if "--ssh" not in CliRunner().invoke(app, [*each, "--help"]).stdout
+    ]
+
+    assert missing == [["serve"]]
 
 
 def test_an_unknown_verb_is_wrong_usage() -> None:

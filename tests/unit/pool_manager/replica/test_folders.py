@@ -234,3 +234,43 @@ def test_models_of_nobody_are_removed(folders: Folders) -> None:
 
     assert folders.model_dir(ID).exists()
     assert not folders.model_dir("aaaa0002").exists()
+
+
+def test_a_model_folder_is_emptied_in_place(folders: Folders) -> None:
+    """What lies in it goes, whatever it is; the folder is the same one, made if need be."""
+    folders.empty_models("aaaa0001")
+    folder = folders.model_dir("aaaa0001")
+    before = folder.stat().st_ino
+    (folder / "weights").mkdir()
+    (folder / "weights" / "w.bin").touch()
+    (folder / "model.onnx").touch()
+
+    folders.empty_models("aaaa0001")
+
+    assert list(folder.iterdir()) == []
+    assert folder.stat().st_ino == before
+
+
+def test_outputs_are_read_by_age(folders: Folders) -> None:
+    """What each replica of a function wrote, oldest first."""
+    for age, id in enumerate(("aaaa0002", "aaaa0001")):
+        path = folders.log_file("f", id)
+        path.write_text(id)
+        os.utime(path, (age, age))
+
+    assert folders.outputs("f") == [("aaaa0002", b"aaaa0002"), ("aaaa0001", b"aaaa0001")]
+    assert folders.outputs("other") == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may give files away")
+def test_run_folders_are_handed_over(tmp_path: Path) -> None:
+    """Where replicas run as another user, folder, record and control socket are that user's."""
+    settings = PoolSettings(tmp_path / "r", tmp_path / "m", tmp_path / "l")
+    folders = Folders(settings, (10001, 10002))
+    folders.record(RECORD)
+    folders.listen_control(ID).close()
+
+    there = [folders.run_dir(ID), *folders.run_dir(ID).iterdir()]
+
+    assert {path.name for path in there} == {ID, "replica.json", "ctl.sock"}
+    assert {(path.stat().st_uid, path.stat().st_gid) for path in there} == {(10001, 10002)}

@@ -109,7 +109,7 @@ async def test_a_standby_is_bound_to_nothing(stage: Stage) -> None:
     assert (record.role, record.bound, record.namespace, record.device) == ("standby", "", "", "")
     assert (record.engine, record.memory_mib, record.threads) == ("onnx", 0, 3)
     assert [path.stem for path in stage.launcher.folders.logs(STANDBY_LOGS)] == [ID]
-    assert not stage.launcher.folders.model_dir(ID).exists()
+    assert list(stage.launcher.folders.model_dir(ID).iterdir()) == []
 
 
 @pytest.mark.parametrize("role", ["serve", "trial"])
@@ -247,7 +247,7 @@ async def test_a_standby_that_hangs_is_given_nothing(stage: Stage) -> None:
 
     lost = await stage.next(events.Lost)
     assert lost == events.Lost(ID, "the standby hangs", is_its_fault=False)
-    assert list(stage.settings.model_dir.iterdir()) == []
+    assert list(stage.launcher.folders.model_dir(ID).iterdir()) == []
 
 
 async def test_a_release_outruns_no_assignment(stage: Stage) -> None:
@@ -261,7 +261,7 @@ async def test_a_release_outruns_no_assignment(stage: Stage) -> None:
     for _ in range(5):
         await asyncio.sleep(0)
     is_waiting = ID in stage.launcher.folders.read_records()
-    stage.launcher.folders.model_dir(ID).mkdir()
+    (stage.launcher.folders.model_dir(ID) / "model.onnx").touch()
     bundles.gate.release()
     await stage.released(ID)
 
@@ -278,12 +278,14 @@ async def test_an_adopted_standby_is_a_standby(stage: Stage) -> None:
     launcher = stage.launcher
     record = launcher.folders.read_records()[ID]
     assert record is not None
-    launcher.folders.model_dir(ID).mkdir()
+    (launcher.folders.model_dir(ID) / "model.onnx").touch()
+    before = launcher.folders.model_dir(ID).stat().st_ino
 
     launcher._close_control(ID)
     launcher.adopt(record, "")
 
-    assert not launcher.folders.model_dir(ID).exists()
+    assert list(launcher.folders.model_dir(ID).iterdir()) == []
+    assert launcher.folders.model_dir(ID).stat().st_ino == before
     assert launcher._logs[ID] == stage.settings.log_dir / STANDBY_LOGS / f"{ID}.log"
 
 

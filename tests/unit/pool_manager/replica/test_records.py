@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pool_manager.core.commands import Assign
+from pool_manager.core.commands import Assign, Launch
 from pool_manager.ports import Binding
 from pool_manager.replica import records
 from pool_manager.settings import PoolSettings
-from registry.model import Bundle
+from registry.model import Bundle, BundleFile
 from runtime_image.contract import model as models
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.model import ModelSpec
 
 SPEC = ModelSpec("digits@1", "onnx", "digits.onnx", "")
 BINDING = Binding(SPEC, Bundle("d", ()), "default", "digits", 1, 0)
+LAUNCH = Launch("0a", "", "", "standby", {})
 ASSIGN = Assign("0a", "default/digits@1", "cpu:0", "serve", {"place": 1.5})
 
 
 def standby(tmp_path: Path) -> ReplicaRecord:
-    settings = PoolSettings(tmp_path / "run", tmp_path / "models", tmp_path / "logs", orphan_s=7.0)
-    return records.unbound("0a", "cpu", tmp_path / "models" / "0a", settings, 100.0)
+    return records.unbound(LAUNCH, "cpu", "/model", pool_settings(tmp_path), 100.0)
+
+
+def pool_settings(tmp_path: Path, **changes: Any) -> PoolSettings:
+    folders = tmp_path / "run", tmp_path / "models", tmp_path / "logs"
+    return PoolSettings(*folders, orphan_s=7.0, **changes)
 
 
 def test_a_standby_is_bound_to_nothing(tmp_path: Path) -> None:
@@ -31,6 +38,7 @@ def test_a_standby_is_bound_to_nothing(tmp_path: Path) -> None:
 
     assert (record.role, record.bound, record.device, record.memory_mib) == ("standby", "", "", 0)
     assert (record.orphan_s, record.launched_s, record.engine) == (7.0, 100.0, "onnx")
+    assert record.model_dir == "/model"
     assert len(record.token) == 64
     assert record.token != standby(tmp_path).token
 
@@ -63,3 +71,32 @@ def test_nobody_is_told_of_no_model(tmp_path: Path) -> None:
     """A standby that is still one has nothing to be told."""
     with pytest.raises(AssertionError):
         records.bind_request(standby(tmp_path), SPEC, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("own", "default", "caps_all", "expected"),
+    [
+        (512, 64, True, 512),
+        (0, 64, True, 64),
+        (0, 0, False, 0),
+    ],
+)
+def test_a_cap_that_was_named_holds(
+    tmp_path: Path, own: int, default: int, caps_all: bool, expected: int
+) -> None:
+    """The function's own, else the server's default, else none unless every replica needs one."""
+    settings = pool_settings(tmp_path, memory_mib=default, caps_all=caps_all)
+
+    assert records.cap_mib(replace(BINDING, memory_mib=own), settings) == expected
+
+
+@pytest.mark.parametrize(
+    ("bundle_mib", "measured_mib", "expected"), [(100, 0, 1324), (1, 500, 2024)]
+)
+def test_a_cap_by_size(tmp_path: Path, bundle_mib: int, measured_mib: float, expected: int) -> None:
+    """Where every replica has one and nobody named it: three times the bundle or twice what was
+    measured, whichever is more, and 1 GiB."""
+    bundle = Bundle("d", (BundleFile("model.onnx", bundle_mib * 2**20, "0" * 64),))
+    binding = replace(BINDING, bundle=bundle, measured_mib=measured_mib)
+
+    assert records.cap_mib(binding, pool_settings(tmp_path, caps_all=True)) == expected

@@ -40,7 +40,7 @@ def test_the_least_model_is_one() -> None:
     model = onnx.load_from_string(IDENTITY)
 
     onnx.checker.check_model(model, full_check=True)
-    warm_up()
+    warm_up("cpu")
 
     assert [node.op_type for node in model.graph.node] == ["Identity"]
     assert model.SerializeToString() == IDENTITY

@@ -20,7 +20,7 @@ import runtime_image.replica.main
 from runtime_image.engines.loading import load_engine
 from runtime_image.engines.preload import preload
 
-preload()
+preload("cpu")
 before = set(sys.modules)
 folder = Path(sys.argv[1])
 spec = ModelSpec("digits@1", model="add_one.onnx", handler="handler.py")

@@ -1,0 +1,1 @@
+"""Replicas as containers of the Docker engine of this host."""

@@ -1,0 +1,82 @@
+"""What the engine's errors mean, and which command mends them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import requests
+from docker.errors import APIError, DockerException, NotFound
+
+from registry.errors import DriverError, EngineDown
+
+TOOLKIT: Final = (
+    "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
+)
+
+_MEANINGS: Final = (
+    ("no such image", "build it: fnctl image build"),
+    ("unknown runtime specified", TOOLKIT),
+    ("could not select device driver", TOOLKIT),
+    ("unresolvable cdi devices", "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"),
+    ("driver not loaded", "load the NVIDIA driver: sudo modprobe nvidia, or reboot"),
+    ("no space left on device", "free some: docker system prune"),
+    ("docker-init", "install it: sudo apt-get install tini, or docker-ce of Docker itself"),
+    ("bind source path does not exist", "the engine must run on this very machine"),
+    ("minimum memory limit", "give the function more memory: --memory MIB"),
+    ("range of cpus", "lower FN_CPU_SLOTS"),
+)
+"""What an engine's message contains, in lower case, and what mends it."""
+_UNREACHABLE: Final = (
+    ("permission denied", "sudo usermod -aG docker $USER, then log in again"),
+    ("no such file", "sudo systemctl start docker, or name its socket: FN_DOCKER_HOST"),
+    ("connection refused", "sudo systemctl restart docker"),
+)
+_NO_WAY: Final = ("unknown runtime specified", "could not select device driver", "cdi")
+"""Messages that say that a GPU cannot be asked for in this way; another may work."""
+
+
+def translate(error: Exception, doing: str) -> DriverError:
+    """Our error for one of docker-py's; `doing` is what was tried, as "start a container"."""
+    if isinstance(error, APIError):
+        said = str(error.explanation or error)
+        return DriverError(f"cannot {doing}: the engine says: {said}{_mending(said, _MEANINGS)}")
+    if isinstance(error, requests.exceptions.Timeout):
+        return EngineDown(f"cannot {doing}: the engine gave no answer in time")
+    said = _innermost(error)
+    return EngineDown(f"cannot {doing}: {said}{_mending(said, _UNREACHABLE)}")
+
+
+def is_no_way(error: DriverError) -> bool:
+    """Whether the engine knows no such way of asking for a GPU."""
+    said = error.message.lower()
+    return any(part in said for part in _NO_WAY)
+
+
+def is_gone(error: Exception) -> bool:
+    """Whether what was asked for does not exist."""
+    return isinstance(error, NotFound)
+
+
+def is_conflict(error: Exception) -> bool:
+    """Whether the state of what was asked for forbids it: it does not run, or is being removed."""
+    return isinstance(error, APIError) and error.status_code == requests.codes.conflict
+
+
+ENGINE_ERRORS: Final = (DockerException, requests.exceptions.RequestException)
+"""All that docker-py raises for what the engine does."""
+
+
+def _mending(said: str, meanings: tuple[tuple[str, str], ...]) -> str:
+    text = said.lower()
+    return next((f"; {todo}" for part, todo in meanings if part in text), "")
+
+
+def _innermost(error: BaseException) -> str:
+    """What the system itself said, below the layers that only pass it on."""
+    seen = error
+    while True:
+        below = seen.__cause__ or seen.__context__
+        if below is None:
+            break
+        seen = below
+    return str(seen) or type(seen).__name__

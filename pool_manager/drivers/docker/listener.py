@@ -1,0 +1,96 @@
+"""Hears from the engine how containers end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import docker
+from urllib3.exceptions import HTTPError
+
+from pool_manager.drivers.docker.engine import connect
+from pool_manager.drivers.docker.failures import ENGINE_ERRORS, translate
+from registry.errors import DriverError
+
+RETRY_S = 0.5
+CONNECT_S = 10.0
+
+
+class Listener:
+    """One thread that reads the engine's events and connects again whenever they end.
+
+    All callbacks come in the loop's thread: `on_event(event)` for each event, `on_connected()`
+    whenever events begin to come (what happened before was not seen: the list must be read),
+    `on_lost(reason)` once for each time the engine goes away.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        filters: dict[str, Any],
+        on_event: Callable[[dict[str, Any]], None],
+        on_connected: Callable[[], None],
+        on_lost: Callable[[str], None],
+    ) -> None:
+        self._url = url
+        self._filters = filters
+        self._on_event = on_event
+        self._on_connected = on_connected
+        self._on_lost = on_lost
+        self._loop = asyncio.get_running_loop()
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._stream: Any = None
+        self._thread = threading.Thread(target=self._run, name="docker events", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread and wait for it."""
+        self._ended.set()
+        with self._lock:
+            if self._stream is not None:
+                self._stream.close()
+        self._thread.join(CONNECT_S)
+
+    def _run(self) -> None:
+        """An engine that was just restarted is there again at the first try: only if that fails
+        it is called lost."""
+        is_lost = False
+        while not self._ended.is_set():
+            try:
+                client = connect(self._url, CONNECT_S)
+                with contextlib.closing(client):
+                    events = self._open(client)
+                    is_lost = False
+                    self._pass_on(events)
+            except DriverError as error:
+                if not is_lost:
+                    self._post(self._on_lost, error.message)
+                is_lost = True
+            self._ended.wait(RETRY_S)
+
+    def _pass_on(self, events: Any) -> None:
+        """Until they end, whether in good order or in the middle of one."""
+        with contextlib.suppress(ValueError, HTTPError, *ENGINE_ERRORS):
+            for event in events:
+                self._post(self._on_event, event)
+
+    def _open(self, client: docker.APIClient) -> Any:
+        """Events from now on. Raises EngineDown."""
+        try:
+            stream = client.events(filters=self._filters, decode=True)
+        except ENGINE_ERRORS as error:
+            raise translate(error, "hear events") from error
+        with self._lock:
+            self._stream = stream
+            if self._ended.is_set():
+                stream.close()
+        self._post(self._on_connected)
+        return stream
+
+    def _post(self, callback: Callable[..., None], *arguments: Any) -> None:
+        if not self._ended.is_set():
+            self._loop.call_soon_threadsafe(callback, *arguments)

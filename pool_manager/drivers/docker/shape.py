@@ -1,0 +1,161 @@
+"""What a replica's container is like, as the engine's own JSON.
+
+Everything that keeps a replica apart from the host and from other replicas stands here. Source of
+the fields: the Engine API's reference, container create (ContainerConfig, HostConfig).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from runtime_image.contract.control import ReplicaRecord
+from runtime_image.contract.link import VERSION
+
+OWNER: Final = "fngate.owner"
+"""Label: which data folder's server a container belongs to."""
+REPLICA: Final = "fngate.replica"
+"""Label: the replica's id."""
+HOLDER: Final = "fngate.holder"
+"""Label: a network holder, which is no replica."""
+LINK: Final = "fngate.link"
+"""Label of images and containers: the version of the link that they speak."""
+RUN_TARGET: Final = "/run/fngate"
+MODEL_TARGET: Final = "/model"
+MIB: Final = 2**20
+TMP_MIB: Final = 64
+PIDS_MAX: Final = 256
+CPU_PERIOD_US: Final = 100_000
+STANDBY_CAP_MIB: Final = 2048
+"""What a standby may take until it has the limits of its model: enough to load most."""
+OOM_SCORE: Final = 500
+"""Where the host itself runs out of memory, a replica goes before the server (proc(5))."""
+HOLDER_MIB: Final = 16
+HOLDER_PIDS_MAX: Final = 8
+HOLDER_S: Final = 3600
+"""A holder that nobody ever uses or removes, since its server was killed, ends by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose containers these are, and as whom they run.
+
+    `name` is unique for each data folder of this host, `user` is "UID:GID" inside the containers.
+    """
+
+    name: str
+    user: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a replica's folders lie on the host, and how much it may write to its log."""
+
+    run_dir: Path
+    model_dir: Path
+    log_bytes: int
+
+
+def owner_name(data: Path) -> str:
+    """The owner of what runs for a data folder: the same after a restart, another elsewhere."""
+    return hashlib.sha256(bytes(data)).hexdigest()[:16]
+
+
+def container_name(record: ReplicaRecord, owner: Owner) -> str:
+    """What `docker ps` shows: the revision, or that it is a standby, and the replica's id."""
+    what = record.bound.rpartition("/")[2].replace("@", "-") or "standby"
+    return f"fngate-{what}-{record.id}-{owner.name[:4]}"
+
+
+def holder_name(number: str, owner: Owner) -> str:
+    """What `docker ps` shows of a network holder."""
+    return f"fngate-network-{number}-{owner.name[:4]}"
+
+
+def replica(record: ReplicaRecord, image: str, owner: Owner, place: Place) -> dict[str, Any]:
+    """The container of a replica: its run folder and its model folder, read-only, and nothing
+    else of the host."""
+    config = _base(image, owner, {REPLICA: record.id, "fngate.function": record.bound})
+    config["Cmd"] = [RUN_TARGET]
+    config["Env"] = [
+        "HOME=/tmp",
+        "LANG=C.UTF-8",
+        f"OMP_NUM_THREADS={record.threads}",
+        "ORT_DISABLE_TELEMETRY=1",
+    ]
+    config["HostConfig"] |= {
+        "Mounts": [
+            _read_only(place.run_dir, RUN_TARGET),
+            _read_only(place.model_dir, MODEL_TARGET),
+        ],
+        "PidsLimit": PIDS_MAX,
+        "Tmpfs": {"/tmp": f"size={TMP_MIB}m,mode=1777,nosuid,nodev"},  # noqa: S108 - its own /tmp
+        "OomScoreAdj": OOM_SCORE,
+        # Zombies of handlers are reaped, and TERM ends what has not come to heed it yet.
+        "Init": True,
+        "LogConfig": {
+            "Type": "json-file",
+            "Config": {"max-size": str(max(4096, place.log_bytes // 2)), "max-file": "2"},
+        },
+    }
+    config["HostConfig"] |= limits(record)
+    return config
+
+
+def limits(record: ReplicaRecord) -> dict[str, int]:
+    """Memory, without swap, and CPU time, as container create and update take them."""
+    memory = (STANDBY_CAP_MIB if record.role == "standby" else record.memory_mib) * MIB
+    return {
+        "Memory": memory,
+        "MemorySwap": memory,
+        "CpuPeriod": CPU_PERIOD_US,
+        "CpuQuota": record.threads * CPU_PERIOD_US,
+    }
+
+
+def holder(image: str, owner: Owner) -> dict[str, Any]:
+    """A network holder: a container that does nothing and whose network, which is none, one
+    replica joins. Making a network is most of what a start costs; here it was made before."""
+    config = _base(image, owner, {HOLDER: "1"})
+    config["Entrypoint"] = ["sleep"]
+    config["Cmd"] = [str(HOLDER_S)]
+    memory = HOLDER_MIB * MIB
+    config["HostConfig"] |= {
+        "AutoRemove": True,
+        "PidsLimit": HOLDER_PIDS_MAX,
+        "Memory": memory,
+        "MemorySwap": memory,
+        "LogConfig": {"Type": "none", "Config": {}},
+    }
+    return config
+
+
+def join(config: dict[str, Any], holder_id: str) -> dict[str, Any]:
+    """The same container in the network of a holder."""
+    host = {**config["HostConfig"], "NetworkMode": f"container:{holder_id}"}
+    return {**config, "HostConfig": host}
+
+
+def _base(image: str, owner: Owner, labels: dict[str, str]) -> dict[str, Any]:
+    return {
+        "Image": image,
+        "User": owner.user,
+        "WorkingDir": "/tmp",  # noqa: S108 - its own /tmp
+        "Labels": {OWNER: owner.name, LINK: str(VERSION), **labels},
+        "HostConfig": {
+            "NetworkMode": "none",
+            "ReadonlyRootfs": True,
+            "CapDrop": ["ALL"],
+            "SecurityOpt": ["no-new-privileges"],
+            # A core dump would be written by the host, outside of every limit.
+            "Ulimits": [{"Name": "core", "Soft": 0, "Hard": 0}],
+            "RestartPolicy": {"Name": "no"},
+        },
+    }
+
+
+def _read_only(source: Path, target: str) -> dict[str, Any]:
+    # A mount, not a bind: of a folder that is missing the engine complains instead of making it.
+    return {"Type": "bind", "Source": str(source), "Target": target, "ReadOnly": True}

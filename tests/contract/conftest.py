@@ -1,0 +1,57 @@
+"""Scenes for the drivers' contract."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from pool_manager.settings import PoolSettings
+from tests.support.replicas import pool_settings
+from tests.support.scenes import Engine, Scenes, bundle_folder
+
+DOCKER = pytest.param("docker", marks=pytest.mark.docker)
+
+
+@pytest.fixture
+def settings() -> Iterator[PoolSettings]:
+    with pool_settings(log_bytes=64 * 1024) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return bundle_folder(tmp_path_factory.mktemp("bundle"))
+
+
+async def _scenes(
+    kind: str, request: pytest.FixtureRequest, settings: PoolSettings, bundle: Path
+) -> AsyncIterator[Scenes]:
+    engine = Engine()
+    if kind == "docker":
+        names = "engine", "runtime_image"
+        engine = Engine(*(request.getfixturevalue(name) for name in names))
+    made = Scenes(kind, settings, bundle, engine)
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+@pytest.fixture(params=["fake", "process", DOCKER])
+async def scenes(
+    request: pytest.FixtureRequest, settings: PoolSettings, bundle: Path
+) -> AsyncIterator[Scenes]:
+    """Of every driver in turn."""
+    async for made in _scenes(request.param, request, settings, bundle):
+        yield made
+
+
+@pytest.fixture(params=["process", DOCKER])
+async def real(
+    request: pytest.FixtureRequest, settings: PoolSettings, bundle: Path
+) -> AsyncIterator[Scenes]:
+    """Of every driver that runs something, in turn."""
+    async for made in _scenes(request.param, request, settings, bundle):
+        yield made

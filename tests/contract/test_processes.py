@@ -1,0 +1,66 @@
+"""What only processes do."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from pool_manager.drivers.process import ProcessDriver
+from pool_manager.settings import PoolSettings
+from registry.errors import DriverError
+from tests.support.scenes import JSON_RULES, Engine, Scenes, a_record
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+async def processes(settings: PoolSettings, bundle: Path) -> AsyncIterator[Scenes]:
+    made = Scenes("process", settings, bundle, Engine())
+    yield made
+    await made.close()
+
+
+async def test_a_broken_interpreter_is_an_error(settings: PoolSettings, tmp_path: Path) -> None:
+    """A Python that does not exist makes the start fail with its path."""
+    driver = ProcessDriver(settings.run_dir, python="/nonexistent/python")
+
+    with pytest.raises(DriverError, match="/nonexistent/python"):
+        await driver.start(a_record(), tmp_path, tmp_path / "log")
+
+
+async def test_a_log_keeps_its_bound(processes: Scenes) -> None:
+    """A log that has grown is cut to its tail, from the start of a line."""
+    stage = await processes.ready("aaaa0001")
+    [log] = stage.launcher.folders.logs("digits")
+    with log.open("ab") as file:
+        file.write(b"0123456789\n" * 20_000)
+
+    stage.launcher.bound_logs()
+
+    kept = log.read_bytes()
+    assert len(kept) <= stage.settings.log_bytes + 100
+    assert kept.startswith(b"... earlier output was dropped ...\n0123456789\n")
+    assert kept.endswith(b"\n0123456789\n")
+
+
+async def test_release_kills_the_whole_group(processes: Scenes) -> None:
+    """A process that a handler started is gone with its replica."""
+    stage = await processes.ready("aaaa0001", handler="forks.py", inputs=JSON_RULES)
+    [log] = stage.launcher.folders.logs("digits")
+    grandchild = int(log.read_text())
+    assert runs(grandchild)
+
+    await stage.release("aaaa0001")
+
+    assert not runs(grandchild)
+
+
+def runs(pid: int) -> bool:
+    """Whether a process is there and more than the remains that its parent has to wait for."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state not in "ZX"

@@ -1,0 +1,111 @@
+"""What only drivers do that run something."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pool_manager.core import events
+from runtime_image.contract.link import Kind
+from runtime_image.contract.model import ModelSpec
+from tests.support.replicas import binding
+from tests.support.scenes import JSON_RULES, Scenes
+
+pytestmark = pytest.mark.slow
+
+
+async def test_another_driver_adopts(real: Scenes) -> None:
+    """A driver made later finds the replica that an earlier one left, reports its end and can
+    release it; it goes on serving meanwhile."""
+    stage = await real.ready("aaaa0001")
+    link = await stage.link("aaaa0001")
+    await stage.driver.close()
+    stage.forget("aaaa0001")
+
+    later = await real.driver()
+    found = await later.list()
+    answer = await link.call(1)
+    await later.release("aaaa0001")
+    await link.lost
+
+    assert found == {"aaaa0001"}
+    assert answer.kind is Kind.RESPONSE
+    assert await later.list() == set()
+    await later.close()
+
+
+async def test_a_driver_finds_only_its_own(real: Scenes, tmp_path: Path) -> None:
+    """The replicas of another data directory are not adopted."""
+    await real.ready("aaaa0001")
+
+    folders = {name: tmp_path / name for name in ("run_dir", "model_dir", "log_dir")}
+    stranger = await real.driver(settings=replace(real.settings, **folders))
+
+    assert await stranger.list() == set()
+    await stranger.close()
+
+
+async def test_a_model_over_the_memory_cap_is_refused(real: Scenes) -> None:
+    """A model that does not fit under the cap ends the load with a reason, never in a hang."""
+    stage = await real.stage()
+    spec = ModelSpec("digits@1", model="big.onnx")
+
+    stage.launch("aaaa0001", replace(binding(spec), memory_mib=160))
+
+    assert (await stage.next(events.Lost)).reason != ""
+
+
+async def test_a_standby_has_the_cap_of_its_function(real: Scenes) -> None:
+    """A model that does not fit under the cap is refused by a replica that was started without."""
+    stage = await real.stage()
+    await stage.standby("aaaa0001")
+
+    spec = ModelSpec("digits@1", model="big.onnx")
+    stage.assign("aaaa0001", replace(binding(spec), memory_mib=100))
+
+    assert "its memory cap is 100 MiB" in (await stage.next(events.Lost)).reason
+
+
+async def test_a_standbys_output_moves_to_the_log(real: Scenes) -> None:
+    """What a handler prints is in the log of its function, wherever the process began."""
+    stage = await real.stage()
+    await stage.standby("aaaa0001")
+
+    spec = ModelSpec("digits@1", handler="talks.py", inputs=JSON_RULES)
+    stage.assign("aaaa0001", binding(spec))
+    await stage.next(events.Loaded)
+
+    [(id, output)] = await stage.launcher.logs("digits")
+    assert id == "aaaa0001"
+    assert output.endswith(b"19999 " + b"-" * 40 + b"\n")
+
+
+async def test_output_goes_to_the_log(real: Scenes) -> None:
+    """What a handler prints is kept up to the limit, and what it prints after the cut as well."""
+    stage = await real.ready("aaaa0001", handler="talks.py", inputs=JSON_RULES)
+    link = await stage.link("aaaa0001")
+
+    stage.launcher.bound_logs()
+    [(_, bounded)] = await stage.launcher.logs("digits")
+    await link.call(1)
+    [(_, output)] = await stage.launcher.logs("digits")
+
+    assert len(bounded) <= stage.settings.log_bytes + 100
+    assert output.endswith(b"19999 " + b"-" * 40 + b"\nthe last word\n")
+    await link.close()
+
+
+async def test_the_last_words_of_a_replica_are_told(real: Scenes) -> None:
+    """What it wrote before its load failed comes with the news, and stays when it is gone."""
+    stage = await real.stage()
+    spec = ModelSpec("digits@1", handler="fails.py", inputs=JSON_RULES)
+    stage.launch("aaaa0001", binding(spec))
+
+    lost = await stage.next(events.Lost)
+    await stage.release("aaaa0001")
+
+    assert "weights are missing" in lost.reason
+    assert lost.log_tail[-1] == "looking for the weights"
+    assert b"looking for the weights\n" in (await stage.launcher.logs("digits"))[0][1]

@@ -1,0 +1,146 @@
+"""The same scenes for every driver: by script for the fake one, by models for the real ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pool_manager.driver import Driver
+from pool_manager.drivers.docker.driver import DockerDriver, DockerSettings
+from pool_manager.drivers.fake import BEHAVES, FakeDriver, Script
+from pool_manager.drivers.process import ProcessDriver
+from pool_manager.settings import PoolSettings
+from runtime_image.contract.control import ReplicaRecord
+from runtime_image.contract.model import InputRule, ModelSpec
+from tests.support import models
+from tests.support.replicas import Stage, binding
+
+ENDLESS = 100_000_000
+"""Turns of the slow model, some twenty minutes: only being stopped ends it."""
+JSON_RULES = {"x": InputRule("json")}
+HANDLERS = {
+    "dies.py": """
+import os
+
+def predict(inputs, ctx):
+    os._exit(3)
+""",
+    "fails.py": """
+def load(ctx):
+    print("looking for the weights", flush=True)
+    raise RuntimeError("weights are missing")
+
+def predict(inputs, ctx):
+    return {}
+""",
+    "forks.py": """
+import subprocess
+
+def load(ctx):
+    print(subprocess.Popen(["sleep", "1000"]).pid, flush=True)
+
+def predict(inputs, ctx):
+    return {}
+""",
+    "talks.py": """
+def load(ctx):
+    for line in range(20_000):
+        print(line, "-" * 40, flush=True)
+
+def predict(inputs, ctx):
+    print("the last word", flush=True)
+    return {}
+""",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """Which engine and which image the docker driver is to use, where it is the one."""
+
+    url: str = ""
+    image: str = ""
+
+
+class Scenes:
+    """Stages over drivers of one kind, closed together."""
+
+    def __init__(self, kind: str, settings: PoolSettings, bundle: Path, engine: Engine) -> None:
+        self.kind = kind
+        self.settings = settings
+        self._bundle = bundle
+        self._engine = engine
+        self._stages: list[Stage] = []
+
+    async def driver(
+        self, script: Script = BEHAVES, settings: PoolSettings | None = None
+    ) -> Driver:
+        """A further driver, over the same folders unless `settings` names others."""
+        settings = settings or self.settings
+        if self.kind == "fake":
+            return FakeDriver(script)
+        if self.kind == "process":
+            return ProcessDriver(settings.run_dir)
+        return await DockerDriver.open(docker_settings(self._engine, settings))
+
+    async def stage(self, script: Script = BEHAVES) -> Stage:
+        """A launcher over a driver of its own."""
+        driver = await self.driver(script)
+        # As a manager does first: a driver listens from then on.
+        await driver.list()
+        stage = Stage(self.settings, driver, self._bundle)
+        self._stages.append(stage)
+        return stage
+
+    async def ready(self, id: str, script: Script = BEHAVES, **spec: Any) -> Stage:
+        """A stage with one replica that has loaded: add_one.onnx, unless `spec` says otherwise."""
+        stage = await self.stage(script)
+        await stage.ready(id, binding(ModelSpec("digits@1", **(spec or {"model": "add_one.onnx"}))))
+        return stage
+
+    async def close(self) -> None:
+        """End everything."""
+        for stage in self._stages:
+            await stage.close()
+
+
+def bundle_folder(folder: Path) -> Path:
+    """Every model and handler that the scenes load."""
+    models.add_one(folder)
+    models.slow(folder, ENDLESS)
+    models.big(folder, 100)
+    for name, text in HANDLERS.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def docker_settings(engine: Engine, settings: PoolSettings) -> DockerSettings:
+    """A Docker driver's settings for the folders of `settings`."""
+    return DockerSettings(
+        url=engine.url,
+        images={"cpu": engine.image},
+        data=settings.run_dir.parent,
+        model_root=settings.model_dir,
+        log_bytes=settings.log_bytes,
+        starts_at_once=settings.starts_at_once,
+    )
+
+
+def a_record() -> ReplicaRecord:
+    """Of a replica that is never to run."""
+    return ReplicaRecord(
+        "aaaa0009",
+        "t",
+        "serve",
+        "default",
+        "default/digits@1",
+        "",
+        "cpu:0",
+        "cpu",
+        "onnx",
+        threads=1,
+        orphan_s=1.0,
+        memory_mib=0,
+        launched_s=0.0,
+    )
