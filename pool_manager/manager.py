@@ -56,8 +56,7 @@ class Manager:
         gpus: Gpus | None = None,
     ) -> None:
         """`devices` are all that replicas may be put on; those of `gpus` are among them."""
-        self._settings = settings
-        self._driver = driver
+        self._settings, self._driver = settings, driver
         self._clock = time.monotonic
         self._tasks = Tasks("pool manager")
         self._machine = Machine(devices, _new_ids(), settings.standbys, settings.gpu_standbys)

@@ -13,9 +13,8 @@ import structlog
 from pool_manager.core import events
 from pool_manager.core.commands import Assign, Bind, Launch
 from pool_manager.driver import Driver
-from pool_manager.gpus.absent import NoGpus
 from pool_manager.gpus.tenancy import Tenancy
-from pool_manager.ports import Account, Binding, Bundles
+from pool_manager.ports import Binding, Bundles
 from pool_manager.replica import records
 from pool_manager.replica.control import Control, Feed
 from pool_manager.replica.folders import STANDBY_LOGS, Folders, tail_lines
@@ -58,7 +57,7 @@ class Launcher:
         self._exits: dict[str, asyncio.Future[str]] = {}
         self._work: dict[str, set[asyncio.Task[None]]] = {}
         self._starts = asyncio.Semaphore(settings.starts_at_once)
-        self.tenancy = Tenancy(driver, NoGpus(), lambda _device, _id: Account(0.0, 0, 0.0))
+        self.tenancy = Tenancy(driver)
         driver.on_exit = self._exited
 
     def launch(self, command: Launch, binding: Binding, device_kind: str) -> None:
@@ -173,6 +172,7 @@ class Launcher:
         if not record.bound:
             self.folders.empty_models(id)
         log_file = self.folders.claim_log(name if record.bound else STANDBY_LOGS, id)
+        self.tenancy.stay(id, record.device)
         self._open_control(record, log_file, data_listener=False)
         if record.bound:
             # The earlier manager may have ended before its limits were set.
@@ -225,7 +225,7 @@ class Launcher:
             self._close_control(id)
         await self._save_log(id)
         try:
-            await self.tenancy.release(id, self._device(id))
+            await self.tenancy.release(id)
         except DriverError as error:
             if isinstance(error, EngineDown):
                 self._feed(events.EngineLost(str(error)))
@@ -265,28 +265,20 @@ class Launcher:
 
     def _heard(self, event: events.Event) -> None:
         """What the replica itself says."""
-        if isinstance(event, events.Loaded) and self.tenancy.concerns(self._device(event.id)):
-            self._tasks.spawn(f"measure {event.id}", self._measure(event))
-            return
-        if not isinstance(event, events.Lost):
+        if isinstance(event, events.Loaded) and self.tenancy.concerns(event.id):
+            self._tasks.spawn(f"measure {event.id}", self.tenancy.measure(event, self._feed))
+        elif isinstance(event, events.Lost):
+            is_short = any(word in event.reason for word in OUT_OF_MEMORY)
+            hint = self._under_cap(event.id) if is_short else ""
+            event = replace(event, reason=event.reason + hint)
+            self._tasks.spawn(f"end of {event.id}", self._lost(event))
+        else:
             self._feed(event)
-            return
-        is_short = any(word in event.reason for word in OUT_OF_MEMORY)
-        hint = self._under_cap(event.id) if is_short else ""
-        event = replace(event, reason=event.reason + hint)
-        self._tasks.spawn(f"end of {event.id}", self._lost(event))
 
     async def _lost(self, event: events.Lost) -> None:
         """It is told with its last lines."""
         await self._save_log(event.id)
         self._feed(replace(event, log_tail=self._tail(event.id)))
-
-    async def _measure(self, event: events.Loaded) -> None:
-        self._feed(await self.tenancy.measure(event, self._device(event.id)))
-
-    def _device(self, id: str) -> str:
-        record = self._records.get(id)
-        return record.device if record else ""
 
     def _under_cap(self, id: str) -> str:
         """What else to think of when a replica that has a memory cap ends."""

@@ -12,7 +12,7 @@ from pool_manager.drivers.fake import FakeDriver
 from pool_manager.gpus import opening
 from pool_manager.gpus.absent import NoGpus
 from pool_manager.gpus.host import HostGpus
-from pool_manager.gpus.opening import open_gpus
+from pool_manager.gpus.opening import find_gpus, open_gpus
 from pool_manager.replica.records import unbound
 from pool_manager.settings import PoolSettings
 from registry.errors import BadRequest, EngineDown
@@ -46,7 +46,7 @@ def gpus(board: Board) -> None:
 
 async def devices(setting: str) -> list[Device]:
     """What a server with this setting puts replicas on."""
-    found = await open_gpus(setting, FakeDriver(), {})
+    found = await open_gpus(await find_gpus(setting), FakeDriver(), {})
     await found.close()
     return found.devices()
 
@@ -54,6 +54,7 @@ async def devices(setting: str) -> list[Device]:
 async def test_all_gpus_are_used() -> None:
     """Unless something else is said."""
     assert await devices("all") == [Device(A, "cuda", 23_900.0), Device(B, "cuda", 24_000.0)]
+    assert [gpu.memory_mib for gpu in (await find_gpus("all")).devices()] == [24_000.0, 24_000.0]
     assert await devices("1") == [Device(B, "cuda", 24_000.0)]
 
 
@@ -68,19 +69,19 @@ async def test_a_host_without_a_driver_has_no_gpus(board: Board) -> None:
     """That is normal, unless GPUs are named."""
     board.init = NO_DRIVER
     board.write()
-    found = await open_gpus("all", FakeDriver(), {})
+    found = await open_gpus(await find_gpus("all"), FakeDriver(), {})
 
     assert isinstance(found, NoGpus)
     assert found.silence == ""
     with pytest.raises(BadRequest, match="gpus: expected all, none or GPUs that are there: the NV"):
-        await open_gpus("0", FakeDriver(), {})
+        await find_gpus("0")
 
 
 async def test_a_driver_that_cannot_be_used_is_said(board: Board) -> None:
     """The server starts without GPUs and says why."""
     board.init = WRONG_VERSION
     board.write()
-    found = await open_gpus("all", FakeDriver(), {})
+    found = await open_gpus(await find_gpus("all"), FakeDriver(), {})
 
     assert "NVML/RM version mismatch" in found.silence
 
@@ -89,17 +90,17 @@ async def test_a_driver_that_hangs_is_said(board: Board, monkeypatch: pytest.Mon
     """So is one that never answers."""
     monkeypatch.setattr(opening, "START_S", 0.05)
     board.hang()
-    found = await open_gpus("all", FakeDriver(), {})
+    found = await open_gpus(await find_gpus("all"), FakeDriver(), {})
 
     assert found.silence == "the NVIDIA driver did not answer for 0.05 s"
     with pytest.raises(BadRequest, match="did not answer"):
-        await open_gpus(A, FakeDriver(), {})
+        await find_gpus(A)
 
 
 async def test_what_is_not_there_is_an_error() -> None:
     """And the session is ended."""
     with pytest.raises(BadRequest, match="got 'GPU-x'; there is 0"):
-        await open_gpus("GPU-x", FakeDriver(), {})
+        await find_gpus("GPU-x")
 
 
 async def test_replicas_whose_driver_is_away_cannot_be_told() -> None:
@@ -107,7 +108,7 @@ async def test_replicas_whose_driver_is_away_cannot_be_told() -> None:
     driver = FakeDriver()
     driver.away = "nobody listens"
     with pytest.raises(EngineDown):
-        await open_gpus("all", driver, {})
+        await open_gpus(await find_gpus("all"), driver, {})
 
 
 async def test_adopted_replicas_are_not_foreign(board: Board) -> None:
@@ -116,7 +117,7 @@ async def test_adopted_replicas_are_not_foreign(board: Board) -> None:
     board.claim(A, 8, 500)
     board.claim(A, 9, 2_000)
     records = {"r1": record("r1", A), "r2": record("r2", ""), "r3": record("r3", A), "r4": None}
-    found = await open_gpus("all", Adopting(), records)
+    found = await open_gpus(await find_gpus("all"), Adopting(), records)
     shown = found.view(A)
     await found.close()
 

@@ -81,20 +81,39 @@ def tenancy(driver: Driver, gpus: Gpus, others: int = 0) -> Tenancy:
     return Tenancy(driver, gpus, lambda _device, _id: Account(900.0, others, others * 50.0))
 
 
+async def measured(tenants: Tenancy, event: Loaded) -> Loaded:
+    """What is fed in the place of an event."""
+    fed: list[Loaded] = []
+    await tenants.measure(event, fed.append)
+    [one] = fed
+    return one
+
+
 async def test_a_replica_is_measured_on_its_gpu(log: list[Any]) -> None:
     """With its processes, what was in use before it came, and whether it is alone."""
     tenants = tenancy(Driver(log, frozenset({7})), Gpus(log, 640.0))
     tenants.move_in(ID, GPU)
-    event = await tenants.measure(loaded(), GPU)
+    event = await measured(tenants, loaded())
 
     assert log == ["pids", (GPU, frozenset({7}), 40.0, True)]
     assert (event.memory_mib, event.report) == (640.0, {})
 
 
+async def test_an_adopted_replica_is_measured_by_its_processes(log: list[Any]) -> None:
+    """What was in use before it came nobody knows."""
+    tenants = tenancy(Driver(log, frozenset({7})), Gpus(log, 640.0))
+    tenants.stay(ID, GPU)
+    event = await measured(tenants, loaded())
+
+    assert log == ["pids", (GPU, frozenset({7}), None, True)]
+    assert event.memory_mib == 640.0
+
+
 async def test_a_trial_reports_what_was_measured(log: list[Any]) -> None:
     """The profile is made from the report; the rest of it stays."""
     tenants = tenancy(Driver(log, None), Gpus(log, 640.0))
-    event = await tenants.measure(loaded({"memory_mib": 77.0, "load_ms": 3}), GPU)
+    tenants.move_in(ID, GPU)
+    event = await measured(tenants, loaded({"memory_mib": 77.0, "load_ms": 3}))
 
     assert (event.memory_mib, event.report) == (640.0, {"memory_mib": 640.0, "load_ms": 3})
 
@@ -102,50 +121,58 @@ async def test_a_trial_reports_what_was_measured(log: list[Any]) -> None:
 async def test_what_cannot_be_measured_stays_charged(log: list[Any]) -> None:
     """Also where the driver of the replicas does not know the processes."""
     tenants = tenancy(Driver(log, DriverError("away")), Gpus(log), others=1)
-    event = await tenants.measure(loaded({"memory_mib": 77.0}), GPU)
+    tenants.move_in(ID, GPU)
+    event = await measured(tenants, loaded({"memory_mib": 77.0}))
 
-    assert log == ["pids", (GPU, None, None, False)]
+    assert log == ["pids", (GPU, None, 40.0, False)]
     assert (event.memory_mib, event.report) == (900.0, {"memory_mib": 900.0})
 
 
 def test_only_gpus_are_its_concern(log: list[Any]) -> None:
-    """A slot of the CPU is not."""
+    """A slot of the CPU is not, nor is no device at all; without GPUs nothing is."""
     tenants = tenancy(Driver(log), Gpus(log))
+    for id, device in (("r1", GPU), ("r2", "cpu:0"), ("r3", "")):
+        tenants.move_in(id, device)
+        tenants.stay(id, device)
+    none = Tenancy(FakeDriver())
+    none.move_in("r1", GPU)
 
-    assert tenants.concerns(GPU)
-    assert not tenants.concerns("cpu:0")
-    assert not tenants.concerns("")
+    assert [tenants.concerns(id) for id in ("r1", "r2", "r3")] == [True, False, False]
+    assert not none.concerns("r1")
 
 
 async def test_a_replica_is_ended_before_its_gpu_is_looked_at(log: list[Any]) -> None:
     """Its processes are asked for before that: afterwards nobody knows them."""
     tenants = tenancy(Driver(log, frozenset({7})), Gpus(log), others=2)
-    await tenants.release(ID, GPU)
+    tenants.move_in(ID, GPU)
+    await tenants.release(ID)
 
     assert log == ["pids", "release", (GPU, frozenset({7}), 100.0)]
+    assert not tenants.concerns(ID)
 
 
 async def test_processes_are_remembered_until_it_is_proved(log: list[Any]) -> None:
     """A release that is tried again looks for all that the replica ever had."""
     gpus = Gpus(log, left="still there")
-    driver = Driver(log, frozenset({7}), frozenset({8}), frozenset(), frozenset())
+    driver = Driver(log, frozenset({7}), frozenset({8}), frozenset())
     tenants = tenancy(driver, gpus)
-    await tenants.measure(loaded(), GPU)
+    tenants.move_in(ID, GPU)
+    await measured(tenants, loaded())
     with pytest.raises(DriverError, match="still there"):
-        await tenants.release(ID, GPU)
+        await tenants.release(ID)
     gpus.left = ""
-    await tenants.release(ID, GPU)
-    await tenants.release(ID, GPU)
+    await tenants.release(ID)
 
     assert [entry[1] for entry in log if isinstance(entry, tuple) and len(entry) == 3] == [
         frozenset({7, 8}),
         frozenset({7, 8}),
-        frozenset(),
     ]
 
 
 async def test_elsewhere_a_replica_is_just_ended(log: list[Any]) -> None:
     """Nobody asks for processes."""
-    await tenancy(Driver(log), Gpus(log)).release(ID, "cpu:0")
+    tenants = tenancy(Driver(log), Gpus(log))
+    tenants.move_in(ID, "cpu:0")
+    await tenants.release(ID)
 
     assert log == ["release"]
