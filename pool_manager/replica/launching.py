@@ -282,8 +282,7 @@ class Launcher:
 
     def _under_cap(self, id: str) -> str:
         """What else to think of when a replica that has a memory cap ends."""
-        record = self._records.get(id)
-        cap = record.memory_mib if record else 0
+        cap = record.memory_mib if (record := self._records.get(id)) else 0
         return f" (its memory cap is {cap} MiB)" if cap else ""
 
     def _link_lost(self, id: str, reason: str) -> None:

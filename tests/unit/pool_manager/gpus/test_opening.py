@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pool_manager.core.commands import Launch
 from pool_manager.core.state import Device
 from pool_manager.drivers.fake import FakeDriver
 from pool_manager.gpus import opening
@@ -35,7 +36,8 @@ class Adopting(FakeDriver):
 def record(id: str, device: str) -> ReplicaRecord:
     """What was written down of a replica."""
     settings = PoolSettings(Path(), Path(), Path())
-    return replace(unbound(id, "cuda", Path(), settings, 0.0), device=device)
+    command = Launch(id, "", device, "serve", {})
+    return replace(unbound(command, "cuda", "", settings, 0.0), device=device)
 
 
 @pytest.fixture(autouse=True)
