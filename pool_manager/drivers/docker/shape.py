@@ -19,7 +19,7 @@ OWNER: Final = "fngate.owner"
 REPLICA: Final = "fngate.replica"
 """Label: the replica's id."""
 HOLDER: Final = "fngate.holder"
-"""Label: a network holder, which is no replica."""
+"""Label: the number of a network holder, which is no replica."""
 LINK: Final = "fngate.link"
 """Label of images and containers: the version of the link that they speak."""
 RUN_TARGET: Final = "/run/fngate"
@@ -115,10 +115,10 @@ def limits(record: ReplicaRecord) -> dict[str, int]:
     }
 
 
-def holder(image: str, owner: Owner) -> dict[str, Any]:
+def holder(image: str, owner: Owner, number: str) -> dict[str, Any]:
     """A network holder: a container that does nothing and whose network, which is none, one
     replica joins. Making a network is most of what a start costs; here it was made before."""
-    config = _base(image, owner, {HOLDER: "1"})
+    config = _base(image, owner, {HOLDER: number})
     config["Entrypoint"] = ["sleep"]
     config["Cmd"] = [str(HOLDER_S)]
     memory = HOLDER_MIB * MIB
