@@ -51,6 +51,11 @@ class Listener:
         self._thread = threading.Thread(target=self._run, name="docker events", daemon=True)
         self._thread.start()
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether its thread still runs."""
+        return self._thread.is_alive()
+
     def close(self) -> None:
         """End the thread and wait for it, for a bounded time. No callback comes after that."""
         self._ended.set()

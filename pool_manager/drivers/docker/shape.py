@@ -144,8 +144,13 @@ def _base(image: str, owner: Owner, labels: dict[str, str]) -> dict[str, Any]:
         "User": owner.user,
         "WorkingDir": "/tmp",  # noqa: S108 - its own /tmp
         "Labels": {OWNER: owner.name, LINK: str(VERSION), **labels},
+        # Whatever the image says: PING tells how a replica is.
+        "Healthcheck": {"Test": ["NONE"]},
         "HostConfig": {
             "NetworkMode": "none",
+            # Not what the engine may be set to: with "shareable" others could join.
+            "IpcMode": "private",
+            "Privileged": False,
             "ReadonlyRootfs": True,
             "CapDrop": ["ALL"],
             "SecurityOpt": ["no-new-privileges"],
