@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-<<<<<<< HEAD
-import socket
-=======
 import contextlib
 import queue
+import socket
 import threading
 import time
->>>>>>> docktest
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -27,13 +24,6 @@ from registry.errors import DriverError
 
 T = TypeVar("T")
 
-<<<<<<< HEAD
-CALL_S = 30.0
-START_S = 60.0
-"""Time limits of one call; a start waits for others that the engine makes at the same time."""
-KNOCK_S = 5.0
-CALLS_AT_ONCE = 8
-=======
 CALLS_AT_ONCE: Final = 8
 
 
@@ -55,7 +45,6 @@ class Times:
     connect_s: float = 10.0
     reconnect_s: float = 0.5
     close_s: float = 5.0
->>>>>>> docktest
 
 
 class Engine:
@@ -92,20 +81,19 @@ class Engine:
 
 def connect(url: str, timeout_s: float, at_once: int = 1) -> docker.APIClient:
     """A client that speaks the newest version both know. Blocking. Raises EngineDown."""
-    doing = f"reach the engine at {url}"
     try:
-        _knock(url)
+        _knock(url, timeout_s)
         return docker.APIClient(
             base_url=url, version="auto", timeout=timeout_s, max_pool_size=at_once
         )
     except (OSError, *ENGINE_ERRORS) as error:
-        raise translate(error, doing) from error
+        raise translate(error, f"reach the engine at {url}") from error
 
 
-def _knock(url: str) -> None:
+def _knock(url: str, timeout_s: float) -> None:
     """Raises OSError where nobody listens: docker-py would not close the socket it tried with."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-        sock.settimeout(KNOCK_S)
+        sock.settimeout(timeout_s)
         sock.connect(url.removeprefix("unix://"))
 
 

@@ -28,6 +28,7 @@ from tests.support.nouns import SIGNATURE, deployed, function, profile
 NOW_S = 1000.0
 IDLE_S = 120.0
 REPORT: dict[str, Any] = {
+    "device_kind": "cpu",
     "signature": signatures.to_json(SIGNATURE),
     "load_ms": 5.0,
     "memory_mib": 40,
