@@ -157,7 +157,16 @@ def load_settings(overrides: dict[str, Any], config: Path | None = None) -> Sett
         raise BadRequest(f"--config {config}: {error}") from error
     except ValidationError as error:
         raise BadRequest(_explain(error)) from error
-    return settings.model_copy(update={"data": settings.data.expanduser().absolute()})
+    return settings.model_copy(update={"data": _one_path(settings.data)})
+
+
+def _one_path(folder: Path) -> Path:
+    """The same path by whatever links and dots a folder is named: by its path a later server knows
+    the replicas that an earlier one left. Raises BadRequest where links go in a circle."""
+    try:
+        return folder.expanduser().resolve()
+    except (OSError, RuntimeError) as error:
+        raise BadRequest(f"setting data: expected a folder, got {folder}: {error}") from error
 
 
 def run_dir(data: Path) -> Path:

@@ -82,7 +82,7 @@ def here(data: Path) -> list[Check]:
     from admin.cli.doctor import machine
     from admin.settings import run_dir
 
-    folder = data.expanduser().absolute()
+    folder = data.expanduser().resolve()
     return [
         machine.python(),
         machine.folder(folder),

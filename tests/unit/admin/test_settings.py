@@ -125,6 +125,18 @@ def test_the_data_folder_is_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert load_settings({"data": "kept"}).data == tmp_path / "kept"
 
 
+def test_a_data_folder_has_one_path(tmp_path: Path) -> None:
+    """A server that is started by another path to the same folder finds the replicas there."""
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "kept")
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+
+    assert load_settings({"data": tmp_path / "link"}).data == tmp_path / "kept"
+    assert load_settings({"data": tmp_path / "new" / ".." / "kept"}).data == tmp_path / "kept"
+    with pytest.raises(BadRequest, match="setting data: expected a folder, got .*circle"):
+        load_settings({"data": tmp_path / "circle" / "kept"})
+
+
 def test_settings_do_not_change() -> None:
     """What a server was started with holds until it ends."""
     settings = Settings()
