@@ -250,12 +250,9 @@ class Manager:
         self._publisher.publish(frozenset({one.pool for one in self._machine.replicas()}))
 
     def _launch(self, command: commands.Launch) -> None:
-        if command.role == "standby":
-            device = self._machine.devices.get(command.device)
-            self._launcher.launch_standby(command, device.kind if device else "cpu")
-            return
-        kind = self._machine.devices[command.device].kind
-        self._launcher.launch(command, self._bindings[command.pool], kind)
+        binding = self._bindings[command.pool] if command.role != "standby" else None
+        kind = self._machine.devices[command.device].kind if command.device else "cpu"
+        self._launcher.launch(command, binding, kind)
 
     def _assign(self, command: commands.Assign) -> None:
         kind = self._machine.devices[command.device].kind

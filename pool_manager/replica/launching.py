@@ -56,21 +56,17 @@ class Launcher:
         self._records: dict[str, ReplicaRecord] = {}
         self._exits: dict[str, asyncio.Future[str]] = {}
         self._work: dict[str, set[asyncio.Task[None]]] = {}
+        self._releases: set[str] = set()
         self._starts = asyncio.Semaphore(settings.starts_at_once)
         self.tenancy = Tenancy(driver)
         driver.on_exit = self._exited
 
-    def launch(self, command: Launch, binding: Binding, device_kind: str) -> None:
-        """Start a replica in the background; Lost follows if that fails."""
+    def launch(self, command: Launch, binding: Binding | None, device_kind: str) -> None:
+        """Start a replica, or a standby without `binding`, in the background; else Lost follows."""
         self._begin(f"launch {command.id}", command.id, self._launch(command, binding, device_kind))
 
-    def launch_standby(self, command: Launch, device_kind: str) -> None:
-        """Start a replica without a model in the background; Lost follows if that fails."""
-        self._begin(f"launch {command.id}", command.id, self._launch(command, None, device_kind))
-
     def assign(self, command: Assign, binding: Binding, device_kind: str) -> None:
-        """Give a standby that has greeted its model in the background; Lost follows if that
-        fails."""
+        """Give a greeted standby its model in the background; Lost follows if that fails."""
         work = self._assign(command, binding, device_kind, self._clock())
         self._begin(f"assign {command.id}", command.id, work)
 
@@ -208,9 +204,12 @@ class Launcher:
         self._tasks.spawn(f"terminate {id}", self._driver.terminate(id))
 
     def release(self, id: str) -> None:
-        """End what is left of a replica in the background; Released or NotReleased follows."""
+        """End what is left of a replica in the background; Released or NotReleased follows. It may
+        be asked for again before that, and is then still done once."""
         self._close_control(id)
-        self._tasks.spawn(f"release {id}", self._release(id))
+        if id not in self._releases:
+            self._releases.add(id)
+            self._tasks.spawn(f"release {id}", self._release(id))
 
     def _close_control(self, id: str) -> None:
         control = self._controls.pop(id, None)
@@ -218,29 +217,33 @@ class Launcher:
             control.close()
 
     async def _release(self, id: str) -> None:
+        try:
+            await self._end(id)
+            self._feed(events.Released(id))
+        except Exception as error:
+            # Untold, nobody would ever try it again.
+            if isinstance(error, EngineDown):
+                self._feed(events.EngineLost(str(error)))
+            reason, is_odd = str(error) or repr(error), not isinstance(error, DriverError)
+            log.error("a replica cannot be released", replica=id, reason=reason, exc_info=is_odd)
+            self._feed(events.NotReleased(id, reason))
+        finally:
+            self._releases.discard(id)
+
+    async def _end(self, id: str) -> None:
         # A start that goes on would bring to life what nobody looks after any more, and files that
         # are still being linked would outlive it.
         if work := self._work.get(id):
             await asyncio.wait(work)
             self._close_control(id)
         await self._save_log(id)
-        try:
-            await self.tenancy.release(id)
-        except DriverError as error:
-            if isinstance(error, EngineDown):
-                self._feed(events.EngineLost(str(error)))
-            log.error("a replica cannot be released", replica=id, reason=str(error))
-            self._feed(events.NotReleased(id, str(error)))
-            return
+        await self.tenancy.release(id)
         await asyncio.to_thread(self.folders.remove, id)
-        self._logs.pop(id, None)
-        self._records.pop(id, None)
-        self._exits.pop(id, None)
-        self._feed(events.Released(id))
+        for known in (self._logs, self._records, self._exits):
+            known.pop(id, None)
 
     async def logs(self, function: str) -> list[tuple[str, bytes]]:
-        """Ids and kept output of a function's replicas, also of those that are gone, oldest
-        first."""
+        """Ids and kept output of a function's replicas, gone ones too, oldest first."""
         for id in [id for id, path in self._logs.items() if path.parent.name == function]:
             await self._save_log(id)
         return await asyncio.to_thread(self.folders.outputs, function)
@@ -278,7 +281,8 @@ class Launcher:
     async def _lost(self, event: events.Lost) -> None:
         """It is told with its last lines."""
         await self._save_log(event.id)
-        self._feed(replace(event, log_tail=self._tail(event.id)))
+        path = self._logs.get(event.id)
+        self._feed(replace(event, log_tail=tail_lines(path, LOG_LINES) if path else ()))
 
     def _under_cap(self, id: str) -> str:
         """What else to think of when a replica that has a memory cap ends."""
@@ -294,7 +298,3 @@ class Launcher:
         if news is not None and not reason.startswith("did not answer"):
             await asyncio.wait([news], timeout=EXIT_NEWS_S)
         await self._lost(events.Lost(id, f"control link lost: {reason}"))
-
-    def _tail(self, id: str) -> tuple[str, ...]:
-        path = self._logs.get(id)
-        return tail_lines(path, LOG_LINES) if path else ()

@@ -102,7 +102,7 @@ class Stage:
     async def standby(self, id: str) -> events.Greeted:
         """Start a replica without a model and wait until it greets."""
         self._standbys.add(id)
-        self.launcher.launch_standby(Launch(id, "", "", "standby", {}), "cpu")
+        self.launcher.launch(Launch(id, "", "", "standby", {}), None, "cpu")
         return await self.next(events.Greeted, id)
 
     def expect(self, id: str, bound: Binding) -> None:

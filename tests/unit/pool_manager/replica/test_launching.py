@@ -219,7 +219,7 @@ async def test_only_a_standby_can_be_assigned(stage: Stage, who: str) -> None:
         await stage.ready(ID)
     elif who == "starting":
         stage.driver._script = Script(hang_at="start")  # type: ignore[attr-defined]  # a FakeDriver
-        stage.launcher.launch_standby(Launch(ID, "", "", "standby", {}), "cpu")
+        stage.launcher.launch(Launch(ID, "", "", "standby", {}), None, "cpu")
     stage.launcher._bundles = GatedBundles()
 
     with capture_logs():
@@ -442,6 +442,46 @@ async def test_a_release_that_fails_is_told(stage: Stage, monkeypatch: pytest.Mo
     assert failed == events.NotReleased(ID, "survives KILL")
     assert kept == {ID}
     assert stage.launcher.folders.read_records() == {}
+
+
+async def test_a_release_that_goes_on_is_joined(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often it is asked for while the driver takes its time, the driver is asked once."""
+    await stage.ready(ID)
+    gate, asked, release = asyncio.Event(), [], stage.driver.release
+
+    async def slow(id: str) -> None:
+        asked.append(id)
+        await gate.wait()
+        await release(id)
+
+    monkeypatch.setattr(stage.driver, "release", slow)
+    for _ in range(3):
+        stage.launcher.release(ID)
+        await asyncio.sleep(0)
+    gate.set()
+    await stage.released(ID)
+
+    assert asked == [ID]
+
+
+async def test_a_release_with_a_defect_is_told(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever goes wrong, the device is not kept for ever by a release that nobody tries again."""
+    await stage.ready(ID)
+
+    async def odd(id: str) -> None:
+        raise KeyError(id)
+
+    with monkeypatch.context() as broken, capture_logs():
+        broken.setattr(stage.driver, "release", odd)
+        stage.launcher.release(ID)
+        failed = await stage.next(events.NotReleased)
+    await stage.release(ID)
+
+    assert failed == events.NotReleased(ID, repr(ID))
 
 
 async def test_termination_reaches_the_driver(stage: Stage) -> None:
