@@ -28,7 +28,10 @@ CALL_S: Final = 2.0
 """How long the driver may take for one answer before it counts as silent."""
 LOOK_S: Final = 1.0
 LOOKS_PER_RENEWAL: Final = 5
-"""While a GPU is gone, every so many looks the session is begun anew, for it to be found."""
+"""While a GPU is gone or the driver silent, the session is begun anew every so many looks: an old
+one finds neither a GPU that came after it, nor a driver that was loaded anew."""
+REPORTS_MAX: Final = 1000
+"""Errors kept until there is an answer in time."""
 PROOF_S: Final = 3.0
 """How long a GPU may take to show that a replica is gone: less than the 5 s after which a release
 is tried again."""
@@ -63,6 +66,7 @@ class HostGpus:
         self._pause = pause
         self._clock = clock
         self._looks = 0
+        self._reported: list[XidEvent] = []
         self._tasks = Tasks("gpus")
         self._feed: Feed = lambda _event: None
         self.silence = ""
@@ -108,9 +112,10 @@ class HostGpus:
         """See how the GPUs are and feed what follows. What the driver does not answer is said in
         `silence` and changes nothing: a GPU that nobody can ask about may work."""
         self._looks += 1
-        renewed = bool(self._watch.gone) and self._looks % LOOKS_PER_RENEWAL == 0
+        is_amiss = bool(self._watch.gone or self.silence)
+        renewed = is_amiss and self._looks % LOOKS_PER_RENEWAL == 0
         try:
-            snapshot, xids = await self._calls.run(self._read, renewed)
+            snapshot = await self._calls.run(self._read, renewed)
         except (Unanswered, NoDriver) as error:
             if not self.silence:
                 log.error("the NVIDIA driver is silent", reason=str(error))
@@ -120,6 +125,7 @@ class HostGpus:
             log.info("the NVIDIA driver answers again")
         self.silence = ""
         self._note(snapshot.gpus)
+        xids, self._reported = self._reported, []
         verdict = self._watch.judge(snapshot, xids, renewed=renewed)
         for note in verdict.notes:
             log.warning("a GPU reports an error", reported=note)
@@ -127,11 +133,14 @@ class HostGpus:
             log.warning("a GPU changes", what=event)
             self._feed(event)
 
-    def _read(self, renewed: bool) -> tuple[Snapshot, list[XidEvent]]:
-        """In the calls' thread."""
+    def _read(self, renewed: bool) -> Snapshot:
+        """In the calls' thread. What is reported is kept: a driver whose answer comes too late for
+        one look has the most to tell, and tells it once."""
         if renewed:
             self._nvml.renew()
-        return self._nvml.read(), self._nvml.xids()
+        snapshot = self._nvml.read()
+        self._reported = [*self._reported, *self._nvml.xids()][-REPORTS_MAX:]
+        return snapshot
 
     def _note(self, gpus: Iterable[Reading]) -> None:
         self._seen |= {gpu.uuid: gpu for gpu in gpus if gpu.uuid in self._seen}

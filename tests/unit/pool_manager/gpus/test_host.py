@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import pynvml
 import pytest
 from structlog.testing import capture_logs
 
@@ -196,6 +197,33 @@ async def test_a_driver_that_hangs_is_said(make: Make, board: Board) -> None:
         while gpus.silence:
             await asyncio.to_thread(lambda: None)
             await gpus.look()
+
+
+async def test_what_came_too_late_is_judged_with_the_next_answer(make: Make, board: Board) -> None:
+    """A driver tells an error once, most likely when it has just been silent because of that."""
+    gpus = make(0.05)
+    heard = Heard(gpus)
+    assert await heard.look() == []
+    board.report(A, 119)
+    board.hang()
+    assert await heard.look() == []
+    board.hang(False)
+
+    async with asyncio.timeout(30):
+        while gpus.silence:
+            await asyncio.to_thread(lambda: None)
+            await gpus.look()
+    assert [(event.device, event.is_gone) for event in heard] == [(A, False)]
+
+
+async def test_a_session_that_has_ended_is_begun_anew(heard: Heard) -> None:
+    """A driver that was loaded anew answers no session from before, though no GPU is missing."""
+    pynvml.nvmlShutdown()
+
+    assert await heard.look() == []
+    assert heard.gpus.silence == "the NVIDIA driver cannot be used: Uninitialized"
+    assert await heard.look(LOOKS_PER_RENEWAL) == []
+    assert heard.gpus.silence == ""
 
 
 async def test_a_driver_that_is_gone_is_said(heard: Heard, board: Board) -> None:
