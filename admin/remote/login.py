@@ -51,18 +51,16 @@ async def log_in(login: Login, hops_left: int = HOPS_MAX) -> LoggedIn:
     """
     if not hops_left:
         raise because(f"~/.ssh/config: more than {HOPS_MAX} machines on the way")
-    target = login.target
-    try:
-        # Without a network, but it may read key files and run what `Match exec` names.
-        options = await asyncio.to_thread(asyncssh.SSHClientConnectionOptions, **_given(login))
-        jumps = _jumps(options)
-    except (OSError, ValueError, asyncssh.Error) as error:
-        raise login_failure(target, error) from error
+    options, jumps = await asyncio.to_thread(_configured, login)
     before = None
     try:
         for jump in jumps:
-            hop = await log_in(replace(login, target=jump), hops_left - 1)
-            before = replace(hop, before=before)
+            hop = replace(login, target=jump)
+            if before is None:
+                before = await log_in(hop, hops_left - 1)
+            else:  # through the one before it, whatever ~/.ssh/config says of the way to it
+                options_there, _ = await asyncio.to_thread(_configured, hop)
+                before = await _connect(hop, options_there, before)
         return await _connect(login, options, before)
     except BaseException:
         if before is not None:
@@ -91,6 +89,18 @@ async def _connect(
     return LoggedIn(connection, greeter, before)
 
 
+def _configured(login: Login) -> tuple[asyncssh.SSHClientConnectionOptions, list[Target]]:
+    """What ~/.ssh/config says of a machine and of the way to it. Raises Unreachable.
+
+    Without a network, but it may read key files and run what `Match exec` names.
+    """
+    try:
+        options = asyncssh.SSHClientConnectionOptions(**_given(login))
+        return options, _jumps(options, login.target)
+    except (OSError, ValueError, asyncssh.Error) as error:
+        raise login_failure(login.target, error) from error
+
+
 def _given(login: Login) -> dict[str, Any]:
     """What overrules ~/.ssh/config."""
     target = login.target
@@ -116,12 +126,14 @@ def _given(login: Login) -> dict[str, Any]:
     return given
 
 
-def _jumps(options: asyncssh.SSHClientConnectionOptions) -> list[Target]:
-    """The jump hosts in order. Raises ValueError."""
+def _jumps(options: asyncssh.SSHClientConnectionOptions, target: Target) -> list[Target]:
+    """The jump hosts in order; none for `target` itself, as where `Host *` names it for all.
+    Raises ValueError."""
     tunnel = options.tunnel
     if not isinstance(tunnel, str) or not tunnel or tunnel == "none":
         return []
     targets = [parse_target(each.strip().removeprefix("ssh://")) for each in tunnel.split(",")]
     if len(targets) >= HOPS_MAX:
         raise ValueError(f"ProxyJump: expected at most {HOPS_MAX - 1} hosts, got {len(targets)}")
-    return targets
+    is_itself = [jump.host for jump in targets] == [target.host]
+    return [] if is_itself and targets[0].port in (None, options.port) else targets

@@ -142,9 +142,46 @@ async def test_a_jump_host_is_checked_too(
             await log_in(replace(way, target=Target("inner", far.user)))
 
 
+async def test_each_jump_host_is_reached_through_the_one_before(
+    far: Sshd, way: Login, home: Path, tmp_path: Path
+) -> None:
+    """Of two, the second may be seen by the first alone; all of them are left in the end."""
+    config = f"Host inner\n  HostName 127.0.0.1\n  Port {far.port}\n  ProxyJump "
+    (home / ".ssh" / "config").write_text(f"{config}{far.target},{far.target}\n")
+    inner = replace(way, target=Target("inner", far.user))
+
+    there = await log_in(inner)
+    await there.close()
+    assert there.before is not None
+    assert there.before.before is not None
+    assert there.before.before.connection.is_closed()
+
+    keys = f"AuthorizedKeysFile {far.identity}.pub"
+    with sshd(tmp_path / "first", keys, "AllowTcpForwarding no") as first:
+        known = far.known_hosts.read_text() + first.known_hosts.read_text()
+        far.known_hosts.write_text(known)
+        (home / ".ssh" / "config").write_text(f"{config}{first.target},{far.target}\n")
+        with pytest.raises(Unreachable, match=f"{far.target} cannot be reached"):
+            await log_in(inner)
+
+
+async def test_a_jump_host_for_all_is_not_its_own(far: Sshd, way: Login, home: Path) -> None:
+    """`Host *` with a ProxyJump names a machine that is reached directly itself."""
+    config = f"Host *\n  ProxyJump bastion\nHost bastion\n  HostName 127.0.0.1\n  Port {far.port}\n"
+    (home / ".ssh" / "config").write_text(f"{config}Host inner\n  HostName 127.0.0.1\n")
+
+    there = await log_in(replace(way, target=Target("inner", far.user, far.port)))
+
+    assert there.before is not None
+    assert there.before.before is None
+    await there.close()
+
+
 async def test_jumps_in_a_circle_end(way: Login, home: Path) -> None:
-    """A machine that is to be reached through itself is refused at the limit."""
-    (home / ".ssh" / "config").write_text("Host inner\n  ProxyJump inner\n")
+    """Machines that are to be reached through each other are refused at the limit."""
+    (home / ".ssh" / "config").write_text(
+        "Host inner\n  ProxyJump outer\nHost outer\n  ProxyJump inner\n"
+    )
 
     with pytest.raises(Unreachable, match=f"more than {HOPS_MAX} machines"):
         await log_in(replace(way, target=Target("inner")))
