@@ -87,12 +87,24 @@ async def open_gpus(
     if found.nvml is None:
         return NoGpus(found.silence)
     tenants = await _tenants(driver, records)
+    calls = BlockingCalls(DRIVER, CALL_S)
     foreign = {
-        gpu.uuid: inventory.foreign_mib(gpu, tenants.get(gpu.uuid, {})) for gpu in found.chosen
+        gpu.uuid: inventory.foreign_mib(gpu, tenants.get(gpu.uuid, {}))
+        for gpu in await _as_they_are_now(found, found.nvml, calls)
     }
     for gpu in found.chosen:
         log.info("a GPU", uuid=gpu.uuid, name=gpu.name, foreign_mib=round(foreign[gpu.uuid]))
-    return HostGpus(found.nvml, BlockingCalls(DRIVER, CALL_S), found.snapshot, foreign)
+    return HostGpus(found.nvml, calls, found.snapshot, foreign)
+
+
+async def _as_they_are_now(found: Found, nvml: Nvml, calls: BlockingCalls) -> list[Reading]:
+    """A replica that ended after they were found is no foreigner: what it had would be missing
+    for as long as this server runs. Where the driver does not answer, what it said then counts."""
+    try:
+        snapshot = await calls.run(nvml.read)
+    except (NoDriver, Unanswered):
+        snapshot = UNSEEN
+    return [snapshot.find(gpu.uuid) or gpu for gpu in found.chosen]
 
 
 def _begin(nvml: Nvml) -> Snapshot:

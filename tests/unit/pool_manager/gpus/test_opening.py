@@ -127,3 +127,18 @@ async def test_adopted_replicas_are_not_foreign(board: Board) -> None:
     assert found.devices()[0].memory_mib == 24_000 - 2_100
     assert shown is not None
     assert shown.foreign_mib == 2_100
+
+
+async def test_what_went_while_the_server_started_is_not_foreign(board: Board) -> None:
+    """Replicas of an earlier server may end just then; a driver that falls silent hides that."""
+    board.claim(A, 7, 1_000)
+    found = await find_gpus("all")
+    board.end(7)
+    gpus = await open_gpus(found, FakeDriver(), {})
+    await gpus.close()
+    board.answer("nvmlDeviceGetCount_v2", NO_DRIVER)
+    unseen = await open_gpus(found, FakeDriver(), {})
+    await unseen.close()
+
+    assert gpus.devices()[0].memory_mib == 23_900
+    assert unseen.devices()[0].memory_mib == 24_000 - 1_100
