@@ -72,12 +72,12 @@ def uids(info: Answer) -> Check:
     changed = [each for each in ("rootless", "userns") if each in options]
     if not changed:
         return Check("ok", "docker users", "the same inside and outside containers")
-    found = f"{' and '.join(changed)}: a user id in a container is another one outside"
+    found = f"{' and '.join(changed)}: other users in containers than outside, no replica starts"
     if "rootless" in options:
         todo = "give fngate an engine of its own that runs as root: --engine, FN_DOCKER_HOST"
     else:
         todo = f'take "userns-remap" out of {DAEMON_FILE}, then: {RESTART}'
-    return Check("warn", "docker users", found, todo)
+    return Check("fail", "docker users", found, todo)
 
 
 def seccomp(info: Answer) -> Check:

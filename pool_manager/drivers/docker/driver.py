@@ -19,7 +19,7 @@ from pool_manager.drivers.docker.endings import Endings, Known, News, how, read_
 from pool_manager.drivers.docker.engine import Engine, Times
 from pool_manager.drivers.docker.gpu import Way, ways
 from pool_manager.drivers.docker.holders import Holders
-from pool_manager.drivers.docker.image import check_image
+from pool_manager.drivers.docker.image import check_image, check_users
 from pool_manager.drivers.docker.limiting import Limiter
 from pool_manager.drivers.docker.listener import Listener
 from pool_manager.drivers.docker.shape import OWNER, Owner, Place
@@ -78,16 +78,16 @@ class DockerDriver:
 
     @classmethod
     async def open(cls, settings: DockerSettings) -> DockerDriver:
-        """Raises EngineDown where the engine gives no answer, DriverError where an image is
-        missing or speaks another version of the link."""
+        """Raises EngineDown where no engine answers, DriverError where it or an image is unfit."""
         engine = await asyncio.to_thread(
             Engine, settings.url, settings.starts_at_once, settings.times
         )
         try:
-            for kind, image in settings.images.items():
-                found = await engine.call(f"use image {image}", _inspection(image))
-                check_image(image, kind, found)
             info = await engine.call("ask what it can", lambda client: client.info())
+            check_users(info)
+            for kind, image in settings.images.items():
+                seen = await engine.call(f"use image {image}", _inspection(image))
+                check_image(image, kind, seen)
         except BaseException:
             engine.close()
             raise

@@ -16,7 +16,7 @@ TOOLKIT: Final = (
 RESTART: Final = "sudo systemctl restart docker"
 
 _MEANINGS: Final = (
-    ("no such image", "build it: fnctl image build"),
+    ("no such image", "build it: fnctl image build cpu, or gpu"),
     ("unknown runtime specified", TOOLKIT),
     ("could not select device driver", TOOLKIT),
     ("unresolvable cdi devices", "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"),
@@ -25,7 +25,7 @@ _MEANINGS: Final = (
     ("docker-init", "install it: sudo apt-get install tini, or docker-ce of Docker itself"),
     ("bind source path does not exist", "the engine must run on this very machine"),
     ("minimum memory limit", "give the function more memory: --memory MIB"),
-    ("range of cpus", "lower FN_CPU_SLOTS"),
+    ("range of cpus", "raise FN_CPU_SLOTS: each slot has its part of the cores"),
 )
 """What an engine's message contains, in lower case, and what mends it."""
 _UNREACHABLE: Final = (

@@ -1,4 +1,4 @@
-"""Whether an image is the one that is needed."""
+"""Whether the engine and an image are what is needed."""
 
 from __future__ import annotations
 
@@ -22,3 +22,16 @@ def check_image(image: str, kind: str, inspected: dict[str, Any]) -> None:
     else:
         return
     raise DriverError(f"{found}; build it: fnctl image build {target}")
+
+
+def check_users(info: dict[str, Any]) -> None:
+    """`info` is what the engine tells of itself (GET /info). Raises DriverError where a user id in
+    a container is another one outside: no replica could enter its own run folder."""
+    options = info.get("SecurityOptions") or []
+    for name in ("rootless", "userns"):
+        if any(f"name={name}" in str(option).split(",") for option in options):
+            raise DriverError(
+                f"the engine gives containers other users than this machine has ({name}), so that"
+                " no replica could read its files; use an engine that runs as root, without"
+                " userns-remap: FN_DOCKER_HOST"
+            )

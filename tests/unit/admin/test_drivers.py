@@ -35,6 +35,18 @@ async def test_no_engine(tmp_path: Path) -> None:
 
 
 @pytest.mark.docker
+async def test_an_engine_with_other_users(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server does not begin with an engine on which no replica could."""
+    options = {"SecurityOptions": ["name=seccomp,profile=builtin", "name=userns"]}
+    monkeypatch.setattr("docker.APIClient.info", lambda _client: options)
+
+    with pytest.raises(DriverError, match="other users than this machine has"):
+        await open_driver(Settings(driver="docker", docker_host=engine, data=tmp_path), [CPU])
+
+
+@pytest.mark.docker
 async def test_no_image(engine: str, tmp_path: Path) -> None:
     """Only images for the devices that there are must be there."""
     names = {"image_cpu": "fngate-none:cpu", "image_gpu": "fngate-none:gpu"}

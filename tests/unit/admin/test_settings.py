@@ -133,7 +133,7 @@ def test_a_data_folder_has_one_path(tmp_path: Path) -> None:
 
     assert load_settings({"data": tmp_path / "link"}).data == tmp_path / "kept"
     assert load_settings({"data": tmp_path / "new" / ".." / "kept"}).data == tmp_path / "kept"
-    with pytest.raises(BadRequest, match="setting data: expected a folder, got .*circle"):
+    with pytest.raises(BadRequest, match=r"setting data: expected a folder, got .*circle"):
         load_settings({"data": tmp_path / "circle" / "kept"})
 
 

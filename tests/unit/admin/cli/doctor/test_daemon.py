@@ -89,7 +89,7 @@ def test_changed_users_are_told(option: str, todo: str) -> None:
     changed = daemon.uids({**INFO, "SecurityOptions": ["name=seccomp,profile=builtin", option]})
 
     assert daemon.uids(INFO).level == "ok"
-    assert changed.level == "warn"
+    assert changed.level == "fail"
     assert todo in changed.todo
 
 

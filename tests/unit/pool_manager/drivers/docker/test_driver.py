@@ -112,7 +112,8 @@ async def test_an_image_that_cannot_be_used(engine: str, tmp_path: Path, played:
         await DockerDriver.open(settings)
 
     assert failed.value.message.startswith("cannot use image fngate-nope:1: the engine says: ")
-    assert failed.value.message.endswith("o such image: fngate-nope:1; build it: fnctl image build")
+    todo = "build it: fnctl image build cpu, or gpu"
+    assert failed.value.message.endswith(f"o such image: fngate-nope:1; {todo}")
 
 
 def test_the_user_of_replicas(played: Played) -> None:

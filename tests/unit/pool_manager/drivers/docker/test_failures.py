@@ -26,7 +26,7 @@ TOO_LARGE = (
     "\n: unknown"
 )
 SAID = [
-    (404, "No such image: fngate:1", "build it: fnctl image build"),
+    (404, "No such image: fngate:1", "build it: fnctl image build cpu, or gpu"),
     (400, "Unknown runtime specified nvidia", TOOLKIT),
     (500, NO_DRIVER, TOOLKIT),
     (
@@ -58,7 +58,7 @@ SAID = [
     (
         400,
         "Range of CPUs is from 0.01 to 2.00, as there are only 2 CPUs available",
-        "lower FN_CPU_SLOTS",
+        "raise FN_CPU_SLOTS: each slot has its part of the cores",
     ),
 ]
 """What engines were seen to say, and what mends it."""

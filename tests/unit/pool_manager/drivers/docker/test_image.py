@@ -1,4 +1,4 @@
-"""Which images may be used."""
+"""Which engines and images may be used."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pool_manager.drivers.docker.image import check_image
+from pool_manager.drivers.docker.image import check_image, check_users
 from registry.errors import DriverError
 from runtime_image.contract.link import VERSION
 
@@ -33,3 +33,16 @@ def test_an_image_of_another_version(kind: str, target: str) -> None:
         f"image fngate:x speaks link version 99, this server version {VERSION};"
         f" build it: fnctl image build {target}"
     )
+
+
+def test_an_engine_with_the_users_of_this_machine() -> None:
+    """Whatever else it is careful with."""
+    check_users({"SecurityOptions": ["name=seccomp,profile=builtin", "name=cgroupns"]})
+    check_users({"SecurityOptions": None})
+
+
+@pytest.mark.parametrize("option", ["rootless", "userns"])
+def test_an_engine_with_other_users(option: str) -> None:
+    """It is refused at the start, before every single replica fails."""
+    with pytest.raises(DriverError, match=rf"other users .*\({option}\).* FN_DOCKER_HOST"):
+        check_users({"SecurityOptions": ["name=seccomp,profile=builtin", f"name={option}"]})
