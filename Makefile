@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test chaos check bench simulate fmt docs clean
+.PHONY: run test chaos check bench simulate image fmt docs clean
 
 run: $(READY)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh functions/serve.sh
@@ -31,6 +31,10 @@ bench: $(READY)
 ARGS ?= --functions 200 --devices 16 --rate 0.5
 simulate: $(READY)
 	$(BIN)/python -m benchmarks.simulate $(ARGS)
+
+# The image of replicas in containers; IMAGE_ARGS="--base fngate-base:bookworm" for its options.
+image: $(READY)
+	$(BIN)/fnctl image build $(IMAGE_ARGS) cpu
 
 fmt: $(READY)
 	$(BIN)/ruff format .

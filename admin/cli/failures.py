@@ -44,7 +44,7 @@ def told(as_json: bool) -> Iterator[None]:
     """Turns the errors that a verb may meet into a text on stderr and an exit code.
 
     With `as_json` the text is one JSON object, the server's problem document where there is one.
-    A note on an ApiError is what to do next. A BadRequest of our own, not the server's, is wrong
+    A note on an error is what to do next. A BadRequest of our own, not the server's, is wrong
     usage.
     """
     from admin.client import ApiError, Unreachable
@@ -68,7 +68,8 @@ def told(as_json: bool) -> Iterator[None]:
             "detail": error.message,
             **error.detail,
         }
-        tell(f"{error.title}: {error.message}", "", problem, as_json)
+        hint = next(iter(getattr(error, "__notes__", [])), "")
+        tell(f"{error.title}: {error.message}", hint, problem, as_json)
         raise typer.Exit(REFUSED) from error
 
 

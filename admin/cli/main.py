@@ -11,6 +11,7 @@ from admin.cli.failures import EXIT_CODES
 from admin.cli.verbs import (
     deploy,
     doctor,
+    image,
     invoke,
     key,
     logs,
@@ -49,6 +50,7 @@ for verb in (
 ):
     app.command(verb.__name__)(verb)
 app.add_typer(key.app, name="key")
+app.add_typer(image.app, name="image")
 app.command("doctor")(doctor.doctor)
 
 

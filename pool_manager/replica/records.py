@@ -10,6 +10,7 @@ from pool_manager.ports import Binding
 from pool_manager.settings import PoolSettings
 from runtime_image.contract import model as models
 from runtime_image.contract.control import BindRequest, ReplicaRecord
+from runtime_image.contract.link import VERSION
 from runtime_image.contract.model import ModelSpec
 
 SPARE_MIB = 1024
@@ -37,6 +38,7 @@ def unbound(
         orphan_s=settings.orphan_s,
         memory_mib=0,
         launched_s=now,
+        link=VERSION,
     )
 
 

@@ -38,6 +38,8 @@ class ReplicaRecord:
     memory_mib: int
     launched_s: float
     """CLOCK_MONOTONIC seconds when the manager launched it."""
+    link: int
+    """The manager's link version; a replica of another one refuses the record by it alone."""
     phases: dict[str, float] = field(default_factory=dict)
     """Milliseconds of the phases that were over by then (place, evict)."""
 

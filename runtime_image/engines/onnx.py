@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +15,8 @@ from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
 from runtime_image.engines.base import Stopped
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+CUDA_DRIVER: Final = "libcuda.so.1"
+"""Comes with the driver of the host, never with an image."""
 IDENTITY: Final = (
     b"\x08\x08"  # ir_version 8
     b"\x3a\x37"  # graph
@@ -86,6 +89,7 @@ def _session(model: str | bytes, device_kind: str, threads: int) -> Any:
         # ONNX Runtime would drop the provider with a log line and compute on the CPU.
         raise LoadError(f"device {device_kind}: this onnxruntime has no {provider}")
     if device_kind == "cuda":
+        check_driver()
         ort.preload_dlls()
     try:
         session = ort.InferenceSession(model, _options(threads), providers=[provider])
@@ -94,6 +98,17 @@ def _session(model: str | bytes, device_kind: str, threads: int) -> Any:
     if session.get_providers()[0] != provider:
         raise LoadError(f"device {device_kind}: {provider} could not be used, see the logs")
     return session
+
+
+def check_driver(library: str = CUDA_DRIVER) -> None:
+    """Raises LoadError where no driver is: ONNX Runtime says so in the log only."""
+    try:
+        ctypes.CDLL(library)
+    except OSError as error:
+        raise LoadError(
+            f"device cuda: there is no NVIDIA driver here ({error}); on a machine with one,"
+            " containers get it from the NVIDIA Container Toolkit"
+        ) from error
 
 
 def _spec(role: str, node: Any) -> TensorSpec:

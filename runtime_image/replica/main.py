@@ -13,11 +13,9 @@ from pathlib import Path
 
 from runtime_image.contract.control import (
     CONTROL_SOCKET,
-    RECORD_FILE,
     Hello,
     Loaded,
     LoadFailed,
-    ReplicaRecord,
 )
 from runtime_image.contract.errors import LoadError
 from runtime_image.contract.link import VERSION, Kind
@@ -27,6 +25,7 @@ from runtime_image.engines.loading import load_engine
 from runtime_image.link.binding import read_bind
 from runtime_image.link.frames import Frame, LinkError, pack
 from runtime_image.link.greeting import greet
+from runtime_image.link.record import RecordRefused, read_record
 from runtime_image.link.socket_end import SocketEnd
 from runtime_image.replica.loop import Loop
 from runtime_image.replica.manager_link import ManagerLink
@@ -46,7 +45,7 @@ class Replica:
 
     def __init__(self, run_dir: Path, first_line_s: float) -> None:
         """`first_line_s` is CLOCK_MONOTONIC at this process's first line of Python."""
-        self._record = ReplicaRecord(**json.loads((run_dir / RECORD_FILE).read_text()))
+        self._record = read_record(run_dir)
         self._was_standby = self._record.role == "standby"
         self._import()
         self._loop = Loop(time.monotonic)
@@ -235,9 +234,12 @@ class Replica:
 
 def main(run_dir: str, first_line_s: float) -> int:
     """Run the replica of `run_dir`; 1 when its manager refused it or is gone, or its device is not
-    there."""
+    there, and a code of its own when it cannot run by its record (`link/record.py`)."""
     try:
         replica = Replica(Path(run_dir), first_line_s)
+    except RecordRefused as error:
+        print(f"fngate replica: {error}", flush=True)  # noqa: T201 - the log is its standard output
+        return error.exit_code
     except (LinkError, LoadError, OSError) as error:
         print(f"fngate replica: {error}", flush=True)  # noqa: T201 - the log is its standard output
         return 1

@@ -12,6 +12,7 @@ from pool_manager.drivers.fake import BEHAVES, FakeDriver, Script
 from pool_manager.drivers.process import ProcessDriver
 from pool_manager.settings import PoolSettings
 from runtime_image.contract.control import ReplicaRecord
+from runtime_image.contract.link import VERSION
 from runtime_image.contract.model import InputRule, ModelSpec
 from tests.support import models
 from tests.support.replicas import Stage, binding
@@ -143,4 +144,5 @@ def a_record() -> ReplicaRecord:
         orphan_s=1.0,
         memory_mib=0,
         launched_s=0.0,
+        link=VERSION,
     )

@@ -72,6 +72,17 @@ def test_our_own_errors_are_refusals(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().err == "error: The bundle was refused: 'x' is a link�\n"
 
 
+def test_a_note_on_our_own_error_is_what_to_do_next(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever raises it may know what mends it."""
+    error = BadBundle("too large")
+    error.add_note("fnctl deploy smaller")
+
+    with pytest.raises(typer.Exit), told(as_json=False):
+        raise error
+
+    assert capsys.readouterr().err.endswith("too large\nnext: fnctl deploy smaller\n")
+
+
 def test_a_bad_word_is_wrong_usage() -> None:
     """A name that cannot be is wrong usage, which typer tells with exit code 2."""
     with pytest.raises(typer.BadParameter, match="expected a name"), told(as_json=False):

@@ -7,8 +7,19 @@ from typer.testing import CliRunner
 
 from admin.cli.main import app
 
-VERBS = ("serve", "deploy", "ls", "show", "invoke", "why", "logs", "rm", "key", "doctor")
-HEAVY = ("aiohttp", "pydantic", "numpy", "rich", "registry.manifest", "http.client", "asyncio")
+VERBS = ("serve", "deploy", "ls", "show", "invoke", "why", "logs", "rm", "key", "image", "doctor")
+GROUPS = (("key", "add"), ("key", "ls"), ("key", "rm"), ("image", "build"))
+HEAVY = (
+    "aiohttp",
+    "pydantic",
+    "numpy",
+    "rich",
+    "docker",
+    "requests",
+    "registry.manifest",
+    "http.client",
+    "asyncio",
+)
 
 
 def test_help_lists_verbs_and_exit_codes() -> None:
@@ -21,8 +32,7 @@ def test_help_lists_verbs_and_exit_codes() -> None:
 
 def test_every_verb_has_an_example() -> None:
     """The help of each verb ends in an example that begins with fnctl."""
-    words = [[verb] for verb in VERBS if verb != "key"]
-    words += [["key", verb] for verb in ("add", "ls", "rm")]
+    words = [[verb] for verb in VERBS if verb not in ("key", "image")] + [*map(list, GROUPS)]
 
     shown = {" ".join(each): CliRunner().invoke(app, [*each, "--help"]).stdout for each in words}
 
@@ -31,8 +41,8 @@ def test_every_verb_has_an_example() -> None:
 
 def test_every_verb_can_print_json() -> None:
     """Every verb that prints a result has --json."""
-    words = [[verb] for verb in VERBS if verb not in ("key", "serve")]
-    words += [["key", verb] for verb in ("add", "ls", "rm")]
+    words = [[verb] for verb in VERBS if verb not in ("key", "image", "serve")]
+    words += map(list, GROUPS)
 
     missing = [
         each for each in words if "--json" not in CliRunner().invoke(app, [*each, "--help"]).stdout

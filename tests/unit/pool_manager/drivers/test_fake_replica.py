@@ -50,7 +50,7 @@ class Play:
         bound, phases = ("", {}) if role == "standby" else ("default/digits@1", {"place": 1.5})
         record = ReplicaRecord(
             *("aaaa0001", "secret", role, "default", bound, "", "cpu:0", "cpu"),
-            *("onnx", 1, 60.0, 0, 0.0, phases),
+            *("onnx", 1, 60.0, 0, 0.0, 1, phases),
         )
         self.replica = FakeReplica(record, self.run_dir, script, self._crashes, no_sleep)
         self._life = group.create_task(self.replica.live())

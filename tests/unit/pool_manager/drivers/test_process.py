@@ -19,6 +19,7 @@ from pool_manager.drivers import process as processes
 from pool_manager.drivers.process import ProcessDriver
 from registry.errors import DriverError
 from runtime_image.contract.control import CONTROL_SOCKET, ReplicaRecord
+from runtime_image.contract.link import VERSION
 from tests.support import leaks
 
 ID = "aaaa0001"
@@ -49,7 +50,7 @@ class Rig:
                 **{"id": ID, "token": "secret", "role": "serve", "namespace": "default"},
                 **{"bound": "default/digits@1", "model_dir": "", "device": "cpu:0"},
                 **{"device_kind": "cpu", "engine": "python", "threads": 3, "orphan_s": 1.0},
-                **{"memory_mib": 0, "launched_s": 0.0, **changes},
+                **{"memory_mib": 0, "launched_s": 0.0, "link": VERSION, **changes},
             }
         )
         self.record = record

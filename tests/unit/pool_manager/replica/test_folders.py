@@ -19,7 +19,7 @@ from tests.support.replicas import pool_settings
 ID = "aaaa0001"
 RECORD = ReplicaRecord(
     ID, "secret", "serve", "default", "default/digits@1", "m", "cpu:0", "cpu", "onnx",
-    threads=1, orphan_s=60.0, memory_mib=0, launched_s=1.5, phases={"place": 2.0},
+    threads=1, orphan_s=60.0, memory_mib=0, launched_s=1.5, link=1, phases={"place": 2.0},
 )  # fmt: skip
 
 

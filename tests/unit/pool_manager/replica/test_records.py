@@ -15,6 +15,7 @@ from pool_manager.settings import PoolSettings
 from registry.model import Bundle, BundleFile
 from runtime_image.contract import model as models
 from runtime_image.contract.control import ReplicaRecord
+from runtime_image.contract.link import VERSION
 from runtime_image.contract.model import ModelSpec
 
 SPEC = ModelSpec("digits@1", "onnx", "digits.onnx", "")
@@ -39,6 +40,7 @@ def test_a_standby_is_bound_to_nothing(tmp_path: Path) -> None:
     assert (record.role, record.bound, record.device, record.memory_mib) == ("standby", "", "", 0)
     assert (record.orphan_s, record.launched_s, record.engine) == (7.0, 100.0, "onnx")
     assert record.model_dir == "/model"
+    assert record.link == VERSION
     assert len(record.token) == 64
     assert record.token != standby(tmp_path).token
 

@@ -24,6 +24,7 @@ def test_a_record_survives_its_file() -> None:
         orphan_s=60.0,
         memory_mib=512,
         launched_s=12.5,
+        link=1,
         phases={"place": 1.5},
     )
 

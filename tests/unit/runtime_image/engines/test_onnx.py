@@ -14,7 +14,7 @@ import pytest
 from runtime_image.contract.errors import LoadError
 from runtime_image.contract.signature import Signature, TensorSpec
 from runtime_image.engines.base import Stopped
-from runtime_image.engines.onnx import IDENTITY, OnnxEngine, warm_up
+from runtime_image.engines.onnx import IDENTITY, OnnxEngine, check_driver, warm_up
 from tests.support import models
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
@@ -140,3 +140,11 @@ def test_a_gpu_is_never_replaced_by_the_cpu(tmp_path: Path) -> None:
     """Asked for a GPU, a wheel for the CPU refuses instead of computing slowly."""
     with pytest.raises(LoadError, match="device cuda: this onnxruntime has no CUDAExecution"):
         OnnxEngine(models.add_one(tmp_path), device_kind="cuda", threads=1)
+
+
+def test_a_missing_driver_is_told() -> None:
+    """The reason names what is missing; a library that is there passes."""
+    check_driver("libc.so.6")
+
+    with pytest.raises(LoadError, match=r"no NVIDIA driver here \(libnone.so.1: cannot open"):
+        check_driver("libnone.so.1")

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from runtime_image.contract.control import CONTROL_SOCKET, DATA_SOCKET, RECORD_FILE, ReplicaRecord
-from runtime_image.contract.link import Kind
+from runtime_image.contract.link import VERSION, Kind
 from runtime_image.contract.model import InputRule, ModelSpec
 from runtime_image.link.frames import pack
+from runtime_image.link.record import EXIT_OTHER_LINK
 from tests.support.blocking import BlockingLink
 from tests.support.greetings import bind_request
 
@@ -36,6 +37,7 @@ RECORD = ReplicaRecord(
     orphan_s=0.0,
     memory_mib=0,
     launched_s=0.0,
+    link=VERSION,
     phases={"place": 1.5},
 )
 STANDBY = {"role": "standby", "bound": "", "namespace": "", "device": "", "phases": {}}
@@ -346,3 +348,14 @@ def test_a_refused_greeting_is_the_end(play: Play) -> None:
 
     assert code == 1
     assert output.startswith("fngate replica: ")
+
+
+def test_a_manager_of_another_link_is_refused(play: Play) -> None:
+    """The replica ends with a code of its own and one line, and never connects."""
+    play.launch(link=VERSION + 1)
+
+    code, output = play.end()
+
+    assert code == EXIT_OTHER_LINK
+    assert output.startswith(f"fngate replica: this replica speaks link version {VERSION}, ")
+    assert output.count("\n") == 1

@@ -1,0 +1,141 @@
+"""fnctl image."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from admin.cli.failures import INTERRUPTED, told
+from admin.cli.session import Json
+from admin.cli.text import duration, fields, plain, size
+
+if TYPE_CHECKING:
+    from admin.image.build import Built
+
+DEFAULT_BASE: Final = "python:3.11-slim"
+DEFAULT_ENGINE: Final = "unix:///var/run/docker.sock"
+NAME: Final = "fngate-runtime"
+
+app = typer.Typer(
+    help="Build the image that replicas run in.", no_args_is_help=True, rich_markup_mode=None
+)
+
+
+class Kind(StrEnum):
+    """What the replicas of an image compute on."""
+
+    CPU = "cpu"
+    GPU = "gpu"
+
+
+KindGiven = Annotated[Kind, typer.Argument(help="cpu, or gpu: with CUDA and cuDNN, 3 GB.")]
+Base = Annotated[
+    str,
+    typer.Option(
+        "--base",
+        envvar="FN_IMAGE_BASE",
+        metavar="IMAGE",
+        help="Image to begin with: Python 3.11 or newer and glibc. Pulled if it is not there.",
+    ),
+]
+Wheelhouse = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Folder of wheels to install from; nothing is downloaded."),
+]
+Tag = Annotated[
+    str | None,
+    typer.Option(metavar="NAME:TAG", help=f"The image's name (default {NAME}:cpu or :gpu)."),
+]
+Engine = Annotated[
+    str,
+    typer.Option("--engine", envvar="FN_DOCKER_HOST", metavar="URL", help="The Docker engine."),
+]
+Tensorrt = Annotated[
+    str,
+    typer.Option(
+        metavar="MAJOR",
+        help="Add TensorRT to the gpu image, like 10. Its wheels are on NVIDIA's own index:"
+        " tell pip with PIP_EXTRA_INDEX_URL.",
+    ),
+]
+Context = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Checkout of fngate to build (default: this program's own)."),
+]
+
+
+@app.callback()
+def _image() -> None:
+    """Keeps `build` a word of its own while it is the only one."""
+
+
+@app.command("build")
+def build(  # noqa: PLR0913 - typer takes one parameter per option
+    kind: KindGiven = Kind.CPU,
+    base: Base = DEFAULT_BASE,
+    wheelhouse: Wheelhouse = None,
+    tag: Tag = None,
+    engine: Engine = DEFAULT_ENGINE,
+    tensorrt: Tensorrt = "",
+    context: Context = None,
+    as_json: Json = False,
+) -> None:
+    """Build the image for replicas in containers.
+
+    This machine's pip downloads the wheels first, with its own index, proxy and CA settings, into a
+    temporary folder (TMPDIR); the build itself has no network. DOCKER_HOST is not read. A build
+    that fails or is interrupted leaves the image of that name as it was.
+
+    \b
+    Examples:
+      fnctl image build
+      fnctl image build gpu --base python:3.12-slim
+    """
+    if tensorrt and (kind is Kind.CPU or not tensorrt.isdecimal()):
+        raise typer.BadParameter("expected a major version, with gpu", param_hint="--tensorrt")
+    with told(as_json):
+        from admin.image.build import Order
+        from admin.image.build import build as build_image
+        from admin.image.source import own_checkout
+
+        order = Order(
+            kind.value,
+            base,
+            tag or f"{NAME}:{kind.value}",
+            engine,
+            (context or own_checkout()).expanduser().absolute(),
+            wheelhouse and wheelhouse.expanduser().absolute(),
+            tensorrt,
+        )
+        try:
+            built = build_image(order, _quiet if as_json else _tell)
+        except KeyboardInterrupt:
+            typer.echo("interrupted: nothing changed", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+    typer.echo(json.dumps(asdict(built), indent=2) if as_json else plain(render(built)))
+
+
+def render(built: Built) -> str:
+    """What was built, as text."""
+    pairs = (
+        ("id", built.id),
+        ("size", size(built.size_bytes)),
+        ("python", built.python),
+        ("onnxruntime", built.onnxruntime),
+        ("link", str(built.link)),
+        ("replaced", built.replaced),
+    )
+    return f"{built.tag} built in {duration(built.elapsed_s * 1e3)}\n{fields(pairs)}"
+
+
+def _tell(text: str) -> None:
+    typer.echo(plain(text), err=True)
+
+
+def _quiet(_: str) -> None:
+    """With --json only the result is printed."""

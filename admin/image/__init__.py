@@ -1,0 +1,1 @@
+"""Builds the image that replicas run in, through the Docker API."""

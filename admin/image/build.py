@@ -1,0 +1,238 @@
+"""One build: base, wheels, context, layers, a trial start, and only then the name."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from admin.cli.text import size
+from admin.image import base
+from admin.image.containers import remove_containers, remove_unused, run_python, sweep
+from admin.image.context import pack, wheels_in
+from admin.image.failures import explained, image_error
+from admin.image.interrupt import Interrupt
+from admin.image.progress import Progress
+from admin.image.source import DOCKERFILE, Release, read_release
+from admin.image.wheels import Platform, download, download_command
+
+if TYPE_CHECKING:
+    from docker import APIClient
+
+CALL_S: Final = 60
+"""Seconds that one answer of the engine may take; PROBE_S and STEP_S are for those that last."""
+STEP_S: Final = 3600
+"""Seconds that a step may go on without a word."""
+CHECK: Final = """\
+import json, platform
+from runtime_image.engines.preload import preload
+preload()
+import onnxruntime
+from runtime_image.contract.link import VERSION
+print(json.dumps([platform.python_version(), onnxruntime.__version__, VERSION]))
+"""
+"""What a standby does, and who it is then."""
+
+Kind = Literal["cpu", "gpu"]
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be built. `wheelhouse` is None to download; `tensorrt` a major version or "".
+
+    `id` is the label on all that the build makes.
+    """
+
+    kind: Kind
+    base: str
+    tag: str
+    engine: str
+    checkout: Path
+    wheelhouse: Path | None = None
+    tensorrt: str = ""
+    id: str = field(default_factory=lambda: secrets.token_hex(8))
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """An image as it is on the engine. `replaced` is the id of the image that had the tag, "" for
+    none; it is removed unless a container uses it."""
+
+    tag: str
+    id: str
+    kind: Kind
+    size_bytes: int
+    python: str
+    onnxruntime: str
+    link: int
+    version: str
+    source: str
+    replaced: str
+    elapsed_s: float
+
+
+def build(order: Order, tell: Tell, clock: Callable[[], float] = time.monotonic) -> Built:
+    """Build, try and name an image. `tell` hears what goes on.
+
+    Raises ImageError or EngineDown with the reason; then, and when it is interrupted, the tag names
+    what it named before, and nothing of the build is left.
+    """
+    began_s = clock()
+
+    def said(text: str) -> None:
+        tell(f"[{clock() - began_s:6.1f} s] {text}")
+
+    release = read_release(order.checkout)
+    if order.wheelhouse is not None:
+        wheels_in(order.wheelhouse)
+    with _engine(order.engine) as client, _swept(client, order.id):
+        with explained(order.engine):
+            base.fetch(client, order.base, said)
+            platform = base.examine(client, order.base, order.id)
+        said(f"base {order.base}: Python {base.named(platform.python)} on {platform.machine}")
+        with _wheels(order, platform, said) as wheels:
+            total = sum(path.stat().st_size for path in wheels)
+            said(f"sending {len(wheels)} wheels, {size(total)}")
+            image = _layers(client, order, _arguments(order, release), wheels, said)
+        said("trying it")
+        python, onnxruntime = _tried(client, order, image, release)
+        replaced = _name(client, order, image)
+        with explained(order.engine):
+            bytes_ = int(client.inspect_image(image)["Size"])
+    return Built(
+        *(order.tag, image, order.kind, bytes_, python, onnxruntime),
+        *(release.link, release.version, release.source, replaced),
+        elapsed_s=round(clock() - began_s, 1),
+    )
+
+
+def split_tag(name: str) -> tuple[str, str]:
+    """Repository and tag of an image's name; a registry's port is no tag."""
+    repository, _, tag = name.rpartition(":")
+    return (repository, tag) if repository and "/" not in tag else (name, "latest")
+
+
+@contextmanager
+def _engine(url: str) -> Iterator[APIClient]:
+    from docker import APIClient
+
+    with explained(url):
+        client = APIClient(base_url=url, version="auto", timeout=CALL_S)
+    with closing(client):
+        yield client
+
+
+@contextmanager
+def _swept(client: APIClient, build_id: str) -> Iterator[None]:
+    """Whatever happens in this block, nothing nameless is left of the build."""
+    from docker.errors import DockerException
+    from requests.exceptions import RequestException
+
+    is_broken_off = True
+    try:
+        yield
+        is_broken_off = False
+    finally:
+        # An engine that went away meanwhile must not hide why.
+        with suppress(DockerException, RequestException):
+            sweep(client, build_id, is_broken_off=is_broken_off)
+
+
+@contextmanager
+def _wheels(order: Order, platform: Platform, said: Tell) -> Iterator[list[Path]]:
+    """The wheels to build with, while the block lasts."""
+    if order.wheelhouse is not None:
+        yield wheels_in(order.wheelhouse)
+        return
+    with tempfile.TemporaryDirectory(prefix="fngate-wheels-") as folder:
+        said("downloading wheels")
+        command = download_command(
+            order.kind, platform, order.checkout, Path(folder), order.tensorrt
+        )
+        download(command, said)
+        yield wheels_in(Path(folder))
+
+
+def _arguments(order: Order, release: Release) -> dict[str, str]:
+    return {
+        "BASE": order.base,
+        "BUILD": order.id,
+        "KIND": order.kind,
+        "TENSORRT": order.tensorrt,
+        "LINK": str(release.link),
+        "VERSION": release.version,
+        "SOURCE": release.source,
+    }
+
+
+def _layers(
+    client: APIClient, order: Order, arguments: dict[str, str], wheels: list[Path], said: Tell
+) -> str:
+    """The id of the image, which has no name yet."""
+    progress = Progress()
+
+    def hurry() -> None:
+        said("interrupted: waiting for the step to end")
+        remove_containers(client, order.id)
+
+    with pack(order.checkout, wheels) as context, explained(order.engine):
+        messages: Generator[dict[str, Any]] = client.build(
+            fileobj=context,
+            custom_context=True,
+            dockerfile=DOCKERFILE,
+            target=order.kind,
+            buildargs=arguments,
+            network_mode="none",
+            use_config_proxy=False,
+            rm=True,
+            forcerm=True,
+            decode=True,
+            timeout=STEP_S,
+        )
+        # Closed, the engine breaks the build off.
+        with Interrupt(hurry) as interrupt, closing(messages):
+            for message in messages:
+                if line := progress.feed(message):
+                    said(line)
+                if interrupt.is_wanted and progress.may_break_off:
+                    break
+    if not progress.image:
+        raise progress.failure("the engine ended the build without a result")
+    return progress.image
+
+
+def _tried(client: APIClient, order: Order, image: str, release: Release) -> tuple[str, str]:
+    """The versions of Python and ONNX Runtime in the image, once it did what a standby does."""
+    with explained(order.engine):
+        code, output = run_python(client, image, CHECK, order.id)
+    if code:
+        raise image_error(
+            f"the image does not start, exit code {code}; its last lines:", tail=output.splitlines()
+        )
+    python, onnxruntime, link = json.loads(output.splitlines()[-1])
+    if link != release.link:
+        raise image_error(f"the image speaks link version {link}, expected {release.link}")
+    return str(python), str(onnxruntime)
+
+
+def _name(client: APIClient, order: Order, image: str) -> str:
+    """Give the tag to `image`; the id of what had it, which goes unless a container uses it."""
+    from docker.errors import ImageNotFound
+
+    with explained(order.engine):
+        try:
+            before = str(client.inspect_image(order.tag)["Id"])
+        except ImageNotFound:
+            before = ""
+        client.tag(image, *split_tag(order.tag))
+    if before in ("", image):
+        return ""
+    remove_unused(client, before)
+    return before

@@ -1,0 +1,135 @@
+"""The wheels of an image, downloaded on this machine: its pip settings, proxies and CAs apply."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Timer
+from typing import IO, Final
+
+from admin.image.failures import DISK_FULL, TAIL_LINES, disk_full, image_error
+from admin.image.source import CONSTRAINTS, PACKAGE
+
+DOWNLOAD_S: Final = 3600.0
+MANYLINUX: Final = {"x86_64": (5, ("1", "2010", "2014")), "aarch64": (17, ("2014",))}
+"""By machine: the first glibc 2.N that there are wheels for, and the years-old names of platforms
+(PEP 600)."""
+_TOLD: Final = re.compile(
+    r"^\s*(?:Downloading|Processing) (?:\S+/)?(\S+\.whl)( \([\d.]+ [kMG]B\))?"
+)
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """What a base image can run: its Python and glibc as (major, minor), and its machine."""
+
+    python: tuple[int, int]
+    machine: str
+    glibc: tuple[int, int]
+
+    def tags(self) -> list[str]:
+        """The platform tags of wheels that it takes, the newest first. Raises ImageError."""
+        if self.machine not in MANYLINUX or self.glibc[0] != 2:
+            raise image_error(
+                f"there are no wheels of ONNX Runtime for {self.machine} with"
+                f" {_libc(self.glibc)}; expected x86_64 or aarch64 with glibc",
+                todo="fnctl image build --base python:3.11-slim",
+            )
+        first, names = MANYLINUX[self.machine]
+        numbered = [
+            f"manylinux_2_{minor}_{self.machine}" for minor in range(self.glibc[1], first - 1, -1)
+        ]
+        return [*numbered, *(f"manylinux{name}_{self.machine}" for name in names)]
+
+
+def needs(kind: str, tensorrt: str) -> list[str]:
+    """What pip is asked for beside the requirements of `kind`: pip itself, since the base need not
+    have it, and TensorRT of a major version."""
+    return ["pip", *([f"tensorrt-cu13-libs~={tensorrt}.0"] if tensorrt and kind == "gpu" else [])]
+
+
+def download_command(
+    kind: str, platform: Platform, checkout: Path, folder: Path, tensorrt: str = ""
+) -> list[str]:
+    """The command line that fills `folder` with the wheels of an image."""
+    major, minor = platform.python
+    return [
+        *(sys.executable, "-m", "pip", "download"),
+        *("--dest", str(folder), "--only-binary", ":all:"),
+        *("--python-version", f"{major}.{minor}", "--implementation", "cp"),
+        *(word for tag in platform.tags() for word in ("--platform", tag)),
+        *("--constraint", str(checkout / CONSTRAINTS)),
+        *("--requirement", str(checkout / PACKAGE / "requirements" / f"{kind}.txt")),
+        *("--progress-bar", "off", "--no-input", "--disable-pip-version-check"),
+        *needs(kind, tensorrt),
+    ]
+
+
+def download(command: list[str], tell: Tell) -> None:
+    """Run pip; `tell` hears of every wheel. Raises ImageError with its last lines."""
+    tail: deque[str] = deque(maxlen=TAIL_LINES)
+    with _running(command) as process:
+        assert process.stdout is not None
+        for line in _lines(process.stdout):
+            tail.append(line)
+            if found := _TOLD.match(line):
+                tell(f"{found[1]}{found[2] or ''}")
+    if process.returncode:
+        raise _failure(list(tail))
+
+
+@contextmanager
+def _running(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """The process with its output joined; it ends with this block, after DOWNLOAD_S at the most."""
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        timer = Timer(DOWNLOAD_S, process.kill)
+        timer.start()
+        try:
+            yield process
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            timer.cancel()
+
+
+def _lines(output: IO[str]) -> Iterator[str]:
+    for line in output:
+        if text := line.rstrip():
+            yield text[:500]
+
+
+def _failure(tail: list[str]) -> Exception:
+    said = "\n".join(tail)
+    if DISK_FULL in said.lower():
+        return disk_full(tail[-1], "TMPDIR=DIR fnctl image build  with a folder that has room")
+    if "No module named pip" in said:
+        return image_error(
+            f"{sys.executable} has no pip to download wheels with",
+            todo=f"{sys.executable} -m ensurepip  or give --wheelhouse DIR",
+        )
+    return image_error(
+        "pip could not download the wheels; its last lines:",
+        tail=tail,
+        todo="set an index, proxy or CA for pip (PIP_INDEX_URL, HTTPS_PROXY, PIP_CERT),"
+        "  or give --wheelhouse DIR",
+    )
+
+
+def _libc(glibc: tuple[int, int]) -> str:
+    return f"glibc {glibc[0]}.{glibc[1]}" if glibc[0] else "another libc than glibc"

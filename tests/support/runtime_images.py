@@ -1,0 +1,79 @@
+"""Builds of the runtime image on the engine that the tests are given.
+
+FN_TEST_DOCKER is its URL, FN_TEST_BASE an image with Python and pip that it has, FN_TEST_WHEELHOUSE
+a folder with the wheels of the cpu image. Without them a test is skipped, or fails in CI (FN_CI=1).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from docker import APIClient
+from docker.errors import ImageNotFound
+
+from admin.image.build import Built, Order, build
+from admin.image.source import own_checkout
+
+
+def given(name: str) -> str:
+    """The value of an FN_TEST_ variable."""
+    value = os.environ.get(name, "")
+    if value:
+        return value
+    reason = f"{name} is not set: see .ci/engine"
+    if os.environ.get("FN_CI") == "1":
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+def order(tag: str, **changes: object) -> Order:
+    """A cpu image of this checkout from the given base and wheelhouse."""
+    values = {
+        "kind": "cpu",
+        "base": given("FN_TEST_BASE"),
+        "tag": tag,
+        "engine": given("FN_TEST_DOCKER"),
+        "checkout": own_checkout(),
+        "wheelhouse": Path(given("FN_TEST_WHEELHOUSE")),
+        **changes,
+    }
+    return Order(**values)  # type: ignore[arg-type]
+
+
+@contextmanager
+def connected() -> Iterator[APIClient]:
+    """A client of the given engine."""
+    client = APIClient(base_url=given("FN_TEST_DOCKER"), version="auto", timeout=60)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+@contextmanager
+def made(tag: str) -> Iterator[Built]:
+    """A cpu image, while the block lasts."""
+    try:
+        yield build(order(tag), lambda _: None)
+    finally:
+        with connected() as client:
+            remove(client, tag)
+
+
+def remove(client: APIClient, image: str) -> None:
+    """Remove an image if it is there."""
+    try:
+        client.remove_image(image, force=True)
+    except ImageNotFound:
+        return
+
+
+def leftovers(client: APIClient, build_id: str) -> int:
+    """How many containers, and images that no tag names, are left of a build."""
+    filters = {"label": f"fngate.build={build_id}"}
+    images = client.images(filters={**filters, "dangling": True})
+    return len(images) + len(client.containers(all=True, filters=filters))

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+
+from admin.cli.verbs.image import render
+from admin.image.build import Built, Order
+from tests.support import runtime_images
+
+BUILT = Built(
+    *("fngate-runtime:cpu", "sha256:1234", "cpu", 285_000_000, "3.11.2", "1.31.1", 1, "0.1.0"),
+    *("sha256:5678", "", 10.4),
+)
+
+
+def test_a_result_is_told_in_full() -> None:
+    """Name, id, size, versions and time; what was replaced only where something was."""
+    assert render(BUILT).split("\n") == [
+        "fngate-runtime:cpu built in 10.4 s",
+        "  id           sha256:1234",
+        "  size         271.8 MiB",
+        "  python       3.11.2",
+        "  onnxruntime  1.31.1",
+        "  link         1",
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings(
+    # docker-py leaves the socket of a connection that failed to the garbage collector.
+    "ignore:unclosed <socket:ResourceWarning",
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+)
+def test_no_engine_is_told(fnctl: Callable[..., Result], tmp_path: Path) -> None:
+    """The text says what to do next, and with --json so does the problem."""
+    engine = f"unix://{tmp_path}/none.sock"
+
+    said = fnctl("image", "build", "--engine", engine)
+    problem = json.loads(fnctl("image", "build", "--engine", engine, "--json").stderr)
+
+    assert (said.exit_code, said.stdout) == (1, "")
+    assert said.stderr.split("\n")[:2] == [
+        f"error: The engine does not answer: there is no Docker engine at {engine}",
+        "next: sudo systemctl start docker  or name the engine with --engine or FN_DOCKER_HOST",
+    ]
+    assert problem["code"] == "engine_down"
+    assert problem["next"].startswith("sudo systemctl start docker")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--tensorrt", "ten", "gpu"), ("--tensorrt", "10", "cpu"), ("tpu",)],
+)
+def test_wrong_words_are_wrong_usage(fnctl: Callable[..., Result], words: tuple[str, ...]) -> None:
+    """Nothing is looked for then."""
+    assert fnctl("image", "build", *words).exit_code == 2
+
+
+@pytest.mark.parametrize("option", ["--context", "--wheelhouse"])
+def test_a_wrong_folder_is_told(fnctl: Callable[..., Result], tmp_path: Path, option: str) -> None:
+    """Before an engine is asked for anything."""
+    said = fnctl("image", "build", option, str(tmp_path), "--engine", "unix:///none")
+
+    assert said.exit_code == 1
+    assert said.stderr.startswith("error: The image was not built: ")
+    assert str(tmp_path) in said.stderr
+
+
+def words(order: Order) -> tuple[str, ...]:
+    """The command line for an order."""
+    return (
+        *("image", "build", order.kind, "--tag", order.tag, "--base", order.base),
+        *("--wheelhouse", str(order.wheelhouse), "--engine", order.engine),
+    )
+
+
+@pytest.mark.docker
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_an_image_is_built(fnctl: Callable[..., Result], tmp_path: Path) -> None:
+    """Steps with their times on stderr, the result on stdout."""
+    order = runtime_images.order(f"fngate-test:{tmp_path.name.lower()}")
+    try:
+        said = fnctl(*words(order))
+    finally:
+        with runtime_images.connected() as client:
+            runtime_images.remove(client, order.tag)
+
+    assert said.exit_code == 0, said.stderr
+    assert said.stdout.startswith(f"{order.tag} built in ")
+    assert " s] step " in said.stderr
+
+
+@pytest.mark.docker
+@pytest.mark.slow
+def test_json_is_nothing_but_json(fnctl: Callable[..., Result], tmp_path: Path) -> None:
+    """However far a build gets, no step is told: here it ends for want of wheels."""
+    [wheel, *_] = Path(runtime_images.given("FN_TEST_WHEELHOUSE")).glob("packaging-*.whl")
+    (tmp_path / wheel.name).symlink_to(wheel)
+    order = runtime_images.order("fngate-test:never", wheelhouse=tmp_path)
+
+    said = fnctl(*words(order), "--json")
+
+    assert (said.exit_code, said.stdout) == (1, "")
+    assert json.loads(said.stderr)["code"] == "image_failed"

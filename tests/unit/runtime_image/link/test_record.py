@@ -1,0 +1,104 @@
+"""A replica believes its record only after it has looked at it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime_image.contract.control import RECORD_FILE, ReplicaRecord
+from runtime_image.contract.link import VERSION
+from runtime_image.link.record import (
+    EXIT_BAD_RECORD,
+    EXIT_OTHER_LINK,
+    RECORD_MAX,
+    RecordRefused,
+    read_record,
+)
+
+RECORD = ReplicaRecord(
+    *("aaaa0001", "secret", "serve", "default", "default/digits@1", "/m", "cpu:0", "cpu", "onnx"),
+    threads=2,
+    orphan_s=60.0,
+    memory_mib=0,
+    launched_s=1.5,
+    link=VERSION,
+    phases={"place": 2.0},
+)
+
+
+def refusal(run_dir: Path, text: str) -> RecordRefused:
+    """What a replica says to a record of this text."""
+    (run_dir / RECORD_FILE).write_text(text)
+    with pytest.raises(RecordRefused) as raised:
+        read_record(run_dir)
+    return raised.value
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    """A manager's record comes back as it was."""
+    (tmp_path / RECORD_FILE).write_text(json.dumps(asdict(RECORD)))
+
+    assert read_record(tmp_path) == RECORD
+
+
+@pytest.mark.parametrize(
+    ("record", "told"),
+    [
+        ({"link": VERSION + 1, "shape": "nobody knows"}, str(VERSION + 1)),
+        ({"link": 0}, "0"),
+        ({**asdict(RECORD), "link": True}, "true"),
+        ({"id": "aaaa0001"}, "none"),
+    ],
+)
+def test_another_link_is_refused_before_anything_else(
+    tmp_path: Path, record: dict[str, Any], told: str
+) -> None:
+    """Whatever else such a record holds or lacks, one line names both versions and what to do."""
+    refused = refusal(tmp_path, json.dumps(record))
+
+    assert refused.exit_code == EXIT_OTHER_LINK
+    assert f"link version {VERSION}, its manager {told}:" in str(refused)
+    assert "fnctl image build" in str(refused)
+    assert "\n" not in str(refused)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{", "Expecting property name"),
+        ("[]", "expected an object, got list"),
+        (" " * (RECORD_MAX + 1), f"expected at most {RECORD_MAX} bytes"),
+        (json.dumps({"link": VERSION}), "it lacks bound, device, device_kind"),
+        (json.dumps({**asdict(RECORD), "colour": "red"}), "it has unknown fields: colour"),
+        (json.dumps({**asdict(RECORD), "token": 7}), "expected a text as token, got '7'"),
+        (
+            json.dumps({**asdict(RECORD), "threads": "all"}),
+            "expected a number of 0 or more as threads, got 'all'",
+        ),
+        (
+            json.dumps({**asdict(RECORD), "role": "king"}),
+            "expected one of serve, trial, standby as role, got 'king'",
+        ),
+        (
+            json.dumps({**asdict(RECORD), "phases": {"place": -1}}),
+            "expected milliseconds by phase as phases, got",
+        ),
+    ],
+)
+def test_a_malformed_record_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+    """The reason names what was expected and what came."""
+    refused = refusal(tmp_path, text)
+
+    assert refused.exit_code == EXIT_BAD_RECORD
+    assert str(refused).startswith("malformed replica.json: ")
+    assert reason in str(refused)
+
+
+def test_no_record_is_an_os_error(tmp_path: Path) -> None:
+    """A folder without a record is told from one with a bad record."""
+    with pytest.raises(FileNotFoundError):
+        read_record(tmp_path)
