@@ -1,5 +1,6 @@
 """What holds for every test below this folder."""
 
+from tests.support.engine import engine, pytest_runtest_setup, runtime_image, wheelhouse
 from tests.support.leaks import (
     end_of_tasks,
     leaks,
@@ -7,4 +8,13 @@ from tests.support.leaks import (
     tasks_of_an_async_test,
 )
 
-__all__ = ["end_of_tasks", "leaks", "pytest_fixture_setup", "tasks_of_an_async_test"]
+__all__ = [
+    "end_of_tasks",
+    "engine",
+    "leaks",
+    "pytest_fixture_setup",
+    "pytest_runtest_setup",
+    "runtime_image",
+    "tasks_of_an_async_test",
+    "wheelhouse",
+]

@@ -1,0 +1,188 @@
+"""What docker-py raises when an engine is gone, or does not answer.
+
+The driver tells these apart from refusals: nothing is wrong with what was asked.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import docker
+import pytest
+import requests
+from docker.errors import DockerException
+
+from tests.support.engine import make_small_image
+from tests.support.own_engine import OwnEngine
+
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.slow,
+    # docker-py forgets to close a socket that it could not connect.
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
+
+API = "1.41"
+"""Named, so that a client asks nothing when it is made."""
+ANSWER_S = 10
+CONNECTION = requests.exceptions.ConnectionError
+PING = """
+import os, sys
+import docker
+client = docker.DockerClient(base_url=sys.argv[1], version="1.41")
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+try:
+    client.ping()
+except Exception as error:
+    print(type(error).__name__)
+    while error.__context__ is not None:
+        error = error.__context__
+    print(type(error).__name__)
+"""
+
+
+@pytest.fixture(autouse=True)
+def forgotten_sockets() -> Iterator[None]:
+    """Collected here, where they are expected, and not in the middle of some other test."""
+    yield
+    gc.collect()
+
+
+@pytest.fixture
+def own() -> Iterator[OwnEngine]:
+    with OwnEngine() as engine:
+        make_small_image(engine.url)
+        yield engine
+
+
+@contextmanager
+def at(url: str, answer_s: float = ANSWER_S) -> Iterator[docker.DockerClient]:
+    """A client that has asked nothing yet."""
+    client = docker.DockerClient(base_url=url, version=API, timeout=answer_s)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def start(client: docker.DockerClient) -> docker.models.containers.Container:
+    return client.containers.run("fngate-small", ["sleep", "600"], network_mode="none", detach=True)
+
+
+def test_no_socket(tmp_path: Path) -> None:
+    """The engine was stopped, or never ran."""
+    with at(f"unix://{tmp_path}/none.sock") as client, pytest.raises(CONNECTION) as failed:
+        client.ping()
+
+    assert isinstance(cause(failed.value), FileNotFoundError)
+
+
+def test_nobody_listens(tmp_path: Path) -> None:
+    """The engine was killed and its socket is still there."""
+    path = tmp_path / "dead.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+
+    with at(f"unix://{path}") as client, pytest.raises(CONNECTION) as failed:
+        client.ping()
+
+    assert isinstance(cause(failed.value), ConnectionRefusedError)
+
+
+def test_a_client_that_asks_for_the_version(tmp_path: Path) -> None:
+    """It wraps whatever goes wrong when it is made; the cause says what."""
+    with pytest.raises(DockerException, match=r"^Error while fetching") as failed:
+        docker.DockerClient(base_url=f"unix://{tmp_path}/none.sock")
+
+    assert type(failed.value) is DockerException
+    assert isinstance(failed.value.__cause__, CONNECTION)
+
+
+def test_an_engine_that_hangs(tmp_path: Path) -> None:
+    """The client gives up after its timeout."""
+    path = str(tmp_path / "hangs.sock")
+    with socket.socket(socket.AF_UNIX) as hangs:
+        hangs.bind(path)
+        hangs.listen()
+        with at(f"unix://{path}", 0.05) as client, pytest.raises(requests.exceptions.ReadTimeout):
+            client.ping()
+
+
+def test_a_wait_that_times_out(own: OwnEngine) -> None:
+    """With a timeout of its own a wait ends as a ConnectionError: no ReadTimeout."""
+    with at(own.url) as client, pytest.raises(CONNECTION, match="Read timed out") as failed:
+        start(client).wait(timeout=0.05)
+
+    assert not isinstance(failed.value, requests.exceptions.Timeout)
+
+
+def test_a_killed_engine(own: OwnEngine) -> None:
+    """Events and logs end as if all were said, a wait breaks, and the next call is refused."""
+    with at(own.url) as client:
+        container = start(client)
+        ended: dict[str, object] = {}
+        threads = [
+            threading.Thread(target=note, args=(ended, name, call))
+            for name, call in {
+                "events": functools.partial(list, client.events()),
+                "logs": functools.partial(list, container.logs(stream=True, follow=True)),
+                "wait": container.wait,
+            }.items()
+        ]
+        for thread in threads:
+            thread.start()
+        own.kill()
+        for thread in threads:
+            thread.join(10)
+
+        with pytest.raises(CONNECTION):
+            client.ping()
+
+    assert ended["events"] == []
+    assert ended["logs"] == []
+    assert isinstance(ended["wait"], requests.exceptions.RequestException)
+
+
+def test_an_engine_that_is_back(own: OwnEngine) -> None:
+    """A client need not be made again."""
+    with at(own.url) as client:
+        own.kill()
+        with pytest.raises(CONNECTION):
+            client.ping()
+        own.start()
+
+        assert client.ping()
+
+
+def test_a_socket_that_may_not_be_used(own: OwnEngine) -> None:
+    """Of an engine that runs, for a user who is not of its group."""
+    own.root.chmod(0o711)
+    said = subprocess.run(
+        [sys.executable, "-c", PING, own.url], stdout=subprocess.PIPE, check=True, text=True
+    )
+
+    assert said.stdout.split() == ["ConnectionError", "PermissionError"]
+
+
+def note(ended: dict[str, object], name: str, call: Callable[[], object]) -> None:
+    try:
+        ended[name] = call()
+    except requests.exceptions.RequestException as error:
+        ended[name] = error
+
+
+def cause(error: BaseException) -> BaseException:
+    """What it all began with."""
+    while (before := error.__cause__ or error.__context__) is not None:
+        error = before
+    return error

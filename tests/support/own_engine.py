@@ -1,0 +1,262 @@
+"""An engine of a test's own, which may be killed, restarted and set up as the test likes."""
+
+from __future__ import annotations
+
+import functools
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from tests.support.engine import connected, engine_url, refuse
+
+START_S = 30.0
+STOP_S = 40.0
+"""dockerd without live-restore gives its containers 15 s."""
+END_S = 10.0
+"""Seconds within which a killed process is gone, and its cgroup free."""
+PREFIX = "fne-"
+"""Of the folder's name, which goes on with the owner's pid. Paths of sockets are short."""
+TREE = "/sys/fs/cgroup"
+
+# What another engine would share (containerd's sockets, settings, and the key that is the engine's
+# identity) is covered. All mounts and the network end with the last process that sees them.
+HOLD = """
+mkdir -p /run/containerd /etc/docker
+mount -t tmpfs none /run/containerd && mount -t tmpfs none /etc/docker && echo held && exec cat
+"""
+HOOK = """#!/bin/sh
+# Takes the container's state as NVIDIA's hook does, and gives the container no device.
+exec cat >/dev/null
+"""
+
+
+class OwnEngine:
+    """A private dockerd; after the block no process, mount, network or file of it is left.
+
+    `arguments` are further options of dockerd, `path` a folder that comes before PATH. `url` stays
+    the same over `kill`, `stop` and `start`. Needs root and dockerd: without them the test is
+    skipped, or fails in CI.
+    """
+
+    def __init__(
+        self, *arguments: str, live_restore: bool = True, path: Path | None = None
+    ) -> None:
+        self._arguments = [*arguments, f"--live-restore={str(live_restore).lower()}"]
+        self._path = os.pathsep.join(filter(None, [str(path or ""), os.environ["PATH"]]))
+        self._holder: subprocess.Popen[bytes] | None = None
+        self._dockerd: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> OwnEngine:
+        _expect_tools()
+        for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+            if not Path("/proc", folder.name.split("-")[1]).exists():
+                wipe(folder)
+        self.root = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
+        self.url = f"unix://{self.root}/docker.sock"
+        try:
+            self._hold()
+            self.start()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end()
+
+    def start(self) -> None:
+        """Start dockerd, in the namespaces it was in before, and return when it answers."""
+        assert self._holder is not None
+        assert self._dockerd is None, "it runs already"
+        notified = self.root / "notify"
+        notified.unlink(missing_ok=True)
+        with (
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready,
+            (self.root / "log").open("ab") as log,
+        ):
+            ready.bind(str(notified))
+            self._dockerd = subprocess.Popen(
+                ["nsenter", f"--target={self._holder.pid}", "--net", "--mount", *self._command()],
+                env={**os.environ, "PATH": self._path, "NOTIFY_SOCKET": str(notified)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+            ended = os.pidfd_open(self._dockerd.pid)
+            try:
+                readable, _, _ = select.select([ready, ended], [], [], START_S)
+            finally:
+                os.close(ended)
+        if ready not in readable:
+            raise AssertionError(f"dockerd did not start:\n{self.log()}")
+
+    def kill(self) -> None:
+        """Kill dockerd, and wait until it is reaped: before that another refuses to start."""
+        assert self._dockerd is not None, "it does not run"
+        self._dockerd.kill()
+        self._dockerd.wait(END_S)
+        self._dockerd = None
+        # containerd dies with dockerd, a moment later. Until the machine's first process has reaped
+        # it, which may be never, the next dockerd would take it to be alive and wait for it.
+        _await_ends(pid for pid, name in processes(self.root) if name == "containerd")
+        (self.root / "exec/containerd/containerd.pid").unlink()
+
+    def stop(self) -> None:
+        """End dockerd as a machine does that shuts down, and wait for it."""
+        assert self._dockerd is not None, "it does not run"
+        self._dockerd.terminate()
+        self._dockerd.wait(STOP_S)
+        self._dockerd = None
+
+    def load(self, image: str) -> None:
+        """Copy an image over from the shared engine, by its tag."""
+        with connected(engine_url()) as shared, connected(self.url) as own:
+            own.images.load(shared.api.get_image(image))
+
+    def log(self) -> str:
+        """The last lines that dockerd wrote."""
+        lines = (self.root / "log").read_text(errors="replace").splitlines()
+        return "\n".join(lines[-30:])
+
+    def _command(self) -> list[str]:
+        root = self.root
+        return [
+            "dockerd",
+            f"--host={self.url}",
+            f"--data-root={root}/data",
+            f"--exec-root={root}/exec",
+            f"--pidfile={root}/pid",
+            f"--cgroup-parent=/{root.name}",
+            "--exec-opt=native.cgroupdriver=cgroupfs",
+            "--bridge=none",
+            "--iptables=false",
+            "--ip-forward=false",
+            "--ip-masq=false",
+            *self._arguments,
+        ]
+
+    def _hold(self) -> None:
+        """Make the namespaces, and keep them as long as this process lives."""
+        self._holder = subprocess.Popen(
+            ["unshare", "--net", "--mount", "--propagation=slave", "sh", "-c", HOLD],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert self._holder.stdout is not None
+        assert self._holder.stdout.readline() == b"held\n", "no namespaces could be made"
+
+    def _end(self) -> None:
+        for process in (self._dockerd, self._holder):
+            if process is not None:
+                process.kill()
+                process.communicate()
+        self._dockerd = self._holder = None
+        wipe(self.root)
+
+
+def nvidia_stand_ins(folder: Path) -> tuple[str, ...]:
+    """Make an engine take both ways of asking for a GPU, though there is none.
+
+    Writes the hook whose presence makes dockerd register the driver of DeviceRequests; `folder`
+    has to be the engine's `path`. Returns the arguments that add the runtime `nvidia`.
+    """
+    hook = folder / "nvidia-container-runtime-hook"
+    hook.write_text(HOOK)
+    hook.chmod(0o755)
+    return ("--add-runtime", f"nvidia={shutil.which('runc')}")
+
+
+def processes(root: Path) -> list[tuple[int, str]]:
+    """The processes of the engine below `root`: dockerd, containerd, shims; pid and name."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            name = (folder / "exe").readlink().name
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+        except OSError:  # it ended meanwhile, or is a thread of the kernel
+            continue
+        is_engine = name in {"dockerd", "containerd"} or name.startswith("containerd-shim")
+        if is_engine and any(f"{root}/".encode() in word for word in words):
+            found.append((int(folder.name), name))
+    return found
+
+
+def wipe(root: Path) -> None:
+    """End what is left of the engine below `root`, and remove its files."""
+    engine = [pid for pid, name in processes(root) if not name.startswith("containerd-shim")]
+    _kill(engine)  # before the rest: it would look after what dies
+    groups = [
+        Path(folder)
+        for parent in (Path(TREE), *Path(TREE).iterdir())
+        for folder, _, _ in os.walk(parent / root.name, topdown=False)
+    ]
+    for group in groups:
+        _thaw(group)
+    for group in groups:
+        _kill(int(pid) for pid in (group / "cgroup.procs").read_text().split())
+        _await(functools.partial(_is_removed, group), f"{group} is still in use")
+    _kill(pid for pid, _ in processes(root))
+    shutil.rmtree(root)
+
+
+def _expect_tools() -> None:
+    tools = ("dockerd", "runc", "unshare", "nsenter")
+    missing = [tool for tool in tools if shutil.which(tool) is None]
+    if os.geteuid() != 0 or missing:
+        refuse(f"an engine of a test's own needs root and {', '.join(missing or tools)}")
+
+
+def _thaw(group: Path) -> None:
+    """What is frozen does not die; the first name is that of cgroup v1, the second of v2."""
+    for name, value in (("freezer.state", "THAWED"), ("cgroup.freeze", "0")):
+        if (group / name).exists():
+            (group / name).write_text(value)
+
+
+def _is_removed(group: Path) -> bool:
+    with suppress(OSError):
+        group.rmdir()
+    return not group.exists()
+
+
+def _kill(pids: Iterable[int]) -> None:
+    killed = list(pids)
+    for pid in killed:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    _await_ends(killed)
+
+
+def _await_ends(pids: Iterable[int]) -> None:
+    for pid in pids:
+        try:
+            ended = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        try:
+            assert select.select([ended], [], [], END_S)[0], f"process {pid} still lives"
+        finally:
+            os.close(ended)
+
+
+def _await(condition: Callable[[], bool], complaint: str) -> None:
+    end = time.monotonic() + END_S
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() < end, complaint
+        pause.wait(0.01)

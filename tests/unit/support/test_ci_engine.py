@@ -1,0 +1,141 @@
+"""`.ci/engine` starts an engine of its own, survives its death, and takes everything back."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.engine import base_image, connected
+from tests.support.own_engine import END_S, processes
+from tests.support.process_server import wait_end
+
+SCRIPT = Path(__file__).parents[3] / ".ci/engine"
+
+
+def script(verb: str, root: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(SCRIPT), verb],
+        env={**os.environ, "FN_ENGINE_ROOT": str(root), **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.fixture
+def root(wheelhouse: Path) -> Iterator[Path]:
+    """A root with the caches of the shared engine, without which a start takes a minute."""
+    root = Path(f"/tmp/fnc-{os.getpid()}")
+    root.mkdir()
+    try:
+        for tarball in wheelhouse.parent.glob("base-*.tar"):
+            (root / tarball.name).symlink_to(tarball)
+        shutil.copytree(wheelhouse, root / "wheelhouse", copy_function=os.link)
+        yield root
+    finally:
+        assert script("clean", root).returncode == 0
+        assert not root.exists()
+
+
+@pytest.mark.parametrize("verb", ["env", "socket"])
+def test_where_none_runs(tmp_path: Path, verb: str) -> None:
+    """Nothing is printed that a test could take for an engine."""
+    done = script(verb, tmp_path)
+
+    assert done.returncode == 1
+    assert done.stdout == ""
+
+
+def test_nothing_to_stop(tmp_path: Path) -> None:
+    """Stopping what does not run is no error, and makes nothing."""
+    assert script("stop", tmp_path / "none").returncode == 0
+    assert not (tmp_path / "none").exists()
+
+
+def test_an_unknown_verb(tmp_path: Path) -> None:
+    """It says what there is."""
+    done = script("begin", tmp_path)
+
+    assert done.returncode == 1
+    assert "usage: .ci/engine VERB" in done.stderr
+
+
+def test_a_root_that_is_too_long(tmp_path: Path) -> None:
+    """Said before anything is done: a socket's path has a limit."""
+    done = script("start", tmp_path / ("x" * 100))
+
+    assert done.returncode == 1
+    assert "expected a path of at most 70 bytes" in done.stderr
+
+
+@pytest.mark.docker
+@pytest.mark.slow
+def test_a_dockerd_that_does_not_start(root: Path) -> None:
+    """What it said last is shown, and nothing of it stays."""
+    stand_in = root / "bin/dockerd"
+    stand_in.parent.mkdir()
+    stand_in.write_text("#!/bin/sh\necho no cgroups here\nexit 1\n")
+    stand_in.chmod(0o755)
+
+    done = script("start", root, PATH=f"{stand_in.parent}:{os.environ['PATH']}")
+
+    assert done.returncode == 1
+    assert "no cgroups here" in done.stderr
+    assert processes(root) == []
+
+
+@pytest.mark.docker
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_whole_life(root: Path) -> None:
+    """Started, used, killed, started again over what was left, and stopped with all it ran."""
+    first = script("start", root)
+    url = f"unix://{root}/docker.sock"
+    assert first.returncode == 0, first.stderr
+    assert first.stdout == (
+        f"export FN_TEST_DOCKER={url} FN_TEST_BASE={base_image()} "
+        f"FN_TEST_WHEELHOUSE={root}/wheelhouse\n"
+    )
+    assert script("start", root).stdout == first.stdout
+
+    left = run_two(url)
+    kill(root)
+    again = script("start", root)
+    assert again.returncode == 0, again.stderr
+    assert [pid for pid in left if Path(f"/proc/{pid}").exists()] == []
+
+    left = run_two(url)
+    stopped = script("stop", root)
+    assert stopped.returncode == 0, stopped.stderr
+    assert [pid for pid in left if Path(f"/proc/{pid}").exists()] == []
+    assert processes(root) == []
+    assert not (root / "exec").exists()
+    assert str(root) not in Path("/proc/self/mounts").read_text()
+
+
+def run_two(url: str) -> list[int]:
+    """Start a container that sleeps and one that is frozen; their pids."""
+    pids = []
+    with connected(url) as client:
+        for freeze in (False, True):
+            container = client.containers.run(
+                base_image(), ["sleep", "600"], network_mode="none", detach=True
+            )
+            container.reload()
+            pids.append(container.attrs["State"]["Pid"])
+            if freeze:
+                container.pause()
+    return pids
+
+
+def kill(root: Path) -> None:
+    """Kill its dockerd and wait until it is gone."""
+    pid = int((root / "pid").read_text())
+    ended = os.pidfd_open(pid)
+    os.kill(pid, signal.SIGKILL)
+    wait_end(ended, END_S)
