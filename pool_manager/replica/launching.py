@@ -260,6 +260,8 @@ class Launcher:
 
     def _heard(self, event: events.Event) -> None:
         """What the replica itself says."""
+        if isinstance(event, events.Loaded):
+            event = records.within_cap(event, self._records.get(event.id), self._settings)
         if not isinstance(event, events.Lost):
             self._feed(event)
             return

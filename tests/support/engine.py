@@ -59,10 +59,11 @@ def connected(url: str, *, answer_s: float = ANSWER_S) -> Iterator[docker.Docker
 
 def make_runtime_image(url: str, base: str, wheelhouse: Path) -> str:
     """Build the cpu runtime image on the engine at `url`, and return its tag."""
-    dockerfile = io.BytesIO(f"FROM {base}\nLABEL fngate.kind=cpu\n".encode())
-    with connected(url) as client:
-        client.images.build(fileobj=dockerfile, tag=RUNTIME_IMAGE, rm=True, forcerm=True)
-    return RUNTIME_IMAGE
+    from admin.image.build import Order, build
+    from admin.image.source import own_checkout
+
+    order = Order("cpu", base, RUNTIME_IMAGE, url, own_checkout(), wheelhouse)
+    return build(order, lambda _: None).tag
 
 
 def make_small_image(url: str) -> str:
@@ -107,7 +108,12 @@ def wheelhouse() -> Path:
 
 @pytest.fixture(scope="session")
 def runtime_image(engine: str, wheelhouse: Path) -> str:
-    """The tag of the cpu runtime image, built on the shared engine once in a session."""
+    """The tag of the cpu runtime image, built on the shared engine once in a session.
+
+    FN_TEST_IMAGE names one that is there already, for those who run a few tests again and again.
+    """
+    if given := os.environ.get("FN_TEST_IMAGE"):
+        return given
     return make_runtime_image(engine, base_image(), wheelhouse)
 
 

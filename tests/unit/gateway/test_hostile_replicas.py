@@ -33,8 +33,10 @@ LIES: dict[str, Callable[[Peer, int], object]] = {
     "an error without a bottom": lambda peer, id: peer.send(Kind.FAILED, id, b"[" * 100_000),
     "an endless error": lambda peer, id: peer.send(Kind.FAILED, id, b" " * (FAILED_MAX + 1)),
     "ids of all the world": lambda peer, _id: peer.send(Kind.STARTED, body=bytes(STARTED_MAX + 4)),
-    "starts without end": lambda peer, id: peer.send(Kind.STARTED, body=struct.pack("<I", id))
-    or [peer.send(Kind.STARTED) for _ in range(IDLE_TALK_MAX)],
+    "starts without end": lambda peer, id: (
+        peer.send(Kind.STARTED, body=struct.pack("<I", id))
+        or [peer.send(Kind.STARTED) for _ in range(IDLE_TALK_MAX)]
+    ),
     "broken ids": lambda peer, _id: peer.send(Kind.STARTED, body=b"123"),
     "a second greeting": lambda peer, _id: peer.send(Kind.HELLO, aux=1),
     "a control frame": lambda peer, _id: peer.send(Kind.PING),

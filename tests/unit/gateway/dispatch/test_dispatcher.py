@@ -6,7 +6,17 @@ from typing import Any
 
 import pytest
 
-from gateway.dispatch.call import AGAIN_S, Call, Command, Fail, GiveUp, Priority, Recall, Send, Stage
+from gateway.dispatch.call import (
+    AGAIN_S,
+    Call,
+    Command,
+    Fail,
+    GiveUp,
+    Priority,
+    Recall,
+    Send,
+    Stage,
+)
 from gateway.dispatch.dispatcher import Dispatcher, Limits
 from gateway.dispatch.endings import SENDS_MAX
 from gateway.dispatch.links import Link
