@@ -14,7 +14,7 @@ from pool_manager.core import events
 from pool_manager.core.commands import Assign, Bind, Launch
 from pool_manager.driver import Driver
 from pool_manager.ports import Binding, Bundles
-from pool_manager.replica import records
+from pool_manager.replica import records, statements
 from pool_manager.replica.control import Control, Feed
 from pool_manager.replica.folders import STANDBY_LOGS, Folders, tail_lines
 from pool_manager.settings import PoolSettings
@@ -256,7 +256,7 @@ class Launcher:
         if news is not None and not news.done():
             news.set_result(how)
             hint = "" if how.endswith("code 0") else self._under_cap(id)
-            self._tasks.spawn(f"end of {id}", self._lost(events.Lost(id, how + hint)))
+            self._tasks.spawn(f"end of {id}", self._lost(events.Lost(id, how), hint))
 
     def _heard(self, event: events.Event) -> None:
         """What the replica itself says."""
@@ -270,10 +270,13 @@ class Launcher:
         event = replace(event, reason=event.reason + hint)
         self._tasks.spawn(f"end of {event.id}", self._lost(event))
 
-    async def _lost(self, event: events.Lost) -> None:
-        """It is told with its last lines."""
+    async def _lost(self, event: events.Lost, hint: str = "") -> None:
+        """It is told with its last lines; `hint` is for an end that it has said nothing about."""
         await self._save_log(event.id)
-        self._feed(replace(event, log_tail=self._tail(event.id)))
+        tail = self._tail(event.id)
+        words = statements.last_words(tail)
+        reason = event.reason + (f": {words}" if words else hint)
+        self._feed(replace(event, reason=reason, log_tail=tail))
 
     def _under_cap(self, id: str) -> str:
         """What else to think of when a replica that has a memory cap ends."""

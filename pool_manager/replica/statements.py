@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, Final
 
 from pool_manager.core import events
@@ -15,6 +16,8 @@ NUMBER_MAX: Final = 1e9
 """More than any replica has milliseconds or MiB."""
 REASON_MAX: Final = 4000
 STAGE_MAX: Final = 20
+WORDS: Final = "fngate replica: "
+"""How the line begins in which a replica gives itself up."""
 _REPORTED: Final = ("load_ms", "memory_mib")
 
 
@@ -39,6 +42,12 @@ def load_failed(id: str, data: dict[str, Any]) -> events.Lost:
     """LOAD_FAILED."""
     reason, stage = text(data.get("reason", ""), REASON_MAX), text(data.get("stage", ""), STAGE_MAX)
     return events.Lost(id, reason, stage=stage)
+
+
+def last_words(lines: Sequence[str]) -> str:
+    """Why a replica could not even begin, by the last of its `lines`; "" where it does not say."""
+    said = lines[-1] if lines else ""
+    return text(said.removeprefix(WORDS), REASON_MAX) if said.startswith(WORDS) else ""
 
 
 def numbers(data: Any) -> dict[str, float]:

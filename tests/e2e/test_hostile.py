@@ -1,4 +1,4 @@
-"""A function that attacks what it runs on: from a container it gets nowhere, others feel nothing."""
+"""A function that attacks what it runs on: in a container it gets nowhere, others feel nothing."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -25,23 +25,20 @@ class ContainerServer(ServerProcess):
     `name` is what the engine calls the owner of this data folder's containers.
     """
 
-    def __init__(
-        self, client: docker.DockerClient, data: Path, url: str, image: str, **environment: str
-    ) -> None:
+    def __init__(self, data: Path, url: str, image: str, **environment: str) -> None:
         variables = {"FN_DRIVER": "docker", "FN_DOCKER_HOST": url, "FN_IMAGE_CPU": image}
         super().__init__(data, environment={**variables, **environment})
-        self._client = client
+        self._engine = url
         self.name = owner_name(data)
 
     def everything(self) -> list[dict[str, Any]]:
         """Whatever is left of its containers, in any state, as `docker inspect` shows it."""
         found = []
         filters = {"label": f"{OWNER}={self.name}"}
-        for listed in self._client.api.containers(all=True, filters=filters):
-            try:
-                found.append(self._client.api.inspect_container(listed["Id"]))
-            except docker.errors.NotFound:
-                continue
+        with connected(self._engine) as client:
+            for listed in client.api.containers(all=True, filters=filters):
+                with suppress(docker.errors.NotFound):
+                    found.append(client.api.inspect_container(listed["Id"]))
         return found
 
     def containers(self, function: str = "") -> dict[str, dict[str, Any]]:
@@ -55,8 +52,9 @@ class ContainerServer(ServerProcess):
 
     def run(self, container: dict[str, Any], *command: str) -> str:
         """The output of a command in a container, as the user that it runs as."""
-        made = self._client.api.exec_create(container["Id"], list(command))
-        output: bytes = self._client.api.exec_start(made["Id"])
+        with connected(self._engine) as client:
+            made = client.api.exec_create(container["Id"], list(command))
+            output: bytes = client.api.exec_start(made["Id"])
         return output.decode()
 
     def models(self, container: dict[str, Any]) -> list[str]:
@@ -65,27 +63,27 @@ class ContainerServer(ServerProcess):
 
     def remove_all(self) -> None:
         """Remove what a server that was killed has left."""
-        for one in self.everything():
-            try:
-                self._client.api.remove_container(one["Id"], force=True, v=True)
-            except docker.errors.APIError:
-                continue
+        with connected(self._engine) as client:
+            for one in self.everything():
+                with suppress(docker.errors.APIError):
+                    client.api.remove_container(one["Id"], force=True, v=True)
 
 
 @contextmanager
-def container_server(data: Path, url: str, image: str, **environment: str) -> Iterator[Any]:
+def container_server(
+    data: Path, url: str, image: str, **environment: str
+) -> Iterator[ContainerServer]:
     """A running server over containers; after the block neither it nor any of them is left."""
-    with connected(url) as client:
-        server = ContainerServer(client, data, url, image, **environment)
+    server = ContainerServer(data, url, image, **environment)
+    try:
+        server.start()
+        yield server
+    finally:
         try:
-            server.start()
-            yield server
+            if server.process is not None:
+                server.stop()
         finally:
-            try:
-                if server.process is not None:
-                    server.stop()
-            finally:
-                server.remove_all()
+            server.remove_all()
 
 
 def until(condition: Callable[[], bool], what: str) -> None:

@@ -75,6 +75,19 @@ def test_a_reason_can_be_sent_and_stored() -> None:
     assert encode(PoolEndpoints([], "failing", failed.reason))
 
 
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (["a", "fngate replica: no device"], "no device"),
+        (["fngate replica: no device", "b"], ""),
+        ([], ""),
+    ],
+)
+def test_last_words_are_the_last_line(lines: list[str], words: str) -> None:
+    """Only there, and only as a replica says them itself."""
+    assert statements.last_words(lines) == words
+
+
 @pytest.mark.parametrize("body", [b"{", b"[]", b"\xff", b"[" * 100_000, b'{"a":' * 100_000])
 def test_what_is_no_object_ends_the_link(body: bytes) -> None:
     """However deep it is."""
