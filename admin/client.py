@@ -12,6 +12,7 @@ from urllib.parse import quote, urlencode
 from admin.transport import (
     SHOWN_MAX,
     ApiError,
+    Dial,
     Reply,
     Transport,
     Unreachable,
@@ -53,13 +54,19 @@ class Answer:
 class Client:
     """One server at `url` ("http://HOST:PORT", with a path prefix if need be).
 
-    `key` is sent as a bearer token. Raises ValueError where either cannot be one. Every method
-    that calls raises ApiError or Unreachable.
+    `key` is sent as a bearer token, `dial` connects in place of the system. Raises ValueError where
+    URL or key cannot be one. Every method that calls raises ApiError or Unreachable.
     """
 
-    def __init__(self, url: str, key: str | None = None, timeout_s: float = CALL_S) -> None:
+    def __init__(
+        self,
+        url: str,
+        key: str | None = None,
+        timeout_s: float = CALL_S,
+        dial: Dial | None = None,
+    ) -> None:
         self.url = url
-        self._transport = Transport(url, key)
+        self._transport = Transport(url, key, dial)
         self._timeout_s = timeout_s
 
     def functions(self) -> list[dict[str, Any]]:

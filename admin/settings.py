@@ -52,6 +52,8 @@ class Settings(BaseSettings):
     """Folder for everything that is kept."""
     cpu_slots: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1, le=256)
     """How many replicas the CPU takes at once."""
+    gpus: str = Field("all", min_length=1, max_length=4096)
+    """GPUs for replicas: all, none, or their numbers and UUIDs with commas between."""
     idle_s: float = Field(300.0, ge=0.05, le=86_400 * 30)
     """Seconds without a request before a replica goes, for functions that do not say."""
     memory_mib: int = Field(0, ge=0)
@@ -59,7 +61,9 @@ class Settings(BaseSettings):
     host_memory_mib: int = Field(0, ge=0)
     """MiB that all replicas may take together; 0 for all that the machine has."""
     standbys: int = Field(1, ge=0, le=16)
-    """Replicas without a model kept ready, each for one cold start."""
+    """Replicas without a model kept ready for the CPU, each for one cold start."""
+    gpu_standbys: int = Field(0, ge=0, le=4)
+    """Replicas without a model kept ready on each GPU."""
     held_mib: int = Field(256, ge=1)
     """MiB of request bodies held at once."""
     body_read_s: float = Field(30.0, ge=0.05)
@@ -113,11 +117,13 @@ class Settings(BaseSettings):
             model_dir=self.data / "replicas",
             log_dir=self.data / "logs",
             cpu_slots=self.cpu_slots,
+            gpus=self.gpus,
             threads_per_slot=max(1, cores // self.cpu_slots),
             memory_mib=self.memory_mib,
             caps_all=self.driver == "docker",
             host_memory_mib=self.host_memory_mib,
             standbys=self.standbys,
+            gpu_standbys=self.gpu_standbys,
             orphan_s=self.orphan_s,
             ping_s=self.ping_s,
             starts_at_once=cores,

@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-from collections.abc import Iterable, Mapping
+import socket
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -20,9 +21,15 @@ CONNECT_S: Final = 5.0
 SHOWN_MAX: Final = 500
 """Characters shown of an answer that is no problem document."""
 
+Dial = Callable[[str, int], socket.socket]
+"""Gives a connected socket to a host and a port, or raises Unreachable."""
+
 
 class Unreachable(Exception):
-    """No answer came: nobody listens, the connection broke or time ran out."""
+    """No answer came: nobody listens, the connection broke or time ran out.
+
+    A note on it is what to do next.
+    """
 
 
 class ApiError(Exception):
@@ -54,13 +61,16 @@ class Reply:
 class Transport:
     """Exchanges with the server at `url` ("http://HOST:PORT", with a path prefix if need be).
 
-    `key` is sent as a bearer token. Raises ValueError where either cannot be one.
+    `key` is sent as a bearer token. Connections are made by `dial` if it is given, which may lead
+    to another machine. Raises ValueError where URL or key cannot be one.
     """
 
-    def __init__(self, url: str, key: str | None) -> None:
+    def __init__(self, url: str, key: str | None, dial: Dial | None = None) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
             raise ValueError(f"url: expected http://HOST:PORT, got {url!r}")
+        if dial is not None and parts.scheme != "http":
+            raise ValueError(f"url: expected http:// where SSH encrypts, got {url!r}")
         if key is not None and not (key and key.isascii() and key.isprintable()):
             raise ValueError("key: expected printable ASCII characters")
         self._url = url
@@ -69,6 +79,7 @@ class Transport:
         self._is_secure = parts.scheme == "https"
         self._prefix = parts.path.rstrip("/")
         self._key = key
+        self._dial = dial
 
     def exchange(
         self,
@@ -85,10 +96,8 @@ class Transport:
         head = {"Connection": "close", **headers}
         if self._key:
             head["Authorization"] = f"Bearer {self._key}"
-        kind = http.client.HTTPSConnection if self._is_secure else http.client.HTTPConnection
-        connection = kind(self._host, self._port, timeout=CONNECT_S)
+        connection = self._connected()
         try:
-            connection.connect()
             connection.sock.settimeout(timeout_s)
             # A server may refuse an upload, and close, before it has read it all.
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -96,13 +105,28 @@ class Transport:
             response = connection.getresponse()
             data = response.read(ANSWER_MAX + 1)
         except (OSError, http.client.HTTPException) as error:
-            reason = str(error) or type(error).__name__
-            raise Unreachable(f"{self._url} gives no answer: {reason}") from error
+            raise self._silent(error) from error
         finally:
             connection.close()
         if len(data) > ANSWER_MAX:
             raise Unreachable(f"{self._url}: expected at most {ANSWER_MAX} bytes, got more")
         return Reply(response.status, response.headers, data)
+
+    def _connected(self) -> http.client.HTTPConnection:
+        kind = http.client.HTTPSConnection if self._is_secure else http.client.HTTPConnection
+        connection = kind(self._host, self._port, timeout=CONNECT_S)
+        if self._dial is not None:
+            connection.sock = self._dial(connection.host, connection.port)
+            return connection
+        try:
+            connection.connect()
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise self._silent(error) from error
+        return connection
+
+    def _silent(self, error: Exception) -> Unreachable:
+        return Unreachable(f"{self._url} gives no answer: {str(error) or type(error).__name__}")
 
 
 def check(reply: Reply) -> Reply:

@@ -22,12 +22,16 @@ class PoolSettings:
     """Threads of an engine on one slot: its share of the cores."""
     memory_mib: int = 0
     """Memory cap of a replica whose function names none; 0 for no cap."""
+    gpus: str = "all"
+    """GPUs for replicas: all, none, or their numbers and UUIDs with commas between."""
     caps_all: bool = False
     """Whether a replica whose memory nobody caps gets a cap by what it was measured to need."""
     host_memory_mib: float = 0.0
     """What all replicas on CPU slots may take together; 0 for all of the machine's."""
     standbys: int = 0
     """Replicas without a model kept ready for the CPU slots of this host."""
+    gpu_standbys: int = 0
+    """Replicas without a model kept ready on each GPU of this host."""
     orphan_s: float = 60.0
     """Seconds a replica serves on without a manager before it goes."""
     ping_s: float = 5.0

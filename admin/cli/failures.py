@@ -53,7 +53,8 @@ def told(as_json: bool) -> Iterator[None]:
         yield
     except Unreachable as error:
         problem = {"code": "unreachable", "title": "Unreachable", "detail": str(error)}
-        tell(str(error), UNREACHABLE_HINT, problem, as_json)
+        hints = getattr(error, "__notes__", None) or [UNREACHABLE_HINT]
+        tell(str(error), hints[0], problem, as_json)
         raise typer.Exit(UNREACHABLE) from error
     except ApiError as error:
         hints = getattr(error, "__notes__", None) or [HINTS.get(error.code, "")]

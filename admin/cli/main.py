@@ -8,6 +8,7 @@ import sys
 import typer
 
 from admin.cli.failures import EXIT_CODES
+from admin.cli.ssh import everywhere
 from admin.cli.verbs import (
     deploy,
     doctor,
@@ -34,6 +35,7 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.callback()(everywhere)
 for verb in (
     serve.serve,
     deploy.deploy,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -12,13 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from admin.cli.failures import told
+from admin.cli.ssh import Identity, KnownHosts, Place, Ssh, client_over, login
 from admin.cli.text import plain
 
 if TYPE_CHECKING:
     from admin.client import Client
+    from admin.remote.target import Login
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
 DEFAULT_DATA: Final = Path("~/.fngate")
+DEFAULT_ENGINE: Final = "unix:///var/run/docker.sock"
 TOKEN_FILE: Final = "admin.token"  # noqa: S105 - a file's name
 TOKEN_MAX: Final = 4096
 """Characters read of a token file."""
@@ -32,12 +36,12 @@ Key = Annotated[
         "--key",
         envvar="FN_KEY",
         metavar="KEY",
-        help="Access key; without it, DATA/admin.token is used for a server on this machine.",
+        help="Access key; without it, DATA/admin.token is used, on this machine or by --ssh.",
     ),
 ]
 Data = Annotated[
     Path,
-    typer.Option("--data", envvar="FN_DATA", metavar="DIR", help="The local server's data folder."),
+    typer.Option("--data", envvar="FN_DATA", metavar="DIR", help="The server's data folder."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -45,6 +49,9 @@ _SHARED: Final = (
     ("url", Url, DEFAULT_URL),
     ("key", Key, None),
     ("data", Data, DEFAULT_DATA),
+    ("ssh", Ssh, None),
+    ("identity", Identity, None),
+    ("known_hosts", KnownHosts, None),
     ("as_json", Json, False),
 )
 
@@ -74,12 +81,15 @@ def connected(run: Callable[..., None]) -> Callable[..., None]:
     """Make a verb of `run`: it gets a Session for its first parameter, and the options for one.
 
     Typer reads the options off a signature, so the verb has that of `run` with `--url`, `--key`,
-    `--data` and `--json` in place of the session.
+    `--data`, `--json` and those of `--ssh` in place of the session.
     """
 
-    def verb(*, url: str, key: str | None, data: Path, as_json: bool, **options: Any) -> None:
-        with told(as_json):
-            run(Session(open_client(url, key, data), as_json), **options)
+    def verb(*, context: typer.Context, as_json: bool, **options: Any) -> None:
+        place = Place(options.pop("url"), options.pop("key"), options.pop("data"))
+        files = {name: options.pop(name) for name in ("identity", "known_hosts")}
+        way = login(context, options.pop("ssh"), **files)
+        with told(as_json), client_at(place, way) as client:
+            run(Session(client, as_json), **options)
 
     signature = inspect.signature(run, eval_str=True)
     own = list(signature.parameters.values())[1:]
@@ -87,11 +97,22 @@ def connected(run: Callable[..., None]) -> Callable[..., None]:
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
         for name, kind, default in _SHARED
     ]
-    parameters = [*own, *shared]
+    context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    parameters = [*own, context, *shared]
     verb.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # PEP 362
     verb.__annotations__ = {each.name: each.annotation for each in parameters}
     verb.__name__, verb.__doc__ = run.__name__, run.__doc__
     return verb
+
+
+@contextmanager
+def client_at(place: Place, way: Login | None) -> Iterator[Client]:
+    """A client of the server at `place`, on this machine or at the end of `way`."""
+    if way is None:
+        yield open_client(place.url, place.key, place.data)
+        return
+    with client_over(way, place) as client:
+        yield client
 
 
 def open_client(url: str, key: str | None, data: Path) -> Client:

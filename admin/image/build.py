@@ -21,6 +21,7 @@ from admin.image.interrupt import Interrupt
 from admin.image.progress import Progress
 from admin.image.source import DOCKERFILE, Release, read_release
 from admin.image.wheels import Platform, download, download_command
+from registry.errors import BadRequest
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -32,12 +33,12 @@ STEP_S: Final = 3600
 CHECK: Final = """\
 import json, platform
 from runtime_image.engines.preload import preload
-preload()
+preload("cpu")
 import onnxruntime
 from runtime_image.contract.link import VERSION
 print(json.dumps([platform.python_version(), onnxruntime.__version__, VERSION]))
 """
-"""What a standby does, and who it is then."""
+"""What a standby on a CPU does, and who it is then: a build needs no GPU."""
 
 Kind = Literal["cpu", "gpu"]
 Tell = Callable[[str], None]
@@ -82,8 +83,9 @@ def build(order: Order, tell: Tell, clock: Callable[[], float] = time.monotonic)
     """Build, try and name an image. `tell` hears what goes on.
 
     Raises ImageError or EngineDown with the reason; then, and when it is interrupted, the tag names
-    what it named before, and nothing of the build is left.
+    what it named before, and nothing of the build is left. Raises BadRequest for an impossible tag.
     """
+    _check_tag(order.tag)
     began_s = clock()
 
     def said(text: str) -> None:
@@ -103,9 +105,10 @@ def build(order: Order, tell: Tell, clock: Callable[[], float] = time.monotonic)
             image = _layers(client, order, _arguments(order, release), wheels, said)
         said("trying it")
         python, onnxruntime = _tried(client, order, image, release)
-        replaced = _name(client, order, image)
         with explained(order.engine):
             bytes_ = int(client.inspect_image(image)["Size"])
+        # Last: from then on others may start containers of it.
+        replaced = _name(client, order, image)
     return Built(
         *(order.tag, image, order.kind, bytes_, python, onnxruntime),
         *(release.link, release.version, release.source, replaced),
@@ -117,6 +120,14 @@ def split_tag(name: str) -> tuple[str, str]:
     """Repository and tag of an image's name; a registry's port is no tag."""
     repository, _, tag = name.rpartition(":")
     return (repository, tag) if repository and "/" not in tag else (name, "latest")
+
+
+def _check_tag(tag: str) -> None:
+    """Before anything is built: the engine would refuse it at the end."""
+    from docker.utils import match_tag
+
+    if not match_tag(tag):
+        raise BadRequest(f"--tag: expected a name like fngate-runtime:cpu, got {tag!r}")
 
 
 @contextmanager
@@ -179,7 +190,8 @@ def _layers(
     progress = Progress()
 
     def hurry() -> None:
-        said("interrupted: waiting for the step to end")
+        with suppress(RuntimeError):  # Ctrl-C came while a line was being written
+            said("interrupted: waiting for the step to end")
         remove_containers(client, order.id)
 
     with pack(order.checkout, wheels) as context, explained(order.engine):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from benchmarks.simulation.functions import Function
 from benchmarks.simulation.world import World
-from pool_manager.core import room
+from pool_manager.core import guests
 from pool_manager.core.policy.placement import Guest
 from pool_manager.core.policy.value import UNKNOWN_RELOAD_S, Uses
 from pool_manager.core.pool import Pool
@@ -52,7 +52,7 @@ def policy(world: World, name: str) -> Iterator[None]:
     The eviction cost is one pure function, and nobody but this comparison has a reason to replace
     it: the product needs no seam for that.
     """
-    names = vars(room)
+    names = vars(guests)
     original = names["cost"]
     if name == "no-stay":
         _let_stay_nowhere(world)
@@ -79,8 +79,8 @@ def _by_rule(world: World, rule: Callable[[Sight], float]) -> Cost:
 
 def _let_stay_nowhere(world: World) -> None:
     """The product's rule, but an idle replica may go as soon as it is ready."""
-    rooms, names = world.machine._supply.room, vars(room)
-    usual, residency_s = rooms._idle_of, names["RESIDENCY_S"]
+    book, names = world.machine._supply.room.guests, vars(guests)
+    usual, residency_s = book._idle_of, names["RESIDENCY_S"]
 
     def at_once(pool: Pool, now: float) -> dict[str, Guest]:
         names["RESIDENCY_S"] = 0.0
@@ -89,11 +89,11 @@ def _let_stay_nowhere(world: World) -> None:
         finally:
             names["RESIDENCY_S"] = residency_s
 
-    rooms._idle._of = at_once
+    book.idle._of = at_once
 
 
 def _keep_alive(world: World) -> None:
     """Nobody makes room: replicas go by their timer alone, and whoever finds no device waits."""
-    rooms = world.machine._supply.room
-    for guests in (rooms._idle, rooms._resident, rooms._eventual):
-        guests._of = lambda *_: {}
+    book = world.machine._supply.room.guests
+    for known in (book.idle, book.resident, book.eventual):
+        known._of = lambda *_: {}

@@ -12,7 +12,8 @@ WarmOutcome = Literal["ready", "no_room", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Record and start a replica of `pool` on `device`; a standby has neither yet."""
+    """Record and start a replica of `pool` on `device`; a standby has no pool yet, and a device
+    only if that is a GPU."""
 
     id: str
     pool: str

@@ -159,6 +159,22 @@ class EngineBack:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceLost:
+    """A device is of no use to anybody (`is_gone`), or must be reset and is to be left."""
+
+    device: str
+    reason: str
+    is_gone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceBack:
+    """A device can be used again."""
+
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time went by."""
 
@@ -187,6 +203,8 @@ Event = (
     | NotReleased
     | EngineLost
     | EngineBack
+    | DeviceLost
+    | DeviceBack
     | Tick
     | Shutdown
 )

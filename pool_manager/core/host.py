@@ -10,15 +10,20 @@ from pool_manager.core.pool import Pool
 from pool_manager.core.state import Device, PoolSpec, Replica, State
 
 STANDBY_MIB = 80.0
-"""What a standby is charged until it is measured."""
+"""What a standby for the CPU slots is charged."""
+GPU_STANDBY_MIB = 600.0
+"""What a standby on a GPU is charged: the device's context and its libraries."""
 STANDBY_KEY = "standby/cpu"
+"""The pool of the standbys for the CPU slots. Each GPU has one of its own, named after it."""
+STANDBY_PREFIX = "standby/"
 
 
 class Host:
     """The records that every decision is made on, with the indexes that keep a look cheap.
 
     `live` are the pools that time alone may change, `blocked` those that wait for room, `changed`
-    those whose replicas changed since the last publication.
+    those whose replicas changed since the last publication. `standby_devices` are the GPUs that
+    standbys are kept for, "" stands for all CPU slots.
     """
 
     def __init__(self, devices: Iterable[Device]) -> None:
@@ -29,7 +34,8 @@ class Host:
         self.blocked: set[str] = set()
         self.changed: set[str] = set()
         self.engine_down = ""
-        # The memory that standbys take: that of the CPU slots.
+        self.standby_devices: list[str] = []
+        # The memory that standbys for CPU slots take.
         self.standby_bank = next(
             (d.bank for d in self.ledger.devices.values() if d.kind == "cpu"), ""
         )
@@ -44,6 +50,13 @@ class Host:
         pool.spec, pool.removed, pool.quiet_until_s = spec, False, 0.0
         self._functions.setdefault(spec.function or spec.key, set()).add(spec.key)
         return pool
+
+    def keep_standbys(self, device: str, count: int) -> None:
+        """From now on so many standbys are wanted on a GPU, or for the CPU slots ("")."""
+        key = self.standby_key(device)
+        self.define(PoolSpec(key, max=count, role="standby"))
+        self.live[key] = None
+        self.standby_devices.append(device)
 
     def forget(self, pool: Pool) -> None:
         """A pool without replicas is gone."""
@@ -79,10 +92,14 @@ class Host:
         pool.quiet_until_s = 0.0
         self._where[replica.id] = pool.key
         self.live[pool.key] = None
-        if replica.device:
-            self.ledger.charge(replica.id, replica.device, pool.spec.share, pool.memory_mib)
-        else:
-            self.ledger.charge_bank(replica.id, self.standby_bank, STANDBY_MIB)
+        device = replica.device
+        if replica.role == "standby":
+            self.ledger.charge_bank(replica.id, *self.standby_place(device))
+            return
+        share = pool.spec.share
+        if replica.role == "trial" and device in self.ledger.devices:
+            share = max(0.0, self.ledger.left(device))
+        self.ledger.charge(replica.id, device, share, pool.memory_mib)
 
     def assign(self, replica: Replica, pool: Pool, device: str) -> None:
         """A standby becomes a replica of `pool`."""
@@ -97,16 +114,52 @@ class Host:
         del self._where[replica.id]
         self.ledger.release(replica.id)
 
-    def standbys(self) -> list[Replica]:
-        """Those that wait for a model, or will."""
-        pool = self.pools.get(STANDBY_KEY)
+    def standby_key(self, device: str) -> str:
+        """The pool of the standbys for a device: all CPU slots have the same, as has "", a GPU has
+        its own."""
+        known = self.ledger.devices.get(device)
+        is_gpu = bool(device) and (known is None or known.kind != "cpu")
+        return f"{STANDBY_PREFIX}{device}" if is_gpu else STANDBY_KEY
+
+    @staticmethod
+    def standby_device(key: str) -> str:
+        """The GPU that a pool of standbys is for, "" for the CPU slots."""
+        return "" if key == STANDBY_KEY else key.removeprefix(STANDBY_PREFIX)
+
+    def standby_place(self, device: str) -> tuple[str, float]:
+        """The bank that a standby takes memory of, and how many MiB. It takes no share of its
+        device: there it may be beside a replica that is alone otherwise."""
+        known = self.ledger.devices.get(device)
+        if known is None:
+            return (self.standby_bank, STANDBY_MIB) if not device else ("", 0.0)
+        return known.bank, GPU_STANDBY_MIB
+
+    def standbys(self, key: str = STANDBY_KEY) -> list[Replica]:
+        """Those of a pool that wait for a model, or will."""
+        pool = self.pools.get(key)
         return [one for one in pool.replicas.values() if one.is_coming] if pool else []
 
-    def next_standby(self) -> Replica | None:
-        """The one to be used next: one that waits rather than one that is still starting."""
-        return min(self.standbys(), key=lambda one: one.state is State.STARTING, default=None)
+    def next_standby(self, device: str = "") -> Replica | None:
+        """The one to be used next for a device: one that waits rather than one that is still
+        starting."""
+        there = self.standbys(self.standby_key(device))
+        return min(there, key=lambda one: one.state is State.STARTING, default=None)
+
+    def on(self, device: str) -> list[Replica]:
+        """Every replica on a device, the standbys of a GPU too."""
+        standbys = self.pools.get(self.standby_key(device))
+        there = [self.find(id) for id in self.ledger.on(device)]
+        waiting = standbys.replicas.values() if standbys else ()
+        return [one for one in (*there, *waiting) if one is not None and one.device == device]
+
+    def unclaim(self, pool: Pool) -> None:
+        """What was cleared for the pool is anybody's."""
+        if pool.claim is not None:
+            self.ledger.unclaim(pool.claim)
+            pool.claim = None
 
     def need(self, pool: Pool) -> Need:
         """What one more replica of a pool takes."""
         spec = pool.spec
-        return Need(pool.key, spec.device_kind, spec.share, pool.memory_mib)
+        is_trial = spec.role == "trial"
+        return Need(pool.key, spec.device_kind, spec.share, pool.memory_mib, takes_rest=is_trial)

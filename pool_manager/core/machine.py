@@ -12,10 +12,11 @@ from math import inf
 
 from pool_manager.core import events
 from pool_manager.core.commands import Command, EndWarm, Publish, WatchEngine
-from pool_manager.core.host import STANDBY_KEY, Host
+from pool_manager.core.host import Host
+from pool_manager.core.life.cordons import Cordons
+from pool_manager.core.life.replicas import ReplicaEvents
 from pool_manager.core.pool import NOBODY_CALLS, Pool, Warming
-from pool_manager.core.replicas import ReplicaEvents
-from pool_manager.core.state import Device, PoolSpec, Replica
+from pool_manager.core.state import Device, Replica
 from pool_manager.core.supply import Supply
 from registry.exchange import PoolEndpoints, ReplicaEndpoint
 
@@ -29,25 +30,32 @@ COLD = PoolEndpoints([], "cold", NOBODY_CALLS)
 
 class Machine:
     """All pools and devices of one host. `new_id` gives ids never given before; `standbys` is how
-    many replicas without a model are kept ready for CPU slots."""
+    many replicas without a model are kept ready for CPU slots, `gpu_standbys` on each GPU."""
 
     def __init__(
-        self, devices: Iterable[Device], new_id: Callable[[], str], standbys: int = 0
+        self,
+        devices: Iterable[Device],
+        new_id: Callable[[], str],
+        standbys: int = 0,
+        gpu_standbys: int = 0,
     ) -> None:
         self.host = Host(devices)
         self.stopping = False
         self._replicas = ReplicaEvents(self.host)
+        self._cordons = Cordons(self.host, self._replicas)
         self._supply = Supply(self.host, self._replicas, new_id)
         self._list_read_s: float | None = None
         self.is_open = False
         self._shown: dict[str, PoolEndpoints] = {}
         if standbys:
-            self.host.define(PoolSpec(STANDBY_KEY, max=standbys, role="standby"))
-            self.host.live[STANDBY_KEY] = None
+            self.host.keep_standbys("", standbys)
+        for device in self.devices.values():
+            if gpu_standbys and device.kind != "cpu":
+                self.host.keep_standbys(device.id, gpu_standbys)
 
     @property
     def pools(self) -> dict[str, Pool]:
-        """Every pool by its key; the standbys have one of their own."""
+        """Every pool by its key; the standbys have some of their own."""
         return self.host.pools
 
     @property
@@ -55,14 +63,21 @@ class Machine:
         """Every device of this host."""
         return self.host.ledger.devices
 
+    def cordons(self) -> dict[str, str]:
+        """The devices that get no replica, each with the reason."""
+        return {id: cordon.reason for id, cordon in self.host.ledger.cordons.items()}
+
     def handle(self, event: events.Event, now: float) -> list[Command]:
         """What must be done because of `event` at `now` (monotonic seconds)."""
         commands: list[Command] = []
-        self._supply.room.forget_guests()
+        self._supply.room.guests.forget()
         touched = self._apply(event, now, commands)
         if not self.is_open and self._may_open(now):
             self.is_open = True
             touched |= self.pools.keys()
+        if self.host.ledger.cordons:
+            touched |= self._cordons.clear(now, commands, is_open=self.is_open)
+            self._cordons.end_hopeless(touched if self.is_open else set(), commands)
         for key in sorted(touched, key=self._turn):
             pool = self.pools.get(key)
             if pool is not None:
@@ -102,11 +117,8 @@ class Machine:
     def _apply(self, event: events.Event, now: float, commands: list[Command]) -> set[str]:
         """Change the records; the pools that may need a decision now."""
         match event:
-            case events.PoolDefined(spec):
-                self.host.define(spec)
-                return {spec.key}
-            case events.PoolRemoved(key):
-                return self._remove(key)
+            case events.PoolDefined() | events.PoolRemoved():
+                return self._revise(event)
             case events.DemandCame() | events.WorkerLost():
                 return self._hear(event, now)
             case events.Tick():
@@ -117,6 +129,8 @@ class Machine:
                 return self._begin_or_end(event, now)
             case events.EngineLost() | events.EngineBack():
                 return self._engine(event, now, commands)
+            case events.DeviceLost() | events.DeviceBack():
+                return self._cordons.apply(event)
             case _:
                 return self._replicas.apply(event, now, commands)
 
@@ -127,10 +141,12 @@ class Machine:
         self.stopping = True
         return set(self.pools)
 
-    def _remove(self, key: str) -> set[str]:
-        if key in self.pools:
-            self.pools[key].removed = True
-        return {key}
+    def _revise(self, event: events.PoolDefined | events.PoolRemoved) -> set[str]:
+        if isinstance(event, events.PoolDefined):
+            return {self.host.define(event.spec).key}
+        if event.key in self.pools:
+            self.pools[event.key].removed = True
+        return {event.key}
 
     def _hear(self, event: events.DemandCame | events.WorkerLost, now: float) -> set[str]:
         """A worker's full report is a measurement; what it sends in between only wakes. Who falls
@@ -257,8 +273,11 @@ class Machine:
 
     def _publish(self, touched: set[str], now: float, commands: list[Command]) -> None:
         changed = set()
-        for key in (touched | self.host.changed) - {STANDBY_KEY}:
-            shown = self.endpoints(key, now) if key in self.pools else None
+        for key in touched | self.host.changed:
+            pool = self.pools.get(key)
+            if pool is not None and pool.spec.role == "standby":
+                continue
+            shown = self.endpoints(key, now) if pool is not None else None
             if shown != self._shown.get(key):
                 changed.add(key)
             if shown is None:

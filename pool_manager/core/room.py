@@ -2,58 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import inf
 
 from pool_manager.core.commands import Command, Note
-from pool_manager.core.host import STANDBY_KEY, Host
+from pool_manager.core.guests import Guestbook
+from pool_manager.core.host import Host
+from pool_manager.core.life.replicas import ReplicaEvents
 from pool_manager.core.policy.ledger import Claim, Need
 from pool_manager.core.policy.placement import Clearing, Guest, clear, find, why_not
-from pool_manager.core.policy.value import cost
 from pool_manager.core.pool import Pool
-from pool_manager.core.replicas import ReplicaEvents
 from pool_manager.core.state import Replica, State
 
 SWAP_AFTER_S = 5.0
 """A waiter that nobody serves for so long may have a busy replica drained."""
 TRIAL_SWAP_AFTER_S = 30.0
 """A deploy is in less of a hurry than a caller."""
-RESIDENCY_S = 10.0
-"""A replica that has just become ready may serve so long before it gives way."""
-REFUSAL_S = 1.0
-"""A replica that was asked to go and was busy is not asked again for so long."""
 JUST_USED_S = 0.001
 """An evicted replica refuses if it was used since: its gateways know more than the ledger."""
-SURPLUS_DISCOUNT = 1e-3
-"""Taking one of several replicas slows a pool; taking the only one stops it."""
-
-
-class Guests:
-    """Who may go, worked out once per event, since many pools may ask; anew for pools whose
-    replicas changed since."""
-
-    def __init__(self, host: Host, of: Callable[[Pool, float], dict[str, Guest]]) -> None:
-        self._host = host
-        self._of = of
-        self._known: dict[str, Guest] | None = None
-
-    def forget(self) -> None:
-        """Time went by or something happened: look again at everybody."""
-        self._known = None
-
-    def all(self, now: float) -> Mapping[str, Guest]:
-        """Every replica that may go."""
-        if self._known is None:
-            self._known = {}
-            keys = list(self._host.live)
-        else:
-            keys = sorted(self._host.changed & self._host.live.keys())
-        for key in keys:
-            pool = self._host.pools[key]
-            for id in pool.replicas:
-                self._known.pop(id, None)
-            self._known |= self._of(pool, now)
-        return self._known
 
 
 class Room:
@@ -63,15 +29,7 @@ class Room:
         self._host = host
         self._replicas = replicas
         self.due_s = inf
-        self._idle = Guests(host, self._idle_of)
-        self._resident = Guests(host, self._resident_of)
-        self._eventual = Guests(host, self._eventual_of)
-
-    def forget_guests(self) -> None:
-        """Time went by or something happened: look again at who may go."""
-        self._idle.forget()
-        self._resident.forget()
-        self._eventual.forget()
+        self.guests = Guestbook(host, self.look_again)
 
     def look_again(self, at_s: float, now: float) -> None:
         """A pool waits for something that will be so at `at_s`; `due_s` is the next such time."""
@@ -103,9 +61,7 @@ class Room:
 
     def let_go(self, pool: Pool) -> None:
         """What was cleared for the pool is anybody's."""
-        if pool.claim is not None:
-            self._host.ledger.unclaim(pool.claim)
-            pool.claim = None
+        self._host.unclaim(pool)
 
     def unblock(self, pool: Pool) -> None:
         """Nothing keeps the pool from starting."""
@@ -126,9 +82,10 @@ class Room:
         return any(one is not None and one.is_leaving for one in victims)
 
     def _replaced(self) -> tuple[str, ...]:
-        """The standby that a new replica would be made of: its memory is there for it."""
-        standby = self._host.next_standby()
-        return (standby.id,) if standby else ()
+        """The standbys that a new replica would be made of, wherever it is put: their memory is
+        there for it."""
+        following = (self._host.next_standby(device) for device in self._host.standby_devices)
+        return tuple(standby.id for standby in following if standby)
 
     def _crowd(self, pool: Pool) -> tuple[list[Replica], bool]:
         """Replicas of sibling revisions, and whether the function has as many as it may.
@@ -157,11 +114,11 @@ class Room:
         if leaving:
             self.block(pool, f"waits for {leaving[0].id} of {leaving[0].pool} to go", commands)
             return
-        guests = self._but_siblings(pool, self._idle.all(now))
+        guests = self._but_siblings(pool, self.guests.idle.all(now))
         if_idle_s: float | None = JUST_USED_S
         there = [one.id for one in crowd if one.id in guests]
         if not there and self._may_swap(pool, now):
-            guests, if_idle_s = self._but_siblings(pool, self._resident.all(now)), None
+            guests, if_idle_s = self._but_siblings(pool, self.guests.resident.all(now)), None
             there = [one.id for one in crowd if one.id in guests]
         if not there:
             text = f"max is {pool.spec.max}, other revisions have as many replicas"
@@ -169,20 +126,21 @@ class Room:
             return
         victim = min(there, key=lambda id: (guests[id].cost, id))
         device = self._host.ledger.charged(victim).device
-        is_known = device in self._host.ledger.devices
-        is_fit = is_known and self._host.ledger.fits_kind(device, need)
+        is_fit = self._host.ledger.fits_kind(device, need)
         clearing = Clearing(device if is_fit else "", (victim,))
         self._begin(pool, need, clearing, if_idle_s, now, commands)
 
     def _make_room(self, pool: Pool, need: Need, now: float, commands: list[Command]) -> None:
         """Ask idle replicas to go; after a while have busy ones drained."""
         ledger, replaced = self._host.ledger, self._replaced()
-        clearing = clear(need, ledger, self._but_siblings(pool, self._idle.all(now)), replaced)
+        clearing = clear(
+            need, ledger, self._but_siblings(pool, self.guests.idle.all(now)), replaced
+        )
         if clearing is not None:
             self._begin(pool, need, clearing, JUST_USED_S, now, commands)
             return
         if self._may_swap(pool, now):
-            guests = self._but_siblings(pool, self._resident.all(now))
+            guests = self._but_siblings(pool, self.guests.resident.all(now))
             clearing = clear(need, ledger, guests, replaced)
             if clearing is None:
                 self._reserve(pool, need, now)
@@ -194,7 +152,7 @@ class Room:
     def _reserve(self, pool: Pool, need: Need, now: float) -> None:
         """Who needs several to give way may never find all past their residency at once, if those
         who need but one take turns with each of them: the device is kept until all are."""
-        guests = self._but_siblings(pool, self._eventual.all(now))
+        guests = self._but_siblings(pool, self.guests.eventual.all(now))
         clearing = clear(need, self._host.ledger, guests, self._replaced())
         if clearing is not None:
             pool.claim = Claim(need, clearing.device, clearing.victims, now)
@@ -240,61 +198,3 @@ class Room:
             return guests
         kept = {other.key for other in self._host.siblings(pool)}
         return {id: guest for id, guest in guests.items() if guest.pool not in kept}
-
-    def _idle_of(self, pool: Pool, now: float) -> dict[str, Guest]:
-        """Idle replicas of a pool; its last one is worth what loading it again would cost."""
-        if pool.spec.role != "serve":
-            return self._standbys_of(pool)
-        spare = pool.staying() - pool.spec.min
-        if spare <= 0 or self._host.demand.is_busy(pool.key):
-            return {}
-        reload_s = pool.reload_s or pool.spec.load_s
-        value = cost(pool.uses, reload_s, now)
-        stay_s = min(RESIDENCY_S, reload_s)
-        ready = []
-        for one in pool.replicas.values():
-            free_s = max(one.ready_s + stay_s, one.refused_s + REFUSAL_S)
-            if one.state is State.READY and now >= free_s:
-                ready.append(one)
-            elif one.state is State.READY:
-                self.look_again(free_s, now)
-        last = ready[0] if ready and not pool.spec.min else None
-        return {
-            one.id: Guest(pool.key, value if one is last else value * SURPLUS_DISCOUNT, spare)
-            for one in ready
-        }
-
-    def _resident_of(self, pool: Pool, now: float) -> dict[str, Guest]:
-        """Idle or not, whoever has served longest past its residency is cheapest."""
-        if pool.spec.role != "serve":
-            return self._standbys_of(pool)
-        spare = pool.staying() - pool.spec.min
-        if spare <= 0:
-            return {}
-        discount = SURPLUS_DISCOUNT if pool.staying() > 1 else 1.0
-        return {
-            one.id: Guest(pool.key, discount / (now - one.ready_s), spare)
-            for one in pool.replicas.values()
-            if one.state is State.READY and now - one.ready_s >= RESIDENCY_S
-        }
-
-    def _eventual_of(self, pool: Pool, now: float) -> dict[str, Guest]:
-        """Whoever will be past its residency some time; the sooner, the cheaper."""
-        if pool.spec.role != "serve":
-            return self._standbys_of(pool)
-        spare = pool.staying() - pool.spec.min
-        if spare <= 0:
-            return {}
-        served_s = {
-            one.id: now - one.ready_s if one.state is State.READY else 0.0
-            for one in pool.replicas.values()
-            if one.is_coming or one.state is State.READY
-        }
-        return {id: Guest(pool.key, 1.0 / (1.0 + s), spare) for id, s in served_s.items()}
-
-    def _standbys_of(self, pool: Pool) -> dict[str, Guest]:
-        """A standby costs nothing. A trial is not to be had."""
-        if pool.key != STANDBY_KEY:
-            return {}
-        standbys = self._host.standbys()
-        return {one.id: Guest(pool.key, 0.0, len(standbys)) for one in standbys}

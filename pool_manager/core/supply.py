@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pool_manager.core.commands import Command, EndWarm, Launch, Note, WarmOutcome
-from pool_manager.core.host import STANDBY_KEY, STANDBY_MIB, Host
+from pool_manager.core.host import Host
+from pool_manager.core.life.replicas import ReplicaEvents
 from pool_manager.core.policy.scaling import wanted
 from pool_manager.core.pool import Pool
-from pool_manager.core.replicas import ReplicaEvents
 from pool_manager.core.room import JUST_USED_S, Room
+from pool_manager.core.standbys import Standbys
 from pool_manager.core.state import Replica, State
 from registry.exchange import Load
-
-REFILL_AFTER_S = 2.0
-"""A spent standby is replaced when nobody wakes up, but after so long in any case."""
 
 
 class Supply:
@@ -25,12 +23,12 @@ class Supply:
         self._replicas = replicas
         self._new_id = new_id
         self.room = Room(host, replicas)
-        self._standby_missing_s: float | None = None
+        self._standbys = Standbys(host, replicas, new_id)
 
     def settle(self, pool: Pool, now: float, commands: list[Command]) -> None:
         """Start what is missing, let go what is too much, answer who asked for a warm pool."""
         if pool.spec.role == "standby":
-            self._settle_standbys(pool, now, commands)
+            self._standbys.settle(pool, now, commands)
             return
         load = self._host.demand.load(pool.key)
         self._want(pool, load, now, commands)
@@ -105,8 +103,7 @@ class Supply:
     ) -> None:
         """By a standby if there is one, the furthest on first; else by a new start."""
         key = pool.key
-        is_cpu = self._host.ledger.devices[device].kind == "cpu"
-        standby = self._host.next_standby() if is_cpu else None
+        standby = self._host.next_standby(device)
         if standby is not None:
             replica = standby
             replica.phases = dict(phases)
@@ -159,32 +156,6 @@ class Supply:
     def _end_warm(pool: Pool, outcome: WarmOutcome, reason: str, commands: list[Command]) -> None:
         pool.warming = None
         commands.append(EndWarm(pool.key, outcome, reason))
-
-    def _settle_standbys(self, pool: Pool, now: float, commands: list[Command]) -> None:
-        """Start ahead what the next cold start will use up; too many are let go."""
-        there = self._host.standbys()
-        for replica in there[pool.spec.max :]:
-            self._replicas.drain(replica, None, "one standby too many", now, commands)
-        if len(there) >= pool.spec.max:
-            self._standby_missing_s = None
-            return
-        if self._standby_missing_s is None:
-            self._standby_missing_s = now
-        has_waited = now - self._standby_missing_s >= REFILL_AFTER_S
-        if now < pool.retry_at_s or self._host.engine_down or not self._has_room_for_standby():
-            return
-        if has_waited or not self._anybody_wakes():
-            replica = Replica(self._new_id(), STANDBY_KEY, "", "standby", now, is_bound=False)
-            self._replicas.add(replica, now)
-            commands.append(Launch(replica.id, "", "", "standby", {}))
-            commands.append(Note(STANDBY_KEY, f"starts {replica.id} for the next cold start"))
-
-    def _has_room_for_standby(self) -> bool:
-        bank = self._host.standby_bank
-        return bool(bank) and self._host.ledger.free_mib(bank, STANDBY_KEY) >= STANDBY_MIB
-
-    def _anybody_wakes(self) -> bool:
-        return any(one.is_coming for one in self._host.replicas() if one.role != "standby")
 
 
 def _phases(pool: Pool, evicting_since_s: float | None, now: float) -> dict[str, float]:

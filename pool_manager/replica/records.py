@@ -76,6 +76,12 @@ def cap_mib(binding: Binding, settings: PoolSettings) -> int:
     return round(max(2 * binding.measured_mib, 3 * binding.bundle.size / 2**20)) + SPARE_MIB
 
 
+def cap_hint(record: ReplicaRecord | None) -> str:
+    """What else to think of when a replica that has a memory cap ends."""
+    cap = record.memory_mib if record else 0
+    return f" (its memory cap is {cap} MiB)" if cap else ""
+
+
 def within_cap(
     event: events.Loaded, record: ReplicaRecord | None, settings: PoolSettings
 ) -> events.Loaded:

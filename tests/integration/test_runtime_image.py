@@ -38,7 +38,7 @@ UNUSED_UID = "4242:4242"
 COMPILED = """
 import importlib.util, sys
 from runtime_image.engines.preload import preload
-preload()
+preload("cpu")
 import runtime_image.replica.main
 for module in list(sys.modules.values()):
     spec = getattr(module, "__spec__", None)

@@ -19,15 +19,18 @@ from registry.exchange import Demand, Load
 from tests.support.book import Book
 from tests.support.promises import Promises, Sleepless
 
-KEYS = ["default/a@1", "default/a@2", "default/b@1", "default/c@1"]
+KEYS = ["default/a@1", "default/a@2", "default/b@1", "default/c@1", "default/e@1"]
+KINDS = ["any", "any", "any", "cuda", "cuda"]
 TRIAL = "default/d@1"
 WORKERS = ["w1", "w2"]
 DEVICES = [
     Device("cpu0", "cpu", 2_000, "ram"),
     Device("cpu1", "cpu", 2_000, "ram"),
-    Device("GPU-1", "cuda", 4_000),
+    Device("GPU-1", "cuda", 2_500),
     Device("GPU-2", "cuda"),
+    Device("GPU-3", "cuda", 4_000),
 ]
+NOWHERE = "GPU-9"
 ENDINGS_MAX = 40
 """Steps of 5 s in which a house that is shut down must be empty."""
 
@@ -42,6 +45,9 @@ loads = st.one_of(
     st.builds(lambda key, one: {key: one}, keys, load),
     st.dictionaries(st.sampled_from([*KEYS, "default/unknown@1"]), load, max_size=4),
 )
+devices = st.lists(st.sampled_from(DEVICES), min_size=1, max_size=4, unique=True)
+places = st.sampled_from([*(device.id for device in DEVICES), NOWHERE])
+roles = st.sampled_from(["serve", "trial", "standby"])
 memories = st.sampled_from([0.0, 80.0, 700.0, 1_600.0])
 shares = st.sampled_from([1.0, 0.5, 0.4])
 
@@ -51,37 +57,47 @@ class World(Promises):
 
     def __init__(self) -> None:
         super().__init__()
-        self.seqs = itertools.count(1)
+        self.seqs, self.olds = itertools.count(1), itertools.count(1)
         self.said: dict[str, dict[str, Load]] = {}
         self.missed: set[str] = set()
 
     @initialize(
-        count=st.integers(1, 4),
-        standbys=st.integers(0, 2),
-        found=st.lists(st.tuples(keys, st.sampled_from(["serve", "trial", "standby"])), max_size=2),
+        there=devices,
+        standbys=st.tuples(st.integers(0, 2), st.integers(0, 2)),
+        found=st.lists(st.tuples(keys, roles, places), max_size=3, unique_by=lambda one: one[2]),
         is_open=st.sampled_from([True, True, False]),
     )
     def build(
-        self, count: int, standbys: int, found: list[tuple[str, Role]], is_open: bool
+        self,
+        there: list[Device],
+        standbys: tuple[int, int],
+        found: list[tuple[str, Role, str]],
+        is_open: bool,
     ) -> None:
         """A host with some devices, of which an earlier manager may have left some taken."""
-        self.standbys = standbys
-        self.book = Book({device.id: device for device in DEVICES[:count]})
+        self.standbys, self.gpu_standbys = standbys
+        self.book = Book({device.id: device for device in there})
         ids, twins = itertools.count(1), itertools.count(1)
-        self.machine = Machine(DEVICES[:count], lambda: f"r{next(ids)}", standbys)
-        self.twin = Sleepless(DEVICES[:count], lambda: f"r{next(twins)}", standbys)
+        self.machine = Machine(there, lambda: f"r{next(ids)}", *standbys)
+        self.twin = Sleepless(there, lambda: f"r{next(twins)}", *standbys)
         for key in KEYS[:3]:
             self.define(key, 0, 2, 10.0, 1.0, 0.0)
-        for number, (key, role) in enumerate(found[:count]):
-            self.find(f"old{number}", key, DEVICES[number].id, role)
+        for key, role, device in found:
+            self.find(key, role, device)
         if is_open:
             self.read_list()
 
-    def find(self, id: str, key: str, device: str, role: Role) -> None:
-        """The driver's list has a replica of an earlier manager."""
+    @precondition(lambda self: not self.is_list_read)
+    @rule(key=keys, role=roles, device=places)
+    def find(self, key: str, role: Role, device: str) -> None:
+        """The driver's list has a replica of an earlier manager; the device may be gone since."""
+        id = f"old{next(self.olds)}"
         if role == "standby":
-            self.book.stand_by(id)
-            self.feed(events.Found(id, "", "", role))
+            where = "" if device.startswith("cpu") else device
+            self.book.stand_by(id, where)
+            self.feed(events.Found(id, "", where, role))
+            return
+        if self.book.shares(device):
             return
         self.known.add(key)
         self.book.place(id, self.specs.get(key, PoolSpec(key, role=role)), device)
@@ -106,7 +122,7 @@ class World(Promises):
             least,
             max(1, least + more),
             idle_s,
-            "cuda" if key == KEYS[3] else "any",
+            KINDS[KEYS.index(key)],
             function=key.partition("@")[0],
             share=share,
             memory_mib=memory_mib,
@@ -120,10 +136,11 @@ class World(Promises):
         self.feed(events.PoolRemoved(key))
         assert key not in self.asked
 
-    @rule(share=shares)
-    def try_out(self, share: float) -> None:
+    @rule(kind=st.sampled_from(["any", "cuda"]), memory_mib=memories)
+    def try_out(self, kind: str, memory_mib: float) -> None:
         """A deploy wants a trial."""
-        self.feed(events.PoolDefined(self.spec(PoolSpec(TRIAL, role="trial", share=share))))
+        spec = PoolSpec(TRIAL, role="trial", device_kind=kind, memory_mib=memory_mib)
+        self.feed(events.PoolDefined(self.spec(spec)))
 
     @rule(key=st.sampled_from([*KEYS, "default/unknown@1"]), beside=st.booleans())
     def warm(self, key: str, beside: bool) -> None:
@@ -185,6 +202,29 @@ class World(Promises):
         gone = self.some(pick, State.READY, State.LOADING, State.DRAINING)
         running = {one.id for one in self.machine.replicas()} - set(gone)
         self.feed(events.EngineBack(frozenset(running)))
+
+    @rule(device=places, is_gone=st.booleans())
+    def lose_device(self, device: str, is_gone: bool) -> None:
+        """A device falls off the bus, or is to be reset; one that is not here does, too."""
+        self.feed(events.DeviceLost(device, "XID 79", is_gone))
+
+    @precondition(lambda self: self.book.entries)
+    @rule(
+        pick=picks,
+        states=st.sampled_from([COMING, [State.LOADING], [State.READY], [State.DRAINING]]),
+        is_gone=st.booleans(),
+    )
+    def lose_device_under(self, pick: int, states: list[State], is_gone: bool) -> None:
+        """A device is lost while somebody is on it."""
+        for id in self.some(pick, *states):
+            self.feed(events.DeviceLost(self.replica(id).device, "XID 48", is_gone))
+
+    @precondition(lambda self: self.cordoned)
+    @rule(pick=picks)
+    def find_device(self, pick: int) -> None:
+        """A device can be used again, or one that is not here."""
+        lost = sorted([*self.cordoned, NOWHERE])
+        self.feed(events.DeviceBack(lost[pick % len(lost)]))
 
     @precondition(lambda self: self.some(0, State.STARTING))
     @rule(pick=picks, loaded=st.booleans())
@@ -303,7 +343,7 @@ class World(Promises):
 TestWorld = World.TestCase
 TestWorld.__doc__ = "No history of events makes the machine break a promise."
 TestWorld.settings = settings(
-    max_examples=150,
+    max_examples=200,
     stateful_step_count=60,
     deadline=None,
     derandomize=True,

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from pool_manager.core import events
 from pool_manager.core.commands import Command, Drain, Launch, Release
+from pool_manager.core.guests import RESIDENCY_S
 from pool_manager.core.machine import Machine
-from pool_manager.core.room import RESIDENCY_S, SWAP_AFTER_S
+from pool_manager.core.room import SWAP_AFTER_S
 from pool_manager.core.state import Device, PoolSpec, State
 from registry.exchange import Demand, Load
 
@@ -183,3 +184,27 @@ def test_two_busy_revisions_of_a_function_that_may_have_one_take_turns() -> None
     turns.go(200.0)
 
     assert turns.longest_wait_s() <= 2 * (RESIDENCY_S + 3.0) + SWAP_AFTER_S
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_turns_are_taken_on_what_is_left(is_gone: bool) -> None:
+    """When one of three devices is lost, five busy functions go on by turns on two of them, and on
+    all three once it is back."""
+    turns = Turns(
+        [Device(f"g{number}", "cuda") for number in range(3)],
+        [PoolSpec(f"f{number}") for number in range(5)],
+        load_s=2.0,
+        drain_s=3.0,
+    )
+    turn_s = RESIDENCY_S + 5.0
+    turns.go(60.0)
+    turns.feed(events.DeviceLost("g1", "XID 79", is_gone))
+
+    turns.go(120.0)
+
+    assert [one.device for one in turns.machine.replicas() if one.device == "g1"] == []
+    assert turns.longest_wait_s() <= 5 * turn_s + SWAP_AFTER_S
+    turns.feed(events.DeviceBack("g1"))
+    turns.go(60.0)
+    assert {one.device for one in turns.machine.replicas()} == {"g0", "g1", "g2"}
+    assert turns.longest_wait_s() <= 5 * turn_s + SWAP_AFTER_S

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from pool_manager.core.policy.ledger import RESERVE_MIB
 from pool_manager.core.state import Device, PoolSpec
 
-STANDBY_MIB = 80.0
+STANDBY_MIB, GPU_STANDBY_MIB = 80.0, 600.0
 
 
 @dataclass
 class Entry:
-    """A replica from its launch to its release. A standby has neither pool nor device."""
+    """A replica from its launch to its release. A standby has no pool, and a device only if that
+    is a GPU."""
 
     pool: str
     device: str
@@ -35,12 +36,16 @@ class Book:
     def place(self, id: str, spec: PoolSpec, device: str) -> None:
         """A replica of a pool is on a device; it may have been a standby."""
         told = id not in self.entries
-        self.entries[id] = Entry(spec.key, device, spec.share, self.memory_mib(spec), is_told=told)
+        share = spec.share
+        if spec.role == "trial":
+            share = max(0.0, 1.0 - sum(self.shares(device)))
+        self.entries[id] = Entry(spec.key, device, share, self.memory_mib(spec), is_told=told)
         self.ever.add(id)
 
-    def stand_by(self, id: str) -> None:
+    def stand_by(self, id: str, device: str = "") -> None:
         """A replica without a model is there."""
-        self.entries[id] = Entry("", "", 0.0, STANDBY_MIB, is_standby=True)
+        memory_mib = GPU_STANDBY_MIB if device else STANDBY_MIB
+        self.entries[id] = Entry("", device, 0.0, memory_mib, is_standby=True)
         self.ever.add(id)
 
     def measure(self, id: str, spec: PoolSpec, memory_mib: float, now: float) -> None:
@@ -54,18 +59,22 @@ class Book:
         return max(spec.memory_mib, self.measured.get(spec.key, 0.0))
 
     def where(self) -> dict[str, str]:
-        """Device by replica, "" for standbys."""
+        """Device by replica, "" for standbys of the CPU."""
         return {id: entry.device for id, entry in self.entries.items()}
 
-    def standbys(self) -> list[str]:
-        """Replicas that no pool has got."""
-        return [id for id, entry in self.entries.items() if entry.is_standby]
+    def standbys(self, device: str | None = None) -> list[str]:
+        """Replicas that no pool has got: all, or those on a device ("" for the CPU)."""
+        return [
+            id
+            for id, entry in self.entries.items()
+            if entry.is_standby and device in (None, entry.device)
+        ]
 
     def bank_of(self, entry: Entry) -> str:
-        """The memory it takes from: standbys from that of the CPU."""
-        if entry.is_standby:
+        """The memory it takes from: standbys without a device from that of the CPU."""
+        if not entry.device:
             return next((d.bank for d in self.devices.values() if d.kind == "cpu"), "")
-        return self.devices[entry.device].bank
+        return self.devices[entry.device].bank if entry.device in self.devices else ""
 
     def shares(self, device: str, without: frozenset[str] = frozenset()) -> list[float]:
         """What the replicas on a device take of it."""
@@ -85,8 +94,8 @@ class Book:
         """Whether one more replica fits there once some are gone."""
         if spec.device_kind not in ("any", device.kind):
             return False
-        shares = self.shares(device.id, without)
-        if shares and sum(shares) + spec.share > 1.0 + 1e-9:
+        left = 1.0 - sum(self.shares(device.id, without))
+        if left < 1.0 and (left <= 1e-9 if spec.role == "trial" else spec.share > left + 1e-9):
             return False
         used = self.used_mib(device.bank, without) + self.memory_mib(spec) + RESERVE_MIB
         return not device.memory_mib or used <= device.memory_mib
@@ -96,5 +105,5 @@ class Book:
         shares = self.shares(device.id)
         if len(shares) > 1 and sum(shares) > 1.0 + 1e-9:
             return True
-        over = self.used_mib(device.bank) + RESERVE_MIB > device.memory_mib
+        over = self.used_mib(device.bank) + RESERVE_MIB > device.memory_mib + 1e-9
         return bool(device.memory_mib) and over

@@ -23,6 +23,9 @@ from typing import NoReturn
 import docker
 import pytest
 
+from admin.image.build import Order, build
+from admin.image.source import own_checkout, own_digest
+
 ANSWER_S = 60
 """Seconds within which the engine answers whatever a test asks."""
 PROGRAMS = ("sh", "sleep", "env")
@@ -58,12 +61,14 @@ def connected(url: str, *, answer_s: float = ANSWER_S) -> Iterator[docker.Docker
 
 
 def make_runtime_image(url: str, base: str, wheelhouse: Path) -> str:
-    """Build the cpu runtime image on the engine at `url`, and return its tag."""
-    from admin.image.build import Order, build
-    from admin.image.source import own_checkout
-
-    order = Order("cpu", base, RUNTIME_IMAGE, url, own_checkout(), wheelhouse)
-    return build(order, lambda _: None).tag
+    """The tag of the cpu runtime image of these very sources on the engine at `url`, where it is
+    built if it is not there yet."""
+    source = own_digest()
+    tag = f"{RUNTIME_IMAGE}-{source.removeprefix('sha256:')[:12]}"
+    with connected(url) as client:
+        if not client.images.list(name=tag, filters={"label": f"fngate.source={source}"}):
+            build(Order("cpu", base, tag, url, own_checkout(), wheelhouse), lambda _text: None)
+    return tag
 
 
 def make_small_image(url: str) -> str:

@@ -196,6 +196,18 @@ def processes(root: Path) -> list[tuple[int, str]]:
     return found
 
 
+def lives(pid: int) -> bool:
+    """Whether a process runs; one that ended and waits to be reaped, by whomever, does not."""
+    try:
+        ended = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return False
+    try:
+        return not select.select([ended], [], [], 0)[0]
+    finally:
+        os.close(ended)
+
+
 def wipe(root: Path) -> None:
     """End what is left of the engine below `root`, and remove its files."""
     engine = [pid for pid, name in processes(root) if not name.startswith("containerd-shim")]

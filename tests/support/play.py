@@ -31,11 +31,12 @@ class Play:
         *specs: PoolSpec,
         devices: int | Sequence[Device] = 2,
         standbys: int = 0,
+        gpu_standbys: int = 0,
         is_open: bool = True,
     ) -> None:
         numbers = itertools.count(1)
         there = cpus(devices) if isinstance(devices, int) else devices
-        self.machine = Machine(there, lambda: f"r{next(numbers)}", standbys)
+        self.machine = Machine(there, lambda: f"r{next(numbers)}", standbys, gpu_standbys)
         self.now = 1000.0
         self.notes: list[Note] = []
         self.published: list[frozenset[str]] = []

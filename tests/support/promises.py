@@ -22,10 +22,12 @@ from pool_manager.core.commands import (
     Release,
     Terminate,
 )
-from pool_manager.core.host import STANDBY_KEY
+from pool_manager.core.guests import REFUSAL_S, RESIDENCY_S
+from pool_manager.core.host import STANDBY_PREFIX
 from pool_manager.core.machine import Machine
+from pool_manager.core.policy.ledger import RESERVE_MIB
 from pool_manager.core.pool import Pool
-from pool_manager.core.room import REFUSAL_S, RESIDENCY_S, SWAP_AFTER_S, TRIAL_SWAP_AFTER_S
+from pool_manager.core.room import SWAP_AFTER_S, TRIAL_SWAP_AFTER_S
 from pool_manager.core.state import TRANSITIONS, PoolSpec, Replica, State
 from registry.exchange import PoolEndpoints
 from tests.support.book import Book
@@ -64,8 +66,10 @@ class Promises(RuleBasedStateMachine):
         super().__init__()
         self.now = 1000.0
         self.standbys = 0
+        self.gpu_standbys = 0
         self.specs: dict[str, PoolSpec] = {}
-        self.known: set[str] = {STANDBY_KEY}
+        self.known: set[str] = set()
+        self.cordoned: dict[str, bool] = {}
         self.shown: dict[str, PoolEndpoints] = {}
         self.asked: set[str] = set()
         self.unserved: dict[str, float] = {}
@@ -91,10 +95,8 @@ class Promises(RuleBasedStateMachine):
         due = self.twin.handle(event, self.now)
         assert commands == due, f"slept through: {[one for one in due if one not in commands]}"
         self.placed: set[str] = set()
-        # A new id is written down first; who was assigned is no standby when the next is counted.
-        new = [c for c in commands if isinstance(c, Launch) and c.role != "standby"]
-        self.check_launches(new, commands)
-        self.check_assigned(commands)
+        # Who was assigned is no standby any more when the next is counted.
+        self.check_placements(commands)
         self.check_standbys(commands)
         for id in self.placed:
             device = self.book.devices[self.book.entries[id].device]
@@ -123,6 +125,15 @@ class Promises(RuleBasedStateMachine):
                 self.asked.add(key)
             case events.WarmDropped(key):
                 self.asked.discard(key)
+            case events.DeviceLost() | events.DeviceBack():
+                self.write_cordon(event)
+
+    def write_cordon(self, event: events.DeviceLost | events.DeviceBack) -> None:
+        """A device is lost for good until it is said to be back."""
+        if isinstance(event, events.DeviceBack):
+            self.cordoned.pop(event.device, None)
+        elif event.device in self.book.devices:
+            self.cordoned[event.device] = event.is_gone or self.cordoned.get(event.device, False)
 
     def note_waiters(self) -> None:
         """Since when somebody waits for a pool that cannot serve."""
@@ -169,28 +180,32 @@ class Promises(RuleBasedStateMachine):
                 self.asked.discard(key)
                 assert outcome != "ready" or self.machine.pools[key].is_warm
             case Note(key) | KeepColdStart(key):
-                assert key in self.known
+                assert key in self.known or key.startswith(STANDBY_PREFIX)
 
     @staticmethod
     def has_reason(id: str, commands: list[Command]) -> bool:
         return any(isinstance(one, Note) and id in one.text.split() for one in commands)
 
-    def check_launches(self, launches: list[Launch], commands: list[Command]) -> None:
-        for launch in launches:
-            assert launch.id not in self.book.ever, "an id was given twice"
-            assert self.has_reason(launch.id, commands)
-            self.check_start()
-            self.check_placed(launch.id, launch.pool, launch.device)
-
-    def check_assigned(self, commands: list[Command]) -> None:
-        """A standby belongs to a pool from its assignment on, whether it was told or not."""
-        for id in self.book.standbys():
-            replica = self.machine.replica(id)
-            if replica is not None and replica.device:
-                assert self.machine.devices[replica.device].kind == "cpu"
-                assert self.has_reason(id, commands)
+    def check_placements(self, commands: list[Command]) -> None:
+        """In the order of the decisions: launches, and standbys, which belong to a pool from their
+        assignment on, whether they were told or not."""
+        new = {c.id for c in commands if isinstance(c, Launch) and c.role != "standby"}
+        assert not new & self.book.ever, "an id was given twice"
+        there = {id: self.machine.replica(id) for id in self.book.standbys()}
+        given = {id for id, one in there.items() if one and one.role != "standby"}
+        named = [one.text.split() for one in commands if isinstance(one, Note)]
+        for words in named:
+            for id in (new | given) & set(words):
+                replica = self.replica(id)
+                if id in given:
+                    device = self.book.devices[replica.device]
+                    place = "" if device.kind == "cpu" else device.id
+                    assert self.book.entries[id].device == place
                 self.check_start()
                 self.check_placed(id, replica.pool, replica.device)
+                new.discard(id)
+                given.discard(id)
+        assert not new | given, "placed without a reason"
 
     def check_standbys(self, commands: list[Command]) -> None:
         """Not more are started than there are to be."""
@@ -199,9 +214,14 @@ class Promises(RuleBasedStateMachine):
                 assert command.id not in self.book.ever, "an id was given twice"
                 assert self.has_reason(command.id, commands)
                 self.check_start()
-                self.book.stand_by(command.id)
-                there = [self.replica(id).state for id in self.book.standbys()]
-                assert len(there) - there.count(State.RELEASING) <= self.standbys
+                assert command.device not in self.cordoned
+                self.book.stand_by(command.id, command.device)
+                there = [self.replica(id).state for id in self.book.standbys(command.device)]
+                most = self.gpu_standbys if command.device else self.standbys
+                assert len(there) - there.count(State.RELEASING) <= most
+                bank = self.book.bank_of(self.book.entries[command.id])
+                size_mib = max(d.memory_mib for d in self.book.devices.values() if d.bank == bank)
+                assert not size_mib or self.book.used_mib(bank) + RESERVE_MIB <= size_mib + 1e-9
 
     def check_start(self) -> None:
         assert self.is_list_read, "started on a half-known world"
@@ -211,6 +231,9 @@ class Promises(RuleBasedStateMachine):
     def check_placed(self, id: str, key: str, device: str) -> None:
         """For a pool that is wanted, where there is room for it, within its function's `max`."""
         spec = self.specs[key]
+        assert device not in self.cordoned, f"{id} was put on a cordoned device"
+        if spec.device_kind == "any" and self.book.devices[device].kind == "cpu":
+            assert not self.free_gpus(spec), f"{id} was put on a CPU slot"
         self.book.place(id, spec, device)
         assert spec.device_kind in ("any", self.book.devices[device].kind)
         self.placed.add(id)
@@ -222,6 +245,17 @@ class Promises(RuleBasedStateMachine):
             most += sum(one.warming is not None and one.warming.beside for one in revisions)
             assert sum(one.count() for one in revisions) <= most
 
+    def free_gpus(self, spec: PoolSpec) -> list[str]:
+        """GPUs that have room for a pool and are kept for nobody."""
+        claims = {*self.machine.host.ledger.claims, *self.cordoned}
+        claims |= {claim.device for claim in self.claims.values() if claim}
+        gpus = (one for one in self.book.devices.values() if one.kind != "cpu")
+        return [
+            one.id
+            for one in gpus
+            if one.id not in claims and self.book.has_room(one, spec, frozenset())
+        ]
+
     def check_drain(self, drain: Drain) -> None:
         """A replica without load may be asked; for good goes only what may be stopped."""
         key = self.replica(drain.id).pool
@@ -230,7 +264,8 @@ class Promises(RuleBasedStateMachine):
             assert load.queued + load.in_flight == 0, "a busy replica was asked to go"
             return
         is_unwanted = key not in self.specs or self.machine.stopping
-        assert is_unwanted or self.is_surplus(key) or self.is_swap(drain.id)
+        is_left = self.replica(drain.id).device in self.cordoned and self.machine.is_open
+        assert is_unwanted or is_left or self.is_surplus(key) or self.is_swap(drain.id)
 
     def is_surplus(self, key: str) -> bool:
         pool = self.machine.pools[key]
@@ -249,15 +284,21 @@ class Promises(RuleBasedStateMachine):
         return False
 
     def check_release(self, id: str) -> None:
-        """Only what ended, is overdue, is a trial, or has no model and no use is released."""
+        """Only what ended, is overdue, is a trial, is on a device that is gone, or has no model and
+        no use is released."""
         replica = self.replica(id)
         ended = isinstance(self.event, events.Lost) and self.event.id == id
         missing = isinstance(self.event, events.EngineBack) and (
             id not in self.event.running or self.before.get(id) == "releasing"
         )
         unwanted = replica.pool not in self.specs or self.machine.stopping
-        idle = unwanted and self.before.get(id, State.STARTING) == "starting"
-        ended_itself = ended or missing or id in self.late
+        # One that was found may be serving, though it has not greeted yet.
+        is_cordoned = replica.device in self.cordoned and not replica.adopted
+        has_begun = self.before.get(id, State.STARTING) != "starting"
+        idle = (unwanted or is_cordoned) and not has_begun
+        is_nowhere = replica.device not in ("", *self.book.devices)
+        is_gone = self.cordoned.get(replica.device, False) or is_nowhere
+        ended_itself = ended or missing or is_gone or id in self.late
         assert ended_itself or replica.role in ("trial", "standby") or idle
 
     # What follows from all commands of an event
@@ -296,12 +337,12 @@ class Promises(RuleBasedStateMachine):
         no event tells, may be told by the next tick."""
         for command in commands:
             if isinstance(command, Publish):
-                assert STANDBY_KEY not in command.keys
+                assert not any(key.startswith(STANDBY_PREFIX) for key in command.keys)
                 for key in command.keys:
                     self.shown.pop(key, None)
                     if key in self.machine.pools:
                         self.shown[key] = self.machine.endpoints(key, self.now)
-        pools = {k: p for k, p in self.machine.pools.items() if k != STANDBY_KEY}
+        pools = {k: p for k, p in self.machine.pools.items() if p.spec.role != "standby"}
         assert pools.keys() == self.shown.keys()
         for key, pool in pools.items():
             is_late = pool.failures and not isinstance(self.event, events.Tick)
@@ -310,7 +351,9 @@ class Promises(RuleBasedStateMachine):
     def check_blame(self, failures: dict[str, int]) -> None:
         """Nobody is blamed while the engine is away, nor for what was nobody's fault."""
         event = self.event
-        is_fault = not isinstance(event, events.Lost) or event.is_its_fault
+        is_fault = not isinstance(event, events.DeviceLost | events.DeviceBack | events.Found)
+        if isinstance(event, events.Lost):
+            is_fault = event.is_its_fault
         if isinstance(event, events.Lost) and self.before.get(event.id) == "standby":
             is_fault = False
         if self.is_engine_down or not is_fault:
@@ -327,6 +370,7 @@ class Promises(RuleBasedStateMachine):
             pool = self.machine.pools[key]
             if self.machine.host.demand.load(key).queued and not pool.is_warm:
                 assert pool.wanted >= 1
+            assert spec.role != "trial" or not self.is_hopeless(spec)
             if pool.count() >= pool.wanted:
                 assert pool.claim is None
                 assert key not in self.machine.host.blocked
@@ -341,8 +385,14 @@ class Promises(RuleBasedStateMachine):
                 assert pool.blocked
                 self.check_no_room(pool, spec)
 
+    def is_hopeless(self, spec: PoolSpec) -> bool:
+        """Whether every device that could have it is cordoned."""
+        able = [d for d in self.book.devices.values() if spec.device_kind in ("any", d.kind)]
+        return bool(able) and all(device.id in self.cordoned for device in able)
+
     def check_no_room(self, pool: Pool, spec: PoolSpec) -> None:
-        """There is no device that has room, nor one that has it without those who may go."""
+        """There is no device that has room, nor one that has it without those who may go. What
+        standbys take can always be had."""
         siblings = [r for one in self.machine.host.siblings(pool) for r in one.replicas.values()]
         siblings = [one for one in siblings if one.state is not State.RELEASING]
         claims = sum(one.claim is not None for one in self.machine.host.siblings(pool))
@@ -353,13 +403,18 @@ class Promises(RuleBasedStateMachine):
             assert is_leaving or not {one.id for one in siblings} & self.idle()
             return
         claimed = {self.book.devices[id].bank for id in self.machine.host.ledger.claims}
-        devices = [one for one in self.book.devices.values() if one.bank not in claimed]
+        devices = [
+            one
+            for one in self.book.devices.values()
+            if one.bank not in claimed and one.id not in self.cordoned
+        ]
+        standbys = {id for id in self.book.standbys() if self.replica(id).is_coming}
         idle = self.idle()
         for group in chain.from_iterable(combinations(idle, n) for n in range(len(idle) + 1)):
             taken = Counter(self.replica(id).pool for id in group)
             pools = self.machine.pools
             if all(n <= pools[k].staying() - pools[k].spec.min for k, n in taken.items()):
-                gone = frozenset(group)
+                gone = frozenset(group) | standbys
                 fit = [one.id for one in devices if self.book.has_room(one, spec, gone)]
                 assert not fit, f"{pool.key}: {pool.blocked}; without {group} it fits on {fit}"
 
@@ -371,6 +426,9 @@ class Promises(RuleBasedStateMachine):
             load = self.machine.host.demand.load(pool.key)
             is_idle = replica.state is State.READY and not load.queued + load.in_flight
             has_refused = self.now - self.refused.get(replica.id, -1.0) < REFUSAL_S
+            stayed_s = self.now - self.book.entries[replica.id].ready_s
+            if stayed_s < min(RESIDENCY_S, pool.reload_s):
+                continue
             if is_idle and not has_refused and pool.staying() > pool.spec.min:
                 found.add(replica.id)
         return found
@@ -394,6 +452,23 @@ class Promises(RuleBasedStateMachine):
             entry = self.book.entries[replica.id]
             is_early = replica.state in (State.STARTING, State.RELEASING)
             assert entry.is_standby or entry.is_told or is_early
+
+    @invariant()
+    def cordoned_devices_are_left(self) -> None:
+        """Nobody is on a device that is gone, or never was here, but who cannot be got rid of; who
+        is on one that must be left goes, unless it was found there and has not said yet what it is
+        doing."""
+        for replica in self.machine.replicas():
+            is_here = replica.device in ("", *self.book.devices)
+            assert is_here or replica.state is State.RELEASING
+            if replica.device not in self.cordoned or replica.state is State.RELEASING:
+                continue
+            assert not self.cordoned[replica.device]
+            is_found = replica.adopted and replica.is_coming
+            is_going = replica.state is State.DRAINING and not replica.can_serve
+            assert is_going or is_found or not self.machine.is_open
+        assert self.machine.cordons().keys() == self.cordoned.keys()
+        assert not self.machine.host.ledger.claims.keys() & self.cordoned.keys()
 
     @invariant()
     def claims_agree(self) -> None:

@@ -4,44 +4,142 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from admin.cli.failures import REFUSED
-from admin.cli.session import DEFAULT_DATA, DEFAULT_URL, Data, Json, Key, Url, open_client
+from admin.cli.session import (
+    DEFAULT_DATA,
+    DEFAULT_ENGINE,
+    DEFAULT_URL,
+    Data,
+    Json,
+    Key,
+    Url,
+    client_at,
+)
+from admin.cli.ssh import Identity, KnownHosts, Place, Ssh, login
 from admin.cli.text import plain
+from admin.cli.verbs.serve import Driver
+
+if TYPE_CHECKING:
+    from admin.cli.doctor.check import Check
+    from admin.client import Client
+    from admin.remote.target import Login
 
 
-def doctor(
-    url: Url = DEFAULT_URL, key: Key = None, data: Data = DEFAULT_DATA, as_json: Json = False
+DriverGiven = Annotated[
+    Driver,
+    typer.Option(
+        "--driver", envvar="FN_DRIVER", help="What starts replicas; docker's checks must pass then."
+    ),
+]
+Engine = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        envvar="FN_DOCKER_HOST",
+        metavar="URL",
+        help="The Docker engine, looked at if it is there.",
+    ),
+]
+
+
+def doctor(  # noqa: PLR0913 - typer takes one parameter per option
+    context: typer.Context,
+    driver: DriverGiven = Driver.PROCESS,
+    engine: Engine = DEFAULT_ENGINE,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    data: Data = DEFAULT_DATA,
+    ssh: Ssh = None,
+    identity: Identity = None,
+    known_hosts: KnownHosts = None,
+    as_json: Json = False,
 ) -> None:
     """Check what fngate needs on this machine.
 
-    Where something is missing it says what to do, and ends with exit code 1.
+    Where something is missing it says what to do, and ends with exit code 1. With --ssh it checks
+    the way to the server there, and the server.
 
     \b
-    Example:
+    Examples:
       fnctl doctor
+      fnctl doctor --driver docker
     """
-    from admin.cli import checks
+    way = login(context, ssh, identity=identity, known_hosts=known_hosts)
+    place = Place(url, key, data)
+    if way is not None:
+        found = far(place, way)
+    else:
+        found = [*here(Path(data)), *docker(engine, driver), *_server(place)]
+    tell(found, as_json)
+
+
+def here(data: Path) -> list[Check]:
+    """The checks of this machine, with the data folder `data`."""
+    from admin.cli.doctor import machine
     from admin.settings import run_dir
 
-    folder = Path(data).expanduser().absolute()
-    client = open_client(url, key, data)
-    found = [
-        checks.python(),
-        checks.folder(folder),
-        checks.disk(folder),
-        checks.token(folder),
-        checks.sockets(run_dir(folder)),
-        checks.engine(),
-        checks.server(client),
-        checks.access(client),
+    folder = data.expanduser().absolute()
+    return [
+        machine.python(),
+        machine.folder(folder),
+        machine.disk(folder),
+        machine.token(folder),
+        machine.sockets(run_dir(folder)),
+        machine.engine(),
     ]
-    typer.echo(
-        json.dumps({"items": checks.to_json(found)}, indent=2)
-        if as_json
-        else plain(checks.render(found))
-    )
+
+
+def docker(engine: str, driver: Driver) -> list[Check]:
+    """The checks of the Docker engine, if it is there or the driver."""
+    from admin.cli.doctor.docker import docker_checks
+
+    return docker_checks(engine, is_chosen=driver is Driver.DOCKER, tags=images())
+
+
+def images() -> dict[str, str]:
+    """The runtime images that a server started here would use; the usual ones if it could not."""
+    from admin.settings import Settings, load_settings
+    from registry.errors import BadRequest
+
+    try:
+        chosen = load_settings({})
+    except BadRequest:  # the server will say so when it is started
+        chosen = Settings.model_construct()
+    return {"cpu": chosen.image_cpu, "gpu": chosen.image_gpu}
+
+
+def far(place: Place, way: Login) -> list[Check]:
+    """The checks of a server on another machine."""
+    from admin.cli.doctor.check import Check
+    from admin.client import Unreachable
+
+    try:
+        with client_at(place, way) as client:
+            return [Check("ok", "ssh", f"logged in to {way.target}"), *_asked(client)]
+    except Unreachable as error:
+        return [Check("fail", "ssh", str(error), *getattr(error, "__notes__", ())[:1])]
+
+
+def tell(found: list[Check], as_json: bool) -> None:
+    """Print the checks; one that failed is exit code 1."""
+    from admin.cli.doctor.check import render, to_json
+
+    shown = json.dumps({"items": to_json(found)}, indent=2) if as_json else plain(render(found))
+    typer.echo(shown)
     if any(check.level == "fail" for check in found):
         raise typer.Exit(REFUSED)
+
+
+def _server(place: Place) -> list[Check]:
+    with client_at(place, None) as client:
+        return _asked(client)
+
+
+def _asked(client: Client) -> list[Check]:
+    from admin.cli.doctor import server
+
+    return [server.server(client), server.access(client)]

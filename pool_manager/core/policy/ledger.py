@@ -16,12 +16,16 @@ SHARE_SLACK = 1e-9
 @dataclass(frozen=True, slots=True)
 class Need:
     """What a replica of `pool` takes: a device of `kind` ("any" for all), a share of it from above
-    0 to 1 (alone on it), MiB of its bank's memory."""
+    0 to 1 (alone on it), MiB of its bank's memory.
+
+    `takes_rest`: whatever share the others on a device leave, all of it on an empty one.
+    """
 
     pool: str
     kind: str = "any"
     share: float = 1.0
     memory_mib: float = 0.0
+    takes_rest: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +49,15 @@ class Claim:
     since_s: float
 
 
+class Cordon(NamedTuple):
+    """Why a device gets no replica, and whether it is gone, so that what is on it is useless."""
+
+    reason: str
+    is_gone: bool
+
+
 class Fleet(NamedTuple):
-    """How many devices of a kind there are and the memory of the largest, without end where one
+    """How many devices of a kind may be used and the memory of the largest, without end where one
     is not accounted."""
 
     devices: int
@@ -54,11 +65,12 @@ class Fleet(NamedTuple):
 
 
 class Ledger:
-    """Charges by replica, from its record until it is STOPPED; claims by device."""
+    """Charges by replica, from its record until it is STOPPED; claims and cordons by device."""
 
     def __init__(self, devices: Iterable[Device]) -> None:
         self.devices = {device.id: device for device in devices}
         self.claims: dict[str, Claim] = {}
+        self.cordons: dict[str, Cordon] = {}
         self._charges: dict[str, Charge] = {}
         self._on: dict[str, dict[str, Charge]] = {id: {} for id in self.devices}
         self._in: dict[str, dict[str, Charge]] = {}
@@ -123,6 +135,17 @@ class Ledger:
             del self.claims[claim.device]
             del self._claimed[self.devices[claim.device].bank][claim.device]
 
+    def cordon(self, device: str, cordon: Cordon) -> None:
+        """The device gets no replica any more. It must be known and not claimed."""
+        assert device not in self.claims
+        self.cordons[device] = cordon
+        self._fleets.clear()
+
+    def uncordon(self, device: str) -> None:
+        """The device may be used again; harmless where it could be all the time."""
+        self.cordons.pop(device, None)
+        self._fleets.clear()
+
     def charged(self, id: str) -> Charge:
         """What a replica holds."""
         return self._charges[id]
@@ -140,12 +163,21 @@ class Ledger:
         return list(self._empty)
 
     def fleet(self, kind: str) -> Fleet:
-        """The devices of a kind, counted once: which there are never changes."""
+        """The devices of a kind that are not cordoned, counted once until that changes."""
         if kind not in self._fleets:
-            sizes = [d.memory_mib for d in self.devices.values() if kind in ("any", d.kind)]
+            able = [d for d in self.devices.values() if d.id not in self.cordons]
+            sizes = [d.memory_mib for d in able if kind in ("any", d.kind)]
             largest = max(sizes) if sizes and all(sizes) else float("inf")
             self._fleets[kind] = Fleet(len(sizes), largest)
         return self._fleets[kind]
+
+    def cordoned(self, kind: str) -> dict[str, Cordon]:
+        """The devices of a kind that may not be used."""
+        return {
+            device: cordon
+            for device, cordon in self.cordons.items()
+            if kind in ("any", self.devices[device].kind)
+        }
 
     def fits(self, device: str, need: Need, without: Collection[str] = ()) -> bool:
         """Whether a replica can be put there now, or once those in `without` are gone."""
@@ -156,15 +188,24 @@ class Ledger:
         )
 
     def fits_kind(self, device: str, need: Need) -> bool:
-        """Whether a device is of the right kind and not claimed by another pool."""
+        """Whether a device is of the right kind, not cordoned, and not claimed by another pool."""
+        if device in self.cordons:
+            return False
         claim = self.claims.get(device)
         is_open = claim is None or claim.need.pool == need.pool
         return is_open and need.kind in ("any", self.devices[device].kind)
 
     def fits_share(self, device: str, need: Need, without: Collection[str] = ()) -> bool:
         """Whether the device's other replicas leave the share that is needed."""
+        left = self.left(device, without)
+        if need.takes_rest:
+            return left > SHARE_SLACK
+        return left >= 1.0 or need.share <= left + SHARE_SLACK
+
+    def left(self, device: str, without: Collection[str] = ()) -> float:
+        """The share of a device that its replicas, but those in `without`, leave."""
         others = [charge.share for id, charge in self._on[device].items() if id not in without]
-        return not others or sum(others) + need.share <= 1.0 + SHARE_SLACK
+        return 1.0 - sum(others)
 
     def fits_memory(self, device: str, need: Need, without: Collection[str] = ()) -> bool:
         """Whether the device's bank has the memory."""

@@ -28,8 +28,8 @@ class Clearing(NamedTuple):
 def find(need: Need, ledger: Ledger, without: Collection[str] = ()) -> str | None:
     """A device with room now; where it may be shared, the fullest that fits.
 
-    Packing keeps whole devices free for those who need one alone. `without`: replicas whose place
-    the new one takes.
+    Packing keeps whole devices free for those who need one alone. Who may use any kind gets a GPU
+    before a CPU slot. `without`: replicas whose place the new one takes.
     """
     return next(
         (device for device in _roomy(need, ledger) if ledger.fits(device, need, without)), None
@@ -60,7 +60,23 @@ def clear(
 
 
 def why_not(need: Need, ledger: Ledger) -> str:
-    """In words, why there is no device for it now."""
+    """In words, why there is no device for it now, and which may not be used."""
+    cordoned = ledger.cordoned(need.kind)
+    if not cordoned:
+        return _obstacle(need, ledger)
+    verb = "is" if len(cordoned) == 1 else "are"
+    causes = "; ".join(f"{cordon.reason} ({device})" for device, cordon in cordoned.items())
+    return f"{_obstacle(need, ledger)}, {len(cordoned)} {verb} cordoned: {causes}"
+
+
+def is_hopeless(need: Need, ledger: Ledger) -> bool:
+    """Whether no device could hold it, however many left, while one that might is cordoned."""
+    fleet = ledger.fleet(need.kind)
+    is_too_large = need.memory_mib + RESERVE_MIB > fleet.largest_mib
+    return bool(ledger.cordoned(need.kind)) and (not fleet.devices or is_too_large)
+
+
+def _obstacle(need: Need, ledger: Ledger) -> str:
     fleet = ledger.fleet(need.kind)
     if not fleet.devices:
         return f"no device of kind {need.kind}"
@@ -76,9 +92,17 @@ def why_not(need: Need, ledger: Ledger) -> str:
 
 def _roomy(need: Need, ledger: Ledger) -> list[str]:
     """Devices that may have room as they are, the best first."""
-    if need.share >= 1.0:
-        return ledger.empty()
-    return sorted(ledger.devices, key=lambda id: -len(ledger.on(id)))
+    if need.takes_rest:
+        empty = ledger.empty()
+        shared = sorted(ledger.devices.keys() - set(empty), key=lambda id: (len(ledger.on(id)), id))
+        able = [*empty, *shared]
+    elif need.share >= 1.0:
+        able = ledger.empty()
+    else:
+        able = sorted(ledger.devices, key=lambda id: -len(ledger.on(id)))
+    if need.kind != "any":
+        return able
+    return sorted(able, key=lambda id: ledger.devices[id].kind == "cpu")
 
 
 def _candidates(need: Need, ledger: Ledger, guests: Mapping[str, Guest]) -> list[tuple[float, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ T = TypeVar("T")
 CALL_S = 30.0
 START_S = 60.0
 """Time limits of one call; a start waits for others that the engine makes at the same time."""
+KNOCK_S = 5.0
 CALLS_AT_ONCE = 8
 
 
@@ -52,12 +54,21 @@ class Engine:
 
 def connect(url: str, timeout_s: float) -> docker.APIClient:
     """A client that speaks the newest version both know. Blocking. Raises EngineDown."""
+    doing = f"reach the engine at {url}"
     try:
+        _knock(url)
         return docker.APIClient(
             base_url=url, version="auto", timeout=timeout_s, max_pool_size=CALLS_AT_ONCE
         )
-    except ENGINE_ERRORS as error:
-        raise translate(error, f"reach the engine at {url}") from error
+    except (OSError, *ENGINE_ERRORS) as error:
+        raise translate(error, doing) from error
+
+
+def _knock(url: str) -> None:
+    """Raises OSError where nobody listens: docker-py would not close the socket it tried with."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.settimeout(KNOCK_S)
+        sock.connect(url.removeprefix("unix://"))
 
 
 async def _run(

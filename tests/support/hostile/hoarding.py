@@ -11,7 +11,7 @@ import threading
 import time
 from pathlib import Path
 
-from trying import all_tried
+from trying import all_tried, waited
 
 MIB = 2**20
 FORKS_MAX = 2000
@@ -27,7 +27,7 @@ def forks(_order):
             refused = error.errno
             break
         if not pid:
-            time.sleep(60)
+            waited(60)
             os._exit(0)
         pids.append(pid)
     for pid in pids:
@@ -104,7 +104,7 @@ def kill_all(_order):
 
 def hold(order):
     """The interpreter's lock in a C call: no other thread runs, no PING is answered."""
-    ctypes.PyDLL(None).sleep(order["seconds"])
+    ctypes.PyDLL(None).poll(None, 0, order["seconds"] * 1000)
     return "let go"
 
 
@@ -115,7 +115,7 @@ def ignore_term(_order):
     loop = sys._current_frames()[main]
     while loop.f_back is not None and "Loop" not in str(loop.f_locals.get("self")):
         loop = loop.f_back
-    loop.f_locals["self"].turn_end = lambda: time.sleep(3600)
+    loop.f_locals["self"].turn_end = lambda: waited(3600)
     return "deaf"
 
 

@@ -5,8 +5,9 @@ import os
 import socket
 import struct
 import sys
-import time
 from pathlib import Path
+
+from trying import waited
 
 HEADER = struct.Struct("<IIBBHI")
 HELLO, LOADED, LOAD_FAILED, PING, PONG, NOT_IDLE, FIRST_RUN, GOAWAY = 1, 4, 5, 6, 7, 9, 10, 11
@@ -120,14 +121,14 @@ def data_lie(order):
     """One of DATA_LIES, then an answer as if nothing had been. A link that ended is not written
     to again at once: whoever hears of its end has the time to."""
     said = write(sockets()["data"], DATA_LIES[order["lie"]](own_id()))
-    time.sleep(0.3)
+    waited(0.3)
     return said
 
 
 def control_lie(order):
     """One of CONTROL_LIES; then it waits to be ended."""
     write(sockets()["control"], CONTROL_LIES[order["lie"]]())
-    time.sleep(order["seconds"])
+    waited(order["seconds"])
     return "still here"
 
 
@@ -142,14 +143,14 @@ def descriptors(_order):
 def stall(order):
     """Begins an answer and never ends it, nor anything else on that link."""
     write(sockets()["data"], frame(RESPONSE, own_id(), b"{", meta=META, length=1000))
-    time.sleep(order["seconds"])
+    waited(order["seconds"])
     return "stalled"
 
 
 def usurp(order):
     """Answers everybody else's requests on its link."""
     body = b'{"outputs":{"said":"usurped"},"revision":"hostile@1"}'
-    time.sleep(order["seconds"])
+    waited(order["seconds"])
     write(sockets()["data"], answer(own_id() + 1, body=body))
     return "usurped"
 

@@ -1,6 +1,7 @@
 """How an attempt is told: what was got, or by which error it was refused."""
 
 import errno
+import threading
 
 
 def tried(attempt):
@@ -16,3 +17,8 @@ def tried(attempt):
 def all_tried(attempts):
     """Of each attempt by its name."""
     return {name: tried(attempt) for name, attempt in attempts.items()}
+
+
+def waited(seconds):
+    """As a handler that hangs does."""
+    threading.Event().wait(seconds)

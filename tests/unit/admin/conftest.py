@@ -25,6 +25,7 @@ def api(leaks: object) -> Iterator[AdminApi]:
 def fnctl(api: AdminApi, tmp_path: Path) -> Callable[..., Result]:
     """Runs fnctl against `api` with a key of its own."""
     env = {"FN_URL": api.url, "FN_KEY": KEY, "FN_DATA": str(tmp_path / "data"), "COLUMNS": "100"}
+    env["FN_DOCKER_HOST"] = f"unix://{tmp_path}/none"
 
     def run(*words: str, input: str | None = None) -> Result:
         return CliRunner().invoke(app, list(words), env=env, input=input, prog_name="fnctl")

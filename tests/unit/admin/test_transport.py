@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -45,6 +46,32 @@ def test_a_refused_upload_gives_the_refusal(api: AdminApi) -> None:
     reply = Transport(api.url, None).exchange("PUT", "/x", b"abc", {}, TIMEOUT_S)
 
     assert reply.status == 413
+
+
+def test_connections_may_be_made_by_others(api: AdminApi) -> None:
+    """What dials is given host and port, and its socket is used; it hides nothing that it says."""
+    api.on("GET", "/x", Canned({"a": 1}))
+    dialled: list[tuple[str, int]] = []
+
+    def dial(host: str, port: int) -> socket.socket:
+        dialled.append((host, port))
+        if port != 80:
+            raise Unreachable("no way")
+        return socket.create_connection(("127.0.0.1", int(api.url.rpartition(":")[2])))
+
+    reply = Transport("http://far", None, dial).exchange("GET", "/x", None, {}, TIMEOUT_S)
+    with pytest.raises(Unreachable, match="no way"):
+        Transport("http://far:9", None, dial).exchange("GET", "/x", None, {}, TIMEOUT_S)
+
+    assert reply.body == b'{"a": 1}'
+    assert dialled == [("far", 80), ("far", 9)]
+    assert api.requests[0].headers["Host"] == "far"
+
+
+def test_encryption_is_not_put_into_encryption() -> None:
+    """Where something else dials, it encrypts as well; https:// would not be what it says."""
+    with pytest.raises(ValueError, match="expected http://"):
+        Transport("https://far", None, lambda _host, _port: socket.socket())
 
 
 def test_a_closed_port_is_unreachable(api: AdminApi) -> None:

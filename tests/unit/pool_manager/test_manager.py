@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from pool_manager import orders
-from pool_manager.core.state import PoolSpec
+from pool_manager.core.state import Device, PoolSpec
 from pool_manager.devices import cpu_slots
 from pool_manager.drivers.fake import BEHAVES, FakeDriver, Script
 from pool_manager.manager import Manager
@@ -19,6 +19,7 @@ from pool_manager.settings import PoolSettings
 from registry.errors import ModelRefused, ShuttingDown
 from registry.exchange import Demand, Endpoints, Load, PoolEndpoints, decode_endpoints, encode
 from registry.model import ColdStart, StateInterval
+from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.link import Kind
 from tests.support.replicas import KEY, GatewayLink, ModelFolder, binding, pool_settings
 
@@ -339,3 +340,31 @@ async def test_one_defect_does_not_stop_the_rest(rig: Rig) -> None:
 
     await rig.warm()
     assert "a command could not be done" in {line["event"] for line in logs}
+
+
+class Starts(FakeDriver):
+    """Keeps the records of what it starts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: asyncio.Queue[ReplicaRecord] = asyncio.Queue()
+
+    async def start(self, record: ReplicaRecord, run_dir: Path, log: Path) -> None:
+        await super().start(record, run_dir, log)
+        self.records.put_nowait(record)
+
+
+async def test_a_gpus_standby_is_started_for_its_kind(tmp_path: Path) -> None:
+    """As many as the settings say on each GPU, and none for CPU slots that want none."""
+    devices = [*cpu_slots(1), Device("GPU-1", "cuda", 4_000)]
+    with pool_settings(tick_s=0.01, gpu_standbys=1) as settings:
+        driver = Starts()
+        manager = Manager(settings, driver, devices, ModelFolder(tmp_path), Records())
+        await manager.start()
+        Gateway(manager).hold(0)
+
+        record = await driver.records.get()
+
+        assert (record.role, record.device_kind) == ("standby", "cuda")
+        assert [one.device for one in manager.replicas()] == ["GPU-1"]
+        await manager.close()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.engine import base_image, connected
-from tests.support.own_engine import END_S, processes
+from tests.support.own_engine import END_S, lives, processes
 from tests.support.process_server import wait_end
 
 SCRIPT = Path(__file__).parents[3] / ".ci/engine"
@@ -107,12 +107,12 @@ def test_a_whole_life(root: Path) -> None:
     kill(root)
     again = script("start", root)
     assert again.returncode == 0, again.stderr
-    assert [pid for pid in left if Path(f"/proc/{pid}").exists()] == []
+    assert [pid for pid in left if lives(pid)] == []
 
     left = run_two(url)
     stopped = script("stop", root)
     assert stopped.returncode == 0, stopped.stderr
-    assert [pid for pid in left if Path(f"/proc/{pid}").exists()] == []
+    assert [pid for pid in left if lives(pid)] == []
     assert processes(root) == []
     assert not (root / "exec").exists()
     assert str(root) not in Path("/proc/self/mounts").read_text()

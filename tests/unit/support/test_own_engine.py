@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.engine import base_image, connected, make_small_image
 from tests.support.leaks import Leaks
-from tests.support.own_engine import OwnEngine, nvidia_stand_ins, processes
+from tests.support.own_engine import OwnEngine, lives, nvidia_stand_ins, processes
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
@@ -89,7 +89,7 @@ def test_containers_survive_a_killed_engine(own: OwnEngine, leaks: Leaks, is_pau
     id, pid = run(own, paused=is_paused)
 
     own.kill()
-    lived_on = Path(f"/proc/{pid}").exists()
+    lived_on = lives(pid)
     is_down = not answers(own)
     own.start()
 
@@ -116,7 +116,7 @@ def test_without_live_restore_containers_end(leaks: Leaks) -> None:
         id, pid = run(engine)
 
         engine.kill()
-        lived_on = Path(f"/proc/{pid}").exists()
+        lived_on = lives(pid)
         engine.start()
 
         assert lived_on
@@ -136,8 +136,8 @@ def test_nothing_is_left(is_killed: bool) -> None:
 
     assert before
     assert remains(engine.root) == []
-    assert not Path(f"/proc/{running}").exists()
-    assert not Path(f"/proc/{frozen}").exists()
+    assert not lives(running)
+    assert not lives(frozen)
 
 
 def test_the_next_one_removes_what_a_killed_run_left() -> None:

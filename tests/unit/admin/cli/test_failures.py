@@ -28,6 +28,17 @@ def test_an_unreachable_server_is_told(capsys: pytest.CaptureFixture[str]) -> No
     assert shown.startswith("error: http://x gives no answer: refused\nnext: start it with fnctl")
 
 
+def test_an_unreachable_server_may_say_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    """What knows why nobody answers says in a note what mends it."""
+    error = Unreachable("nobody listens")
+    error.add_note("fnctl serve there")
+
+    with pytest.raises(typer.Exit), told(as_json=False):
+        raise error
+
+    assert capsys.readouterr().err == "error: nobody listens\nnext: fnctl serve there\n"
+
+
 def test_a_refusal_is_told_with_log_and_time(capsys: pytest.CaptureFixture[str]) -> None:
     """A refusal shows the last log lines and when to try again, and what to look at."""
     problem = {

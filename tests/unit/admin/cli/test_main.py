@@ -19,6 +19,8 @@ HEAVY = (
     "registry.manifest",
     "http.client",
     "asyncio",
+    "asyncssh",
+    "pynvml",
 )
 
 
@@ -49,6 +51,18 @@ def test_every_verb_can_print_json() -> None:
     ]
 
     assert missing == []
+
+
+def test_every_verb_can_reach_another_machine() -> None:
+    """Every verb that talks to a server has --ssh; the one that is a server has not, nor has
+    what talks to an engine."""
+    words = [[verb] for verb in VERBS if verb not in ("key", "image")] + [*map(list, GROUPS)]
+
+    missing = [
+        each for each in words if "--ssh" not in CliRunner().invoke(app, [*each, "--help"]).stdout
+    ]
+
+    assert missing == [["serve"], ["image", "build"]]
 
 
 def test_an_unknown_verb_is_wrong_usage() -> None:

@@ -52,7 +52,9 @@ def test_a_verb_has_the_options_of_all_verbs() -> None:
     def verb(session: Session, name: str) -> None:
         """Does it."""
 
-    assert list(inspect.signature(verb).parameters) == ["name", "url", "key", "data", "as_json"]
+    parameters = list(inspect.signature(verb).parameters)
+    assert parameters[:5] == ["name", "context", "url", "key", "data"]
+    assert parameters[5:] == ["ssh", "identity", "known_hosts", "as_json"]
     assert (verb.__name__, verb.__doc__) == ("verb", "Does it.")
 
 

@@ -108,8 +108,11 @@ def test_a_failed_step_shows_its_last_lines() -> None:
 
 
 def test_a_failed_copy_is_told() -> None:
-    """What the engine itself says is the reason where nothing was printed."""
-    failed = failure(*BEGINNING[:12], error("COPY failed: stat nope: file does not exist"))
+    """What the engine itself says is the reason; what an earlier step printed is not."""
+    earlier = {"stream": "Step 6/33 : RUN true"}, {"stream": "all is well\n"}
+    failed = failure(
+        *earlier, *BEGINNING[10:12], error("COPY failed: stat nope: file does not exist")
+    )
 
     assert failed.message == (
         "step 7/33 COPY constraints.txt wheelhous[e] ./ failed:"

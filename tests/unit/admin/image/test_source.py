@@ -53,13 +53,13 @@ def test_the_digest_follows_the_sources(checkout: Path) -> None:
 
 
 def test_where_a_file_ends_counts(checkout: Path) -> None:
-    """Content that moves from one file to the next is another digest."""
+    """A file that contains the next one's name and content is not those two files."""
     first, second = (checkout / "runtime_image" / name for name in ("y.py", "z.py"))
-    first.write_text("ab")
+    first.write_text("a")
     second.write_text("c")
     before = source.digest(checkout)
-    first.write_text("a")
-    second.write_text("bc")
+    first.write_text("aruntime_image/z.pyc")
+    second.unlink()
 
     assert source.digest(checkout) != before
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pool_manager.core.host import STANDBY_KEY, STANDBY_MIB, Host
-from pool_manager.core.policy.ledger import Charge, Need
+from pool_manager.core.host import GPU_STANDBY_MIB, STANDBY_KEY, STANDBY_MIB, Host
+from pool_manager.core.policy.ledger import Charge, Claim, Need
 from pool_manager.core.state import Device, PoolSpec, Replica, State
 
 A1, A2, B = "default/a@1", "default/a@2", "default/b@1"
@@ -127,3 +127,62 @@ def test_a_need_is_what_was_declared_or_measured() -> None:
     pool.measured_mib = 300.0
 
     assert there.need(pool) == Need(A1, "cuda", 0.5, 300.0)
+
+
+def test_each_gpu_has_a_pool_of_standbys() -> None:
+    """All CPU slots have one together; a device that is not known has one that nobody uses."""
+    there = host()
+
+    pools = {device: there.standby_key(device) for device in ("", "cpu0", "gpu", "gone")}
+
+    assert pools == {
+        "": STANDBY_KEY,
+        "cpu0": STANDBY_KEY,
+        "gpu": "standby/gpu",
+        "gone": "standby/gone",
+    }
+    assert [there.standby_device(pools[one]) for one in ("cpu0", "gpu")] == ["", "gpu"]
+    assert there.standby_place("gpu") == ("gpu", GPU_STANDBY_MIB)
+    assert there.standby_place("gone") == ("", 0.0)
+
+
+def test_everybody_on_a_device_is_known() -> None:
+    """Replicas and, on a GPU, its standbys; those for the CPU are on none of its slots."""
+    there = host(PoolSpec(A1))
+    there.keep_standbys("", 1)
+    there.keep_standbys("gpu", 1)
+    waiting = Replica("s2", "standby/gpu", "gpu", "standby", 0.0, is_bound=False)
+    one = Replica("r1", A1, "gpu", "serve", 0.0)
+    for replica in (standby("s1"), waiting, one):
+        there.add(replica)
+
+    assert there.standby_devices == ["", "gpu"]
+    assert there.next_standby("gpu") is waiting
+    assert there.on("gpu") == [one, waiting]
+    assert there.on("cpu0") == []
+
+
+def test_a_trial_takes_what_others_leave() -> None:
+    """All of an empty device, the rest of a shared one, and nothing where nothing is left."""
+    there = host(PoolSpec(A1, share=0.4), PoolSpec(B, role="trial", share=0.1))
+    there.add(Replica("r1", A1, "gpu", "serve", 0.0))
+
+    for id, device in (("t1", "gpu"), ("t2", "cpu0"), ("t3", "gpu")):
+        there.add(Replica(id, B, device, "trial", 0.0))
+
+    shares = [there.ledger.charged(id).share for id in ("t1", "t2", "t3")]
+    assert shares == [0.6, 1.0, 0.0]
+    assert there.need(there.pools[B]) == Need(B, "any", 0.1, 0.0, takes_rest=True)
+
+
+def test_a_claim_can_be_given_up() -> None:
+    """What was kept for a pool is anybody's; one without a claim gives up nothing."""
+    there = host(PoolSpec(A1))
+    pool = there.pools[A1]
+    pool.claim = Claim(there.need(pool), "gpu", (), 0.0)
+    there.ledger.claim(pool.claim)
+
+    there.unclaim(pool)
+    there.unclaim(pool)
+
+    assert (pool.claim, there.ledger.claims) == (None, {})

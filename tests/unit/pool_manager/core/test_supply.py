@@ -1,25 +1,16 @@
-"""One pool brought nearer to what is wanted: starts, stops, warm-ups, standbys."""
+"""One pool brought nearer to what is wanted: starts, stops, warm-ups."""
 
 from __future__ import annotations
 
-import pytest
-
 from pool_manager.core import events
-from pool_manager.core.commands import Assign, Command, Drain, EndWarm, Launch, Release
-from pool_manager.core.host import STANDBY_KEY
+from pool_manager.core.commands import Drain, EndWarm, Launch
 from pool_manager.core.pool import PAUSE_S
 from pool_manager.core.state import Device, PoolSpec
-from pool_manager.core.supply import REFILL_AFTER_S
 from registry.exchange import Load
-from tests.support.play import Play, assigned, cpus, launched
+from tests.support.play import Play, launched
 
 A, B = "default/a@1", "default/b@1"
 GPU = Device("gpu", "cuda", 10_000)
-
-
-def standbys(commands: list[Command]) -> list[str]:
-    """Standbys that are started."""
-    return [c.id for c in commands if isinstance(c, Launch) and c.role == "standby"]
 
 
 # Starts and stops
@@ -272,175 +263,3 @@ def test_what_fits_beside_nothing_is_not_waited_for() -> None:
     ]
     assert play.pool("a").wanted == 0
     assert play.machine.host.blocked == set()
-
-
-# Standbys
-
-
-def opened(*specs: PoolSpec, count: int = 1, devices: list[Device] | int = 2) -> Play:
-    """A host whose first standby is r1, already waiting for a model."""
-    play = Play(*specs, devices=devices, standbys=count)
-    play.demand()
-    play.tick()
-    play.on(events.Greeted("r1", {"start": 3.0}))
-    return play
-
-
-def test_standbys_are_started_one_after_the_other() -> None:
-    """As many as there are to be, and no more."""
-    play = Play(standbys=2)
-
-    assert standbys(play.demand()) == ["r1"]
-    assert standbys(play.tick()) == ["r2"]
-    assert play.tick(10.0) == []
-
-
-def test_a_standby_is_given_a_model() -> None:
-    """It becomes the pool's replica, told by one message, and greets no more."""
-    play = opened(PoolSpec(A))
-
-    assert play.demand(a=1) == [Assign("r1", A, "cpu0", "serve", {"place": 0.0})]
-    assert play.state("r1") == "loading"
-    assert play.machine.host.standbys() == []
-
-
-def test_one_that_is_still_starting_is_told_when_it_greets() -> None:
-    """Its imports from now on are waited for and are a phase of this cold start."""
-    play = Play(PoolSpec(A), standbys=1)
-    play.demand()
-    assert play.demand(1.0, a=1) == []
-    assert play.replica("r1").pool == A
-
-    (told,) = play.on(events.Greeted("r1", {"start": 9.0}), 0.5)
-
-    assert told == Assign("r1", A, "cpu0", "serve", {"place": 0.0, "import": 500.0})
-
-
-def test_a_standby_is_for_the_cpu() -> None:
-    """A function on a GPU is started anew."""
-    play = opened(PoolSpec(A, device_kind="cuda"), devices=[*cpus(1), GPU])
-
-    assert launched(play.demand(a=1)) == [("r2", "gpu")]
-    assert [one.id for one in play.machine.host.standbys()] == ["r1"]
-
-
-def test_a_host_without_cpu_slots_keeps_none() -> None:
-    """Where they could not be used, none is started."""
-    play = Play(devices=[GPU], standbys=1)
-
-    assert play.demand() + play.tick(10.0) == []
-
-
-def test_a_used_one_is_replaced_when_nobody_wakes_up() -> None:
-    """The cold start has the CPU for itself; afterwards the next standby is started."""
-    play = opened(PoolSpec(A))
-    play.demand(a=1)
-    assert play.tick() == []
-    play.on(events.Loaded("r1", 4, True, 80.0, {}))
-
-    assert standbys(play.tick(0.1)) == ["r2"]
-
-
-def test_a_used_one_is_replaced_after_a_while_in_any_case() -> None:
-    """A cold start that takes long does not keep the next one from being short."""
-    play = opened(PoolSpec(A))
-    play.demand(a=1)
-    assert play.tick() == []
-
-    assert play.tick(REFILL_AFTER_S - 0.1) == []
-    assert standbys(play.tick(0.1)) == ["r2"]
-
-
-def test_a_standby_needs_its_memory() -> None:
-    """Where the bank has no room for it, none is started until there is."""
-    play = Play(PoolSpec(A, memory_mib=1_700), devices=cpus(2, 2_000), standbys=1)
-    play.demand(a=1)
-    assert standbys(play.tick(10.0)) == []
-
-    play.lose("r1")
-    play.on(events.PoolRemoved(A))
-    assert standbys(play.tick(1.0)) == ["r2"]
-
-
-def test_the_engine_must_be_there_for_a_standby() -> None:
-    """Nothing is started while the engine is away."""
-    play = Play(standbys=1)
-    play.on(events.EngineLost("no answer"))
-
-    assert play.demand() + play.tick(10.0) == []
-    assert standbys(play.on(events.EngineBack(frozenset()))) == ["r1"]
-
-
-def test_a_standby_that_fails_backs_off() -> None:
-    """One that never greets counts as a failed start; the next is tried after a pause."""
-    play = Play(standbys=1)
-    play.demand()
-    play.lose("r1")
-
-    assert play.machine.pools[STANDBY_KEY].failures == 1
-    assert standbys(play.tick(0.5)) == []
-    assert standbys(play.tick(0.5)) == ["r2"]
-
-
-def test_a_standby_that_has_greeted_fails_no_more() -> None:
-    """Its end is an accident: it counts against nobody, and is not answered in a tight loop."""
-    play = opened()
-    play.lose("r1")
-
-    assert play.machine.pools[STANDBY_KEY].failures == 0
-    assert standbys(play.tick(0.5)) == []
-    assert standbys(play.tick(PAUSE_S)) == ["r2"]
-
-
-def test_found_standbys_are_used_and_too_many_go() -> None:
-    """Those an earlier manager left are kept up to the number there is to be."""
-    play = Play(standbys=1, is_open=False)
-    for id in ("old1", "old2"):
-        play.on(events.Found(id, "", "", "standby"))
-
-    assert play.on(events.ListRead()) == []
-    assert play.demand() == [Release("old2", "one standby too many")]
-
-
-def test_a_host_that_keeps_none_lets_found_ones_go() -> None:
-    """A standby of an earlier manager is of no use where none is to be."""
-    play = Play(is_open=False)
-
-    assert play.on(events.Found("old", "", "", "standby")) == [Release("old", "it was removed")]
-
-
-def test_standbys_go_with_the_server() -> None:
-    """A shutdown leaves none."""
-    play = opened()
-
-    assert play.on(events.Shutdown()) == [Release("r1", "the server stops")]
-
-
-def test_standbys_are_nobodys_to_see() -> None:
-    """Gateways never hear of them."""
-    play = opened()
-    play.lose("r1")
-    play.tick(5.0)
-
-    assert play.published == []
-
-
-@pytest.mark.parametrize("role", ["serve", "trial"])
-def test_a_standby_serves_deploys_as_well(role: str) -> None:
-    """A trial is as quick to start as a cold function."""
-    play = opened()
-
-    commands = play.on(events.PoolDefined(PoolSpec(A, min=1, role=role)))  # type: ignore[arg-type]
-
-    assert assigned(commands) == [("r1", A)]
-
-
-def test_a_spent_standby_is_replaced_when_it_has_served() -> None:
-    """Not before the first answer, which a start would slow down, and not only at the next tick."""
-    play = Play(PoolSpec(A), standbys=1)
-    play.tick(5.0)
-    play.on(events.Greeted("r1", {}))
-    play.demand(a=1)
-    play.on(events.Loaded("r1", 4, True, 80.0, {"load": 5.0}))
-
-    assert play.on(events.FirstRun("r1", 1.0))[-1] == Launch("r2", "", "", "standby", {})

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
+from admin.cli.verbs.doctor import images
 from tests.support.admin_api import AdminApi, Canned
+from tests.support.sshd import sshd
 
 pytestmark = pytest.mark.slow
 
@@ -50,3 +52,40 @@ def test_what_is_missing_is_exit_code_1(api: AdminApi, fnctl: Callable[..., Resu
 
     assert result.exit_code == 1
     assert "-> start it: fnctl serve" in result.stdout
+
+
+def test_a_chosen_engine_is_checked(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """With Docker as driver the engine must be there, wherever --engine says."""
+    result = fnctl("doctor", "--driver", "docker", "--json")
+
+    found = {each["name"]: each["level"] for each in json.loads(result.stdout)["items"]}
+    assert found["docker engine"] == "fail"
+    assert result.exit_code == 1
+
+
+def test_another_machine_is_checked_over_ssh(
+    api: AdminApi, fnctl: Callable[..., Result], tmp_path: Path
+) -> None:
+    """With --ssh the way there and the server there are looked at, and nothing of this machine."""
+    api.on("GET", "/readyz", Canned({"status": "ok", "reasons": []}))
+    api.on("GET", "/admin/v1/functions", Canned({"items": []}))
+    with sshd(tmp_path / "ssh") as far:
+        options = ("--identity", str(far.identity), "--known-hosts", str(far.known_hosts))
+
+        good = fnctl("doctor", "--ssh", far.target, *options, "--json")
+        far.known_hosts.write_text("")
+        bad = fnctl("doctor", "--ssh", far.target, *options)
+
+    found = {each["name"]: each["level"] for each in json.loads(good.stdout)["items"]}
+    assert found == {"ssh": "ok", "server": "ok", "access": "ok"}
+    assert bad.exit_code == 1
+    assert "is not known" in bad.stdout
+
+
+def test_the_images_are_those_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FN_IMAGE_CPU names what is looked for; settings that cannot be leave the usual names."""
+    monkeypatch.setenv("FN_IMAGE_CPU", "mine:1")
+    assert images()["cpu"] == "mine:1"
+
+    monkeypatch.setenv("FN_PORT", "nonsense")
+    assert images() == {"cpu": "fngate-runtime:cpu", "gpu": "fngate-runtime:gpu"}

@@ -53,7 +53,7 @@ def test_no_engine_is_told(fnctl: Callable[..., Result], tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     "words",
-    [("--tensorrt", "ten", "gpu"), ("--tensorrt", "10", "cpu"), ("tpu",)],
+    [("--tensorrt", "ten", "gpu"), ("--tensorrt", "10", "cpu"), ("tpu",), ("--tag", "A B")],
 )
 def test_wrong_words_are_wrong_usage(fnctl: Callable[..., Result], words: tuple[str, ...]) -> None:
     """Nothing is looked for then."""

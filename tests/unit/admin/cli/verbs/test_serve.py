@@ -16,7 +16,7 @@ def complaint(*words: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (("--driver", "docker"), "docker"),
+        (("--driver", "podman"), "podman"),
         (("--port", "70000"), "--port"),
         (("--cpu-slots", "0"), "--cpu-slots"),
         (("--log-format", "xml"), "xml"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pool_manager.core.policy.ledger import RESERVE_MIB, Charge, Claim, Ledger, Need
+from pool_manager.core.policy.ledger import RESERVE_MIB, Charge, Claim, Cordon, Ledger, Need
 from pool_manager.core.state import Device
 
 CPUS = [Device("cpu0", "cpu", 1_000, "ram"), Device("cpu1", "cpu", 1_000, "ram")]
@@ -199,3 +199,34 @@ def test_a_fleet_is_counted_by_kind() -> None:
     assert ledger.fleet("any") == (3, float("inf"))
     assert ledger.fleet("tpu") == (0, float("inf"))
     assert ledger.fleet("cuda") is ledger.fleet("cuda")
+
+
+def test_a_cordoned_device_is_none() -> None:
+    """Nothing fits on it and the fleet does without it, until it may be used again."""
+    ledger = Ledger([GPU, Device("small", "cuda", 1_000), *CPUS])
+    assert ledger.fleet("cuda").largest_mib == 10_000
+
+    ledger.cordon("gpu", Cordon("XID 79", is_gone=True))
+
+    assert not ledger.fits("gpu", need())
+    assert ledger.fleet("cuda") == (1, 1_000)
+    assert list(ledger.cordoned("cuda")) == list(ledger.cordoned("any")) == ["gpu"]
+    assert ledger.cordoned("cpu") == {}
+    ledger.uncordon("gpu")
+    ledger.uncordon("gpu")
+    assert ledger.fits("gpu", need())
+    assert ledger.fleet("cuda") == (2, 10_000)
+
+
+def test_what_is_left_of_a_device() -> None:
+    """Who takes the rest fits as long as there is one."""
+    ledger = Ledger([GPU])
+    rest = Need("a", takes_rest=True)
+    ledger.charge("r1", "gpu", 0.7, 0.0)
+    assert ledger.left("gpu") == pytest.approx(0.3)
+    assert ledger.fits_share("gpu", rest)
+
+    ledger.charge("r2", "gpu", 0.3, 0.0)
+
+    assert not ledger.fits_share("gpu", rest)
+    assert ledger.fits_share("gpu", rest, ["r2"])

@@ -7,8 +7,8 @@ from itertools import chain, combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pool_manager.core.policy.ledger import Claim, Ledger, Need
-from pool_manager.core.policy.placement import Clearing, Guest, clear, find, why_not
+from pool_manager.core.policy.ledger import Claim, Cordon, Ledger, Need
+from pool_manager.core.policy.placement import Clearing, Guest, clear, find, is_hopeless, why_not
 from pool_manager.core.state import Device
 
 GPUS = [Device("g1", "cuda", 10_000), Device("g2", "cuda", 10_000)]
@@ -227,3 +227,68 @@ def test_whatever_idles_makes_enough_room(
         for id in clearing.victims:
             fewer = [one for one in clearing.victims if one != id]
             assert not ledger.fits(clearing.device, wish, fewer)
+
+
+def test_who_may_go_anywhere_gets_a_gpu_first() -> None:
+    """Then a CPU slot, as long as there is room; however long which has been free."""
+    ledger = house(devices=[*CPUS, *GPUS])
+    found = []
+    for number in range(4):
+        device = find(need(), ledger)
+        assert device is not None
+        found.append(device)
+        ledger.charge(f"r{number}", device, 1.0, 0.0)
+
+    assert found == ["g1", "g2", "c1", "c2"]
+    assert find(need(), ledger) is None
+
+
+def test_a_shared_gpu_comes_before_a_shared_slot() -> None:
+    """The kind decides first, then where most are."""
+    ledger = house(("r1", "c1", 0.1, 0.0), ("r2", "g2", 0.1, 0.0), devices=[*CPUS, *GPUS])
+
+    assert find(need(0.5), ledger) == "g2"
+    assert find(need(0.5, kind="cpu"), ledger) == "c1"
+    assert find(need(0.5, 9_900.0), ledger) is None
+    assert find(need(0.5, 1_000.0, "cpu"), ledger) == "c1"
+
+
+def test_who_takes_the_rest_takes_a_whole_device_first() -> None:
+    """Else what is left of the one with fewest others."""
+    rest = Need("new", takes_rest=True)
+    shared = [("r1", "g1", 0.1, 0.0), ("r2", "g1", 0.1, 0.0), ("r3", "g2", 0.5, 0.0)]
+
+    assert find(rest, house(*shared[:2])) == "g2"
+    assert find(rest, house(*shared)) == "g2"
+    assert find(rest, house(*shared, ("r4", "g2", 0.5, 0.0))) == "g1"
+    assert find(rest, house(("r1", "g1", 1.0, 0.0), ("r2", "g2", 1.0, 0.0))) is None
+
+
+def test_why_names_the_devices_that_may_not_be_used() -> None:
+    """How many there are, which, and for what reason; those of another kind do not matter."""
+    ledger = house(("r1", "g2", 1.0, 0.0), devices=[*GPUS, *CPUS])
+    ledger.cordon("g1", Cordon("XID 79", is_gone=True))
+    assert why_not(need(kind="cuda"), ledger) == (
+        "all 1 devices are in use, 1 is cordoned: XID 79 (g1)"
+    )
+    assert "cordoned" not in why_not(need(kind="cpu", memory_mib=9_000), ledger)
+
+    ledger.cordon("g2", Cordon("row remap", is_gone=False))
+
+    assert why_not(need(kind="cuda"), ledger) == (
+        "no device of kind cuda, 2 are cordoned: XID 79 (g1); row remap (g2)"
+    )
+
+
+def test_hopeless_is_what_only_a_cordoned_device_could_hold() -> None:
+    """What is in use may become free, what never fitted anywhere is no matter of cordons."""
+    ledger = house(("r1", "g2", 1.0, 0.0), devices=[*GPUS, *CPUS])
+    assert not is_hopeless(need(memory_mib=99_999), ledger)
+
+    ledger.cordon("g1", Cordon("XID 79", is_gone=True))
+
+    assert not is_hopeless(need(kind="cuda"), ledger)
+    assert is_hopeless(need(kind="cuda", memory_mib=9_900), ledger)
+    ledger.cordon("g2", Cordon("XID 79", is_gone=True))
+    assert is_hopeless(need(kind="cuda"), ledger)
+    assert not is_hopeless(need(), ledger)

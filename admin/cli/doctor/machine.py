@@ -1,4 +1,4 @@
-"""What `fnctl doctor` looks at. Each check gives one Check and raises nothing."""
+"""Checks of this machine: what a server with processes for replicas needs."""
 
 from __future__ import annotations
 
@@ -8,16 +8,12 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final
 
+from admin.cli.doctor.check import Check
 from admin.cli.session import TOKEN_FILE
 from admin.cli.text import size
-
-if TYPE_CHECKING:
-    from admin.client import Client
 
 GIB: Final = 1024**3
 DISK_LOW: Final = 5 * GIB
@@ -35,34 +31,6 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 import onnxruntime
 print(json.dumps([onnxruntime.__version__, *onnxruntime.get_available_providers()]))
 """
-
-Level = Literal["ok", "warn", "fail"]
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """What one look found, and what to do about it ("" for nothing)."""
-
-    level: Level
-    name: str
-    found: str
-    todo: str = ""
-
-
-def render(checks: Sequence[Check]) -> str:
-    """One line per check, and below it what to do."""
-    width = max((len(check.name) for check in checks), default=0)
-    lines = []
-    for check in checks:
-        lines.append(f"{check.level:<4}  {check.name.ljust(width)}  {check.found}")
-        if check.todo:
-            lines.append(f"{'':<4}  {'':<{width}}  -> {check.todo}")
-    return "\n".join(lines)
-
-
-def to_json(checks: Sequence[Check]) -> list[dict[str, str]]:
-    """The checks as plain JSON data."""
-    return [asdict(check) for check in checks]
 
 
 def python(version: tuple[int, int] = sys.version_info[:2]) -> Check:
@@ -124,37 +92,6 @@ def sockets(run: Path) -> Check:
         found = f"{length} bytes in {run}, expected at most {SOCKET_PATH_MAX}"
         return Check("fail", "socket path", found, "choose a shorter --data or TMPDIR")
     return Check("ok", "socket path", f"{length} of {SOCKET_PATH_MAX} bytes")
-
-
-def server(client: Client) -> Check:
-    """The server answers and has nothing to complain of."""
-    from admin.client import ApiError, Unreachable
-
-    try:
-        answer = client.ready()
-    except Unreachable as error:
-        return Check("fail", "server", str(error), "start it: fnctl serve; or name it with --url")
-    except ApiError as error:
-        return Check("fail", "server", str(error), "see the server's log")
-    reasons = answer.get("reasons") or []
-    if answer.get("status") != "ok" or reasons:
-        shown = "; ".join(map(str, reasons)) or "no reason given"
-        return Check("warn", "server", f"{client.url} is degraded: {shown}")
-    return Check("ok", "server", f"{client.url} takes calls")
-
-
-def access(client: Client) -> Check:
-    """The key or token opens the admin API."""
-    from admin.client import ApiError, Unreachable
-
-    try:
-        count = len(client.functions())
-    except Unreachable:
-        return Check("warn", "access", "not tried: the server gives no answer")
-    except ApiError as error:
-        todo = "give --key or FN_KEY, or the server's own folder with --data or FN_DATA"
-        return Check("fail", "access", str(error), todo)
-    return Check("ok", "access", f"functions can be listed ({count})")
 
 
 def engine(interpreter: str = sys.executable) -> Check:

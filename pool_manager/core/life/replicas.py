@@ -6,32 +6,21 @@ from collections.abc import Callable
 from typing import Any
 
 from pool_manager.core import events
-from pool_manager.core.commands import (
-    Assign,
-    Bind,
-    Command,
-    Drain,
-    EndTrial,
-    KeepColdStart,
-    Note,
-    Release,
-    Terminate,
-)
+from pool_manager.core.commands import Assign, Bind, Command, EndTrial, Note
 from pool_manager.core.host import STANDBY_KEY, Host
-from pool_manager.core.patience import TERM_S, patience_s
+from pool_manager.core.life.endings import RELEASE_RETRY_S, Endings
 from pool_manager.core.pool import Pool
 from pool_manager.core.state import PoolSpec, Replica, State, Step, advance
 
-RELEASE_RETRY_S = 5.0
 ROOM_PHASES = ("place", "evict")
 """What a cold start spends on getting a device: no part of what loading costs."""
 
 
-class ReplicaEvents:
-    """Owns every change of a replica's record."""
+class ReplicaEvents(Endings):
+    """Takes what happens to replicas. Nothing else changes their records."""
 
     def __init__(self, host: Host) -> None:
-        self._host = host
+        super().__init__(host)
         self._receivers: dict[type, Callable[[Replica, Any, float, list[Command]], None]] = {
             events.Greeted: self._greeted,
             events.Loaded: self._loaded,
@@ -40,11 +29,6 @@ class ReplicaEvents:
             events.Lost: self._lost,
             events.NotReleased: self._not_released,
         }
-
-    def add(self, replica: Replica, now: float) -> None:
-        """Record a replica; from now on its device is taken."""
-        self._host.add(replica)
-        self._enter(replica, now)
 
     def assign(self, standby: Replica, pool: Pool, device: str, now: float) -> list[Command]:
         """Give a standby to a pool; one that has not greeted yet is told when it does."""
@@ -70,74 +54,22 @@ class ReplicaEvents:
         touched = {replica.pool}
         if isinstance(event, events.FirstRun):
             # It has served: now its standby may be replaced.
-            touched.add(STANDBY_KEY)
+            touched |= {STANDBY_KEY, self._host.standby_key(replica.device)}
         if before is State.DRAINING and replica.state is State.READY:
             # Whoever it was to make room for looks elsewhere.
             touched |= self._host.blocked
         return touched
 
-    def drain(
-        self,
-        replica: Replica,
-        if_idle_s: float | None,
-        why: str,
-        now: float,
-        commands: list[Command],
-    ) -> None:
-        """Ask a replica to go. One that has no model yet has nothing to finish: it is released."""
-        replica.why = why
-        commands.append(Note(replica.pool, f"{replica.id} is asked to go: {why}"))
-        if replica.state in (State.STARTING, State.STANDBY):
-            self._give_up(replica, why, now, commands)
-            return
-        replica.if_idle = if_idle_s is not None
-        if replica.state is not State.DRAINING:
-            self._advance(replica, Step.DRAINED, now)
-        self._host.changed.add(replica.pool)
-        commands.append(Drain(replica.id, if_idle_s))
-
-    def press(self, replica: Replica, now: float, commands: list[Command]) -> None:
-        """End the patience with a replica whose state lasts too long."""
-        if now < replica.kill_at_s:
-            return
-        if replica.state is State.RELEASING:
-            replica.kill_at_s = now + RELEASE_RETRY_S
-            commands.append(Release(replica.id, "tried again"))
-        elif replica.state is State.DRAINING and not replica.terminated:
-            replica.terminated = True
-            replica.if_idle = False
-            replica.kill_at_s = now + TERM_S
-            self._host.changed.add(replica.pool)
-            reason = f"did not drain: {replica.why}"
-            commands.append(Note(replica.pool, f"{replica.id} is terminated: it {reason}"))
-            commands.append(Terminate(replica.id, reason))
-        else:
-            reason = f"{replica.state} lasted too long"
-            self._end(replica, events.Lost(replica.id, reason), now, commands)
-
-    def end_missing(self, running: frozenset[str], now: float, commands: list[Command]) -> None:
-        """The driver's list came anew: what is not on it ended unseen, and what could not be
-        released is tried again."""
-        for replica in list(self._host.replicas()):
-            if replica.state is State.RELEASING:
-                if replica.kill_at_s < float("inf"):
-                    replica.kill_at_s = now
-                    self.press(replica, now, commands)
-            elif replica.id not in running and replica.state is not State.STARTING:
-                reason = "it ended while the engine was away"
-                lost = events.Lost(replica.id, reason, is_its_fault=False)
-                self._end(replica, lost, now, commands)
-
     def _found(self, event: events.Found, now: float, commands: list[Command]) -> set[str]:
-        """A replica of an earlier manager. One without a pool is let go at once, and so is a
-        trial: whoever waited for its report is gone."""
-        key = event.pool or STANDBY_KEY
+        """A replica of an earlier manager. One without a pool is let go at once, and so is one on
+        a device that is not there any more, and a trial: whoever waited for its report is gone."""
+        key = event.pool or self._host.standby_key(event.device)
         if key not in self._host.pools:
             self._host.define(PoolSpec(key, role=event.role)).removed = True
         replica = Replica(
             event.id,
             key,
-            event.device,
+            "" if key == STANDBY_KEY else event.device,
             event.role,
             now,
             adopted=True,
@@ -145,8 +77,12 @@ class ReplicaEvents:
             last_used_s=now,
         )
         self.add(replica, now)
-        if event.role == "trial":
-            self._give_up(replica, "its deploy ended with the earlier manager", now, commands)
+        if key != STANDBY_KEY and replica.device not in self._host.ledger.devices:
+            why = f"this host has no device {replica.device or 'without a name'}"
+            commands.append(Note(key, f"{replica.id} is ended: {why}"))
+            self.give_up(replica, why, now, commands)
+        elif event.role == "trial":
+            self.give_up(replica, "its deploy ended with the earlier manager", now, commands)
         return {key}
 
     def _greeted(
@@ -189,7 +125,7 @@ class ReplicaEvents:
         if replica.role == "trial":
             commands.append(EndTrial(replica.pool, event.report))
             pool.removed = True
-            self._give_up(replica, "the trial is over", now, commands)
+            self.give_up(replica, "the trial is over", now, commands)
             return
         pool.measured_mib = max(pool.measured_mib, event.memory_mib)
         self._host.ledger.remember(replica.id, pool.memory_mib)
@@ -203,21 +139,6 @@ class ReplicaEvents:
     ) -> None:
         replica.phases["first_run"] = event.ms
         self._keep(replica, "ready", now, commands)
-
-    def _keep(self, replica: Replica, outcome: str, now: float, commands: list[Command]) -> None:
-        total_ms = sum(replica.phases.values())
-        if replica.waiting_since_s is not None:
-            total_ms = (now - replica.waiting_since_s) * 1e3
-        commands.append(
-            KeepColdStart(
-                replica.pool,
-                replica.id,
-                replica.device,
-                total_ms,
-                dict(replica.phases),
-                outcome,
-            )
-        )
 
     def _not_idle(
         self, replica: Replica, event: events.NotIdle, now: float, commands: list[Command]
@@ -236,39 +157,6 @@ class ReplicaEvents:
         if replica.state is not State.RELEASING:
             self._end(replica, event, now, commands)
 
-    def _end(
-        self, replica: Replica, event: events.Lost, now: float, commands: list[Command]
-    ) -> None:
-        """A replica ends; the ends before READY count against its pool, or its deploy."""
-        if replica.is_coming:
-            if event.is_its_fault and not self._host.engine_down:
-                self._blame(replica, event, now, commands)
-            else:
-                self._host.pools[replica.pool].pause(event.reason, now)
-        why = replica.why if replica.state is State.DRAINING else event.reason
-        commands.append(Note(replica.pool, f"{replica.id} ended: {why}"))
-        self._give_up(replica, why, now, commands)
-
-    def _blame(
-        self, replica: Replica, event: events.Lost, now: float, commands: list[Command]
-    ) -> None:
-        """A start went wrong. An adopted replica is nobody's start, and a standby that has greeted
-        has done all it can do wrong: its end is an accident."""
-        pool = self._host.pools[replica.pool]
-        if replica.role == "trial":
-            commands.append(EndTrial(replica.pool, {}, event.stage, event.reason, event.log_tail))
-            pool.removed = True
-        elif replica.adopted or (replica.role == "standby" and replica.state is State.STANDBY):
-            pool.pause(event.reason, now)
-        else:
-            pool.fail(event.reason, event.log_tail, now)
-            self._keep(replica, f"failed: {event.reason}", now, commands)
-
-    def _give_up(self, replica: Replica, why: str, now: float, commands: list[Command]) -> None:
-        replica.why = why
-        self._advance(replica, Step.LOST, now)
-        commands.append(Release(replica.id, why))
-
     def _released(self, replica: Replica) -> set[str]:
         """Its device is free now: whoever waits for one is looked at."""
         if replica.state is not State.RELEASING:
@@ -284,15 +172,3 @@ class ReplicaEvents:
         replica.why = event.reason
         replica.kill_at_s = now + RELEASE_RETRY_S
         commands.append(Note(replica.pool, f"{replica.id} cannot be released: {event.reason}"))
-
-    def _advance(self, replica: Replica, step: Step, now: float) -> None:
-        replica.state = advance(replica.state, step)
-        self._enter(replica, now)
-
-    def _enter(self, replica: Replica, now: float) -> None:
-        """A state begins: its patience, and whoever looks at the pool."""
-        replica.since_s = now
-        pool = self._host.pools[replica.pool]
-        pool.quiet_until_s = 0.0
-        self._host.changed.add(pool.key)
-        replica.kill_at_s = now + patience_s(replica, pool.spec)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pool_manager.core.patience import load_deadline_s, patience_s
+from pool_manager.core.life.patience import load_deadline_s, patience_s
 from pool_manager.core.state import PoolSpec, Replica, State
 
 KEY = "default/a@1"

@@ -8,57 +8,16 @@ from pool_manager.core import events
 from pool_manager.core.commands import (
     Assign,
     Bind,
-    Command,
     Drain,
     EndTrial,
     KeepColdStart,
-    Note,
     Release,
-    Terminate,
 )
-from pool_manager.core.host import STANDBY_KEY, Host
-from pool_manager.core.replicas import ReplicaEvents
-from pool_manager.core.state import Device, PoolSpec, Replica, Role, State
+from pool_manager.core.host import STANDBY_KEY
+from pool_manager.core.state import PoolSpec, Replica, Role, State
+from tests.support.house import KEY, House
 
-KEY = "default/a@1"
 LOADED = events.Loaded("r1", 4, False, 80.0, {"load": 5.0})
-
-
-class House:
-    """One pool and, unless `is_empty`, one replica r1 on cpu0. `now` is 100."""
-
-    def __init__(
-        self, state: State = State.STARTING, role: Role = "serve", *, is_empty: bool = False
-    ) -> None:
-        self.now = 100.0
-        self.host = Host([Device("cpu0", "cpu")])
-        self.pool = self.host.define(PoolSpec(KEY, role=role))
-        self.pools = self.host.pools
-        self.replicas = ReplicaEvents(self.host)
-        self.replica = Replica("r1", KEY, "cpu0", role, self.now, state)
-        if not is_empty:
-            self.replicas.add(self.replica, self.now)
-
-    def on(self, event: events.Event) -> list[Command]:
-        """Commands but notes."""
-        commands: list[Command] = []
-        self.touched = self.replicas.apply(event, self.now, commands)
-        return without_notes(commands)
-
-    def drain(self, if_idle_s: float | None) -> list[Command]:
-        commands: list[Command] = []
-        self.replicas.drain(self.replica, if_idle_s, "idle", self.now, commands)
-        return without_notes(commands)
-
-    def press(self, after_s: float) -> list[Command]:
-        self.now += after_s
-        commands: list[Command] = []
-        self.replicas.press(self.replica, self.now, commands)
-        return without_notes(commands)
-
-
-def without_notes(commands: list[Command]) -> list[Command]:
-    return [command for command in commands if not isinstance(command, Note)]
 
 
 def test_a_greeting_is_answered_with_the_model() -> None:
@@ -157,92 +116,6 @@ def test_a_drain_may_be_refused_once() -> None:
     assert house.press(1e9) == []
 
 
-def test_an_unconditional_drain_cannot_be_refused() -> None:
-    """Once asked to go for good, no replica comes back, and it serves no more."""
-    house = House(State.READY)
-    house.drain(300.0)
-
-    assert house.drain(None) == [Drain("r1", None)]
-    assert not house.replica.can_serve
-    house.on(events.NotIdle("r1", 0.0))
-    assert house.replica.state == "draining"
-
-
-def test_what_has_no_model_is_released_instead_of_drained() -> None:
-    """A replica that has not greeted has nothing to finish."""
-    house = House()
-
-    assert house.drain(None) == [Release("r1", "idle")]
-    assert house.replica.state == "releasing"
-
-
-def test_a_drain_ends_with_term_and_kill() -> None:
-    """After 30 s TERM is sent, 5 s later the group is killed, and neither sooner."""
-    house = House(State.READY)
-    house.drain(None)
-
-    assert house.press(29.9) == []
-    assert house.press(0.1) == [Terminate("r1", "did not drain: idle")]
-    assert house.press(4.9) == []
-    assert house.press(0.1) == [Release("r1", "idle")]
-
-
-def test_after_term_nobody_comes_back() -> None:
-    """A refusal that crosses TERM is too late: no request is sent to what is about to end."""
-    house = House(State.READY)
-    house.drain(300.0)
-    house.press(30.0)
-
-    house.on(events.NotIdle("r1", 0.0))
-
-    assert house.replica.state == "draining"
-    assert not house.replica.can_serve
-
-
-@pytest.mark.parametrize("state", [State.STARTING, State.STANDBY, State.LOADING])
-def test_a_start_that_hangs_is_a_failure(state: State) -> None:
-    """A replica that does not get ready in time is given up and counts against its pool."""
-    house = House(state)
-
-    kept, released = house.press(60.0)
-
-    assert isinstance(kept, KeepColdStart)
-    assert kept.outcome == f"failed: {state} lasted too long"
-    assert released == Release("r1", f"{state} lasted too long")
-    assert house.pool.failures == 1
-
-
-def test_a_crash_while_serving_is_no_failed_load() -> None:
-    """The end of a replica that had been ready brings no back-off."""
-    house = House(State.READY)
-
-    assert house.on(events.Lost("r1", "exit 139")) == [Release("r1", "exit 139")]
-    assert house.pool.failures == 0
-
-
-def test_the_end_of_a_drain_keeps_its_reason() -> None:
-    """A replica that went as asked is released for the reason it was asked to go."""
-    house = House(State.READY)
-    house.drain(None)
-
-    assert house.on(events.Lost("r1", "exit 0")) == [Release("r1", "idle")]
-
-
-def test_a_release_that_fails_is_tried_again() -> None:
-    """The device stays taken, and every 5 s the release is tried anew."""
-    house = House(State.READY)
-    house.on(events.Lost("r1", "exit 1"))
-    assert house.press(60.0) == []
-
-    house.on(events.NotReleased("r1", "in uninterruptible sleep"))
-
-    assert house.replica.why == "in uninterruptible sleep"
-    assert house.press(4.9) == []
-    assert house.press(0.1) == [Release("r1", "tried again")]
-    assert house.press(4.9) == []
-    assert house.press(0.1) == [Release("r1", "tried again")]
-
-
 def test_a_released_replica_is_forgotten() -> None:
     """Its pool and every pool that waits for a device are looked at."""
     house = House(State.RELEASING)
@@ -314,64 +187,6 @@ def test_a_found_trial_goes_and_its_pool_stays() -> None:
     assert not house.pool.removed
 
 
-@pytest.mark.parametrize(
-    ("state", "is_ended"),
-    [
-        (State.STARTING, False),
-        (State.LOADING, True),
-        (State.READY, True),
-        (State.DRAINING, True),
-    ],
-)
-def test_what_ended_unseen_is_released(state: State, is_ended: bool) -> None:
-    """When the engine is back, what its list lacks is over; what was about to start is not judged
-    by it, and nobody is blamed."""
-    house = House(state)
-    house.replica.why = "idle"
-    commands: list[Command] = []
-
-    house.replicas.end_missing(frozenset(), house.now, commands)
-
-    why = "idle" if state is State.DRAINING else "it ended while the engine was away"
-    assert without_notes(commands) == ([Release("r1", why)] if is_ended else [])
-    assert house.pool.failures == 0
-
-
-def test_a_release_is_tried_again_when_the_engine_is_back() -> None:
-    """Whether it is on the list or not: while the engine was away nothing could be proved. One
-    that goes on is left alone."""
-    house = House(State.RELEASING)
-    commands: list[Command] = []
-
-    house.replicas.end_missing(frozenset(), house.now, commands)
-    assert commands == []
-    house.replica.kill_at_s = house.now + 5.0
-
-    house.replicas.end_missing(frozenset({"r1"}), house.now, commands)
-
-    assert commands == [Release("r1", "tried again")]
-
-
-def test_what_still_runs_is_kept() -> None:
-    """An engine that comes back with its replicas has lost none."""
-    house = House(State.READY)
-    commands: list[Command] = []
-
-    house.replicas.end_missing(frozenset({"r1"}), house.now, commands)
-
-    assert commands == []
-    assert house.replica.state == "ready"
-
-
-def test_nobody_is_blamed_while_the_engine_is_away() -> None:
-    """A start that hangs then is given up, but no failure."""
-    house = House()
-    house.host.engine_down = "no answer"
-
-    assert house.press(60.0) == [Release("r1", "starting lasted too long")]
-    assert (house.pool.failures, house.pool.retry_at_s) == (0, house.now + 1.0)
-
-
 def test_a_trial_that_nobody_is_to_blame_for_is_run_again() -> None:
     """A deploy is not refused because the engine restarted."""
     house = House(State.LOADING, "trial")
@@ -390,19 +205,6 @@ def test_what_a_load_costs_has_no_waiting_in_it() -> None:
     house.on(events.Loaded("r1", 4, True, 80.0, phases))
 
     assert house.pool.reload_s == 1.0
-
-
-def test_every_end_is_noted_with_its_reason() -> None:
-    """Being asked to go and being terminated are decisions, and are kept."""
-    house = House(State.READY)
-    commands: list[Command] = []
-    house.replicas.drain(house.replica, None, "put to sleep", house.now, commands)
-    house.replicas.press(house.replica, house.now + 30.0, commands)
-
-    assert [one.text for one in commands if isinstance(one, Note)] == [
-        "r1 is asked to go: put to sleep",
-        "r1 is terminated: it did not drain: put to sleep",
-    ]
 
 
 def standby(house: House, state: State) -> Replica:
@@ -469,3 +271,26 @@ def test_who_refuses_lets_others_be_asked() -> None:
 
     assert house.touched == {KEY, "default/b@1"}
     assert house.replica.refused_s == 100.0
+
+
+@pytest.mark.parametrize("role", ["serve", "trial", "standby"])
+def test_what_is_found_on_a_device_that_is_no_more_is_ended(role: Role) -> None:
+    """This host has lost the device since: nobody is to blame, and nothing is raised."""
+    house = House(is_empty=True)
+    pool = "" if role == "standby" else KEY
+
+    assert house.on(events.Found("old", pool, "GPU-9", role)) == [
+        Release("old", "this host has no device GPU-9")
+    ]
+    (key,) = house.touched
+    assert key == (pool or "standby/GPU-9")
+    assert house.pools[key].failures == 0
+
+
+def test_what_is_found_nowhere_is_ended() -> None:
+    """A record that binds a replica but names no device is of no use."""
+    house = House(is_empty=True)
+
+    assert house.on(events.Found("old", KEY, "")) == [
+        Release("old", "this host has no device without a name")
+    ]

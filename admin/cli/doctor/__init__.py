@@ -1,0 +1,1 @@
+"""What `fnctl doctor` looks at. Each check gives one Check and raises nothing."""

@@ -1,0 +1,1 @@
+"""What happens to single replicas, from their record to their end."""

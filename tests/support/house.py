@@ -1,0 +1,48 @@
+"""One pool with one replica, to see what becomes of it."""
+
+from __future__ import annotations
+
+from pool_manager.core import events
+from pool_manager.core.commands import Command, Note
+from pool_manager.core.host import Host
+from pool_manager.core.life.replicas import ReplicaEvents
+from pool_manager.core.state import Device, PoolSpec, Replica, Role, State
+
+KEY = "default/a@1"
+
+
+class House:
+    """One pool and, unless `is_empty`, one replica r1 on cpu0. `now` is 100."""
+
+    def __init__(
+        self, state: State = State.STARTING, role: Role = "serve", *, is_empty: bool = False
+    ) -> None:
+        self.now = 100.0
+        self.host = Host([Device("cpu0", "cpu")])
+        self.pool = self.host.define(PoolSpec(KEY, role=role))
+        self.pools = self.host.pools
+        self.replicas = ReplicaEvents(self.host)
+        self.replica = Replica("r1", KEY, "cpu0", role, self.now, state)
+        if not is_empty:
+            self.replicas.add(self.replica, self.now)
+
+    def on(self, event: events.Event) -> list[Command]:
+        """Commands but notes."""
+        commands: list[Command] = []
+        self.touched = self.replicas.apply(event, self.now, commands)
+        return without_notes(commands)
+
+    def drain(self, if_idle_s: float | None) -> list[Command]:
+        commands: list[Command] = []
+        self.replicas.drain(self.replica, if_idle_s, "idle", self.now, commands)
+        return without_notes(commands)
+
+    def press(self, after_s: float) -> list[Command]:
+        self.now += after_s
+        commands: list[Command] = []
+        self.replicas.press(self.replica, self.now, commands)
+        return without_notes(commands)
+
+
+def without_notes(commands: list[Command]) -> list[Command]:
+    return [command for command in commands if not isinstance(command, Note)]

@@ -1,0 +1,151 @@
+"""A real OpenSSH server on the loopback interface, for one user with one key."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+PRIVILEGE_DIR = Path("/run/sshd")
+"""OpenSSH's empty folder for its unprivileged half; wanted only of root."""
+END_S = 10.0
+BASE = """\
+ListenAddress 127.0.0.1
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitRootLogin prohibit-password
+PidFile none
+LogLevel DEBUG1
+"""
+SFTP = "Subsystem sftp internal-sftp"
+
+
+class Sshd:
+    """sshd with keys and settings in `folder`, until `stop`. `log` is the file it writes."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        self.folder = folder
+        self.user = getpass.getuser()
+        self.identity = self.make_key("user")
+        self.known_hosts = folder / "known_hosts"
+        self.log = folder / "log"
+        self.port = 0
+        self._host_key = self.make_key("host")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def target(self) -> str:
+        """What --ssh is given."""
+        return f"{self.user}@127.0.0.1:{self.port}"
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens."""
+        return "127.0.0.1", self.port
+
+    def make_key(self, name: str) -> Path:
+        """A fresh private key; its public half lies beside it."""
+        path = self.folder / name
+        command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(path)]
+        subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+        return path
+
+    def know(self, key: Path | None = None) -> None:
+        """Write into `known_hosts` that the server's key is `key`, its true one by default."""
+        kind, text, _ = (key or self._host_key).with_suffix(".pub").read_text().split()
+        self.known_hosts.write_text(f"[127.0.0.1]:{self.port} {kind} {text}\n")
+
+    def start(self, *settings: str) -> None:
+        """Listen, with `settings` before the usual ones: sshd goes by the first."""
+        assert SSHD is not None
+        if os.geteuid() == 0:
+            PRIVILEGE_DIR.mkdir(mode=0o755, exist_ok=True)
+        self.port = self.port or _free_port()
+        config = self.folder / "sshd_config"
+        own = [
+            f"Port {self.port}",
+            f"HostKey {self._host_key}",
+            f"AuthorizedKeysFile {self.identity}.pub",
+        ]
+        config.write_text("\n".join([*settings, *own, BASE]))
+        command = [SSHD, "-D", "-E", str(self.log), "-f", str(config)]
+        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        self._wait_listening()
+        self.know()
+
+    def _wait_listening(self) -> None:
+        assert self._process is not None
+        end = time.monotonic() + END_S
+        while time.monotonic() < end and self._process.poll() is None:
+            with contextlib.suppress(OSError), socket.create_connection(self.address, END_S):
+                return
+        raise AssertionError(f"sshd did not start: {self.log.read_text()}")
+
+    def freeze(self) -> None:
+        """Stop it with all its connections in their tracks, as when a network goes silent."""
+        assert self._process is not None
+        for pid in [*_descendants(self._process.pid), self._process.pid]:
+            os.kill(pid, signal.SIGSTOP)
+
+    def stop(self) -> None:
+        """Kill it with all its connections, as when the machine loses power."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        pids = [process.pid, *_descendants(process.pid)]
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        process.wait(END_S)
+
+
+def _descendants(pid: int) -> list[int]:
+    """Children of `pid`, theirs and so on; sshd starts a session of its own for each login."""
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    except OSError:
+        return []
+    children = [int(each) for each in text.split()]
+    return [*children, *(below for child in children for below in _descendants(child))]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def needs_sshd() -> None:
+    """Skip the test where there is no OpenSSH server; in CI there must be one."""
+    if SSHD is None or shutil.which("ssh-keygen") is None:
+        if os.environ.get("FN_CI"):
+            pytest.fail("FN_CI=1, but there is no sshd: apt-get install openssh-server")
+        pytest.skip("no sshd: apt-get install openssh-server")
+
+
+@contextmanager
+def sshd(folder: Path, *settings: str, sftp: bool = True) -> Iterator[Sshd]:
+    """A running server; it and its connections are gone after the block."""
+    needs_sshd()
+    server = Sshd(folder)
+    server.start(*settings, *([SFTP] if sftp else []))
+    try:
+        yield server
+    finally:
+        server.stop()

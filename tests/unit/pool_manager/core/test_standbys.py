@@ -1,0 +1,283 @@
+"""Replicas without a model: kept ready, given one, replaced."""
+
+from __future__ import annotations
+
+import pytest
+
+from pool_manager.core import events
+from pool_manager.core.commands import Assign, Command, KeepColdStart, Launch, Release
+from pool_manager.core.host import GPU_STANDBY_MIB, STANDBY_KEY
+from pool_manager.core.policy.ledger import Charge
+from pool_manager.core.pool import PAUSE_S
+from pool_manager.core.standbys import REFILL_AFTER_S
+from pool_manager.core.state import Device, PoolSpec
+from tests.support.play import Play, assigned, cpus, launched
+
+A, B = "default/a@1", "default/b@1"
+GPU, GPU2 = Device("gpu", "cuda", 10_000), Device("gpu2", "cuda", 10_000)
+
+
+def standbys(commands: list[Command]) -> list[str]:
+    """Standbys that are started."""
+    return [c.id for c in commands if isinstance(c, Launch) and c.role == "standby"]
+
+
+def opened(*specs: PoolSpec, count: int = 1, devices: list[Device] | int = 2) -> Play:
+    """A host whose first standby is r1, already waiting for a model."""
+    play = Play(*specs, devices=devices, standbys=count)
+    play.demand()
+    play.tick()
+    play.on(events.Greeted("r1", {"start": 3.0}))
+    return play
+
+
+def test_standbys_are_started_one_after_the_other() -> None:
+    """As many as there are to be, and no more."""
+    play = Play(standbys=2)
+
+    assert standbys(play.demand()) == ["r1"]
+    assert standbys(play.tick()) == ["r2"]
+    assert play.tick(10.0) == []
+
+
+def test_a_standby_is_given_a_model() -> None:
+    """It becomes the pool's replica, told by one message, and greets no more."""
+    play = opened(PoolSpec(A))
+
+    assert play.demand(a=1) == [Assign("r1", A, "cpu0", "serve", {"place": 0.0})]
+    assert play.state("r1") == "loading"
+    assert play.machine.host.standbys() == []
+
+
+def test_one_that_is_still_starting_is_told_when_it_greets() -> None:
+    """Its imports from now on are waited for and are a phase of this cold start."""
+    play = Play(PoolSpec(A), standbys=1)
+    play.demand()
+    assert play.demand(1.0, a=1) == []
+    assert play.replica("r1").pool == A
+
+    (told,) = play.on(events.Greeted("r1", {"start": 9.0}), 0.5)
+
+    assert told == Assign("r1", A, "cpu0", "serve", {"place": 0.0, "import": 500.0})
+
+
+def test_a_standby_is_for_the_cpu() -> None:
+    """A function on a GPU is started anew."""
+    play = opened(PoolSpec(A, device_kind="cuda"), devices=[*cpus(1), GPU])
+
+    assert launched(play.demand(a=1)) == [("r2", "gpu")]
+    assert [one.id for one in play.machine.host.standbys()] == ["r1"]
+
+
+def test_a_host_without_cpu_slots_keeps_none() -> None:
+    """Where they could not be used, none is started."""
+    play = Play(devices=[GPU], standbys=1)
+
+    assert play.demand() + play.tick(10.0) == []
+
+
+def test_a_used_one_is_replaced_when_nobody_wakes_up() -> None:
+    """The cold start has the CPU for itself; afterwards the next standby is started."""
+    play = opened(PoolSpec(A))
+    play.demand(a=1)
+    assert play.tick() == []
+    play.on(events.Loaded("r1", 4, True, 80.0, {}))
+
+    assert standbys(play.tick(0.1)) == ["r2"]
+
+
+def test_a_used_one_is_replaced_after_a_while_in_any_case() -> None:
+    """A cold start that takes long does not keep the next one from being short."""
+    play = opened(PoolSpec(A))
+    play.demand(a=1)
+    assert play.tick() == []
+
+    assert play.tick(REFILL_AFTER_S - 0.1) == []
+    assert standbys(play.tick(0.1)) == ["r2"]
+
+
+def test_a_standby_needs_its_memory() -> None:
+    """Where the bank has no room for it, none is started until there is."""
+    play = Play(PoolSpec(A, memory_mib=1_700), devices=cpus(2, 2_000), standbys=1)
+    play.demand(a=1)
+    assert standbys(play.tick(10.0)) == []
+
+    play.lose("r1")
+    play.on(events.PoolRemoved(A))
+    assert standbys(play.tick(1.0)) == ["r2"]
+
+
+def test_the_engine_must_be_there_for_a_standby() -> None:
+    """Nothing is started while the engine is away."""
+    play = Play(standbys=1)
+    play.on(events.EngineLost("no answer"))
+
+    assert play.demand() + play.tick(10.0) == []
+    assert standbys(play.on(events.EngineBack(frozenset()))) == ["r1"]
+
+
+def test_a_standby_that_fails_backs_off() -> None:
+    """One that never greets counts as a failed start; the next is tried after a pause."""
+    play = Play(standbys=1)
+    play.demand()
+    play.lose("r1")
+
+    assert play.machine.pools[STANDBY_KEY].failures == 1
+    assert standbys(play.tick(0.5)) == []
+    assert standbys(play.tick(0.5)) == ["r2"]
+
+
+def test_a_standby_that_has_greeted_fails_no_more() -> None:
+    """Its end is an accident: it counts against nobody, and is not answered in a tight loop."""
+    play = opened()
+    play.lose("r1")
+
+    assert play.machine.pools[STANDBY_KEY].failures == 0
+    assert standbys(play.tick(0.5)) == []
+    assert standbys(play.tick(PAUSE_S)) == ["r2"]
+
+
+def test_found_standbys_are_used_and_too_many_go() -> None:
+    """Those an earlier manager left are kept up to the number there is to be."""
+    play = Play(standbys=1, is_open=False)
+    for id in ("old1", "old2"):
+        play.on(events.Found(id, "", "", "standby"))
+
+    assert play.on(events.ListRead()) == []
+    assert play.demand() == [Release("old2", "one standby too many")]
+
+
+def test_a_host_that_keeps_none_lets_found_ones_go() -> None:
+    """A standby of an earlier manager is of no use where none is to be."""
+    play = Play(is_open=False)
+
+    assert play.on(events.Found("old", "", "", "standby")) == [Release("old", "it was removed")]
+
+
+def test_standbys_go_with_the_server() -> None:
+    """A shutdown leaves none."""
+    play = opened()
+
+    assert play.on(events.Shutdown()) == [Release("r1", "the server stops")]
+
+
+def test_standbys_are_nobodys_to_see() -> None:
+    """Gateways never hear of them."""
+    play = opened()
+    play.lose("r1")
+    play.tick(5.0)
+
+    assert play.published == []
+
+
+@pytest.mark.parametrize("role", ["serve", "trial"])
+def test_a_standby_serves_deploys_as_well(role: str) -> None:
+    """A trial is as quick to start as a cold function."""
+    play = opened()
+
+    commands = play.on(events.PoolDefined(PoolSpec(A, min=1, role=role)))  # type: ignore[arg-type]
+
+    assert assigned(commands) == [("r1", A)]
+
+
+def test_a_spent_standby_is_replaced_when_it_has_served() -> None:
+    """Not before the first answer, which a start would slow down, and not only at the next tick."""
+    play = Play(PoolSpec(A), standbys=1)
+    play.tick(5.0)
+    play.on(events.Greeted("r1", {}))
+    play.demand(a=1)
+    play.on(events.Loaded("r1", 4, True, 80.0, {"load": 5.0}))
+
+    assert play.on(events.FirstRun("r1", 1.0))[-1] == Launch("r2", "", "", "standby", {})
+
+
+def on_gpus(*specs: PoolSpec, count: int = 1, devices: list[Device] | None = None) -> Play:
+    """A host with as many standbys as there are to be on each GPU, waiting for a model."""
+    play = Play(*specs, devices=devices or [GPU, GPU2, *cpus(1)], gpu_standbys=count)
+    play.demand()
+    for _ in range(count):
+        play.tick()
+    for one in play.machine.replicas():
+        play.on(events.Greeted(one.id, {"start": 3.0}))
+    return play
+
+
+def test_each_gpu_has_standbys_of_its_own() -> None:
+    """They are started on their device, take of its memory and none of its share."""
+    play = Play(devices=[GPU, GPU2, *cpus(1)], gpu_standbys=1)
+
+    assert play.demand() == [
+        Launch("r1", "", "gpu", "standby", {}),
+        Launch("r2", "", "gpu2", "standby", {}),
+    ]
+    assert play.tick(10.0) == []
+    ledger = play.machine.host.ledger
+    assert ledger.charged("r1") == Charge("", "gpu", 0.0, GPU_STANDBY_MIB)
+    assert ledger.left("gpu") == 1.0
+
+
+def test_a_gpus_standby_is_for_that_gpu() -> None:
+    """The function gets the one of the device it is put on; that of another is left alone."""
+    play = on_gpus(PoolSpec(A), PoolSpec(B, device_kind="cpu"))
+
+    assert assigned(play.demand(a=1)) == [("r1", A)]
+    assert play.replica("r1").device == "gpu"
+    assert play.state("r2") == "standby"
+    assert launched(play.demand(a=1, b=1)) == [("r3", "cpu0")]
+
+
+def test_a_gpu_without_a_standby_gets_no_other_ones() -> None:
+    """A standby that waits on another GPU is of no use: its context is there."""
+    play = on_gpus(PoolSpec(A))
+    play.lose("r1")
+
+    commands = play.demand(a=1)
+
+    assert (launched(commands), assigned(commands)) == ([("r3", "gpu")], [])
+    assert play.state("r2") == "standby"
+
+
+def test_a_gpus_standby_may_be_beside_who_is_alone() -> None:
+    """It is replaced when the cold start is over, on the device that is in use by then, and is
+    itself never used twice."""
+    play = on_gpus(PoolSpec(A), devices=[GPU])
+    play.demand(a=1)
+    play.on(events.Loaded("r1", 4, True, 8_000.0, {}))
+
+    assert play.on(events.FirstRun("r1", 1.0))[-1] == Launch("r2", "", "gpu", "standby", {})
+    assert {one.device for one in play.machine.replicas()} == {"gpu"}
+
+
+def test_a_gpus_standby_needs_memory_of_that_gpu() -> None:
+    """Beside a model that leaves too little of it there is none."""
+    play = on_gpus(PoolSpec(A, memory_mib=9_500.0), devices=[GPU])
+    play.demand(a=1)
+    play.on(events.Loaded("r1", 4, True, 9_500.0, {}))
+
+    assert play.on(events.FirstRun("r1", 1.0)) + play.tick(10.0) == [
+        KeepColdStart(A, "r1", "gpu", 0.0, {"first_run": 1.0}, "ready")
+    ]
+
+
+def test_a_gpus_standby_too_many_goes_first() -> None:
+    """What one standby's memory cannot give the second does, and nobody is evicted."""
+    play = on_gpus(PoolSpec(A, memory_mib=9_500.0), count=2, devices=[GPU])
+
+    assert play.demand(a=1) == [Release("r2", f"evicted for {A}")]
+    assert assigned(play.on(events.Released("r2"))) == [("r1", A)]
+
+
+def test_found_standbys_join_their_device() -> None:
+    """One that an earlier manager left on a GPU is used for that GPU; one for the CPU says nothing
+    of a device that counts."""
+    play = Play(
+        PoolSpec(A), devices=[GPU, GPU2, *cpus(1)], standbys=1, gpu_standbys=1, is_open=False
+    )
+    play.on(events.Found("old1", "", "gpu2", "standby"))
+    play.on(events.Found("old2", "", "cpu0", "standby"))
+    play.on(events.ListRead())
+
+    assert standbys(play.demand()) == ["r1"]
+    assert play.replica("r1").device == "gpu"
+    assert (play.replica("old1").pool, play.replica("old2").pool) == ("standby/gpu2", STANDBY_KEY)
+    assert play.replica("old2").device == ""
