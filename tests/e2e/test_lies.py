@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import aiohttp
 import pytest
 
-from tests.chaos.footprint import settled
+from tests.chaos.footprint import descriptors, settled
 from tests.support.both_drivers import Siege, besieged, siege
 from tests.support.caller import Caller
 from tests.support.process_server import ServerProcess
@@ -140,16 +140,23 @@ async def test_a_half_answer_costs_its_own_link_only(server: ServerProcess) -> N
         assert ended[0]["reason"] == "the replica does not let go of a request"
 
 
-async def test_descriptors_beside_frames_come_to_nothing(server: ServerProcess) -> None:
-    """The kernel closes what nobody takes."""
+@pytest.mark.parametrize(
+    ("link", "seconds", "code"), [("data", 0, ""), ("control", 30, "replica_died")]
+)
+async def test_descriptors_beside_frames_come_to_nothing(
+    server: ServerProcess, link: str, seconds: float, code: str
+) -> None:
+    """The kernel closes what nobody takes; a frame that nobody asked for ends the replica."""
+    assert server.process is not None
     async with siege(server) as besieger:
         assert (await besieger.call()).said == "nothing"
+        before = descriptors(server.process.pid)
 
-        met = await besieger.attack("descriptors")
-        after = await besieger.call()
+        met = await besieger.call(attack="descriptors", link=link, seconds=seconds)
 
-    assert met.code in ("", "replica_died")
-    assert after.said == "nothing"
+        assert met.code == code
+        assert descriptors(server.process.pid).get("/dev/null") == before.get("/dev/null")
+        assert (await besieger.call()).said == "nothing"
 
 
 async def test_a_link_carries_only_its_own_functions_requests(server: ServerProcess) -> None:

@@ -1,5 +1,6 @@
 """Frames that no honest replica sends, over the very sockets of its links."""
 
+import contextlib
 import json
 import os
 import socket
@@ -132,11 +133,13 @@ def control_lie(order):
     return "still here"
 
 
-def descriptors(_order):
-    """Descriptors of its own beside frames, over both links."""
-    for sock, data in ((sockets()["control"], frame(PONG)), (sockets()["data"], frame(WINDOW))):
-        for _ in range(10):
-            socket.send_fds(sock, [data], [0, 1, 2])
+def descriptors(order):
+    """Descriptors of its own beside frames, over one of its links; then it waits to be ended."""
+    sock, kind = sockets()[order["link"]], PONG if order["link"] == "control" else WINDOW
+    with contextlib.suppress(OSError):
+        for _ in range(100):
+            socket.send_fds(sock, [frame(kind)], [0, 1, 2])
+    waited(order["seconds"])
     return "sent"
 
 
