@@ -22,7 +22,7 @@ import pytest
 
 from functions.digits import train
 from runtime_image.contract.link import VERSION
-from tests.support.containers import ContainerServer, container_server, until
+from tests.support.container_server import ContainerServer, container_server, until
 from tests.support.engine import connected
 from tests.support.process_server import FNCTL
 

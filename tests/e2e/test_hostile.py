@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.both_drivers import Siege, besieged, siege
-from tests.support.containers import ContainerServer, until
+from tests.support.container_server import ContainerServer, until
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(120)]
 

@@ -15,7 +15,7 @@ import aiohttp
 
 from functions.digits import train
 from tests.chaos.footprint import PROBE, memory_kib
-from tests.support.containers import container_server
+from tests.support.container_server import container_server
 from tests.support.process_server import ServerProcess, server_process
 
 DIGITS = Path(train.__file__).parent
