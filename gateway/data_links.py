@@ -19,7 +19,14 @@ from registry.errors import ReplicaDied
 from registry.exchange import ReplicaEndpoint
 from registry.tasks import Tasks
 from runtime_image.contract.errors import RequestError
-from runtime_image.contract.link import VERSION, Flag, Kind
+from runtime_image.contract.link import (
+    ANSWER_MAX,
+    FAILED_MAX,
+    STARTED_MAX,
+    VERSION,
+    Flag,
+    Kind,
+)
 from runtime_image.link.frames import Frame, LinkError, pack
 from runtime_image.link.meta import pack_request, unpack_answer
 from runtime_image.link.stream import FrameStream, open_stream
@@ -28,16 +35,23 @@ log = structlog.get_logger()
 
 CONNECT_TRIES = 5
 CONNECT_RETRY_S = 0.2
+IDLE_TALK_MAX = 10_000
+"""Frames a replica may send since its last answer: what is no answer costs it nothing and us some
+time. Honest ones send a few per request."""
 
 
 @dataclass(slots=True)
 class _Peer:
-    """A replica this process is connected to, or will be. `up_s`: since when (monotonic)."""
+    """A replica this process is connected to, or will be. `up_s`: since when (monotonic).
+
+    `talk`: frames since the last that ended a request.
+    """
 
     endpoint: ReplicaEndpoint
     pool: str
     stream: FrameStream | None = None
     up_s: float = 0.0
+    talk: int = 0
 
 
 class DataLinks:
@@ -92,6 +106,12 @@ class DataLinks:
         assert stream is not None
         stream.send(pack(Kind.CANCEL, id))
 
+    def give_up(self, link: str, reason: str) -> None:
+        """End a link whose replica does not keep to it; a new one is made if it is still listed."""
+        stream = self._peers[link].stream
+        assert stream is not None
+        stream.abort(reason)
+
     def close(self) -> None:
         """End every link."""
         for peer in self._peers.values():
@@ -112,6 +132,7 @@ class DataLinks:
                     lambda frame: self._on_frame(id, frame),
                     lambda reason: self._on_lost(id, reason),
                     f"data {id}",
+                    ANSWER_MAX,
                 )
             except OSError as error:
                 log.info("a replica cannot be reached", replica=id, reason=str(error))
@@ -143,6 +164,7 @@ class DataLinks:
             return
         if id not in self._dispatcher.links:
             raise LinkError("a frame before HELLO")
+        self._bound_talk(self._peers[id])
         if frame.kind in (Kind.RESPONSE, Kind.FAILED, Kind.CANCELLED):
             self._ended(id, frame, now)
         elif frame.kind is Kind.STARTED:
@@ -155,6 +177,12 @@ class DataLinks:
             self._perform(self._dispatcher.window(id, now))
         else:
             raise LinkError(f"unexpected {frame.kind.name} on a data link")
+
+    @staticmethod
+    def _bound_talk(peer: _Peer) -> None:
+        peer.talk += 1
+        if peer.talk > IDLE_TALK_MAX:
+            raise LinkError(f"{IDLE_TALK_MAX} frames without an answer")
 
     def _not_started(self, id: str, frame: Frame, now: float) -> None:
         try:
@@ -181,6 +209,7 @@ class DataLinks:
         except KeyError:
             raise LinkError(f"unknown request id {frame.id}") from None
         self._perform(commands)
+        self._peers[id].talk = 0
         self._answered(self._peers[id].pool)
         if call is not None:
             assert isinstance(call, HeldCall)
@@ -207,16 +236,18 @@ class DataLinks:
 
 
 def _ids(frame: Frame) -> list[int]:
-    if len(frame.body) % 4:
+    if len(frame.body) % 4 or len(frame.body) > STARTED_MAX:
         raise LinkError("malformed STARTED")
     return list(struct.unpack(f"<{len(frame.body) // 4}I", frame.body))
 
 
 def _request_error(frame: Frame) -> RequestError:
     try:
+        if len(frame.body) > FAILED_MAX:
+            raise ValueError(f"{len(frame.body)} bytes")
         data = json.loads(frame.body)
         if not isinstance(data, dict):
             raise TypeError("not an object")
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise LinkError(f"malformed FAILED: {error}") from error
     return RequestError.from_json(data)

@@ -9,7 +9,7 @@ from time import monotonic
 import structlog
 
 from gateway.data_links import DataLinks
-from gateway.dispatch.call import Command, Fail, Recall, Send
+from gateway.dispatch.call import Command, Fail, GiveUp, Recall, Send
 from gateway.dispatch.dispatcher import Dispatcher, Limits
 from gateway.dispatch.moves import Terms
 from gateway.dispatch.pool import UNKNOWN
@@ -130,6 +130,8 @@ class Delivery:
                 self._links.send(command.link, command.id, command.call)
             elif isinstance(command, Recall):
                 self._links.recall(command.link, command.id)
+            elif isinstance(command, GiveUp):
+                self._links.give_up(command.link, command.reason)
             else:
                 self._fail(command)
         if self._idle is not None and self._dispatcher.is_idle:

@@ -11,7 +11,7 @@ from benchmarks.simulation.fleet import Fleet
 from benchmarks.simulation.functions import Function
 from benchmarks.simulation.replica import Ask, Process
 from benchmarks.simulation.settings import Settings
-from gateway.dispatch.call import Command, Recall, Send, Stage
+from gateway.dispatch.call import Command, Fail, Recall, Send, Stage
 from gateway.dispatch.dispatcher import Dispatcher, Limits
 from gateway.dispatch.links import Link
 from gateway.dispatch.reports import Reports
@@ -134,7 +134,7 @@ class Callers:
                 self._fleet.accept(command.link, command.call)
             elif isinstance(command, Recall):
                 self._fleet.recall(command.link, command.id)
-            else:
+            elif isinstance(command, Fail):
                 self._figures.failed += 1
 
     def started(self, process: Process) -> None:

@@ -39,7 +39,8 @@ class Call:
     started. `deaths`: replicas that died while running it. `alone`: it is to run in a batch of one.
     `pinned`: its client named the revision, so it does not follow the function's traffic.
     `was_held`: no replica was ready when it came. `place`: its number in the line, kept while it
-    is not answered.
+    is not answered. `overdue_s`: when a replica must have let go of it although nobody wants it, 0
+    while that is not known.
     """
 
     pool: str
@@ -62,6 +63,7 @@ class Call:
     alone: bool = False
     was_held: bool = False
     place: int = 0
+    overdue_s: float = 0.0
 
     def run_alone(self, now: float) -> None:
         """It had begun, or its batch had: it runs again alone. Its wait budget was for the begin
@@ -95,4 +97,12 @@ class Fail:
     error: FnError
 
 
-Command = Send | Recall | Fail
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """End a link whose replica does not let go of what it was told to."""
+
+    link: str
+    reason: str
+
+
+Command = Send | Recall | Fail | GiveUp

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.dispatch import admission
-from gateway.dispatch.call import Call, Command, Fail, Recall, Stage
+from gateway.dispatch.call import Call, Command, Fail, GiveUp, Recall, Stage
 from gateway.dispatch.links import Link
 from gateway.dispatch.moves import Moves
 from gateway.dispatch.poison import PoisonList
@@ -82,6 +82,8 @@ class Endings:
         for link in pool.links.values():
             for call in list(link.in_flight.values()):
                 self._sweep_sent(call, pool, now, commands)
+                if call.stage is Stage.ABANDONED:
+                    self._sweep_abandoned(call, link, now, commands)
         return commands
 
     def _requeue(self, call: Call, pool: Pool, now: float, commands: list[Command]) -> None:
@@ -117,4 +119,16 @@ class Endings:
         ):
             text = f"no answer {TIMEOUT_GRACE_S:g} s after its timeout of {call.timeout_s:g} s"
             self.drop(call, pool, commands)
+            call.overdue_s = now + TIMEOUT_GRACE_S
             commands.append(Fail(call, ExecutionTimeout(text)))
+
+    @staticmethod
+    def _sweep_abandoned(call: Call, link: Link, now: float, commands: list[Command]) -> None:
+        """A call keeps its place on the link until the replica lets go of it. One that never does
+        would leave a link on which nothing is answered, and a pool that is never idle."""
+        if not call.overdue_s:
+            # It may be part of a run that goes on for others.
+            call.overdue_s = now + call.timeout_s + TIMEOUT_GRACE_S
+        elif now >= call.overdue_s and not link.given_up:
+            link.given_up = link.closing = True
+            commands.append(GiveUp(link.id, "the replica does not let go of a request"))

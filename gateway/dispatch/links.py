@@ -13,7 +13,7 @@ class Link:
     """A replica that can be sent to. `full`: it had no room for us and will say when it has.
 
     `closing`: it takes nothing new. `pardoned`: ids it may still hand back although they are
-    settled.
+    settled. `given_up`: its end was asked for.
     """
 
     id: str
@@ -25,6 +25,7 @@ class Link:
     full: bool = False
     closing: bool = False
     pardoned: set[int] = field(default_factory=set)
+    given_up: bool = False
 
     @property
     def has_room(self) -> bool:

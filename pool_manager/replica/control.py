@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
-import json
 import socket
 from collections.abc import Callable
-from typing import Any
 
 import structlog
 
 from pool_manager.core import events
+from pool_manager.replica import statements
 from registry.tasks import Tasks
-from runtime_image.contract.control import PHASES, BindRequest
-from runtime_image.contract.link import Kind
+from runtime_image.contract.control import BindRequest
+from runtime_image.contract.link import CONTROL_MAX, Kind
 from runtime_image.link.binding import pack_bind
 from runtime_image.link.frames import Frame, LinkError, pack
 from runtime_image.link.reception import read_hello, welcome
@@ -52,6 +51,10 @@ class Control:
         self._on_lost = on_lost
         self._stream: FrameStream | None = None
         self._missed = 0
+        self._pings = 0
+        self._drains = 0
+        self._has_loaded = False
+        self._has_run = False
         self._closed = False
 
     def open(self, tasks: Tasks, ping_s: float) -> None:
@@ -92,17 +95,18 @@ class Control:
         hello = await read_hello(sock, HELLO_S)
         if not hmac.compare_digest(hello["token"].encode("utf-8", "replace"), self._token.encode()):
             raise LinkError("wrong token")
-        loaded = _loaded(self.id, dict(hello["loaded"])) if "loaded" in hello else None
+        loaded = statements.loaded(self.id, dict(hello["loaded"])) if "loaded" in hello else None
         welcome(sock, None if loaded else self._data_listener)
         _, self._stream = await asyncio.get_running_loop().create_unix_connection(
-            lambda: FrameStream(self._on_frame, self._lost, f"control {self.id}"), sock=sock
+            lambda: FrameStream(self._on_frame, self._lost, f"control {self.id}", CONTROL_MAX),
+            sock=sock,
         )
         # The token has been used: nobody else may greet as this replica.
         self._close_listeners()
-        phases = _numbers(hello["phases"])
+        phases = statements.numbers(hello["phases"])
         self._feed(events.Greeted(self.id, phases, loaded is not None))
         if loaded is not None:
-            self._feed(loaded)
+            self._tell_loaded(loaded)
 
     @property
     def is_greeted(self) -> bool:
@@ -120,6 +124,7 @@ class Control:
 
     def drain(self, if_idle_s: float | None) -> None:
         """Ask the replica to go; with `if_idle_s` it may refuse."""
+        self._drains += 1
         self._send(pack(Kind.DRAIN, aux=max(0, round((if_idle_s or 0.0) * 1e3))))
 
     def close(self) -> None:
@@ -147,6 +152,7 @@ class Control:
             self._lost(f"did not answer {self._missed} PINGs")
             return
         self._missed += 1
+        self._pings += 1
         self._send(pack(Kind.PING))
 
     def _lost(self, reason: str) -> None:
@@ -157,55 +163,34 @@ class Control:
     def _on_frame(self, frame: Frame) -> None:
         match frame.kind:
             case Kind.PONG:
+                self._expect(self._pings > 0, frame)
+                self._pings -= 1
                 self._missed = 0
             case Kind.LOADED:
-                self._feed(_loaded(self.id, _json(frame)))
+                self._tell_loaded(statements.loaded(self.id, statements.read(frame)))
             case Kind.LOAD_FAILED:
-                data = _json(frame)
-                reason, stage = str(data.get("reason", "")), str(data.get("stage", ""))
-                self._feed(events.Lost(self.id, reason[:4000], stage=stage[:20]))
+                self._expect(not self._has_loaded, frame)
+                self._has_loaded = True
+                self._feed(statements.load_failed(self.id, statements.read(frame)))
             case Kind.NOT_IDLE:
+                self._expect(self._drains > 0, frame)
+                self._drains -= 1
                 self._feed(events.NotIdle(self.id, frame.aux / 1e3))
             case Kind.FIRST_RUN:
+                self._expect(not self._has_run, frame)
+                self._has_run = True
                 self._feed(events.FirstRun(self.id, frame.aux / 1e3))
             case _:
                 raise LinkError(f"unexpected {frame.kind.name} on a control link")
 
+    def _tell_loaded(self, loaded: events.Loaded) -> None:
+        if self._has_loaded:
+            raise LinkError("LOADED that nobody asked for")
+        self._has_loaded = True
+        self._feed(loaded)
 
-def _json(frame: Frame) -> dict[str, Any]:
-    try:
-        data = json.loads(frame.body)
-    except ValueError as error:
-        raise LinkError(f"malformed {frame.kind.name}: {error}") from error
-    if not isinstance(data, dict):
-        raise LinkError(f"malformed {frame.kind.name}: not an object")
-    return data
-
-
-def _loaded(id: str, data: dict[str, Any]) -> events.Loaded:
-    """Everything from a replica is checked: it may run foreign code."""
-    limit, memory = data.get("limit"), data.get("memory_mib")
-    if not isinstance(limit, int) or not 0 <= limit <= 65536:
-        raise LinkError(f"malformed LOADED: limit {limit!r}")
-    if not isinstance(memory, int | float):
-        raise LinkError(f"malformed LOADED: memory_mib {memory!r}")
-    report = data.get("report") or {}
-    return events.Loaded(
-        id,
-        limit,
-        bool(data.get("marks_started", True)),
-        float(memory),
-        _numbers(data.get("phases", {})),
-        report if isinstance(report, dict) else {},
-    )
-
-
-def _numbers(data: Any) -> dict[str, float]:
-    """Phases in milliseconds: numbers by known, short names."""
-    if not isinstance(data, dict):
-        return {}
-    return {
-        name: round(float(data[name]), 3)
-        for name in PHASES
-        if isinstance(data.get(name), int | float)
-    }
+    @staticmethod
+    def _expect(is_due: bool, frame: Frame) -> None:
+        """Whatever is said costs work, some of it disk: only what is due is heard."""
+        if not is_due:
+            raise LinkError(f"{frame.kind.name} that nobody asked for")

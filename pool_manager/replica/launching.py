@@ -15,7 +15,7 @@ from pool_manager.core.commands import Assign, Bind, Launch
 from pool_manager.driver import Driver
 from pool_manager.gpus.tenancy import Tenancy
 from pool_manager.ports import Binding, Bundles
-from pool_manager.replica import records
+from pool_manager.replica import records, statements
 from pool_manager.replica.control import Control, Feed
 from pool_manager.replica.folders import STANDBY_LOGS, Folders, tail_lines
 from pool_manager.settings import PoolSettings
@@ -263,31 +263,30 @@ class Launcher:
         news = self._exits.get(id)
         if news is not None and not news.done():
             news.set_result(how)
-            hint = "" if how.endswith("code 0") else self._under_cap(id)
-            self._tasks.spawn(f"end of {id}", self._lost(events.Lost(id, how + hint)))
+            hint = "" if how.endswith("code 0") else records.cap_hint(self._records.get(id))
+            self._tasks.spawn(f"end of {id}", self._lost(events.Lost(id, how), hint))
 
     def _heard(self, event: events.Event) -> None:
         """What the replica itself says."""
+        if isinstance(event, events.Loaded):
+            event = records.within_cap(event, self._records.get(event.id), self._settings)
         if isinstance(event, events.Loaded) and self.tenancy.concerns(event.id):
             self._tasks.spawn(f"measure {event.id}", self.tenancy.measure(event, self._feed))
         elif isinstance(event, events.Lost):
             is_short = any(word in event.reason for word in OUT_OF_MEMORY)
-            hint = self._under_cap(event.id) if is_short else ""
-            event = replace(event, reason=event.reason + hint)
-            self._tasks.spawn(f"end of {event.id}", self._lost(event))
+            hint = records.cap_hint(self._records.get(event.id)) if is_short else ""
+            self._tasks.spawn(f"end of {event.id}", self._lost(event, hint))
         else:
             self._feed(event)
 
-    async def _lost(self, event: events.Lost) -> None:
-        """It is told with its last lines."""
+    async def _lost(self, event: events.Lost, hint: str = "") -> None:
+        """It is told with its last lines; `hint` is for an end that it has said nothing about."""
         await self._save_log(event.id)
         path = self._logs.get(event.id)
-        self._feed(replace(event, log_tail=tail_lines(path, LOG_LINES) if path else ()))
-
-    def _under_cap(self, id: str) -> str:
-        """What else to think of when a replica that has a memory cap ends."""
-        cap = record.memory_mib if (record := self._records.get(id)) else 0
-        return f" (its memory cap is {cap} MiB)" if cap else ""
+        tail = tail_lines(path, LOG_LINES) if path else ()
+        words = statements.last_words(tail)
+        reason = event.reason + (f": {words}" if words else hint)
+        self._feed(replace(event, reason=reason, log_tail=tail))
 
     def _link_lost(self, id: str, reason: str) -> None:
         self._tasks.spawn(f"end of {id}", self._explain(id, reason))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from dataclasses import replace
 
+from pool_manager.core import events
 from pool_manager.core.commands import Assign, Launch
 from pool_manager.ports import Binding
 from pool_manager.settings import PoolSettings
@@ -73,6 +74,26 @@ def cap_mib(binding: Binding, settings: PoolSettings) -> int:
     if not settings.caps_all:
         return 0
     return round(max(2 * binding.measured_mib, 3 * binding.bundle.size / 2**20)) + SPARE_MIB
+
+
+def cap_hint(record: ReplicaRecord | None) -> str:
+    """What else to think of when a replica that has a memory cap ends."""
+    cap = record.memory_mib if record else 0
+    return f" (its memory cap is {cap} MiB)" if cap else ""
+
+
+def within_cap(
+    event: events.Loaded, record: ReplicaRecord | None, settings: PoolSettings
+) -> events.Loaded:
+    """What a replica says it takes is kept free of others: it is believed no more than its cap,
+    where that holds for all of a replica's memory."""
+    if record is None or not record.memory_mib or not settings.caps_all:
+        return event
+    cap = float(record.memory_mib)
+    report = dict(event.report)
+    if "memory_mib" in report:
+        report["memory_mib"] = min(report["memory_mib"], cap)
+    return replace(event, memory_mib=min(event.memory_mib, cap), report=report)
 
 
 def bind_request(record: ReplicaRecord, spec: ModelSpec, assigned_s: float) -> BindRequest:

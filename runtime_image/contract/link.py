@@ -16,6 +16,14 @@ HEADER: Final = Struct("<IIBBHI")
 BODY_MAX: Final = 320 * 1024 * 1024
 """Bytes; above the largest answer (256 MiB) and body anyone may configure."""
 ID_MAX: Final = 0xFFFF_FFFF
+ANSWER_MAX: Final = 256 * 1024 * 1024
+"""Bytes of one answer's body."""
+CONTROL_MAX: Final = 1024 * 1024
+"""Bytes of a body on a control link: texts and numbers, read by whoever runs everything."""
+FAILED_MAX: Final = 256 * 1024
+"""Bytes of a RequestError, whose texts are bounded themselves."""
+STARTED_MAX: Final = 4 * 0xFFFF
+"""Bytes of the ids that one STARTED names: no replica has more requests."""
 
 
 class Kind(IntEnum):

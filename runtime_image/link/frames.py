@@ -13,8 +13,13 @@ from runtime_image.contract.link import BODY_MAX, HEADER, Flag, Kind
 SCRATCH_SIZE = 256 * 1024
 LARGE = 64 * 1024
 """Bytes from which a frame gets a buffer of its own."""
+GROWTH = 1024 * 1024
+"""Bytes by which that buffer grows as they come: a header alone must not reserve memory."""
+SKIPPED_MAX = 1000
+"""Unknown optional frames that one stream may hold."""
 
 _HEADER_SIZE = HEADER.size
+_ZEROS = bytes(GROWTH)
 _KINDS = {int(kind): kind for kind in Kind}
 
 
@@ -53,7 +58,8 @@ class FrameReader:
     """Cuts a byte stream into frames.
 
     Unknown kinds with the OPTIONAL flag are skipped, without it they raise LinkError, as does a
-    body over `body_max`. After an error the stream cannot be read further.
+    body over `body_max`. After an error the stream cannot be read further. What a large body takes
+    is what has come of it and at most GROWTH more.
     """
 
     def __init__(self, body_max: int = BODY_MAX) -> None:
@@ -64,12 +70,19 @@ class FrameReader:
         self._end = 0
         self._large: bytearray | None = None
         self._large_head = Frame(Kind.PING, 0, 0, 0, b"", b"")
+        self._large_size = 0
+        self._room = self._view[:0]
         self._filled = 0
+        self._skipped = 0
 
     def buffer(self) -> memoryview:
-        """Where the next bytes are to be received; never empty."""
+        """Where the next bytes are to be received; never empty, and valid until the next call."""
         if self._large is not None:
-            return memoryview(self._large)[self._filled :]
+            if self._filled == len(self._large):
+                self._room.release()  # what somebody has a view of cannot grow
+                self._large += _ZEROS[: self._large_size - self._filled]
+            self._room = memoryview(self._large)[self._filled :]
+            return self._room
         if self._start == self._end:
             self._start = self._end = 0
         elif self._end > SCRATCH_SIZE - _HEADER_SIZE or self._start > SCRATCH_SIZE // 2:
@@ -83,7 +96,7 @@ class FrameReader:
         frames: list[Frame] = []
         if self._large is not None:
             self._filled += count
-            if self._filled < len(self._large):
+            if self._filled < self._large_size:
                 return frames
             frames.append(self._large_head._replace(body=self._large))
             self._large = None
@@ -117,11 +130,18 @@ class FrameReader:
         self._start += size
         if known is not None:
             frames.append(Frame(known, flags, id, aux, meta, bytes(body)))
+        else:
+            self._skip()
         return True
 
+    def _skip(self) -> None:
+        self._skipped += 1
+        if self._skipped > SKIPPED_MAX:
+            raise LinkError(f"more than {SKIPPED_MAX} frames of unknown kinds")
+
     def _begin_large(self, head: Frame, begun: memoryview, body_len: int) -> None:
-        self._large = bytearray(body_len)
-        self._large[: len(begun)] = begun
+        self._large = bytearray(begun)
+        self._large_size = body_len
         self._large_head = head
         self._filled = len(begun)
         self._start = self._end = 0

@@ -9,6 +9,8 @@ from runtime_image.link.frames import LinkError
 
 FIELD_MAX = 4096
 """Characters per field."""
+DIGITS_MAX = 11
+"""Of a time in microseconds: a day has eleven."""
 
 
 class RequestMeta(NamedTuple):
@@ -58,6 +60,6 @@ def unpack_answer(data: bytes) -> AnswerMeta:
     fields = data.decode("latin-1").split("\n")
     if len(fields) != 6 or fields[0] not in CONTENT_TYPES:
         raise LinkError("malformed answer meta")
-    if not all(field.isdecimal() and len(field) < 16 for field in fields[1:]):
+    if not all(field.isdecimal() and len(field) <= DIGITS_MAX for field in fields[1:]):
         raise LinkError("answer times are not numbers")
     return AnswerMeta(fields[0], *map(int, fields[1:]))

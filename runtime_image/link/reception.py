@@ -48,7 +48,7 @@ def _checked(frame: Frame) -> Hello:
             raise TypeError("phases or token")
         if not isinstance(data.get("loaded", {}), dict):
             raise TypeError("loaded")
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise LinkError(f"malformed HELLO: {error!r}") from error
     if version != VERSION:
         raise LinkError(f"link version {version} is not {VERSION}")

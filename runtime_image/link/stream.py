@@ -8,6 +8,7 @@ from typing import cast
 
 import structlog
 
+from runtime_image.contract.link import BODY_MAX
 from runtime_image.link.frames import Frame, FrameReader, LinkError
 
 log = structlog.get_logger()
@@ -26,12 +27,17 @@ class FrameStream(asyncio.BufferedProtocol):
     """
 
     def __init__(
-        self, on_frame: Callable[[Frame], None], on_lost: Callable[[str], None], name: str
+        self,
+        on_frame: Callable[[Frame], None],
+        on_lost: Callable[[str], None],
+        name: str,
+        body_max: int = BODY_MAX,
     ) -> None:
+        """`body_max` bounds the bodies that the other side may send."""
         self._on_frame = on_frame
         self._on_lost = on_lost
         self._name = name
-        self._reader = FrameReader()
+        self._reader = FrameReader(body_max)
         self._transport: asyncio.Transport | None = None
         self._out: list[Piece] = []
         self._loop = asyncio.get_running_loop()
@@ -105,11 +111,15 @@ class FrameStream(asyncio.BufferedProtocol):
 
 
 async def open_stream(
-    path: str, on_frame: Callable[[Frame], None], on_lost: Callable[[str], None], name: str
+    path: str,
+    on_frame: Callable[[Frame], None],
+    on_lost: Callable[[str], None],
+    name: str,
+    body_max: int = BODY_MAX,
 ) -> FrameStream:
     """Connect to the Unix socket at `path`. Raises OSError where nobody listens."""
     loop = asyncio.get_running_loop()
     _, stream = await loop.create_unix_connection(
-        lambda: FrameStream(on_frame, on_lost, name), path
+        lambda: FrameStream(on_frame, on_lost, name, body_max), path
     )
     return stream

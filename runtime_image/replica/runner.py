@@ -18,16 +18,13 @@ from runtime_image.contract.errors import (
     FUNCTION_FAILED,
     RequestError,
 )
-from runtime_image.contract.link import NotStarted
+from runtime_image.contract.link import ANSWER_MAX, NotStarted
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.signature import Signature
 from runtime_image.engines.base import Engine, Stopped
 from runtime_image.link.meta import AnswerMeta
 from runtime_image.replica.batching import Candidate, group, row_ranges
 from runtime_image.replica.intake import Job
-
-ANSWER_MAX = 256 * 1024 * 1024
-"""Bytes of one encoded answer."""
 
 
 class Answer(NamedTuple):

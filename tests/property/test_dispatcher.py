@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gateway.dispatch.call import Call, Command, Fail, Priority, Recall, Send, Stage
+from gateway.dispatch.call import Call, Command, Fail, GiveUp, Priority, Recall, Send, Stage
 from gateway.dispatch.dispatcher import Dispatcher, Limits
 from gateway.dispatch.links import Link
 from gateway.dispatch.moves import Terms
@@ -273,7 +273,8 @@ class Traffic(RuleBasedStateMachine):
         self.perform(commands)
 
     def perform(self, commands: list[Command]) -> None:
-        """Deliver sends, count ends."""
+        """Deliver sends, count ends; links that were given up end after that."""
+        given_up: list[Replica] = []
         for command in commands:
             match command:
                 case Send():
@@ -282,6 +283,12 @@ class Traffic(RuleBasedStateMachine):
                     assert id in self.replicas[link].has
                 case Fail(call, _):
                     self.ends[call] += 1
+                case GiveUp(link, _):
+                    held = self.dispatcher.links[link].in_flight.values()
+                    assert any(call.stage is Stage.ABANDONED for call in held)
+                    given_up.append(self.replicas[link])
+        for replica in given_up:
+            self.lose(replica)
 
     def deliver(self, send: Send) -> None:
         """To a replica that takes it, and not against what was promised of the call."""

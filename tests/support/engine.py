@@ -122,7 +122,12 @@ def wheelhouse() -> Path:
 
 @pytest.fixture(scope="session")
 def runtime_image(engine: str, wheelhouse: Path) -> str:
-    """The tag of the cpu runtime image, built on the shared engine once in a session."""
+    """The tag of the cpu runtime image, built on the shared engine once in a session.
+
+    FN_TEST_IMAGE names one that is there already, for those who run a few tests again and again.
+    """
+    if given := os.environ.get("FN_TEST_IMAGE"):
+        return given
     return make_runtime_image(engine, base_image(), wheelhouse)
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gateway.data_links import IDLE_TALK_MAX
 from gateway.delivery import Delivery
 from gateway.outcome import Delivered
-from runtime_image.contract.link import Kind
+from runtime_image.contract.link import FAILED_MAX, STARTED_MAX, Kind
 from tests.support.peers import ANSWER, Client, Peer, published
 
 NUMBERS = ANSWER.partition(b"\n")[2]
-LIES: dict[str, Callable[[Peer, int], None]] = {
+LIES: dict[str, Callable[[Peer, int], object]] = {
     "an unknown id": lambda peer, id: peer.answer(id + 1),
     "a handed back unknown id": lambda peer, id: peer.send(Kind.NOT_STARTED, id + 1, aux=1),
     "a type not on the list": lambda peer, id: peer.answer(id, meta=b"text/html\n" + NUMBERS),
@@ -22,9 +24,19 @@ LIES: dict[str, Callable[[Peer, int], None]] = {
     "times that are none": lambda peer, id: peer.answer(
         id, meta=b"application/json\n1\n-2\n3\n4\n5"
     ),
+    "times of 30 years": lambda peer, id: peer.answer(
+        id, meta=b"application/json\n1\n2\n%d\n4\n5" % 10**15
+    ),
     "a JSON part longer than all": lambda peer, id: peer.answer(id, b"{}", aux=3),
     "an error that is no JSON": lambda peer, id: peer.send(Kind.FAILED, id, b"{"),
     "an error that is no object": lambda peer, id: peer.send(Kind.FAILED, id, b"[]"),
+    "an error without a bottom": lambda peer, id: peer.send(Kind.FAILED, id, b"[" * 100_000),
+    "an endless error": lambda peer, id: peer.send(Kind.FAILED, id, b" " * (FAILED_MAX + 1)),
+    "ids of all the world": lambda peer, _id: peer.send(Kind.STARTED, body=bytes(STARTED_MAX + 4)),
+    "starts without end": lambda peer, id: (
+        peer.send(Kind.STARTED, body=struct.pack("<I", id))
+        or [peer.send(Kind.STARTED) for _ in range(IDLE_TALK_MAX)]
+    ),
     "broken ids": lambda peer, _id: peer.send(Kind.STARTED, body=b"123"),
     "a second greeting": lambda peer, _id: peer.send(Kind.HELLO, aux=1),
     "a control frame": lambda peer, _id: peer.send(Kind.PING),
@@ -35,7 +47,7 @@ LIES: dict[str, Callable[[Peer, int], None]] = {
 
 @pytest.mark.parametrize("lie", LIES.values(), ids=list(LIES))
 async def test_a_replica_that_breaks_the_rules_loses_its_link_not_the_call(
-    delivery: Delivery, peer: Peer, client: Client, lie: Callable[[Peer, int], None]
+    delivery: Delivery, peer: Peer, client: Client, lie: Callable[[Peer, int], object]
 ) -> None:
     """The link ends, nothing of the lie reaches a client, and the call is sent again."""
     delivery.submit(client.call(b"1"))

@@ -10,7 +10,7 @@ import pytest
 from tests.support import engine as support
 from tests.support.engine import connected
 
-VARIABLES = ("FN_TEST_DOCKER", "FN_TEST_BASE", "FN_TEST_WHEELHOUSE", "FN_CI")
+VARIABLES = ("FN_TEST_DOCKER", "FN_TEST_BASE", "FN_TEST_WHEELHOUSE", "FN_TEST_IMAGE", "FN_CI")
 INSTALL = "python3 -m pip install -q --no-index --find-links /wheels --target /site"
 IMPORT = (
     "ORT_DISABLE_TELEMETRY=1 PYTHONPATH=/site python3 -c "

@@ -6,7 +6,17 @@ from typing import Any
 
 import pytest
 
-from gateway.dispatch.call import AGAIN_S, Call, Command, Fail, Priority, Recall, Send, Stage
+from gateway.dispatch.call import (
+    AGAIN_S,
+    Call,
+    Command,
+    Fail,
+    GiveUp,
+    Priority,
+    Recall,
+    Send,
+    Stage,
+)
 from gateway.dispatch.dispatcher import Dispatcher, Limits
 from gateway.dispatch.endings import SENDS_MAX
 from gateway.dispatch.links import Link
@@ -487,7 +497,7 @@ def test_a_run_that_never_ends_is_given_up(dispatcher: Dispatcher) -> None:
 
     assert failed(commands) == [(each, ExecutionTimeout)]
     assert Recall("r1", each.id) in commands
-    assert dispatcher.sweep(NOW + 99.0) == []
+    assert [type(one) for one in dispatcher.sweep(NOW + 99.0)] == [GiveUp]
 
 
 def test_priorities_are_served_8_3_1(dispatcher: Dispatcher) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.dispatch.call import Call, Command, Fail, Recall, Stage
+from gateway.dispatch.call import Call, Command, Fail, GiveUp, Recall, Stage
 from gateway.dispatch.endings import TIMEOUT_GRACE_S, Endings
 from gateway.dispatch.links import Link
 from gateway.dispatch.moves import Moves
@@ -41,6 +41,11 @@ def call(stage: Stage, **changes: Any) -> Call:
 def errors(commands: list[Command]) -> list[type[Exception]]:
     """What was answered."""
     return [type(command.error) for command in commands if isinstance(command, Fail)]
+
+
+def given_up(commands: list[Command]) -> list[str]:
+    """Which links."""
+    return [command.link for command in commands if isinstance(command, GiveUp)]
 
 
 @pytest.mark.parametrize("stage", [Stage.SENT, Stage.STARTED])
@@ -111,3 +116,29 @@ def test_time_ends_waits_and_runs(endings: Endings, pool: Pool) -> None:
     assert errors(endings.sweep(pool, NOW + 55)) == [WaitBudgetOver] * 2
     assert errors(endings.sweep(pool, NOW + 60 + TIMEOUT_GRACE_S)) == [ExecutionTimeout]
     assert endings.held_bytes == 0
+
+
+def test_a_run_that_does_not_come_back_costs_the_link(endings: Endings, pool: Pool) -> None:
+    """Its client was answered; the replica has the same time again, then the link is ended, once,
+    and nothing is sent over it meanwhile."""
+    link = Link("r1", KEY, 8, marks_started=True)
+    pool.links["r1"] = link
+    link.in_flight = {7: call(Stage.STARTED, started_s=NOW)}
+    late_s = NOW + 60 + TIMEOUT_GRACE_S
+    endings.sweep(pool, late_s)
+
+    assert endings.sweep(pool, late_s + TIMEOUT_GRACE_S - 0.1) == []
+    assert given_up(endings.sweep(pool, late_s + TIMEOUT_GRACE_S)) == ["r1"]
+    assert endings.sweep(pool, late_s + 999) == []
+    assert not link.has_room
+
+
+def test_what_is_recalled_may_be_part_of_a_run(endings: Endings, pool: Pool) -> None:
+    """A replica that was told to let go has the time of one run for it."""
+    link = Link("r1", KEY, 8, marks_started=True)
+    pool.links["r1"] = link
+    link.in_flight = {7: call(Stage.ABANDONED)}
+
+    assert endings.sweep(pool, NOW) == []
+    assert endings.sweep(pool, NOW + 60 + TIMEOUT_GRACE_S - 0.1) == []
+    assert given_up(endings.sweep(pool, NOW + 60 + TIMEOUT_GRACE_S)) == ["r1"]

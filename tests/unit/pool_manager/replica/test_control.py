@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from pool_manager.core import events
 from pool_manager.replica.control import Control
 from registry.tasks import Tasks
-from runtime_image.contract.link import Kind
+from runtime_image.contract.link import CONTROL_MAX, HEADER, Kind
 from runtime_image.contract.model import ModelSpec
 from runtime_image.link.binding import read_bind
 from runtime_image.link.frames import LinkError
@@ -198,10 +198,49 @@ async def test_frames_become_events(
     """What a replica says is fed as plain data in seconds and milliseconds, and bounded."""
     rig.open()
     link = await rig.greeted()
+    rig.control.drain(1.0)
 
     link.send(kind, body=json.dumps(body).encode() if body else b"", aux=aux)
 
     assert await rig.events.get() == event
+
+
+@pytest.mark.parametrize(
+    ("first", "again"),
+    [
+        (None, Kind.PONG),
+        (None, Kind.NOT_IDLE),
+        (Kind.FIRST_RUN, Kind.FIRST_RUN),
+        (Kind.LOADED, Kind.LOADED),
+        (Kind.LOADED, Kind.LOAD_FAILED),
+        (Kind.LOAD_FAILED, Kind.LOAD_FAILED),
+        (Kind.LOAD_FAILED, Kind.LOADED),
+    ],
+)
+async def test_what_nobody_asked_for_ends_the_link(
+    rig: Rig, first: Kind | None, again: Kind
+) -> None:
+    """Each statement is worth a task, a decision or a row on disk: none comes twice."""
+    rig.open()
+    link = await rig.greeted()
+
+    with capture_logs():
+        for kind in filter(None, (first, again)):
+            link.send(kind, body=json.dumps(LOADED).encode())
+
+        assert await rig.lost == f"{again.name} that nobody asked for"
+    assert rig.events.qsize() == (0 if first is None else 1)
+
+
+async def test_a_statement_is_short(rig: Rig) -> None:
+    """Its header alone ends the link: nobody reads megabytes of JSON for a replica."""
+    rig.open()
+    link = await rig.greeted()
+
+    with capture_logs():
+        link.sock.sendall(HEADER.pack(CONTROL_MAX + 1, 0, Kind.LOADED, 0, 0, 0))
+
+        assert "is over the limit" in await rig.lost
 
 
 @pytest.mark.parametrize(
@@ -258,7 +297,7 @@ async def test_an_answer_starts_the_count_anew(rig: Rig) -> None:
         rig.control._ping()
     late = rig.control.is_answering
     link.send(Kind.PONG)
-    link.send(Kind.NOT_IDLE)
+    link.send(Kind.FIRST_RUN)
     await rig.events.get()
     assert (at_first, late, rig.control.is_answering) == (True, False, True)
     for _ in range(3):

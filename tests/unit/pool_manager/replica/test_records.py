@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pool_manager.core import events
 from pool_manager.core.commands import Assign, Launch
 from pool_manager.ports import Binding
 from pool_manager.replica import records
@@ -102,3 +103,20 @@ def test_a_cap_by_size(tmp_path: Path, bundle_mib: int, measured_mib: float, exp
     binding = replace(BINDING, bundle=bundle, measured_mib=measured_mib)
 
     assert records.cap_mib(binding, pool_settings(tmp_path, caps_all=True)) == expected
+
+
+@pytest.mark.parametrize(
+    ("cap", "caps_all", "believed"), [(64, True, 64.0), (64, False, 900.0), (0, True, 900.0)]
+)
+def test_a_replica_is_believed_no_more_than_its_cap(
+    tmp_path: Path, cap: int, caps_all: bool, believed: float
+) -> None:
+    """What it says it takes is kept free of all others; a cap says more."""
+    settings = replace(pool_settings(tmp_path), caps_all=caps_all)
+    record = replace(standby(tmp_path), memory_mib=cap)
+    said = events.Loaded("0a", 2, True, 900.0, {}, {"memory_mib": 900.0})
+
+    event = records.within_cap(said, record, settings)
+
+    assert (event.memory_mib, event.report["memory_mib"]) == (believed, believed)
+    assert records.within_cap(said, None, settings) is said

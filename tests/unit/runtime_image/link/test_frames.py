@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from runtime_image.contract.link import BODY_MAX, HEADER, Flag, Kind
-from runtime_image.link.frames import LARGE, SCRATCH_SIZE, Frame, FrameReader, LinkError, pack
+from runtime_image.link.frames import (
+    GROWTH,
+    LARGE,
+    SCRATCH_SIZE,
+    SKIPPED_MAX,
+    Frame,
+    FrameReader,
+    LinkError,
+    pack,
+)
 
 
 def read(reader: FrameReader, data: bytes) -> list[Frame]:
@@ -44,7 +55,7 @@ def test_a_large_body_is_not_copied_when_packed() -> None:
     assert len(pack(Kind.REQUEST, 1, body[1:])) == 1
 
 
-@pytest.mark.parametrize("size", [0, LARGE - 1, LARGE, SCRATCH_SIZE, 3 * SCRATCH_SIZE + 1])
+@pytest.mark.parametrize("size", [0, LARGE - 1, LARGE, SCRATCH_SIZE, 3 * GROWTH])
 def test_bodies_of_every_size_arrive(size: int) -> None:
     """Bodies on both sides of each internal limit arrive whole, and so does what is behind."""
     body = bytes(range(256)) * (size // 256) + bytes(size % 256)
@@ -94,6 +105,30 @@ def test_an_unknown_optional_kind_is_skipped() -> None:
     frames = read(FrameReader(), unknown + b"".join(pack(Kind.PONG)))
 
     assert [frame.kind for frame in frames] == [Kind.PONG]
+
+
+def test_unknown_optional_kinds_are_bounded() -> None:
+    """Each costs the reader time and the sender nothing."""
+    unknown = HEADER.pack(0, 0, 200, Flag.OPTIONAL, 0, 0)
+    reader = FrameReader()
+    read(reader, unknown * SKIPPED_MAX)
+
+    with pytest.raises(LinkError, match="more than 1000 frames of unknown kinds"):
+        read(reader, unknown)
+
+
+def test_a_header_alone_reserves_next_to_nothing() -> None:
+    """Memory is taken as bytes come: who announces much must send it."""
+    reader = FrameReader()
+    tracemalloc.start()
+    try:
+        read(reader, HEADER.pack(BODY_MAX, 1, Kind.RESPONSE, 0, 0, 0) + b"x" * LARGE)
+        reader.buffer()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 3 * GROWTH
 
 
 def test_an_unknown_optional_kind_must_be_small() -> None:

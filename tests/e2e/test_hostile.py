@@ -1,0 +1,247 @@
+"""A function that attacks what it runs on: in a container it gets nowhere, others feel nothing."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.both_drivers import Siege, besieged, siege
+from tests.support.container_server import ContainerServer, until
+
+pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(120)]
+
+RUN, MODEL = "/run/fngate", "/model"
+FORKS_MAX = 256
+TMPFS_MIB = 64
+GROWTH_MAX_MIB = 32
+WRITABLE = {
+    # What every container has; all of it is the container's own and bounded, or nothing at all.
+    *("/dev/full", "/dev/null", "/dev/random", "/dev/tty", "/dev/urandom", "/dev/zero"),
+    *("/dev/pts/ptmx", "/dev/mqueue", "/dev/shm", "/tmp"),
+    *("/proc/keys", "/proc/timer_list"),
+    *("/proc/pressure/cpu", "/proc/pressure/io", "/proc/pressure/memory", "/proc/pressure/irq"),
+    # To connect; the folder cannot be changed.
+    f"{RUN}/ctl.sock",
+}
+DEADLY: dict[str, dict[str, Any]] = {
+    "memory": {},
+    "dump": {},
+    "kill_all": {},
+    "close_all": {},
+    "hold": {"seconds": 60},
+    "ignore_term": {},
+}
+"""Attacks that end the replica, by the handler's own hand or the server's."""
+
+
+@pytest.fixture(scope="module")
+def server(
+    engine: str, runtime_image: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ContainerServer]:
+    with besieged("docker", tmp_path_factory.mktemp("hostile") / "data", engine, runtime_image) as (
+        server
+    ):
+        assert isinstance(server, ContainerServer)
+        yield server
+
+
+@pytest.fixture
+async def besieger(server: ContainerServer) -> Any:
+    async with siege(server) as made:
+        assert (await made.call()).said == "nothing"
+        yield made
+        assert (await made.call()).said == "nothing"
+        assert list(server.complaints) == []
+
+
+def got(said: dict[str, dict[str, str]]) -> dict[str, str]:
+    """Attempts that were not refused."""
+    return {name: tried["got"] for name, tried in said.items() if "got" in tried}
+
+
+async def test_there_is_no_network(besieger: Siege, server: ContainerServer, engine: str) -> None:
+    """Neither the world nor the host, its ports, its abstract sockets or its engine."""
+    with socket.socket(socket.AF_UNIX) as abstract:
+        name = f"fngate-test-{server.name}"
+        abstract.bind("\0" + name)
+        abstract.listen()
+        port = int(server.url.rpartition(":")[2])
+        ways = await besieger.attack(
+            "ways_out", port=port, abstract=name, engine=engine.removeprefix("unix://")
+        )
+    seen = (await besieger.attack("interfaces")).said
+
+    assert len(ways.said) == 12
+    assert got(ways.said) == {}
+    assert seen == {"interfaces": ["lo"], "routes": [], "abstract": []}
+
+
+async def test_nothing_of_the_host_can_be_read_or_changed(besieger: Siege, tmp_path: Path) -> None:
+    """Every way out that needs a right is refused, by the kernel or by the engine's filter."""
+    secret = tmp_path / "secret"
+    secret.write_text("of the host")
+    secret.chmod(0o644)
+
+    said = (await besieger.attack("escapes", secret=str(secret))).said
+
+    assert len(said) > 25
+    assert got(said) == {}
+
+
+async def test_it_stands_where_it_should(besieger: Siege) -> None:
+    """No capability in any set, no new privileges, a filter, a user of its own, no core dumps."""
+    said = (await besieger.attack("standing")).said
+    status = said["status"]
+
+    assert {status[name] for name in status if name.startswith("Cap")} == {"0" * 16}
+    assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+    assert set(said["ids"]) == {10001}
+    assert status["Groups"] in ("", "10001")
+    assert said["core"] == [0, 0]
+    kinds = {path: (kind, options.split(",")) for path, kind, options in said["mounts"]}
+    for path in ("/", RUN, MODEL):
+        assert "ro" in kinds[path][1], path
+    assert kinds["/tmp"][0] == "tmpfs"
+    assert {"nosuid", "nodev", "noexec"} <= {*kinds["/tmp"][1]}
+
+
+async def test_it_sees_its_own_processes_only(besieger: Siege) -> None:
+    """Its init and itself."""
+    said = (await besieger.attack("processes")).said
+
+    assert sorted(words.split()[0] for _, words in said.values()) == [
+        "/sbin/docker-init",
+        "python3",
+    ]
+
+
+async def test_there_is_next_to_nothing_to_write_to(besieger: Siege) -> None:
+    """The whole tree was walked: two folders in memory, and devices that keep nothing."""
+    found = {*(await besieger.attack("writable")).said}
+
+    assert found - WRITABLE == set()
+    assert {"/tmp", "/dev/shm"} <= found
+
+
+async def test_its_own_files_cannot_be_changed(besieger: Siege, server: ContainerServer) -> None:
+    """Neither the model's, which other replicas have as well, nor its record and sockets."""
+    said = (await besieger.attack("tamper", run=RUN, model=MODEL)).said
+    files = (await besieger.attack("files", folders=[RUN, MODEL])).said
+
+    assert got(said) == {}
+    assert files[MODEL] == sorted(
+        ["handler.py", "hoarding.py", "host.py", "lies.py", "network.py", "trying.py"]
+    )
+    assert {*files[RUN]} <= {"ctl.sock", "data.sock", "replica.json", "replica.json.old"}
+
+
+async def test_other_replicas_cannot_be_found(besieger: Siege, server: ContainerServer) -> None:
+    """The paths that the host uses for their models, records and sockets are not there."""
+    [record] = [
+        path for path in server.data.rglob("replica.json") if "default/digits@" in path.read_text()
+    ]
+    model = server.data / "replicas" / record.parent.name / "digits.onnx"
+    assert model.exists()
+
+    said = (await besieger.attack("files", paths=[str(record), str(model), str(server.data)])).said
+
+    assert {tried["refused"] for tried in said.values()} == {"ENOENT"}
+
+
+async def test_its_token_is_worth_nothing(besieger: Siege) -> None:
+    """It can read its own record, and neither greet a second time nor take its socket's place."""
+    said = (await besieger.attack("greet_again", run=RUN)).said
+
+    assert said.pop("token") == 64
+    assert got(said) == {}
+
+
+async def test_signals_stay_inside(besieger: Siege) -> None:
+    """Its init is the only other process there is, and heeds none that it has no handler for."""
+    await besieger.attack("signals")
+
+
+async def test_processes_are_counted(besieger: Siege) -> None:
+    """A fork bomb ends at the limit; whether the replica survives it is its own affair."""
+    met = await besieger.attack("forks")
+
+    assert met.code in ("", "replica_died", "execution_timeout")
+    if not met.code:
+        assert met.said["made"] < FORKS_MAX
+        assert met.said["refused"] == errno.EAGAIN
+
+
+@pytest.mark.parametrize("folder", ["/tmp", "/dev/shm"])
+async def test_what_can_be_filled_is_small(besieger: Siege, folder: str) -> None:
+    """Both are memory of its own."""
+    said = (await besieger.attack("fill", folder=folder)).said
+
+    assert said == {"mib": TMPFS_MIB, "refused": errno.ENOSPC}
+
+
+@pytest.mark.parametrize("folder", ["/", "/var/tmp", "/var/log", "/home", RUN, MODEL, "/dev"])
+async def test_the_disk_cannot_be_filled(besieger: Siege, folder: str) -> None:
+    """There is no place on it to write to."""
+    said = (await besieger.attack("fill", folder=folder)).said
+
+    assert said["mib"] == 0
+    assert said["refused"] in (errno.EACCES, errno.EROFS)
+
+
+@pytest.mark.parametrize("attack", DEADLY)
+async def test_what_kills_the_replica_kills_nothing_else(
+    besieger: Siege, server: ContainerServer, attack: str
+) -> None:
+    """Its client gets a clean 502 and the next call another replica; the server is as before."""
+    before_mib = besieger.rss_mib
+
+    met = await besieger.attack(attack, **DEADLY[attack])
+
+    assert (met.status, met.code) == (502, "replica_died"), met.body
+    assert besieger.rss_mib < before_mib + GROWTH_MAX_MIB
+
+
+async def test_memory_is_its_own(besieger: Siege, server: ContainerServer) -> None:
+    """The kernel ends it at its cap, and `why` says so, unless the engine was slow to tell: then
+    it is only known that the replica hung up, so that it may take another try."""
+    for _ in range(3):
+        await besieger.attack("memory")
+        why = [entry["text"] for entry in server.fnctl_json("why", "hostile")["decisions"]]
+        if any("ran out of memory" in text and "256 MiB" in text for text in why):
+            return
+    raise AssertionError(why[-6:])
+
+
+async def test_others_are_served_while_it_takes_all_its_cpu(besieger: Siege) -> None:
+    """It has one core of its own to burn."""
+    assert (await besieger.attack("spin", seconds=2)).said == "spun"
+
+
+async def test_output_without_end_is_bounded(besieger: Siege, server: ContainerServer) -> None:
+    """Some hundred MB are written; on disk is the limit, and a terminal is told nothing."""
+    before_mib = besieger.rss_mib
+    lines = (await besieger.attack("talk", seconds=1)).said
+
+    logs = server.fnctl("logs", "hostile")
+    kept = sum(path.stat().st_size for path in (server.data / "logs").rglob("*.log"))
+
+    assert lines > 1000
+    assert "x" * 100 in logs.stdout
+    assert "\x1b" not in logs.stdout
+    assert kept < 16 * 2**20
+    assert besieger.rss_mib < before_mib + GROWTH_MAX_MIB
+
+
+async def test_a_deaf_replica_is_stopped(server: ContainerServer) -> None:
+    """One that heeds neither TERM nor its links is gone when the function is removed."""
+    async with siege(server) as besieger:
+        assert (await besieger.call()).said == "nothing"
+        await besieger.attack("ignore_term")
+    server.fnctl("sleep", "hostile")
+
+    until(lambda: not server.containers("hostile-"), "a deaf replica is still there")

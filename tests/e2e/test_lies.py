@@ -1,0 +1,193 @@
+"""A handler that writes frames of its own to its links: nothing of it reaches a client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import aiohttp
+import pytest
+
+from tests.chaos.footprint import descriptors, settled
+from tests.support.both_drivers import Siege, besieged, siege
+from tests.support.caller import Caller
+from tests.support.process_server import ServerProcess
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+DOCKER = pytest.param("docker", marks=pytest.mark.docker)
+GROWTH_MAX_MIB = 48
+"""What one lie may add to a server: the largest are 64 MiB long, an announced one 257."""
+REFUSED_DATA = {
+    "a length of 4 GiB": "a body of 4294967295 bytes is over the limit of 268435456",
+    "an answer over the limit": "a body of 269484032 bytes is over the limit of 268435456",
+    "an unknown kind": "unknown frame kind 77",
+    "a reserved kind": "unexpected PART on a data link",
+    "a control frame": "unexpected PING on a data link",
+    "an answer to nobody": "unknown request id",
+    "nobody handed back": "unknown request id",
+    "a type with a header": "malformed answer meta",
+    "times with a header": "malformed answer meta",
+    "a negative time": "answer times are not numbers",
+    "a time of 30 years": "answer times are not numbers",
+    "a head longer than all": "the JSON part is longer than the answer",
+    "a second greeting": "unexpected HELLO of link version 1",
+    "half an id": "malformed STARTED",
+    "an error that is none": "malformed FAILED",
+    "an error without a bottom": "malformed FAILED",
+    "an error of 64 MiB": "malformed FAILED",
+    "starts of 16 million": "malformed STARTED",
+    "starts without end": "10000 frames without an answer",
+    "room without end": "10000 frames without an answer",
+    "leave without end": "10000 frames without an answer",
+    "options without end": "more than 1000 frames of unknown kinds",
+}
+REFUSED_CONTROL = {
+    "a length of 4 GiB": "a body of 4294967295 bytes is over the limit of 1048576",
+    "a report of 64 MiB": "a body of 67108866 bytes is over the limit of 1048576",
+    "a report without a bottom": "malformed LOADED",
+    "an unknown kind": "unknown frame kind 77",
+    "an answer": "unexpected RESPONSE on a control link",
+    "a second greeting": "unexpected HELLO on a control link",
+    "loaded twice": "LOADED that nobody asked for",
+    "no limit": "malformed LOADED: limit",
+    "a limit below 0": "malformed LOADED: limit",
+    "memory that is no number": "malformed LOADED: memory_mib",
+    "memory without end": "malformed LOADED: memory_mib",
+    "phases without end": "LOADED that nobody asked for",
+    "failed after all": "LOAD_FAILED that nobody asked for",
+    "failures without end": "LOAD_FAILED that nobody asked for",
+    "busy without end": "NOT_IDLE that nobody asked for",
+    "answers to no PING": "PONG that nobody asked for",
+    "first runs without end": "FIRST_RUN that nobody asked for",
+}
+
+
+@pytest.fixture(scope="module", params=["process", DOCKER])
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    """Besieged over each driver in turn."""
+    data = tmp_path_factory.mktemp("lies") / "data"
+    names = ("engine", "runtime_image") if request.param == "docker" else ()
+    given = [request.getfixturevalue(name) for name in names]
+    with besieged(request.param, data, *given) as server:
+        yield server
+
+
+def reasons(siege: Siege, mark: str) -> list[str]:
+    """Why links ended since then."""
+    lines = siege.log_since(mark)
+    return [line["reason"] for line in lines if line["event"] == "a link broke the protocol"]
+
+
+def complaints(siege: Siege) -> list[str]:
+    """Errors and tracebacks of the server, which a lie must not cause."""
+    return list(siege.server.complaints)
+
+
+@pytest.mark.parametrize("lie", REFUSED_DATA)
+async def test_a_lie_to_the_gateway_ends_the_data_link(server: ServerProcess, lie: str) -> None:
+    """Its client gets a clean 502, everybody else right answers; the reason is in the log, and the
+    function answers again at once over a new link."""
+    async with siege(server) as besieger:
+        assert (await besieger.call()).said == "nothing"
+        mark, before_mib = besieger.mark, besieger.rss_mib
+
+        met = await besieger.attack("data_lie", lie=lie)
+        after = await besieger.call()
+
+        assert (met.status, met.code) == (502, "replica_died"), met.body
+        assert "Set-Cookie" not in met.headers
+        assert any(why.startswith(REFUSED_DATA[lie]) for why in reasons(besieger, mark))
+        assert after.said == "nothing"
+        assert besieger.rss_mib < before_mib + GROWTH_MAX_MIB
+        assert complaints(besieger) == []
+
+
+@pytest.mark.parametrize("lie", REFUSED_CONTROL)
+async def test_a_lie_to_the_manager_ends_the_replica(server: ServerProcess, lie: str) -> None:
+    """Whoever lies about itself is killed; nothing of it is kept, and the next call has a new
+    replica."""
+    async with siege(server) as besieger:
+        assert (await besieger.call()).said == "nothing"
+        mark, before_mib = besieger.mark, besieger.rss_mib
+
+        met = await besieger.attack("control_lie", lie=lie, seconds=30)
+        after = await besieger.call()
+
+        assert (met.status, met.code) == (502, "replica_died"), met.body
+        assert any(why.startswith(REFUSED_CONTROL[lie]) for why in reasons(besieger, mark))
+        assert after.said == "nothing"
+        assert besieger.rss_mib < before_mib + GROWTH_MAX_MIB
+        assert complaints(besieger) == []
+
+
+@pytest.mark.parametrize("server", ["process"], indirect=True)
+async def test_a_half_answer_costs_its_own_link_only(server: ServerProcess) -> None:
+    """An answer that is begun and never ended: its client hears of the timeout, and some seconds
+    later the link is given up and the function answers again."""
+    async with siege(server) as besieger:
+        assert (await besieger.call()).said == "nothing"
+        mark = besieger.mark
+
+        met = await besieger.attack("stall", seconds=0.1)
+        after = await besieger.call()
+
+        assert (met.status, met.code) == (504, "execution_timeout")
+        assert after.said == "nothing"
+        ended = [line for line in besieger.log_since(mark) if line["event"] == "a data link ended"]
+        assert ended[0]["reason"] == "the replica does not let go of a request"
+
+
+@pytest.mark.parametrize(
+    ("link", "seconds", "code"), [("data", 0, ""), ("control", 30, "replica_died")]
+)
+async def test_descriptors_beside_frames_come_to_nothing(
+    server: ServerProcess, link: str, seconds: float, code: str
+) -> None:
+    """The kernel closes what nobody takes; a frame that nobody asked for ends the replica."""
+    assert server.process is not None
+    async with siege(server) as besieger:
+        assert (await besieger.call()).said == "nothing"
+        before = descriptors(server.process.pid)
+
+        met = await besieger.call(attack="descriptors", link=link, seconds=seconds)
+
+        assert met.code == code
+        assert descriptors(server.process.pid).get("/dev/null") == before.get("/dev/null")
+        assert (await besieger.call()).said == "nothing"
+
+
+async def test_a_link_carries_only_its_own_functions_requests(server: ServerProcess) -> None:
+    """A handler can answer whoever called the same function at the same time, which it might with
+    their own request as well, and nobody else."""
+    async with siege(server) as besieger, aiohttp.ClientSession() as session:
+        assert (await besieger.call()).said == "nothing"
+        caller = Caller(server.url, server.token, session)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(besieger.attack("usurp", seconds=1.5))
+            await caller.until_shown("hostile", in_flight=1)
+            victim = group.create_task(besieger.call())
+
+        assert victim.result().said == "usurped"
+        assert (await besieger.call()).said == "nothing"
+
+
+async def test_the_server_holds_nothing_afterwards(server: ServerProcess) -> None:
+    """Descriptors, tasks and processes are as after one call, once all is quiet."""
+    assert server.process is not None
+    pid = server.process.pid
+    async with siege(server) as besieger:
+        await besieger.attack()
+    async with aiohttp.ClientSession() as session:
+        caller = Caller(server.url, server.token, session)
+        before = await settled(caller, pid, None)
+        async with siege(server) as besieger:
+            for lie in ("a length of 4 GiB", "starts without end", "an answer to nobody"):
+                await besieger.attack("data_lie", lie=lie)
+            await besieger.attack("control_lie", lie="failures without end", seconds=30)
+            assert (await besieger.call()).said == "nothing"
+        after = await settled(caller, pid, before)
+
+    assert after.counts == before.counts

@@ -1,0 +1,94 @@
+"""Whole servers over containers, and what the engine shows of theirs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import docker
+
+from pool_manager.drivers.docker.shape import HOLDER, MODEL_TARGET, OWNER, owner_name
+from tests.support.engine import connected
+from tests.support.process_server import ServerProcess
+
+UNTIL_S = 30.0
+LOOK_S = 0.05
+
+
+class ContainerServer(ServerProcess):
+    """`fnctl serve --driver docker`, and its containers as the engine shows them.
+
+    `name` is what the engine calls the owner of this data folder's containers.
+    """
+
+    def __init__(self, data: Path, url: str, image: str, **environment: str) -> None:
+        variables = {"FN_DRIVER": "docker", "FN_DOCKER_HOST": url, "FN_IMAGE_CPU": image}
+        super().__init__(data, environment={**variables, **environment})
+        self._engine = url
+        self.name = owner_name(data)
+
+    def everything(self) -> list[dict[str, Any]]:
+        """Whatever is left of its containers, in any state, as `docker inspect` shows it."""
+        found = []
+        filters = {"label": f"{OWNER}={self.name}"}
+        with connected(self._engine) as client:
+            for listed in client.api.containers(all=True, filters=filters):
+                with suppress(docker.errors.NotFound):
+                    found.append(client.api.inspect_container(listed["Id"]))
+        return found
+
+    def containers(self, function: str = "") -> dict[str, dict[str, Any]]:
+        """By name: the replicas, or those of one function (`standby` for those without)."""
+        found = {
+            one["Name"].removeprefix("/"): one
+            for one in self.everything()
+            if HOLDER not in one["Config"]["Labels"]
+        }
+        return {n: one for n, one in found.items() if n.startswith(f"fngate-{function}")}
+
+    def run(self, container: dict[str, Any], *command: str) -> str:
+        """The output of a command in a container, as the user that it runs as."""
+        with connected(self._engine) as client:
+            made = client.api.exec_create(container["Id"], list(command))
+            output: bytes = client.api.exec_start(made["Id"])
+        return output.decode()
+
+    def models(self, container: dict[str, Any]) -> list[str]:
+        """The names in its model folder."""
+        return sorted(self.run(container, "ls", "-A", MODEL_TARGET).split())
+
+    def remove_all(self) -> None:
+        """Remove what a server that was killed has left."""
+        with connected(self._engine) as client:
+            for one in self.everything():
+                with suppress(docker.errors.APIError):
+                    client.api.remove_container(one["Id"], force=True, v=True)
+
+
+@contextmanager
+def container_server(
+    data: Path, url: str, image: str, **environment: str
+) -> Iterator[ContainerServer]:
+    """A running server over containers; after the block neither it nor any of them is left."""
+    server = ContainerServer(data, url, image, **environment)
+    try:
+        server.start()
+        yield server
+    finally:
+        try:
+            if server.process is not None:
+                server.stop()
+        finally:
+            server.remove_all()
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for what no event tells of; `what` is said where it does not come."""
+    end, pause = time.monotonic() + UNTIL_S, Event()
+    while not condition():
+        assert time.monotonic() < end, what
+        pause.wait(LOOK_S)

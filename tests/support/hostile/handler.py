@@ -1,0 +1,15 @@
+"""A function that attacks all it can reach: the request says how, the answer what came of it."""
+
+import hoarding
+import host
+import lies
+import network
+
+ATTACKS = {**network.ATTACKS, **host.ATTACKS, **hoarding.ATTACKS, **lies.ATTACKS}
+
+
+def predict(inputs, ctx):
+    """`{"order": {"attack": NAME, ...}}` does that; without a name it only answers."""
+    order = inputs["order"]
+    name = order.get("attack")
+    return {"said": ATTACKS[name](order) if name else "nothing"}
