@@ -132,6 +132,7 @@ class BlobStore:
         try:
             for file in bundle.files:
                 self._link(target / check_path(file.path), file.sha256)
+            _open_to_read(bundle, target)
         except BaseException:
             shutil.rmtree(target, ignore_errors=True)
             raise
@@ -166,6 +167,14 @@ class BlobStore:
         for shard in self._root.iterdir():
             if shard != self._incoming and shard.is_dir():
                 yield from shard.iterdir()
+
+
+def _open_to_read(bundle: Bundle, target: Path) -> None:
+    """A container may be another user, whatever the server's umask keeps from others."""
+    parents = {parent for file in bundle.files for parent in Path(file.path).parents}
+    with _filesystem():
+        for parent in parents:
+            (target / parent).chmod(0o755)
 
 
 @contextlib.contextmanager

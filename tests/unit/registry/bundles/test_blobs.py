@@ -162,6 +162,19 @@ async def test_a_bundle_is_laid_out_by_hard_links(store: BlobStore, tmp_path: Pa
         assert placed.stat().st_ino == store.path(file.sha256).stat().st_ino
 
 
+async def test_other_users_can_read_what_is_laid_out(store: BlobStore, tmp_path: Path) -> None:
+    """Replicas in containers are not root, whatever umask the server was started with."""
+    whole = await laid_out(store)
+    before = os.umask(0o077)
+    try:
+        store.materialise(whole, tmp_path / "r1")
+    finally:
+        os.umask(before)
+
+    for folder in (tmp_path / "r1", tmp_path / "r1" / "data"):
+        assert folder.stat().st_mode & 0o777 == 0o755
+
+
 async def test_a_missing_blob_leaves_no_folder(store: BlobStore, tmp_path: Path) -> None:
     """Where one file cannot be laid out, the error names it and the folder is gone."""
     await put(store, b"model")
