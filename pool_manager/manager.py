@@ -27,6 +27,7 @@ from pool_manager.ports import Account, Binding, Bundles, Gpus, Recorder
 from pool_manager.publisher import Publisher
 from pool_manager.replica.launching import Launcher
 from pool_manager.settings import PoolSettings
+from registry.errors import DriverError, EngineDown
 from registry.exchange import PoolEndpoints, decode_demand
 from registry.tasks import Alarm, Tasks, every
 from runtime_image.contract.control import ReplicaRecord
@@ -98,12 +99,23 @@ class Manager:
             if id in running and record is not None:
                 self._adopt(id, record)
             else:
-                await self._driver.release(id)
-                self._launcher.folders.remove(id)
+                await self._clear_away(id)
         self._launcher.folders.remove_stale_models(running)
         self.feed(events.ListRead())
         self._gpus.start(self.feed)
         self._tasks.spawn("tick", every(self._settings.tick_s, self._tick))
+
+    async def _clear_away(self, id: str) -> None:
+        """What does not run any more, or has no record. One that cannot be got rid of is left to
+        the next server: this one can serve without. Raises EngineDown."""
+        try:
+            await self._driver.release(id)
+        except EngineDown:
+            raise
+        except DriverError as error:
+            log.error("an earlier replica is left as it is", replica=id, reason=error.message)
+            return
+        self._launcher.folders.remove(id)
 
     def _adopt(self, id: str, record: ReplicaRecord) -> None:
         name = record.bound.partition("/")[2].partition("@")[0]
