@@ -40,10 +40,12 @@ class Tenancy:
         return id in self._devices
 
     def move_in(self, id: str, device: str) -> None:
-        """A replica is about to be launched on a device, or to be given its model there."""
+        """A replica is about to be launched on a device, or to be given its model there: what a
+        standby has by then is its own, too."""
         if self._gpus.view(device) is not None:
             self._devices[id] = device
-            self._before_mib[id] = self._gpus.used_mib(device)
+            used = [self._gpus.used_mib(device), self._before_mib.get(id)]
+            self._before_mib[id] = min((mib for mib in used if mib is not None), default=None)
 
     def stay(self, id: str, device: str) -> None:
         """A replica of an earlier manager is on a device."""

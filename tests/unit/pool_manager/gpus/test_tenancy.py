@@ -99,6 +99,21 @@ async def test_a_replica_is_measured_on_its_gpu(log: list[Any]) -> None:
     assert (event.memory_mib, event.report) == (640.0, {})
 
 
+async def test_a_standby_is_measured_with_what_it_had(log: list[Any]) -> None:
+    """Its context has been there since its launch; what others had by then may be gone."""
+    gpus, used = Gpus(log, 640.0), iter([40.0, 540.0, None, 20.0])
+    gpus.used_mib = lambda device: next(used)  # type: ignore[method-assign]
+    tenants = tenancy(Driver(log, *[frozenset({7})] * 3), gpus)
+    for _ in range(2):
+        tenants.move_in(ID, GPU)
+    await measured(tenants, loaded())
+    for _ in range(2):
+        tenants.move_in(ID, GPU)
+        await measured(tenants, loaded())
+
+    assert [entry[2] for entry in log if entry != "pids"] == [40.0, 40.0, 20.0]
+
+
 async def test_an_adopted_replica_is_measured_by_its_processes(log: list[Any]) -> None:
     """What was in use before it came nobody knows."""
     tenants = tenancy(Driver(log, frozenset({7})), Gpus(log, 640.0))
