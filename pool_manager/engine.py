@@ -49,6 +49,9 @@ class EngineWatch:
                 running = await self._driver.list()
             except DriverError:
                 continue
+            except Exception:  # a watch that ended would leave the engine away for ever
+                log.exception("the engine's list cannot be read", driver=self._driver.kind)
+                continue
             break
         self._is_watching = False
         log.info("the engine is back", driver=self._driver.kind, replicas=len(running))

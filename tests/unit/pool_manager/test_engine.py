@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from structlog.testing import capture_logs
+
 from pool_manager.core import events
 from pool_manager.drivers.fake import FakeDriver
 from pool_manager.engine import RETRY_S, EngineWatch
@@ -69,5 +71,33 @@ async def test_it_can_be_lost_again() -> None:
         await done.acquire()
 
     assert fed == [events.EngineBack(frozenset({"r1"}))] * 2
+    await tasks.close()
+    await driver.close()
+
+
+class Odd(Away):
+    """A driver that cannot make sense of its engine's first answer."""
+
+    async def list(self) -> set[str]:
+        self.asked += 1
+        if self.asked < 2:
+            raise KeyError("Id")
+        return {"r1"}
+
+
+async def test_an_answer_that_nobody_expected_is_no_end() -> None:
+    """It is reported, and the engine asked again: else nothing would ever be started any more."""
+    back: asyncio.Queue[events.Event] = asyncio.Queue()
+
+    async def pause(_seconds: float) -> None:
+        """No time to lose."""
+
+    tasks, driver = Tasks("test"), Odd()
+    with capture_logs() as logs:
+        EngineWatch(driver, back.put_nowait, tasks, pause).begin("nobody listens")
+        async with asyncio.timeout(30):
+            assert await back.get() == events.EngineBack(frozenset({"r1"}))
+
+    assert "the engine's list cannot be read" in [line["event"] for line in logs]
     await tasks.close()
     await driver.close()
