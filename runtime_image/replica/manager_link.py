@@ -12,11 +12,12 @@ from runtime_image.link.greeting import packed_hello
 from runtime_image.link.socket_end import SocketEnd
 from runtime_image.replica.loop import Loop
 
-RECONNECT_S = 1.0
+RECONNECT_S = 0.2
+"""A server that is started again takes calls soon after, and answers them from here on."""
 
 
 class ManagerLink:
-    """One connection to the manager at a time; while it is lost, a new one is tried each second.
+    """One connection to the manager at a time; while it is lost, a new one is tried all the time.
 
     A replica without a manager serves on and is orphaned after `orphan_s`, when `orphaned` is
     called once.
