@@ -38,7 +38,10 @@ class Near(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """asyncio's: bytes for the far side; what comes after its end is dropped."""
         if self._far is not None:
-            self._far.write(data)
+            # It takes nothing any more a moment before it says that it has ended. As an error here
+            # that would close the socket, and lose the answer that is in it.
+            with contextlib.suppress(BrokenPipeError):
+                self._far.write(data)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
         """asyncio's: whoever used the socket closed it. An HTTP client never closes half of it."""

@@ -6,13 +6,13 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import asyncssh
 import pytest
 
 from admin.remote.login import log_in
-from admin.remote.relay import dial
+from admin.remote.relay import Near, dial
 from admin.remote.target import Login, parse_target
 from tests.support.sshd import sshd
 
@@ -120,6 +120,34 @@ async def test_an_answer_outlives_a_refused_upload(way: Login) -> None:
             refused = apart(refuse)
             assert await apart(upload) == b"no"
             await refused
+
+
+class Closing:
+    """A channel just before its end is said; `asked` once it was written to."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    def write(self, data: bytes) -> None:
+        self.asked.set()
+        raise BrokenPipeError("Channel not open for sending")
+
+
+async def test_an_answer_outlives_a_channel_that_just_ends() -> None:
+    """What is written in that moment is dropped; what came before it can still be read."""
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    near, closing = Near(), Closing()
+    transport, _ = await asyncio.get_running_loop().connect_accepted_socket(lambda: near, theirs)
+    near.write(b"no")
+    near.join(cast(Any, closing))
+    with ours:
+        ours.sendall(b"x")
+        await closing.asked.wait()
+        assert not transport.is_closing()
+        near.far_ended()
+
+        assert await apart(read_all, ours) == b"no"
 
 
 async def test_leaving_is_seen_on_the_far_side(way: Login) -> None:
