@@ -75,7 +75,7 @@ async def test_a_missing_image_is_named(
 
     assert "No such image" in failed.value.message
     assert name in failed.value.message
-    assert failed.value.message.endswith("; build it: fnctl image build")
+    assert failed.value.message.endswith("; build it: fnctl image build cpu, or gpu")
     await driver.close()
 
 
