@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import statistics
@@ -21,18 +20,18 @@ from tests.chaos.containers.engine_room import EngineRoom
 from tests.chaos.containers.faults import FATAL, STEADY, Faults, Stage
 from tests.chaos.containers.hog import HOG
 from tests.chaos.containers.lives import Lives
+from tests.chaos.containers.servers import complaints, container_server, leftovers
 from tests.chaos.footprint import Footprint
 from tests.chaos.killing import Kills
 from tests.chaos.ledger import Ledger
 from tests.chaos.subjects import chosen
 from tests.support.caller import Caller
 from tests.support.own_engine import OwnEngine
-from tests.support.process_server import ServerProcess, server_process
+from tests.support.process_server import ServerProcess
 
 SUBJECTS = (*chosen(4), HOG)
 SLOTS = 6
 IDLE_S = 60.0
-PING_S = 1.0
 ZERO_S = 90.0
 """How long everything may take to go to zero after the last answer."""
 GROWTH_MAX = 0.05
@@ -41,8 +40,6 @@ POOLED = 18
 """Connections to the engine that docker-py may keep for later, and threads that wait for work:
 how many there are just now is chance, but never more."""
 SOCKET = "socket"
-EXCUSED = ("the engine does not answer", "a replica cannot be released")
-"""What the server's log may complain of: the engine was away."""
 
 
 @dataclass(frozen=True)
@@ -168,25 +165,8 @@ class Containers:
             ],
             "restarts": asdict(self._lives.figures),
         }
-        for line in self._server.complaints:
-            if not is_excused(line):
-                self._ledger.violated(f"the server's log: {line.rstrip()}")
-
-
-def is_excused(line: str) -> bool:
-    """Whether a line of the server's log only says that the engine was away."""
-    return line.startswith("{") and json.loads(line)["event"] in EXCUSED
-
-
-def environment(engine: OwnEngine, image: str) -> dict[str, str]:
-    """Of a server whose replicas are containers of that image on that engine."""
-    return {
-        **footprint.PROBE,
-        "FN_DRIVER": "docker",
-        "FN_DOCKER_HOST": engine.url,
-        "FN_IMAGE_CPU": image,
-        "FN_PING_S": str(PING_S),
-    }
+        for line in complaints(self._server):
+            self._ledger.violated(f"the server's log: {line}")
 
 
 async def run(data: Path, dose: Dose, image: str) -> Ledger:
@@ -198,10 +178,7 @@ async def run(data: Path, dose: Dose, image: str) -> Ledger:
     with OwnEngine() as engine:
         await asyncio.to_thread(engine.load, image)
         room = EngineRoom(engine, data / "data")
-        options = ("--cpu-slots", str(SLOTS))
-        with server_process(
-            data / "data", *options, environment=environment(engine, image)
-        ) as server:
+        with container_server(data / "data", engine, image, SLOTS) as server:
             try:
                 await Containers(dose, server, room, ledger).run(folder)
             except Exception as error:  # noqa: BLE001 - what was found so far is worth more
@@ -214,9 +191,3 @@ async def run(data: Path, dose: Dose, image: str) -> Ledger:
             ledger.require(not leftovers(server), f"left in folders: {leftovers(server)}")
             room.close()
     return ledger
-
-
-def leftovers(server: ServerProcess) -> list[str]:
-    """Folders of replicas that are gone."""
-    places = (server.data / "replicas", server.data / "run")
-    return [str(path) for place in places if place.exists() for path in place.iterdir()]
