@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from admin.remote.tunnel import Tunnel
 
 METAVAR: Final = "[USER@]HOST[:PORT]"
+LOCAL: Final = ("serve", "image")
+"""Verbs that run on this machine: `--ssh` before them is wrong usage."""
 HELP: Final = "Reach a server on another machine; --url and --data are then meant there."
 
 Ssh = Annotated[str | None, typer.Option("--ssh", metavar=METAVAR, help=HELP)]
@@ -68,8 +70,9 @@ def everywhere(
     """Deploy models as functions, call them, and see why they are warm or cold."""
     source = context.get_parameter_source("ssh")
     is_asked = source is not None and source.name == "COMMANDLINE"
-    if ssh and is_asked and context.invoked_subcommand == "serve":
-        raise typer.BadParameter("fnctl serve runs on this machine", param_hint="--ssh")
+    verb = context.invoked_subcommand
+    if ssh and is_asked and verb in LOCAL:
+        raise typer.BadParameter(f"fnctl {verb} runs on this machine", param_hint="--ssh")
 
 
 def login(context: typer.Context, ssh: str | None, **files: Path | None) -> Login | None:

@@ -38,7 +38,7 @@ import onnxruntime
 from runtime_image.contract.link import VERSION
 print(json.dumps([platform.python_version(), onnxruntime.__version__, VERSION]))
 """
-"""What a standby does, and who it is then."""
+"""What a standby on a CPU does, and who it is then: a build needs no GPU."""
 
 Kind = Literal["cpu", "gpu"]
 Tell = Callable[[str], None]
@@ -105,9 +105,10 @@ def build(order: Order, tell: Tell, clock: Callable[[], float] = time.monotonic)
             image = _layers(client, order, _arguments(order, release), wheels, said)
         said("trying it")
         python, onnxruntime = _tried(client, order, image, release)
-        replaced = _name(client, order, image)
         with explained(order.engine):
             bytes_ = int(client.inspect_image(image)["Size"])
+        # Last: from then on others may start containers of it.
+        replaced = _name(client, order, image)
     return Built(
         *(order.tag, image, order.kind, bytes_, python, onnxruntime),
         *(release.link, release.version, release.source, replaced),

@@ -57,7 +57,8 @@ def sweep(
     is_broken_off: bool,
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Remove what the build with this id left: containers, and images without a name.
+    """Remove what the build with this id left: images without a name, and containers if it was
+    broken off. A finished build has none, but replicas may run in its image, which has its label.
 
     An engine that was left alone goes on for a moment, so after a build that was broken off it is
     looked until nothing has come for LOOKS looks. What is in use is left.
@@ -67,7 +68,8 @@ def sweep(
     looks = LOOKS if is_broken_off else 1
     quiet = 0
     for _ in range(SWEEPS):
-        quiet = 0 if _swept(client, build) else quiet + 1
+        count = remove_containers(client, build) if is_broken_off else 0
+        quiet = 0 if count + _remove_images(client, build) else quiet + 1
         if quiet == looks:
             return
         if is_broken_off:
@@ -98,8 +100,7 @@ def remove_containers(client: APIClient, build: str) -> int:
     return len(found)
 
 
-def _swept(client: APIClient, build: str) -> int:
-    """How much was found and removed."""
-    count = remove_containers(client, build)
+def _remove_images(client: APIClient, build: str) -> int:
+    """How many nameless images were found and removed."""
     images = client.images(filters={"dangling": True, "label": f"{LABEL}={build}"})
-    return count + sum(remove_unused(client, image["Id"]) for image in images)
+    return sum(remove_unused(client, image["Id"]) for image in images)

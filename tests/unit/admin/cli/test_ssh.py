@@ -25,6 +25,7 @@ NO_KEY = Canned({"title": "A key is needed", "code": "no_key"}, 401)
         ("--ssh", "gpu1", "--identity", "/nonexistent", "ls"),
         ("--ssh", "gpu1", "ls", "--known-hosts", "/nonexistent"),
         ("--ssh", "gpu1", "serve"),
+        ("--ssh", "gpu1", "image", "build"),
     ],
 )
 def test_what_cannot_be_is_wrong_usage(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import uuid
 from collections.abc import Iterator
 
 import pytest
 from docker import APIClient
+from docker.errors import NotFound
 
 from admin.image import containers
 from tests.support import runtime_images
@@ -56,20 +58,35 @@ def test_python_runs_as_a_replica_does(docker_client: APIClient, image: str) -> 
     assert len(docker_client.containers(all=True, filters={"ancestor": image})) == before == 0
 
 
-def test_only_what_is_of_the_build_is_swept(
-    docker_client: APIClient, image: str, build_id: str
-) -> None:
-    """Running containers and nameless images go; another build's stay."""
-    made = docker_client.create_container(
-        image, ["python3", "-c", "import signal; signal.pause()"], labels={"fngate.build": build_id}
-    )
+@pytest.fixture
+def running(docker_client: APIClient, image: str) -> Iterator[str]:
+    """A container of the image, which has the image's labels."""
+    code = "import signal; signal.pause()"
+    made = docker_client.create_container(image, ["python3", "-c", code])
     docker_client.start(made["Id"])
+    yield made["Id"]
+    with contextlib.suppress(NotFound):
+        docker_client.remove_container(made["Id"], force=True)
 
-    containers.sweep(docker_client, "another", is_broken_off=False)
+
+def test_only_what_is_of_the_build_is_swept(
+    docker_client: APIClient, running: str, build_id: str
+) -> None:
+    """Of one that was broken off, containers and nameless images go; another build's stay."""
+    containers.sweep(docker_client, "another", is_broken_off=True, pause=lambda _: None)
     others = there(docker_client, build_id)
-    containers.sweep(docker_client, build_id, is_broken_off=False)
+    containers.sweep(docker_client, build_id, is_broken_off=True, pause=lambda _: None)
 
     assert (others, there(docker_client, build_id)) == (2, 0)
+
+
+def test_replicas_of_a_finished_build_run_on(docker_client: APIClient, running: str) -> None:
+    """They have its label from their image, and began as soon as that had its name."""
+    labels = docker_client.inspect_container(running)["Config"]["Labels"]
+
+    containers.sweep(docker_client, labels["fngate.build"], is_broken_off=False)
+
+    assert docker_client.inspect_container(running)["State"]["Running"]
 
 
 def test_after_a_broken_build_is_looked_longer(docker_client: APIClient) -> None:
