@@ -27,7 +27,7 @@ log = structlog.get_logger()
 LOG_LINES = 20
 OUT_OF_MEMORY = ("bad_alloc", "MemoryError", "Unable to allocate")
 """How ONNX Runtime, Python and NumPy say it."""
-EXIT_NEWS_S = 0.2
+EXIT_NEWS_S = 2.0
 """How long the driver may take to say how a process ended whose link has already ended."""
 
 

@@ -77,9 +77,7 @@ async def test_a_standbys_output_moves_to_the_log(real: Scenes) -> None:
     stage.assign("aaaa0001", binding(spec))
     await stage.next(events.Loaded)
 
-    [(id, output)] = await stage.launcher.logs("digits")
-    assert id == "aaaa0001"
-    assert output.endswith(b"19999 " + b"-" * 40 + b"\n")
+    assert await stage.output("digits", b"19999 " + b"-" * 40 + b"\n")
 
 
 async def test_output_goes_to_the_log(real: Scenes) -> None:
@@ -90,10 +88,9 @@ async def test_output_goes_to_the_log(real: Scenes) -> None:
     stage.launcher.bound_logs()
     [(_, bounded)] = await stage.launcher.logs("digits")
     await link.call(1)
-    [(_, output)] = await stage.launcher.logs("digits")
 
     assert len(bounded) <= stage.settings.log_bytes + 100
-    assert output.endswith(b"19999 " + b"-" * 40 + b"\nthe last word\n")
+    assert await stage.output("digits", b"19999 " + b"-" * 40 + b"\nthe last word\n")
     await link.close()
 
 

@@ -30,6 +30,7 @@ from runtime_image.link.stream import FrameStream, open_stream
 E = TypeVar("E", bound=events.Event)
 
 KEY = "default/digits@1"
+OUTPUT_S = 20.0
 ROW = b'{"inputs": {"x": [[1, 2, 3, 4]]}}'
 """A request that the usual model of `tests.support.models` answers."""
 NO_BUNDLE = Bundle("", ())
@@ -138,6 +139,15 @@ class Stage:
             pass
         return news[1]
 
+    async def output(self, function: str, end: bytes) -> bytes:
+        """What the only replica of a function has written, once it ends with `end`: an engine
+        passes it on a moment later."""
+        async with asyncio.timeout(OUTPUT_S):
+            while True:
+                [(_, output)] = await self.launcher.logs(function)
+                if output.endswith(end):
+                    return output
+
     async def link(self, id: str) -> GatewayLink:
         """A gateway's link to a replica that has loaded."""
         link = GatewayLink()
@@ -157,6 +167,12 @@ class Stage:
     def forget(self, id: str) -> None:
         """Somebody else looks after this replica from now on."""
         del self._bindings[id]
+
+    async def abandon(self) -> None:
+        """Go without a word, as a server that is killed: the replicas stay."""
+        self._bindings.clear()
+        self._standbys.clear()
+        await self.close()
 
     async def close(self) -> None:
         """Release every replica there is."""

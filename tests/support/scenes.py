@@ -8,6 +8,7 @@ from typing import Any
 
 from pool_manager.driver import Driver
 from pool_manager.drivers.docker.driver import DockerDriver, DockerSettings
+from pool_manager.drivers.docker.engine import Times
 from pool_manager.drivers.fake import BEHAVES, FakeDriver, Script
 from pool_manager.drivers.process import ProcessDriver
 from pool_manager.settings import PoolSettings
@@ -21,6 +22,11 @@ ENDLESS = 100_000_000
 """Turns of the slow model, some twenty minutes: only being stopped ends it."""
 JSON_RULES = {"x": InputRule("json")}
 HANDLERS = {
+    "eats.py": """
+def predict(inputs, ctx):
+    ctx.eaten = [bytearray(b"x") * 2**20 for _ in range(4096)]
+    return {}
+""",
     "dies.py": """
 import os
 
@@ -67,8 +73,17 @@ class Engine:
 class Scenes:
     """Stages over drivers of one kind, closed together."""
 
-    def __init__(self, kind: str, settings: PoolSettings, bundle: Path, engine: Engine) -> None:
+    def __init__(
+        self,
+        kind: str,
+        settings: PoolSettings,
+        bundle: Path,
+        engine: Engine,
+        **times: float,
+    ) -> None:
+        """`times` are those of the Docker driver, where they are not to be the usual ones."""
         self.kind = kind
+        self._times = times
         self.settings = settings
         self._bundle = bundle
         self._engine = engine
@@ -83,7 +98,7 @@ class Scenes:
             return FakeDriver(script)
         if self.kind == "process":
             return ProcessDriver(settings.run_dir)
-        return await DockerDriver.open(docker_settings(self._engine, settings))
+        return await DockerDriver.open(docker_settings(self._engine, settings, **self._times))
 
     async def stage(self, script: Script = BEHAVES) -> Stage:
         """A launcher over a driver of its own."""
@@ -116,9 +131,10 @@ def bundle_folder(folder: Path) -> Path:
     return folder
 
 
-def docker_settings(engine: Engine, settings: PoolSettings) -> DockerSettings:
+def docker_settings(engine: Engine, settings: PoolSettings, **times: float) -> DockerSettings:
     """A Docker driver's settings for the folders of `settings`."""
     return DockerSettings(
+        times=Times(**times),
         url=engine.url,
         images={"cpu": engine.image},
         data=settings.run_dir.parent,

@@ -1,4 +1,7 @@
-"""What is asked of single containers. All of it blocks and raises docker-py's errors."""
+"""What is asked of single containers, and how they ended.
+
+All of it blocks and raises docker-py's errors, unless it says more.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import docker
 
 from pool_manager.drivers.docker.failures import ENGINE_ERRORS, is_conflict, is_gone
 from pool_manager.drivers.docker.shape import HOLDER, OWNER, REPLICA
+from registry.errors import DriverError
 
 GONE_S: Final = 10.0
 """How long a removal that somebody else began may take."""
@@ -31,12 +35,23 @@ def replica_id(listed: dict[str, Any]) -> str:
     return str((listed.get("Labels") or {}).get(REPLICA, ""))
 
 
-def is_holder(listed: dict[str, Any]) -> bool:
-    """Whether a listed container is a network holder."""
-    return HOLDER in (listed.get("Labels") or {})
+def holder_number(listed: dict[str, Any]) -> str:
+    """The number of a listed network holder, "" for anything else."""
+    return str((listed.get("Labels") or {}).get(HOLDER, ""))
 
 
-def is_running(listed: dict[str, Any]) -> bool:
+def alive(listed: list[dict[str, Any]]) -> dict[str, str]:
+    """Of listed containers the replicas that run: their ids, and their containers'."""
+    return {replica_id(one): one["Id"] for one in listed if replica_id(one) and _is_running(one)}
+
+
+def holding(listed: list[dict[str, Any]]) -> dict[str, str]:
+    """Of listed containers the network holders that run: their numbers, and their ids."""
+    running = [one for one in listed if holder_number(one) and _is_running(one)]
+    return {holder_number(one): one["Id"] for one in running}
+
+
+def _is_running(listed: dict[str, Any]) -> bool:
     """Whether its processes exist: also one that is paused has them."""
     return listed.get("State") in ("running", "paused", "restarting")
 
@@ -63,7 +78,7 @@ def ending(client: docker.APIClient, container: str) -> Ending | None:
 
 
 def remove(client: docker.APIClient, container: str) -> None:
-    """Kill and remove; harmless where it is gone. Raises TimeoutError where it stays."""
+    """Kill and remove; harmless where it is gone. Raises DriverError where it stays."""
     try:
         client.remove_container(container, force=True, v=True)
     except ENGINE_ERRORS as error:
@@ -85,13 +100,13 @@ def _wait_removed(client: docker.APIClient, container: str) -> None:
                 return
             raise
         time.sleep(GONE_POLL_S)
-    raise TimeoutError(f"container {container[:12]} is being removed for {GONE_S:.0f} s")
+    raise DriverError(f"container {container[:12]} is being removed for {GONE_S:.0f} s")
 
 
 def remove_holders(client: docker.APIClient, owner: str) -> None:
     """Remove every network holder of an owner."""
     for listed in owned(client, owner):
-        if is_holder(listed):
+        if holder_number(listed):
             remove(client, listed["Id"])
 
 
@@ -127,13 +142,13 @@ def limit(client: docker.APIClient, container: str, limits: dict[str, int], name
         client.rename(container, name)
 
 
-def output(client: docker.APIClient, container: str) -> bytes:
-    """What it wrote last, as far as the engine keeps it; b"" where it is gone."""
+def output(client: docker.APIClient, container: str) -> bytes | None:
+    """What it wrote last, as far as the engine keeps it; None where it is gone."""
     try:
         written: bytes = client.logs(container, stdout=True, stderr=True, tail=LOG_LINES)
     except ENGINE_ERRORS as error:
         if is_gone(error):
-            return b""
+            return None
         raise
     return written
 

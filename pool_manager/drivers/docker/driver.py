@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -15,13 +15,14 @@ import structlog
 
 from pool_manager.driver import OnEngineLost, OnExit
 from pool_manager.drivers.docker import containers, shape
-from pool_manager.drivers.docker.endings import how
-from pool_manager.drivers.docker.engine import Engine
+from pool_manager.drivers.docker.endings import Endings, Known, News, how, read_event
+from pool_manager.drivers.docker.engine import Engine, Times
 from pool_manager.drivers.docker.gpu import Way, ways
 from pool_manager.drivers.docker.holders import Holders
 from pool_manager.drivers.docker.image import check_image
+from pool_manager.drivers.docker.limiting import Limiter
 from pool_manager.drivers.docker.listener import Listener
-from pool_manager.drivers.docker.shape import OWNER, REPLICA, Owner, Place
+from pool_manager.drivers.docker.shape import OWNER, Owner, Place
 from pool_manager.drivers.docker.starting import Start, begin
 from registry.errors import DriverError, EngineDown
 from registry.tasks import Tasks
@@ -31,8 +32,6 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 ROOT: Final = 0
-LIMIT_AFTER_S: Final = 0.5
-LIMIT_RETRY_S: Final = 1.0
 OWN_USER: Final = 10001
 """User and group of replicas where the server is root; else they are the server's."""
 
@@ -47,15 +46,7 @@ class DockerSettings:
     model_root: Path
     log_bytes: int
     starts_at_once: int
-
-
-@dataclass(slots=True)
-class _Container:
-    """One replica's container; `id` is "" until it is made. `is_told`: its end was reported."""
-
-    id: str = ""
-    is_told: bool = False
-    out_of_memory: bool = False
+    times: Times = field(default_factory=Times)
 
 
 class DockerDriver:
@@ -76,16 +67,22 @@ class DockerDriver:
         self._ways: list[Way] = ways(info)
         uid, gid = self.replica_user or (os.getuid(), os.getgid())
         self._owner = Owner(shape.owner_name(settings.data), f"{uid}:{gid}")
-        self._containers: dict[str, _Container] = {}
+        self._containers: dict[str, Known] = {}
         self._tasks = Tasks("docker driver")
-        self._holders = Holders(engine, settings.images["cpu"], self._owner, self._tasks)
+        times, image = settings.times, settings.images["cpu"]
+        self._holders = Holders(engine, image, self._owner, self._tasks, times.refill_after_s)
+        self._limiter = Limiter(engine, self._owner, self._tasks, times)
         self._listener: Listener | None = None
+        self._endings = Endings()
+        self._is_closed = False
 
     @classmethod
     async def open(cls, settings: DockerSettings) -> DockerDriver:
         """Raises EngineDown where the engine gives no answer, DriverError where an image is
         missing or speaks another version of the link."""
-        engine = await asyncio.to_thread(Engine, settings.url, settings.starts_at_once)
+        engine = await asyncio.to_thread(
+            Engine, settings.url, settings.starts_at_once, settings.times
+        )
         try:
             for kind, image in settings.images.items():
                 found = await engine.call(f"use image {image}", _inspection(image))
@@ -116,28 +113,53 @@ class DockerDriver:
         start = Start(
             shape.container_name(record, self._owner),
             shape.replica(record, image, self._owner, place),
-            holder,
+            holder.container if holder else None,
             record.device if record.device_kind != "cpu" else "",
             tuple(self._ways),
         )
         # Known before it runs: it may have ended before its start returns.
-        made = self._containers[record.id] = _Container()
+        made = self._containers[record.id] = Known()
         try:
             started = await self._engine.start("start a container", lambda c: begin(c, start))
         except BaseException:
+            made.start_failed()
             self._containers.pop(record.id, None)
             raise
         finally:
             if holder is not None:
                 self._holders.discard(holder)
             self._holders.refill()
-        made.id = started.container
+        for news in made.start_returned(started.container):
+            self._take(record.id, made, news)
         if started.way is not None:
             # What worked once is tried first from now on.
             self._ways.sort(key=lambda way: way is not started.way)
 
     async def list(self) -> set[str]:
         """Adopt what runs; what does not, and is nobody's, is removed."""
+        self._listen()
+        # Of those alone it is known that they ran before the list was made.
+        before = {id: known.id for id, known in self._containers.items() if known.id}
+        holders = self._holders.ready()
+        with self._endings.listing():
+            listed = await self._call("list containers", containers.owned, self._owner.name)
+            listed = self._endings.without(listed)
+        alive, holding = containers.alive(listed), containers.holding(listed)
+        for id, container in alive.items():
+            if id not in self._containers:
+                self._containers[id] = Known()
+                self._containers[id].start_returned(container)
+        self._holders.sync(holding, holders)
+        for one in listed:
+            number = containers.holder_number(one)
+            if not (containers.replica_id(one) in self._containers or self._holders.knows(number)):
+                await self._remove_leftover(one["Id"])
+        for id in before.keys() - alive.keys():
+            await self._missed(id, before[id])
+        # The engine tells of an end a moment before its list shows it.
+        return {id for id in alive if id in self._containers and not self._containers[id].is_told}
+
+    def _listen(self) -> None:
         if self._listener is None:
             self._listener = Listener(
                 self._settings.url,
@@ -145,23 +167,18 @@ class DockerDriver:
                 self._heard,
                 self._connected,
                 lambda reason: self.on_engine_lost(reason),
+                self._settings.times,
             )
-        # Of those alone it is known that they ran before the list was made.
-        before = {id: known.id for id, known in self._containers.items() if known.id}
-        listed = await self._call("list containers", containers.owned, self._owner.name)
-        running = {containers.replica_id(one): one["Id"] for one in listed if _is_alive(one)}
-        for id, container in running.items():
-            self._containers.setdefault(id, _Container(container))
-        self._holders.sync({one["Id"] for one in listed if _is_holding(one)})
-        for one in listed:
-            if containers.replica_id(one) not in self._containers and not _is_holding(one):
-                # Of a server that was killed, or of a start that the engine's end cut off.
-                await self._call("remove a container", containers.remove, one["Id"])
-        for id, container in before.items():
-            if id not in running:
-                await self._missed(id, container)
-        # The engine tells of an end a moment before its list shows it.
-        return {id for id in running if not self._containers[id].is_told}
+
+    async def _remove_leftover(self, container: str) -> None:
+        """Of a server that was killed, or of a start that the engine's end cut off. One that
+        cannot be removed takes nothing: it is left for the next list."""
+        try:
+            await self._call("remove a container", containers.remove, container)
+        except EngineDown:
+            raise
+        except DriverError as error:
+            log.warning("a container is left", container=container, reason=error.message)
 
     @property
     def _label(self) -> str:
@@ -169,15 +186,18 @@ class DockerDriver:
 
     async def _missed(self, id: str, container: str) -> None:
         """It ended while nobody listened."""
-        ending = await self._call("look at a container", containers.ending, container)
         known = self._containers.get(id)
-        if ending is not None and known is not None:
+        if known is None or known.is_told:
+            return
+        ending = await self._call("look at a container", containers.ending, container)
+        if ending is not None:
             known.out_of_memory |= ending.out_of_memory
-            self._tell(id, ending.code)
+            self._tell(id, known, ending.code)
 
     def _connected(self) -> None:
         """Events come from now on; what happened before, nobody heard."""
-        self._tasks.spawn("list", self._list_again())
+        if not self._is_closed:
+            self._tasks.spawn("list", self._list_again())
 
     async def _list_again(self) -> None:
         try:
@@ -187,62 +207,48 @@ class DockerDriver:
         self._holders.refill(0.0)
 
     def _heard(self, event: dict[str, Any]) -> None:
-        actor = event.get("Actor") or {}
-        attributes = actor.get("Attributes") or {}
-        known = self._containers.get(attributes.get(REPLICA, ""))
+        id, news = read_event(event)
+        if news.code is not None:
+            self._endings.note(news.container)
+        known = self._containers.get(id)
         if known is None:
-            self._holders.ended(str(actor.get("ID")))
-        elif event.get("Action") == "oom":
+            self._holders.ended(news.container)
+        elif not known.id:
+            known.keep(news)
+        elif known.id == news.container:
+            self._take(id, known, news)
+
+    def _take(self, id: str, known: Known, news: News) -> None:
+        if news.code is None:
             known.out_of_memory = True
         else:
-            self._tell(attributes[REPLICA], int(attributes.get("exitCode", -1)))
+            self._tell(id, known, news.code)
 
-    def _tell(self, id: str, code: int | None) -> None:
-        known = self._containers[id]
+    def _tell(self, id: str, known: Known, code: int | None) -> None:
         if not known.is_told:
             known.is_told = True
             self.on_exit(id, how(code, out_of_memory=known.out_of_memory))
 
     async def limit(self, record: ReplicaRecord) -> None:
-        """Memory and CPU time, and a name after what is served now.
-
-        Setting them stops everything in a container for milliseconds, so it waits until the first
-        answer is given, unless the model needs more than a standby has.
-        """
+        """Memory and CPU time, and a name after what is served now: at once where the model needs
+        more than a standby has, else soon."""
         known = self._containers.get(record.id)
+        if known is not None:
+            # It may greet before the engine says that it runs.
+            await known.settled.wait()
         if known is None or known.is_told:
             raise DriverError(f"cannot limit {record.id}: it does not run")
         if record.memory_mib > shape.STANDBY_CAP_MIB:
-            await self._limit(known, record)
+            await self._limiter.now(known, record)
         else:
-            self._tasks.spawn(f"limit {record.id}", self._limit_soon(known, record))
-
-    async def _limit_soon(self, known: _Container, record: ReplicaRecord) -> None:
-        """One that has taken more by then than it may have is ended as if it had been limited."""
-        await asyncio.sleep(LIMIT_AFTER_S)
-        while not known.is_told:
-            try:
-                await self._limit(known, record)
-            except EngineDown:
-                await asyncio.sleep(LIMIT_RETRY_S)
-            except DriverError as error:
-                log.warning("a replica cannot be limited", replica=record.id, reason=error.message)
-                known.out_of_memory = True
-                with contextlib.suppress(DriverError):
-                    await self._call("end a container", containers.kill, known.id)
-                return
-            else:
-                return
-
-    async def _limit(self, known: _Container, record: ReplicaRecord) -> None:
-        name, limits = shape.container_name(record, self._owner), shape.limits(record)
-        await self._call("limit a container", containers.limit, known.id, limits, name)
+            self._limiter.soon(known, record)
 
     async def save_log(self, id: str, log: Path) -> None:
         """Write down what the engine keeps of the replica's output."""
         if container := await self._find(id):
             output = await self._call("read a log", containers.output, container)
-            await asyncio.to_thread(log.write_bytes, output)
+            if output is not None:  # else what was saved before is all there is
+                await asyncio.to_thread(log.write_bytes, output)
 
     async def pids(self, id: str) -> frozenset[int] | None:
         """The processes of the container, by the host's numbers."""
@@ -256,15 +262,13 @@ class DockerDriver:
 
     async def release(self, id: str) -> None:
         """Kill and remove the container."""
-        container = await self._find(id)
-        try:
-            if container:
-                await self._call("remove a container", containers.remove, container)
-        except TimeoutError as error:
-            raise DriverError(str(error)) from error
-        if id in self._containers:
-            self._tell(id, None)
-            del self._containers[id]
+        if known := self._containers.get(id):
+            await known.settled.wait()
+        if container := await self._find(id):
+            await self._call("remove a container", containers.remove, container)
+            self._endings.note(container)
+        if known := self._containers.pop(id, None):
+            self._tell(id, known, None)
 
     async def _find(self, id: str) -> str:
         """Its container's id; of one that an earlier server left, too. "" where there is none."""
@@ -274,14 +278,19 @@ class DockerDriver:
         return next((one["Id"] for one in listed if containers.replica_id(one) == id), "")
 
     async def close(self) -> None:
-        """Remove the holders and stop listening; replicas go on."""
+        """Remove the holders and stop listening; replicas go on. Ends in bounded time also where
+        the engine hangs; a second time does no harm."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._holders.close()
         if self._listener is not None:
             await asyncio.to_thread(self._listener.close)
         await self._tasks.close()
-        self._holders.close()
-        with contextlib.suppress(DriverError):
-            await self._call("remove holders", containers.remove_holders, self._owner.name)
-        self._engine.close()
+        with contextlib.suppress(DriverError, TimeoutError):
+            async with asyncio.timeout(self._settings.times.close_s):
+                await self._call("remove holders", containers.remove_holders, self._owner.name)
+        await asyncio.to_thread(self._engine.close)
 
     async def _call(self, doing: str, work: Callable[..., T], *arguments: Any) -> T:
         return await self._engine.call(doing, lambda client: work(client, *arguments))
@@ -289,11 +298,3 @@ class DockerDriver:
 
 def _inspection(image: str) -> Callable[[docker.APIClient], dict[str, Any]]:
     return lambda client: client.inspect_image(image)
-
-
-def _is_alive(listed: dict[str, Any]) -> bool:
-    return bool(containers.replica_id(listed)) and containers.is_running(listed)
-
-
-def _is_holding(listed: dict[str, Any]) -> bool:
-    return containers.is_holder(listed) and containers.is_running(listed)

@@ -3,22 +3,49 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import queue
 import socket
+import threading
+import time
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Any, TypeVar
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Final, TypeVar
 
 import docker
 
-from pool_manager.drivers.docker.failures import ENGINE_ERRORS, translate
+from pool_manager.drivers.docker.failures import (
+    ENGINE_ERRORS,
+    speaks_another_version,
+    translate,
+)
+from registry.errors import DriverError
 
 T = TypeVar("T")
 
-CALL_S = 30.0
-START_S = 60.0
-"""Time limits of one call; a start waits for others that the engine makes at the same time."""
-KNOCK_S = 5.0
-CALLS_AT_ONCE = 8
+KNOCK_S: Final = 5.0
+CALLS_AT_ONCE: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """How long things may take, and what is waited for, in seconds.
+
+    A start (`start_s`) waits for others that the engine makes at the same time; everything else
+    has `call_s`. After a model is bound its limits wait `limit_after_s` for the first answer; a
+    spent holder is replaced when the start that it was for has had the cores for itself
+    (`refill_after_s`).
+    """
+
+    call_s: float = 30.0
+    start_s: float = 60.0
+    limit_after_s: float = 0.5
+    limit_retry_s: float = 1.0
+    refill_after_s: float = 2.0
+    connect_s: float = 10.0
+    reconnect_s: float = 0.5
+    close_s: float = 5.0
 
 
 class Engine:
@@ -28,37 +55,38 @@ class Engine:
     quick waits behind them. Every method raises `DriverError`, or `EngineDown`.
     """
 
-    def __init__(self, url: str, starts_at_once: int) -> None:
+    def __init__(self, url: str, starts_at_once: int, times: Times) -> None:
         """Connects. Raises EngineDown."""
         self.url = url
-        self._client = connect(url, CALL_S)
-        self._starter = connect(url, START_S)
-        self._starts: Executor = ThreadPoolExecutor(starts_at_once, "docker start")
-        self._calls: Executor = ThreadPoolExecutor(CALLS_AT_ONCE, "docker")
+        self._times = times
+        self._calls = _Line(url, times.call_s, CALLS_AT_ONCE)
+        self._starts = _Line(url, times.start_s, starts_at_once)
 
     async def call(self, doing: str, work: Callable[[docker.APIClient], T]) -> T:
         """What `work` gives; `doing` names it in errors, as "remove a container"."""
-        return await _run(self._calls, doing, work, self._client)
+        return await self._calls.run(doing, work)
 
     async def start(self, doing: str, work: Callable[[docker.APIClient], T]) -> T:
         """As `call`, for what starts containers."""
-        return await _run(self._starts, doing, work, self._starter)
+        return await self._starts.run(doing, work)
 
     def close(self) -> None:
-        """Give the threads back; calls in progress end by themselves."""
-        for executor in (self._starts, self._calls):
-            executor.shutdown(wait=False, cancel_futures=True)
-        for client in (self._client, self._starter):
-            client.close()
+        """Give the threads back. Blocks while calls in progress end, for a bounded time: what an
+        engine that hangs still keeps waiting then is left to itself."""
+        deadline_s = time.monotonic() + self._times.close_s
+        for line in (self._starts, self._calls):
+            line.close()
+        for line in (self._starts, self._calls):
+            line.join(deadline_s)
 
 
-def connect(url: str, timeout_s: float) -> docker.APIClient:
+def connect(url: str, timeout_s: float, at_once: int = 1) -> docker.APIClient:
     """A client that speaks the newest version both know. Blocking. Raises EngineDown."""
     doing = f"reach the engine at {url}"
     try:
         _knock(url)
         return docker.APIClient(
-            base_url=url, version="auto", timeout=timeout_s, max_pool_size=CALLS_AT_ONCE
+            base_url=url, version="auto", timeout=timeout_s, max_pool_size=at_once
         )
     except (OSError, *ENGINE_ERRORS) as error:
         raise translate(error, doing) from error
@@ -71,10 +99,66 @@ def _knock(url: str) -> None:
         sock.connect(url.removeprefix("unix://"))
 
 
-async def _run(
-    executor: Executor, doing: str, work: Callable[[Any], T], client: docker.APIClient
-) -> T:
-    try:
-        return await asyncio.get_running_loop().run_in_executor(executor, work, client)
-    except ENGINE_ERRORS as error:
-        raise translate(error, doing) from error
+class _Line:
+    """A client, and the threads that use it.
+
+    They are daemons: those of the standard library's executor would keep the whole process from
+    ending while an engine hangs.
+    """
+
+    def __init__(self, url: str, timeout_s: float, at_once: int) -> None:
+        self._url, self._timeout_s, self._at_once = url, timeout_s, at_once
+        self._client = connect(url, timeout_s, at_once)
+        self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._is_closed = False
+
+    async def run(self, doing: str, work: Callable[[docker.APIClient], T]) -> T:
+        """`work` on a thread; one that is cancelled before it began is never done."""
+        if self._is_closed:
+            raise DriverError(f"cannot {doing}: the driver is closed")
+        if len(self._threads) < self._at_once:
+            thread = threading.Thread(target=self._work, name=f"docker {doing}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        done: Future[T] = Future()
+
+        def do() -> None:
+            if not done.set_running_or_notify_cancel():
+                return
+            try:
+                done.set_result(self._ask(work))
+            except BaseException as error:  # noqa: BLE001 - it is whoever waits for it
+                done.set_exception(error)
+
+        self._waiting.put(do)
+        try:
+            return await asyncio.wrap_future(done)
+        except ENGINE_ERRORS as error:
+            raise translate(error, doing) from error
+
+    def _work(self) -> None:
+        while (do := self._waiting.get()) is not None:
+            do()
+
+    def _ask(self, work: Callable[[docker.APIClient], T]) -> T:
+        """Once more, in its language, if the engine came back as another version."""
+        client = self._client
+        try:
+            return work(client)
+        except (DriverError, *ENGINE_ERRORS) as error:
+            if not speaks_another_version(error):
+                raise
+        with contextlib.closing(client):
+            self._client = connect(self._url, self._timeout_s, self._at_once)
+        return work(self._client)
+
+    def close(self) -> None:
+        self._is_closed = True
+        for _ in self._threads:
+            self._waiting.put(None)
+
+    def join(self, deadline_s: float) -> None:
+        for thread in self._threads:
+            thread.join(max(0.0, deadline_s - time.monotonic()))
+        self._client.close()

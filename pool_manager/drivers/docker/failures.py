@@ -13,6 +13,8 @@ TOOLKIT: Final = (
     "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
 )
 
+RESTART: Final = "sudo systemctl restart docker"
+
 _MEANINGS: Final = (
     ("no such image", "build it: fnctl image build"),
     ("unknown runtime specified", TOOLKIT),
@@ -29,7 +31,7 @@ _MEANINGS: Final = (
 _UNREACHABLE: Final = (
     ("permission denied", "sudo usermod -aG docker $USER, then log in again"),
     ("no such file", "sudo systemctl start docker, or name its socket: FN_DOCKER_HOST"),
-    ("connection refused", "sudo systemctl restart docker"),
+    ("connection refused", RESTART),
 )
 _NO_WAY: Final = ("unknown runtime specified", "could not select device driver", "cdi")
 """Messages that say that a GPU cannot be asked for in this way; another may work."""
@@ -41,7 +43,7 @@ def translate(error: Exception, doing: str) -> DriverError:
         said = str(error.explanation or error)
         return DriverError(f"cannot {doing}: the engine says: {said}{_mending(said, _MEANINGS)}")
     if isinstance(error, requests.exceptions.Timeout):
-        return EngineDown(f"cannot {doing}: the engine gave no answer in time")
+        return EngineDown(f"cannot {doing}: the engine gave no answer in time; {RESTART}")
     said = _innermost(error)
     return EngineDown(f"cannot {doing}: {said}{_mending(said, _UNREACHABLE)}")
 
@@ -50,6 +52,19 @@ def is_no_way(error: DriverError) -> bool:
     """Whether the engine knows no such way of asking for a GPU."""
     said = error.message.lower()
     return any(part in said for part in _NO_WAY)
+
+
+def is_too_large(error: DriverError) -> bool:
+    """Whether it takes more already than it is now to be limited to (cgroup v1; under version 2
+    the kernel itself ends it)."""
+    said = error.message.lower()
+    return "unable to set memory limit" in said or "device or resource busy" in said
+
+
+def speaks_another_version(error: Exception) -> bool:
+    """Whether the engine refused the version of its API that it was spoken to in."""
+    said = error.message if isinstance(error, DriverError) else str(error)
+    return "client version" in said and "supported API version" in said
 
 
 def is_gone(error: Exception) -> bool:

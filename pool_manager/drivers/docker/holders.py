@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+from dataclasses import dataclass
 
 import docker
 import structlog
@@ -12,6 +13,7 @@ import structlog
 from pool_manager.drivers.docker import shape
 from pool_manager.drivers.docker.containers import remove
 from pool_manager.drivers.docker.engine import Engine
+from pool_manager.drivers.docker.failures import ENGINE_ERRORS
 from pool_manager.drivers.docker.shape import Owner
 from registry.errors import DriverError
 from registry.tasks import Tasks
@@ -20,80 +22,125 @@ log = structlog.get_logger()
 
 HOLDERS = 2
 """Kept ready on a host. Each is one sleeping process."""
-REFILL_AFTER_S = 2.0
-"""A spent holder is replaced when the start that it was for has had the cores for itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A container whose network is there to be joined. `number` was known before it was made."""
+
+    number: str
+    container: str
 
 
 class Holders:
     """Keeps holders ready; one is taken once and never shared, so that replicas stay apart."""
 
-    def __init__(self, engine: Engine, image: str, owner: Owner, tasks: Tasks) -> None:
+    def __init__(
+        self, engine: Engine, image: str, owner: Owner, tasks: Tasks, refill_after_s: float
+    ) -> None:
         self._engine = engine
         self._owner = owner
-        self._config = shape.holder(image, owner)
+        self._image = image
         self._tasks = tasks
-        self._ready: list[str] = []
+        self._refill_after_s = refill_after_s
+        self._ready: list[Holder] = []
+        self._ours: set[str] = set()
+        # Ended while some were being made: one of those may be among them.
+        self._ended: set[str] = set()
         self._is_refilling = False
         self._is_closed = False
 
-    def take(self) -> str | None:
-        """A holder's container id for one replica, None where there is none left."""
+    def take(self) -> Holder | None:
+        """A holder for one replica, None where there is none left."""
         return self._ready.pop() if self._ready else None
 
     def ended(self, container: str) -> None:
         """A holder ended by itself."""
-        if container in self._ready:
-            self._ready.remove(container)
+        if self._is_refilling:
+            self._ended.add(container)
+        for holder in [one for one in self._ready if one.container == container]:
+            self._forget(holder)
             self.refill()
 
-    def sync(self, running: set[str]) -> None:
-        """These run: ours that do not are forgotten, those of an earlier server removed.
+    def ready(self) -> frozenset[Holder]:
+        """Those that wait to be taken."""
+        return frozenset(self._ready)
 
-        One that is just being made or joined may be among the latter. Then it is made again, and
-        the start that wanted it makes a network of its own.
-        """
-        for container in running.difference(self._ready):
-            self.discard(container)
-        self._ready = [one for one in self._ready if one in running]
+    def knows(self, number: str) -> bool:
+        """Whether it is being made, ready or taken. Any other is an earlier server's."""
+        return number in self._ours
 
-    def discard(self, container: str) -> None:
+    def sync(self, running: dict[str, str], before: frozenset[Holder]) -> None:
+        """These run, by number: of those that were ready `before` the list was made others are
+        forgotten."""
+        for holder in before.intersection(self._ready):
+            if holder.number not in running:
+                self._forget(holder)
+
+    def _forget(self, holder: Holder) -> None:
+        self._ready.remove(holder)
+        self._ours.discard(holder.number)
+
+    def discard(self, holder: Holder) -> None:
         """Remove a spent holder in the background; what joined its network keeps it."""
-        self._tasks.spawn("holder", self._remove(container))
+        if not self._is_closed:
+            self._tasks.spawn("holder", self._remove(holder))
 
-    def refill(self, after_s: float = REFILL_AFTER_S) -> None:
+    def refill(self, after_s: float | None = None) -> None:
         """Have as many as there should be, in the background."""
-        if not self._is_refilling:
+        if not (self._is_refilling or self._is_closed):
             self._is_refilling = True
+            after_s = self._refill_after_s if after_s is None else after_s
             self._tasks.spawn("holders", self._refill(after_s))
 
     async def _refill(self, after_s: float) -> None:
         try:
             await asyncio.sleep(after_s)
             while len(self._ready) < HOLDERS:
-                self._ready.append(await self._engine.start("make a network", self._make))
+                await self._make()
         except DriverError as error:
             # Starts only take longer without; whatever is wrong, they will say it.
-            log.warning("no network could be made ahead", reason=str(error))
+            if not self._is_closed:
+                log.warning("no network could be made ahead", reason=str(error))
         finally:
             self._is_refilling = False
+            self._ended.clear()
 
-    def _make(self, client: docker.APIClient) -> str:
-        name = shape.holder_name(secrets.token_hex(4), self._owner)
-        container: str = client.create_container_from_config(self._config, name)["Id"]
+    async def _make(self) -> None:
+        number = secrets.token_hex(4)
+        self._ours.add(number)
+        try:
+            container = await self._engine.start("make a network", lambda c: self._run(c, number))
+        except BaseException:
+            self._ours.discard(number)
+            raise
+        if container not in self._ended:
+            self._ready.append(Holder(number, container))
+        else:
+            self._ours.discard(number)
+
+    def _run(self, client: docker.APIClient, number: str) -> str:
+        config = shape.holder(self._image, self._owner, number)
+        name = shape.holder_name(number, self._owner)
+        container: str = client.create_container_from_config(config, name)["Id"]
         try:
             client.start(container)
-        except BaseException:
-            remove(client, container)
+        except ENGINE_ERRORS:
+            with contextlib.suppress(DriverError, *ENGINE_ERRORS):
+                remove(client, container)
             raise
         if self._is_closed:
             remove(client, container)
         return container
 
-    async def _remove(self, container: str) -> None:
-        # The list of containers removes what is left of it later.
+    async def _remove(self, holder: Holder) -> None:
+        # What could not be removed is nobody's any more: the next list finds it.
         with contextlib.suppress(DriverError):
-            await self._engine.call("remove a holder", lambda client: remove(client, container))
+            await self._engine.call(
+                "remove a holder", lambda client: remove(client, holder.container)
+            )
+        self._ours.discard(holder.number)
 
     def close(self) -> None:
-        """Nothing more is made; those that nobody took are still there."""
+        """Nothing more is made or removed; those that nobody took are still there."""
         self._is_closed = True

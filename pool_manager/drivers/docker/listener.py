@@ -6,17 +6,19 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import docker
 from urllib3.exceptions import HTTPError
 
-from pool_manager.drivers.docker.engine import connect
+from pool_manager.drivers.docker.engine import Times, connect
 from pool_manager.drivers.docker.failures import ENGINE_ERRORS, translate
 from registry.errors import DriverError
 
-RETRY_S = 0.5
-CONNECT_S = 10.0
+BEFORE = timedelta(seconds=2)
+"""Events are asked for from this long ago: the engine answers a moment before it begins to
+collect, and what it tells twice does no harm."""
 
 
 class Listener:
@@ -34,8 +36,10 @@ class Listener:
         on_event: Callable[[dict[str, Any]], None],
         on_connected: Callable[[], None],
         on_lost: Callable[[str], None],
+        times: Times,
     ) -> None:
         self._url = url
+        self._times = times
         self._filters = filters
         self._on_event = on_event
         self._on_connected = on_connected
@@ -47,13 +51,18 @@ class Listener:
         self._thread = threading.Thread(target=self._run, name="docker events", daemon=True)
         self._thread.start()
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether its thread still runs."""
+        return self._thread.is_alive()
+
     def close(self) -> None:
-        """End the thread and wait for it."""
+        """End the thread and wait for it, for a bounded time. No callback comes after that."""
         self._ended.set()
         with self._lock:
             if self._stream is not None:
-                self._stream.close()
-        self._thread.join(CONNECT_S)
+                _close(self._stream)
+        self._thread.join(self._times.close_s)
 
     def _run(self) -> None:
         """An engine that was just restarted is there again at the first try: only if that fails
@@ -61,7 +70,7 @@ class Listener:
         is_lost = False
         while not self._ended.is_set():
             try:
-                client = connect(self._url, CONNECT_S)
+                client = connect(self._url, self._times.connect_s)
                 with contextlib.closing(client):
                     events = self._open(client)
                     is_lost = False
@@ -70,27 +79,36 @@ class Listener:
                 if not is_lost:
                     self._post(self._on_lost, error.message)
                 is_lost = True
-            self._ended.wait(RETRY_S)
+            self._ended.wait(self._times.reconnect_s)
 
     def _pass_on(self, events: Any) -> None:
         """Until they end, whether in good order or in the middle of one."""
-        with contextlib.suppress(ValueError, HTTPError, *ENGINE_ERRORS):
+        with contextlib.suppress(ValueError, OSError, HTTPError, *ENGINE_ERRORS):
             for event in events:
                 self._post(self._on_event, event)
+        with self._lock:
+            self._stream = None
 
     def _open(self, client: docker.APIClient) -> Any:
         """Events from now on. Raises EngineDown."""
         try:
-            stream = client.events(filters=self._filters, decode=True)
+            since = datetime.now(UTC).replace(tzinfo=None) - BEFORE
+            stream = client.events(since=since, filters=self._filters, decode=True)
         except ENGINE_ERRORS as error:
             raise translate(error, "hear events") from error
         with self._lock:
             self._stream = stream
             if self._ended.is_set():
-                stream.close()
+                _close(stream)
         self._post(self._on_connected)
         return stream
 
     def _post(self, callback: Callable[..., None], *arguments: Any) -> None:
         if not self._ended.is_set():
             self._loop.call_soon_threadsafe(callback, *arguments)
+
+
+def _close(stream: Any) -> None:
+    """Wakes whoever reads it; it may just have ended by itself."""
+    with contextlib.suppress(OSError, AttributeError):
+        stream.close()

@@ -19,7 +19,7 @@ OWNER: Final = "fngate.owner"
 REPLICA: Final = "fngate.replica"
 """Label: the replica's id."""
 HOLDER: Final = "fngate.holder"
-"""Label: a network holder, which is no replica."""
+"""Label: the number of a network holder, which is no replica."""
 LINK: Final = "fngate.link"
 """Label of images and containers: the version of the link that they speak."""
 RUN_TARGET: Final = "/run/fngate"
@@ -115,10 +115,10 @@ def limits(record: ReplicaRecord) -> dict[str, int]:
     }
 
 
-def holder(image: str, owner: Owner) -> dict[str, Any]:
+def holder(image: str, owner: Owner, number: str) -> dict[str, Any]:
     """A network holder: a container that does nothing and whose network, which is none, one
     replica joins. Making a network is most of what a start costs; here it was made before."""
-    config = _base(image, owner, {HOLDER: "1"})
+    config = _base(image, owner, {HOLDER: number})
     config["Entrypoint"] = ["sleep"]
     config["Cmd"] = [str(HOLDER_S)]
     memory = HOLDER_MIB * MIB
@@ -144,8 +144,13 @@ def _base(image: str, owner: Owner, labels: dict[str, str]) -> dict[str, Any]:
         "User": owner.user,
         "WorkingDir": "/tmp",  # noqa: S108 - its own /tmp
         "Labels": {OWNER: owner.name, LINK: str(VERSION), **labels},
+        # Whatever the image says: PING tells how a replica is.
+        "Healthcheck": {"Test": ["NONE"]},
         "HostConfig": {
             "NetworkMode": "none",
+            # Not what the engine may be set to: with "shareable" others could join.
+            "IpcMode": "private",
+            "Privileged": False,
             "ReadonlyRootfs": True,
             "CapDrop": ["ALL"],
             "SecurityOpt": ["no-new-privileges"],

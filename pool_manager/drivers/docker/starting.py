@@ -78,7 +78,7 @@ def _start(
         client.start(container)
     except ENGINE_ERRORS as error:
         if container:
-            with contextlib.suppress(*ENGINE_ERRORS):
+            with contextlib.suppress(DriverError, *ENGINE_ERRORS):
                 remove(client, container)
         if is_joining and (is_conflict(error) or is_gone(error)):
             raise _HolderEnded from error

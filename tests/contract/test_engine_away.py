@@ -1,0 +1,268 @@
+"""What the Docker driver does while its engine is away, hangs, and is back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pool_manager.core import events
+from pool_manager.settings import PoolSettings
+from registry.errors import EngineDown
+from runtime_image.contract.link import Kind
+from runtime_image.contract.model import ModelSpec
+from tests.support.containers import Containers
+from tests.support.leaks import Leaks
+from tests.support.own_engine import OwnEngine, processes
+from tests.support.replicas import Stage, binding
+from tests.support.scenes import JSON_RULES, Engine, Scenes, a_record
+
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.slow,
+    pytest.mark.timeout(150),
+    # docker-py forgets to close a socket that it could not connect.
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+MENDS = "; sudo systemctl restart docker"
+
+
+@pytest.fixture(scope="module")
+def own(runtime_image: str) -> Iterator[OwnEngine]:
+    with OwnEngine() as engine:
+        engine.load(runtime_image)
+        yield engine
+
+
+@pytest.fixture(autouse=True)
+def others(own: OwnEngine, leaks: Leaks) -> None:
+    """The engine is the module's, although tests start it anew."""
+    leaks.exclude("dockerd", reason="the module's engine was started again in the test")
+
+
+@pytest.fixture
+def shown(own: OwnEngine, settings: PoolSettings) -> Iterator[Containers]:
+    made = Containers(own.url, settings)
+    yield made
+    left = made.replicas(), made.holders()
+    made.wipe()
+    made.close()
+    assert left == ({}, set())
+
+
+@pytest.fixture
+async def stages(
+    shown: Containers, own: OwnEngine, runtime_image: str, settings: PoolSettings, bundle: Path
+) -> AsyncIterator[Callable[..., Any]]:
+    """Makes stages whose driver has times of its own; `lost` of each is what it was told."""
+    made: list[Scenes] = []
+
+    async def make(**times: float) -> Stage:
+        made.append(Scenes("docker", settings, bundle, Engine(own.url, runtime_image), **times))
+        return await made[-1].stage()
+
+    yield make
+    for one in made:
+        await one.close()
+
+
+class Losses:
+    """How often, and why, a driver said that its engine is lost."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.reasons: list[str] = []
+        self._came = asyncio.Event()
+        stage.driver.on_engine_lost = self._lost
+
+    def _lost(self, reason: str) -> None:
+        self.reasons.append(reason)
+        self._came.set()
+
+    async def one(self) -> None:
+        await asyncio.wait_for(self._came.wait(), 20)
+
+
+async def back(stage: Stage) -> set[str]:
+    """The list of an engine that is about to answer again, asked for as the manager does."""
+    async with asyncio.timeout(40):
+        while True:
+            try:
+                return await stage.driver.list()
+            except EngineDown:
+                pass
+
+
+async def test_replicas_serve_while_the_engine_is_dead(
+    stages: Callable[..., Any], own: OwnEngine
+) -> None:
+    """Links go on, the loss is told once with what mends it, and nothing is lost on return."""
+    stage = await stages()
+    losses = Losses(stage)
+    await stage.ready("aaaa0001")
+    link = await stage.link("aaaa0001")
+
+    own.kill()
+    answer = await link.call(1)
+    await losses.one()
+    with pytest.raises(EngineDown) as failed:
+        await stage.driver.list()
+    own.start()
+    running = await back(stage)
+    later = await link.call(2)
+
+    assert (answer.kind, later.kind) == (Kind.RESPONSE, Kind.RESPONSE)
+    assert losses.reasons[0].endswith(MENDS)
+    assert len(losses.reasons) == 1
+    assert failed.value.message.endswith(MENDS)
+    assert running == {"aaaa0001"}
+    assert stage.exits == []
+    await link.close()
+
+
+async def test_what_ended_meanwhile_is_told(stages: Callable[..., Any], own: OwnEngine) -> None:
+    """A replica that ends while nobody hears of it is told after the return, with its code."""
+    stage = await stages()
+    losses = Losses(stage)
+    spec = ModelSpec("digits@1", handler="dies.py", inputs=JSON_RULES)
+    await stage.ready("aaaa0001", binding(spec))
+    link = await stage.link("aaaa0001")
+
+    own.kill()
+    await losses.one()
+    link.request(1)
+    await link.lost
+    own.start()
+    running = await back(stage)
+
+    assert await stage.exit("aaaa0001") == "exited with code 3"
+    assert running == set()
+    await link.close()
+
+
+async def test_a_release_waits_for_the_engine(stages: Callable[..., Any], own: OwnEngine) -> None:
+    """What cannot be released says so, and can be once the engine is back."""
+    stage = await stages()
+    await stage.ready("aaaa0001")
+
+    own.kill()
+    with pytest.raises(EngineDown):
+        await stage.driver.release("aaaa0001")
+    own.start()
+    await back(stage)
+    await stage.release("aaaa0001")
+
+    assert await stage.driver.list() == set()
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+async def test_a_start_in_the_middle_of_a_kill(
+    stages: Callable[..., Any], own: OwnEngine, shown: Containers, steps: int
+) -> None:
+    """It fails as nobody's fault, and what it left is gone after the return and the release."""
+    stage = await stages()
+    stage.launch("aaaa0001")
+    if steps == 2:
+        await shown.until(lambda: "aaaa0001" in shown.replicas())
+
+    own.kill()
+    lost = await stage.next(events.Lost)
+    own.start()
+    await back(stage)
+    await stage.release("aaaa0001")
+
+    assert not lost.is_its_fault or "control link lost" in lost.reason
+    assert shown.replicas() == {}
+
+
+async def test_limits_are_set_after_the_return(
+    stages: Callable[..., Any], own: OwnEngine, shown: Containers
+) -> None:
+    """A standby that got its model as the engine died gets its limits when that is back."""
+    stage = await stages(limit_after_s=0.0, limit_retry_s=0.01)
+    await stage.standby("aaaa0001")
+
+    own.kill()
+    stage.assign("aaaa0001", binding(memory_mib=300))
+    await stage.next(events.Loaded)
+    own.start()
+    await shown.until(lambda: shown.memory_mib("aaaa0001") == 300)
+
+    assert stage.exits == []
+
+
+async def test_a_hung_engine_keeps_nobody_waiting(
+    stages: Callable[..., Any], own: OwnEngine
+) -> None:
+    """Every call ends in its time, replicas go on, and a driver can be closed."""
+    stage = await stages(call_s=0.3, start_s=0.4, close_s=0.5, connect_s=0.3)
+    await stage.ready("aaaa0001")
+    link = await stage.link("aaaa0001")
+    record = a_record()
+
+    with hung(own):
+        calls = {
+            "list": stage.driver.list(),
+            "release": stage.driver.release("aaaa0001"),
+            "terminate": stage.driver.terminate("aaaa0001"),
+            "start": stage.driver.start(record, Path("/tmp"), Path("/tmp/log")),
+            "log": stage.driver.save_log("aaaa0001", Path("/tmp/log")),
+        }
+        ended = {name: await outcome(call) for name, call in calls.items()}
+        answer = await link.call(1)
+        await stage.abandon()
+
+    assert answer.kind is Kind.RESPONSE
+    assert {type(error) for error in ended.values()} == {EngineDown}
+    assert all(str(error).endswith(MENDS) for error in ended.values())
+    await link.close()
+    later = await stages()
+    await later.driver.list()
+    await later.driver.release("aaaa0001")
+    await later.driver.release(record.id)
+
+
+async def outcome(call: Any) -> EngineDown:
+    with pytest.raises(EngineDown) as failed:
+        async with asyncio.timeout(20):
+            await call
+    return failed.value
+
+
+@contextmanager
+def hung(own: OwnEngine) -> Iterator[None]:
+    """An engine that takes connections and answers nobody."""
+    [pid] = [pid for pid, name in processes(own.root) if name == "dockerd"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+async def test_without_live_restore_all_are_told(
+    runtime_image: str, settings: PoolSettings, bundle: Path
+) -> None:
+    """An engine that takes its containers with it: each is told as ended, and nothing hangs."""
+    with OwnEngine(live_restore=False) as own:
+        own.load(runtime_image)
+        scenes = Scenes("docker", settings, bundle, Engine(own.url, runtime_image))
+        stage = await scenes.stage()
+        await stage.ready("aaaa0001")
+        await stage.ready("aaaa0002")
+
+        await asyncio.to_thread(own.stop)
+        own.start()
+        running = await back(stage)
+        told = {await stage.exit(id) for id in ("aaaa0001", "aaaa0002")}
+        await scenes.close()
+
+    assert running == set()
+    assert told <= {"exited with code 0", "was killed by SIGKILL", "was killed by SIGTERM"}

@@ -1,0 +1,173 @@
+"""Looks at what a Docker driver made, past the driver."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import docker
+import requests
+
+from pool_manager.drivers.docker import shape
+from pool_manager.drivers.docker.containers import holder_number, owned, replica_id
+from pool_manager.drivers.docker.failures import ENGINE_ERRORS, translate
+from pool_manager.settings import PoolSettings
+from registry.tasks import Tasks
+
+UNTIL_S = 20.0
+NOT_FOUND = 404
+
+
+class Containers:
+    """What is on the engine at `url` of the server whose folders are `settings`."""
+
+    def __init__(self, url: str, settings: PoolSettings) -> None:
+        self.api = docker.APIClient(base_url=url, version="1.41", timeout=UNTIL_S)
+        self.owner = shape.Owner(shape.owner_name(settings.run_dir.parent), "10001:10001")
+
+    def replicas(self) -> dict[str, str]:
+        """The container of each replica there is, in whatever state."""
+        listed = owned(self.api, self.owner.name)
+        return {replica_id(one): one["Id"] for one in listed if replica_id(one)}
+
+    def holders(self) -> set[str]:
+        """The containers that hold a network."""
+        return {one["Id"] for one in owned(self.api, self.owner.name) if holder_number(one)}
+
+    def inspect(self, replica: str) -> dict[str, Any]:
+        """A replica's container, as the engine shows it."""
+        shown: dict[str, Any] = self.api.inspect_container(self.replicas()[replica])
+        return shown
+
+    def memory_mib(self, replica: str) -> int:
+        """The memory cap of a replica."""
+        return int(self.inspect(replica)["HostConfig"]["Memory"]) // shape.MIB
+
+    def leave(self, image: str, labels: dict[str, str], **settings: Any) -> str:
+        """A container as an earlier server may have left it, created only; its id."""
+        config = {
+            "Image": image,
+            "Entrypoint": ["sleep"],
+            "Cmd": ["600"],
+            "Labels": {shape.OWNER: self.owner.name, **labels},
+            "HostConfig": {"NetworkMode": "none"},
+            **settings,
+        }
+        made: str = self.api.create_container_from_config(config)["Id"]
+        return made
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Ask the engine until it is so."""
+        async with asyncio.timeout(UNTIL_S):
+            while not await asyncio.to_thread(condition):
+                pass
+
+    def wipe(self) -> None:
+        """Remove all that is there."""
+        for one in owned(self.api, self.owner.name):
+            self.api.remove_container(one["Id"], force=True)
+
+    def close(self) -> None:
+        """End the connection."""
+        self.api.close()
+
+
+def refusal(code: int, said: str) -> docker.errors.APIError:
+    """What docker-py raises when the engine answers so."""
+    response = requests.Response()
+    response.status_code = code
+    kind = docker.errors.NotFound if code == NOT_FOUND else docker.errors.APIError
+    return kind(said, response, said)
+
+
+class Recorder:
+    """Stands for docker-py's client where only the order of calls matters.
+
+    The errors given for a call are raised by the first ones in turn, None for no error; `done`
+    is what was asked, `left` which containers there are, `modes` the networks asked for.
+    """
+
+    def __init__(self, **errors: list[Exception | None]) -> None:
+        self._errors = errors
+        self.done: list[str] = []
+        self.left: set[str] = set()
+        self.modes: list[str] = []
+        self.configs: list[dict[str, Any]] = []
+        self.listed: list[dict[str, Any]] = []
+        self._made = 0
+        self.api: Any = self
+
+    def _do(self, call: str, subject: str) -> None:
+        self.done.append(f"{call} {subject}")
+        errors = self._errors.get(call, [])
+        if errors and (error := errors.pop(0)) is not None:
+            raise error
+
+    def create_container_from_config(self, config: dict[str, Any], name: str) -> dict[str, str]:
+        self.configs.append(config)
+        self.modes.append(config["HostConfig"].get("NetworkMode", ""))
+        self._do("create", name)
+        self._made += 1
+        self.left.add(f"c{self._made}")
+        return {"Id": f"c{self._made}"}
+
+    def start(self, container: str) -> None:
+        self._do("start", container)
+
+    def remove_container(self, container: str, *, force: bool, v: bool) -> None:
+        self._do("remove", container)
+        self.left.discard(container)
+
+    def inspect_container(self, container: str) -> dict[str, Any]:
+        self._do("inspect", container)
+        return {"State": {"Running": True}}
+
+    def update_container(self, container: str, **limits: Any) -> None:
+        self._do("limit", container)
+
+    def rename(self, container: str, name: str) -> None:
+        self._do("rename", container)
+
+    def logs(self, container: str, **query: Any) -> bytes:
+        self._do("logs", container)
+        raise refusal(NOT_FOUND, "No such container")
+
+    def kill(self, container: str, signal: str) -> None:
+        self._do("kill", container)
+
+    def containers(self, **query: Any) -> list[dict[str, Any]]:
+        self._do("list", "all")
+        return self.listed
+
+
+class RecordedEngine:
+    """Stands for the driver's `Engine`: calls come in the loop's thread, and wait at a gate."""
+
+    def __init__(self, client: Recorder) -> None:
+        self.client = client
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.asked: asyncio.Queue[str] = asyncio.Queue(1000)
+
+    async def call(self, doing: str, work: Callable[[Any], Any]) -> Any:
+        """`work`, once the gate is open; errors are translated as by the real one."""
+        self.asked.put_nowait(doing)
+        try:
+            answer = work(self.client)
+        except ENGINE_ERRORS as error:
+            raise translate(error, doing) from error
+        await self.gate.wait()
+        return answer
+
+    start = call
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+async def settled(tasks: Tasks) -> None:
+    """Wait until none of these tasks is left."""
+    async with asyncio.timeout(UNTIL_S):
+        while len(tasks):
+            await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})

@@ -1,0 +1,183 @@
+"""What is asked of single containers: of a real engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import docker
+import pytest
+
+from pool_manager.drivers.docker import containers
+from pool_manager.drivers.docker.containers import Ending
+from pool_manager.drivers.docker.shape import HOLDER, OWNER, REPLICA
+from registry.errors import DriverError
+from tests.support.containers import Recorder, refusal
+
+Run = Callable[..., str]
+
+NAME = "test-containers"
+ECHO = ["-u", "-c", "print('one'); print('two'); raise SystemExit(3)"]
+WAIT = ["-c", "import signal; signal.pause()"]
+
+
+@pytest.fixture
+def api(engine: str) -> Iterator[docker.APIClient]:
+    client = docker.APIClient(base_url=engine, version="1.41")
+    yield client
+    for one in containers.owned(client, NAME):
+        client.remove_container(one["Id"], force=True)
+    client.close()
+
+
+@pytest.fixture
+def run(api: docker.APIClient, runtime_image: str) -> Run:
+    """Starts a container."""
+
+    def start(command: list[str] = WAIT, **labels: str) -> str:
+        config: dict[str, Any] = {
+            "Image": runtime_image,
+            "Entrypoint": ["python3"],
+            "Cmd": command,
+            "Labels": {OWNER: NAME, **labels},
+            "HostConfig": {"NetworkMode": "none", "Init": True},
+        }
+        container: str = api.create_container_from_config(config)["Id"]
+        api.start(container)
+        return container
+
+    return start
+
+
+docker_test = [pytest.mark.docker, pytest.mark.slow]
+
+
+class TestOfARealEngine:
+    """Each with containers of its own."""
+
+    pytestmark = docker_test
+
+    def test_what_is_listed(self, api: docker.APIClient, run: Run) -> None:
+        """Of an owner alone, in whatever state, and told apart by what it is."""
+        replica, holder = run(**{REPLICA: "aaaa0001"}), run(**{HOLDER: "77"})
+        paused, ended = run(**{REPLICA: "aaaa0002"}), run(ECHO, **{REPLICA: "aaaa0003"})
+        api.pause(paused)
+        api.wait(ended)
+
+        listed = containers.owned(api, NAME)
+
+        assert {one["Id"] for one in listed} == {replica, holder, paused, ended}
+        assert containers.alive(listed) == {"aaaa0001": replica, "aaaa0002": paused}
+        assert containers.holding(listed) == {"77": holder}
+        assert containers.owned(api, "another") == []
+
+    def test_ends(self, api: docker.APIClient, run: Run) -> None:
+        """None while it runs, the code when it ended, nothing known when it is gone."""
+        container, ended = run(), run(ECHO)
+        api.wait(ended)
+        running = containers.ending(api, container)
+        containers.kill(api, container)
+        api.wait(container)
+        killed = containers.ending(api, container)
+        containers.remove(api, container)
+
+        assert running is None
+        assert killed == Ending(137, out_of_memory=False)
+        assert containers.ending(api, ended) == Ending(3, out_of_memory=False)
+        assert containers.ending(api, container) == Ending(None, out_of_memory=False)
+
+    def test_what_is_done_to_what_has_ended(self, api: docker.APIClient, run: Run) -> None:
+        """It is harmless, and so it is once it is removed, except that it has no limits."""
+        container = run(ECHO)
+        api.wait(container)
+
+        for _ in range(2):
+            containers.terminate(api, container)
+            containers.kill(api, container)
+            assert containers.pids(api, container) is None
+            containers.remove(api, container)
+        assert containers.output(api, container) is None
+
+    def test_term_is_passed_on(self, api: docker.APIClient, run: Run) -> None:
+        """The first process gives it to the program."""
+        container = run()
+
+        containers.terminate(api, container)
+
+        assert api.wait(container)["StatusCode"] == 143
+
+    def test_output(self, api: docker.APIClient, run: Run) -> None:
+        """Both streams as they were written, also after the end."""
+        container = run(ECHO)
+        api.wait(container)
+
+        assert containers.output(api, container) == b"one\ntwo\n"
+
+    def test_limits_and_name(self, api: docker.APIClient, run: Run) -> None:
+        """Raised and lowered while it runs; a second time does no harm."""
+        container = run()
+        for memory in (64 * 2**20, 3000 * 2**20, 100 * 2**20, 100 * 2**20):
+            limits = {
+                "CpuPeriod": 100_000,
+                "CpuQuota": 50_000,
+                "Memory": memory,
+                "MemorySwap": memory,
+            }
+            containers.limit(api, container, limits, "test-containers-limited")
+            shown = api.inspect_container(container)
+            assert {key: shown["HostConfig"][key] for key in limits} == limits
+            assert shown["Name"] == "/test-containers-limited"
+
+    def test_processes(self, api: docker.APIClient, run: Run) -> None:
+        """By the numbers that the host knows them by."""
+        container = run()
+        shown = api.inspect_container(container)["State"]["Pid"]
+
+        assert shown in (containers.pids(api, container) or ())
+
+    def test_holders_are_removed(self, api: docker.APIClient, run: Run) -> None:
+        """And no replica is."""
+        replica = run(**{REPLICA: "aaaa0001"})
+        run(**{HOLDER: "77"})
+
+        containers.remove_holders(api, NAME)
+
+        assert [one["Id"] for one in containers.owned(api, NAME)] == [replica]
+
+
+def test_somebody_else_removes_it() -> None:
+    """Whoever asks then waits until it is gone."""
+    client = Recorder(
+        remove=[refusal(409, "removal of container c1 is already in progress")],
+        inspect=[None, refusal(404, "No such container: c1")],
+    )
+
+    containers.remove(client.api, "c1")
+
+    assert client.done == ["remove c1", "inspect c1", "inspect c1"]
+
+
+def test_a_removal_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is our own error after a while."""
+    monkeypatch.setattr(containers, "GONE_S", 0.0)
+    client = Recorder(remove=[refusal(409, "removal of container c1 is already in progress")])
+
+    with pytest.raises(DriverError, match="container c1 is being removed"):
+        containers.remove(client.api, "c1")
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda client: containers.remove(client, "c1"),
+        lambda client: containers.kill(client, "c1"),
+        lambda client: containers.ending(client, "c1"),
+    ],
+)
+def test_other_errors_are_passed_on(ask: Callable[[Any], object]) -> None:
+    """They say more than that it is gone."""
+    broken = refusal(500, "device is busy")
+    client = Recorder(remove=[broken], kill=[broken], inspect=[broken])
+
+    with pytest.raises(docker.errors.APIError, match="device is busy"):
+        ask(client.api)

@@ -1,0 +1,312 @@
+"""What the driver makes of what it hears and lists, in whatever order that comes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from pool_manager.drivers.docker.driver import OWN_USER, DockerDriver, DockerSettings
+from pool_manager.drivers.docker.engine import Times
+from pool_manager.drivers.docker.shape import HOLDER, OWNER, REPLICA, STANDBY_CAP_MIB
+from registry.errors import DriverError, EngineDown
+from registry.tasks import Tasks
+from runtime_image.contract.control import ReplicaRecord
+from tests.support.containers import RecordedEngine, Recorder, refusal
+from tests.support.scenes import a_record
+
+RECORD = replace(a_record(), memory_mib=STANDBY_CAP_MIB + 1)
+ID = RECORD.id
+NOWHERE = Path("/nowhere")
+LOST = requests.exceptions.ConnectionError("gone")
+
+
+class Played:
+    """A driver over a recorded engine; the test plays what the engine tells."""
+
+    def __init__(self, client: Recorder, folder: Path) -> None:
+        settings = DockerSettings(
+            url="",
+            images={"cpu": "image:1"},
+            data=folder,
+            model_root=folder,
+            log_bytes=10_000,
+            starts_at_once=2,
+            times=Times(limit_after_s=0.0, refill_after_s=1000.0),
+        )
+        self.client = client
+        self.engine = RecordedEngine(client)
+        engine: Any = self.engine
+        self.driver = DockerDriver(settings, engine, {})
+        # The engine's events are the test's own.
+        self.driver._listener = Silent()  # type: ignore[assignment]
+        self.exits: list[tuple[str, str]] = []
+        self.driver.on_exit = lambda id, how: self.exits.append((id, how))
+        self.tasks = Tasks("test")
+
+    def begin_start(self, record: ReplicaRecord = RECORD) -> asyncio.Task[None]:
+        """A start whose answer waits at the gate."""
+        self.engine.gate.clear()
+        return self.tasks.spawn("start", self.driver.start(record, NOWHERE, NOWHERE))
+
+    async def asked(self, doing: str) -> None:
+        """Wait until the engine has done that, whether its answer has come or not."""
+        async with asyncio.timeout(5):
+            while await self.engine.asked.get() != doing:
+                pass
+
+    def hear(self, container: str, code: int | None, replica: str = ID) -> None:
+        """The engine tells of an end, or of a lack of memory."""
+        attributes = {REPLICA: replica, OWNER: "x"}
+        if code is not None:
+            attributes["exitCode"] = str(code)
+        action = "oom" if code is None else "die"
+        self.driver._heard({"Action": action, "Actor": {"ID": container, "Attributes": attributes}})
+
+    def shows(self, container: str, state: str = "running", **labels: str) -> None:
+        """The engine's next lists show this container too."""
+        self.client.listed.append({"Id": container, "State": state, "Labels": labels})
+
+
+class Silent:
+    """Stands for a listener that hears nothing."""
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+@pytest.fixture
+async def played(tmp_path: Path) -> AsyncIterator[Played]:
+    made = Played(Recorder(), tmp_path)
+    yield made
+    made.engine.gate.set()
+    await made.tasks.close()
+    await made.driver.close()
+
+
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_no_engine(tmp_path: Path, played: Played) -> None:
+    """Where nobody listens the driver cannot be opened, and says how to start an engine."""
+    settings = replace(played.driver._settings, url=f"unix://{tmp_path}/none.sock")
+
+    with pytest.raises(EngineDown, match="sudo systemctl start docker"):
+        await DockerDriver.open(settings)
+
+
+@pytest.mark.docker
+@pytest.mark.slow
+async def test_an_image_that_cannot_be_used(engine: str, tmp_path: Path, played: Played) -> None:
+    """One that the engine does not have is named with the command that builds it."""
+    images = {"cpu": "fngate-nope:1"}
+    settings = replace(played.driver._settings, url=engine, images=images)
+
+    with pytest.raises(DriverError) as failed:
+        await DockerDriver.open(settings)
+
+    assert failed.value.message.startswith("cannot use image fngate-nope:1: the engine says: ")
+    assert failed.value.message.endswith("o such image: fngate-nope:1; build it: fnctl image build")
+
+
+def test_the_user_of_replicas(played: Played) -> None:
+    """Never root."""
+    expected = (OWN_USER, OWN_USER) if os.getuid() == 0 else None
+
+    assert played.driver.replica_user == expected
+    assert played.driver.model_path(NOWHERE) == "/model"
+
+
+async def test_a_device_without_an_image(played: Played) -> None:
+    """It is said before anything is asked."""
+    with pytest.raises(DriverError, match="no runtime image for devices of kind cuda"):
+        await played.driver.start(replace(RECORD, device_kind="cuda"), NOWHERE, NOWHERE)
+
+
+async def test_an_end_before_the_start_has_returned(played: Played) -> None:
+    """It is told once, with what was heard of memory before it, when the start has returned."""
+    start = played.begin_start()
+    await played.asked("start a container")
+    played.hear("c1", None)
+    played.hear("c1", 137)
+    assert played.exits == []
+    played.engine.gate.set()
+    await start
+    played.hear("c1", 137)
+
+    assert played.exits == [(ID, "ran out of memory and was killed by SIGKILL")]
+
+
+async def test_the_end_of_an_earlier_try(played: Played) -> None:
+    """A container that a start tried and gave up is not the replica."""
+    start = played.begin_start()
+    await played.asked("start a container")
+    played.hear("c0", 128)
+    played.engine.gate.set()
+    await start
+    played.hear("c0", 128)
+
+    assert played.exits == []
+    assert not played.driver._containers[ID].is_told
+
+
+async def test_limits_wait_for_the_start(played: Played) -> None:
+    """A replica may greet before the engine says that it runs."""
+    start = played.begin_start()
+    await played.asked("start a container")
+    limit = played.tasks.spawn("limit", played.driver.limit(RECORD))
+    played.engine.gate.set()
+    await start
+    await limit
+
+    assert "limit c1" in played.client.done
+
+
+async def test_limits_of_a_start_that_failed(tmp_path: Path) -> None:
+    """Whoever waits for them is told that it does not run."""
+    played = Played(Recorder(start=[refusal(500, "no")]), tmp_path)
+    # The failure waits as an answer would.
+    played.client.remove_container = lambda *_, **__: None  # type: ignore[method-assign]
+    start = played.begin_start()
+    limit = played.tasks.spawn("limit", played.driver.limit(RECORD))
+
+    with pytest.raises(DriverError, match="cannot start a container"):
+        await start
+    with pytest.raises(DriverError, match=f"cannot limit {ID}: it does not run"):
+        await limit
+    played.engine.gate.set()
+    await played.driver.close()
+
+
+async def test_a_release_waits_for_the_start(played: Played) -> None:
+    """Else it would find nothing, and leave what comes to be a moment later."""
+    start = played.begin_start()
+    await played.asked("start a container")
+    release = played.tasks.spawn("release", played.driver.release(ID))
+    played.engine.gate.set()
+    await start
+    await release
+
+    assert played.client.left == set()
+    assert played.exits == [(ID, "exited")]
+
+
+async def test_a_release_while_the_engine_is_away(tmp_path: Path) -> None:
+    """It is an error, and nothing is forgotten: a second one removes it."""
+    played = Played(Recorder(remove=[LOST]), tmp_path)
+    await played.driver.start(RECORD, NOWHERE, NOWHERE)
+
+    with pytest.raises(EngineDown):
+        await played.driver.release(ID)
+    await played.driver.release(ID)
+
+    assert played.client.left == set()
+    await played.driver.close()
+
+
+async def test_who_is_released_during_a_list_is_not_adopted(played: Played) -> None:
+    """The list still shows it, and nobody would ever release it again."""
+    await played.driver.start(RECORD, NOWHERE, NOWHERE)
+    played.shows("c1", **{REPLICA: ID})
+    played.engine.gate.clear()
+    listing = played.tasks.spawn("list", played.driver.list())
+    await played.asked("list containers")
+    release = played.tasks.spawn("release", played.driver.release(ID))
+    await played.asked("remove a container")
+    played.client.listed.clear()
+    played.engine.gate.set()
+    await release
+
+    assert await listing == set()
+    assert await played.driver.list() == set()
+    assert played.exits == [(ID, "exited")]
+
+
+async def test_who_ends_before_it_is_adopted_is_not(played: Played) -> None:
+    """Its end is heard of between the engine's list and what becomes of that."""
+    played.shows("c7", **{REPLICA: "aaaa0007"})
+    played.engine.gate.clear()
+    listing = played.tasks.spawn("list", played.driver.list())
+    await played.asked("list containers")
+    played.hear("c7", 0, "aaaa0007")
+    played.engine.gate.set()
+
+    assert await listing == set()
+
+
+async def test_who_runs_is_adopted(played: Played) -> None:
+    """Also one that is paused; its end is told from then on, once."""
+    played.shows("c7", **{REPLICA: "aaaa0007"})
+    played.shows("c8", "paused", **{REPLICA: "aaaa0008"})
+
+    assert await played.driver.list() == {"aaaa0007", "aaaa0008"}
+    played.hear("c7", 3, "aaaa0007")
+    played.hear("c7", 3, "aaaa0007")
+
+    assert played.exits == [("aaaa0007", "exited with code 3")]
+    assert await played.driver.list() == {"aaaa0008"}
+
+
+async def test_leftovers_are_removed(played: Played) -> None:
+    """What does not run, and networks of an earlier server; not what is being started."""
+    start = played.begin_start()
+    await played.asked("start a container")
+    played.shows("c1", "created", **{REPLICA: ID})
+    played.shows("c7", "exited", **{REPLICA: "aaaa0007"})
+    played.shows("c8", "running", **{HOLDER: "77"})
+    played.shows("c9", "created", **{HOLDER: "78"})
+    played.engine.gate.set()
+    running = await played.driver.list()
+    await start
+
+    assert running == set()
+    removed = [one for one in played.client.done if one.startswith("remove")]
+    assert removed == ["remove c7", "remove c8", "remove c9"]
+
+
+async def test_a_leftover_that_cannot_be_removed(tmp_path: Path) -> None:
+    """It keeps no server from starting; an engine that is away does."""
+    played = Played(Recorder(remove=[refusal(500, "device is busy"), LOST]), tmp_path)
+    played.shows("c7", "dead", **{REPLICA: "aaaa0007"})
+
+    assert await played.driver.list() == set()
+    with pytest.raises(EngineDown):
+        await played.driver.list()
+    played.client.listed.clear()
+    await played.driver.close()
+
+
+async def test_who_is_missing_from_the_list_has_ended(tmp_path: Path) -> None:
+    """Its end went unheard: how it ended is asked for, once."""
+    played = Played(Recorder(inspect=[refusal(404, "No such container: c1")]), tmp_path)
+    await played.driver.start(RECORD, NOWHERE, NOWHERE)
+
+    assert await played.driver.list() == set()
+    assert await played.driver.list() == set()
+    assert played.exits == [(ID, "exited")]
+    assert played.client.done.count("inspect c1") == 1
+    await played.driver.close()
+
+
+async def test_a_log_is_not_overwritten_with_nothing(played: Played, tmp_path: Path) -> None:
+    """What was saved of a container that is gone stays."""
+    log = tmp_path / "log"
+    log.write_bytes(b"the last word\n")
+    played.shows("c7", **{REPLICA: "aaaa0007"})
+    await played.driver.list()
+
+    await played.driver.save_log("aaaa0007", log)
+
+    assert log.read_bytes() == b"the last word\n"
+
+
+async def test_closing_twice(played: Played) -> None:
+    """The second time does no harm, and what is heard later none either."""
+    await played.driver.close()
+    await played.driver.close()
+    played.driver._connected()

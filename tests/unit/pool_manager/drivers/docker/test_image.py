@@ -1,0 +1,35 @@
+"""Which images may be used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pool_manager.drivers.docker.image import check_image
+from registry.errors import DriverError
+from runtime_image.contract.link import VERSION
+
+
+def test_an_image_of_the_same_version() -> None:
+    """It speaks what this server speaks."""
+    check_image("fngate:cpu", "cpu", {"Config": {"Labels": {"fngate.link": str(VERSION)}}})
+
+
+@pytest.mark.parametrize("inspected", [{}, {"Config": None}, {"Config": {"Labels": None}}])
+def test_an_image_that_is_none_of_ours(inspected: dict[str, Any]) -> None:
+    """Nothing says that it speaks at all."""
+    with pytest.raises(DriverError, match=r"debian is no runtime image: .* fngate\.link; build it"):
+        check_image("debian", "cpu", inspected)
+
+
+@pytest.mark.parametrize(("kind", "target"), [("cpu", "cpu"), ("cuda", "gpu")])
+def test_an_image_of_another_version(kind: str, target: str) -> None:
+    """It is named with both versions and the command that builds the right one."""
+    with pytest.raises(DriverError) as failed:
+        check_image("fngate:x", kind, {"Config": {"Labels": {"fngate.link": "99"}}})
+
+    assert failed.value.message == (
+        f"image fngate:x speaks link version 99, this server version {VERSION};"
+        f" build it: fnctl image build {target}"
+    )
