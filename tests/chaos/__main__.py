@@ -102,7 +102,7 @@ SCENARIOS: dict[str, Callable[[Path, argparse.Namespace], Awaitable[Ledger]]] = 
     "turns": lambda data, _given: turns.run(data),
     "frozen": lambda data, given: frozen.run(data, given.seed),
     "restarts": lambda data, given: restarts.run(data, given.seed, given.kills),
-    "containers": lambda data, given: containers(data, given),
+    "containers": containers,
     "neighbours": lambda data, given: neighbours.run(data, given.seed, image()),
 }
 NEEDS_ENGINE = {"containers", "neighbours"}

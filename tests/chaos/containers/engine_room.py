@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,13 +66,22 @@ class EngineRoom:
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
         """dockerd takes calls and answers none."""
-        # Not the only one of that name: it runs itself for single tasks.
-        pid = int((self.engine.root / "pid").read_text())
-        os.kill(pid, signal.SIGSTOP)
+        pid = self._freeze()
         try:
             yield
         finally:
             os.kill(pid, signal.SIGCONT)
+
+    def freeze_for(self, seconds: float) -> None:
+        """As `frozen`, for so long from now on."""
+        pid = self._freeze()
+        threading.Timer(seconds, os.kill, (pid, signal.SIGCONT)).start()
+
+    def _freeze(self) -> int:
+        # Not the only one of that name: it runs itself for single tasks.
+        pid = int((self.engine.root / "pid").read_text())
+        os.kill(pid, signal.SIGSTOP)
+        return pid
 
     def close(self) -> None:
         """End the client."""

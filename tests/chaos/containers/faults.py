@@ -43,7 +43,12 @@ STEADY = (
     "engine hangs",
 )
 """What happens under one server's life."""
-FATAL = ("server killed", "server and engine killed")
+FATAL = (
+    "server killed",
+    "server and engine killed",
+    "server killed while the engine hangs",
+    "server killed while one is paused",
+)
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,8 @@ class Faults:
             "engine hangs": self._freeze_engine,
             "server killed": self._kill_server,
             "server and engine killed": self._kill_both,
+            "server killed while the engine hangs": self._restart_over_hanging_engine,
+            "server killed while one is paused": self._kill_server_and_pause,
         }
         assert set(self._kinds) == {*STEADY, *FATAL}
 
@@ -156,22 +163,30 @@ class Faults:
         if chosen is None:
             return False
         item, running = chosen
-        id = item["id"]
-        self._struck.add(id)
+        self._struck.add(item["id"])
         if not await asyncio.to_thread(
             happened, lambda: self._room.client.pause(running.container)
         ):
             return False
 
+        await self._await_end(item, "paused")
+        return True
+
+    async def _await_end(self, item: dict[str, Any], what: str) -> None:
+        """It hangs: its container has to go."""
+
         async def is_gone() -> bool:
-            return id not in await asyncio.to_thread(self._room.replicas)
+            return item["id"] not in await asyncio.to_thread(self._room.replicas)
 
         began_s = time.monotonic()
         found = await footprint.until(is_gone, FOUND_S)
-        self._ledger.require(found, f"{id} of {item['pool']} hangs for {FOUND_S:.0f} s")
+        self._ledger.require(
+            found, f"{item['id']} of {item['pool']}, {what}, hangs for {FOUND_S:.0f} s"
+        )
         took = round(time.monotonic() - began_s, 1)
-        self._ledger.figures.setdefault("seconds until a paused one was gone", []).append(took)
-        return True
+        self._ledger.figures.setdefault(f"seconds until one was gone that was {what}", []).append(
+            took
+        )
 
     async def _remove_holders(self) -> bool:
         holders = await asyncio.to_thread(self._room.holders)
@@ -223,3 +238,22 @@ class Faults:
         """The engine goes first and comes back while there is no server."""
         await asyncio.to_thread(self._room.engine.kill)
         await self._lives.restart(self._struck, self._room.engine.start)
+
+    async def _restart_over_hanging_engine(self) -> None:
+        """The next server has to wait for its answers."""
+        seconds = self._chance.uniform(*AWAY_S)
+        await self._lives.restart(self._struck, disturb=lambda: self._room.freeze_for(seconds))
+
+    async def _kill_server_and_pause(self) -> bool:
+        """The next server finds it running, and silent."""
+        chosen = await self._choose("ready")
+        if chosen is None:
+            return False
+        item, running = chosen
+        self._struck.add(item["id"])
+        await self._lives.restart(
+            self._struck,
+            disturb=lambda: happened(lambda: self._room.client.pause(running.container)),
+        )
+        await self._await_end(item, "paused when its server was killed")
+        return True

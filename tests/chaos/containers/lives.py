@@ -20,6 +20,11 @@ from tests.support.caller import Answer, Caller
 READY_S = 30.0
 PROBE = 1_000_000
 """Numbers of requests that only look begin here."""
+Act = Callable[[], object]
+
+
+def nothing() -> None:
+    """What is done where nothing is to be done."""
 
 
 @dataclass
@@ -45,18 +50,22 @@ class Lives:
         self.figures = Figures()
 
     async def restart(
-        self, struck: Set[str], meanwhile: Callable[[], object] = lambda: None
+        self, struck: Set[str], revive: Act = nothing, disturb: Act = nothing
     ) -> None:
-        """kill -9, `meanwhile` to be done while there is none, and another server over the same
-        folder. `struck` were killed before, whoever has noticed."""
+        """kill -9, and another server over the same folder.
+
+        `struck` were killed before, whoever has noticed. `revive` has the engine answer again when
+        the server is gone; `disturb` is done just before the next one starts.
+        """
         warm = await self._warm()
         with self._front.down():
             await asyncio.to_thread(self._front.server.kill)
-            await asyncio.to_thread(meanwhile)
+            await asyncio.to_thread(revive)
             there = await asyncio.to_thread(self._room.replicas)
             # One that was drained a moment ago may not have been off the list yet.
             ids = (warm.keys() & there.keys()) - struck
             alive = {id: (warm[id], there[id]) for id in ids}
+            await asyncio.to_thread(disturb)
             began_s = time.monotonic()
             await asyncio.to_thread(self._front.server.start)
             async with client(self._front.server) as caller:

@@ -55,7 +55,7 @@ class Dose:
     fatal_turns: int = 3
     every_s: tuple[float, float] = (0.2, 1.0)
     steady: tuple[str, ...] = STEADY
-    fatal: tuple[str, ...] = (*STEADY, *FATAL, *FATAL)
+    fatal: tuple[str, ...] = (*STEADY, *FATAL)
     starts_max: int = FAILING_AFTER - 1
 
 
