@@ -29,11 +29,14 @@ AWAY_S = (0.5, 4.0)
 """How long the engine is gone or hangs."""
 FOUND_S = 40.0
 """Within which a container that hangs must be gone: three PINGs, TERM, KILL and the removal."""
+COMING_S = 5.0
+"""How long a start is looked for, to be killed."""
 STEADY = (
     "kill",
     "remove",
     "stop",
     "first process killed",
+    "start killed",
     "paused for a moment",
     "paused for good",
     "out of memory",
@@ -87,6 +90,7 @@ class Faults:
                 lambda c: self._room.client.stop(c.container, timeout=STOP_S)
             ),
             "first process killed": lambda: self._strike(lambda c: os.kill(c.pid, signal.SIGKILL)),
+            "start killed": self._kill_start,
             "paused for a moment": self._pause_shortly,
             "paused for good": self._pause_for_good,
             "out of memory": self._hog.eat,
@@ -114,7 +118,7 @@ class Faults:
                     return
 
     async def _choose(self, role: str = "") -> tuple[dict[str, Any], Running] | None:
-        """Somebody who may be killed, whatever its state unless `role` is given."""
+        """Somebody who may be killed; `role` may name a state, too."""
         async with client(self._front.server) as caller:
             listed = (await caller.admin("GET", "/replicas")).json()["items"]
         eligible = self._kills.eligible(listed)
@@ -139,6 +143,16 @@ class Faults:
             return False
         self._kills.killed(item)
         return True
+
+    async def _kill_start(self) -> bool:
+        """One that serves goes, and the standby that would take its place, then one that comes."""
+        for role in ("standby", "ready"):
+            await self._strike(lambda c: self._room.client.kill(c.container), role)
+
+        async def struck() -> bool:
+            return await self._strike(lambda c: self._room.client.kill(c.container), "starting")
+
+        return await footprint.until(struck, COMING_S)
 
     async def _pause_shortly(self) -> bool:
         """What was asked of it is answered when it goes on: it is nobody's death."""

@@ -136,6 +136,5 @@ def _houses(data: Path, engine: OwnEngine, image: str, ledger: Ledger) -> Iterat
             ledger.figures[house.name] = {
                 "right": sum(tally.right for tally in tallies),
                 "cut off with the server, asked again": sum(tally.cut for tally in tallies),
-                "first_ms": house.lives.figures.first_ms,
-                "kept": house.lives.figures.kept,
+                **house.lives.figures.to_json(),
             }

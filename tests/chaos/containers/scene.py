@@ -163,7 +163,7 @@ class Containers:
                 round(waits[int(len(waits) * 0.99)], 2),
                 round(waits[-1], 2),
             ],
-            "restarts": asdict(self._lives.figures),
+            "restarts": self._lives.figures.to_json(),
         }
         for line in complaints(self._server):
             self._ledger.violated(f"the server's log: {line}")

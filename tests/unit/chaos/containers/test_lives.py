@@ -1,10 +1,10 @@
-"""Who answered the first request after a restart."""
+"""What is told of restarts: who answered first, and after how long."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.chaos.containers.lives import receipt
+from tests.chaos.containers.lives import receipt, spread
 from tests.support.caller import Answer
 
 
@@ -19,3 +19,9 @@ from tests.support.caller import Answer
 def test_a_receipt_tells_replica_and_cold_start(timing: str, expected: tuple[str, bool]) -> None:
     """As `Server-Timing` says; nobody where it says nothing."""
     assert receipt(Answer(200, {"Server-Timing": timing}, b"")) == expected
+
+
+def test_a_spread_is_told_in_three_figures() -> None:
+    """Least, median and most, and that there is nothing."""
+    assert spread([5, 1, 9, 3]) == "1, 4, 9"
+    assert spread([]) == "none"
