@@ -36,8 +36,10 @@ from gateway.metrics import Metrics
 from gateway.traffic import follow_traffic
 from pool_manager.devices import cpu_slots, host_memory_mib
 from pool_manager.driver import Driver
+from pool_manager.gpus.opening import find_gpus, open_gpus
 from pool_manager.manager import Manager
 from pool_manager.ports import Bundles
+from pool_manager.replica.folders import Folders
 from registry.bundles.blobs import BlobStore
 from registry.errors import BadRequest, Conflict
 from registry.model import Bundle
@@ -131,9 +133,11 @@ async def _open_pools(
     section = settings.pool()
     _check_private(section.run_dir)
     memory_mib = section.host_memory_mib or host_memory_mib()
-    devices = cpu_slots(section.cpu_slots, memory_mib)
-    driver = driver or await open_driver(settings, devices)
-    manager = Manager(section, driver, devices, _Linked(store.blobs), past)
+    found, slots = await find_gpus(section.gpus), cpu_slots(section.cpu_slots, memory_mib)
+    driver = driver or await open_driver(settings, [*found.devices(), *slots])
+    gpus = await open_gpus(found, driver, Folders(section).read_records())
+    devices = [*gpus.devices(), *slots]
+    manager = Manager(section, driver, devices, _Linked(store.blobs), past, gpus)
     limits = Limits(settings.gateway().held_bytes_max, settings.gateway().retries)
     delivery = Delivery(limits, f"{os.getpid()}", manager, past)
     stack.push_async_callback(delivery.close)

@@ -89,6 +89,18 @@ class Health:
 
     def _devices(self) -> list[str]:
         now = self._clock()
+        silence = self._manager.gpu_silence
+        return [
+            *([f"gpus: {silence}"] if silence else []),
+            *(
+                f"device {one.device.id}: out of use: {one.reason}"
+                for one in self._manager.occupancies()
+                if one.state == "cordoned"
+            ),
+            *self._unreleased(now),
+        ]
+
+    def _unreleased(self, now: float) -> list[str]:
         return [
             f"device {replica.device}: {replica.id} is not released: {replica.why}"
             for replica in self._manager.replicas()

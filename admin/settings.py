@@ -52,6 +52,8 @@ class Settings(BaseSettings):
     """Folder for everything that is kept."""
     cpu_slots: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1, le=256)
     """How many replicas the CPU takes at once."""
+    gpus: str = Field("all", min_length=1, max_length=4096)
+    """GPUs for replicas: all, none, or their numbers and UUIDs with commas between."""
     idle_s: float = Field(300.0, ge=0.05, le=86_400 * 30)
     """Seconds without a request before a replica goes, for functions that do not say."""
     memory_mib: int = Field(0, ge=0)
@@ -115,6 +117,7 @@ class Settings(BaseSettings):
             model_dir=self.data / "replicas",
             log_dir=self.data / "logs",
             cpu_slots=self.cpu_slots,
+            gpus=self.gpus,
             threads_per_slot=max(1, cores // self.cpu_slots),
             memory_mib=self.memory_mib,
             caps_all=self.driver == "docker",

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from pool_manager.core.state import Replica
+from pool_manager.occupancy import Occupancy
 from registry.catalog import Deployed
 from registry.exchange import Load, PoolEndpoints
 from registry.model import Bundle, Function, Key, Operation, Profile
@@ -87,6 +88,34 @@ def key_json(key: Key) -> dict[str, Any]:
         "note": key.note,
         "created_s": key.created_s,
     }
+
+
+def occupancy_json(occupancy: Occupancy) -> dict[str, Any]:
+    """One device. `memory_mib` is what replicas may have of it, `charged_mib` what they are
+    counted with, `used_mib` what the GPU's driver sees in use now, by whomever; a slot of the CPU
+    has no such parts. Null is what the driver does not tell."""
+    device, gpu = occupancy.device, occupancy.gpu
+    return {
+        "id": device.id,
+        "kind": device.kind,
+        "name": gpu.name if gpu else None,
+        "index": gpu.index if gpu else None,
+        "capability": gpu.capability if gpu else None,
+        "driver": gpu.driver if gpu else None,
+        "bank": device.bank,
+        "memory_mib": round(device.memory_mib),
+        "charged_mib": round(occupancy.charged_mib),
+        "used_mib": _rounded(gpu.used_mib if gpu else None),
+        "total_mib": _rounded(gpu.total_mib if gpu else None),
+        "foreign_mib": _rounded(gpu.foreign_mib if gpu else None),
+        "state": occupancy.state,
+        "reason": occupancy.reason,
+        "replicas": list(occupancy.replicas),
+    }
+
+
+def _rounded(mib: float | None) -> int | None:
+    return None if mib is None else round(mib)
 
 
 def replica_json(replica: Replica, now: float) -> dict[str, Any]:

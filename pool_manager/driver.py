@@ -52,6 +52,10 @@ class Driver(Protocol):
         what was asked for. Also an error: the replica does not run.
         """
 
+    async def pids(self, id: str) -> frozenset[int] | None:
+        """The processes of a replica by their numbers on this host, None where they cannot be
+        told; empty when it is gone."""
+
     async def save_log(self, id: str, log: Path) -> None:
         """Have in `log` all that the replica has written, as far as it is kept; harmless when it
         is gone."""

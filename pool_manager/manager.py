@@ -18,9 +18,12 @@ from pool_manager.core.machine import Machine
 from pool_manager.core.state import Device, PoolSpec, Replica
 from pool_manager.driver import Driver
 from pool_manager.engine import EngineWatch
+from pool_manager.gpus.absent import NoGpus
+from pool_manager.gpus.tenancy import Tenancy
 from pool_manager.journal import Decision, Journal
+from pool_manager.occupancy import Occupancy, account, occupancies
 from pool_manager.orders import Orders, Warmed
-from pool_manager.ports import Binding, Bundles, Recorder
+from pool_manager.ports import Account, Binding, Bundles, Gpus, Recorder
 from pool_manager.publisher import Publisher
 from pool_manager.replica.launching import Launcher
 from pool_manager.settings import PoolSettings
@@ -50,13 +53,15 @@ class Manager:
         devices: Iterable[Device],
         bundles: Bundles,
         recorder: Recorder,
+        gpus: Gpus | None = None,
     ) -> None:
-        self._settings = settings
-        self._driver = driver
+        """`devices` are all that replicas may be put on; those of `gpus` are among them."""
+        self._settings, self._driver = settings, driver
         self._clock = time.monotonic
         self._tasks = Tasks("pool manager")
         self._machine = Machine(devices, _new_ids(), settings.standbys, settings.gpu_standbys)
         self._launcher = Launcher(settings, driver, bundles, self.feed, self._tasks, self._clock)
+        self._gpus = gpus or NoGpus()
         self._journal = Journal(recorder, time.time, settings.notes_kept)  # noqa: TID251 - the shell passes the clock in
         self._bindings: dict[str, Binding] = {}
         self._orders = Orders(self.feed)
@@ -85,6 +90,7 @@ class Manager:
 
     async def start(self) -> None:
         """Adopt what an earlier manager left, then begin to decide."""
+        self._launcher.tenancy = Tenancy(self._driver, self._gpus, self._account)
         running = await self._driver.list()
         found = self._launcher.folders.read_records()
         for id in found.keys() | running:
@@ -96,6 +102,7 @@ class Manager:
                 self._launcher.folders.remove(id)
         self._launcher.folders.remove_stale_models(running)
         self.feed(events.ListRead())
+        self._gpus.start(self.feed)
         self._tasks.spawn("tick", every(self._settings.tick_s, self._tick))
 
     def _adopt(self, id: str, record: ReplicaRecord) -> None:
@@ -114,6 +121,7 @@ class Manager:
             log.error("replicas are left", ids=[r.id for r in self._machine.replicas()])
         self._alarm.clear()
         await self._tasks.close()
+        await self._gpus.close()
         await self._driver.close()
 
     def define(self, spec: PoolSpec, binding: Binding) -> None:
@@ -171,6 +179,18 @@ class Manager:
     def devices(self) -> list[Device]:
         """Every device of this host."""
         return list(self._machine.devices.values())
+
+    def occupancies(self) -> list[Occupancy]:
+        """Every device of this host with what is on it and what is wrong with it."""
+        return occupancies(self._machine, self._gpus)
+
+    def _account(self, device: str, id: str) -> Account:
+        return account(self._machine.host.ledger, device, id)
+
+    @property
+    def gpu_silence(self) -> str:
+        """Why GPUs that should be there cannot be asked, "" where all is well."""
+        return self._gpus.silence
 
     @property
     def engine_down(self) -> str:

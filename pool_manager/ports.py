@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from pool_manager.core.events import DeviceBack, DeviceLost
+from pool_manager.core.state import Device
 from registry.model import Bundle, ColdStart, StateInterval
 from runtime_image.contract.model import ModelSpec
 
@@ -39,3 +42,60 @@ class Recorder(Protocol):
 
     def state_interval(self, record: StateInterval) -> None:
         """Keep how long a pool was in a state; never blocks, never raises."""
+
+
+class Account(NamedTuple):
+    """What the ledger says of a device: what one replica is charged, how many others there are
+    and what they are charged. MiB."""
+
+    own_mib: float
+    others: int
+    others_mib: float
+
+
+@dataclass(frozen=True, slots=True)
+class GpuView:
+    """A GPU or MIG slice for whoever looks at it: what it is, and its memory as the driver sees
+    it now, MiB. None is what the driver does not tell."""
+
+    name: str | None
+    index: str
+    capability: str | None
+    driver: str | None
+    total_mib: float | None
+    used_mib: float | None
+    foreign_mib: float
+
+
+class Gpus(Protocol):
+    """The GPUs of this host. Devices that are none of them are nobody's business here."""
+
+    def devices(self) -> list[Device]:
+        """Those that replicas may be put on."""
+
+    def view(self, device: str) -> GpuView | None:
+        """One of them as it was last seen, None for any other device."""
+
+    @property
+    def silence(self) -> str:
+        """Why the driver cannot be asked at present, "" while it answers."""
+
+    def start(self, feed: Callable[[DeviceLost | DeviceBack], None]) -> None:
+        """Watch over them from now on; `feed` is called in the loop's thread."""
+
+    def used_mib(self, device: str) -> float | None:
+        """What a device had in use when it was last seen."""
+
+    async def taken_mib(
+        self, device: str, pids: frozenset[int] | None, before_mib: float | None, *, is_alone: bool
+    ) -> float | None:
+        """What these processes have of a device, None where that cannot be told."""
+
+    async def prove_free(
+        self, device: str, pids: frozenset[int] | None, others_mib: Callable[[], float]
+    ) -> None:
+        """Return once nothing of these processes is left on a device. Raises DriverError with
+        what is, or why that cannot be told."""
+
+    async def close(self) -> None:
+        """Watch no longer."""

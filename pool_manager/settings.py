@@ -22,6 +22,8 @@ class PoolSettings:
     """Threads of an engine on one slot: its share of the cores."""
     memory_mib: int = 0
     """Memory cap of a replica whose function names none; 0 for no cap."""
+    gpus: str = "all"
+    """GPUs for replicas: all, none, or their numbers and UUIDs with commas between."""
     caps_all: bool = False
     """Whether a replica whose memory nobody caps gets a cap by what it was measured to need."""
     host_memory_mib: float = 0.0

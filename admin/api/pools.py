@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from aiohttp import web
 
 from admin.api.paging import page_of
-from admin.views import replica_json
+from admin.views import occupancy_json, replica_json
 from gateway.problems import json_answer
 from pool_manager.manager import Manager
 from registry.catalog import Catalog
@@ -66,18 +66,6 @@ class PoolRoutes:
         return json_answer({"items": items, "next": None})
 
     async def list_devices(self, _request: web.Request) -> web.Response:
-        """Every device, its memory bank and the replicas on it."""
-        there: dict[str, list[str]] = {}
-        for replica in self._manager.replicas():
-            there.setdefault(replica.device, []).append(replica.id)
-        items = [
-            {
-                "id": device.id,
-                "kind": device.kind,
-                "bank": device.bank,
-                "memory_mib": round(device.memory_mib),
-                "replicas": there.get(device.id, []),
-            }
-            for device in self._manager.devices()
-        ]
+        """Every device, its memory, what is on it and what is wrong with it."""
+        items = [occupancy_json(one) for one in self._manager.occupancies()]
         return json_answer({"items": items, "next": None})

@@ -218,13 +218,13 @@ def verified_before(draft: Plan, catalog: Catalog, device_kind: str) -> Deployed
     return None
 
 
-def profile_from_report(report: dict[str, Any], plan: Plan, device_kind: str) -> Profile:
+def profile_from_report(report: dict[str, Any], plan: Plan) -> Profile:
     """What the trial measured. Raises BadRequest on a report that makes no sense."""
     try:
         return Profile(
             bundle=plan.bundle.digest,
             engine=plan.revision.engine,
-            device_kind=device_kind,
+            device_kind=str(report["device_kind"]),
             load_ms=float(report["load_ms"]),
             memory_mib=float(report["memory_mib"]),
             latency_ms={int(rows): float(ms) for rows, ms in report["latency_ms"].items()},

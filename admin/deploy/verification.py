@@ -65,8 +65,7 @@ class Verification:
         Raises ModelRefused with the reason.
         """
         kind = draft.revision.device.kind
-        device_kind = "cpu" if kind == "any" else kind
-        known = verified_before(draft, self._store.catalog, device_kind)
+        known = verified_before(draft, self._store.catalog, self._expected_kind(kind))
         if known is not None and known.profile is not None:
             revision = replace(draft.revision, signature=known.revision.signature)
             return Verified(revision, known.profile, {})
@@ -78,6 +77,12 @@ class Verification:
         report = await self._manager.trial(spec, replace(bound, spec=draft.trial_spec()))
         return Verified(
             replace(draft.revision, signature=signature_from_report(report)),
-            profile_from_report(report, draft, device_kind),
+            profile_from_report(report, draft),
             report.get("sample_outputs", {}),
         )
+
+    def _expected_kind(self, kind: str) -> str:
+        """Where a replica that wants a device of this kind will be: on a GPU if there is one."""
+        if kind != "any":
+            return kind
+        return "cuda" if any(one.kind == "cuda" for one in self._manager.devices()) else "cpu"

@@ -74,7 +74,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class EndTrial:
-    """A trial is over: `report` if it went well, else why not."""
+    """A trial is over: `report` if it went well, with the `device_kind` it ran on, else why not."""
 
     key: str
     report: dict[str, Any] = field(default_factory=dict)

@@ -76,6 +76,11 @@ class FakeDriver:
         self._reach()
         return set(self._replicas)
 
+    async def pids(self, id: str) -> frozenset[int] | None:
+        """None while it lives: a fake replica has no process of its own."""
+        self._reach()
+        return None if id in self._replicas else frozenset()
+
     async def terminate(self, id: str) -> None:
         """What TERM is to a process."""
         self._reach()

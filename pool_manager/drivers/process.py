@@ -87,6 +87,13 @@ class ProcessDriver:
                     self._watch(id, pid, None)
         return running.keys() & self._processes.keys()
 
+    async def pids(self, id: str) -> frozenset[int] | None:
+        """The processes of its group."""
+        process = self._processes.get(id)
+        if process is None:
+            return frozenset()
+        return await asyncio.to_thread(_members, process.pid)
+
     async def terminate(self, id: str) -> None:
         """TERM to the whole group."""
         self._signal(id, signal.SIGTERM)
@@ -212,6 +219,10 @@ def _runs_in(entry: str, group: int) -> bool:
     except OSError:
         return False
     return int(fields[2]) == group and fields[0] not in "ZX"
+
+
+def _members(group: int) -> frozenset[int]:
+    return frozenset(int(entry.name) for entry in _all_processes() if _runs_in(entry.path, group))
 
 
 def _all_processes() -> Iterator[os.DirEntry[str]]:

@@ -13,6 +13,7 @@ import structlog
 from pool_manager.core import events
 from pool_manager.core.commands import Assign, Bind, Launch
 from pool_manager.driver import Driver
+from pool_manager.gpus.tenancy import Tenancy
 from pool_manager.ports import Binding, Bundles
 from pool_manager.replica import records
 from pool_manager.replica.control import Control, Feed
@@ -56,6 +57,7 @@ class Launcher:
         self._exits: dict[str, asyncio.Future[str]] = {}
         self._work: dict[str, set[asyncio.Task[None]]] = {}
         self._starts = asyncio.Semaphore(settings.starts_at_once)
+        self.tenancy = Tenancy(driver)
         driver.on_exit = self._exited
 
     def launch(self, command: Launch, binding: Binding, device_kind: str) -> None:
@@ -93,6 +95,7 @@ class Launcher:
         id = command.id
         async with self._starts:
             with self._lost_on_error(id, "a replica could not be started"):
+                self.tenancy.move_in(id, command.device)
                 model_dir = self.folders.model_dir(id)
                 if binding is None:
                     self.folders.empty_models(id)
@@ -120,6 +123,7 @@ class Launcher:
             return
         with self._lost_on_error(id, "a standby could not be given its model"):
             standby = self._standby(id)
+            self.tenancy.move_in(id, command.device)
             await self._bundles.materialise(binding.bundle, self.folders.model_dir(id))
             record = self._bound(standby, command, binding, device_kind)
             # Recorded before the message: a manager that comes after must know what it may find.
@@ -168,6 +172,7 @@ class Launcher:
         if not record.bound:
             self.folders.empty_models(id)
         log_file = self.folders.claim_log(name if record.bound else STANDBY_LOGS, id)
+        self.tenancy.stay(id, record.device)
         self._open_control(record, log_file, data_listener=False)
         if record.bound:
             # The earlier manager may have ended before its limits were set.
@@ -220,7 +225,7 @@ class Launcher:
             self._close_control(id)
         await self._save_log(id)
         try:
-            await self._driver.release(id)
+            await self.tenancy.release(id)
         except DriverError as error:
             if isinstance(error, EngineDown):
                 self._feed(events.EngineLost(str(error)))
@@ -260,13 +265,15 @@ class Launcher:
 
     def _heard(self, event: events.Event) -> None:
         """What the replica itself says."""
-        if not isinstance(event, events.Lost):
+        if isinstance(event, events.Loaded) and self.tenancy.concerns(event.id):
+            self._tasks.spawn(f"measure {event.id}", self.tenancy.measure(event, self._feed))
+        elif isinstance(event, events.Lost):
+            is_short = any(word in event.reason for word in OUT_OF_MEMORY)
+            hint = self._under_cap(event.id) if is_short else ""
+            event = replace(event, reason=event.reason + hint)
+            self._tasks.spawn(f"end of {event.id}", self._lost(event))
+        else:
             self._feed(event)
-            return
-        is_short = any(word in event.reason for word in OUT_OF_MEMORY)
-        hint = self._under_cap(event.id) if is_short else ""
-        event = replace(event, reason=event.reason + hint)
-        self._tasks.spawn(f"end of {event.id}", self._lost(event))
 
     async def _lost(self, event: events.Lost) -> None:
         """It is told with its last lines."""
@@ -275,8 +282,7 @@ class Launcher:
 
     def _under_cap(self, id: str) -> str:
         """What else to think of when a replica that has a memory cap ends."""
-        record = self._records.get(id)
-        cap = record.memory_mib if record else 0
+        cap = record.memory_mib if (record := self._records.get(id)) else 0
         return f" (its memory cap is {cap} MiB)" if cap else ""
 
     def _link_lost(self, id: str, reason: str) -> None:

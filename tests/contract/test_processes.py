@@ -64,3 +64,16 @@ def runs(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state not in "ZX"
+
+
+async def test_the_processes_of_a_replica_are_known(processes: Scenes) -> None:
+    """Those it started itself, too; once it is released there are none."""
+    stage = await processes.ready("aaaa0001", handler="forks.py", inputs=JSON_RULES)
+    [log] = stage.launcher.folders.logs("digits")
+    pids = await stage.driver.pids("aaaa0001")
+
+    assert pids is not None
+    assert int(log.read_text()) in pids
+    assert len(pids) == 2
+    await stage.release("aaaa0001")
+    assert await stage.driver.pids("aaaa0001") == frozenset()

@@ -22,7 +22,7 @@ from pool_manager.devices import cpu_slots
 from pool_manager.driver import Driver
 from pool_manager.drivers.fake import FakeDriver
 from pool_manager.manager import Manager
-from pool_manager.ports import Bundles
+from pool_manager.ports import Bundles, Gpus
 from registry.bundles.blobs import BlobStore
 from registry.exchange import Demand, encode
 from registry.model import Bundle, Operation
@@ -102,6 +102,7 @@ async def operating(
     folder: Path,
     driver: Driver | None = None,
     pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    gpus: Gpus | None = None,
     **settings: Any,
 ) -> AsyncIterator[Operator]:
     """Everything open over `folder`; `settings` are the store's. No lock is waited for."""
@@ -111,7 +112,7 @@ async def operating(
         past = Past(store.history, time.time)
         pool = Settings(data=data, standbys=0).pool()
         devices = cpu_slots(SLOTS)
-        manager = Manager(pool, driver or FakeDriver(), devices, _Linked(store.blobs), past)
+        manager = Manager(pool, driver or FakeDriver(), devices, _Linked(store.blobs), past, gpus)
         stack.push_async_callback(manager.close)
         feed = Feed(store.catalog, manager, store.bundles.__getitem__)
         stack.callback(feed.close)

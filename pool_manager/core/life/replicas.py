@@ -123,7 +123,8 @@ class ReplicaEvents(Endings):
         replica.ready_s = replica.last_used_s = now
         pool.succeed()
         if replica.role == "trial":
-            commands.append(EndTrial(replica.pool, event.report))
+            kind = self._host.ledger.devices[replica.device].kind
+            commands.append(EndTrial(replica.pool, {**event.report, "device_kind": kind}))
             pool.removed = True
             self.give_up(replica, "the trial is over", now, commands)
             return

@@ -24,7 +24,6 @@ from registry.errors import DriverError
 
 T = TypeVar("T")
 
-KNOCK_S: Final = 5.0
 CALLS_AT_ONCE: Final = 8
 
 
@@ -82,20 +81,19 @@ class Engine:
 
 def connect(url: str, timeout_s: float, at_once: int = 1) -> docker.APIClient:
     """A client that speaks the newest version both know. Blocking. Raises EngineDown."""
-    doing = f"reach the engine at {url}"
     try:
-        _knock(url)
+        _knock(url, timeout_s)
         return docker.APIClient(
             base_url=url, version="auto", timeout=timeout_s, max_pool_size=at_once
         )
     except (OSError, *ENGINE_ERRORS) as error:
-        raise translate(error, doing) from error
+        raise translate(error, f"reach the engine at {url}") from error
 
 
-def _knock(url: str) -> None:
+def _knock(url: str, timeout_s: float) -> None:
     """Raises OSError where nobody listens: docker-py would not close the socket it tried with."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-        sock.settimeout(KNOCK_S)
+        sock.settimeout(timeout_s)
         sock.connect(url.removeprefix("unix://"))
 
 

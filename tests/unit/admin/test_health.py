@@ -15,6 +15,7 @@ from gateway.dispatch.dispatcher import Limits
 from pool_manager.core import events
 from pool_manager.core.state import State
 from pool_manager.drivers.fake import FakeDriver
+from pool_manager.gpus.absent import NoGpus
 from registry.errors import DriverError
 from registry.exchange import Endpoints, PoolEndpoints, encode
 from registry.model import Arrivals
@@ -152,3 +153,19 @@ async def test_a_device_that_is_not_released_is_a_reason(tmp_path: Path) -> None
             f"device {stuck.device}: {stuck.id} is not released: process group 7 survives KILL"
         ]
         operator.manager.feed(events.Released(stuck.id))
+
+
+async def test_a_device_that_is_out_of_use_is_a_reason(make: Make, operator: Operator) -> None:
+    """As long as it is."""
+    device = operator.manager.devices()[0].id
+    operator.manager.feed(events.DeviceLost(device, "XID 48: double-bit ECC error", is_gone=False))
+    assert make().reasons() == [f"device {device}: out of use: XID 48: double-bit ECC error"]
+
+    operator.manager.feed(events.DeviceBack(device))
+    assert make().reasons() == []
+
+
+async def test_a_gpu_driver_that_does_not_answer_is_a_reason(tmp_path: Path) -> None:
+    """In its words."""
+    async with operating(tmp_path, gpus=NoGpus("the NVIDIA driver hangs")) as operator:
+        assert health(operator).reasons() == ["gpus: the NVIDIA driver hangs"]

@@ -193,3 +193,12 @@ def test_gpu_standbys_are_few() -> None:
     assert load_settings({"gpu_standbys": 4}).pool().gpu_standbys == 4
     with pytest.raises(BadRequest, match=r"setting gpu_standbys: .*, got 5"):
         load_settings({"gpu_standbys": 5})
+
+
+def test_gpus_are_chosen_by_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All unless said otherwise; nothing at all is not a choice."""
+    assert load_settings({}).pool().gpus == "all"
+    monkeypatch.setenv("FN_GPUS", "0,MIG-1")
+    assert load_settings({}).pool().gpus == "0,MIG-1"
+    with pytest.raises(BadRequest, match="setting gpus: String should have at least 1 character"):
+        load_settings({"gpus": ""})

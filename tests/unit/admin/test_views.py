@@ -8,12 +8,15 @@ from dataclasses import replace
 from admin.views import (
     function_json,
     key_json,
+    occupancy_json,
     operation_json,
     profile_json,
     replica_json,
     revision_json,
 )
-from pool_manager.core.state import Replica
+from pool_manager.core.state import Device, Replica
+from pool_manager.occupancy import Occupancy
+from pool_manager.ports import GpuView
 from registry.exchange import Load, PoolEndpoints, ReplicaEndpoint
 from registry.model import Batching, Key, Operation
 from tests.support.nouns import bundle, deployed, profile
@@ -97,3 +100,29 @@ def test_a_replica_shows_how_long_it_is_what_it_is() -> None:
     assert (shown["id"], shown["state"], shown["since_s"]) == ("r1", "starting", 2.5)
     assert (shown["device"], shown["role"], shown["why"]) == ("cpu:0", "serve", "idle")
     json.dumps(shown)
+
+
+def test_a_gpu_shows_what_it_is_and_has() -> None:
+    """In whole MiB; what the driver does not tell is null."""
+    device = Device("GPU-a", "cuda", 22_600.4)
+    view = GpuView("NVIDIA H200", "1:0", "9.0", "580", 24_000.0, None, 100.6)
+    shown = occupancy_json(Occupancy(device, "quarantined", "r1: why", ("r1",), 700.2, view))
+
+    assert (shown["id"], shown["kind"], shown["bank"]) == ("GPU-a", "cuda", "GPU-a")
+    assert (shown["name"], shown["index"]) == ("NVIDIA H200", "1:0")
+    assert (shown["capability"], shown["driver"]) == ("9.0", "580")
+    assert (shown["memory_mib"], shown["charged_mib"], shown["foreign_mib"]) == (22_600, 700, 101)
+    assert (shown["total_mib"], shown["used_mib"]) == (24_000, None)
+    assert (shown["state"], shown["reason"]) == ("quarantined", "r1: why")
+    assert shown["replicas"] == ["r1"]
+    json.dumps(shown)
+
+
+def test_a_slot_of_the_cpu_has_no_gpu() -> None:
+    """All that is a GPU's is null."""
+    device = Device("cpu:0", "cpu", 8_000.0, "cpu")
+    shown = occupancy_json(Occupancy(device, "free", "", (), 0.0, None))
+
+    nulls = {"name", "index", "capability", "driver", "used_mib", "total_mib", "foreign_mib"}
+    assert {key for key, value in shown.items() if value is None} == nulls
+    assert (shown["state"], shown["memory_mib"], shown["bank"]) == ("free", 8_000, "cpu")

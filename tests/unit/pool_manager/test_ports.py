@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pool_manager.ports import Bundles
+from pool_manager.gpus.absent import NoGpus
+from pool_manager.ports import Bundles, Gpus
 from tests.support.replicas import NO_BUNDLE, ModelFolder, binding
 
 
@@ -23,3 +24,10 @@ async def test_bundles_are_materialised_where_asked(tmp_path: Path) -> None:
 def test_a_binding_asks_for_the_default_cap() -> None:
     """No memory cap of its own stands for the default one."""
     assert binding().memory_mib == 0
+
+
+def test_a_host_may_have_no_gpus() -> None:
+    """Then there is something that says so."""
+    gpus: Gpus = NoGpus()
+
+    assert gpus.devices() == []

@@ -15,3 +15,4 @@ def test_the_defaults_are_the_published_ones() -> None:
     assert (settings.orphan_s, settings.ping_s, settings.tick_s) == (60.0, 5.0, 1.0)
     assert (settings.log_bytes, settings.logs_kept, settings.notes_kept) == (2**20, 10, 100)
     assert (settings.starts_at_once, settings.standbys, settings.gpu_standbys) == (2, 0, 0)
+    assert settings.gpus == "all"

@@ -28,6 +28,7 @@ from tests.support.nouns import SIGNATURE, deployed, function, profile
 NOW_S = 1000.0
 IDLE_S = 120.0
 REPORT: dict[str, Any] = {
+    "device_kind": "cpu",
     "signature": signatures.to_json(SIGNATURE),
     "load_ms": 5.0,
     "memory_mib": 40,
@@ -229,7 +230,7 @@ def test_a_report_becomes_a_profile() -> None:
     """What was measured is kept under bundle, engine and device kind."""
     draft = planned(request())
 
-    profile = profile_from_report(REPORT, draft, "cpu")
+    profile = profile_from_report(REPORT, draft)
 
     assert (profile.bundle, profile.engine, profile.device_kind) == (
         draft.bundle.digest,
@@ -246,7 +247,7 @@ def test_a_report_becomes_a_profile() -> None:
 def test_a_senseless_report_is_refused(changes: dict[str, Any]) -> None:
     """A replica is a stranger: what it says is checked."""
     with pytest.raises(BadRequest, match="report makes no sense"):
-        profile_from_report({**REPORT, **changes}, planned(request()), "cpu")
+        profile_from_report({**REPORT, **changes}, planned(request()))
 
 
 @pytest.mark.parametrize("signature", [None, {"kind": "guess"}, {"kind": "tensors"}])
@@ -259,7 +260,7 @@ def test_a_senseless_signature_is_refused(signature: Any) -> None:
 def test_a_batch_is_bounded_whatever_the_report_says() -> None:
     """The knee stays between 1 and 4096 rows."""
     sizes = [
-        profile_from_report({**REPORT, "batch_max": size}, planned(request()), "cpu").batch_max
+        profile_from_report({**REPORT, "batch_max": size}, planned(request())).batch_max
         for size in (-5, 10**9)
     ]
 

@@ -308,7 +308,7 @@ def test_a_trial_ends_and_can_be_wanted_again() -> None:
     play.tick()
     play.on(events.Greeted("r1", {}))
     ended, _ = play.on(events.Loaded("r1", 2, True, 80.0, {}, {"load_ms": 5.0}))
-    assert ended == EndTrial(A, {"load_ms": 5.0})
+    assert ended == EndTrial(A, {"load_ms": 5.0, "device_kind": "cpu"})
 
     assert launched(play.on(events.PoolDefined(PoolSpec(A, role="trial")))) == [("r2", "cpu1")]
     play.on(events.Released("r1"))

@@ -82,3 +82,14 @@ async def test_a_hanging_replica_can_be_ended(stage: Make, phase: str) -> None:
     await acts.driver.terminate("aaaa0001")
 
     assert await acts.exit("aaaa0001") == "exited with code 0"
+
+
+async def test_a_fake_replica_has_no_process(stage: Make) -> None:
+    """Nobody can tell which, while it lives; afterwards it has none for sure."""
+    acts = stage(Script())
+    await acts.ready("aaaa0001")
+    assert await acts.driver.pids("aaaa0001") is None
+
+    await acts.release("aaaa0001")
+
+    assert await acts.driver.pids("aaaa0001") == frozenset()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +14,9 @@ from structlog.testing import capture_logs
 from pool_manager.core import events
 from pool_manager.core.commands import Launch
 from pool_manager.drivers.fake import FakeDriver, Script
+from pool_manager.gpus.absent import NoGpus
+from pool_manager.gpus.tenancy import Tenancy
+from pool_manager.ports import Account, GpuView
 from pool_manager.replica.folders import STANDBY_LOGS
 from pool_manager.settings import PoolSettings
 from registry.errors import BadBundle, DriverError
@@ -459,3 +462,68 @@ async def test_logs_are_kept_bounded(stage: Stage) -> None:
     stage.launcher.bound_logs()
 
     assert log.stat().st_size < stage.settings.log_bytes
+
+
+class OneGpu(NoGpus):
+    """The only device is a GPU, on which each replica takes 640 MiB; `left` is what stays."""
+
+    left = ""
+
+    def view(self, device: str) -> GpuView | None:
+        return GpuView(None, "0", None, None, None, None, 0.0) if device == "cpu:0" else None
+
+    async def taken_mib(
+        self, device: str, pids: frozenset[int] | None, before_mib: float | None, *, is_alone: bool
+    ) -> float | None:
+        return 640.0
+
+    async def prove_free(
+        self, device: str, pids: frozenset[int] | None, others_mib: Callable[[], float]
+    ) -> None:
+        if self.left:
+            raise DriverError(self.left)
+
+
+@pytest.fixture
+def gpu(stage: Stage) -> OneGpu:
+    """Replicas are launched on a GPU."""
+    made = OneGpu()
+    stage.launcher.tenancy = Tenancy(
+        stage.driver, made, lambda _device, _id: Account(900.0, 0, 0.0)
+    )
+    return made
+
+
+@pytest.mark.parametrize("role", ["serve", "trial"])
+async def test_a_replica_on_a_gpu_is_measured_there(stage: Stage, gpu: OneGpu, role: str) -> None:
+    """What it says of host memory is not what is heard; a trial's report says the same."""
+    loaded = await stage.ready(ID, role=role)
+
+    assert loaded.memory_mib == 640.0
+    assert loaded.report.get("memory_mib", 640.0) == 640.0
+    assert ("memory_mib" in loaded.report) == (role == "trial")
+
+
+async def test_a_standby_is_measured_where_it_got_its_model(stage: Stage, gpu: OneGpu) -> None:
+    """It had no device before."""
+    await stage.standby(ID)
+    stage.assign(ID)
+
+    assert (await stage.next(events.Loaded, ID)).memory_mib == 640.0
+
+
+async def test_a_gpu_that_is_not_given_back_keeps_its_replica(stage: Stage, gpu: OneGpu) -> None:
+    """Although nothing of it runs any more; the next try may find it free."""
+    await stage.ready(ID)
+    gpu.left = "GPU-a still shows pid 7"
+    stage.launcher.release(ID)
+    with capture_logs():
+        while not isinstance(failed := await stage.events.get(), events.NotReleased):
+            pass  # how it ended is told, too
+    assert failed == events.NotReleased(ID, "GPU-a still shows pid 7")
+    assert set(stage.launcher.folders.read_records()) == {ID}
+
+    gpu.left = ""
+    await stage.release(ID)
+
+    assert stage.launcher.folders.read_records() == {}

@@ -137,7 +137,8 @@ def test_a_trial_that_loads_is_over() -> None:
 
     commands = house.on(events.Loaded("r1", 2, True, 80.0, {}, {"load_ms": 5.0}))
 
-    assert commands == [EndTrial(KEY, {"load_ms": 5.0}), Release("r1", "the trial is over")]
+    report = {"load_ms": 5.0, "device_kind": "cpu"}
+    assert commands == [EndTrial(KEY, report), Release("r1", "the trial is over")]
     assert house.pool.removed
 
 

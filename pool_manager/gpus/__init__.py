@@ -1,0 +1,1 @@
+"""The GPUs of this host, as the NVIDIA driver shows them (NVML)."""

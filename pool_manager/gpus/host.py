@@ -1,0 +1,188 @@
+"""The GPUs of this host: found at the start, watched, asked."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final
+
+import structlog
+
+from pool_manager.core.events import DeviceBack, DeviceLost
+from pool_manager.core.state import Device
+from pool_manager.gpus import inventory
+from pool_manager.gpus.calls import BlockingCalls, Unanswered
+from pool_manager.gpus.memory import taken_mib
+from pool_manager.gpus.nvml import NoDriver, Nvml
+from pool_manager.gpus.reading import Reading, Snapshot, XidEvent
+from pool_manager.gpus.vacancy import still_taken
+from pool_manager.gpus.watch import Watch
+from pool_manager.ports import GpuView
+from registry.errors import DriverError
+from registry.tasks import Tasks
+
+log = structlog.get_logger()
+
+CALL_S: Final = 2.0
+"""How long the driver may take for one answer before it counts as silent."""
+LOOK_S: Final = 1.0
+LOOKS_PER_RENEWAL: Final = 5
+"""While a GPU is gone, every so many looks the session is begun anew, for it to be found."""
+PROOF_S: Final = 3.0
+"""How long a GPU may take to show that a replica is gone: less than the 5 s after which a release
+is tried again."""
+PROOF_POLL_S: Final = 0.05
+
+Feed = Callable[[DeviceLost | DeviceBack], None]
+
+
+class HostGpus:
+    """The chosen GPUs over one session with the driver; `foreign_mib` by UUID is what others had
+    in use at the start."""
+
+    def __init__(
+        self,
+        nvml: Nvml,
+        calls: BlockingCalls,
+        snapshot: Snapshot,
+        foreign_mib: Mapping[str, float],
+        *,
+        pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`pause` is awaited between two looks; `clock` bounds a proof."""
+        chosen = [gpu for gpu in snapshot.gpus if gpu.uuid in foreign_mib]
+        self._nvml = nvml
+        self._calls = calls
+        self._driver = snapshot.driver
+        self._foreign_mib = foreign_mib
+        self._devices = [inventory.device(gpu, foreign_mib[gpu.uuid]) for gpu in chosen]
+        self._seen = {gpu.uuid: gpu for gpu in chosen}
+        self._watch = Watch(chosen)
+        self._pause = pause
+        self._clock = clock
+        self._looks = 0
+        self._tasks = Tasks("gpus")
+        self._feed: Feed = lambda _event: None
+        self.silence = ""
+
+    def devices(self) -> list[Device]:
+        """The chosen GPUs and slices, of kind "cuda"."""
+        return list(self._devices)
+
+    def view(self, device: str) -> GpuView | None:
+        """One of them as it was last seen."""
+        gpu = self._seen.get(device)
+        if gpu is None:
+            return None
+        return GpuView(
+            gpu.name,
+            gpu.index,
+            None if gpu.capability is None else "{}.{}".format(*gpu.capability),
+            self._driver,
+            gpu.total_mib,
+            gpu.used_mib,
+            self._foreign_mib[device],
+        )
+
+    def used_mib(self, device: str) -> float | None:
+        """What it had in use when it was last seen."""
+        gpu = self._seen.get(device)
+        return None if gpu is None else gpu.used_mib
+
+    def start(self, feed: Feed) -> None:
+        """Look each second from now on."""
+        self._feed = feed
+        self._tasks.spawn("watch", self._keep_watch())
+
+    async def _keep_watch(self) -> None:
+        while True:
+            await self._pause(LOOK_S)
+            try:
+                await self.look()
+            except Exception:  # one bad look must not be the last
+                log.exception("the GPUs could not be looked at")
+
+    async def look(self) -> None:
+        """See how the GPUs are and feed what follows. What the driver does not answer is said in
+        `silence` and changes nothing: a GPU that nobody can ask about may work."""
+        self._looks += 1
+        renewed = bool(self._watch.gone) and self._looks % LOOKS_PER_RENEWAL == 0
+        try:
+            snapshot, xids = await self._calls.run(self._read, renewed)
+        except (Unanswered, NoDriver) as error:
+            if not self.silence:
+                log.error("the NVIDIA driver is silent", reason=str(error))
+            self.silence = str(error)
+            return
+        if self.silence:
+            log.info("the NVIDIA driver answers again")
+        self.silence = ""
+        self._note(snapshot.gpus)
+        verdict = self._watch.judge(snapshot, xids, renewed=renewed)
+        for note in verdict.notes:
+            log.warning("a GPU reports an error", reported=note)
+        for event in verdict.events:
+            log.warning("a GPU changes", what=event)
+            self._feed(event)
+
+    def _read(self, renewed: bool) -> tuple[Snapshot, list[XidEvent]]:
+        """In the calls' thread."""
+        if renewed:
+            self._nvml.renew()
+        return self._nvml.read(), self._nvml.xids()
+
+    def _note(self, gpus: Iterable[Reading]) -> None:
+        self._seen |= {gpu.uuid: gpu for gpu in gpus if gpu.uuid in self._seen}
+
+    async def taken_mib(
+        self, device: str, pids: frozenset[int] | None, before_mib: float | None, *, is_alone: bool
+    ) -> float | None:
+        """What these processes have of a device, None where that cannot be told."""
+        try:
+            gpu = await self._calls.run(self._nvml.read_one, device)
+        except (Unanswered, NoDriver) as error:
+            log.warning("a replica cannot be measured", device=device, reason=str(error))
+            return None
+        if gpu is None:
+            return None
+        self._note([gpu])
+        return taken_mib(gpu, pids, before_mib, is_alone=is_alone)
+
+    async def prove_free(
+        self, device: str, pids: frozenset[int] | None, others_mib: Callable[[], float]
+    ) -> None:
+        """Ask the driver until nothing of these processes is left, for 3 s at most.
+
+        A GPU that is gone has nothing left on it: the replica is, and what keeps others from the
+        device is that it was lost. Raises DriverError.
+        """
+        if device not in self._seen:
+            return
+        until_s = self._clock() + PROOF_S
+        while reason := await self._what_is_left(device, pids, others_mib()):
+            if self._clock() >= until_s:
+                raise DriverError(reason)
+            await self._pause(PROOF_POLL_S)
+
+    async def _what_is_left(
+        self, device: str, pids: frozenset[int] | None, others_mib: float
+    ) -> str:
+        try:
+            gpu = await self._calls.run(self._nvml.read_one, device)
+        except (Unanswered, NoDriver) as error:
+            raise DriverError(f"{device} cannot be seen to be free: {error}") from error
+        if gpu is None:
+            return ""
+        self._note([gpu])
+        return still_taken(gpu, pids, others_mib, self._foreign_mib[device])
+
+    async def close(self) -> None:
+        """Watch no longer and end the session, unless the driver hangs."""
+        await self._tasks.close()
+        try:
+            await self._calls.run(self._nvml.close)
+        except Unanswered as error:
+            log.warning("the NVIDIA driver is left as it is", reason=str(error))
+        self._calls.close()

@@ -1,0 +1,348 @@
+"""A server with GPUs: what it puts where, and what it does when one of them fails."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from admin.settings import Settings
+from pool_manager.core import guests, room
+from pool_manager.core.life import endings, replicas
+from pool_manager.gpus import host
+from pool_manager.settings import PoolSettings
+from registry.errors import BadRequest
+from tests.support.nvml.board import Board, Gpu
+from tests.support.nvml.fixtures import board
+from tests.support.nvml.tenants import GpuDriver, function_of
+from tests.support.server import ServingServer, serving
+
+__all__ = ["board"]
+
+BODY: dict[str, Any] = {"inputs": {}}
+MODEL = {"m.onnx": b"\x3a\x00"}
+A, B, C, D = (f"GPU-{letter * 8}" for letter in "abcd")
+TOTAL_MIB, RESERVED_MIB, FOREIGN_MIB = 24_000, 400, 600
+RETRY_S = 0.05
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def haste(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits long for what a test does on purpose."""
+    monkeypatch.setattr(host, "LOOK_S", 0.01)
+    monkeypatch.setattr(host, "PROOF_S", 0.03)
+    monkeypatch.setattr(host, "PROOF_POLL_S", 0.005)
+    for module in (endings, replicas):
+        monkeypatch.setattr(module, "RELEASE_RETRY_S", RETRY_S)
+    monkeypatch.setattr(room, "SWAP_AFTER_S", 0.2)
+    monkeypatch.setattr(guests, "RESIDENCY_S", 0.3)
+
+
+class Quick(Settings):
+    """Looks at what time alone changes without long waits."""
+
+    def pool(self) -> PoolSettings:
+        return replace(super().pool(), tick_s=0.02)
+
+
+def manifest(name: str, share: float = 1.0) -> str:
+    """A function that needs so much of a GPU."""
+    device = f'[device]\nkind = "cuda"\nshare = {share}\n'
+    return f'schema = 1\nname = "{name}"\nmodel = "m.onnx"\n{device}'
+
+
+@asynccontextmanager
+async def gpu_server(
+    folder: Path, driver: GpuDriver, **settings: Any
+) -> AsyncIterator[ServingServer]:
+    """A server without standbys, so that who is where is only about functions."""
+    async with serving(folder, driver, kind=Quick, standbys=0, cpu_slots=1, **settings) as server:
+        yield server
+
+
+async def devices(server: ServingServer) -> dict[str, dict[str, Any]]:
+    """What the admin API shows of every device, by id."""
+    items = (await server.admin("GET", "/devices")).json()["items"]
+    return {item["id"]: item for item in items}
+
+
+async def until_state(server: ServingServer, device: str, state: str) -> dict[str, Any]:
+    """Wait until a device is shown in a state."""
+
+    async def asks() -> bool:
+        return bool((await devices(server))[device]["state"] == state)
+
+    await server.until(asks)
+    return (await devices(server))[device]
+
+
+async def test_a_function_runs_on_a_gpu(board: Board, tmp_path: Path) -> None:
+    """Deploy measures what it takes there, and the device shows who has how much."""
+    board.add(Gpu(A, TOTAL_MIB, RESERVED_MIB, FOREIGN_MIB, name="NVIDIA H200"))
+    async with gpu_server(tmp_path, GpuDriver(board, {"f": 5_000})) as server:
+        await server.deploy(MODEL, name="f", manifest=manifest("f"))
+        assert (await server.call("f", BODY)).status == 200
+        shown = (await devices(server))[A]
+        document = await server.function("f")
+        ready = (await server.get("/readyz")).json()
+
+    assert (shown["name"], shown["kind"], shown["index"]) == ("NVIDIA H200", "cuda", "0")
+    assert (shown["memory_mib"], shown["total_mib"], shown["foreign_mib"]) == (23_000, 24_000, 600)
+    assert (shown["state"], shown["charged_mib"], shown["used_mib"]) == ("taken", 5_000, 5_600)
+    assert len(shown["replicas"]) == 1
+    (revision,) = document["revisions"]
+    assert revision["profile"]["memory_mib"] == 5_000
+    assert ready.get("reasons", []) == []
+
+
+async def test_a_gpu_that_is_not_given_back_is_quarantined(board: Board, tmp_path: Path) -> None:
+    """Until the driver shows it: whoever waits for it gets it then, and is told why not before."""
+    board.add(Gpu(A, TOTAL_MIB))
+    lingers = False
+    driver = GpuDriver(board, {"f": 5_000, "g": 5_000}, lingers=lambda _id: lingers)
+    async with gpu_server(tmp_path, driver) as server:
+        for name in ("f", "g"):
+            await server.deploy(MODEL, name=name, manifest=manifest(name))
+        assert (await server.call("f", BODY)).status == 200
+        pid = next(iter(driver.known.values()))
+        lingers = True
+        held = asyncio.create_task(server.call("g", BODY))
+        shown = await until_state(server, A, "quarantined")
+        lingers = False
+        why = (await server.admin("GET", "/functions/f/why")).json()
+        assert f"{A} still shows 5,000 MiB of pid {pid}" in shown["reason"]
+        assert "still shows 5,000 MiB" in str(why["decisions"])
+        assert not held.done()
+
+        driver.let_go()
+        assert (await held).status == 200
+        assert (await devices(server))[A]["state"] == "taken"
+
+
+async def test_a_driver_that_hangs_does_not_stop_the_server(
+    board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers, says what is wrong, and goes on when the driver does."""
+    monkeypatch.setattr("pool_manager.gpus.opening.CALL_S", 0.05)
+    board.add(Gpu(A, TOTAL_MIB))
+    async with gpu_server(tmp_path, GpuDriver(board, {"f": 5_000})) as server:
+        await server.deploy(MODEL, name="f", manifest=manifest("f"))
+        assert (await server.call("f", BODY)).status == 200
+        board.hang()
+
+        async def is_said() -> bool:
+            reasons = (await server.get("/readyz")).json().get("reasons", [])
+            return any(reason.startswith("gpus: the NVIDIA driver") for reason in reasons)
+
+        await server.until(is_said)
+        assert (await server.call("f", BODY)).status == 200
+        board.hang(False)
+
+        async def is_over() -> bool:
+            return not await is_said()
+
+        await server.until(is_over)
+
+
+async def test_a_gpu_that_is_not_there_is_an_error_at_the_start(
+    board: Board, tmp_path: Path
+) -> None:
+    """The server does not start without what it was told to use."""
+    board.add(Gpu(A, TOTAL_MIB))
+    with pytest.raises(BadRequest, match=r"gpus: .*got '7'; there is 0"):
+        async with gpu_server(tmp_path, GpuDriver(board, {}), gpus="7"):
+            pass
+
+
+async def test_slices_are_devices(board: Board, tmp_path: Path) -> None:
+    """A GPU in MIG mode is used by its slices only."""
+    board.add(Gpu(A, TOTAL_MIB), Gpu("MIG-1", 6_000, parent=A), Gpu("MIG-2", 12_000, parent=A))
+    async with gpu_server(tmp_path, GpuDriver(board, {"f": 9_000})) as server:
+        await server.deploy(MODEL, name="f", manifest=manifest("f"))
+        assert (await server.call("f", BODY)).status == 200
+        shown = await devices(server)
+
+    assert list(shown)[:2] == ["MIG-1", "MIG-2"]
+    assert sum(one["charged_mib"] for one in shown.values()) == 9_000
+
+
+@pytest.mark.parametrize(("xid", "state"), [(79, "cordoned"), (48, "cordoned"), (31, "taken")])
+async def test_an_error_is_answered_by_what_it_means(
+    board: Board, tmp_path: Path, xid: int, state: str
+) -> None:
+    """A GPU that is gone or needs a reset gets nothing more; an application's error costs it
+    nothing. Calls are served by the other GPU."""
+    board.add(Gpu(A, TOTAL_MIB), Gpu(B, TOTAL_MIB))
+    async with gpu_server(tmp_path, GpuDriver(board, {"f": 5_000})) as server:
+        await server.deploy(MODEL, name="f", manifest=manifest("f"))
+        assert (await server.call("f", BODY)).status == 200
+        used = next(id for id, one in (await devices(server)).items() if one["replicas"])
+        if xid == 79:
+            board.lose(used)
+        board.report(used, xid)
+        shown = await until_state(server, used, state)
+        assert (await server.call("f", BODY)).status == 200
+        reasons = (await server.get("/readyz")).json().get("reasons", [])
+
+    assert ("XID" in shown["reason"] or "lost" in shown["reason"]) == (state == "cordoned")
+    assert any(reason.startswith(f"device {used}: out of use") for reason in reasons) == (
+        state == "cordoned"
+    )
+
+
+async def test_a_gpu_that_comes_back_is_used_again(board: Board, tmp_path: Path) -> None:
+    """Whoever waited for it is served."""
+    board.add(Gpu(A, TOTAL_MIB))
+    driver = GpuDriver(board, {"f": 5_000})
+    async with gpu_server(tmp_path, driver) as server:
+        await server.deploy(MODEL, name="f", manifest=manifest("f"))
+        assert (await server.call("f", BODY)).status == 200
+        board.lose(A)
+        await until_state(server, A, "cordoned")
+        held = asyncio.create_task(server.call("f", BODY))
+        await server.until_shown("f", held=1)
+        board.find(A)
+
+        assert (await held).status == 200
+        assert (await devices(server))[A]["state"] == "taken"
+
+
+# name: share of a GPU, MiB there
+FUNCTIONS = {
+    "alone-a": (1.0, 20_000),
+    "alone-b": (1.0, 8_000),
+    "alone-c": (1.0, 3_000),
+    "half-a": (0.5, 11_000),
+    "half-b": (0.5, 9_000),
+    "quarter": (0.25, 6_000),
+}
+SIZES_MIB = {name: size for name, (_, size) in FUNCTIONS.items()}
+STEPS = 1_000
+HELD_MAX = 24
+
+
+class Storm:
+    """Random calls and faults on four GPUs; after every step nothing may be over-committed."""
+
+    def __init__(self, board: Board, seed: int) -> None:
+        self.board = board
+        self.random = random.Random(seed)
+        self.driver = GpuDriver(board, SIZES_MIB, lingers=self._lingers)
+        self.calls: set[asyncio.Task[Any]] = set()
+        self.answered = 0
+        self.most = 0
+        self.seen: set[str] = set()
+        self.is_over = False
+        self.lingered = 0
+        self._worn = False
+
+    def _lingers(self, _id: str) -> bool:
+        lingers = not self.is_over and self.random.random() < 0.3
+        self.lingered += lingers
+        return lingers
+
+    async def step(self, server: ServingServer) -> None:
+        """One thing happens, and what follows from it begins."""
+        chance = self.random.random()
+        if chance < 0.9:
+            await self._call(server)
+        elif chance < 0.94:
+            self.driver.let_go()
+        elif chance < 0.97:
+            self.board.report(self.random.choice([A, B, C, D]), self.random.choice([13, 31, 43]))
+        elif chance < 0.985:
+            self._lose_or_find()
+        elif not self._worn and not self._lost():
+            self._worn = True
+            self.board.report(D, 95)
+        await asyncio.sleep(0)
+        self.check(server)
+
+    async def _call(self, server: ServingServer) -> None:
+        if len(self.calls) >= HELD_MAX:
+            self.driver.let_go()
+            await asyncio.wait(self.calls, return_when=asyncio.FIRST_COMPLETED)
+        name = self.random.choice(list(FUNCTIONS))
+        task = asyncio.create_task(server.call(name, BODY), name=name)
+        self.calls.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self.calls.discard(task)
+        answer = task.result()
+        assert answer.status == 200, (task.get_name(), answer.status, answer.body)
+        self.answered += 1
+
+    def _lost(self) -> list[str]:
+        return [uuid for uuid, gpu in self.board.gpus.items() if gpu.is_lost]
+
+    def _lose_or_find(self) -> None:
+        """At most one of A, B and C is lost at a time."""
+        lost = self._lost()
+        if lost:
+            self.board.find(lost[0])
+            return
+        gone = self.random.choice([A, B, C])
+        self.board.lose(gone)
+        self.board.report(gone, 79)
+
+    def check(self, server: ServingServer) -> None:
+        """By what the replicas are, not by what the ledger says of them."""
+        there: dict[str, list[str]] = {uuid: [] for uuid in self.board.gpus}
+        for replica in server.server.manager.replicas():
+            if replica.device in there:
+                there[replica.device].append(replica.pool)
+        for uuid, pools in there.items():
+            names = [function_of(pool) for pool in pools]
+            assert sum(FUNCTIONS[name][0] for name in names) <= 1.0, (uuid, pools)
+            taken_mib = sum(SIZES_MIB[name] for name in names)
+            assert taken_mib <= TOTAL_MIB - RESERVED_MIB - FOREIGN_MIB, (uuid, pools)
+            if not self.board.gpus[uuid].is_lost:
+                assert self.board.used_mib(uuid) <= TOTAL_MIB - RESERVED_MIB, (uuid, pools)
+            self.most = max(self.most, len(names))
+        self.seen |= {one.state for one in server.server.manager.occupancies()}
+
+
+@pytest.fixture
+def four(board: Board) -> Board:
+    """Four GPUs, on each of which somebody else has something."""
+    board.add(*(Gpu(uuid, TOTAL_MIB, RESERVED_MIB, FOREIGN_MIB) for uuid in (A, B, C, D)))
+    return board
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_a_storm_loses_no_call_and_over_commits_nothing(
+    four: Board, tmp_path: Path, seed: int
+) -> None:
+    """Whatever is called, whichever GPU fails, lingers, needs a reset, goes and comes back."""
+    storm = Storm(four, seed)
+    async with gpu_server(tmp_path, storm.driver, idle_s=1.0) as server:
+        for number, (name, (share, _)) in enumerate(FUNCTIONS.items(), 1):
+            storm.driver.let_go()
+            # Another model each: what was measured of one is known of all its copies.
+            model = {"m.onnx": MODEL["m.onnx"] * number}
+            await server.deploy(model, name=name, manifest=manifest(name, share), max=2)
+        for _ in range(STEPS):
+            await storm.step(server)
+        for uuid in storm._lost():
+            four.find(uuid)
+        async with asyncio.timeout(30):
+            while storm.calls:
+                storm.driver.let_go()
+                await asyncio.wait(storm.calls, timeout=RETRY_S)
+                storm.check(server)
+        storm.is_over = True
+        storm.driver.let_go()
+
+    assert storm.answered > STEPS / 2
+    assert storm.most >= 2
+    assert storm.lingered >= 5
+    assert storm.seen >= {"free", "taken", "cordoned"}

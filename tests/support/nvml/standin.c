@@ -1,0 +1,313 @@
+/* A stand-in for NVIDIA's management library: the calls that fngate makes, with the structures of
+ * nvml.h, answered out of a small text file that is read anew at every call.
+ *
+ *     driver 580.65.06            init 9              the answer of nvmlInit, 0 if not given
+ *     hang                        every call waits until the line is gone
+ *     answer nvmlDeviceGetName 3  this call always answers 3 (NVML_ERROR_NOT_SUPPORTED)
+ *     gpu UUID total_mib reserved_mib other_mib major minor mig lost NAME
+ *     slice PARENT UUID total_mib other_mib instance NAME
+ *     proc UUID pid mib           mib -1: not available
+ *     xid UUID number instance    instance -1: the whole GPU
+ *
+ * As with the real one, a GPU that was lost in a session stays lost until the next nvmlInit.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <pthread.h>
+#include <unistd.h>
+
+enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, UNSUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7,
+       NO_DRIVER = 9, TIMEOUT = 10, LOST = 15 };
+#define DEVICES 32
+#define PROCS 128
+#define XIDS 4096
+#define EXPORT __attribute__((visibility("default")))
+#define MIB 1048576ULL
+
+typedef struct { char uuid[80], parent[80], name[96]; long total, reserved, other;
+                 int major, minor, mig, lost, instance; } Device;
+typedef struct { char uuid[80]; unsigned pid; long mib; } Proc;
+typedef struct { char uuid[80]; unsigned long long xid; int instance; } Xid;
+typedef struct { char driver[80]; int init, hang, answer, devices, procs, xids;
+                 Device device[DEVICES]; Proc proc[PROCS]; Xid xid[XIDS]; } State;
+
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } MemoryV2;
+typedef struct { unsigned long long total, free, used; } Memory;
+typedef struct { unsigned pid; unsigned long long used; unsigned gi, ci; } ProcessInfo;
+typedef struct { void *device; unsigned long long type, data; unsigned gi, ci; } EventData;
+
+static char path[4096];
+static char names[DEVICES * 4][80];     /* what a handle points at */
+static int was_lost[DEVICES * 4];
+static int sessions, heard;
+static State state;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+EXPORT void standin_use(const char *file) { snprintf(path, sizeof path, "%s", file); }
+
+static void *handle(const char *uuid)
+{
+    for (int i = 0; i < DEVICES * 4; i++) {
+        if (!names[i][0]) snprintf(names[i], sizeof names[i], "%s", uuid);
+        if (!strcmp(names[i], uuid)) return names[i];
+    }
+    abort();
+}
+
+static int *lost_flag(const char *uuid) { return &was_lost[((char *)handle(uuid) - names[0]) / 80]; }
+
+static void parse(char *line, const char *call)
+{
+    Device d = {.instance = -1};
+    Proc p; Xid x; char name[96]; int code;
+    if (sscanf(line, "driver %79s", state.driver) == 1) return;
+    if (sscanf(line, "init %d", &state.init) == 1) return;
+    if (!strncmp(line, "hang", 4)) state.hang = 1;
+    else if (sscanf(line, "answer %95s %d", name, &code) == 2) {
+        if (!strcmp(name, call)) state.answer = code;
+    } else if (sscanf(line, "gpu %79s %ld %ld %ld %d %d %d %d %95[^\n]", d.uuid, &d.total,
+                      &d.reserved, &d.other, &d.major, &d.minor, &d.mig, &d.lost, d.name) == 9
+               || sscanf(line, "slice %79s %79s %ld %ld %d %95[^\n]", d.parent, d.uuid, &d.total,
+                         &d.other, &d.instance, d.name) == 6) {
+        if (state.devices < DEVICES) state.device[state.devices++] = d;
+    } else if (sscanf(line, "proc %79s %u %ld", p.uuid, &p.pid, &p.mib) == 3) {
+        if (state.procs < PROCS) state.proc[state.procs++] = p;
+    } else if (sscanf(line, "xid %79s %llu %d", x.uuid, &x.xid, &x.instance) == 3) {
+        if (state.xids < XIDS) state.xid[state.xids++] = x;
+    }
+}
+
+/* Reads the file and waits while it says so; what the call must answer, whatever it would. */
+static int look(const char *call)
+{
+    char line[512];
+    for (;;) {
+        memset(&state, 0, sizeof state);
+        strcpy(state.driver, "580.65.06");
+        FILE *file = path[0] ? fopen(path, "r") : NULL;
+        if (!file) return NO_DRIVER;
+        while (fgets(line, sizeof line, file)) parse(line, call);
+        fclose(file);
+        if (!state.hang) break;
+        pthread_mutex_unlock(&lock);
+        usleep(2000);
+        pthread_mutex_lock(&lock);
+    }
+    for (int i = 0; i < state.devices; i++)
+        if (state.device[i].lost) *lost_flag(state.device[i].uuid) = 1;
+    return state.answer;
+}
+
+static int begin(const char *call)
+{
+    pthread_mutex_lock(&lock);
+    int answer = look(call);
+    return answer ? answer : sessions ? OK : UNINITIALIZED;
+}
+
+static int end(int answer) { pthread_mutex_unlock(&lock); return answer; }
+
+static Device *find(const char *uuid)
+{
+    for (int i = 0; i < state.devices; i++)
+        if (!strcmp(state.device[i].uuid, uuid)) return &state.device[i];
+    return NULL;
+}
+
+static Device *whole(int index)
+{
+    for (int i = 0; i < state.devices; i++)
+        if (!state.device[i].parent[0] && index-- == 0) return &state.device[i];
+    return NULL;
+}
+
+static int alive(Device *d)
+{
+    if (!d) return LOST;
+    return *lost_flag(d->uuid) || (d->parent[0] && *lost_flag(d->parent)) ? LOST : OK;
+}
+
+#define ON_DEVICE(call) \
+    int answer = begin(call); \
+    Device *d = find(of); \
+    if (!answer) answer = alive(d); \
+    if (answer) return end(answer)
+
+EXPORT int nvmlInitWithFlags(unsigned flags)
+{
+    (void)flags;
+    pthread_mutex_lock(&lock);
+    int answer = look("nvmlInitWithFlags");
+    if (!answer) answer = state.init;
+    if (!answer) {
+        sessions++;
+        memset(was_lost, 0, sizeof was_lost);
+        look("");
+    }
+    return end(answer);
+}
+
+EXPORT int nvmlShutdown(void)
+{
+    int answer = begin("nvmlShutdown");
+    if (sessions) sessions--;
+    return end(answer);
+}
+
+EXPORT const char *nvmlErrorString(int code) { (void)code; return "stand-in error"; }
+
+EXPORT int nvmlSystemGetDriverVersion(char *text, unsigned size)
+{
+    int answer = begin("nvmlSystemGetDriverVersion");
+    if (!answer) snprintf(text, size, "%s", state.driver);
+    return end(answer);
+}
+
+EXPORT int nvmlDeviceGetCount_v2(unsigned *count)
+{
+    int answer = begin("nvmlDeviceGetCount_v2");
+    for (*count = 0; whole(*count); ++*count) ;
+    return end(answer);
+}
+
+EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device)
+{
+    int answer = begin("nvmlDeviceGetHandleByIndex_v2");
+    Device *d = whole(index);
+    if (!answer) answer = d ? alive(d) : INVALID;
+    if (!answer) *device = handle(d->uuid);
+    return end(answer);
+}
+
+EXPORT int nvmlDeviceGetUUID(const char *of, char *text, unsigned size)
+{
+    ON_DEVICE("nvmlDeviceGetUUID");
+    snprintf(text, size, "%s", d->uuid);
+    return end(OK);
+}
+
+EXPORT int nvmlDeviceGetName(const char *of, char *text, unsigned size)
+{
+    ON_DEVICE("nvmlDeviceGetName");
+    snprintf(text, size, "%s", d->name);
+    return end(OK);
+}
+
+EXPORT int nvmlDeviceGetCudaComputeCapability(const char *of, int *major, int *minor)
+{
+    ON_DEVICE("nvmlDeviceGetCudaComputeCapability");
+    *major = d->major;
+    *minor = d->minor;
+    return end(OK);
+}
+
+static long used(Device *d)
+{
+    long sum = d->other;
+    for (int i = 0; i < state.procs; i++)
+        if (!strcmp(state.proc[i].uuid, d->uuid) && state.proc[i].mib > 0) sum += state.proc[i].mib;
+    return sum;
+}
+
+EXPORT int nvmlDeviceGetMemoryInfo_v2(const char *of, MemoryV2 *memory)
+{
+    ON_DEVICE("nvmlDeviceGetMemoryInfo_v2");
+    if (memory->version != (sizeof *memory | 2u << 24)) return end(25);
+    memory->total = d->total * MIB;
+    memory->reserved = d->reserved * MIB;
+    memory->used = used(d) * MIB;
+    memory->free = memory->total - memory->reserved - memory->used;
+    return end(OK);
+}
+
+EXPORT int nvmlDeviceGetMemoryInfo(const char *of, Memory *memory)
+{
+    ON_DEVICE("nvmlDeviceGetMemoryInfo");
+    memory->total = d->total * MIB;
+    memory->used = (d->reserved + used(d)) * MIB;
+    memory->free = memory->total - memory->used;
+    return end(OK);
+}
+
+EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(const char *of, unsigned *count, ProcessInfo *info)
+{
+    ON_DEVICE("nvmlDeviceGetComputeRunningProcesses_v3");
+    unsigned found = 0, room = *count;
+    for (int i = 0; i < state.procs; i++) {
+        if (strcmp(state.proc[i].uuid, d->uuid)) continue;
+        if (info && found < room) {
+            long mib = state.proc[i].mib;
+            info[found] = (ProcessInfo){state.proc[i].pid, mib < 0 ? ~0ULL : mib * MIB, ~0u, ~0u};
+        }
+        found++;
+    }
+    *count = found;
+    return end(found > room ? TOO_SMALL : OK);
+}
+
+EXPORT int nvmlDeviceGetMigMode(const char *of, unsigned *current, unsigned *pending)
+{
+    ON_DEVICE("nvmlDeviceGetMigMode");
+    *current = *pending = d->mig;
+    return end(OK);
+}
+
+EXPORT int nvmlDeviceGetMaxMigDeviceCount(const char *of, unsigned *count)
+{
+    ON_DEVICE("nvmlDeviceGetMaxMigDeviceCount");
+    *count = 7;
+    return end(OK);
+}
+
+EXPORT int nvmlDeviceGetMigDeviceHandleByIndex(const char *of, unsigned index, void **device)
+{
+    ON_DEVICE("nvmlDeviceGetMigDeviceHandleByIndex");
+    for (int i = 0; i < state.devices; i++)
+        if (!strcmp(state.device[i].parent, d->uuid) && index-- == 0) {
+            *device = handle(state.device[i].uuid);
+            return end(OK);
+        }
+    return end(NOT_FOUND);
+}
+
+EXPORT int nvmlDeviceGetGpuInstanceId(const char *of, unsigned *id)
+{
+    ON_DEVICE("nvmlDeviceGetGpuInstanceId");
+    *id = d->instance;
+    return end(d->parent[0] ? OK : INVALID);
+}
+
+EXPORT int nvmlEventSetCreate(void **set)
+{
+    int answer = begin("nvmlEventSetCreate");
+    heard = state.xids;
+    *set = &heard;
+    return end(answer);
+}
+
+EXPORT int nvmlEventSetFree(void *set) { return set == &heard ? OK : INVALID; }
+
+EXPORT int nvmlDeviceRegisterEvents(const char *of, unsigned long long types, void *set)
+{
+    ON_DEVICE("nvmlDeviceRegisterEvents");
+    return end(types == 8 && set == &heard ? OK : UNSUPPORTED);
+}
+
+EXPORT int nvmlEventSetWait_v2(void *set, EventData *data, unsigned timeout_ms)
+{
+    (void)set;
+    (void)timeout_ms;
+    int answer = begin("nvmlEventSetWait_v2");
+    if (answer) return end(answer);
+    if (heard >= state.xids) return end(TIMEOUT);
+    Xid *x = &state.xid[heard++];
+    *data = (EventData){handle(x->uuid), 8, x->xid, x->instance, x->instance};
+    return end(OK);
+}
+
+__attribute__((constructor)) static void started(void)
+{
+    const char *file = getenv("FN_STANDIN_NVML");
+    if (file) standin_use(file);
+}

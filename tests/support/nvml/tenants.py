@@ -1,0 +1,74 @@
+"""Fake replicas that have memory on the GPUs of a board."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from pool_manager.drivers.fake import BEHAVES, FakeDriver, Script
+from pool_manager.drivers.script import Sleep
+from runtime_image.contract.control import ReplicaRecord
+from tests.support.nvml.board import Board
+
+
+def function_of(pool: str) -> str:
+    """The name in a pool's key, "digits" of "default/digits@3"."""
+    return pool.partition("/")[2].partition("@")[0]
+
+
+class GpuDriver(FakeDriver):
+    """Each replica on a GPU has a process there with the `sizes_mib` of its function.
+
+    `lingers(id)` is asked when a replica is ended: its process and memory stay on the board until
+    `let_go`.
+    """
+
+    def __init__(
+        self,
+        board: Board,
+        sizes_mib: Mapping[str, int],
+        script: Script = BEHAVES,
+        *,
+        sleep: Sleep = asyncio.sleep,
+        lingers: Callable[[str], bool] = lambda _id: False,
+    ) -> None:
+        super().__init__(script, sleep=sleep)
+        self._board = board
+        self._sizes_mib = sizes_mib
+        self._lingers = lingers
+        self._numbers = itertools.count(1001)
+        self.known: dict[str, int] = {}
+        self.lingering: list[int] = []
+
+    async def start(self, record: ReplicaRecord, run_dir: Path, log: Path) -> None:
+        await super().start(record, run_dir, log)
+        self._claim(record)
+
+    async def limit(self, record: ReplicaRecord) -> None:
+        await super().limit(record)
+        self._claim(record)
+
+    async def pids(self, id: str) -> frozenset[int] | None:
+        return frozenset({self.known[id]}) if id in self.known else await super().pids(id)
+
+    async def release(self, id: str) -> None:
+        await super().release(id)
+        pid = self.known.pop(id, None)
+        if pid is None:
+            return
+        if self._lingers(id):
+            self.lingering.append(pid)
+        else:
+            self._board.end(pid)
+
+    def let_go(self) -> None:
+        """What lingers is gone."""
+        while self.lingering:
+            self._board.end(self.lingering.pop())
+
+    def _claim(self, record: ReplicaRecord) -> None:
+        if record.device in self._board.gpus and record.bound:
+            pid = self.known.setdefault(record.id, next(self._numbers))
+            self._board.claim(record.device, pid, self._sizes_mib[function_of(record.bound)])

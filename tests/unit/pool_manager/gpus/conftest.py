@@ -1,0 +1,5 @@
+"""What tests of GPUs share."""
+
+from tests.support.nvml.fixtures import board
+
+__all__ = ["board"]

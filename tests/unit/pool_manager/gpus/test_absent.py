@@ -1,0 +1,22 @@
+"""A host without GPUs."""
+
+from __future__ import annotations
+
+from pool_manager.gpus.absent import NoGpus
+
+
+async def test_there_is_nothing() -> None:
+    """No device, nothing to see, to measure, to prove or to end."""
+    gpus = NoGpus()
+    gpus.start(print)
+
+    assert (gpus.devices(), gpus.silence) == ([], "")
+    assert (gpus.view("cpu:0"), gpus.used_mib("cpu:0")) == (None, None)
+    assert await gpus.taken_mib("cpu:0", frozenset({1}), 1.0, is_alone=True) is None
+    await gpus.prove_free("cpu:0", None, lambda: 0.0)
+    await gpus.close()
+
+
+def test_it_may_be_known_why() -> None:
+    """A driver that cannot be used is not the same as none."""
+    assert NoGpus("it hangs").silence == "it hangs"

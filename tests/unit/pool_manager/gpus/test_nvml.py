@@ -1,0 +1,207 @@
+"""The driver's library through the real pynvml, over a stand-in with the real structures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pool_manager.gpus.nvml import EVENTS_MAX, NoDriver, Nvml
+from pool_manager.gpus.reading import GpuProcess, XidEvent
+from tests.support.nvml.board import (
+    FUNCTION_NOT_FOUND,
+    NO_DRIVER,
+    NO_PERMISSION,
+    NOT_SUPPORTED,
+    WRONG_VERSION,
+    Board,
+    Gpu,
+)
+
+A, B = "GPU-aaaa", "GPU-bbbb"
+
+
+@pytest.fixture
+def nvml(board: Board) -> Iterator[Nvml]:
+    """An open session over two GPUs."""
+    board.add(Gpu(A, 24_000, 400, 100), Gpu(B, 80_000, 500, name="NVIDIA B", capability=(8, 6)))
+    made = Nvml()
+    made.open()
+    yield made
+    made.close()
+
+
+def test_every_gpu_is_read(nvml: Nvml, board: Board) -> None:
+    """Name, number, memory without the reserved part, capability, processes, driver."""
+    board.claim(A, 71, 2_000)
+    board.claim(A, 72, None)
+    seen = nvml.read()
+    first, second = seen.gpus
+
+    assert (seen.driver, seen.lost, seen.unreadable) == ("580.65.06", {}, ())
+    assert (first.uuid, first.index, first.name) == (A, "0", "NVIDIA Stand-in")
+    assert (first.total_mib, first.reserved_mib, first.used_mib) == (24_000, 400, 2_100)
+    assert first.processes == (GpuProcess(71, 2_000.0), GpuProcess(72, None))
+    assert (second.name, second.capability, second.processes) == ("NVIDIA B", (8, 6), ())
+    assert seen.find(B) == second
+    assert seen.find("GPU-cccc") is None
+
+
+def test_many_processes_are_read(nvml: Nvml, board: Board) -> None:
+    """All of them, however many there are."""
+    for pid in range(100):
+        board.claim(A, pid, 1)
+    reading = nvml.read_one(A)
+
+    assert reading is not None
+    assert reading.processes is not None
+    assert {process.pid for process in reading.processes} == set(range(100))
+
+
+def test_slices_take_the_place_of_their_gpu(nvml: Nvml, board: Board) -> None:
+    """A GPU in MIG mode is read as its slices, each with memory and processes of its own."""
+    board.add(
+        Gpu("MIG-1", 10_000, parent=B, instance=1, name="B MIG 1g.10gb"),
+        Gpu("MIG-2", 20_000, parent=B, instance=5),
+    )
+    board.claim("MIG-2", 9, 300)
+    seen = nvml.read()
+
+    assert [gpu.uuid for gpu in seen.gpus] == [A, "MIG-1", "MIG-2"]
+    one, two = seen.gpus[1:]
+    assert (one.index, one.parent, one.instance, one.name) == ("1:0", B, 1, "B MIG 1g.10gb")
+    assert (one.total_mib, one.used_mib, one.capability) == (10_000, 0, (8, 6))
+    assert (two.index, two.instance, two.used_mib) == ("1:1", 5, 300)
+    assert two.processes == (GpuProcess(9, 300.0),)
+
+
+@pytest.mark.parametrize("code", [NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND])
+@pytest.mark.parametrize(
+    ("call", "field"),
+    [
+        ("nvmlDeviceGetName", "name"),
+        ("nvmlDeviceGetCudaComputeCapability", "capability"),
+        ("nvmlDeviceGetComputeRunningProcesses_v3", "processes"),
+    ],
+)
+def test_what_a_driver_does_not_tell_is_none(
+    nvml: Nvml, board: Board, call: str, field: str, code: int
+) -> None:
+    """One question that fails leaves all the others answered."""
+    before = nvml.read().gpus[0]
+    board.answer(call, code)
+    after = nvml.read().gpus[0]
+
+    assert getattr(before, field) is not None
+    assert getattr(after, field) is None
+    assert (after.uuid, after.total_mib, after.used_mib) == (A, 24_000, 100)
+
+
+def test_an_old_driver_tells_memory_the_old_way(nvml: Nvml, board: Board) -> None:
+    """Without the second version of the memory structure the reserved part counts as used."""
+    board.answer("nvmlDeviceGetMemoryInfo_v2", FUNCTION_NOT_FOUND)
+    seen = nvml.read().gpus[0]
+
+    assert (seen.total_mib, seen.reserved_mib, seen.used_mib) == (24_000, None, 500)
+
+
+def test_a_driver_may_tell_no_memory_at_all(nvml: Nvml, board: Board) -> None:
+    """The GPU is there all the same."""
+    board.answer("nvmlDeviceGetMemoryInfo_v2", NOT_SUPPORTED)
+    board.answer("nvmlDeviceGetMemoryInfo", NOT_SUPPORTED)
+    seen = nvml.read().gpus[0]
+
+    assert (seen.uuid, seen.total_mib, seen.used_mib) == (A, None, None)
+
+
+def test_a_driver_without_mig_has_whole_gpus(nvml: Nvml, board: Board) -> None:
+    """Where the mode cannot be asked there are no slices."""
+    board.answer("nvmlDeviceGetMigMode", NOT_SUPPORTED)
+
+    assert [gpu.uuid for gpu in nvml.read().gpus] == [A, B]
+
+
+def test_a_lost_gpu_costs_nobody_else(nvml: Nvml, board: Board) -> None:
+    """It is unreadable by itself, also when it is asked for alone."""
+    assert nvml.read_one(A) is not None
+    board.lose(A)
+
+    assert nvml.read_one(A) is None
+    seen = nvml.read()
+    assert [gpu.uuid for gpu in seen.gpus] == [B]
+    assert seen.unreadable == ("GPU 0: GPU is lost",)
+
+
+def test_a_gpu_may_be_lost_while_it_is_read(nvml: Nvml, board: Board) -> None:
+    """What the driver can still name is lost by its name."""
+    board.answer("nvmlDeviceGetMemoryInfo_v2", 15)
+
+    assert nvml.read().lost == {A: "GPU is lost", B: "GPU is lost"}
+
+
+def test_a_gpu_that_came_back_needs_a_new_session(nvml: Nvml, board: Board) -> None:
+    """Only a session that began afterwards sees it."""
+    board.lose(A)
+    nvml.read()
+    board.find(A)
+    assert nvml.read().find(A) is None
+
+    nvml.renew()
+
+    assert nvml.read().find(A) is not None
+
+
+def test_errors_are_reported_once(nvml: Nvml, board: Board) -> None:
+    """With their GPU, their number and the part of the GPU they are of."""
+    assert nvml.xids() == []
+    board.report(B, 79)
+    board.report(A, 94, instance=3)
+
+    assert nvml.xids() == [XidEvent(B, 79), XidEvent(A, 94, 3)]
+    assert nvml.xids() == []
+
+
+def test_a_flood_of_errors_is_taken_in_parts(nvml: Nvml, board: Board) -> None:
+    """No look takes more than the limit."""
+    nvml.xids()
+    for _ in range(EVENTS_MAX + 1):
+        board.report(A, 13)
+
+    assert [len(nvml.xids()), len(nvml.xids())] == [EVENTS_MAX, 1]
+
+
+@pytest.mark.parametrize("call", ["nvmlEventSetCreate", "nvmlDeviceRegisterEvents"])
+def test_a_driver_may_report_no_errors(nvml: Nvml, board: Board, call: str) -> None:
+    """Where it cannot, there are none."""
+    board.answer(call, NOT_SUPPORTED)
+
+    assert nvml.xids() == []
+
+
+def test_no_driver_is_told_from_a_bad_one(board: Board) -> None:
+    """A host without a driver is a normal host; a driver that does not fit its library is not."""
+    board.init = NO_DRIVER
+    board.write()
+    with pytest.raises(NoDriver, match="Driver Not Loaded") as absent:
+        Nvml().open()
+    board.init = WRONG_VERSION
+    board.write()
+    with pytest.raises(NoDriver, match="version mismatch") as bad:
+        Nvml().open()
+
+    assert (absent.value.is_absent, bad.value.is_absent) == (True, False)
+
+
+def test_a_driver_that_goes_away_is_said(nvml: Nvml, board: Board) -> None:
+    """A look finds no driver any more."""
+    board.answer("nvmlDeviceGetCount_v2", NO_DRIVER)
+
+    with pytest.raises(NoDriver):
+        nvml.read()
+
+
+def test_closing_twice_does_no_harm(nvml: Nvml) -> None:
+    """A session that has ended is ended."""
+    nvml.xids()
+    nvml.close()
+    nvml.close()
