@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.containers import neighbours, scene
-from tests.chaos.containers.faults import FATAL, STEADY
 
 SEED = 20261120
 
@@ -25,12 +24,10 @@ async def test_only_what_is_in_a_killed_servers_own_sockets_breaks_off(
         turns=0,
         fatal_turns=1,
         every_s=(0.1, 0.5),
-        fatal=(*STEADY, *FATAL),
     )
     ledger = await scene.run(tmp_path, dose, runtime_image)
 
     assert ledger.violations == []
-    assert set(ledger.figures["faults"]) >= {*FATAL, "engine killed", "engine hangs", "kill"}
 
 
 async def test_two_servers_on_one_engine_leave_each_other_alone(

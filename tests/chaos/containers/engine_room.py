@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import threading
@@ -52,6 +53,14 @@ class EngineRoom:
     def holders(self) -> list[str]:
         """Containers of networks made ahead."""
         return [one["Id"] for one in self._listed() if shape.HOLDER in one["Labels"]]
+
+    def remove_holders(self) -> list[str]:
+        """Take all of those away; which they were."""
+        return [
+            container
+            for container in self.holders()
+            if happened(functools.partial(self.client.remove_container, container, force=True))
+        ]
 
     def left(self) -> list[str]:
         """Whatever of this server is on the engine, in any state."""

@@ -29,8 +29,8 @@ AWAY_S = (0.5, 4.0)
 """How long the engine is gone or hangs."""
 FOUND_S = 40.0
 """Within which a container that hangs must be gone: three PINGs, TERM, KILL and the removal."""
-COMING_S = 5.0
-"""How long a start is looked for, to be killed."""
+COMING_S = 20.0
+"""How long somebody to be struck is looked for."""
 STEADY = (
     "kill",
     "remove",
@@ -118,20 +118,26 @@ class Faults:
                     return
 
     async def _choose(self, role: str = "") -> tuple[dict[str, Any], Running] | None:
-        """Somebody who may be killed; `role` may name a state, too."""
+        """Somebody who may be killed, waited for a while; `role` may name a state, too."""
+        found: list[tuple[dict[str, Any], Running]] = []
+
+        async def is_there() -> bool:
+            found.extend(await self._eligible(role))
+            return bool(found)
+
+        await footprint.until(is_there, COMING_S)
+        return self._chance.choice(found) if found else None
+
+    async def _eligible(self, role: str) -> list[tuple[dict[str, Any], Running]]:
         async with client(self._front.server) as caller:
             listed = (await caller.admin("GET", "/replicas")).json()["items"]
         eligible = self._kills.eligible(listed)
         running = await asyncio.to_thread(self._room.replicas)
-        ids = sorted(
-            id
-            for id in (eligible.keys() & running.keys()) - self._struck
+        return [
+            (eligible[id], running[id])
+            for id in sorted((eligible.keys() & running.keys()) - self._struck)
             if role in ("", eligible[id]["role"], eligible[id]["state"])
-        )
-        if not ids:
-            return None
-        id = self._chance.choice(ids)
-        return eligible[id], running[id]
+        ]
 
     async def _strike(self, act: Callable[[Running], object], role: str = "") -> bool:
         chosen = await self._choose(role)
@@ -146,13 +152,10 @@ class Faults:
 
     async def _kill_start(self) -> bool:
         """One that serves goes, and the standby that would take its place, then one that comes."""
-        for role in ("standby", "ready"):
-            await self._strike(lambda c: self._room.client.kill(c.container), role)
-
-        async def struck() -> bool:
-            return await self._strike(lambda c: self._room.client.kill(c.container), "starting")
-
-        return await footprint.until(struck, COMING_S)
+        struck = False
+        for state in ("standby", "ready", "starting"):
+            struck = await self._strike(lambda c: self._room.client.kill(c.container), state)
+        return struck
 
     async def _pause_shortly(self) -> bool:
         """What was asked of it is answered when it goes on: it is nobody's death."""
@@ -203,12 +206,14 @@ class Faults:
         )
 
     async def _remove_holders(self) -> bool:
-        holders = await asyncio.to_thread(self._room.holders)
-        for container in holders:
-            await asyncio.to_thread(
-                happened, lambda c=container: self._room.client.remove_container(c, force=True)
-            )
-        return bool(holders)
+        """Those that are there, as soon as there are any."""
+        removed: list[str] = []
+
+        async def removes() -> bool:
+            removed.extend(await asyncio.to_thread(self._room.remove_holders))
+            return bool(removed)
+
+        return await footprint.until(removes, COMING_S)
 
     async def _kill_engine(self) -> None:
         chosen = await self._choose("ready")
