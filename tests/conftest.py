@@ -1,6 +1,12 @@
 """What holds for every test below this folder."""
 
-from tests.support.engine import engine, pytest_runtest_setup, runtime_image, wheelhouse
+from tests.support.engine import (
+    engine,
+    forgotten_sockets,
+    pytest_runtest_setup,
+    runtime_image,
+    wheelhouse,
+)
 from tests.support.leaks import (
     end_of_tasks,
     leaks,
@@ -11,6 +17,7 @@ from tests.support.leaks import (
 __all__ = [
     "end_of_tasks",
     "engine",
+    "forgotten_sockets",
     "leaks",
     "pytest_fixture_setup",
     "pytest_runtest_setup",

@@ -19,6 +19,7 @@ from runtime_image.contract.link import Kind
 from runtime_image.contract.model import ModelSpec
 from tests.support.containers import Containers
 from tests.support.leaks import Leaks
+from tests.support.leaks import processes as children
 from tests.support.own_engine import OwnEngine, processes
 from tests.support.replicas import Stage, binding
 from tests.support.scenes import JSON_RULES, Engine, Scenes, a_record
@@ -27,7 +28,7 @@ pytestmark = [
     pytest.mark.docker,
     pytest.mark.slow,
     pytest.mark.timeout(150),
-    # docker-py forgets to close a socket that it could not connect.
+    pytest.mark.usefixtures("forgotten_sockets"),
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
@@ -202,31 +203,29 @@ async def test_a_hung_engine_keeps_nobody_waiting(
     stages: Callable[..., Any], own: OwnEngine
 ) -> None:
     """Every call ends in its time, replicas go on, and a driver can be closed."""
-    stage = await stages(call_s=0.3, start_s=0.4, close_s=0.5, connect_s=0.3)
+    stage = await stages()
     await stage.ready("aaaa0001")
     link = await stage.link("aaaa0001")
-    record = a_record()
+    # An engine that is busy with others needs a second itself.
+    impatient = await stages(call_s=1.5, start_s=3.0, close_s=1.0, connect_s=1.5)
+    driver = impatient.driver
 
     with hung(own):
         calls = {
-            "list": stage.driver.list(),
-            "release": stage.driver.release("aaaa0001"),
-            "terminate": stage.driver.terminate("aaaa0001"),
-            "start": stage.driver.start(record, Path("/tmp"), Path("/tmp/log")),
-            "log": stage.driver.save_log("aaaa0001", Path("/tmp/log")),
+            "list": driver.list(),
+            "release": driver.release("aaaa0001"),
+            "terminate": driver.terminate("aaaa0001"),
+            "start": driver.start(a_record(), Path("/nowhere"), Path("/nowhere")),
+            "log": driver.save_log("aaaa0001", Path("/nowhere")),
         }
         ended = {name: await outcome(call) for name, call in calls.items()}
         answer = await link.call(1)
-        await stage.abandon()
+        await impatient.abandon()
 
     assert answer.kind is Kind.RESPONSE
     assert {type(error) for error in ended.values()} == {EngineDown}
     assert all(str(error).endswith(MENDS) for error in ended.values())
     await link.close()
-    later = await stages()
-    await later.driver.list()
-    await later.driver.release("aaaa0001")
-    await later.driver.release(record.id)
 
 
 async def outcome(call: Any) -> EngineDown:
@@ -239,7 +238,8 @@ async def outcome(call: Any) -> EngineDown:
 @contextmanager
 def hung(own: OwnEngine) -> Iterator[None]:
     """An engine that takes connections and answers nobody."""
-    [pid] = [pid for pid, name in processes(own.root) if name == "dockerd"]
+    # Others of that name are its own children, which make networks.
+    [pid] = [pid for pid, name in processes(own.root) if name == "dockerd" and pid in children()]
     os.kill(pid, signal.SIGSTOP)
     try:
         yield

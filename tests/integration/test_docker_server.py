@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.docker,
     pytest.mark.slow,
     pytest.mark.timeout(150),
-    # docker-py forgets to close a socket that it could not connect.
+    pytest.mark.usefixtures("forgotten_sockets"),
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

@@ -9,6 +9,7 @@ or set it up in another way start `tests.support.own_engine.OwnEngine`.
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import re
@@ -91,6 +92,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """A test marked `docker` needs the shared engine."""
     if item.get_closest_marker("docker") is not None:
         engine_url()
+
+
+@pytest.fixture
+def forgotten_sockets() -> Iterator[None]:
+    """docker-py forgets to close sockets that it could not connect: they are collected here, where
+    they are expected, and not in the middle of some other test."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="session")

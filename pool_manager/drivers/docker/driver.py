@@ -66,7 +66,7 @@ class DockerDriver:
         self._engine = engine
         self._ways: list[Way] = ways(info)
         uid, gid = self.replica_user or (os.getuid(), os.getgid())
-        self._owner = Owner(shape.owner_name(settings.data), f"{uid}:{gid}")
+        self._owner = Owner(shape.owner_name(settings.data.resolve()), f"{uid}:{gid}")
         self._containers: dict[str, Known] = {}
         self._tasks = Tasks("docker driver")
         times, image = settings.times, settings.images["cpu"]

@@ -53,7 +53,10 @@ def test_the_command_line_wins_over_the_environment_over_the_file_over_the_defau
     ("overrides", "message"),
     [
         ({"port": 70000}, "setting port: Input should be less than or equal to 65535, got 70000"),
-        ({"driver": "docker"}, "setting driver: Input should be 'process' or 'fake', got 'docker'"),
+        (
+            {"driver": "podman"},
+            "setting driver: Input should be 'process', 'docker' or 'fake', got 'podman'",
+        ),
         ({"idle_s": "soon"}, "setting idle_s: Input should be a valid number"),
         ({"prot": 1}, "setting prot: Extra inputs are not permitted, got 1"),
     ],

@@ -90,6 +90,7 @@ async def played(tmp_path: Path) -> AsyncIterator[Played]:
     await made.driver.close()
 
 
+@pytest.mark.usefixtures("forgotten_sockets")
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_no_engine(tmp_path: Path, played: Played) -> None:

@@ -20,7 +20,7 @@ from pool_manager.drivers.docker.starting import Start, begin
 from registry.errors import DriverError, EngineDown
 
 pytestmark = [
-    # docker-py forgets to close a socket that it could not connect.
+    pytest.mark.usefixtures("forgotten_sockets"),
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

@@ -19,7 +19,7 @@ LABEL = "fngate.test=listener"
 QUICK = Times(reconnect_s=0.001, connect_s=5.0)
 
 pytestmark = [
-    # docker-py forgets to close a socket that it could not connect.
+    pytest.mark.usefixtures("forgotten_sockets"),
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

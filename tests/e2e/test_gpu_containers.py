@@ -1,0 +1,137 @@
+"""GPUs given to containers: by an engine that knows how to ask for them, to one replica each.
+
+The GPUs are those of a stand-in for NVIDIA's library, and so is what puts them into containers: it
+only sets the variable that says which one it is. Everything between is real.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import docker
+import pytest
+
+from admin.settings import Settings
+from tests.support.engine import connected
+from tests.support.nvml.board import Board, Gpu
+from tests.support.nvml.fixtures import board
+from tests.support.own_engine import OwnEngine, nvidia_stand_ins
+from tests.support.server import ServingServer, serving
+
+__all__ = ["board"]
+
+pytestmark = [pytest.mark.docker, pytest.mark.slow]
+
+UUIDS = [f"GPU-{letter * 8}" for letter in "abcd"]
+HOOK = "nvidia-container-runtime-hook"
+HANDLER = b"""
+import os
+
+def predict(inputs, ctx):
+    return {"device": ctx.device, "visible": os.environ["NVIDIA_VISIBLE_DEVICES"]}
+"""
+MANIFEST = """schema = 1
+name = "NAME"
+[runtime]
+engine = "python"
+[device]
+kind = "cuda"
+[input.x]
+kind = "json"
+"""
+
+
+class Contained(Settings):
+    """A server over containers."""
+
+    driver: Literal["process", "docker", "fake"] = "docker"
+
+
+@pytest.fixture(scope="module")
+def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("nvidia")
+
+
+@pytest.fixture(scope="module")
+def gpu_engine(stand_ins: Path, runtime_image: str) -> Iterator[OwnEngine]:
+    """An engine with the stand-ins and the runtime image."""
+    with OwnEngine(*nvidia_stand_ins(stand_ins), path=stand_ins) as engine:
+        engine.load(runtime_image)
+        yield engine
+
+
+@pytest.fixture(scope="module", params=["request", "runtime"])
+def way(request: pytest.FixtureRequest, gpu_engine: OwnEngine, stand_ins: Path) -> Iterator[str]:
+    """How GPUs can be asked for: with the hook in both ways, without it only by the runtime."""
+    hook = stand_ins / HOOK
+    if request.param == "runtime":
+        gpu_engine.stop()
+        hidden = hook.rename(stand_ins / "hidden")
+        gpu_engine.start()
+    yield request.param
+    if request.param == "runtime":
+        gpu_engine.stop()
+        hidden.rename(hook)
+        gpu_engine.start()
+
+
+def asked(client: docker.DockerClient, name: str) -> tuple[str, list[list[str]]]:
+    """Runtime and device requests of the container of a function."""
+    (found,) = client.containers.list(filters={"name": f"fngate-{name}-"})
+    host = found.attrs["HostConfig"]
+    return host["Runtime"], [one["DeviceIDs"] for one in host["DeviceRequests"] or ()]
+
+
+async def deploy(server: ServingServer, name: str) -> None:
+    manifest = MANIFEST.replace("NAME", name)
+    await server.deploy({"handler.py": HANDLER}, name=name, manifest=manifest)
+
+
+async def test_each_container_sees_its_one_gpu(
+    gpu_engine: OwnEngine, runtime_image: str, way: str, board: Board, tmp_path: Path
+) -> None:
+    """Four functions on four GPUs: each replica sees exactly the one that it was given, in
+    whichever way the engine lets it be asked for."""
+    board.add(*(Gpu(uuid, 24_000) for uuid in UUIDS))
+    images = {"image_cpu": runtime_image, "image_gpu": runtime_image}
+    engine = {"docker_host": gpu_engine.url, "standbys": 0, "cpu_slots": 1, **images}
+    async with serving(tmp_path, kind=Contained, **engine) as server:
+        names = ["f", "g", "h", "i"]
+        for name in names:
+            await deploy(server, name)
+        body = {"inputs": {"x": 1}}
+        answers = await asyncio.gather(*(server.call(name, body) for name in names))
+        placed = {one.pool.partition("/")[2][0]: one.device for one in server.bound()}
+        with connected(gpu_engine.url) as client:
+            how = {name: asked(client, name) for name in names}
+
+    outputs = {name: one.json()["outputs"] for name, one in zip(names, answers, strict=True)}
+    assert {name: one["visible"] for name, one in outputs.items()} == placed
+    assert sorted(placed.values()) == UUIDS
+    assert {one["device"] for one in outputs.values()} == {"cuda"}
+    for name in names:
+        runtime, devices = how[name]
+        if way == "request":
+            assert devices == [[placed[name]]]
+        else:
+            assert (runtime, devices) == ("nvidia", [])
+
+
+async def test_an_engine_that_cannot_give_gpus_says_so(
+    engine: str, runtime_image: str, board: Board, tmp_path: Path
+) -> None:
+    """Without NVIDIA's parts a deploy fails with the reason and the command that mends it."""
+    board.add(Gpu(UUIDS[0], 24_000))
+    images = {"image_cpu": runtime_image, "image_gpu": runtime_image}
+    settings = {"docker_host": engine, "standbys": 0, "cpu_slots": 1, **images}
+    async with serving(tmp_path, kind=Contained, **settings) as server:
+        with pytest.raises(AssertionError, match=r"could not select device driver.*nvidia-ctk"):
+            await deploy(server, "f")
+        left = server.server.manager.replicas()
+
+    assert left == []
+    with connected(engine) as client:
+        assert client.containers.list(all=True, filters={"name": "fngate-f-"}) == []
