@@ -36,7 +36,7 @@ class EngineRoom:
 
     def __init__(self, engine: OwnEngine, data: Path) -> None:
         self.engine = engine
-        self._label = f"{shape.OWNER}={shape.owner_name(data)}"
+        self._label = f"{shape.OWNER}={shape.owner_name(data.resolve())}"
         self.client = docker.APIClient(base_url=engine.url, version="1.41", timeout=ANSWER_S)
 
     def replicas(self) -> dict[str, Running]:
