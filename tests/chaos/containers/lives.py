@@ -120,9 +120,15 @@ class Lives:
             shown: dict[str, Any] = states.get(id, {})
             is_kept = now.get(id) == before and shown.get("adopted") and shown["state"] == "ready"
             self._ledger.require(
-                bool(is_kept), f"{id} of {pool} was {before}, is {now.get(id)} and shown as {shown}"
+                bool(is_kept),
+                f"{id} of {pool} was {before}, is {now.get(id)} and shown as {shown};"
+                f" the servers' words: {self._said(id)}",
             )
             self.figures.kept += bool(is_kept)
+
+    def _said(self, id: str) -> list[str]:
+        """What the servers' logs have of a replica."""
+        return [line.strip() for line in [*self._front.server.log] if id in line]
 
     async def _first_answer(self, caller: Caller, subject: Subject, ids: set[str]) -> None:
         number = PROBE + len(self.figures.first_ms)
