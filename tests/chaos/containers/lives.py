@@ -19,6 +19,8 @@ from tests.chaos.subjects import Subject
 from tests.support.caller import Answer, Caller
 
 READY_S = 30.0
+LINES = 30
+"""Kept of the output of a replica that was lost."""
 PROBE = 1_000_000
 """Numbers of requests that only look begin here."""
 Act = Callable[[], object]
@@ -116,19 +118,27 @@ class Lives:
         items = (await caller.admin("GET", "/replicas")).json()["items"]
         states = {one["id"]: one for one in items}
         now = await asyncio.to_thread(self._room.replicas)
-        for id, (pool, before) in alive.items():
+        for id, (pool, before) in sorted(alive.items()):
             shown: dict[str, Any] = states.get(id, {})
+            name = self._subjects[pool].name
             is_kept = now.get(id) == before and shown.get("adopted") and shown["state"] == "ready"
-            self._ledger.require(
-                bool(is_kept),
-                f"{id} of {pool} was {before}, is {now.get(id)} and shown as {shown};"
-                f" the servers' words: {self._said(id)}",
-            )
+            if not is_kept:
+                self._ledger.violated(
+                    f"{id} of {pool} was {before}, is {now.get(id)} and shown as {shown};"
+                    f" what was said: {self._said(id)} {await self._why(caller, name)}"
+                )
             self.figures.kept += bool(is_kept)
 
+    async def _why(self, caller: Caller, name: str) -> str:
+        return (await caller.admin("GET", f"/functions/{name}/why")).body.decode()
+
     def _said(self, id: str) -> list[str]:
-        """What the servers' logs have of a replica."""
-        return [line.strip() for line in [*self._front.server.log] if id in line]
+        """What the servers' logs have of a replica, and what it wrote itself last."""
+        server = self._front.server
+        lines = [line.strip() for line in [*server.log] if id in line]
+        for path in (server.data / "logs").rglob(f"*{id}*"):
+            lines += path.read_text(errors="replace").splitlines()[-LINES:]
+        return lines
 
     async def _first_answer(self, caller: Caller, subject: Subject, ids: set[str]) -> None:
         number = PROBE + len(self.figures.first_ms)
