@@ -14,7 +14,8 @@ test: $(READY)
 	$(BIN)/coverage run -m pytest
 	$(BIN)/coverage report --include='pool_manager/core/*,gateway/dispatch*' --fail-under=100 --skip-covered
 
-# The full doses of tests/e2e/test_chaos.py, about 20 minutes; CHAOS="--seed 7" for its options.
+# The full doses of tests/e2e/test_chaos*.py, about 30 minutes; CHAOS="--seed 7" for its options.
+# Scenes over containers need root and an engine first: eval "$(.ci/engine start)"
 chaos: $(READY)
 	$(BIN)/python -m tests.chaos --json chaos.json $(CHAOS)
 

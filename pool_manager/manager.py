@@ -101,6 +101,8 @@ class Manager:
             else:
                 await self._clear_away(id)
         self._launcher.folders.remove_stale_models(running)
+        if found:
+            log.info("what an earlier server left", adopted=sorted(found.keys() & running))
         self.feed(events.ListRead())
         self._gpus.start(self.feed)
         self._tasks.spawn("tick", every(self._settings.tick_s, self._tick))
@@ -108,6 +110,7 @@ class Manager:
     async def _clear_away(self, id: str) -> None:
         """What does not run any more, or has no record. One that cannot be got rid of is left to
         the next server: this one can serve without. Raises EngineDown."""
+        log.info("an earlier replica is cleared away", replica=id)
         try:
             await self._driver.release(id)
         except EngineDown:

@@ -1,18 +1,28 @@
-"""The full doses: `python -m tests.chaos`, or `make chaos`. Exits with 1 on any violation."""
+"""The full doses: `python -m tests.chaos`, or `make chaos`. Exits with 1 on any violation.
+
+Scenarios over containers need root and an engine (`eval "$(.ci/engine start)"`); without they are
+left out, and fail where they were asked for by name.
+"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import json
+import os
 import random
+import shutil
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from tests.chaos import frozen, late_run, poison, restarts, rounds, turns
+from tests.chaos.containers import neighbours, scene
 from tests.chaos.ledger import Ledger
+from tests.support.engine import make_runtime_image
+from tests.support.own_engine import TOOLS
 
 
 def options() -> argparse.Namespace:
@@ -32,6 +42,7 @@ def options() -> argparse.Namespace:
         help="of one function in a row, then it is spared until it serves (5 make it failing)",
     )
     parser.add_argument("--kills", type=int, default=50, help="of the server, in restarts")
+    parser.add_argument("--turns", type=int, default=4, help="of every fault, in containers")
     parser.add_argument("--all-busy", action="store_true", help="call all functions all the time")
     parser.add_argument("--scenario", action="append", choices=SCENARIOS, help="default: all")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there, too")
@@ -54,6 +65,36 @@ async def under_fire(data: Path, given: argparse.Namespace) -> Ledger:
     return await rounds.run(data, dose)
 
 
+async def containers(data: Path, given: argparse.Namespace) -> Ledger:
+    """Load on containers while they, their engine and the server die."""
+    dose = scene.Dose(
+        seed=given.seed,
+        requests=given.requests,
+        turns=given.turns,
+        fatal_turns=given.turns,
+        starts_max=given.starts_killed,
+    )
+    return await scene.run(data, dose, image())
+
+
+@functools.cache
+def image() -> str:
+    """The runtime image of these sources, on the shared engine."""
+    base, wheelhouse = (os.environ[name] for name in ("FN_TEST_BASE", "FN_TEST_WHEELHOUSE"))
+    return make_runtime_image(os.environ["FN_TEST_DOCKER"], base, Path(wheelhouse))
+
+
+def missing() -> str:
+    """What scenarios over containers need and this machine has not got, "" for nothing."""
+    if os.geteuid() != 0:
+        return "they need root"
+    if absent := [tool for tool in TOOLS if shutil.which(tool) is None]:
+        return f"they need {', '.join(absent)}"
+    if "FN_TEST_DOCKER" not in os.environ:
+        return 'FN_TEST_DOCKER is not set: eval "$(.ci/engine start)"'
+    return ""
+
+
 SCENARIOS: dict[str, Callable[[Path, argparse.Namespace], Awaitable[Ledger]]] = {
     "rounds": under_fire,
     "poison": lambda data, given: poison.run(data, given.seed),
@@ -61,7 +102,10 @@ SCENARIOS: dict[str, Callable[[Path, argparse.Namespace], Awaitable[Ledger]]] = 
     "turns": lambda data, _given: turns.run(data),
     "frozen": lambda data, given: frozen.run(data, given.seed),
     "restarts": lambda data, given: restarts.run(data, given.seed, given.kills),
+    "containers": containers,
+    "neighbours": lambda data, given: neighbours.run(data, given.seed, image()),
 }
+NEEDS_ENGINE = {"containers", "neighbours"}
 
 
 async def play(name: str, given: argparse.Namespace) -> Ledger:
@@ -76,14 +120,19 @@ def main() -> int:
     given.seed = random.randrange(2**32) if given.seed is None else given.seed
     print(f"seed {given.seed}", flush=True)
     reports = []
+    is_refused = False
     for name in given.scenario or SCENARIOS:
+        if name in NEEDS_ENGINE and (reason := missing()):
+            print(f"== {name}: LEFT OUT, {reason}", flush=True)
+            is_refused = is_refused or given.scenario is not None
+            continue
         ledger = asyncio.run(play(name, given))
         print("\n".join(ledger.lines()), flush=True)
         reports.append(ledger)
         if given.json is not None:
             document = {"seed": given.seed, "scenarios": [one.to_json() for one in reports]}
             given.json.write_text(json.dumps(document, indent=2) + "\n")
-    return 1 if any(ledger.violations for ledger in reports) else 0
+    return 1 if is_refused or any(ledger.violations for ledger in reports) else 0
 
 
 if __name__ == "__main__":

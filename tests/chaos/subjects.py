@@ -50,7 +50,8 @@ def predict(inputs, ctx):
 @dataclass(frozen=True)
 class Subject:
     """A function. `share`: how many requests it gets, relative to others. `loops`: turns of its
-    model's loop, each some 10 us. A body is unique to the request's number."""
+    model's loop, each some 10 us. `predict`: a handler's text; `limits`: what its manifest says
+    further. A body is unique to the request's number."""
 
     name: str
     scale: int
@@ -60,14 +61,17 @@ class Subject:
     handler: bool = False
     wide: bool = False
     batching: str = "auto"
+    predict: str = PREDICT
+    limits: str = ""
 
     async def deploy(self, caller: Caller, folder: Path, idle_s: float) -> dict[str, Any]:
         """Build and ship it; the result of the operation."""
         settings = {"idle_s": idle_s, "batching": self.batching}
         if self.handler:
-            text = PREDICT.format(scale=self.scale, offset=self.offset)
+            text = self.predict.format(scale=self.scale, offset=self.offset)
             files = {"handler.py": text.encode()}
-            return await caller.deploy(files, name=self.name, manifest=HANDLER.format(**settings))
+            manifest = HANDLER.format(**settings) + self.limits
+            return await caller.deploy(files, name=self.name, manifest=manifest)
         width = WIDE if self.wide else models.WIDTH
         model = models.affine(folder, self.scale, self.offset, width=width, loops=self.loops)
         return await caller.deploy(model, name=self.name, manifest=MODEL.format(**settings))

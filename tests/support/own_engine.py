@@ -27,6 +27,7 @@ END_S = 10.0
 PREFIX = "fne-"
 """Of the folder's name, which goes on with the owner's pid. Paths of sockets are short."""
 TREE = "/sys/fs/cgroup"
+TOOLS = ("dockerd", "runc", "unshare", "nsenter")
 
 # What another engine would share (containerd's sockets, settings, and the key that is the engine's
 # identity) is covered. All mounts and the network end with the last process that sees them.
@@ -227,10 +228,9 @@ def wipe(root: Path) -> None:
 
 
 def _expect_tools() -> None:
-    tools = ("dockerd", "runc", "unshare", "nsenter")
-    missing = [tool for tool in tools if shutil.which(tool) is None]
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     if os.geteuid() != 0 or missing:
-        refuse(f"an engine of a test's own needs root and {', '.join(missing or tools)}")
+        refuse(f"an engine of a test's own needs root and {', '.join(missing or TOOLS)}")
 
 
 def _thaw(group: Path) -> None:

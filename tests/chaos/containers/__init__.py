@@ -1,0 +1,1 @@
+"""What must hold while containers, their engine and the server die."""

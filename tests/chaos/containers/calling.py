@@ -1,0 +1,119 @@
+"""Clients of a server that is killed and started again: what breaks off with it is asked again."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import aiohttp
+
+from tests.chaos.ledger import Ledger
+from tests.chaos.subjects import Subject
+from tests.support.process_server import ServerProcess
+
+TIMEOUT_S = 120.0
+"""Longer than any answer may take: wait budget and execution timeout together."""
+
+
+class Front:
+    """Where a server can be called, and which of its lives were ended by force."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        self.server = server
+        self.life = 1
+        self._killed = 0
+        self.up = asyncio.Event()
+        self.up.set()
+
+    @contextmanager
+    def down(self) -> Iterator[None]:
+        """Nobody begins to call; what is under way may break off."""
+        self.up.clear()
+        self._killed = self.life
+        yield
+        self.life += 1
+        self.up.set()
+
+    def is_excused(self, life: int) -> bool:
+        """Whether a connection of that life may break."""
+        return life <= self._killed
+
+
+@dataclass
+class Tally:
+    """What came of one function's requests. `cut`: broke off with the server, asked again."""
+
+    right: int = 0
+    cut: int = 0
+    statuses: Counter[str] = field(default_factory=Counter)
+    waits_s: list[float] = field(default_factory=list)
+
+
+class Clients:
+    """Callers of each function, so many of each, so that those of one which is away leave the
+    others' alone."""
+
+    def __init__(self, front: Front, subjects: tuple[Subject, ...], ledger: Ledger) -> None:
+        self._front = front
+        self._ledger = ledger
+        self._numbers = itertools.count(1)
+        self.tallies = {subject: Tally() for subject in subjects}
+
+    @property
+    def answered(self) -> int:
+        """Right answers of all functions."""
+        return sum(tally.right for tally in self.tallies.values())
+
+    async def run(self, at_once: int, requests: int, ended: asyncio.Event) -> None:
+        """Until `ended`, and at least so many right answers from now on."""
+        least = self.answered + requests
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+        connector = aiohttp.TCPConnector(limit=0)
+        lines = itertools.islice(itertools.cycle(self.tallies), at_once)
+        async with (
+            aiohttp.ClientSession(timeout=timeout, connector=connector) as session,
+            asyncio.TaskGroup() as group,
+        ):
+            for subject in lines:
+                group.create_task(self._client(session, subject, least, ended))
+
+    async def _client(
+        self, session: aiohttp.ClientSession, subject: Subject, least: int, ended: asyncio.Event
+    ) -> None:
+        while not ended.is_set() or self._owed(least):
+            number = next(self._numbers)
+            while not await self._is_done(session, subject, number):
+                self.tallies[subject].cut += 1
+
+    def _owed(self, least: int) -> bool:
+        return self.answered < least and not self._ledger.violations
+
+    async def _is_done(self, session: aiohttp.ClientSession, subject: Subject, number: int) -> bool:
+        """One request; False where the server was killed under it."""
+        await self._front.up.wait()
+        life, who = self._front.life, f"{subject.name} #{number}"
+        tally, began_s = self.tallies[subject], time.monotonic()
+        body, headers = subject.request(number)
+        url = f"{self._front.server.url}/fn/{subject.name}"
+        try:
+            async with session.post(url, data=body, headers=headers) as response:
+                answer = await response.read()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            if self._front.is_excused(life):
+                return False
+            self._ledger.violated(f"{who}: {error!r} after {time.monotonic() - began_s:.1f} s")
+            return True
+        tally.statuses[str(response.status)] += 1
+        if response.status != 200:
+            self._ledger.violated(f"{who}: {response.status} {answer.decode('utf-8', 'replace')}")
+        elif complaint := subject.complaint(number, answer):
+            self._ledger.violated(f"{who}: wrong content: {complaint} {answer[:2000]!r}")
+        else:
+            tally.right += 1
+            tally.waits_s.append(time.monotonic() - began_s)
+        return True

@@ -1,0 +1,278 @@
+"""All that may happen to containers, their engine and the server, one thing after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tests.chaos import footprint
+from tests.chaos.calls import client
+from tests.chaos.containers.calling import Clients, Front
+from tests.chaos.containers.engine_room import EngineRoom, Running, happened
+from tests.chaos.containers.hog import Hog
+from tests.chaos.containers.lives import Lives
+from tests.chaos.killing import Kills
+from tests.chaos.ledger import Ledger
+
+STOP_S = 3
+"""How long `docker stop` waits between TERM and KILL."""
+SHORT_S = (0.2, 0.8)
+"""Of a pause that is no reason to end a replica."""
+AWAY_S = (0.5, 4.0)
+"""How long the engine is gone or hangs."""
+FOUND_S = 40.0
+"""Within which a container that hangs must be gone: three PINGs, TERM, KILL and the removal."""
+COMING_S = 20.0
+"""How long somebody to be struck is looked for."""
+STEADY = (
+    "kill",
+    "remove",
+    "stop",
+    "first process killed",
+    "start killed",
+    "paused for a moment",
+    "paused for good",
+    "out of memory",
+    "holders removed",
+    "standby removed",
+    "engine killed",
+    "engine hangs",
+)
+"""What happens under one server's life."""
+FATAL = (
+    "server killed",
+    "server and engine killed",
+    "server killed while the engine hangs",
+    "server killed while one is paused",
+)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Who plays: the server, its containers, its clients, and who counts."""
+
+    chance: random.Random
+    front: Front
+    room: EngineRoom
+    clients: Clients
+    lives: Lives
+    kills: Kills
+    ledger: Ledger
+
+
+class Faults:
+    """Does each kind once in random order, then again, as often as it is told."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._chance = stage.chance
+        self._front = stage.front
+        self._room = stage.room
+        self._clients = stage.clients
+        self._lives = stage.lives
+        self._kills = stage.kills
+        self._ledger = stage.ledger
+        self._hog = Hog(stage.front, stage.ledger)
+        self._struck: set[str] = set()
+        self.done: Counter[str] = Counter()
+        self._kinds: dict[str, Callable[[], Awaitable[object]]] = {
+            "kill": lambda: self._strike(lambda c: self._room.client.kill(c.container)),
+            "remove": lambda: self._strike(
+                lambda c: self._room.client.remove_container(c.container, force=True)
+            ),
+            "stop": lambda: self._strike(
+                lambda c: self._room.client.stop(c.container, timeout=STOP_S)
+            ),
+            "first process killed": lambda: self._strike(lambda c: os.kill(c.pid, signal.SIGKILL)),
+            "start killed": self._kill_start,
+            "paused for a moment": self._pause_shortly,
+            "paused for good": self._pause_for_good,
+            "out of memory": self._hog.eat,
+            "holders removed": self._remove_holders,
+            "standby removed": lambda: self._strike(
+                lambda c: self._room.client.remove_container(c.container, force=True), "standby"
+            ),
+            "engine killed": self._kill_engine,
+            "engine hangs": self._freeze_engine,
+            "server killed": self._kill_server,
+            "server and engine killed": self._kill_both,
+            "server killed while the engine hangs": self._restart_over_hanging_engine,
+            "server killed while one is paused": self._kill_server_and_pause,
+        }
+        assert set(self._kinds) == {*STEADY, *FATAL}
+
+    async def run(self, kinds: tuple[str, ...], turns: int, every_s: tuple[float, float]) -> None:
+        """All of `kinds`, in another order each turn, with random pauses between."""
+        for _ in range(turns):
+            for kind in self._chance.sample(kinds, len(kinds)):
+                await footprint.pause(self._chance.uniform(*every_s))
+                if await self._kinds[kind]() is not False:
+                    self.done[kind] += 1
+                if self._ledger.violations:
+                    return
+
+    async def _choose(self, role: str = "") -> tuple[dict[str, Any], Running] | None:
+        """Somebody who may be killed, waited for a while; `role` may name a state, too."""
+        found: list[tuple[dict[str, Any], Running]] = []
+
+        async def is_there() -> bool:
+            found.extend(await self._eligible(role))
+            return bool(found)
+
+        await footprint.until(is_there, COMING_S)
+        return self._chance.choice(found) if found else None
+
+    async def _eligible(self, role: str) -> list[tuple[dict[str, Any], Running]]:
+        async with client(self._front.server) as caller:
+            listed = (await caller.admin("GET", "/replicas")).json()["items"]
+        eligible = self._kills.eligible(listed)
+        running = await asyncio.to_thread(self._room.replicas)
+        return [
+            (eligible[id], running[id])
+            for id in sorted((eligible.keys() & running.keys()) - self._struck)
+            if role in ("", eligible[id]["role"], eligible[id]["state"])
+        ]
+
+    async def _strike(self, act: Callable[[Running], object], role: str = "") -> bool:
+        chosen = await self._choose(role)
+        if chosen is None:
+            return False
+        item, running = chosen
+        self._struck.add(item["id"])
+        if not await asyncio.to_thread(happened, lambda: act(running)):
+            return False
+        self._kills.killed(item)
+        return True
+
+    async def _kill_start(self) -> bool:
+        """One that serves goes, and the standby that would take its place, then one that comes."""
+        struck = False
+        for state in ("standby", "ready", "starting"):
+            struck = await self._strike(lambda c: self._room.client.kill(c.container), state)
+        return struck
+
+    async def _pause_shortly(self) -> bool:
+        """What was asked of it is answered when it goes on: it is nobody's death."""
+        chosen = await self._choose("ready")
+        if chosen is None:
+            return False
+        item, running = chosen
+        if not await asyncio.to_thread(
+            happened, lambda: self._room.client.pause(running.container)
+        ):
+            return False
+        await footprint.pause(self._chance.uniform(*SHORT_S))
+        went_on = await asyncio.to_thread(
+            happened, lambda: self._room.client.unpause(running.container)
+        )
+        self._ledger.require(went_on, f"{item['id']} of {item['pool']} did not outlive a pause")
+        return True
+
+    async def _pause_for_good(self) -> bool:
+        """Its PINGs tell; what it had is run by another."""
+        chosen = await self._choose("ready")
+        if chosen is None:
+            return False
+        item, running = chosen
+        self._struck.add(item["id"])
+        if not await asyncio.to_thread(
+            happened, lambda: self._room.client.pause(running.container)
+        ):
+            return False
+
+        await self._await_end(item, "paused")
+        return True
+
+    async def _await_end(self, item: dict[str, Any], what: str) -> None:
+        """It hangs: its container has to go."""
+
+        async def is_gone() -> bool:
+            return item["id"] not in await asyncio.to_thread(self._room.replicas)
+
+        began_s = time.monotonic()
+        found = await footprint.until(is_gone, FOUND_S)
+        self._ledger.require(
+            found, f"{item['id']} of {item['pool']}, {what}, hangs for {FOUND_S:.0f} s"
+        )
+        took = round(time.monotonic() - began_s, 1)
+        self._ledger.figures.setdefault(f"seconds until one was gone that was {what}", []).append(
+            took
+        )
+
+    async def _remove_holders(self) -> bool:
+        """Those that are there, as soon as there are any."""
+        removed: list[str] = []
+
+        async def removes() -> bool:
+            removed.extend(await asyncio.to_thread(self._room.remove_holders))
+            return bool(removed)
+
+        return await footprint.until(removes, COMING_S)
+
+    async def _kill_engine(self) -> None:
+        chosen = await self._choose("ready")
+        await asyncio.to_thread(self._room.engine.kill)
+        await self._be_away(chosen)
+        await asyncio.to_thread(self._room.engine.start)
+
+    async def _freeze_engine(self) -> None:
+        chosen = await self._choose("ready")
+        with self._room.frozen():
+            await self._be_away(chosen)
+
+    async def _be_away(self, chosen: tuple[dict[str, Any], Running] | None) -> None:
+        """Nobody looks after the containers; now and then one dies meanwhile. What is warm and
+        alive goes on answering."""
+        struck = ""
+        if chosen is not None and self._chance.random() < 0.5:
+            item, running = chosen
+            struck = item["pool"]
+            self._struck.add(item["id"])
+            happened(lambda: os.kill(running.pid, signal.SIGKILL))
+            self.done["died while the engine was away"] += 1
+        async with client(self._front.server) as caller:
+            listed = (await caller.admin("GET", "/replicas")).json()["items"]
+        before = {subject: tally.right for subject, tally in self._clients.tallies.items()}
+        ready = {one["pool"] for one in listed if one["state"] == "ready"}
+        dying = {one["pool"] for one in listed if one["id"] in self._struck}
+        await footprint.pause(self._chance.uniform(*AWAY_S))
+        for subject, right in before.items():
+            pool = f"default/{subject.name}@1"
+            is_answered = self._clients.tallies[subject].right > right
+            self._ledger.require(
+                is_answered or pool not in ready - dying - {struck},
+                f"{subject.name}: no answer while the engine was away",
+            )
+
+    async def _kill_server(self) -> None:
+        await self._lives.restart(self._struck)
+
+    async def _kill_both(self) -> None:
+        """The engine goes first and comes back while there is no server."""
+        await asyncio.to_thread(self._room.engine.kill)
+        await self._lives.restart(self._struck, self._room.engine.start)
+
+    async def _restart_over_hanging_engine(self) -> None:
+        """The next server has to wait for its answers."""
+        seconds = self._chance.uniform(*AWAY_S)
+        await self._lives.restart(self._struck, disturb=lambda: self._room.freeze_for(seconds))
+
+    async def _kill_server_and_pause(self) -> bool:
+        """The next server finds it running, and silent."""
+        chosen = await self._choose("ready")
+        if chosen is None:
+            return False
+        item, running = chosen
+        self._struck.add(item["id"])
+        await self._lives.restart(
+            self._struck,
+            disturb=lambda: happened(lambda: self._room.client.pause(running.container)),
+        )
+        await self._await_end(item, "paused when its server was killed")
+        return True

@@ -1,0 +1,162 @@
+"""One life of a server after the other: killed, started again, and looked at."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import statistics
+import time
+from collections.abc import Callable, Set
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.chaos import footprint
+from tests.chaos.calls import client
+from tests.chaos.containers.calling import Front
+from tests.chaos.containers.engine_room import EngineRoom, Running
+from tests.chaos.ledger import Ledger
+from tests.chaos.subjects import Subject
+from tests.support.caller import Answer, Caller
+
+READY_S = 30.0
+LINES = 30
+"""Kept of the output of a replica that was lost."""
+PROBE = 1_000_000
+"""Numbers of requests that only look begin here."""
+Act = Callable[[], object]
+
+
+def nothing() -> None:
+    """What is done where nothing is to be done."""
+
+
+@dataclass
+class Figures:
+    """Of all restarts: how many containers went on, and milliseconds each: from the start of the
+    process to /readyz, and from there to the first answer of each warm function."""
+
+    kept: int = 0
+    ready_ms: list[int] = field(default_factory=list)
+    first_ms: list[int] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """As a report has it."""
+        return {
+            "warm containers that went on": self.kept,
+            "ms to /readyz: least, median, most": spread(self.ready_ms),
+            "ms from there to the first answers": spread(self.first_ms),
+        }
+
+
+def spread(values: list[int]) -> str:
+    """Least, median and most."""
+    if not values:
+        return "none"
+    return f"{min(values)}, {round(statistics.median(values))}, {max(values)}"
+
+
+class Lives:
+    """Kills the server and sees to it that what was warm stays warm."""
+
+    def __init__(
+        self, front: Front, room: EngineRoom, subjects: tuple[Subject, ...], ledger: Ledger
+    ) -> None:
+        self._front = front
+        self._room = room
+        self._subjects = {f"default/{subject.name}@1": subject for subject in subjects}
+        self._ledger = ledger
+        self.figures = Figures()
+
+    async def restart(
+        self, struck: Set[str], revive: Act = nothing, disturb: Act = nothing
+    ) -> None:
+        """kill -9, and another server over the same folder.
+
+        `struck` were killed before, whoever has noticed. `revive` has the engine answer again when
+        the server is gone; `disturb` is done just before the next one starts.
+        """
+        warm = await self._warm()
+        with self._front.down():
+            await asyncio.to_thread(self._front.server.kill)
+            await asyncio.to_thread(revive)
+            there = await asyncio.to_thread(self._room.replicas)
+            # One that was drained a moment ago may not have been off the list yet.
+            ids = (warm.keys() & there.keys()) - struck
+            alive = {id: (warm[id], there[id]) for id in ids}
+            await asyncio.to_thread(disturb)
+            began_s = time.monotonic()
+            await asyncio.to_thread(self._front.server.start)
+            async with client(self._front.server) as caller:
+                await self._await_readiness(caller)
+                self.figures.ready_ms.append(round((time.monotonic() - began_s) * 1e3))
+                await self._look(caller, alive)
+
+    async def _warm(self) -> dict[str, str]:
+        """Replicas that serve, and their pools."""
+        async with client(self._front.server) as caller:
+            items = (await caller.admin("GET", "/replicas")).json()["items"]
+        return {
+            one["id"]: one["pool"]
+            for one in items
+            if one["state"] == "ready" and one["pool"] in self._subjects
+        }
+
+    async def _await_readiness(self, caller: Caller) -> None:
+        async def is_ready() -> bool:
+            return (await caller.get("/readyz")).status == 200
+
+        ready = await footprint.until(is_ready, READY_S)
+        self._ledger.require(ready, f"/readyz is not 200 after {READY_S} s")
+
+    async def _look(self, caller: Caller, alive: dict[str, tuple[str, Running]]) -> None:
+        """Who was warm answers first, by the same container, without another load."""
+        pools = {pool for pool, _ in alive.values()}
+        async with asyncio.TaskGroup() as group:
+            for pool in sorted(pools):
+                ids = {id for id, (one, _) in alive.items() if one == pool}
+                group.create_task(self._first_answer(caller, self._subjects[pool], ids))
+        items = (await caller.admin("GET", "/replicas")).json()["items"]
+        states = {one["id"]: one for one in items}
+        now = await asyncio.to_thread(self._room.replicas)
+        for id, (pool, before) in sorted(alive.items()):
+            shown: dict[str, Any] = states.get(id, {})
+            name = self._subjects[pool].name
+            is_kept = now.get(id) == before and shown.get("adopted") and shown["state"] == "ready"
+            if not is_kept:
+                self._ledger.violated(
+                    f"{id} of {pool} was {before}, is {now.get(id)} and shown as {shown};"
+                    f" what was said: {self._said(id)} {await self._why(caller, name)}"
+                )
+            self.figures.kept += bool(is_kept)
+
+    async def _why(self, caller: Caller, name: str) -> str:
+        return (await caller.admin("GET", f"/functions/{name}/why")).body.decode()
+
+    def _said(self, id: str) -> list[str]:
+        """What the servers' logs have of a replica, and what it wrote itself last."""
+        server = self._front.server
+        lines = [line.strip() for line in [*server.log] if id in line]
+        for path in (server.data / "logs").rglob(f"*{id}*"):
+            lines += path.read_text(errors="replace").splitlines()[-LINES:]
+        return lines
+
+    async def _first_answer(self, caller: Caller, subject: Subject, ids: set[str]) -> None:
+        number = PROBE + len(self.figures.first_ms)
+        body, headers = subject.request(number)
+        began_s = time.monotonic()
+        answer = await caller.request("POST", f"/fn/{subject.name}", body, headers)
+        self.figures.first_ms.append(round((time.monotonic() - began_s) * 1e3))
+        who = f"{subject.name}, the first after a restart"
+        if answer.status != 200:
+            self._ledger.violated(f"{who}: {answer.status} {answer.body.decode()}")
+            return
+        self._ledger.require(not subject.complaint(number, answer.body), f"{who}: {answer.body!r}")
+        by, is_cold = receipt(answer)
+        self._ledger.require(by in ids and not is_cold, f"{who}: by {by}, cold: {is_cold}, {ids}")
+
+
+def receipt(answer: Answer) -> tuple[str, bool]:
+    """Which replica answered, and whether a cold start was waited for."""
+    text = answer.headers.get("Server-Timing", "")
+    found = re.search(r'replica;desc="(\w+)"', text)
+    return found[1] if found else "", text.startswith("cold;")

@@ -1,0 +1,41 @@
+"""Small doses of what `make chaos` does to containers, their engine and servers over them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.containers import neighbours, scene
+
+SEED = 20261120
+
+pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(240)]
+
+
+async def test_only_what_is_in_a_killed_servers_own_sockets_breaks_off(
+    tmp_path: Path, runtime_image: str
+) -> None:
+    """Every fault once, 64 clients on five functions: every answer is right, warm containers
+    outlive server and engine, and nothing is left on the engine."""
+    dose = scene.Dose(
+        seed=SEED,
+        requests=1500,
+        turns=0,
+        fatal_turns=1,
+        every_s=(0.1, 0.5),
+    )
+    ledger = await scene.run(tmp_path, dose, runtime_image)
+
+    assert ledger.violations == []
+
+
+async def test_two_servers_on_one_engine_leave_each_other_alone(
+    tmp_path: Path, runtime_image: str
+) -> None:
+    """Each is killed and started again under load: the other's containers go on, and every answer
+    is of its own server's model."""
+    ledger = await neighbours.run(tmp_path, SEED, runtime_image, kills=2)
+
+    assert ledger.violations == []
+    assert ledger.figures["neighbours' containers that went on"] > 0
