@@ -282,8 +282,7 @@ class Launcher:
     async def _lost(self, event: events.Lost, hint: str = "") -> None:
         """It is told with its last lines; `hint` is for an end that it has said nothing about."""
         await self._save_log(event.id)
-        path = self._logs.get(event.id)
-        tail = tail_lines(path, LOG_LINES) if path else ()
+        tail = tail_lines(path, LOG_LINES) if (path := self._logs.get(event.id)) else ()
         words = statements.last_words(tail)
         reason = event.reason + (f": {words}" if words else hint)
         self._feed(replace(event, reason=reason, log_tail=tail))
@@ -296,4 +295,6 @@ class Launcher:
         news = self._exits.get(id)
         if news is not None and not reason.startswith("did not answer"):
             await asyncio.wait([news], timeout=EXIT_NEWS_S)
+            if news.done():
+                return  # and it is being told
         await self._lost(events.Lost(id, f"control link lost: {reason}"))

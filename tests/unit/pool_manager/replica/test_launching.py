@@ -386,17 +386,18 @@ async def test_starts_at_once_are_bounded(settings: PoolSettings, tmp_path: Path
 
 
 async def test_a_lost_link_is_explained_by_the_exit(stage: Stage) -> None:
-    """Link and process end together: how the process ended is told first, with its log."""
+    """Link and process end together: how the process ended is told, with its log, and no more."""
     await stage.ready(ID)
     control = stage.launcher.control(ID)
     assert control is not None
 
     control.drain(None)
-    first, second = await stage.next(events.Lost), await stage.next(events.Lost)
+    lost = await stage.next(events.Lost)
+    stage.launcher.release(ID)
 
-    assert first.reason == "exited with code 0"
-    assert first.log_tail[-1] == "fake replica aaaa0001 exited with code 0"
-    assert second.reason == "control link lost: closed by the other side"
+    assert lost.reason == "exited with code 0"
+    assert lost.log_tail[-1] == "fake replica aaaa0001 exited with code 0"
+    assert await stage.events.get() == events.Released(ID)
 
 
 async def test_a_refused_load_shows_the_log(settings: PoolSettings, tmp_path: Path) -> None:
