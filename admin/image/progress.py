@@ -16,6 +16,9 @@ _STEP: Final = re.compile(r"Step (\d+)/(\d+) : (.*)", re.DOTALL)
 _COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")
 _NOISE: Final = re.compile(r" ---> |Removing intermediate container |Successfully (built|tagged) ")
 
+MISSING: Final = ("no matching distribution", "have conflicting dependencies")
+"""How pip says that it found no file, or none of the version that is pinned."""
+
 
 class Progress:
     """Fed with the engine's messages, says which lines are worth showing.
@@ -47,7 +50,7 @@ class Progress:
         said = "\n".join([reason, *tail]).lower()
         if DISK_FULL in said:
             return disk_full(one_line(reason)[-300:], "docker system prune")
-        if "no matching distribution" in said:
+        if any(text in said for text in MISSING):
             todo = "leave --wheelhouse away, so that this machine's pip downloads what is needed"
             return image_error("the wheelhouse is not complete:", tail=tail, todo=todo)
         what = f"{self.step or 'the build'} failed: {_code(reason)}"

@@ -23,7 +23,7 @@ async def test_nothing_is_lost_and_nothing_stays_while_replicas_are_killed(tmp_p
         rounds=2,
         functions=3,
         phases=2,
-        every_s=(0.4, 0.8),
+        every_s=(0.1, 0.4),
         kills_min=1,
         returns_min=1,
     )
