@@ -155,7 +155,7 @@ class Launcher:
     def _bound(
         self, record: ReplicaRecord, command: Launch | Assign, binding: Binding, device_kind: str
     ) -> ReplicaRecord:
-        cap = records.cap_mib(binding, self._settings)
+        cap = records.cap_mib(binding, self._settings, device_kind)
         return records.bound(record, command, binding, device_kind, cap)
 
     def adopt(self, record: ReplicaRecord, name: str) -> None:

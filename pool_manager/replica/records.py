@@ -14,7 +14,8 @@ from runtime_image.contract.control import BindRequest, ReplicaRecord
 from runtime_image.contract.link import VERSION
 from runtime_image.contract.model import ModelSpec
 
-SPARE_MIB = 1024
+SPARE_MIB = {"cpu": 1024, "cuda": 8192}
+"""By device kind: for larger inputs, and for what CUDA and its libraries take of the host."""
 
 
 def unbound(
@@ -64,16 +65,18 @@ def bound(
     )
 
 
-def cap_mib(binding: Binding, settings: PoolSettings) -> int:
-    """The memory cap of a replica in MiB, 0 for none: what its function says, else the server's
-    default. Where every replica needs one and nobody named one, what is certainly enough for any
-    that does no more than its trial did: twice what that took, three times the bundle at least,
-    and 1 GiB for larger inputs."""
+def cap_mib(binding: Binding, settings: PoolSettings, device_kind: str) -> int:
+    """The cap on a replica's host memory in MiB, 0 for none: what its function says, else the
+    server's default. Where every replica needs one and nobody named one, what is certainly enough
+    for any that does no more than its trial did: twice what that took, three times the bundle at
+    least, and something to spare. What was measured on a GPU is the GPU's memory; it still says
+    how large the model is."""
     if named := binding.memory_mib or settings.memory_mib:
         return named
     if not settings.caps_all:
         return 0
-    return round(max(2 * binding.measured_mib, 3 * binding.bundle.size / 2**20)) + SPARE_MIB
+    size_mib = max(2 * binding.measured_mib, 3 * binding.bundle.size / 2**20)
+    return round(size_mib) + SPARE_MIB[device_kind]
 
 
 def cap_hint(record: ReplicaRecord | None) -> str:

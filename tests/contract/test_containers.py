@@ -176,7 +176,7 @@ async def test_a_bound_standby_gets_the_limits_and_name_of_its_function(
 
     host = shown.inspect("aaaa0001")["HostConfig"]
     tag = shown.owner.name[:4]
-    assert before["HostConfig"]["Memory"] == STANDBY_CAP_MIB * 2**20
+    assert before["HostConfig"]["Memory"] == STANDBY_CAP_MIB["cpu"] * 2**20
     assert before["Name"] == f"/fngate-standby-aaaa0001-{tag}"
     assert shown.inspect("aaaa0001")["Name"] == f"/fngate-digits-1-aaaa0001-{tag}"
     assert (host["Memory"], host["MemorySwap"]) == (300 * 2**20, 300 * 2**20)
@@ -190,10 +190,10 @@ async def test_a_standby_is_given_more_before_it_needs_it(
     stage = await stages(limit_after_s=NEVER_S).stage()
     await stage.standby("aaaa0001")
 
-    stage.assign("aaaa0001", binding(memory_mib=STANDBY_CAP_MIB + 1000))
+    stage.assign("aaaa0001", binding(memory_mib=STANDBY_CAP_MIB["cpu"] + 1000))
     await stage.next(events.Loaded)
 
-    assert shown.memory_mib("aaaa0001") == STANDBY_CAP_MIB + 1000
+    assert shown.memory_mib("aaaa0001") == STANDBY_CAP_MIB["cpu"] + 1000
 
 
 async def test_limits_that_a_closed_driver_owed_are_set(
@@ -213,7 +213,7 @@ async def test_limits_that_a_closed_driver_owed_are_set(
     later.launcher.adopt(record, "digits")
     await shown.until(lambda: shown.memory_mib("aaaa0001") == 300)
 
-    assert owed == STANDBY_CAP_MIB
+    assert owed == STANDBY_CAP_MIB["cpu"]
     await later.release("aaaa0001")
 
 

@@ -238,7 +238,7 @@ class DockerDriver:
             await known.settled.wait()
         if known is None or known.is_told:
             raise DriverError(f"cannot limit {record.id}: it does not run")
-        if record.memory_mib > shape.STANDBY_CAP_MIB:
+        if record.memory_mib > shape.STANDBY_CAP_MIB[record.device_kind]:
             await self._limiter.now(known, record)
         else:
             self._limiter.soon(known, record)

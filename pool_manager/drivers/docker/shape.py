@@ -28,8 +28,9 @@ MIB: Final = 2**20
 TMP_MIB: Final = 64
 PIDS_MAX: Final = 256
 CPU_PERIOD_US: Final = 100_000
-STANDBY_CAP_MIB: Final = 2048
-"""What a standby may take until it has the limits of its model: enough to load most."""
+STANDBY_CAP_MIB: Final = {"cpu": 2048, "cuda": 8192}
+"""What a standby may take until it has the limits of its model, by device kind: enough to load
+most."""
 OOM_SCORE: Final = 500
 """Where the host itself runs out of memory, a replica goes before the server (proc(5))."""
 HOLDER_MIB: Final = 16
@@ -106,7 +107,10 @@ def replica(record: ReplicaRecord, image: str, owner: Owner, place: Place) -> di
 
 def limits(record: ReplicaRecord) -> dict[str, int]:
     """Memory, without swap, and CPU time, as container create and update take them."""
-    memory = (STANDBY_CAP_MIB if record.role == "standby" else record.memory_mib) * MIB
+    memory_mib = record.memory_mib
+    if record.role == "standby":
+        memory_mib = STANDBY_CAP_MIB[record.device_kind]
+    memory = memory_mib * MIB
     return {
         "Memory": memory,
         "MemorySwap": memory,

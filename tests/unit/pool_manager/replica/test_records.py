@@ -90,19 +90,23 @@ def test_a_cap_that_was_named_holds(
     """The function's own, else the server's default, else none unless every replica needs one."""
     settings = pool_settings(tmp_path, memory_mib=default, caps_all=caps_all)
 
-    assert records.cap_mib(replace(BINDING, memory_mib=own), settings) == expected
+    assert records.cap_mib(replace(BINDING, memory_mib=own), settings, "cpu") == expected
 
 
 @pytest.mark.parametrize(
-    ("bundle_mib", "measured_mib", "expected"), [(100, 0, 1324), (1, 500, 2024)]
+    ("kind", "bundle_mib", "measured_mib", "expected"),
+    [("cpu", 100, 0, 1324), ("cpu", 1, 500, 2024), ("cuda", 1, 500, 9192)],
 )
-def test_a_cap_by_size(tmp_path: Path, bundle_mib: int, measured_mib: float, expected: int) -> None:
+def test_a_cap_by_size(
+    tmp_path: Path, kind: str, bundle_mib: int, measured_mib: float, expected: int
+) -> None:
     """Where every replica has one and nobody named it: three times the bundle or twice what was
-    measured, whichever is more, and 1 GiB."""
+    measured, whichever is more, and 1 GiB; 8 where CUDA runs."""
     bundle = Bundle("d", (BundleFile("model.onnx", bundle_mib * 2**20, "0" * 64),))
     binding = replace(BINDING, bundle=bundle, measured_mib=measured_mib)
 
-    assert records.cap_mib(binding, pool_settings(tmp_path, caps_all=True)) == expected
+    settings = pool_settings(tmp_path, caps_all=True)
+    assert records.cap_mib(binding, settings, kind) == expected
 
 
 @pytest.mark.parametrize(

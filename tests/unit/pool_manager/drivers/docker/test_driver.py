@@ -21,7 +21,7 @@ from runtime_image.contract.control import ReplicaRecord
 from tests.support.containers import RecordedEngine, Recorder, refusal
 from tests.support.scenes import a_record
 
-RECORD = replace(a_record(), memory_mib=STANDBY_CAP_MIB + 1)
+RECORD = replace(a_record(), memory_mib=STANDBY_CAP_MIB["cpu"] + 1)
 ID = RECORD.id
 NOWHERE = Path("/nowhere")
 LOST = requests.exceptions.ConnectionError("gone")
