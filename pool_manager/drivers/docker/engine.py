@@ -56,7 +56,6 @@ class Engine:
 
     def __init__(self, url: str, starts_at_once: int, times: Times) -> None:
         """Connects. Raises EngineDown."""
-        self.url = url
         self._times = times
         self._calls = _Line(url, times.call_s, CALLS_AT_ONCE)
         self._starts = _Line(url, times.start_s, starts_at_once)
