@@ -36,12 +36,12 @@ RUNTIME_IMAGE = "fngate-runtime:test"
 
 def engine_url() -> str:
     """The shared engine's URL; without one the test is skipped, or fails in CI."""
-    return _variable("FN_TEST_DOCKER")
+    return given("FN_TEST_DOCKER")
 
 
 def base_image() -> str:
     """The tag of the image with Python 3.11 and pip that the shared engine has."""
-    return _variable("FN_TEST_BASE")
+    return given("FN_TEST_BASE")
 
 
 def refuse(reason: str) -> NoReturn:
@@ -117,7 +117,7 @@ def engine() -> str:
 @pytest.fixture(scope="session")
 def wheelhouse() -> Path:
     """The folder with the wheels of the cpu runtime image."""
-    return Path(_variable("FN_TEST_WHEELHOUSE"))
+    return Path(given("FN_TEST_WHEELHOUSE"))
 
 
 @pytest.fixture(scope="session")
@@ -131,7 +131,8 @@ def runtime_image(engine: str, wheelhouse: Path) -> str:
     return make_runtime_image(engine, base_image(), wheelhouse)
 
 
-def _variable(name: str) -> str:
+def given(name: str) -> str:
+    """The value of an FN_TEST_ variable; without it the test is skipped, or fails in CI."""
     value = os.environ.get(name, "")
     if not value:
         refuse(f'{name} is not set: `eval "$(.ci/engine start)"` starts an engine and sets it')

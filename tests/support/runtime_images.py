@@ -6,28 +6,16 @@ a folder with the wheels of the cpu image. Without them a test is skipped, or fa
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
 from docker import APIClient
 from docker.errors import ImageNotFound
 
 from admin.image.build import Built, Order, build
 from admin.image.source import own_checkout
-
-
-def given(name: str) -> str:
-    """The value of an FN_TEST_ variable."""
-    value = os.environ.get(name, "")
-    if value:
-        return value
-    reason = f"{name} is not set: see .ci/engine"
-    if os.environ.get("FN_CI") == "1":
-        pytest.fail(reason, pytrace=False)
-    pytest.skip(reason)
+from tests.support.engine import given
 
 
 def order(tag: str, **changes: object) -> Order:
