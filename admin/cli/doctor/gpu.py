@@ -16,15 +16,11 @@ from typing import Any, Final
 
 from admin.cli.doctor.check import Check
 from admin.cli.doctor.daemon import DAEMON_FILE, Answer
+from pool_manager.drivers.docker.gpu import CDI_KIND, CONFIGURE, GENERATE
 
 VENDOR: Final = "0x10de"
 """NVIDIA on the PCI bus."""
-CDI_KIND: Final = "nvidia.com/gpu"
 PROGRAMS: Final = ("nvidia-container-runtime-hook", "nvidia-container-runtime", "nvidia-ctk")
-CONFIGURE: Final = (
-    "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
-)
-GENERATE: Final = "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
 TOOLKIT: Final = "sudo apt-get install nvidia-container-toolkit"
 NO_CGROUPS: Final = re.compile(r"^\s*no-cgroups\s*=\s*true", re.MULTILINE)
 TOOLKIT_FILE: Final = Path("/etc/nvidia-container-runtime/config.toml")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from admin.cli.doctor.check import Check
+from pool_manager.drivers.docker.shape import LINK
 from registry.errors import FnError
 from runtime_image.contract.link import VERSION
 
-LINK: Final = "fngate.link"
 SOURCE: Final = "fngate.source"
 SHOWN: Final = 12
 """Characters shown of a digest."""

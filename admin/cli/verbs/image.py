@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from admin.cli.failures import INTERRUPTED, told
-from admin.cli.session import Json
+from admin.cli.session import DEFAULT_ENGINE, Json
 from admin.cli.text import duration, fields, plain, size
 
 if TYPE_CHECKING:
     from admin.image.build import Built
 
 DEFAULT_BASE: Final = "python:3.11-slim"
-DEFAULT_ENGINE: Final = "unix:///var/run/docker.sock"
 NAME: Final = "fngate-runtime"
 
 app = typer.Typer(

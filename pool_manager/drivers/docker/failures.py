@@ -7,19 +7,16 @@ from typing import Final
 import requests
 from docker.errors import APIError, DockerException, NotFound
 
+from pool_manager.drivers.docker.gpu import CONFIGURE, GENERATE
 from registry.errors import DriverError, EngineDown
-
-TOOLKIT: Final = (
-    "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
-)
 
 RESTART: Final = "sudo systemctl restart docker"
 
 _MEANINGS: Final = (
     ("no such image", "build it: fnctl image build cpu, or gpu"),
-    ("unknown runtime specified", TOOLKIT),
-    ("could not select device driver", TOOLKIT),
-    ("unresolvable cdi devices", "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"),
+    ("unknown runtime specified", CONFIGURE),
+    ("could not select device driver", CONFIGURE),
+    ("unresolvable cdi devices", GENERATE),
     ("driver not loaded", "load the NVIDIA driver: sudo modprobe nvidia, or reboot"),
     ("no space left on device", "free some: docker system prune"),
     ("docker-init", "install it: sudo apt-get install tini, or docker-ce of Docker itself"),

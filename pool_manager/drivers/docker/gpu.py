@@ -8,6 +8,11 @@ from typing import Any, Final
 CAPABILITIES: Final = ("compute", "utility")
 """What of the driver is wanted inside: CUDA and NVML, nothing for displays or video."""
 CDI_KIND: Final = "nvidia.com/gpu"
+CONFIGURE: Final = (
+    "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
+)
+GENERATE: Final = "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
+"""What makes an engine know the runtime and the hook, and what the devices of CDI."""
 
 Way = Callable[[dict[str, Any], str], dict[str, Any]]
 """Makes of a container's configuration one that has the GPU or MIG slice of that UUID."""

@@ -8,7 +8,6 @@ from docker.errors import APIError, DockerException, NotFound
 
 from pool_manager.drivers.docker.failures import (
     RESTART,
-    TOOLKIT,
     is_conflict,
     is_gone,
     is_no_way,
@@ -16,6 +15,7 @@ from pool_manager.drivers.docker.failures import (
     speaks_another_version,
     translate,
 )
+from pool_manager.drivers.docker.gpu import CONFIGURE
 from registry.errors import DriverError, EngineDown
 from tests.support.containers import refusal
 
@@ -27,8 +27,8 @@ TOO_LARGE = (
 )
 SAID = [
     (404, "No such image: fngate:1", "build it: fnctl image build cpu, or gpu"),
-    (400, "Unknown runtime specified nvidia", TOOLKIT),
-    (500, NO_DRIVER, TOOLKIT),
+    (400, "Unknown runtime specified nvidia", CONFIGURE),
+    (500, NO_DRIVER, CONFIGURE),
     (
         500,
         "CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=GPU-1",
