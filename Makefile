@@ -25,8 +25,9 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
+# All of them; BENCH="plain bodies --rounds 9 --json FILE" for some: see benchmarks/README.md.
 bench: $(READY)
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(BENCH)
 
 # ARGS="--functions 50 --policy lru" and so on: see `python -m benchmarks.simulate --help`.
 ARGS ?= --functions 200 --devices 16 --rate 0.5

@@ -6,14 +6,16 @@ import asyncio
 import os
 import stat
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from aiohttp import web
 
-from admin.api.functions import FunctionRoutes
+from admin.api.functions import FunctionRoutes, Held
 from admin.api.keys import KeyRoutes
 from admin.api.operate import OperateRoutes
 from admin.api.pools import PoolRoutes
@@ -23,16 +25,17 @@ from admin.deploy.deploys import Deploys
 from admin.drivers import open_driver
 from admin.feed import Feed
 from admin.health import Health
-from admin.past import Past
+from admin.logs.access import access_writer
+from admin.past import Past, prior_of
 from admin.settings import Settings
 from admin.store import Store, open_store
 from gateway.access import Access
-from gateway.cold_check import ColdCheck
+from gateway.access_log import AccessLog
 from gateway.delivery import Delivery
 from gateway.dispatch.dispatcher import Limits
-from gateway.http.app import Gateway, stop_serving
-from gateway.http.invoke import Invoker
-from gateway.metrics import Metrics
+from gateway.http.app import Border, Gateway, StatePages, stop_serving
+from gateway.http.assembly import assemble
+from gateway.http.site import Site
 from gateway.traffic import follow_traffic
 from pool_manager.devices import cpu_slots, host_memory_mib
 from pool_manager.driver import Driver
@@ -42,9 +45,8 @@ from pool_manager.ports import Bundles
 from pool_manager.replica.folders import Folders
 from registry.bundles.blobs import BlobStore
 from registry.errors import BadRequest, Conflict
-from registry.model import Bundle
-
-BACKLOG = 1024
+from registry.model import Bundle, BundleFile
+from registry.store.keys import fingerprint
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,22 +76,31 @@ async def running(settings: Settings, driver: Driver | None = None) -> AsyncIter
     """
     async with AsyncExitStack() as stack:
         store = await open_store(settings.store(), stack)
-        _check_exposure(settings, store)
-        past = Past(store.history, time.time)  # noqa: TID251 - the shell passes the clock in
-        await past.load()
-        stack.callback(past.flush)
+        check_exposure(settings, store)
+        past = await open_past(store, stack)
         manager, delivery = await _open_pools(settings, store, past, driver, stack)
-        deploys = await _open_deploys(settings, store, manager, stack)
-        gateway, runner = await _open_gateway(settings, store, delivery, manager, past, deploys)
+        deploys = await open_deploys(settings, store, manager, stack)
+        side = AdminSide(store, manager, deploys, past, delivery)
+        gateway, runner = await _open_gateway(settings, side, delivery)
         stack.push_async_callback(runner.cleanup)
-        site = web.TCPSite(runner, settings.listen, settings.port, backlog=BACKLOG)
-        await site.start()
+        site = Site(gateway.invoker, gateway.writer, runner)
+        stack.push_async_callback(site.close)
+        port = await site.start()
         stack.push_async_callback(stop_serving, gateway, delivery, settings.gateway().shutdown_s)
         stack.push_async_callback(site.stop)
-        yield Server(_url(runner, settings), store, manager, delivery, gateway, deploys)
+        url = url_of(settings.listen, port)
+        yield Server(url, store, manager, delivery, gateway, deploys)
 
 
-def _check_exposure(settings: Settings, store: Store) -> None:
+async def open_past(store: Store, stack: AsyncExitStack) -> Past:
+    """What was before this start, to be added to."""
+    past = Past(store.history, time.time, partial(prior_of, store.catalog))  # noqa: TID251 - the shell passes the clock in
+    await past.load()
+    stack.callback(past.flush)
+    return past
+
+
+def check_exposure(settings: Settings, store: Store) -> None:
     """Other machines may only connect where calls need keys and hosts are named."""
     if settings.is_local:
         return
@@ -122,14 +133,22 @@ class _Linked(Bundles):
     def __init__(self, blobs: BlobStore) -> None:
         self._blobs = blobs
 
-    async def materialise(self, bundle: Bundle, target: Path) -> None:
-        await asyncio.to_thread(self._blobs.materialise, bundle, target)
+    async def materialise(
+        self, bundle: Bundle, target: Path, prepared: Collection[BundleFile] = ()
+    ) -> None:
+        await asyncio.to_thread(self._blobs.materialise, bundle, target, prepared)
+
+    async def keep(self, size: int, parts: AsyncIterator[bytes | bytearray]) -> str:
+        async with self._blobs.take(size) as upload:
+            async for part in parts:
+                await upload.write(part)
+        return upload.sha256
 
 
-async def _open_pools(
-    settings: Settings, store: Store, past: Past, driver: Driver | None, stack: AsyncExitStack
-) -> tuple[Manager, Delivery]:
-    """Manager and gateway side by side: each sees of the other only serialised messages."""
+async def make_manager(
+    settings: Settings, store: Store, past: Past, driver: Driver | None
+) -> Manager:
+    """The pool manager, not started yet."""
     section = settings.pool()
     _check_private(section.run_dir)
     memory_mib = section.host_memory_mib or host_memory_mib()
@@ -137,7 +156,14 @@ async def _open_pools(
     driver = driver or await open_driver(settings, [*found.devices(), *slots])
     gpus = await open_gpus(found, driver, Folders(section).read_records())
     devices = [*gpus.devices(), *slots]
-    manager = Manager(section, driver, devices, _Linked(store.blobs), past, gpus)
+    return Manager(section, driver, devices, _Linked(store.blobs), past, gpus)
+
+
+async def _open_pools(
+    settings: Settings, store: Store, past: Past, driver: Driver | None, stack: AsyncExitStack
+) -> tuple[Manager, Delivery]:
+    """Manager and gateway side by side: each sees of the other only serialised messages."""
+    manager = await make_manager(settings, store, past, driver)
     limits = Limits(settings.gateway().held_bytes_max, settings.gateway().retries)
     delivery = Delivery(limits, f"{os.getpid()}", manager, past)
     stack.push_async_callback(delivery.close)
@@ -150,10 +176,18 @@ async def _open_pools(
     return manager, delivery
 
 
-async def _open_deploys(
-    settings: Settings, store: Store, manager: Manager, stack: AsyncExitStack
+async def open_deploys(
+    settings: Settings,
+    store: Store,
+    manager: Manager,
+    stack: AsyncExitStack,
+    settled: Callable[[], Awaitable[object]] | None = None,
 ) -> Deploys:
-    deploys = Deploys(store, manager, idle_s=settings.idle_s, wall=time.time)  # noqa: TID251 - the shell passes the clock in
+    """Deploys and rollbacks, those resumed that an earlier server left. `settled` is awaited after
+    each, until every gateway process knows of it."""
+    wall = time.time  # noqa: TID251 - the shell passes the clock in
+    deploys = Deploys(store, manager, idle_s=settings.idle_s, wall=wall, prepare=settings.prepare)
+    deploys.settled = settled
     stack.push_async_callback(deploys.close)
     # In this order, for a sweep spares the files of what runs.
     await deploys.resume()
@@ -161,48 +195,60 @@ async def _open_deploys(
     return deploys
 
 
+def access_of(settings: Settings, store: Store) -> Access:
+    """Who may do what on this server."""
+    token = fingerprint(store.token)
+    return Access(settings.listen, settings.public_hosts, store.ring, token)
+
+
+class AdminSide(NamedTuple):
+    """What the admin API works with. `held` knows what all gateway processes hold."""
+
+    store: Store
+    manager: Manager
+    deploys: Deploys
+    past: Past
+    held: Held
+
+    def add_routes(self, app: web.Application, border: Border) -> AdminApi:
+        """The admin API as routes of `app`; whoever waits is answered when that shuts down."""
+        store, manager, deploys = self.store, self.manager, self.deploys
+        operate = OperateRoutes(store.catalog, manager, deploys, time.monotonic)
+        api = AdminApi(
+            border.access,
+            FunctionRoutes(store, manager, self.held, deploys, self.past),
+            operate,
+            UploadRoutes(store.blobs, deploys),
+            KeyRoutes(store.keys, store.ring, time.time),  # noqa: TID251 - the shell passes the clock in
+            PoolRoutes(store.catalog, manager, time.monotonic),
+        )
+        api.add_routes(app, border)
+        app.on_shutdown.extend([deploys.runner.stop_waiting, operate.stop_waiting])
+        return api
+
+
 async def _open_gateway(
-    settings: Settings,
-    store: Store,
-    delivery: Delivery,
-    manager: Manager,
-    past: Past,
-    deploys: Deploys,
+    settings: Settings, side: AdminSide, delivery: Delivery
 ) -> tuple[Gateway, web.AppRunner]:
-    access = Access(settings.listen, settings.public_hosts, store.ring, store.token)
-    loop = asyncio.get_running_loop()
-    metrics = Metrics(
-        delivery.loads,
-        delivery.states,
-        lambda: len(asyncio.all_tasks(loop)),
-        lambda namespace, name: store.catalog.find(name, namespace) is not None,
-    )
-    store.catalog.subscribe(metrics.changed)
-    invoker = Invoker(
-        settings.gateway(), access, store.catalog, delivery, ColdCheck(), metrics, past
-    )
+    store, manager = side.store, side.manager
+    access, section = access_of(settings, store), settings.gateway()
+    events = AccessLog(access_writer(settings.log_format)) if section.access_log else None
+    invoker = assemble(section, access, store.catalog, delivery, side.past, time.time, events)  # noqa: TID251 - the shell passes the clock in
+    gateway = Gateway(invoker)
     health = Health(settings.data, manager, delivery, store.history, time.monotonic)
-    gateway = Gateway(invoker, health.reasons)
-    operate = OperateRoutes(store.catalog, manager, deploys, time.monotonic)
-    api = AdminApi(
-        access,
-        FunctionRoutes(store, manager, delivery, deploys, past),
-        operate,
-        UploadRoutes(store.blobs, deploys),
-        KeyRoutes(store.keys, store.ring, time.time),  # noqa: TID251 - the shell passes the clock in
-        PoolRoutes(store.catalog, manager, time.monotonic),
-    )
     app = web.Application()
-    api.add_routes(app, gateway)
+    side.add_routes(app, gateway.border)
     gateway.add_routes(app)
-    app.on_shutdown.extend([deploys.runner.stop_waiting, operate.stop_waiting])
+    pages = StatePages(
+        gateway.border, invoker.metrics, health.reasons, lambda: gateway.door.is_open
+    )
+    pages.add_routes(app)
     app.on_cleanup.append(gateway.close)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
     await runner.setup()
     return gateway, runner
 
 
-def _url(runner: web.AppRunner, settings: Settings) -> str:
-    """Where the server is, with the port that the system chose for port 0."""
-    host = f"[{settings.listen}]" if ":" in settings.listen else settings.listen
-    return f"http://{host}:{runner.addresses[0][1]}"
+def url_of(listen: str, port: int) -> str:
+    """Where a server is that listens there."""
+    return f"http://{f'[{listen}]' if ':' in listen else listen}:{port}"

@@ -9,7 +9,7 @@ from pool_manager.manager import Manager
 from pool_manager.ports import Binding
 from registry.catalog import Catalog, Change, Deployed
 from registry.model import Bundle, pool_key
-from registry.spec import model_spec
+from registry.spec import model_spec, prepared_of
 
 SUPERSEDED_IDLE_S = 10.0
 """How long a replica of a revision that calls no longer go to may stay without one."""
@@ -68,7 +68,7 @@ def pool_spec(deployed: Deployed, bundle: Bundle) -> PoolSpec:
 
 def binding(deployed: Deployed, bundle: Bundle) -> Binding:
     """What a replica of a revision is given."""
-    revision = deployed.revision
+    revision, prepared = deployed.revision, prepared_of(deployed)
     return Binding(
         model_spec(deployed),
         bundle,
@@ -77,4 +77,5 @@ def binding(deployed: Deployed, bundle: Bundle) -> Binding:
         revision.number,
         revision.device.memory_mib,
         deployed.profile.memory_mib if deployed.profile else 0.0,
+        prepared.files if prepared else (),
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
-from gateway.delivery import Delivery
 from pool_manager.core.state import State
 from pool_manager.manager import Manager
 from registry.store.history import History
@@ -22,6 +22,13 @@ def _free_bytes(folder: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
+class Pools(Protocol):
+    """Pools as gateways see them."""
+
+    def states(self) -> dict[str, str]:
+        """The state of every pool that is not at rest."""
+
+
 class Health:
     """Reasons for /readyz; none of them stops the server from serving the rest."""
 
@@ -29,14 +36,14 @@ class Health:
         self,
         data: Path,
         manager: Manager,
-        delivery: Delivery,
+        pools: Pools,
         history: History,
         clock: Callable[[], float],
         free_bytes: Callable[[Path], int] = _free_bytes,
     ) -> None:
         self._data = data
         self._manager = manager
-        self._delivery = delivery
+        self._pools = pools
         self._history = history
         self._clock = clock
         self._free_bytes = free_bytes
@@ -83,7 +90,7 @@ class Health:
     def _functions(self) -> list[str]:
         return [
             f"function {key.partition('/')[2]} fails to load"
-            for key, state in self._delivery.states().items()
+            for key, state in self._pools.states().items()
             if state == "failing"
         ]
 

@@ -3,59 +3,100 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from statistics import median
+from typing import Any
 
+from admin.estimates.cold_starts import ColdStarts, Prior
+from registry.catalog import Catalog
+from registry.exchange import Expected
 from registry.model import Arrivals, ColdStart, StateInterval, pool_key
 from registry.store.history import History
 
-SAMPLES = 20
-POOLS_MAX = 10_000
-"""Revisions remembered; a removed one is not told of, so the oldest make room."""
 MINUTE_S = 60
+EXPECTED_MAX = 10_000
+"""Estimates kept; others are worked out when they are asked for."""
 
 
 class Past:
-    """The manager's Recorder and the gateway's Past over one History. `wall` gives Unix seconds.
+    """The manager's Recorder and the gateway's Past over one History. `wall` gives Unix seconds,
+    `prior` what is known of a pool that has no past.
 
-    Nothing here waits: records go to the history's buffer, medians are kept in memory.
+    Nothing here waits: records go to the history's buffer, estimates are kept in memory.
     """
 
-    def __init__(self, history: History, wall: Callable[[], float]) -> None:
+    def __init__(
+        self, history: History, wall: Callable[[], float], prior: Callable[[str], Prior]
+    ) -> None:
         self._history = history
         self._wall = wall
-        self._cold_starts: dict[str, list[float]] = {}
-        self._medians: dict[str, float] = {}
+        self._prior = prior
+        self._cold_starts = ColdStarts()
+        self._expected: dict[str, Expected] = {}
         self._minute_s = 0
         self._arrivals: dict[tuple[str, str], int] = {}
+        self.on_cold_start: Callable[[str], None] = lambda _pool: None
+        """Told of each pool whose estimate has changed."""
 
     async def load(self) -> None:
         """Remember what happened before this start."""
-        for key, all_ms in (await self._history.last_cold_starts_ms()).items():
-            for ms in all_ms:
-                self._remember(key, ms / 1e3)
+        for record in await self._history.last_cold_starts():
+            self._cold_starts.add(record)
 
     def cold_start(self, record: ColdStart) -> None:
         """Keep a cold start's receipt."""
         self._history.record(record)
-        if record.outcome == "ready":
-            key = pool_key(record.namespace, record.name, record.number)
-            self._remember(key, record.total_ms / 1e3)
+        self._cold_starts.add(record)
+        key = pool_key(record.namespace, record.name, record.number)
+        self._expected.pop(key, None)
+        self.on_cold_start(key)
 
     def state_interval(self, record: StateInterval) -> None:
         """Keep how long a pool was in a state."""
         self._history.record(record)
 
-    def cold_start_s(self, pool: str) -> float:
-        """Median seconds of a revision's last cold starts, 0 where there was none."""
-        return self._medians.get(pool, 0.0)
+    def expected(self, pool: str) -> Expected:
+        """What the next cold start of a revision takes."""
+        known = self._expected.get(pool)
+        if known is None:
+            known = self._cold_starts.expected(pool, self._prior(pool))
+            if known.samples and len(self._expected) < EXPECTED_MAX:
+                self._expected[pool] = known
+        return known
+
+    def ready_in_ms(
+        self, pool: str, state: str, since_s: float, *, by_standby: bool
+    ) -> float | None:
+        """How long a call that came now would wait for a replica, None where nobody can tell;
+        0 only where there is one.
+
+        `state` is the pool's since `since_s` (Unix seconds), `by_standby` how it is woken.
+        """
+        if state == "warm":
+            return 0.0
+        if state == "failing":
+            return None
+        whole_ms = self._cold_starts.median_ms(pool, self._prior(pool), by_standby=by_standby)
+        gone_ms = (self._wall() - since_s) * 1e3 if state == "waking" else 0.0
+        return max(1.0, whole_ms - max(0.0, gone_ms))
+
+    def table(self, pool: str) -> list[dict[str, Any]]:
+        """Medians and 90th percentiles of a revision's cold starts, per phase."""
+        return self._cold_starts.table(pool)
 
     def arrived(self, namespace: str, name: str) -> None:
         """One more request came; a minute's count is kept when the next minute begins."""
-        minute_s = int(self._wall()) // MINUTE_S * MINUTE_S
-        if minute_s != self._minute_s:
-            self.flush()
-            self._minute_s = minute_s
+        if not 0 <= self._wall() - self._minute_s < MINUTE_S:
+            self._begin_minute()
         self._arrivals[namespace, name] = self._arrivals.get((namespace, name), 0) + 1
+
+    def arrivals(self, namespace: str, name: str, count: int) -> None:
+        """So many requests came within about a second."""
+        if not 0 <= self._wall() - self._minute_s < MINUTE_S:
+            self._begin_minute()
+        self._arrivals[namespace, name] = self._arrivals.get((namespace, name), 0) + count
+
+    def _begin_minute(self) -> None:
+        self.flush()
+        self._minute_s = int(self._wall()) // MINUTE_S * MINUTE_S
 
     def flush(self) -> None:
         """Keep the counts of the minute that has passed, or is broken off by a shutdown."""
@@ -63,9 +104,14 @@ class Past:
         for (namespace, name), count in arrivals.items():
             self._history.record(Arrivals(namespace, name, self._minute_s, count))
 
-    def _remember(self, key: str, seconds: float) -> None:
-        if key not in self._cold_starts and len(self._cold_starts) >= POOLS_MAX:
-            oldest = next(iter(self._cold_starts))
-            del self._cold_starts[oldest], self._medians[oldest]
-        samples = self._cold_starts[key] = [*self._cold_starts.get(key, ()), seconds][-SAMPLES:]
-        self._medians[key] = median(samples)
+
+def prior_of(catalog: Catalog, pool: str) -> Prior:
+    """What a deploy found out about a revision; nothing of one that is gone."""
+    namespace, _, ref = pool.partition("/")
+    deployed = catalog.find(ref, namespace)
+    if deployed is None:
+        return Prior()
+    if deployed.profile is not None:
+        return Prior(deployed.profile.device_kind, deployed.profile.load_ms)
+    kind = deployed.revision.device.kind
+    return Prior("cpu" if kind == "any" else kind)

@@ -6,14 +6,20 @@ import asyncio
 import gc
 import signal
 import sys
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING
 
 import structlog
 import uvloop
 
-from admin import logs
-from admin.compose import running
-from admin.settings import Settings
+from admin.buffers import keep_large_buffers
+from admin.compose import Server, running
+from admin.logs import server as logs
+from admin.settings import Settings, is_malloc_set
 from registry.errors import FnError
+
+if TYPE_CHECKING:
+    from admin.workers.supervisor.opening import Supervised
 
 log = structlog.get_logger()
 
@@ -23,6 +29,8 @@ EXIT_REFUSED = 1
 def serve(settings: Settings) -> int:
     """Serve in the foreground; 0 after a clean end, 1 where it could not start."""
     logs.set_up(settings.log_format)
+    if not is_malloc_set():
+        keep_large_buffers()
     # What a start makes of thousands of functions stays: collecting in between finds nothing.
     gc.disable()
     try:
@@ -38,10 +46,19 @@ def serve(settings: Settings) -> int:
     return 0
 
 
+def _opened(settings: Settings) -> AbstractAsyncContextManager[Server | Supervised]:
+    """One process, or several where that is asked for: one has nothing of the other's cost."""
+    if settings.workers == 1:
+        return running(settings)
+    from admin.workers.supervisor.opening import supervising
+
+    return supervising(settings)
+
+
 async def _serve(settings: Settings) -> None:
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
-    async with running(settings) as server:
+    async with _opened(settings) as server:
         # Only now: until everything is open, a signal ends the process as usual.
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, ended.set)

@@ -26,6 +26,8 @@ from registry.settings import StoreSettings
 
 SOCKET_PATH_MAX = 107
 """Bytes of a Unix socket's path (unix(7))."""
+WORKERS_MAX = 32
+"""Gateway processes; a replica takes 64 links, and those of an earlier server may still finish."""
 SOCKET_TAIL = len("/00000000/data.sock")
 
 
@@ -42,6 +44,8 @@ class Settings(BaseSettings):
     """Image of replicas on CPU slots."""
     image_gpu: str = "fngate-runtime:gpu"
     """Image of replicas on GPUs."""
+    workers: int = Field(1, ge=1, le=WORKERS_MAX)
+    """Gateway processes that share the port; 1 is the server itself."""
     port: int = Field(8080, ge=0, le=65535)
     """TCP port; 0 lets the system choose one."""
     listen: str = "127.0.0.1"
@@ -64,6 +68,11 @@ class Settings(BaseSettings):
     """Replicas without a model kept ready for the CPU, each for one cold start."""
     gpu_standbys: int = Field(0, ge=0, le=4)
     """Replicas without a model kept ready on each GPU."""
+    read_ahead_mib: int = Field(4096, ge=0, le=1_048_576)
+    """MiB of a model read into memory while its replica starts; 0 for none."""
+    prepare: bool = True
+    """Whether deploys make what cold starts load in an instant: an optimised graph with its weights
+    apart. Off, models are loaded as they were deployed."""
     held_mib: int = Field(256, ge=1)
     """MiB of request bodies held at once."""
     body_read_s: float = Field(30.0, ge=0.05)
@@ -78,6 +87,8 @@ class Settings(BaseSettings):
     """How the server's own log looks."""
     access_log: bool = False
     """One line per request."""
+    fast_front: bool = True
+    """Whether plain calls take the fast way through HTTP; the answers are the same."""
 
     @classmethod
     def settings_customise_sources(
@@ -127,6 +138,7 @@ class Settings(BaseSettings):
             orphan_s=self.orphan_s,
             ping_s=self.ping_s,
             starts_at_once=cores,
+            read_ahead_mib=self.read_ahead_mib,
         )
 
     def gateway(self) -> GatewaySettings:
@@ -139,6 +151,7 @@ class Settings(BaseSettings):
             body_read_s=self.body_read_s,
             shutdown_s=self.shutdown_s,
             access_log=self.access_log,
+            fast_front=self.fast_front,
         )
 
 
@@ -158,6 +171,14 @@ def load_settings(overrides: dict[str, Any], config: Path | None = None) -> Sett
     except ValidationError as error:
         raise BadRequest(_explain(error)) from error
     return settings.model_copy(update={"data": _one_path(settings.data)})
+
+
+def is_malloc_set() -> bool:
+    """Whether whoever started this process has told the C library how to keep memory."""
+    environment = os.environ  # noqa: TID251 - this is the module that reads it
+    return any(name.startswith("MALLOC_") for name in environment) or (
+        "glibc.malloc." in environment.get("GLIBC_TUNABLES", "")
+    )
 
 
 def _one_path(folder: Path) -> Path:

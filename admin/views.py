@@ -8,7 +8,7 @@ from typing import Any
 from pool_manager.core.state import Replica
 from pool_manager.occupancy import Occupancy
 from registry.catalog import Deployed
-from registry.exchange import Load, PoolEndpoints
+from registry.exchange import Expected, Load, PoolEndpoints
 from registry.model import Bundle, Function, Key, Operation, Profile
 from registry.spec import model_spec
 from runtime_image.contract import signature as signatures
@@ -18,9 +18,10 @@ def function_json(
     deployed: Deployed,
     pool: tuple[PoolEndpoints, int, float] | None,
     load: Load | None,
-    cold_start_s: float,
+    expected: Expected,
+    ready_in_ms: float | None,
 ) -> dict[str, Any]:
-    """One line of `fnctl ls`."""
+    """One line of `fnctl ls`. `ready_in_ms` is 0 for what is ready, null where nobody can tell."""
     function = deployed.function
     shown, wanted, since_s = pool or (PoolEndpoints([], "cold", "nobody calls"), 0, 0.0)
     return {
@@ -37,7 +38,8 @@ def function_json(
         "idle_s": function.scaling.idle_s,
         "labels": function.labels,
         "since_s": since_s,
-        "cold_start_ms": round(cold_start_s * 1e3, 1) or None,
+        "cold_start_ms": round(expected.p50_s * 1e3, 1) if expected.samples else None,
+        "ready_in_ms": _rounded(ready_in_ms),
         "created_s": function.created_s,
     }
 
@@ -114,8 +116,8 @@ def occupancy_json(occupancy: Occupancy) -> dict[str, Any]:
     }
 
 
-def _rounded(mib: float | None) -> int | None:
-    return None if mib is None else round(mib)
+def _rounded(value: float | None) -> int | None:
+    return None if value is None else round(value)
 
 
 def replica_json(replica: Replica, now: float) -> dict[str, Any]:

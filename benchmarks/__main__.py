@@ -1,9 +1,94 @@
-"""`make bench`: run every benchmark and print its table."""
+"""`python -m benchmarks [NAME...]`: run benchmarks, print their tables; `make bench` runs all."""
 
-from benchmarks import cold_start, containers, many, simulate, startup, throughput
+from __future__ import annotations
 
-for benchmark in (startup, cold_start, containers, throughput, many, simulate):
-    print(benchmark.__doc__.strip())
-    print()
-    benchmark.main()
-    print()
+import argparse
+import importlib
+import json
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from benchmarks.measuring.report import Part
+from benchmarks.measuring.setting import MODELS, ROUNDS, LeftOut, Setting, about
+from benchmarks.suite import NAMES
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run what was asked for. Nothing is measured before every name is known."""
+    given = _parser().parse_args(arguments)
+    # Ended from outside, too, it stops the servers that it started.
+    signal.signal(signal.SIGTERM, _end)
+    setting = Setting(
+        rounds=1 if given.quick and given.rounds is None else given.rounds or ROUNDS,
+        quick=given.quick,
+        pinned=not given.no_pin,
+        models=given.models,
+    )
+    report: dict[str, Any] = {
+        **about(),
+        "rounds": setting.rounds,
+        "quick": setting.quick,
+        "pinned": setting.pinned,
+        "benchmarks": [],
+    }
+    for name in given.names or NAMES:
+        report["benchmarks"].append(_run(name, setting))
+        if given.json:
+            # After each: a run of an hour that is interrupted leaves what it has.
+            given.json.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def _end(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001 - signal's
+    sys.exit(128 + number)
+
+
+def _run(name: str, setting: Setting) -> dict[str, Any]:
+    """One benchmark: printed, and as plain data."""
+    module = importlib.import_module(f"benchmarks.suite.{name}")
+    headline = str(module.__doc__).strip()
+    print(f"## {name}\n\n{headline}\n", flush=True)
+    began = time.monotonic()
+    shown: dict[str, Any] = {"name": name, "headline": headline}
+    try:
+        parts: list[Part] = module.measure(setting)
+    except LeftOut as reason:
+        print(f"left out: {reason}\n", flush=True)
+        return {**shown, "left_out": str(reason)}
+    for part in parts:
+        print("\n".join(part.lines()) + "\n")
+    sys.stdout.flush()
+    taken_s = round(time.monotonic() - began, 1)
+    return {**shown, "seconds": taken_s, "parts": [part.to_json() for part in parts]}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    add = parser.add_argument
+    add("names", nargs="*", metavar="NAME", type=_name, help=f"{', '.join(NAMES)}; default: all")
+    add("--rounds", type=_rounds, help=f"repetitions of everything ({ROUNDS})")
+    add("--json", type=Path, metavar="FILE", help="write every figure there, too")
+    add("--quick", action="store_true", help="once, with small models: shows only that it runs")
+    add("--no-pin", action="store_true", help="leave processes on whatever core they are")
+    add("--models", type=Path, default=MODELS, help="folder of the generated models (%(default)s)")
+    return parser
+
+
+def _name(text: str) -> str:
+    if text not in NAMES:
+        raise argparse.ArgumentTypeError(f"expected one of {', '.join(NAMES)}, got {text!r}")
+    return text
+
+
+def _rounds(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 1000:
+        raise argparse.ArgumentTypeError(f"expected 1 to 1000, got {text!r}")
+    return int(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,24 +1,41 @@
-"""The reference server: aiohttp on uvloop, reads the body and answers 100 bytes."""
+"""The reference server: aiohttp on uvloop, reads the body and answers some bytes.
+
+`python -m benchmarks.hello PORT [--path PATH] [--answer BYTES] [--client-max BYTES]`; it prints its
+port.
+"""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
-import sys
+import logging
+from collections.abc import Awaitable, Callable
 
 import uvloop
 from aiohttp import web
 
-
-async def hello(request: web.Request) -> web.Response:
-    """Read and answer."""
-    await request.read()
-    return web.Response(body=b"x" * 100)
+PATH = "/fn/tiny"
+ANSWER = 100
+CLIENT_MAX = 64 * 2**20
 
 
-async def serve(port: int) -> None:
+def answering(size: int) -> Callable[[web.Request], Awaitable[web.Response]]:
+    """A handler that reads the body and answers so many bytes."""
+    body = b"x" * size
+
+    async def hello(request: web.Request) -> web.Response:
+        await request.read()
+        return web.Response(body=body)
+
+    return hello
+
+
+async def serve(port: int, path: str, answer: int, client_max: int) -> None:
     """For ever."""
-    app = web.Application()
-    app.router.add_post("/fn/digits", hello)
+    # A client that leaves in the middle of a body is none of our worries.
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
+    app = web.Application(client_max_size=client_max)
+    app.router.add_post(path, answering(answer))
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", port).start()
@@ -27,4 +44,10 @@ async def serve(port: int) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(int(sys.argv[1])))
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.hello", description=__doc__)
+    parser.add_argument("port", type=int)
+    parser.add_argument("--path", default=PATH)
+    parser.add_argument("--answer", type=int, default=ANSWER, help="bytes of an answer")
+    parser.add_argument("--client-max", type=int, default=CLIENT_MAX, help="bytes of a body")
+    given = parser.parse_args()
+    uvloop.run(serve(given.port, given.path, given.answer, given.client_max))

@@ -1,70 +1,158 @@
-"""Calls one URL over many connections and prints how many answers came: a process of its own."""
+"""Calls one server over many connections and prints what came of it: a process of its own.
+
+`python -m benchmarks.load PLAN.json`; `benchmarks/loading/generator.py` writes such plans. The
+answer is one line of JSON, see `Loaded`.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import resource
 import sys
 import time
+from array import array
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import uvloop
+
+from benchmarks.loading.call import Loaded
+from benchmarks.measuring.record import percentile
+
+HEAD_MAX = 65_536
+"""Bytes of an answer's head; longer ones are none of ours."""
+
+
+@dataclass
+class Tally:
+    """What all connections of one load have seen. Times are perf_counter seconds."""
+
+    request: bytes
+    each: int
+    """Calls per connection; 0: until `until_s`."""
+    until_s: float = 0.0
+    taken_s: array[float] = field(default_factory=lambda: array("d"))
+    ended_s: array[float] = field(default_factory=lambda: array("d"))
+    errors: int = 0
+
+    def goes_on(self, done: int, now_s: float) -> bool:
+        """Whether a connection that has `done` answers calls again."""
+        return done < self.each if self.each else now_s < self.until_s
 
 
 class Caller(asyncio.Protocol):
     """One keep-alive connection: the next request goes out when an answer has come."""
 
-    def __init__(self, request: bytes, count: list[int], until_s: float) -> None:
-        self._request = request
-        self._count = count
-        self._until_s = until_s
-        self._buffer = b""
-        self.done = asyncio.get_running_loop().create_future()
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
+        self._head = b""
+        self._body_left = -1
+        """Bytes of the body that are still to come; -1 while a head is awaited."""
+        self._done = 0
+        self._good = True
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio's: begin."""
-        self._transport = transport
-        transport.write(self._request)  # type: ignore[attr-defined]
+        """asyncio's: keep the connection; `call` begins."""
+        self._transport: Any = transport
+
+    def call(self) -> None:
+        """Send one request."""
+        self._sent_s = time.perf_counter()
+        self._transport.write(self._tally.request)
 
     def data_received(self, data: bytes) -> None:
         """asyncio's: bytes came; answers are told apart by Content-Length."""
-        self._buffer += data
-        while True:
-            head, found, rest = self._buffer.partition(b"\r\n\r\n")
+        if self._body_left < 0:
+            self._head += data
+            head, found, rest = self._head.partition(b"\r\n\r\n")
             if not found:
+                if len(self._head) > HEAD_MAX:
+                    self._fail()
                 return
-            if not head.startswith(b"HTTP/1.1 200"):
-                raise SystemExit(f"expected 200, got {head[:200]!r} {rest[:300]!r}")
-            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
-            if len(rest) < length:
-                return
-            self._buffer = rest[length:]
-            self._count[0] += 1
-            if time.perf_counter() < self._until_s:
-                self._transport.write(self._request)  # type: ignore[attr-defined]
-            else:
-                self._transport.close()
-                if not self.done.done():
-                    self.done.set_result(None)
+            self._head = b""
+            self._good = head.startswith(b"HTTP/1.1 2")
+            length = head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0]
+            self._body_left = int(length) - len(rest)
+        else:
+            self._body_left -= len(data)
+        if self._body_left <= 0:
+            self._answered()
+
+    def _answered(self) -> None:
+        self._body_left = -1
+        now_s, tally = time.perf_counter(), self._tally
+        if self._good:
+            tally.taken_s.append(now_s - self._sent_s)
+            tally.ended_s.append(now_s)
+        else:
+            tally.errors += 1
+        self._done += 1
+        if tally.goes_on(self._done, now_s):
+            self.call()
+        else:
+            self._end()
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - asyncio's
+        """asyncio's: a connection that breaks in the middle of a call is an error."""
+        if not self.ended.done():
+            self._fail()
+
+    def _fail(self) -> None:
+        self._tally.errors += 1
+        self._end()
+
+    def _end(self) -> None:
+        self.ended.set_result(None)
+        self._transport.close()
 
 
-async def load(port: int, connections: int, seconds: float, request: bytes) -> float:
-    """Answers per second."""
+async def load(port: int, connections: int, seconds: float, tally: Tally) -> Loaded:
+    """Connect everybody, then call all at once."""
     loop = asyncio.get_running_loop()
-    count = [0]
-    began = time.perf_counter()
-    callers = [
-        (
-            await loop.create_connection(
-                lambda: Caller(request, count, began + seconds), "127.0.0.1", port
-            )
-        )[1]
-        for _ in range(connections)
-    ]
+    callers = []
+    for _ in range(connections):
+        _, caller = await loop.create_connection(lambda: Caller(tally), "127.0.0.1", port)
+        callers.append(caller)
+    began_s = time.perf_counter()
+    tally.until_s = began_s + seconds
     for caller in callers:
-        await caller.done
-    print(count[0])
-    return count[0] / (time.perf_counter() - began)
+        caller.call()
+    for caller in callers:
+        await caller.ended
+    taken_ms = [taken * 1e3 for taken in tally.taken_s]
+    return Loaded(
+        requests=len(taken_ms),
+        seconds=time.perf_counter() - began_s,
+        p50_ms=percentile(taken_ms, 0.5),
+        p99_ms=percentile(taken_ms, 0.99),
+        errors=tally.errors,
+        last_ms=(max(tally.ended_s, default=began_s) - began_s) * 1e3,
+        ended_s=tuple(zip((at - began_s for at in tally.ended_s), taken_ms, strict=True)),
+    )
+
+
+def main(plan_file: Path) -> None:
+    """Do what the plan says and print the figures."""
+    plan = json.loads(plan_file.read_text())
+    _, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
+    tally = Tally(Path(plan["request"]).read_bytes(), plan["each"])
+    made = load(plan["port"], plan["connections"], plan["seconds"], tally)
+    loaded = uvloop.run(made)
+    if not plan["detailed"]:
+        loaded = Loaded(
+            loaded.requests,
+            loaded.seconds,
+            loaded.p50_ms,
+            loaded.p99_ms,
+            loaded.errors,
+            loaded.last_ms,
+        )
+    print(loaded.to_json())
 
 
 if __name__ == "__main__":
-    port, connections, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
-    uvloop.run(load(port, connections, seconds, sys.stdin.buffer.read()))
+    main(Path(sys.argv[1]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from hmac import compare_digest
 from typing import Literal
 
@@ -22,7 +22,10 @@ class Access:
     invoke and read health and metrics; everything under /admin always needs the token or a key.
     """
 
-    def __init__(self, listen: str, public_hosts: Iterable[str], ring: KeyRing, token: str) -> None:
+    def __init__(
+        self, listen: str, public_hosts: Iterable[str], ring: KeyRing, token_sha256: str
+    ) -> None:
+        """`token_sha256` is the admin token's fingerprint."""
         names = {*public_hosts, listen}
         self._is_local = listen in LOOPBACK
         if self._is_local:
@@ -30,7 +33,7 @@ class Access:
         self._hosts = {_bare(name) for name in names}
         self._known: dict[str, bool] = {}
         self._ring = ring
-        self._token = fingerprint(token)
+        self._token = token_sha256
 
     def check_host(self, host: str) -> None:
         """Raises ForeignHost unless the Host header names this server."""
@@ -45,12 +48,12 @@ class Access:
                 " name it with --public-host"
             )
 
-    def check_origin(self, headers: Mapping[str, str], host: str) -> None:
-        """Raises ForeignOrigin for what a browser sends from a page of another origin."""
-        origin = headers.get("Origin")
+    def check_origin(self, origin: str | None, fetch_site: str | None, host: str) -> None:
+        """Raises ForeignOrigin for what a browser sends from a page of another origin: by the
+        headers Origin and Sec-Fetch-Site, None where they are not there."""
         if origin is not None and origin.partition("://")[2] != host:
             raise ForeignOrigin(f"a page of {origin[:100]!r} may not call this server")
-        if origin is None and headers.get("Sec-Fetch-Site") in ("cross-site", "same-site"):
+        if origin is None and fetch_site in ("cross-site", "same-site"):
             raise ForeignOrigin("a page of another site may not call this server")
 
     def check(self, authorization: str | None, need: Need, name: str = "") -> None:
@@ -67,6 +70,11 @@ class Access:
             return "admin" in self._scopes(authorization)
         except NoKey:
             return False
+
+    @property
+    def version(self) -> int:
+        """Another number after every change of who may do what."""
+        return self._ring.version
 
     @property
     def is_open(self) -> bool:

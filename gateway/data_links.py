@@ -7,7 +7,9 @@ import json
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
+from typing import Any
 
 import structlog
 
@@ -15,6 +17,8 @@ from gateway.dispatch.call import Call, Command
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.dispatch.links import Link
 from gateway.outcome import Delivered, HeldCall, Outcome
+from gateway.slabs.link import SharedLink
+from gateway.slabs.slabs import Slabs
 from registry.errors import ReplicaDied
 from registry.exchange import ReplicaEndpoint
 from registry.tasks import Tasks
@@ -29,12 +33,17 @@ from runtime_image.contract.link import (
 )
 from runtime_image.link.frames import Frame, LinkError, pack
 from runtime_image.link.meta import pack_request, unpack_answer
-from runtime_image.link.stream import FrameStream, open_stream
+from runtime_image.link.stream import FrameStream, Greeting, connect
 
 log = structlog.get_logger()
 
 CONNECT_TRIES = 5
 CONNECT_RETRY_S = 0.2
+# Looked up once: each is needed for every answer.
+_RESPONSE, _SLAB, _FIRST = Kind.RESPONSE, int(Flag.SLAB), int(Flag.FIRST)
+_ALONE, _TRACE = int(Flag.ALONE), int(Flag.TRACE)
+# Without the Python function that a named tuple's own constructor is.
+_delivered: Callable[[tuple[Any, ...]], Delivered] = partial(tuple.__new__, Delivered)
 IDLE_TALK_MAX = 10_000
 """Frames a replica may send since its last answer: what is no answer costs it nothing and us some
 time. Honest ones send a few per request."""
@@ -44,11 +53,12 @@ time. Honest ones send a few per request."""
 class _Peer:
     """A replica this process is connected to, or will be. `up_s`: since when (monotonic).
 
-    `talk`: frames since the last that ended a request.
+    `talk`: frames since the last that ended a request. `shared`: its bodies in shared memory.
     """
 
     endpoint: ReplicaEndpoint
     pool: str
+    shared: SharedLink | None = None
     stream: FrameStream | None = None
     up_s: float = 0.0
     talk: int = 0
@@ -57,10 +67,11 @@ class _Peer:
 class DataLinks:
     """The links of this gateway process. Everything a replica sends is checked: it may lie."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what the gateway's parts are plugged into
         self,
         worker: str,
         dispatcher: Dispatcher,
+        slabs: Slabs,
         tasks: Tasks,
         perform: Callable[[list[Command]], None],
         lost: Callable[[str], None],
@@ -70,6 +81,7 @@ class DataLinks:
         `answered(pool)` of every request that does."""
         self._worker = worker
         self._dispatcher = dispatcher
+        self._slabs = slabs
         self._tasks = tasks
         self._perform = perform
         self._lost = lost
@@ -93,12 +105,16 @@ class DataLinks:
 
     def send(self, link: str, id: int, call: Call) -> None:
         """Send a request."""
-        stream = self._peers[link].stream
+        peer = self._peers[link]
+        stream, shared = peer.stream, peer.shared
         assert stream is not None
-        flags = (Flag.ALONE if call.alone else 0) | (Flag.TRACE if call.meta.traceparent else 0)
+        assert shared is not None
+        assert isinstance(call, HeldCall)
+        body, slab = shared.send(id, call.slot, call.body)
+        flags = (_ALONE if call.alone else 0) | (_TRACE if call.meta.traceparent else 0)
         meta = pack_request(call.meta)
         timeout_ms = round(call.timeout_s * 1000)
-        stream.send(pack(Kind.REQUEST, id, call.body, meta=meta, flags=flags, aux=timeout_ms))
+        stream.send(pack(Kind.REQUEST, id, body, meta=meta, flags=flags | slab, aux=timeout_ms))
 
     def recall(self, link: str, id: int) -> None:
         """Tell the replica that a request is no longer wanted."""
@@ -113,7 +129,8 @@ class DataLinks:
         stream.abort(reason)
 
     def close(self) -> None:
-        """End every link."""
+        """End every link for good."""
+        self._listed.clear()
         for peer in self._peers.values():
             if peer.stream is not None:
                 peer.stream.abort("the gateway closes")
@@ -127,25 +144,37 @@ class DataLinks:
             if id not in self._listed.get(peer.pool, ()):
                 break
             try:
-                stream = await open_stream(
-                    peer.endpoint.path,
-                    lambda frame: self._on_frame(id, frame),
-                    lambda reason: self._on_lost(id, reason),
-                    f"data {id}",
-                    ANSWER_MAX,
-                )
+                await self._open(id, peer)
             except OSError as error:
                 log.info("a replica cannot be reached", replica=id, reason=str(error))
                 continue
-            peer.stream = stream
-            body = json.dumps({"worker": self._worker}).encode()
-            stream.send(pack(Kind.HELLO, body=body, aux=VERSION))
             return
         self._peers.pop(id, None)
+
+    async def _open(self, id: str, peer: _Peer) -> None:
+        """Connect and greet, once. Raises OSError."""
+        stream = FrameStream(
+            partial(self._on_frame, id, peer),
+            lambda reason: self._on_lost(id, reason),
+            f"data {id}",
+            ANSWER_MAX,
+        )
+        shared = SharedLink(id, peer.pool, self._slabs, stream.abort)
+        hello = pack(Kind.HELLO, body=json.dumps({"worker": self._worker}).encode(), aux=VERSION)
+        peer.stream, peer.shared = stream, shared
+        try:
+            await connect(stream, peer.endpoint.path, Greeting(hello, shared.descriptors))
+        except BaseException:
+            peer.stream = peer.shared = None
+            shared.close()
+            raise
+        shared.sent_hello()
 
     def _on_lost(self, id: str, reason: str) -> None:
         peer = self._peers.pop(id, None)
         log.info("a data link ended", replica=id, reason=reason)
+        if peer is not None and peer.shared is not None:
+            peer.shared.lost()
         self._perform(self._dispatcher.link_lost(id, monotonic()))
         if peer is not None:
             self._lost(peer.pool)
@@ -157,17 +186,24 @@ class DataLinks:
         await asyncio.sleep(CONNECT_RETRY_S)
         await self._connect(id)
 
-    def _on_frame(self, id: str, frame: Frame) -> None:
-        now = monotonic()
-        if frame.kind is Kind.HELLO:
+    def _on_frame(self, id: str, peer: _Peer, frame: Frame) -> None:
+        now, kind = monotonic(), frame.kind
+        if kind is _RESPONSE and peer.up_s:
+            self._ended(id, peer, frame, now)
+        elif kind is Kind.HELLO:
             self._up(id, frame, now)
-            return
-        if id not in self._dispatcher.links:
+        elif not peer.up_s:
             raise LinkError("a frame before HELLO")
-        self._bound_talk(self._peers[id])
-        if frame.kind in (Kind.RESPONSE, Kind.FAILED, Kind.CANCELLED):
-            self._ended(id, frame, now)
-        elif frame.kind is Kind.STARTED:
+        else:
+            self._bound_talk(peer)
+            self._told(id, peer, frame, now)
+
+    def _told(self, id: str, peer: _Peer, frame: Frame, now: float) -> None:
+        """What is no answer."""
+        kind = frame.kind
+        if kind is Kind.FAILED or kind is Kind.CANCELLED:
+            self._ended(id, peer, frame, now)
+        elif kind is Kind.STARTED:
             self._dispatcher.started(id, _ids(frame), now)
         elif frame.kind is Kind.NOT_STARTED:
             self._not_started(id, frame, now)
@@ -189,50 +225,61 @@ class DataLinks:
             commands = self._dispatcher.not_started(id, frame.id, frame.aux, now)
         except KeyError:
             raise LinkError(f"unknown request id {frame.id}") from None
+        if (shared := self._peers[id].shared) is not None:
+            shared.over(frame.id)
         self._perform(commands)
 
     def _up(self, id: str, frame: Frame, now: float) -> None:
         peer = self._peers[id]
         if frame.aux != VERSION or id in self._dispatcher.links:
             raise LinkError(f"unexpected HELLO of link version {frame.aux}")
+        assert peer.shared is not None
+        peer.shared.greeted(frame.body)
         peer.up_s = now
         endpoint = peer.endpoint
         link = Link(id, peer.pool, endpoint.limit, endpoint.marks_started)
         self._perform(self._dispatcher.link_up(link, now))
 
-    def _ended(self, id: str, frame: Frame, now: float) -> None:
+    def _ended(self, id: str, peer: _Peer, frame: Frame, now: float) -> None:
         # What the frame says is read before the call is taken off the link: a malformed answer
         # ends the link with its call still on it, and the call is retried.
-        outcome = self._outcome(id, frame)
+        outcome = self._outcome(id, peer, frame)
         try:
             call, commands = self._dispatcher.ended(id, frame.id, now)
         except KeyError:
             raise LinkError(f"unknown request id {frame.id}") from None
-        self._perform(commands)
-        self._peers[id].talk = 0
-        self._answered(self._peers[id].pool)
+        assert peer.shared is not None
+        peer.shared.over(frame.id)
+        if commands:
+            self._perform(commands)
+        peer.talk = 0
+        self._answered(peer.pool)
         if call is not None:
             assert isinstance(call, HeldCall)
             call.done(outcome or ReplicaDied("the replica gave the request up"))
 
-    def _outcome(self, id: str, frame: Frame) -> Outcome | None:
-        if frame.kind is Kind.CANCELLED:
+    def _outcome(self, id: str, peer: _Peer, frame: Frame) -> Outcome | None:
+        kind, flags, _, json_length, packed, body = frame
+        if kind is Kind.CANCELLED:
             return None
-        if frame.kind is Kind.FAILED:
+        if kind is Kind.FAILED:
             return _request_error(frame)
-        if frame.aux > len(frame.body):
+        meta, endpoint = unpack_answer(packed), peer.endpoint
+        if flags & _SLAB:
+            body = self._copied(peer, frame)
+        if json_length > len(body):
             raise LinkError("the JSON part is longer than the answer")
-        peer = self._peers[id]
-        return Delivered(
-            unpack_answer(frame.meta),
-            frame.aux,
-            frame.body,
-            bool(frame.flags & Flag.FIRST),
-            id,
-            peer.endpoint.device,
-            peer.up_s,
-            peer.endpoint.phases,
-        )
+        is_first, device = flags & _FIRST != 0, endpoint.device
+        return Delivered(meta, json_length, body, is_first, id, device, peer.up_s, endpoint.phases)
+
+    @staticmethod
+    def _copied(peer: _Peer, frame: Frame) -> bytes:
+        """An answer out of the replica's memory, which it may use again from now on."""
+        assert peer.stream is not None
+        assert peer.shared is not None
+        body = peer.shared.answer(frame.body)
+        peer.stream.send(pack(Kind.FREED, body=frame.body))
+        return body
 
 
 def _ids(frame: Frame) -> list[int]:

@@ -16,6 +16,7 @@ from gateway.dispatch.pool import UNKNOWN
 from gateway.dispatch.reports import Reports
 from gateway.outcome import HeldCall
 from gateway.ports import Past, Pools
+from gateway.slabs.slabs import Slabs
 from registry.exchange import Demand, Load, PoolEndpoints, decode_endpoints, encode
 from registry.tasks import Tasks, every
 
@@ -33,6 +34,8 @@ class Delivery:
     another pool falls idle meanwhile, or a link is lost, and every second for all pools with load:
     between these edges counts change with every request, and nothing would be decided differently
     if the manager knew.
+
+    `slabs`: where whoever makes calls may have their large bodies.
     """
 
     def __init__(self, limits: Limits, worker: str, pools: Pools, past: Past) -> None:
@@ -44,11 +47,19 @@ class Delivery:
         self._tasks = Tasks("gateway")
         self._seq = itertools.count(1)
         self._urgent: set[str] = set()
+        self.slabs = Slabs(limits.bytes_max)
         self._links = DataLinks(
-            worker, self._dispatcher, self._tasks, self._perform, self._tell_soon, self._answered
+            worker,
+            self._dispatcher,
+            self.slabs,
+            self._tasks,
+            self._perform,
+            self._tell_soon,
+            self._answered,
         )
         self._reports = Reports(lambda key: self._dispatcher.load(key, monotonic()), self.is_cold)
         self._idle: asyncio.Event | None = None
+        self._is_closed = False
 
     def open(self) -> None:
         """Begin to speak to the manager and to watch deadlines."""
@@ -58,8 +69,10 @@ class Delivery:
 
     async def close(self) -> None:
         """Stop; calls that are still held are not answered any more."""
+        self._is_closed = True
         self._links.close()
         await self._tasks.close()
+        self.slabs.close()
         self._pools.worker_lost(self._worker)
 
     async def wait_idle(self) -> None:
@@ -72,16 +85,26 @@ class Delivery:
     def is_cold(self, pool: str) -> bool:
         """Whether a call for this pool would have to wait for a replica to start."""
         view = self._dispatcher.pools.get(pool)
-        return view is None or all(link.closing for link in view.links.values())
+        return view is None or not view.is_open
+
+    def send_now(self, call: HeldCall) -> bool:
+        """Accept a call and send it, if nothing stands in the way; otherwise `submit` it."""
+        sent = self._dispatcher.send_now(call, call.arrived_s)
+        if sent is None:
+            return False
+        self._links.send(sent.link, sent.id, call)
+        return True
 
     def submit(self, call: HeldCall) -> None:
         """Accept a call. Raises what `Dispatcher.submit` raises, and then it was not."""
         if call.pool not in self._dispatcher.pools:
             self._estimate(call.pool)
-        self._perform(self._dispatcher.submit(call, monotonic()))
-        if call.was_held:
-            self._reports.held(call.pool)
-            self._tell_soon(call.pool)
+        try:
+            self._perform(self._dispatcher.submit(call, monotonic()))
+        finally:
+            if call.was_held:
+                self._reports.held(call.pool)
+                self._tell_soon(call.pool)
 
     def leave(self, call: HeldCall) -> None:
         """The client of a call is gone."""
@@ -93,7 +116,9 @@ class Delivery:
         self._tell_soon(source)
 
     def receive_endpoints(self, data: bytes) -> None:
-        """The manager's Endpoints."""
+        """The manager's Endpoints; the last ones may come when it is over."""
+        if self._is_closed:
+            return
         message = decode_endpoints(data)
         now = monotonic()
         for key, shown in message.pools.items():
@@ -122,20 +147,26 @@ class Delivery:
         self._links.reconcile(key, shown.replicas)
 
     def _estimate(self, key: str) -> None:
-        self._dispatcher.pool(key).pace.cold_start_s = self._past.cold_start_s(key)
+        self._dispatcher.pool(key).pace.expected = self._past.expected(key)
 
     def _perform(self, commands: list[Command]) -> None:
         for command in commands:
-            if isinstance(command, Send):
-                self._links.send(command.link, command.id, command.call)
-            elif isinstance(command, Recall):
-                self._links.recall(command.link, command.id)
-            elif isinstance(command, GiveUp):
-                self._links.give_up(command.link, command.reason)
-            else:
-                self._fail(command)
+            try:
+                self._do(command)
+            except Exception:  # a defect with one call must not strand all others
+                log.exception("a command could not be done", wanted=type(command).__name__)
         if self._idle is not None and self._dispatcher.is_idle:
             self._idle.set()
+
+    def _do(self, command: Command) -> None:
+        if isinstance(command, Send):
+            self._links.send(command.link, command.id, command.call)
+        elif isinstance(command, Recall):
+            self._links.recall(command.link, command.id)
+        elif isinstance(command, GiveUp):
+            self._links.give_up(command.link, command.reason)
+        else:
+            self._fail(command)
 
     @staticmethod
     def _fail(command: Fail) -> None:
@@ -143,7 +174,9 @@ class Delivery:
         command.call.done(command.error)
 
     def _sweep(self) -> None:
-        self._perform(self._dispatcher.sweep(monotonic()))
+        now = monotonic()
+        self._perform(self._dispatcher.sweep(now))
+        self.slabs.sweep(now)
 
     def _tell_soon(self, pool: str) -> None:
         """Tell the manager of this pool, and of the one its calls follow to, before the loop's

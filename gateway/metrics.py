@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.receipt import Receipt
+from gateway.answers.receipt import Receipt
+from gateway.counting import Counts, Distribution, Distributions, Memory, Number, Store
 from registry.catalog import Change
 from registry.exchange import Load
 from runtime_image.contract.control import PHASES
@@ -31,10 +32,10 @@ class _Series:
     """One function's children. Binding them costs more than using them: each is bound once."""
 
     labels: tuple[str, str]
-    duration: Histogram
-    queue: Histogram
-    sends: Histogram
-    outcomes: dict[str, Counter] = field(default_factory=dict)
+    duration: Distribution
+    queue: Distribution
+    sends: Distribution
+    outcomes: dict[str, Number] = field(default_factory=dict)
 
 
 class Metrics:
@@ -52,71 +53,81 @@ class Metrics:
         states: Callable[[], dict[str, str]],
         tasks: Callable[[], int],
         is_deployed: Callable[[str, str], bool],
+        store: Store | None = None,
     ) -> None:
+        """`store` has whatever is counted, without one this process's own memory."""
+        store = store or Memory()
         self._is_deployed = is_deployed
         self._registry = CollectorRegistry()
-        self._requests = Counter(
+        self._requests = Counts(
             "fngate_requests",
             "Requests answered, by outcome: ok or the problem's code.",
             (*LABELS, "outcome"),
-            registry=self._registry,
+            store,
         )
-        self._duration = Histogram(
-            "fngate_request_seconds",
-            "From the last byte of the request to its answer.",
-            LABELS,
-            buckets=SECONDS,
-            registry=self._registry,
-        )
-        self._queue = Histogram(
-            "fngate_queue_seconds",
-            "Time a request waited for a replica.",
-            LABELS,
-            buckets=SECONDS,
-            registry=self._registry,
-        )
-        self._count_cold_starts()
-        self._count_sends()
-        self._pools = _Pools(loads, states, tasks)
-        self._registry.register(self._pools)
-        self._series: dict[tuple[str, str], _Series] = {}
-        self._others: _Series | None = None
-
-    def _count_cold_starts(self) -> None:
-        """Each replica's once, whoever waited for it."""
-        self._phases = Histogram(
-            "fngate_cold_start_seconds",
-            "Phases of cold starts that requests waited for.",
-            (*LABELS, "phase"),
-            buckets=SECONDS,
-            registry=self._registry,
-        )
-        self._counted: dict[str, None] = {}
-
-    def _count_sends(self) -> None:
-        """How often requests are sent, and why again."""
-        self._sends = Histogram(
-            "fngate_request_sends",
-            "Times a request was sent to a replica before it was answered.",
-            LABELS,
-            buckets=SENDS,
-            registry=self._registry,
-        )
-        self._retries = Counter(
+        self._retries = Counts(
             "fngate_retries",
             "Requests sent again: their replica died while it ran them, or never started them.",
             (*LABELS, "reason"),
-            registry=self._registry,
+            store,
         )
+        self._make_distributions(store)
+        self._pools = _Pools(loads, states, tasks)
+        for collector in (
+            self._requests,
+            self._duration,
+            self._queue,
+            self._phases,
+            self._sends,
+            self._retries,
+            self._pools,
+        ):
+            self._registry.register(collector)
+        self._series: dict[tuple[str, str], _Series] = {}
+        self._others: _Series | None = None
+        self.on_cold_start: Callable[[str, str, str, Mapping[str, float]], None] = self.cold_start
+        """Told whenever a request waited for a cold start; another than `cold_start` where several
+        processes may have waited for the same one."""
+
+    def _make_distributions(self, store: Store) -> None:
+        text = "From the last byte of the request to its answer."
+        self._duration = Distributions("fngate_request_seconds", text, LABELS, SECONDS, store)
+        text = "Time a request waited for a replica."
+        self._queue = Distributions("fngate_queue_seconds", text, LABELS, SECONDS, store)
+        text = "Times a request was sent to a replica before it was answered."
+        self._sends = Distributions("fngate_request_sends", text, LABELS, SENDS, store)
+        # Each replica's once, whoever waited for it.
+        text, labels = "Phases of cold starts that requests waited for.", (*LABELS, "phase")
+        self._phases = Distributions("fngate_cold_start_seconds", text, labels, SECONDS, store)
+        self._counted: dict[str, None] = {}
 
     def answered(self, namespace: str, function: str, outcome: str, seconds: float) -> None:
         """One request was answered."""
         series = self._series.get((namespace, function)) or self._begin(namespace, function)
         counter = series.outcomes.get(outcome)
         if counter is None:
-            counter = series.outcomes[outcome] = self._requests.labels(*series.labels, outcome)
-        counter.inc()
+            counter = series.outcomes[outcome] = self._requests.of(*series.labels, outcome)
+        counter.inc(1.0)
         series.duration.observe(seconds)
+
+    def served(
+        self, key: tuple[str, str], seconds: float, receipt: Receipt, sends: int, deaths: int
+    ) -> None:
+        """A replica answered a request of the function with this namespace and name, which was
+        sent so often; so many replicas died while they ran it."""
+        series = self._series.get(key) or self._begin(*key)
+        counter = series.outcomes.get("ok")
+        if counter is None:
+            counter = series.outcomes["ok"] = self._requests.of(*series.labels, "ok")
+        counter.inc(1.0)
+        series.duration.observe(seconds)
+        series.queue.observe(receipt.queue_ms / 1e3)
+        if receipt.phases:
+            self.on_cold_start(*key, receipt.replica, receipt.phases)
+        if sends == 1:
+            series.sends.observe(1)
+        else:
+            self.sent(*key, sends, deaths)
 
     def sent(self, namespace: str, function: str, sends: int, deaths: int) -> None:
         """A request is over that was sent so often; so many replicas died while they ran it."""
@@ -125,16 +136,19 @@ class Metrics:
         if sends > 1:
             # The last death of a request that was given up led to no other send.
             died = min(deaths, sends - 1)
-            self._retries.labels(*series.labels, "died").inc(died)
-            self._retries.labels(*series.labels, "not_started").inc(sends - 1 - died)
+            self._retries.of(*series.labels, "died").inc(died)
+            self._retries.of(*series.labels, "not_started").inc(sends - 1 - died)
 
-    def received(self, namespace: str, function: str, receipt: Receipt) -> None:
-        """A replica's answer came."""
+    def cold_start(
+        self, namespace: str, function: str, replica: str, phases: Mapping[str, float]
+    ) -> None:
+        """Count a replica's cold start that a request waited for, unless it is counted already.
+        Phases are in milliseconds."""
+        if not self._is_news(replica):
+            return
         series = self._series.get((namespace, function)) or self._begin(namespace, function)
-        series.queue.observe(receipt.queue_ms / 1e3)
-        if receipt.is_cold and self._is_news(receipt.replica):
-            for phase, ms in receipt.phases.items():
-                self._phases.labels(*series.labels, phase).observe(ms / 1e3)
+        for phase, ms in phases.items():
+            self._phases.of(*series.labels, phase).observe(ms / 1e3)
 
     def changed(self, change: Change) -> None:
         """The catalog's: what was counted for a removed function goes with it."""
@@ -165,9 +179,9 @@ class Metrics:
         labels = (namespace, function)
         return _Series(
             labels,
-            self._duration.labels(*labels),
-            self._queue.labels(*labels),
-            self._sends.labels(*labels),
+            self._duration.of(*labels),
+            self._queue.of(*labels),
+            self._sends.of(*labels),
         )
 
     def _is_news(self, replica: str) -> bool:
@@ -182,6 +196,10 @@ class Metrics:
     def look(self) -> None:
         """Read what the page shows of pools; to be called in the loop's thread before `render`."""
         self._pools.look()
+
+    def collect(self) -> Iterable[Metric]:
+        """prometheus_client's: every family with its samples."""
+        return self._registry.collect()
 
     def render(self) -> bytes:
         """The page; takes milliseconds, so it is to be called in a thread."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from registry.exchange import Expected
+
 
 class Pools(Protocol):
     """The pool manager, by serialised messages only (`registry.exchange`)."""
@@ -18,8 +20,8 @@ class Pools(Protocol):
 class Past(Protocol):
     """What is known of earlier cold starts and kept of arrivals."""
 
-    def cold_start_s(self, pool: str) -> float:
-        """Median seconds of a revision's cold starts, 0 where there was none."""
+    def expected(self, pool: str) -> Expected:
+        """What the next cold start of a revision takes."""
 
     def arrived(self, namespace: str, name: str) -> None:
         """One more request came for this function."""

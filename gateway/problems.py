@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from gateway.answers.reply import CLOSE, Reply
 from registry import errors
 from runtime_image.contract import errors as codes
 from runtime_image.contract.errors import RequestError
@@ -50,6 +51,7 @@ STATUS: dict[type[errors.FnError], int] = {
     errors.StoreUnavailable: 503,
     errors.DriverError: 503,
     errors.EngineDown: 503,
+    errors.SupervisorAway: 503,
 }
 """One row per class of the tree; nothing else in the project names a status."""
 
@@ -94,28 +96,27 @@ def document(error: errors.FnError, *, for_admin: bool = False) -> dict[str, Any
     return problem
 
 
-def answer(
-    error: errors.FnError,
-    headers: dict[str, str] | None = None,
-    *,
-    for_admin: bool = False,
-) -> web.Response:
-    """The problem as an HTTP response."""
-    head = dict(headers or {})
+def reply(error: errors.FnError, *, for_admin: bool = False) -> Reply:
+    """The problem as a whole answer."""
+    headers = [("Content-Type", CONTENT_TYPE)]
     if error.retry_after_s is not None:
-        head["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
+        headers.append(("Retry-After", str(max(1, math.ceil(error.retry_after_s)))))
     if isinstance(error, errors.NoKey):
-        head["WWW-Authenticate"] = 'Bearer realm="fngate"'
+        headers.append(("WWW-Authenticate", 'Bearer realm="fngate"'))
     if isinstance(error, errors.MethodNotAllowed):
-        head["Allow"] = ", ".join(error.detail["allow"])
-    if isinstance(error, errors.ShuttingDown):
-        head["Connection"] = "close"
-    return web.Response(
-        status=STATUS[type(error)],
-        body=_encoded(document(error, for_admin=for_admin)),
-        content_type=CONTENT_TYPE,
-        headers=head,
-    )
+        headers.append(("Allow", ", ".join(error.detail["allow"])))
+    if isinstance(error, errors.ShuttingDown | errors.BodyTimeout):
+        headers.append(CLOSE)
+    body = _encoded(document(error, for_admin=for_admin))
+    return Reply(STATUS[type(error)], tuple(headers), body)
+
+
+def answer(
+    error: errors.FnError, headers: dict[str, str] | None = None, *, for_admin: bool = False
+) -> web.Response:
+    """The problem as aiohttp's response, with further `headers`."""
+    status, own, body = reply(error, for_admin=for_admin)
+    return web.Response(status=status, body=body, headers={**(headers or {}), **dict(own)})
 
 
 def json_answer(

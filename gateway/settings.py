@@ -29,3 +29,5 @@ class GatewaySettings:
     """Seconds a shutdown waits for accepted requests."""
     access_log: bool = False
     """Whether every request leaves one line."""
+    fast_front: bool = True
+    """Whether plain requests are read by the fast front; otherwise aiohttp reads all of them."""

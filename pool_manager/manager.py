@@ -25,12 +25,12 @@ from pool_manager.occupancy import Occupancy, account, occupancies
 from pool_manager.orders import Orders, Warmed
 from pool_manager.ports import Account, Binding, Bundles, Gpus, Recorder
 from pool_manager.publisher import Publisher
+from pool_manager.replica.adopting import adopt_all
+from pool_manager.replica.fetching import Fetching
 from pool_manager.replica.launching import Launcher
 from pool_manager.settings import PoolSettings
-from registry.errors import DriverError, EngineDown
 from registry.exchange import PoolEndpoints, decode_demand
 from registry.tasks import Alarm, Tasks, every
-from runtime_image.contract.control import ReplicaRecord
 
 log = structlog.get_logger()
 
@@ -57,16 +57,17 @@ class Manager:
         gpus: Gpus | None = None,
     ) -> None:
         """`devices` are all that replicas may be put on; those of `gpus` are among them."""
-        self._settings, self._driver = settings, driver
-        self._clock = time.monotonic
+        self._settings, self._driver, self._clock = settings, driver, time.monotonic
         self._tasks = Tasks("pool manager")
         self._machine = Machine(devices, _new_ids(), settings.standbys, settings.gpu_standbys)
-        self._launcher = Launcher(settings, driver, bundles, self.feed, self._tasks, self._clock)
+        self._bindings: dict[str, Binding] = {}
+        find, run_dir = self._machine.host.find, settings.run_dir
+        feed = Fetching(self.feed, bundles, self._tasks, run_dir, find, self._bindings).feed
+        self._launcher = Launcher(settings, driver, bundles, feed, self._tasks, self._clock)
+        self._launcher.starts.turn = self._machine.host.turn
         self._gpus = gpus or NoGpus()
         self._journal = Journal(recorder, time.time, settings.notes_kept)  # noqa: TID251 - the shell passes the clock in
-        self._bindings: dict[str, Binding] = {}
-        self._orders = Orders(self.feed)
-        self._engine = EngineWatch(driver, self.feed, self._tasks)
+        self._orders, self._engine = Orders(self.feed), EngineWatch(driver, self.feed, self._tasks)
         driver.on_engine_lost = lambda reason: self.feed(events.EngineLost(reason))
         self._alarm = Alarm(self._clock, lambda: self.feed(events.Tick()))
         self._publisher = Publisher(
@@ -74,7 +75,11 @@ class Manager:
         )
         self._none_left = asyncio.Event()
         self._events: deque[events.Event] = deque()
-        self._actions: dict[type, Callable[[Any], None]] = {
+        self._actions = self._table()
+
+    def _table(self) -> dict[type, Callable[[Any], None]]:
+        """What is done for each command."""
+        return {
             commands.Launch: self._launch,
             commands.Assign: self._assign,
             commands.Bind: self._bind,
@@ -92,38 +97,10 @@ class Manager:
     async def start(self) -> None:
         """Adopt what an earlier manager left, then begin to decide."""
         self._launcher.tenancy = Tenancy(self._driver, self._gpus, self._account)
-        running = await self._driver.list()
-        found = self._launcher.folders.read_records()
-        for id in found.keys() | running:
-            record = found.get(id)
-            if id in running and record is not None:
-                self._adopt(id, record)
-            else:
-                await self._clear_away(id)
-        self._launcher.folders.remove_stale_models(running)
-        if found:
-            log.info("what an earlier server left", adopted=sorted(found.keys() & running))
+        await adopt_all(self._driver, self._launcher, self.feed)
         self.feed(events.ListRead())
         self._gpus.start(self.feed)
         self._tasks.spawn("tick", every(self._settings.tick_s, self._tick))
-
-    async def _clear_away(self, id: str) -> None:
-        """What does not run any more, or has no record. One that cannot be got rid of is left to
-        the next server: this one can serve without. Raises EngineDown."""
-        log.info("an earlier replica is cleared away", replica=id)
-        try:
-            await self._driver.release(id)
-        except EngineDown:
-            raise
-        except DriverError as error:
-            log.error("an earlier replica is left as it is", replica=id, reason=error.message)
-            return
-        self._launcher.folders.remove(id)
-
-    def _adopt(self, id: str, record: ReplicaRecord) -> None:
-        name = record.bound.partition("/")[2].partition("@")[0]
-        self._launcher.adopt(record, name)
-        self.feed(events.Found(id, record.bound, record.device, record.role))
 
     async def close(self) -> None:
         """Let every replica finish and go, then stop. Trials that wait are told."""
@@ -135,6 +112,7 @@ class Manager:
         except TimeoutError:
             log.error("replicas are left", ids=[r.id for r in self._machine.replicas()])
         self._alarm.clear()
+        await self._launcher.read_ahead.close()
         await self._tasks.close()
         await self._gpus.close()
         await self._driver.close()
@@ -218,6 +196,11 @@ class Manager:
             return None
         shown = self._publisher.endpoints(key)
         return shown, self._machine.pools[key].wanted, self._journal.since_s(key)
+
+    def wakes_by_standby(self, key: str) -> bool:
+        """Whether the replica that is coming for a pool was a standby, or the next one would be."""
+        pool = self._machine.pools.get(key)
+        return pool is not None and self._machine.host.wakes_by_standby(pool)
 
     def blocked(self, key: str) -> str:
         """Why a pool cannot have the replicas it wants, "" where nothing stands in the way."""

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from pool_manager.core.events import DeviceBack, DeviceLost
 from pool_manager.core.state import Device
-from registry.model import Bundle, ColdStart, StateInterval
+from registry.model import Bundle, BundleFile, ColdStart, StateInterval
 from runtime_image.contract.model import ModelSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
     """All that a replica of one revision, or a trial, is given. `memory_mib` is its cap, 0 for the
-    default; `measured_mib` what its trial took, 0 before it."""
+    default; `measured_mib` what its trial took, 0 before it. `prepared` are files that lie beside
+    those of the bundle and that it can do without."""
 
     spec: ModelSpec
     bundle: Bundle
@@ -25,13 +26,21 @@ class Binding:
     number: int
     memory_mib: int = 0
     measured_mib: float = 0.0
+    prepared: tuple[BundleFile, ...] = ()
 
 
 class Bundles(Protocol):
-    """Where model files come from."""
+    """Where model files come from, and where those go that a trial has made."""
 
-    async def materialise(self, bundle: Bundle, target: Path) -> None:
-        """Hard-link the bundle's files into `target`. Raises FnError, leaving nothing."""
+    async def materialise(
+        self, bundle: Bundle, target: Path, prepared: Collection[BundleFile] = ()
+    ) -> None:
+        """Hard-link the bundle's files into `target`, and what was prepared beside them if all of
+        it is there. Raises FnError, leaving nothing."""
+
+    async def keep(self, size: int, parts: AsyncIterator[bytes | bytearray]) -> str:
+        """Keep a file of exactly `size` bytes; its sha256. Raises FnError, or what `parts` raises,
+        and then nothing is kept."""
 
 
 class Recorder(Protocol):

@@ -46,3 +46,5 @@ class PoolSettings:
     """Decisions kept per pool for `fnctl why`."""
     starts_at_once: int = 2
     """Launches in flight at once; more only slow each other down."""
+    read_ahead_mib: int = 4096
+    """MiB of a model read into memory while its replica starts; 0 for none."""

@@ -53,6 +53,8 @@ class Catalog:
         self._numbers: dict[tuple[str, str], tuple[int, ...]] = {}
         self._names: list[tuple[str, str]] = []
         self._subscribers: dict[object, Callable[[Change], None]] = {}
+        self.version = 0
+        """Another number after every change."""
         for one in deployed:
             self.put(one)
 
@@ -185,6 +187,7 @@ class Catalog:
         return Change("put", *key, before, self._refs.get(key), self._numbers[key])
 
     def _tell(self, change: Change) -> None:
+        self.version += 1
         for callback in list(self._subscribers.values()):
             try:
                 callback(change)

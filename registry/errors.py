@@ -272,3 +272,10 @@ class EngineDown(DriverError):
 
     code = "engine_down"
     title = "The engine does not answer"
+
+
+class SupervisorAway(FnError):
+    """The process that owns store and replicas does not answer; calls of functions may."""
+
+    code = "supervisor_away"
+    title = "The server's supervisor does not answer"

@@ -72,6 +72,16 @@ class Endpoints(msgspec.Struct, frozen=True):
     pools: dict[str, PoolEndpoints]
 
 
+class Expected(msgspec.Struct, array_like=True, frozen=True):
+    """How long the next cold start of a revision takes: a tenth, half and nine tenths take no
+    longer. `samples` is how many of its own cold starts say so, 0 for a guess."""
+
+    p10_s: float
+    p50_s: float
+    p90_s: float
+    samples: int
+
+
 _demand = msgspec.msgpack.Decoder(Demand)
 _endpoints = msgspec.msgpack.Decoder(Endpoints)
 encode = msgspec.msgpack.Encoder().encode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from runtime_image.contract.model import InputRule, OutputRule
+from runtime_image.contract.model import InputRule, OutputRule, Preparation
 from runtime_image.contract.signature import Signature
 
 NAMESPACE = "default"
@@ -124,10 +124,41 @@ def pool_key(namespace: str, name: str, number: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionTimes:
+    """What one way to make a session costs: load and first run in milliseconds, and CPU time per
+    run in milliseconds by rows."""
+
+    load_ms: float
+    first_ms: float
+    cpu_ms: dict[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a deploy made of a model ahead: `files` to lie beside those of its bundle, and what
+    its sessions cost against the model as it is. A bundle may hold several models: this is of
+    the one at `model`."""
+
+    model: str
+    preparation: Preparation
+    files: tuple[BundleFile, ...]
+    original: SessionTimes
+    quick: SessionTimes
+    fast: SessionTimes | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files)
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """What deploy measured for (bundle, engine, device kind). Milliseconds and MiB.
 
     `latency_ms` is per run, keyed by rows. `batch_max` is the knee: more rows gain nothing.
+    `memory_mib` is with both sessions where `prepared` has two. `why_not_prepared` is "" where it
+    is prepared, or nobody tried.
     """
 
     bundle: str
@@ -141,6 +172,8 @@ class Profile:
     batch_max: int = 1
     profiled: bool = True
     note: str = ""
+    prepared: Prepared | None = None
+    why_not_prepared: str = ""
 
 
 @dataclass(frozen=True, slots=True)

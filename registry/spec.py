@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from registry.catalog import Deployed
-from registry.model import Profile, Revision
+from registry.model import Prepared, Profile, Revision
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.signature import Signature
 
@@ -34,7 +34,15 @@ def model_spec(deployed: Deployed) -> ModelSpec:
         inline=_inline(revision, profile),
         timeout_s=deployed.function.limits.timeout_s,
         sample=revision.sample,
+        preparation=prepared.preparation if (prepared := prepared_of(deployed)) else None,
     )
+
+
+def prepared_of(deployed: Deployed) -> Prepared | None:
+    """What was prepared for this revision: a profile is its bundle's, which may hold other models
+    too."""
+    prepared = deployed.profile.prepared if deployed.profile else None
+    return prepared if prepared and prepared.model == deployed.revision.model else None
 
 
 def settings_equal(a: Revision, b: Revision) -> bool:

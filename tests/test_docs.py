@@ -60,7 +60,7 @@ def metrics() -> list[str]:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
             first = node.args[0]
             if isinstance(first, ast.Constant) and str(first.value).startswith("fngate_"):
-                total = "_total" if node.func.id == "Counter" else ""
+                total = "_total" if node.func.id == "Counts" else ""
                 found.append(f"{first.value}{total}")
     return sorted(found)
 

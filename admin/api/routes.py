@@ -13,7 +13,7 @@ from admin.api.operate import OperateRoutes
 from admin.api.pools import PoolRoutes
 from admin.api.uploads import UploadRoutes
 from gateway.access import Access, Need
-from gateway.http.app import Gateway, Handler
+from gateway.http.app import Border, Handler
 from registry.errors import FnError, Unknown
 from registry.tasks import Tasks
 
@@ -39,6 +39,8 @@ class AdminApi:
         pools: PoolRoutes,
     ) -> None:
         self._access = access
+        self.settled: Callable[[], Awaitable[None]] = at_once
+        """Awaited after each change, until every gateway process knows of it."""
         self._tasks = Tasks("admin API")
         self._table: list[tuple[str, str, Need, Scoped]] = [
             ("HEAD", "/blobs/{sha256}", "deploy", uploads.head_blob),
@@ -65,13 +67,13 @@ class AdminApi:
             ("DELETE", "/keys/{id}", "admin", keys.remove_key),
         ]
 
-    def add_routes(self, app: web.Application, gateway: Gateway) -> None:
-        """Add the table behind the gateway's border; what is not in it is for nobody."""
+    def add_routes(self, app: web.Application, border: Border) -> None:
+        """Add the table behind the border; what is not in it is for nobody."""
         for method, path, need, handler in self._table:
             is_whole = method in WHOLE and path not in WAITING
-            guarded = gateway.bordered(self._scoped(need, handler, is_whole=is_whole))
+            guarded = border.bordered(self._scoped(need, handler, is_whole=is_whole))
             app.router.add_route(method, PREFIX + path, guarded)
-        nowhere = gateway.bordered(self._scoped("read", _nowhere, is_whole=False))
+        nowhere = border.bordered(self._scoped("read", _nowhere, is_whole=False))
         app.router.add_route("*", PREFIX + "/{rest:.*}", nowhere)
         app.on_cleanup.append(self._close)
 
@@ -84,7 +86,7 @@ class AdminApi:
             if not is_whole:
                 return await handler(request)
             name = f"{request.method} {request.path[:200]}"
-            task = self._tasks.spawn(name, _outcome(handler, request))
+            task = self._tasks.spawn(name, self._outcome(handler, request))
             outcome: web.Response | Exception = await asyncio.shield(task)
             if isinstance(outcome, Exception):
                 raise outcome
@@ -92,13 +94,18 @@ class AdminApi:
 
         return checked
 
+    async def _outcome(self, handler: Scoped, request: web.Request) -> web.Response | Exception:
+        """What came of it: an error for a client that has left is nobody's defect."""
+        try:
+            response = await handler(request)
+            await self.settled()
+        except (FnError, ConnectionError) as error:
+            return error
+        return response
 
-async def _outcome(handler: Scoped, request: web.Request) -> web.Response | Exception:
-    """What came of it: an error for a client that has left is nobody's defect."""
-    try:
-        return await handler(request)
-    except (FnError, ConnectionError) as error:
-        return error
+
+async def at_once() -> None:
+    """Where there is one gateway process, and it is this one, whatever has changed is known."""
 
 
 async def _nowhere(request: web.Request) -> web.Response:

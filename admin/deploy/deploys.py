@@ -19,7 +19,7 @@ from admin.deploy.plan import (
 )
 from admin.deploy.removal import Removal
 from admin.deploy.rollout import Rollout, check_compatible
-from admin.deploy.runner import SWITCH, Phase, Runner
+from admin.deploy.runner import SWITCH, Phase, Runner, Work
 from admin.deploy.verification import Verification, Verified
 from admin.store import Store
 from admin.views import profile_json
@@ -46,20 +46,24 @@ class Deploys:
         idle_s: float,
         wall: Callable[[], float],
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        prepare: bool = True,
     ) -> None:
         """`idle_s` is for functions that do not name theirs. `wall` gives Unix seconds; `pause`
-        is awaited between two tries to store an operation's end."""
+        is awaited between two tries to store an operation's end. `prepare`: trials also make what
+        later cold starts load."""
         self._store = store
         self._manager = manager
         self._idle_s = idle_s
         self._wall = wall
+        self.settled: Callable[[], Awaitable[object]] | None = None
+        """Awaited before an operation is done, until every gateway process knows of it."""
         self._removal = Removal(store)
-        self._verification = Verification(store, manager)
+        self._verification = Verification(store, manager, prepare=prepare)
         self._changes = Changes(store)
         self._rollout = Rollout(store, manager, self._changes)
         self.runner = Runner(
             store.operations,
-            {"deploy": self._deploy, "rollback": self._roll_back},
+            {"deploy": self._known(self._deploy), "rollback": self._known(self._roll_back)},
             lambda operation: self._changes.unstage(operation.id),
             wall,
             pause,
@@ -128,6 +132,17 @@ class Deploys:
         bundles = (one.request.get("files", ()) for one in self.runner.running())
         in_use = {file["sha256"] for files in bundles for file in files}
         await self._removal.sweep(in_use, self._wall())
+
+    def _known(self, work: Work) -> Work:
+        """`work`, and then that every gateway process knows."""
+
+        async def done(operation: Operation, phase: Phase) -> dict[str, Any]:
+            result = await work(operation, phase)
+            if self.settled is not None:
+                await self.settled()
+            return result
+
+        return done
 
     def _plan(self, name: str, request: WireDeploy) -> Plan:
         draft = plan(name, request, self._store.catalog, self._wall(), self._idle_s)

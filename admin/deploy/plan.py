@@ -14,7 +14,7 @@ from registry.bundles.paths import make_bundle
 from registry.catalog import Catalog, Deployed
 from registry.errors import BadBundle, BadManifest, BadRequest, Conflict, Refused
 from registry.manifest import Manifest
-from registry.model import Bundle, BundleFile, Function, Profile, Revision
+from registry.model import Bundle, BundleFile, Function, Prepared, Profile, Revision
 from registry.names import check_name
 from registry.spec import model_spec
 from runtime_image.contract import signature as signatures
@@ -23,6 +23,7 @@ from runtime_image.contract.signature import Signature
 
 UNKNOWN_SIGNATURE = Signature("json", (), ())
 FILES_MAX = 1000
+MIB = 1024 * 1024
 
 
 class WireFile(msgspec.Struct, forbid_unknown_fields=True):
@@ -69,10 +70,11 @@ class Plan:
     revision: Revision
     bundle: Bundle
 
-    def trial_spec(self) -> ModelSpec:
+    def trial_spec(self, *, prepare: bool) -> ModelSpec:
         """What the throw-away replica is bound to. It measures the model, whatever the settings:
-        its profile outlives them."""
-        return replace(model_spec(Deployed(self.function, self.revision)), batching=True)
+        its profile outlives them. `prepare`: it also makes what later cold starts load."""
+        spec = model_spec(Deployed(self.function, self.revision))
+        return replace(spec, batching=True, prepare=prepare)
 
 
 def parse_request(body: bytes) -> WireDeploy:
@@ -219,20 +221,29 @@ def verified_before(draft: Plan, catalog: Catalog, device_kind: str) -> Deployed
 
 
 def profile_from_report(report: dict[str, Any], plan: Plan) -> Profile:
-    """What the trial measured. Raises BadRequest on a report that makes no sense."""
+    """What the trial measured. Raises BadRequest on a report that makes no sense.
+
+    A replica with two sessions keeps both for a while: the prepared weights count on top.
+    """
+    prepared = report.get("prepared")
+    if not isinstance(prepared, Prepared):
+        prepared = None
+    second_mib = prepared.size / MIB if prepared and prepared.fast else 0.0
     try:
         return Profile(
             bundle=plan.bundle.digest,
             engine=plan.revision.engine,
             device_kind=str(report["device_kind"]),
             load_ms=float(report["load_ms"]),
-            memory_mib=float(report["memory_mib"]),
+            memory_mib=float(report["memory_mib"]) + second_mib,
             latency_ms={int(rows): float(ms) for rows, ms in report["latency_ms"].items()},
             batchable=bool(report["batchable"]),
             why_not=str(report["why_not"])[:1000],
             batch_max=max(1, min(4096, int(report["batch_max"]))),
             profiled=bool(report["profiled"]),
             note=str(report["note"])[:1000],
+            prepared=prepared,
+            why_not_prepared=str(report.get("why_not_prepared", ""))[:1000],
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadRequest(f"the trial's report makes no sense: {error!r}") from error

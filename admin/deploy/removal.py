@@ -44,10 +44,17 @@ class Removal:
         functions, settings = self._store.functions, self._store.settings
         try:
             await functions.remove_orphans()
-            keep = await functions.referenced_blobs() | set(in_use)
+            keep = await functions.referenced_blobs() | self._prepared() | set(in_use)
             await asyncio.to_thread(self._store.blobs.sweep, keep, settings.blob_keep_s, now_s)
         except StoreUnavailable as error:
             log.warning("unused files are kept for now", reason=error.message)
+
+    def _prepared(self) -> set[str]:
+        """What replicas of some revision may be given beside its bundle. A profile that no
+        revision has stays for a while, what it names does not."""
+        profiles = (deployed.profile for deployed in self._store.catalog.every())
+        found = (profile.prepared for profile in profiles if profile is not None)
+        return {file.sha256 for one in found if one is not None for file in one.files}
 
     def _forget_bundles(self) -> None:
         catalog, bundles = self._store.catalog, self._store.bundles

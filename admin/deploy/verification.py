@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,11 +20,14 @@ from registry.bundles import onnx_external
 from registry.catalog import Deployed
 from registry.errors import BadBundle, ModelRefused
 from registry.model import Profile, Revision
+from runtime_image.contract.prepared import WEIGHTS_FILE
 
 TRIAL_MIB = 1024.0
 TRIAL_BUNDLES = 3
 """Nothing is known of a model's memory before its trial: some for the runtime and the largest
 batch, and its files so many times over."""
+PREPARING_BUNDLES = 1
+"""So many times more where it is prepared: what a container writes lies in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +43,11 @@ class Verified:
 class Verification:
     """Checks drafts against the store's files and in the manager's trial replicas."""
 
-    def __init__(self, store: Store, manager: Manager) -> None:
+    def __init__(self, store: Store, manager: Manager, *, prepare: bool = True) -> None:
+        """`prepare`: models are prepared for later cold starts."""
         self._store = store
         self._manager = manager
+        self._prepare = prepare
 
     def check_files(self, draft: Plan) -> None:
         """Raise BadBundle or ModelRefused where no replica is needed to see that it cannot work:
@@ -71,18 +77,39 @@ class Verification:
             return Verified(revision, known.profile, {})
         key = f"{draft.function.namespace}/{draft.function.name}@trial-{trial}"
         size = draft.bundle.size
-        need_mib = TRIAL_MIB + TRIAL_BUNDLES * size / 2**20
+        bundles = TRIAL_BUNDLES + PREPARING_BUNDLES * self._prepare
+        need_mib = TRIAL_MIB + bundles * size / 2**20
         spec = PoolSpec(key, device_kind=kind, bundle_bytes=size, role="trial", memory_mib=need_mib)
         bound = binding(Deployed(draft.function, draft.revision), draft.bundle)
-        report = await self._manager.trial(spec, replace(bound, spec=draft.trial_spec()))
+        trial_spec = draft.trial_spec(prepare=self._prepare)
+        report = await self._manager.trial(spec, replace(bound, spec=trial_spec))
+        profile = profile_from_report(report, draft)
         return Verified(
             replace(draft.revision, signature=signature_from_report(report)),
-            profile_from_report(report, draft),
+            await asyncio.to_thread(self._checked, profile),
             report.get("sample_outputs", {}),
         )
+
+    def _checked(self, profile: Profile) -> Profile:
+        """Without what was prepared where its graph names other files than its own weights: it
+        comes from a replica, which may have run anything. Blocking."""
+        if profile.prepared is None:
+            return profile
+        graph = profile.prepared.files[0]
+        try:
+            named = onnx_external.external_locations(self._store.blobs.path(graph.sha256))
+        except (ValueError, OSError) as error:
+            return _unprepared(profile, f"the prepared graph cannot be read: {error}")
+        if strange := set(named) - {WEIGHTS_FILE}:
+            return _unprepared(profile, f"the prepared graph names {sorted(strange)[0][:80]!r}")
+        return profile
 
     def _expected_kind(self, kind: str) -> str:
         """Where a replica that wants a device of this kind will be: on a GPU if there is one."""
         if kind != "any":
             return kind
         return "cuda" if any(one.kind == "cuda" for one in self._manager.devices()) else "cpu"
+
+
+def _unprepared(profile: Profile, why_not: str) -> Profile:
+    return replace(profile, prepared=None, why_not_prepared=why_not)

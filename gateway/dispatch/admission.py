@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.dispatch.call import Call
 from gateway.dispatch.pool import Pool
-from registry.errors import FnError, FunctionFailing, QueueFull, UnknownFunction
+from registry.errors import FnError, FunctionFailing, QueueFull, UnknownFunction, WaitBudgetOver
 
 
 def check(call: Call, pool: Pool, now: float, held_bytes: int, bytes_max: int) -> None:
@@ -19,8 +19,22 @@ def check(call: Call, pool: Pool, now: float, held_bytes: int, bytes_max: int) -
         text = f"the requests held have {held_bytes} bytes, at most {bytes_max} are allowed"
     else:
         return
-    waited_s = max(0.0, now - pool.waiting.oldest_s())
-    raise QueueFull(text, retry_after_s=pool.pace.retry_after_s(waiting, waited_s, now))
+    raise QueueFull(text, retry_after_s=pool.retry_after_s(now))
+
+
+def foresee(call: Call, pool: Pool, now: float) -> None:
+    """Raises WaitBudgetOver where `call` would wait for a cold start in vain. It goes on: the pool
+    is wanted as if the call waited."""
+    budget_s = call.wait_until_s - call.arrived_s
+    if pool.is_served or not pool.pace.is_too_long(pool.waking_s(now), budget_s):
+        return
+    pool.want(now)
+    pool.watch(now)
+    text = (
+        f"the function is started, which takes about {pool.pace.expected.p50_s:.3g} s;"
+        f" this request may wait {budget_s:.3g} s"
+    )
+    raise WaitBudgetOver(text, retry_after_s=pool.retry_after_s(now))
 
 
 def refusal(pool: Pool, now: float) -> FnError | None:

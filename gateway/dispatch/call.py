@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from typing import NamedTuple
 
 from registry.errors import FnError
 from runtime_image.link.meta import RequestMeta
@@ -45,7 +46,7 @@ class Call:
 
     pool: str
     meta: RequestMeta
-    body: bytes
+    body: bytes | bytearray | memoryview
     arrived_s: float
     wait_until_s: float
     timeout_s: float
@@ -72,8 +73,7 @@ class Call:
         self.wait_until_s = max(self.wait_until_s, now + self.timeout_s + AGAIN_S)
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(NamedTuple):
     """Send `call` as request `id` over `link`."""
 
     link: str

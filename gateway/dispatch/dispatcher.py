@@ -44,7 +44,8 @@ class Dispatcher:
     # What clients do
 
     def submit(self, call: Call, now: float) -> list[Command]:
-        """Accept a call, or raise UnknownFunction, FunctionFailing, QueueFull or Poison.
+        """Accept a call, or raise UnknownFunction, FunctionFailing, QueueFull, Poison, or
+        WaitBudgetOver; then `call.was_held` says that its pool is woken all the same.
 
         Its body may have come while traffic moved: then it follows, as those do that wait.
         """
@@ -53,11 +54,37 @@ class Dispatcher:
         left_s = self._endings.poison.seconds_left(call.pool, call.body, now)
         if left_s:
             raise Poison("this input killed the model before", retry_after_s=left_s)
-        self._endings.held_bytes += len(call.body)
         self._called.add(pool.key)
-        call.was_held = not any(not link.closing for link in pool.links.values())
+        link = None if pool.waiting else pool.roomiest()
+        if link is None:
+            call.was_held = not pool.is_open
+            if call.was_held:
+                admission.foresee(call, pool, now)
+        self._endings.held_bytes += len(call.body)
+        if link is not None:
+            pool.waiting.pass_by(call)
+            return [self._sent(call, link, now)]
         pool.waiting.append(call)
+        if call.was_held:
+            pool.watch(now)
         return self._fill(pool, now)
+
+    def send_now(self, call: Call, now: float) -> Send | None:
+        """What `submit` would do with a call to which nothing stands in the way, as with nearly
+        all; None, and nothing was done, where it takes a closer look."""
+        key = call.pool
+        pool = self.pools.get(key)
+        if pool is None or pool.waiting or self._moves.heir(key) != key or self._endings.poison:
+            return None
+        link = pool.roomiest()
+        held_bytes = self._endings.held_bytes + len(call.body)
+        is_over = held_bytes > self._bytes_max or not call.queue_max
+        if link is None or is_over or admission.refusal(pool, now) is not None:
+            return None
+        self._endings.held_bytes = held_bytes
+        self._called.add(key)
+        pool.waiting.pass_by(call)
+        return self._sent(call, link, now)
 
     def leave(self, call: Call, now: float) -> list[Command]:
         """The client is gone: its place is free at once, its work is recalled."""
@@ -86,8 +113,10 @@ class Dispatcher:
         commands: list[Command] = []
         error = admission.refusal(pool, now)
         if error is not None:
+            pool.wanted_until_s = 0.0
             for call in pool.waiting.clear():
                 self._endings.fail(call, error, commands)
+        pool.watch(now)
         if shown.state == "gone":
             self._moves.forget(key)
         self._forget_if_gone(pool)
@@ -115,6 +144,7 @@ class Dispatcher:
         self.links[link.id] = link
         pool = self.pool(link.pool)
         pool.links[link.id] = link
+        pool.watch(now)
         return self._fill(pool, now)
 
     def link_lost(self, link_id: str, now: float) -> list[Command]:
@@ -153,7 +183,7 @@ class Dispatcher:
             call.stage = Stage.DONE
             self._endings.held_bytes -= len(call.body)
             pool.pace.answered(now)
-        return wanted, self._fill(pool, now)
+        return wanted, self._fill(pool, now) if pool.waiting else []
 
     def not_started(self, link_id: str, id: int, reason: int, now: float) -> list[Command]:
         """The replica handed a request back unrun. Raises KeyError for an id it does not have."""
@@ -202,6 +232,7 @@ class Dispatcher:
         commands: list[Command] = []
         for pool in self.pools.values():
             commands += self._endings.sweep(pool, now)
+            pool.watch(now)
         return commands
 
     def loads(self, now: float) -> dict[str, Load]:
@@ -212,11 +243,7 @@ class Dispatcher:
     def load(self, key: str, now: float) -> Load:
         """What is held and in flight for one pool."""
         pool = self.pools.get(key)
-        if pool is None:
-            return NOTHING
-        queued, in_flight = len(pool.waiting), pool.in_flight
-        oldest_s = max(0.0, now - pool.waiting.oldest_s()) if queued else 0.0
-        return Load(queued, in_flight, oldest_s)
+        return NOTHING if pool is None else pool.load(now)
 
     def take_called(self) -> list[str]:
         """The pools called since this was asked last."""
@@ -245,20 +272,22 @@ class Dispatcher:
         """Send waiting calls while a replica has room, to the one with the fewest in flight."""
         commands: list[Command] = []
         while pool.waiting:
-            open_links = [link for link in pool.links.values() if link.has_room]
-            if not open_links:
+            link = pool.roomiest()
+            if link is None:
                 break
-            link = min(open_links, key=lambda link: len(link.in_flight))
-            call = pool.waiting.pop()
-            # A call that runs alone is marked when it starts even where others are not.
-            marked = link.marks_started or call.alone
-            call.stage = Stage.SENT if marked else Stage.STARTED
-            call.link, call.id = link.id, link.next_id()
-            call.sent_s = call.started_s = now
-            call.sends += 1
-            link.in_flight[call.id] = call
-            commands.append(Send(link.id, call.id, call))
+            commands.append(self._sent(pool.waiting.pop(), link, now))
         return commands
+
+    @staticmethod
+    def _sent(call: Call, link: Link, now: float) -> Send:
+        # A call that runs alone is marked when it starts even where others are not.
+        marked = link.marks_started or call.alone
+        call.stage = Stage.SENT if marked else Stage.STARTED
+        call.link, call.id = link.id, link.next_id()
+        call.sent_s = call.started_s = now
+        call.sends += 1
+        link.in_flight[call.id] = call
+        return Send(link.id, call.id, call)
 
     def _forget_if_gone(self, pool: Pool) -> None:
         if pool.shown.state == "gone" and not pool.links and not pool.waiting:

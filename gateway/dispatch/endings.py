@@ -105,7 +105,7 @@ class Endings:
 
     def _expire(self, call: Call, pool: Pool, now: float, commands: list[Command]) -> None:
         waited_s = now - call.arrived_s
-        retry_s = pool.pace.retry_after_s(len(pool.waiting), waited_s, now)
+        retry_s = pool.retry_after_s(now)
         self.drop(call, pool, commands)
         how = f"{pool.shown.state}: {pool.shown.reason}"
         text = f"not started within {waited_s:.1f} s; the function is {how}"

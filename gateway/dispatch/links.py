@@ -30,7 +30,7 @@ class Link:
     @property
     def has_room(self) -> bool:
         """Whether one more request may be sent."""
-        return not self.full and not self.closing and len(self.in_flight) < self.limit
+        return len(self.in_flight) < self.limit and not (self.full or self.closing)
 
     def next_id(self) -> int:
         """An id that is not in use; ids wrap, those still in use are skipped."""

@@ -18,7 +18,7 @@ class PoisonList:
     def __len__(self) -> int:
         return len(self._until)
 
-    def add(self, pool: str, body: bytes, now: float) -> None:
+    def add(self, pool: str, body: bytes | bytearray | memoryview, now: float) -> None:
         """Refuse this body for a minute."""
         digest = _digest(pool, body)
         self._until[digest] = now + REFUSED_S
@@ -26,7 +26,7 @@ class PoisonList:
         if len(self._until) > KEPT_MAX:
             self._until.popitem(last=False)
 
-    def seconds_left(self, pool: str, body: bytes, now: float) -> float:
+    def seconds_left(self, pool: str, body: bytes | bytearray | memoryview, now: float) -> float:
         """How long this body is still refused; 0 if it is not."""
         if not self._until:
             return 0.0
@@ -38,7 +38,7 @@ class PoisonList:
             self._until.popitem(last=False)
 
 
-def _digest(pool: str, body: bytes) -> bytes:
+def _digest(pool: str, body: bytes | bytearray | memoryview) -> bytes:
     return blake2b(
         body, digest_size=16, key=blake2b(pool.encode(), digest_size=16).digest()
     ).digest()

@@ -32,7 +32,12 @@ class WaitingLine:
         self._places = count(1) if places is None else places
 
     def __len__(self) -> int:
-        return sum(map(len, self._lines))
+        high, normal, low = self._lines
+        return len(high) + len(normal) + len(low)
+
+    def __bool__(self) -> bool:
+        high, normal, low = self._lines
+        return bool(normal or high or low)
 
     def __iter__(self) -> Iterator[Call]:
         for line in self._lines:
@@ -40,8 +45,12 @@ class WaitingLine:
 
     def append(self, call: Call) -> None:
         """Take a place at the end."""
-        call.place = next(self._places)
+        self.pass_by(call)
         self._lines[call.priority].append(call)
+
+    def pass_by(self, call: Call) -> None:
+        """Nobody waits: it takes the place that it would have had, and need not stand in it."""
+        call.place = next(self._places)
 
     def put_back(self, call: Call) -> None:
         """Take its old place again: the call had left it without its own fault."""

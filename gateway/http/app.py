@@ -4,48 +4,54 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 import structlog
 from aiohttp import web
 
 from gateway import problems
+from gateway.access import Access
+from gateway.answers.reply import Reply, Writer
 from gateway.delivery import Delivery
 from gateway.http.describe import describe
-from gateway.http.invoke import Door, Invoker, invoke
+from gateway.http.invocation import Invoker
+from gateway.http.invoke import invoke
 from registry.errors import FnError, MethodNotAllowed, Unknown
 
 log = structlog.get_logger()
 
-Handler = Callable[[web.Request], Awaitable[web.Response]]
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class Gateway:
-    """Serves `/fn`, health and metrics. `reasons()` says what is wrong at present, if anything."""
+class Page(Protocol):
+    """What `/metrics` shows."""
 
-    def __init__(self, invoker: Invoker, reasons: Callable[[], list[str]]) -> None:
-        self._invoker = invoker
-        self._reasons = reasons
-        self.door = Door()
+    def look(self) -> None:
+        """Read what is now; in the loop's thread, before `render`."""
 
-    def add_routes(self, app: web.Application) -> None:
-        """Every route of the gateway; what is not here is answered 404 as a problem."""
-        app.router.add_route("*", "/fn/{ref}", self._function)
-        app.router.add_get("/healthz", self.bordered(self._healthz))
-        app.router.add_get("/readyz", self.bordered(self._readyz))
-        app.router.add_get("/metrics", self.bordered(self._metrics))
-        app.router.add_route("*", "/{rest:.*}", self.bordered(self._nowhere))
+    def render(self) -> bytes:
+        """The page; in a thread."""
+
+
+class Border:
+    """Stands around every route but invoking: host, origin, errors to problems."""
+
+    def __init__(self, access: Access) -> None:
+        self.access = access
 
     def bordered(self, handler: Handler) -> Handler:
-        """The border for every route but invoking: host, origin, errors to problems."""
-        access = self._invoker.access
+        """`handler` behind the border."""
+        access = self.access
 
-        async def guarded(request: web.Request) -> web.Response:
+        async def guarded(request: web.Request) -> web.StreamResponse:
+            headers = request.headers
             try:
                 access.check_host(request.host)
-                access.check_origin(request.headers, request.host)
+                origin, site = headers.get("Origin"), headers.get("Sec-Fetch-Site")
+                access.check_origin(origin, site, request.host)
                 return await handler(request)
             except FnError as error:
-                is_admin = access.is_admin(request.headers.get("Authorization"))
+                is_admin = access.is_admin(headers.get("Authorization"))
                 return problems.answer(error, for_admin=is_admin)
             except Exception:  # the border: a defect must not show its insides
                 log.exception("a request failed", path=request.path)
@@ -53,14 +59,74 @@ class Gateway:
 
         return guarded
 
+
+class StatePages:
+    """How the server is: `/readyz` and `/metrics`; what is not known is answered 404 as a problem.
+
+    `reasons()` says what is wrong at present, if anything; `is_open()` whether calls are accepted.
+    """
+
+    def __init__(
+        self,
+        border: Border,
+        page: Page,
+        reasons: Callable[[], list[str]],
+        is_open: Callable[[], bool],
+    ) -> None:
+        self._border = border
+        self._page = page
+        self._reasons = reasons
+        self._is_open = is_open
+
+    def add_routes(self, app: web.Application) -> None:
+        """The last routes of an application: they take whatever no other has."""
+        app.router.add_get("/readyz", self._border.bordered(self._readyz))
+        app.router.add_get("/metrics", self._border.bordered(self._metrics))
+        app.router.add_route("*", "/{rest:.*}", self._border.bordered(_nowhere))
+
+    async def _readyz(self, _request: web.Request) -> web.Response:
+        """200 once calls can be accepted; what is wrong does not stop it from serving the rest."""
+        if not self._is_open():
+            stopping = {"status": "stopping", "reasons": ["shutting down"]}
+            return problems.json_answer(stopping, problems.NOT_READY)
+        reasons = self._reasons()
+        return problems.json_answer({"status": "degraded" if reasons else "ok", "reasons": reasons})
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        access = self._border.access
+        if not access.is_open:
+            access.check(request.headers.get("Authorization"), "read")
+        self._page.look()
+        page = await asyncio.to_thread(self._page.render)
+        return web.Response(body=page, headers={"Content-Type": METRICS_TYPE})
+
+
+class Gateway:
+    """Serves `/fn` and `/healthz`."""
+
+    def __init__(self, invoker: Invoker) -> None:
+        self.invoker = invoker
+        self.border = Border(invoker.access)
+        self.writer = Writer(invoker.wall)
+        self.door = invoker.door
+
+    def add_routes(self, app: web.Application) -> None:
+        """The routes that every gateway process serves by itself."""
+        app.router.add_route("*", "/fn/{ref}", self._function)
+        app.router.add_get("/healthz", self.border.bordered(_healthz))
+
     async def close(self, _app: web.Application) -> None:
         """aiohttp's clean-up signal: end what the routes hold."""
-        self._invoker.cold_check.close()
+        self.invoker.cold_check.close()
+        if self.invoker.events is not None:
+            self.invoker.events.close()
 
-    async def _function(self, request: web.Request) -> web.Response:
+    async def _function(self, request: web.Request) -> web.StreamResponse:
         if request.method == "POST":
-            return await invoke(self._invoker, self.door, request)
-        return await self.bordered(self._describe)(request)
+            answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+            ref = request.match_info["ref"]
+            return await invoke(self.invoker, self.writer, request, ref, answer)
+        return await self.border.bordered(self._describe)(request)
 
     async def _describe(self, request: web.Request) -> web.Response:
         if request.method not in ("GET", "HEAD"):
@@ -70,32 +136,18 @@ class Gateway:
             )
         ref = request.match_info["ref"]
         authorization = request.headers.get("Authorization")
-        self._invoker.access.check(authorization, "invoke", ref.partition("@")[0])
-        deployed = self._invoker.catalog.resolve(ref)
-        shown = self._invoker.delivery.shown(deployed.revision.key)
+        self.invoker.access.check(authorization, "invoke", ref.partition("@")[0])
+        deployed = self.invoker.catalog.resolve(ref)
+        shown = self.invoker.delivery.shown(deployed.revision.key)
         return problems.json_answer(describe(deployed, shown, f"{request.scheme}://{request.host}"))
 
-    async def _healthz(self, _request: web.Request) -> web.Response:
-        return problems.json_answer({"status": "ok"})
 
-    async def _readyz(self, _request: web.Request) -> web.Response:
-        """200 once calls can be accepted; what is wrong does not stop it from serving the rest."""
-        if not self.door.is_open:
-            stopping = {"status": "stopping", "reasons": ["shutting down"]}
-            return problems.json_answer(stopping, problems.NOT_READY)
-        reasons = self._reasons()
-        return problems.json_answer({"status": "degraded" if reasons else "ok", "reasons": reasons})
+async def _healthz(_request: web.Request) -> web.Response:
+    return problems.json_answer({"status": "ok"})
 
-    async def _metrics(self, request: web.Request) -> web.Response:
-        access = self._invoker.access
-        if not access.is_open:
-            access.check(request.headers.get("Authorization"), "read")
-        self._invoker.metrics.look()
-        page = await asyncio.to_thread(self._invoker.metrics.render)
-        return web.Response(body=page, headers={"Content-Type": METRICS_TYPE})
 
-    async def _nowhere(self, request: web.Request) -> web.Response:
-        raise Unknown(f"no route {request.method} {request.path[:200]}")
+async def _nowhere(request: web.Request) -> web.Response:
+    raise Unknown(f"no route {request.method} {request.path[:200]}")
 
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -1,189 +1,107 @@
-"""`POST /fn/{name}`: the whole way of a request on one screen."""
+"""`POST /fn/{name}` over aiohttp: the requests that no faster way takes."""
 
 from __future__ import annotations
 
 import asyncio
-from time import monotonic
-from typing import NamedTuple
+import re
+from collections.abc import Awaitable, Callable
+from typing import Final
 
-import structlog
 from aiohttp import web
 
-from gateway import problems
-from gateway.access import Access
-from gateway.cold_check import ColdCheck
-from gateway.delivery import Delivery
-from gateway.http import preferences
-from gateway.http.bodies import read_body
-from gateway.metrics import Metrics
-from gateway.outcome import Delivered, HeldCall, Outcome
-from gateway.ports import Past
-from gateway.receipt import Receipt, server_timing
-from gateway.settings import MIB, GatewaySettings
-from gateway.traffic import may_rerun
-from registry.catalog import Catalog, Deployed
-from registry.errors import BadRequest, FnError, ShuttingDown
-from registry.model import Revision
-from runtime_image.contract.errors import RequestError
-from runtime_image.link.meta import RequestMeta
+from gateway.answers.reply import Reply, Writer
+from gateway.http.bodies import receive
+from gateway.http.head import make_head
+from gateway.http.invocation import Invocation, Invoker
 
-log = structlog.get_logger()
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+_CALL: Final = re.compile("/fn/([a-z0-9@-]+)")
 
 
-class Invoker(NamedTuple):
-    """What invoking needs."""
+def calls_first(others: Handler, invoker: Invoker, writer: Writer) -> Handler:
+    """What aiohttp's server is to do with requests: calls are known by their path alone, the
+    application with its router has the `others`, and those that expect something of it first."""
 
-    settings: GatewaySettings
-    access: Access
-    catalog: Catalog
-    delivery: Delivery
-    cold_check: ColdCheck
-    metrics: Metrics
-    past: Past
+    # Looked up once: Python 3.11 asks the system for the process's number each time.
+    loop = asyncio.get_running_loop()
 
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        if request.method == "POST" and "Expect" not in request.headers:
+            found = _CALL.fullmatch(request.rel_url.raw_path)
+            if found is not None:
+                return await invoke(invoker, writer, request, found[1], loop.create_future())
+        return await others(request)
 
-class Door:
-    """Counts who is inside, and is shut when the server goes."""
-
-    def __init__(self) -> None:
-        self.is_open = True
-        self.inside = 0
-        self._empty = asyncio.Event()
-
-    def __enter__(self) -> None:
-        if not self.is_open:
-            raise ShuttingDown("the server is shutting down", retry_after_s=5)
-        self.inside += 1
-
-    def __exit__(self, *_: object) -> None:
-        self.inside -= 1
-        if not self.inside:
-            self._empty.set()
-
-    async def shut(self) -> None:
-        """Let nobody in any more; returns when the last one has left."""
-        self.is_open = False
-        while self.inside:
-            self._empty.clear()
-            await self._empty.wait()
+    return handle
 
 
-async def invoke(invoker: Invoker, door: Door, request: web.Request) -> web.Response:
-    """Answer one invocation; every error of the tree becomes a problem document."""
-    began = monotonic()
-    deployed: Deployed | None = None
+async def invoke(
+    invoker: Invoker,
+    writer: Writer,
+    request: web.BaseRequest,
+    ref: str,
+    answer: asyncio.Future[Reply],
+) -> web.StreamResponse:
+    """Answer one invocation by way of `answer`; every error of the tree becomes a problem
+    document."""
+    head = make_head(ref, request.host, request.headers.get)
+
+    def answered(made: Reply) -> None:
+        # Its client may have left in this very turn: the future is cancelled before the task.
+        if not answer.done():
+            answer.set_result(made)
+
+    invocation = Invocation(invoker, head, answered)
     try:
-        with door:
-            invoker.access.check_host(request.host)
-            invoker.access.check_origin(request.headers, request.host)
-            ref = request.match_info["ref"]
-            authorization = request.headers.get("Authorization")
-            invoker.access.check(authorization, "invoke", ref.partition("@")[0])
-            deployed = invoker.catalog.resolve(ref)
-            response = await _answer(invoker, deployed, request)
-            outcome = "ok"
-    except RequestError as error:
-        outcome, response = error.code, problems.answer(problems.from_request_error(error))
-    except FnError as error:
-        is_admin = invoker.access.is_admin(request.headers.get("Authorization"))
-        outcome, response = error.code, problems.answer(error, for_admin=is_admin)
-    except Exception:  # the border: a defect must not show its insides
-        log.exception("a request failed", path=request.path)
-        outcome, response = FnError.code, problems.answer(FnError("see the server's log"))
-    if deployed is not None:
-        function = deployed.function
-        seconds = monotonic() - began
-        invoker.metrics.answered(function.namespace, function.name, outcome, seconds)
-        if invoker.settings.access_log:
-            log.info("request", function=function.name, outcome=outcome, ms=round(seconds * 1e3, 3))
+        most = invocation.admit(head)
+        body = await receive(request, most, invoker.settings.body_read_s, invocation.room)
+    except Exception as error:  # noqa: BLE001 - the border: `fail` tells what may be told
+        invocation.fail(error)
+    except asyncio.CancelledError:
+        invocation.leave()
+        raise
+    else:
+        invocation.run(body)
+    try:
+        reply = await answer
+    except asyncio.CancelledError:
+        invocation.leave()
+        raise
+    return _response(request, reply, writer)
+
+
+def _response(request: web.BaseRequest, reply: Reply, writer: Writer) -> web.StreamResponse:
+    is_usual = request.version == (1, 1) and request.keep_alive and not reply.closes
+    if is_usual:
+        return Written(writer.pieces(reply))
+    headers = {**dict(reply.headers), "Server": "fngate"}
+    response = web.Response(status=reply.status, headers=headers, body=bytes(reply.body))
+    if reply.closes:
+        response.force_close()  # aiohttp goes by this, not by the header
     return response
 
 
-async def _answer(invoker: Invoker, deployed: Deployed, request: web.Request) -> web.Response:
-    function, revision = deployed.function, deployed.revision
-    settings, headers = invoker.settings, request.headers
-    wait_s, applied = preferences.wait_s(
-        headers.get("Prefer"), function.limits.wait_s, settings.wait_max_s
-    )
-    body = await read_body(request, function.limits.body_mib * MIB, settings.body_read_s)
-    meta = _meta(request)
-    invoker.past.arrived(function.namespace, function.name)
-    await _check(invoker, revision, meta, body)
-    loop = asyncio.get_running_loop()
-    now = monotonic()
-    answer: asyncio.Future[Outcome] = loop.create_future()
-    call = HeldCall(
-        revision.key,
-        meta,
-        body,
-        arrived_s=now,
-        wait_until_s=now + wait_s,
-        timeout_s=function.limits.timeout_s,
-        priority=preferences.priority(headers.get("Priority")),
-        may_rerun=may_rerun(deployed),
-        queue_max=function.limits.queue,
-        pinned="@" in request.match_info["ref"],
-        done=lambda outcome: None if answer.done() else answer.set_result(outcome),
-    )
-    invoker.delivery.submit(call)
-    try:
-        outcome = await answer
-    except asyncio.CancelledError:
-        invoker.delivery.leave(call)
-        raise
-    invoker.metrics.sent(function.namespace, function.name, call.sends, call.deaths)
-    if not isinstance(outcome, Delivered):
-        raise outcome
-    return _response(invoker, deployed, call, outcome, applied)
+class Written(web.StreamResponse):
+    """A response whose bytes are made already: aiohttp's own way to the same bytes costs twice as
+    much. For HTTP/1.1 connections that are kept alive."""
 
+    def __init__(self, pieces: list[bytes | bytearray | memoryview]) -> None:
+        # Not the base's, whose headers and cookies nobody would read: aiohttp asks a response to
+        # prepare itself and to end, and whether the connection goes on.
+        self._pieces = pieces
+        self._keep_alive = True
 
-async def _check(invoker: Invoker, revision: Revision, meta: RequestMeta, body: bytes) -> None:
-    """Raise what speaks against the request: bad input where that would wake a device, or
-    UnknownFunction or UnknownRevision where the revision went while the body came. Nobody would
-    ever start that one, and the request would be held in vain."""
-    if invoker.delivery.is_cold(revision.key):
-        await invoker.cold_check.check(meta, body, revision)
-    if invoker.catalog.find(revision.ref, revision.namespace) is None:
-        invoker.catalog.resolve(revision.ref, revision.namespace)
+    async def prepare(self, request: web.BaseRequest) -> None:
+        """Write all of it; while the client reads too slowly, its next requests wait. Raises
+        ConnectionResetError where it is gone."""
+        transport = request.transport
+        if transport is None:
+            raise ConnectionResetError("the client is gone")
+        for piece in self._pieces:
+            transport.write(piece)
+        if request.protocol.writing_paused:
+            await request.writer.drain()
 
-
-def _response(
-    invoker: Invoker, deployed: Deployed, call: HeldCall, delivered: Delivered, applied: str
-) -> web.Response:
-    is_cold = call.was_held and delivered.up_s > call.arrived_s
-    # Not the one that was asked first: the call may have followed its function's traffic.
-    ref = call.pool.partition("/")[2]
-    receipt = Receipt(
-        ref,
-        delivered.replica,
-        delivered.device,
-        (call.sent_s - call.arrived_s) * 1e3,
-        delivered.phases if is_cold else {},
-        delivered.is_first,
-        delivered.meta,
-    )
-    function = deployed.function
-    invoker.metrics.received(function.namespace, function.name, receipt)
-    headers = {
-        "Content-Type": delivered.meta.content_type,
-        "Fn-Revision": ref,
-        "Server-Timing": server_timing(receipt),
-    }
-    if delivered.json_length:
-        headers["Inference-Header-Content-Length"] = str(delivered.json_length)
-    if applied:
-        headers["Preference-Applied"] = applied
-    return web.Response(body=delivered.body, headers=headers)
-
-
-def _meta(request: web.Request) -> RequestMeta:
-    headers = request.headers
-    length = headers.get("Inference-Header-Content-Length", "")
-    if length and not (length.isdecimal() and len(length) < 12):
-        raise BadRequest(f"Inference-Header-Content-Length: expected a number, got {length[:40]!r}")
-    return RequestMeta(
-        headers.get("Content-Type", ""),
-        headers.get("Accept", ""),
-        int(length) if length else -1,
-        headers.get("traceparent", ""),
-    )
+    async def write_eof(self, data: bytes = b"") -> None:
+        """Nothing is left to write."""

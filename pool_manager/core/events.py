@@ -78,6 +78,13 @@ class ListRead:
 
 
 @dataclass(frozen=True, slots=True)
+class Begun:
+    """A replica's launch has begun; it may have stood in line until now."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Greeted:
     """A replica's HELLO was accepted. `loaded`: it had been serving before."""
 
@@ -194,6 +201,7 @@ Event = (
     | WorkerLost
     | Found
     | ListRead
+    | Begun
     | Greeted
     | Loaded
     | FirstRun

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from pool_manager.core.demand import DemandBook
 from pool_manager.core.policy.ledger import Ledger, Need
+from pool_manager.core.policy.starts import SHORT_LOAD_S, Rank, Turn
 from pool_manager.core.pool import Pool
 from pool_manager.core.state import Device, PoolSpec, Replica, State
 
@@ -144,6 +145,38 @@ class Host:
         starting."""
         there = self.standbys(self.standby_key(device))
         return min(there, key=lambda one: one.state is State.STARTING, default=None)
+
+    def wakes_by_standby(self, pool: Pool) -> bool:
+        """Whether the replica that is coming for a pool was a standby, or the next one would be."""
+        coming = [one for one in pool.replicas.values() if one.is_coming]
+        if coming:
+            one = coming[0]
+            is_new = one.is_bound if one.state is State.STARTING else "start" in one.phases
+            return not is_new
+        kind = pool.spec.device_kind
+        return any(
+            one.state is State.STANDBY
+            for device in self.standby_devices
+            if kind in ("any", self.ledger.devices[device].kind if device else "cpu")
+            for one in self.standbys(self.standby_key(device))
+        )
+
+    def turn(self, id: str) -> Turn:
+        """When it is the turn of a replica's start. Who waits may have come after it was asked
+        for."""
+        replica = self.find(id)
+        if replica is None:
+            return Turn(Rank.STANDBY, 0.0)
+        if replica.role == "standby":
+            return Turn(Rank.STANDBY, replica.since_s)
+        pool = self.pools[replica.pool]
+        since_s, rank = replica.since_s, Rank.FLOOR
+        if self.demand.load(pool.key).queued:
+            rank = Rank.WAITER
+            since_s = since_s if pool.waiting_since_s is None else pool.waiting_since_s
+        if replica.state is State.LOADING and 0 < pool.spec.load_s < SHORT_LOAD_S:
+            rank = Rank.SHORT
+        return Turn(rank, since_s)
 
     def on(self, device: str) -> list[Replica]:
         """Every replica on a device, the standbys of a GPU too."""

@@ -199,6 +199,7 @@ class FakeReplica:
             "marks_started": True,
             "phases": {**self._phases(), "bind": 0.0, "load": self._script.load_s * 1e3},
             "memory_mib": MEMORY_MIB,
+            "session": "original",
         }
         if report is not None:
             loaded["report"] = asdict(report)

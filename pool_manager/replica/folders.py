@@ -78,9 +78,12 @@ class Folders:
             os.chown(path, *self._user)
 
     def read_records(self) -> dict[str, ReplicaRecord | None]:
-        """Every run folder's record; None where it cannot be read."""
+        """Every run folder's record; None where it cannot be read. Files beside them, like sockets
+        of the server's own, are no replica's."""
         records: dict[str, ReplicaRecord | None] = {}
         for run_dir in self._settings.run_dir.iterdir():
+            if not run_dir.is_dir():
+                continue
             try:
                 data = json.loads((run_dir / RECORD_FILE).read_text())
                 records[run_dir.name] = ReplicaRecord(**data)

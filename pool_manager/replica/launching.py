@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import replace
 from pathlib import Path
+from typing import TypeGuard
 
 import structlog
 
@@ -15,21 +15,18 @@ from pool_manager.core.commands import Assign, Bind, Launch
 from pool_manager.driver import Driver
 from pool_manager.gpus.tenancy import Tenancy
 from pool_manager.ports import Binding, Bundles
-from pool_manager.replica import records, statements
+from pool_manager.read_ahead import ReadAhead
+from pool_manager.replica import records
 from pool_manager.replica.control import Control, Feed
-from pool_manager.replica.folders import STANDBY_LOGS, Folders, tail_lines
+from pool_manager.replica.folders import STANDBY_LOGS, Folders
+from pool_manager.replica.news import News
+from pool_manager.replica.start_line import StartLine
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError, EngineDown, FnError
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
 
 log = structlog.get_logger()
-
-LOG_LINES = 20
-OUT_OF_MEMORY = ("bad_alloc", "MemoryError", "Unable to allocate")
-"""How ONNX Runtime, Python and NumPy say it."""
-EXIT_NEWS_S = 2.0
-"""How long the driver may take to say how a process ended whose link has already ended."""
 
 
 class Launcher:
@@ -51,15 +48,13 @@ class Launcher:
         self._tasks = tasks
         self._clock = clock
         self.folders = Folders(settings, driver.replica_user)
+        self._news = News(driver, self.folders, feed, tasks)
         self._controls: dict[str, Control] = {}
-        self._logs: dict[str, Path] = {}
-        self._records: dict[str, ReplicaRecord] = {}
-        self._exits: dict[str, asyncio.Future[str]] = {}
         self._work: dict[str, set[asyncio.Task[None]]] = {}
         self._releases: set[str] = set()
-        self._starts = asyncio.Semaphore(settings.starts_at_once)
+        self.starts = StartLine(settings.starts_at_once, clock)
+        self.read_ahead = ReadAhead(settings.read_ahead_mib)
         self.tenancy = Tenancy(driver)
-        driver.on_exit = self._exited
 
     def launch(self, command: Launch, binding: Binding | None, device_kind: str) -> None:
         """Start a replica, or a standby without `binding`, in the background; else Lost follows."""
@@ -67,12 +62,14 @@ class Launcher:
 
     def assign(self, command: Assign, binding: Binding, device_kind: str) -> None:
         """Give a greeted standby its model in the background; Lost follows if that fails."""
-        work = self._assign(command, binding, device_kind, self._clock())
+        # A busy machine may hear its greeting before the driver knows that it runs.
+        launching = set(self._work.get(command.id, ()))
+        work = self._assign(command, binding, device_kind, launching)
         self._begin(f"assign {command.id}", command.id, work)
 
     def bind(self, command: Bind, binding: Binding) -> None:
         """Tell a replica that was launched for its model to load it now."""
-        record, control = self._records.get(command.id), self._controls.get(command.id)
+        record, control = self._news.records.get(command.id), self._controls.get(command.id)
         if record is not None and control is not None:
             control.bind(records.bind_request(record, binding.spec, self._clock()))
 
@@ -88,31 +85,42 @@ class Launcher:
             del self._work[id]
 
     async def _launch(self, command: Launch, binding: Binding | None, device_kind: str) -> None:
-        id = command.id
-        async with self._starts:
-            with self._lost_on_error(id, "a replica could not be started"):
-                self.tenancy.move_in(id, command.device)
-                model_dir = self.folders.model_dir(id)
-                if binding is None:
-                    self.folders.empty_models(id)
-                else:
-                    await self._bundles.materialise(binding.bundle, model_dir)
-                model_path = self._driver.model_path(model_dir)
-                record = records.unbound(
-                    command, device_kind, model_path, self._settings, self._clock()
-                )
-                if binding is not None:
-                    record = self._bound(record, command, binding, device_kind)
-                self.folders.record(record)
-                log_file = self.folders.log_file(binding.name if binding else STANDBY_LOGS, id)
-                self._open_control(record, log_file, data_listener=True)
-                await self._driver.start(record, self.folders.run_dir(id), self._logs[id])
+        id, asked_s = command.id, self._clock()
+        if not await self._enter(id):
+            return
+        with self._lost_on_error(id, "a replica could not be started"):
+            begun_s = self._clock()
+            self._feed(events.Begun(id))
+            self.tenancy.move_in(id, command.device)
+            model_dir = self.folders.model_dir(id)
+            if binding is None:
+                self.folders.empty_models(id)
+            else:
+                await self._materialise(command, binding)
+            model_path = self._driver.model_path(model_dir)
+            record = records.unbound(command, device_kind, model_path, self._settings, begun_s)
+            if binding is not None:
+                waited = records.waited(command, begun_s - asked_s)
+                record = self._bound(record, waited, binding, device_kind)
+            self.folders.record(record)
+            log_file = self.folders.log_file(binding.name if binding else STANDBY_LOGS, id)
+            self._open_control(record, log_file, data_listener=True)
+            await self._driver.start(record, self.folders.run_dir(id), self._news.logs[id])
 
     async def _assign(
-        self, command: Assign, binding: Binding, device_kind: str, assigned_s: float
+        self,
+        command: Assign,
+        binding: Binding,
+        device_kind: str,
+        launching: set[asyncio.Task[None]],
     ) -> None:
-        """Outside the bound on starts: it costs next to nothing, and somebody waits for it."""
-        id = command.id
+        id, assigned_s = command.id, self._clock()
+        if launching:
+            await asyncio.wait(launching)
+        if not await self._enter(id):
+            return
+        begun_s = self._clock()
+        self._feed(events.Begun(id))
         if (control := self._controls.get(id)) and not control.is_answering:
             # Whoever waits need not wait until it is given up, nor is their model to blame.
             self._feed(events.Lost(id, "the standby hangs", is_its_fault=False))
@@ -120,20 +128,33 @@ class Launcher:
         with self._lost_on_error(id, "a standby could not be given its model"):
             standby = self._standby(id)
             self.tenancy.move_in(id, command.device)
-            await self._bundles.materialise(binding.bundle, self.folders.model_dir(id))
-            record = self._bound(standby, command, binding, device_kind)
+            await self._materialise(command, binding)
+            waited = records.waited(command, begun_s - assigned_s)
+            record = self._bound(standby, waited, binding, device_kind)
             # Recorded before the message: a manager that comes after must know what it may find.
             self.folders.rewrite(record)
-            self._records[id] = record
-            self._logs[id] = self.folders.claim_log(binding.name, id)
+            self._news.records[id] = record
+            self._news.logs[id] = self.folders.claim_log(binding.name, id)
             await self._driver.limit(record)
             if control := self._controls.get(id):  # else it was released meanwhile
-                control.bind(records.bind_request(record, binding.spec, assigned_s))
+                control.bind(records.bind_request(record, binding.spec, begun_s))
             await asyncio.to_thread(self.folders.trim_logs, binding.name)
+
+    async def _materialise(self, command: Launch | Assign, binding: Binding) -> None:
+        """Lay out the model's files, and have them in memory by the time they are asked for. A
+        deploy has just written those of its trial."""
+        model_dir = self.folders.model_dir(command.id)
+        await self._bundles.materialise(binding.bundle, model_dir, binding.prepared)
+        if command.role == "serve":
+            self.read_ahead.begin(command.id, model_dir, binding.spec)
+
+    async def _enter(self, id: str) -> bool:
+        """Wait for a start's turn; False where the replica is to be released instead."""
+        return id not in self._releases and await self.starts.enter(id)
 
     def _standby(self, id: str) -> ReplicaRecord:
         """The record of a replica that can be given a model. Raises DriverError on any other."""
-        record, control = self._records.get(id), self._controls.get(id)
+        record, control = self._news.records.get(id), self._controls.get(id)
         if record is None or control is None or not control.is_greeted:
             raise DriverError(f"expected a standby that has greeted, got {id}, which has not")
         if record.bound:
@@ -180,9 +201,7 @@ class Launcher:
 
     def _open_control(self, record: ReplicaRecord, log_file: Path, *, data_listener: bool) -> None:
         id = record.id
-        self._logs[id] = log_file
-        self._records[id] = record
-        self._exits[id] = asyncio.get_running_loop().create_future()
+        self._news.watch(record, log_file)
         listener = self.folders.listen_control(id)
         control = Control(
             id,
@@ -190,7 +209,7 @@ class Launcher:
             listener,
             self.folders.listen_data(id) if data_listener else None,
             self._heard,
-            lambda reason: self._link_lost(id, reason),
+            lambda reason: self._news.link_lost(id, reason),
         )
         self._controls[id] = control
         control.open(self._tasks, self._settings.ping_s)
@@ -207,6 +226,8 @@ class Launcher:
         """End what is left of a replica in the background; Released or NotReleased follows. It may
         be asked for again before that, and is then still done once."""
         self._close_control(id)
+        self.starts.leave(id)
+        self.read_ahead.cancel(id)
         if id not in self._releases:
             self._releases.add(id)
             self._tasks.spawn(f"release {id}", self._release(id))
@@ -236,65 +257,35 @@ class Launcher:
         if work := self._work.get(id):
             await asyncio.wait(work)
             self._close_control(id)
-        await self._save_log(id)
+            self.read_ahead.cancel(id)
+        await self._news.save_log(id)
         await self.tenancy.release(id)
         await asyncio.to_thread(self.folders.remove, id)
-        for known in (self._logs, self._records, self._exits):
-            known.pop(id, None)
+        self._news.forget(id)
 
     async def logs(self, function: str) -> list[tuple[str, bytes]]:
         """Ids and kept output of a function's replicas, gone ones too, oldest first."""
-        for id in [id for id, path in self._logs.items() if path.parent.name == function]:
-            await self._save_log(id)
-        return await asyncio.to_thread(self.folders.outputs, function)
-
-    async def _save_log(self, id: str) -> None:
-        """A log that cannot be had is no reason to stop."""
-        if path := self._logs.get(id):
-            with contextlib.suppress(DriverError, OSError):
-                await self._driver.save_log(id, path)
+        return await self._news.outputs(function)
 
     def bound_logs(self) -> None:
         """Keep every living replica's output within its limit."""
-        for path in self._logs.values():
-            self.folders.bound_log(path)
-
-    def _exited(self, id: str, how: str) -> None:
-        news = self._exits.get(id)
-        if news is not None and not news.done():
-            news.set_result(how)
-            hint = "" if how.endswith("code 0") else records.cap_hint(self._records.get(id))
-            self._tasks.spawn(f"end of {id}", self._lost(events.Lost(id, how), hint))
+        self._news.bound_logs()
 
     def _heard(self, event: events.Event) -> None:
         """What the replica itself says."""
+        if isinstance(event, events.Loaded) or self._is_standby(event):
+            self.starts.leave(event.id)
+            self.read_ahead.cancel(event.id)
         if isinstance(event, events.Loaded):
-            event = records.within_cap(event, self._records.get(event.id), self._settings)
+            event = records.within_cap(event, self._news.records.get(event.id), self._settings)
         if isinstance(event, events.Loaded) and self.tenancy.concerns(event.id):
             self._tasks.spawn(f"measure {event.id}", self.tenancy.measure(event, self._feed))
-        elif isinstance(event, events.Lost):
-            is_short = any(word in event.reason for word in OUT_OF_MEMORY)
-            hint = records.cap_hint(self._records.get(event.id)) if is_short else ""
-            self._tasks.spawn(f"end of {event.id}", self._lost(event, hint))
         else:
-            self._feed(event)
+            self._news.heard(event)
 
-    async def _lost(self, event: events.Lost, hint: str = "") -> None:
-        """It is told with its last lines; `hint` is for an end that it has said nothing about."""
-        await self._save_log(event.id)
-        tail = tail_lines(path, LOG_LINES) if (path := self._logs.get(event.id)) else ()
-        words = statements.last_words(tail)
-        reason = event.reason + (f": {words}" if words else hint)
-        self._feed(replace(event, reason=reason, log_tail=tail))
-
-    def _link_lost(self, id: str, reason: str) -> None:
-        self._tasks.spawn(f"end of {id}", self._explain(id, reason))
-
-    async def _explain(self, id: str, reason: str) -> None:
-        """The link ends a moment before the process does; how that ended says more."""
-        news = self._exits.get(id)
-        if news is not None and not reason.startswith("did not answer"):
-            await asyncio.wait([news], timeout=EXIT_NEWS_S)
-            if news.done():
-                return  # and it is being told
-        await self._lost(events.Lost(id, f"control link lost: {reason}"))
+    def _is_standby(self, event: events.Event) -> TypeGuard[events.Greeted]:
+        """Whether a standby says that it is one: then its start is over."""
+        if not isinstance(event, events.Greeted):
+            return False
+        record = self._news.records.get(event.id)
+        return record is not None and record.role == "standby"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import replace
+from typing import TypeVar
 
 from pool_manager.core import events
 from pool_manager.core.commands import Assign, Launch
@@ -13,6 +14,8 @@ from runtime_image.contract import model as models
 from runtime_image.contract.control import BindRequest, ReplicaRecord
 from runtime_image.contract.link import VERSION
 from runtime_image.contract.model import ModelSpec
+
+StartT = TypeVar("StartT", Launch, Assign)
 
 SPARE_MIB = {"cpu": 1024, "cuda": 8192}
 """By device kind: for larger inputs, and for what CUDA and its libraries take of the host."""
@@ -44,6 +47,15 @@ def unbound(
     )
 
 
+def waited(command: StartT, seconds: float) -> StartT:
+    """The command with what the replica stood in line as a part of finding its place, where
+    anybody waited for that."""
+    if "place" not in command.phases:
+        return command
+    place_ms = round(command.phases["place"] + seconds * 1e3, 3)
+    return replace(command, phases={**command.phases, "place": place_ms})
+
+
 def bound(
     record: ReplicaRecord,
     command: Launch | Assign,
@@ -68,14 +80,14 @@ def bound(
 def cap_mib(binding: Binding, settings: PoolSettings, device_kind: str) -> int:
     """The cap on a replica's host memory in MiB, 0 for none: what its function says, else the
     server's default. Where every replica needs one and nobody named one, what is certainly enough
-    for any that does no more than its trial did: twice what that took, three times the bundle at
+    for any that does no more than its trial did: twice what that took, four times the bundle at
     least, and something to spare. What was measured on a GPU is the GPU's memory; it still says
     how large the model is."""
     if named := binding.memory_mib or settings.memory_mib:
         return named
     if not settings.caps_all:
         return 0
-    size_mib = max(2 * binding.measured_mib, 3 * binding.bundle.size / 2**20)
+    size_mib = max(2 * binding.measured_mib, 4 * binding.bundle.size / 2**20)
     return round(size_mib) + SPARE_MIB[device_kind]
 
 

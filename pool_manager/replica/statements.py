@@ -26,7 +26,7 @@ def loaded(id: str, data: dict[str, Any]) -> events.Loaded:
     limit, memory = data.get("limit"), data.get("memory_mib")
     if not isinstance(limit, int) or not 0 <= limit <= LIMIT_MAX:
         raise LinkError(f"malformed LOADED: limit {limit!r}")
-    if not isinstance(memory, int | float) or not _is_number(memory):
+    if not isinstance(memory, int | float) or not is_number(memory):
         raise LinkError(f"malformed LOADED: memory_mib {memory!r}")
     return events.Loaded(
         id,
@@ -54,7 +54,7 @@ def numbers(data: Any) -> dict[str, float]:
     """Phases in milliseconds: numbers by known, short names. What is none is left out."""
     if not isinstance(data, dict):
         return {}
-    return {name: round(float(data[name]), 3) for name in PHASES if _is_number(data.get(name))}
+    return {name: round(float(data[name]), 3) for name in PHASES if is_number(data.get(name))}
 
 
 def text(value: Any, length_max: int) -> str:
@@ -78,17 +78,17 @@ def _report(data: Any) -> dict[str, Any]:
     if not isinstance(data, dict):
         return {}
     for name in _REPORTED:
-        if name in data and not _is_number(data[name]):
+        if name in data and not is_number(data[name]):
             raise LinkError(f"malformed LOADED: report {name} {data[name]!r}")
     latencies = data.get("latency_ms", {})
-    if not isinstance(latencies, dict) or not all(map(_is_number, latencies.values())):
+    if not isinstance(latencies, dict) or not all(map(is_number, latencies.values())):
         raise LinkError("malformed LOADED: report latency_ms")
     if not _is_text(data):
         raise LinkError("malformed LOADED: report holds what is no text")
     return data
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
     """Not NaN, which is neither more nor less than anything it is compared with."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False

@@ -16,11 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from registry.bundles.paths import check_path, check_sha256
 from registry.bundles.upload import Upload
 from registry.errors import BadBundle, BodyTooLarge, Conflict, StoreUnavailable
 from registry.files import unavailable
-from registry.model import Bundle
+from registry.model import Bundle, BundleFile
+
+log = structlog.get_logger()
 
 INCOMING: Final = "incoming"
 UPLOADS_MAX: Final = 16
@@ -95,7 +99,18 @@ class BlobStore:
         Whatever goes wrong, nothing stays. The same blob may be received many times at once.
         Raises BodyTooLarge, BadBundle on a wrong size or hash, StoreUnavailable.
         """
-        target = self.path(sha256)
+        self.path(sha256)
+        async with self._upload(sha256, size) as upload:
+            yield upload
+
+    @contextlib.asynccontextmanager
+    async def take(self, size: int) -> AsyncIterator[Upload]:
+        """Like `receive` for a blob whose hash nobody knows yet; `upload.sha256` tells it then."""
+        async with self._upload("", size) as upload:
+            yield upload
+
+    @contextlib.asynccontextmanager
+    async def _upload(self, sha256: str, size: int) -> AsyncIterator[Upload]:
         if size > self._max_bytes:
             raise BodyTooLarge(f"expected a file of at most {self._max_bytes} bytes, got {size}")
         if size < 0:
@@ -109,15 +124,18 @@ class BlobStore:
             upload = Upload(self._incoming, sha256, size)
             try:
                 yield upload
-                await upload.commit(target)
+                await upload.commit(self.path)
             finally:
                 await upload.close()
         finally:
             self._uploads -= 1
 
-    def materialise(self, bundle: Bundle, target: Path) -> None:
+    def materialise(
+        self, bundle: Bundle, target: Path, prepared: Collection[BundleFile] = ()
+    ) -> None:
         """Lay `bundle` out below `target`, a new or an empty folder on the same filesystem, by
-        hard links.
+        hard links. Of what is `prepared` beside it either everything is there afterwards, or
+        nothing where something is missing or has another size: the bundle does without.
 
         Raises Conflict where something is in `target`, else StoreUnavailable, naming what is
         missing; the folder is then gone again.
@@ -132,10 +150,25 @@ class BlobStore:
         try:
             for file in bundle.files:
                 self._link(target / check_path(file.path), file.sha256)
-            _open_to_read(bundle, target)
+            _open_to_read(bundle.files, target)
         except BaseException:
             shutil.rmtree(target, ignore_errors=True)
             raise
+        if prepared:
+            self._add(prepared, target)
+
+    def _add(self, prepared: Collection[BundleFile], target: Path) -> None:
+        try:
+            for file in prepared:
+                if self.size(file.sha256) != file.size:
+                    raise StoreUnavailable(f"{file.path}: its blob has another size")
+            for file in prepared:
+                self._link(target / check_path(file.path), file.sha256)
+            _open_to_read(prepared, target)
+        except StoreUnavailable as error:
+            log.warning("a model starts without its prepared files", reason=error.message)
+            for file in prepared:
+                (target / file.path).unlink(missing_ok=True)
 
     def _link(self, path: Path, sha256: str) -> None:
         with _filesystem():
@@ -169,9 +202,9 @@ class BlobStore:
                 yield from shard.iterdir()
 
 
-def _open_to_read(bundle: Bundle, target: Path) -> None:
+def _open_to_read(files: Collection[BundleFile], target: Path) -> None:
     """A container may be another user, whatever the server's umask keeps from others."""
-    parents = {parent for file in bundle.files for parent in Path(file.path).parents}
+    parents = {parent for file in files for parent in Path(file.path).parents}
     with _filesystem():
         for parent in parents:
             (target / parent).chmod(0o755)

@@ -15,6 +15,7 @@ from typing import Final
 
 from registry.errors import BadBundle
 from registry.model import Bundle, BundleFile
+from runtime_image.contract.prepared import FOLDER
 
 FILES_MAX: Final = 1000
 DEPTH_MAX: Final = 8
@@ -57,6 +58,8 @@ def make_bundle(files: Iterable[BundleFile], max_bytes: int = BUNDLE_MAX) -> Bun
         raise BadBundle(f"expected 1 to {FILES_MAX} files, got {len(ordered)}")
     for file in ordered:
         check_path(file.path)
+        if _fold(file.path.split("/")[0]) == FOLDER:
+            raise _bad(file.path, f"lies in {FOLDER}, which is for what deploys make")
         check_sha256(file.sha256)
         if not 0 <= file.size <= SIZE_MAX:
             raise _bad(file.path, f"expected a size of 0 bytes or more, got {file.size}")

@@ -21,13 +21,15 @@ BUFFER_BYTES: Final = 1024 * 1024
 
 
 class Upload:
-    """A file of announced size and hash. Made by `BlobStore.receive`, which also ends it.
+    """A file of announced size, and of announced hash where somebody knows it. Made by
+    `BlobStore.receive` or `BlobStore.take`, which also end it.
 
     One caller at a time; each step runs in a thread, because hashing, writing and fsync would
     each hold up the loop.
     """
 
     def __init__(self, incoming: Path, sha256: str, size: int) -> None:
+        """`sha256` is "" where what comes is to tell it."""
         self._path = incoming / secrets.token_hex(16)
         self._sha256 = sha256
         self._size = size
@@ -45,6 +47,11 @@ class Upload:
         """Bytes so far."""
         return self._received
 
+    @property
+    def sha256(self) -> str:
+        """As announced, or as found at the end; "" before that."""
+        return self._sha256
+
     async def write(self, chunk: bytes | bytearray | memoryview) -> None:
         """Take the next bytes. Raises BodyTooLarge beyond the announced size."""
         self._check_idle()
@@ -55,11 +62,14 @@ class Upload:
         if len(self._buffer) >= BUFFER_BYTES:
             await self._in_thread(self._flush)
 
-    async def commit(self, target: Path) -> None:
-        """Check what came and give it its name. Raises BadBundle on a wrong size or hash."""
+    async def commit(self, place: Callable[[str], Path]) -> None:
+        """Check what came and give it its name, which `place` knows by the hash.
+
+        Raises BadBundle on a wrong size or hash.
+        """
         if self._received != self._size:
             raise BadBundle(f"expected {self._size} bytes as announced, got {self._received}")
-        await self._in_thread(lambda: self._finish(target))
+        await self._in_thread(lambda: self._finish(place))
 
     async def close(self) -> None:
         """Leave nothing behind but what was committed."""
@@ -96,10 +106,12 @@ class Upload:
         while rest:
             rest = rest[self._file.write(rest) :]
 
-    def _finish(self, target: Path) -> None:
+    def _finish(self, place: Callable[[str], Path]) -> None:
         self._flush()
-        if self._hash.hexdigest() != self._sha256:
-            raise BadBundle(f"expected sha256 {self._sha256}, got {self._hash.hexdigest()}")
+        found = self._hash.hexdigest()
+        if self._sha256 not in ("", found):
+            raise BadBundle(f"expected sha256 {self._sha256}, got {found}")
+        self._sha256, target = found, place(found)
         os.fchmod(self._file.fileno(), 0o444)
         os.fsync(self._file.fileno())
         target.parent.mkdir(mode=0o755, exist_ok=True)

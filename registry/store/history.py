@@ -16,7 +16,7 @@ from typing import Final
 import structlog
 
 from registry.errors import StoreUnavailable
-from registry.model import NAMESPACE, Arrivals, ColdStart, StateInterval, pool_key
+from registry.model import NAMESPACE, Arrivals, ColdStart, StateInterval
 from registry.settings import StoreSettings
 from registry.store.database import Database, Transaction
 from registry.store.records import decode_record, encode_record
@@ -26,7 +26,8 @@ log = structlog.get_logger()
 
 Event = ColdStart | StateInterval | Arrivals
 
-MEDIAN_OF: Final = 20
+LAST_OF_EACH: Final = 50
+LAST_OF_ALL: Final = 20_000
 LIST_MAX: Final = 1000
 ARRIVALS_MAX: Final = 100_000
 """Rows of one answer; more minutes than the retention holds."""
@@ -154,19 +155,21 @@ class History:
         )
         return [Arrivals(namespace, name, minute_s, count) for minute_s, count in rows]
 
-    async def last_cold_starts_ms(self) -> dict[str, list[float]]:
-        """Milliseconds of the last 20 successful cold starts of every stored revision that has any,
-        oldest first, by its pool's key. One query, however many there are."""
+    async def last_cold_starts(self) -> list[ColdStart]:
+        """The last successful cold starts of every stored revision, oldest first: 50 of each, and
+        the newest 20,000 of all. One query, however many revisions there are."""
         rows = await self._database.read(
-            "SELECT c.namespace, c.name, c.number, c.total_ms FROM revisions r, cold_starts c"
+            "SELECT c.record FROM revisions r, cold_starts c"
             " WHERE c.id IN (SELECT id FROM cold_starts WHERE namespace = r.namespace"
             " AND name = r.name AND number = r.number AND outcome = 'ready'"
-            " ORDER BY id DESC LIMIT ?) ORDER BY c.id",
-            (MEDIAN_OF,),
+            " ORDER BY id DESC LIMIT ?) ORDER BY c.id DESC LIMIT ?",
+            (LAST_OF_EACH, LAST_OF_ALL),
         )
-        found: dict[str, list[float]] = {}
-        for namespace, name, number, total_ms in rows:
-            found.setdefault(pool_key(namespace, name, number), []).append(total_ms)
+        found = []
+        for row in reversed(rows):
+            # A server starts without what it cannot read of its past.
+            with contextlib.suppress(StoreUnavailable):
+                found.append(decode_record(row[0], ColdStart))
         return found
 
     async def _trim(self, transaction: Transaction) -> None:

@@ -106,6 +106,18 @@ class KeyRing:
 
     def __init__(self, keys: Iterable[Key] = ()) -> None:
         self._keys = {key.sha256: key for key in keys}
+        self._subscribers: list[Callable[[Key, bool], None]] = []
+        self.version = 0
+        """Another number after every change."""
+
+    def all(self) -> tuple[Key, ...]:
+        """Every key that is let in."""
+        return tuple(self._keys.values())
+
+    def subscribe(self, callback: Callable[[Key, bool], None]) -> Callable[[], None]:
+        """Call `callback(key, is_let_in)` after each change; the returned function ends it."""
+        self._subscribers.append(callback)
+        return lambda: self._subscribers.remove(callback)
 
     def find(self, secret: str) -> Key | None:
         """The key that `secret` belongs to, or None."""
@@ -116,10 +128,17 @@ class KeyRing:
     def put(self, key: Key) -> None:
         """Let a key in from now on."""
         self._keys[key.sha256] = key
+        self._tell(key, is_let_in=True)
 
     def remove(self, key: Key) -> None:
         """Let a key in no longer; one that is not there is fine."""
         self._keys.pop(key.sha256, None)
+        self._tell(key, is_let_in=False)
 
     def __len__(self) -> int:
         return len(self._keys)
+
+    def _tell(self, key: Key, *, is_let_in: bool) -> None:
+        self.version += 1
+        for callback in list(self._subscribers):
+            callback(key, is_let_in)

@@ -60,26 +60,32 @@ def _short(outputs: dict[str, Any], rule: OutputRule, revision: str) -> bytes:
     if rule.labels or rule.top_k:
         scores = outputs.get(rule.tensor or next(iter(outputs), ""))
         if isinstance(scores, np.ndarray) and scores.ndim and scores.dtype.kind in "fiu":
-            body["top"] = _top(scores, rule)
+            body["top"] = top_rows(scores, rule)
     return _json(body)
 
 
-def _top(scores: NDArray[Any], rule: OutputRule) -> list[list[dict[str, Any]]]:
+def top_rows(scores: NDArray[Any], rule: OutputRule) -> list[list[dict[str, Any]]]:
     """The best `top_k` (without it: one) of each row, best first; equal scores by index.
 
     An output of one axis is one row. A class beyond the labels is called by its index.
     """
-    rows = scores.reshape(1, -1) if scores.ndim == 1 else scores.reshape(scores.shape[0], -1)
-    order = np.argsort(-rows.astype(np.float64), axis=1, kind="stable")[:, : rule.top_k or 1]
-    best = np.take_along_axis(rows, order, axis=1)
+    places, best = best_places(scores, rule)
     labels = rule.labels
     return [
         [
             {"label": labels[at] if at < len(labels) else str(at), "score": score}
-            for at, score in zip(places, values, strict=True)
+            for at, score in zip(row, values, strict=True)
         ]
-        for places, values in zip(order.tolist(), best.tolist(), strict=True)
+        for row, values in zip(places, best, strict=True)
     ]
+
+
+def best_places(scores: NDArray[Any], rule: OutputRule) -> tuple[list[list[int]], list[list[Any]]]:
+    """Of each row the indexes of the best scores, best first, and these scores."""
+    rows = scores.reshape(1, -1) if scores.ndim == 1 else scores.reshape(scores.shape[0], -1)
+    order = np.argsort(-rows.astype(np.float64), axis=1, kind="stable")[:, : rule.top_k or 1]
+    best = np.take_along_axis(rows, order, axis=1)
+    return order.tolist(), best.tolist()
 
 
 def _npy(outputs: dict[str, Any], name: str, signature: Signature) -> bytes:

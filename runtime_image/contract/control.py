@@ -11,6 +11,9 @@ CONTROL_SOCKET = "ctl.sock"
 DATA_SOCKET = "data.sock"
 Role = Literal["serve", "trial", "standby"]
 """A replica serves, measures once for a deploy and goes, or waits for its model."""
+SessionName = Literal["none", "original", "quick", "fast"]
+"""Which of its model's sessions a replica runs: the model file's as it is, or those of its
+preparation (`Preparation`)."""
 PHASES = ("place", "evict", "start", "import", "bind", "read", "load", "first_run")
 """The phases of a cold start, in order, by the names they have everywhere."""
 
@@ -86,6 +89,8 @@ class Loaded(TypedDict):
     marks_started: bool
     phases: dict[str, float]
     memory_mib: float
+    session: SessionName
+    """With what it began to serve."""
     report: NotRequired[dict[str, Any]]
     """Only of a trial: `Report` as JSON."""
 

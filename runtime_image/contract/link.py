@@ -1,4 +1,4 @@
-"""Constants of the link, version 1: frame layout, kinds, flags, limits.
+"""Constants of the link, version 2: frame layout, kinds, flags, limits.
 
 Every frame is a 16-byte little-endian header, `meta_len` bytes of meta, `body_len` bytes of body:
 
@@ -11,7 +11,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import Final
 
-VERSION: Final = 1
+VERSION: Final = 2
 HEADER: Final = Struct("<IIBBHI")
 BODY_MAX: Final = 320 * 1024 * 1024
 """Bytes; above the largest answer (256 MiB) and body anyone may configure."""
@@ -24,6 +24,19 @@ FAILED_MAX: Final = 256 * 1024
 """Bytes of a RequestError, whose texts are bounded themselves."""
 STARTED_MAX: Final = 4 * 0xFFFF
 """Bytes of the ids that one STARTED names: no replica has more requests."""
+
+
+SLAB_BODY_MIN: Final = 64 * 1024
+"""Bytes from which a body goes through shared memory, where there is any: below, a frame is as
+cheap."""
+ANSWER_SLAB_MAX: Final = 64 * 1024 * 1024
+"""Bytes of a slab for answers. Its pages cost a replica nothing until it writes them, and a gateway
+the whole length of what is said to lie there."""
+PLACE: Final = Struct("<IQQ")
+"""Where in shared memory a body lies: number of the slab, offset, length."""
+SLAB_NOTICE: Final = Struct("<IQ")
+"""A message of the side channel: number and size of a slab, its descriptor beside it; size 0 and
+no descriptor: that slab is used no more."""
 
 
 class Kind(IntEnum):
@@ -47,9 +60,11 @@ class Kind(IntEnum):
     NOT_STARTED = 20  # replica -> gateway: this request was not and will not be run; aux = reason
     CANCEL = 21  # gateway -> replica
     CANCELLED = 22  # replica -> gateway: the id is free again
-    PART = 23  # reserved: one piece of a streamed body
-    END = 24  # reserved: the end of a streamed body
+    PART = 23  # replica -> manager: one piece of what FETCH asked for; reserved for streams
+    END = 24  # replica -> manager: the end of it; reserved for streams
     WINDOW = 25  # replica -> gateway: id 0, there is room again; ids > 0 reserved for streams
+    FREED = 26  # gateway -> replica: body = PLACE of an answer that was read
+    FETCH = 27  # manager -> trial: aux = the part of a prepared model that is wanted
 
 
 class Flag(IntEnum):
@@ -59,6 +74,7 @@ class Flag(IntEnum):
     TRACE = 2  # the last meta field is a W3C traceparent
     ALONE = 4  # REQUEST: run in a batch of one, and say when it starts
     FIRST = 8  # RESPONSE: of the replica's first run
+    SLAB = 16  # REQUEST, RESPONSE: the body is a PLACE, where in shared memory the real one lies
 
 
 class NotStarted(IntEnum):
@@ -73,10 +89,10 @@ META_SEPARATOR: Final = b"\n"
 """Meta is latin-1 text fields joined by this; a header value cannot hold it.
 
 REQUEST: content type, Accept, Inference-Header-Content-Length or "", traceparent (flag TRACE).
-RESPONSE: content type, decode_us, batch_us, compute_us, encode_us, rows in the batch.
 """
 
-CONTENT_TYPES: Final = frozenset(
-    {"application/json", "application/octet-stream", "application/x-npy"}
-)
+ANSWER_META: Final = Struct("<B5I")
+"""Meta of a RESPONSE: its place in CONTENT_TYPES, decode_us, batch_us, compute_us, encode_us, rows
+in the batch."""
+CONTENT_TYPES: Final = ("application/json", "application/octet-stream", "application/x-npy")
 """What an answer of a replica may call itself."""

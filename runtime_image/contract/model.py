@@ -72,12 +72,41 @@ class OutputRule:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionPlan:
+    """How one session is made of a model file.
+
+    `file` is relative to the model folder. `optimise`: the graph is rewritten at load, which files
+    that were optimised ahead no longer need. `prepack`: weights are copied into the layout that
+    the kernels like best; without it they stay mapped from the file.
+    """
+
+    file: str
+    optimise: bool = True
+    prepack: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """What a deploy found out about starting a model, for one engine version on one kind of device.
+
+    `key` names both; where it is not the replica's own the preparation is of no use there. `quick`
+    answers first the soonest, `fast` runs with the least CPU time once it is loaded: None where
+    `quick` is as good or there is no memory for both.
+    """
+
+    key: str
+    quick: SessionPlan
+    fast: SessionPlan | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """All a replica needs to load and serve one revision. `revision` is "digits@3".
 
     `model` and `handler` are file names inside the replica's model folder, "" for none.
     `batch_max` is 1 where batching is off; an unfilled batch waits `batch_wait_ms` for company.
-    `sample` maps inputs to "@file" or JSON values.
+    `sample` maps inputs to "@file" or JSON values. `prepare`: a trial also makes the files of a
+    preparation.
     """
 
     revision: str
@@ -92,6 +121,8 @@ class ModelSpec:
     inline: bool = False
     timeout_s: float = 60.0
     sample: dict[str, Any] = field(default_factory=dict)
+    preparation: Preparation | None = None
+    prepare: bool = False
 
 
 def to_json(spec: ModelSpec) -> dict[str, Any]:
@@ -105,7 +136,18 @@ def from_json(data: dict[str, Any]) -> ModelSpec:
     plain["inputs"] = {name: _rule(rule) for name, rule in plain.get("inputs", {}).items()}
     output = dict(plain.get("output", {}))
     plain["output"] = OutputRule(**{**output, "labels": tuple(output.get("labels", ()))})
+    if plain.get("preparation") is not None:
+        plain["preparation"] = preparation_from_json(plain["preparation"])
     return ModelSpec(**plain)
+
+
+def preparation_from_json(data: dict[str, Any]) -> Preparation:
+    """Rebuild a preparation from `asdict`. Raises TypeError on unknown or missing fields."""
+    plain = dict(data)
+    plain["quick"] = SessionPlan(**plain["quick"])
+    if plain.get("fast") is not None:
+        plain["fast"] = SessionPlan(**plain["fast"])
+    return Preparation(**plain)
 
 
 def _rule(data: dict[str, Any]) -> InputRule:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from runtime_image.contract.control import SessionName
 from runtime_image.contract.signature import Signature
+from runtime_image.engines.improvement import Improvement
 
 
 class Stopped(Exception):
@@ -15,6 +17,15 @@ class Engine(Protocol):
     """One loaded model. `run` is called from one thread at a time, `stop` from another."""
 
     signature: Signature
+
+    @property
+    def session(self) -> SessionName:
+        """Which of its model's sessions runs."""
+
+    @property
+    def improvement(self) -> Improvement | None:
+        """What makes it faster once it serves, for the server to begin; None where there is
+        nothing to gain."""
 
     def ticket(self) -> Any:
         """A handle for one run, by which it can be stopped."""

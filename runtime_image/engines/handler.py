@@ -10,11 +10,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from runtime_image.contract.control import SessionName
 from runtime_image.contract.dtypes import BYTES
 from runtime_image.contract.errors import LoadError
 from runtime_image.contract.model import InputRule
 from runtime_image.contract.signature import Signature, TensorSpec
 from runtime_image.engines.base import Engine
+from runtime_image.engines.improvement import Improvement
 
 
 class Context:
@@ -58,6 +60,16 @@ class HandlerEngine:
                 context.state = load(context)
             except Exception as error:
                 raise LoadError(f"handler.py load(ctx) raised {error!r}") from error
+
+    @property
+    def session(self) -> SessionName:
+        """The model's, if there is one."""
+        return self._model.session if self._model else "none"
+
+    @property
+    def improvement(self) -> Improvement | None:
+        """The model's."""
+        return self._model.improvement if self._model else None
 
     def ticket(self) -> Any:
         """The model's ticket: a handler can only be stopped while its model runs."""

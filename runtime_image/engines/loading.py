@@ -16,9 +16,9 @@ def load_engine(spec: ModelSpec, folder: Path, *, device_kind: str, threads: int
     """
     model: Engine | None = None
     if spec.model:
-        from runtime_image.engines.onnx import OnnxEngine
+        from runtime_image.engines.prepared import load_model
 
-        model = OnnxEngine(folder / spec.model, device_kind=device_kind, threads=threads)
+        model = load_model(spec, folder, device_kind=device_kind, threads=threads)
     if spec.handler:
         from runtime_image.engines.handler import Context, HandlerEngine
 

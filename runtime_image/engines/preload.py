@@ -9,8 +9,8 @@ def preload(device_kind: str) -> None:
     """Import every engine and codec, run a first session on a device of this kind ("cpu", "cuda"),
     and clear away what that left over. Raises LoadError where there is no such device."""
     from runtime_image.codecs import image
-    from runtime_image.engines import handler, onnx  # noqa: F401 - the import is what is wanted
+    from runtime_image.engines import handler, prepared, sessions  # noqa: F401 - to have them
 
-    onnx.warm_up(device_kind)
+    sessions.warm_up(device_kind)
     image.preload()
     gc.collect()

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import struct
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
-from runtime_image.contract.link import CONTENT_TYPES, META_SEPARATOR
+from runtime_image.contract.link import ANSWER_META, CONTENT_TYPES, META_SEPARATOR
 from runtime_image.link.frames import LinkError
 
 FIELD_MAX = 4096
 """Characters per field."""
-DIGITS_MAX = 11
-"""Of a time in microseconds: a day has eleven."""
+NUMBER_MAX = 2**32 - 1
+_KNOWN_MAX = 256
+"""Request metas kept in parsed form: clients send the same few again and again."""
+_KNOWN_SIZE = 256
+"""Bytes of one of them."""
+_known: dict[bytes, RequestMeta] = {}
 
 
 class RequestMeta(NamedTuple):
@@ -33,6 +40,7 @@ class AnswerMeta(NamedTuple):
     rows: int
 
 
+@lru_cache(maxsize=1024)
 def pack_request(meta: RequestMeta) -> bytes:
     """Meta of a REQUEST frame; characters outside latin-1 become "?"."""
     length = "" if meta.json_length < 0 else str(meta.json_length)
@@ -42,6 +50,18 @@ def pack_request(meta: RequestMeta) -> bytes:
 
 def unpack_request(data: bytes) -> RequestMeta:
     """Raises LinkError where `pack_request` cannot have written it."""
+    meta = _known.get(data)
+    if meta is None:
+        meta = _parsed(data)
+        # A trace is never seen twice.
+        if not meta.traceparent and len(data) <= _KNOWN_SIZE:
+            if len(_known) >= _KNOWN_MAX:
+                _known.clear()
+            _known[data] = meta
+    return meta
+
+
+def _parsed(data: bytes) -> RequestMeta:
     fields = data.decode("latin-1").split("\n")
     if len(fields) != 4 or not (fields[2] == "" or fields[2].isdecimal()):
         raise LinkError("malformed request meta")
@@ -49,17 +69,21 @@ def unpack_request(data: bytes) -> RequestMeta:
     return RequestMeta(fields[0], fields[1], length, fields[3])
 
 
+_answer: Callable[[tuple[Any, ...]], AnswerMeta] = partial(tuple.__new__, AnswerMeta)
+"""Without the Python function that a named tuple's own constructor is."""
+
+
 def pack_answer(meta: AnswerMeta) -> bytes:
-    """Meta of a RESPONSE frame."""
-    numbers = "\n".join(map(str, meta[1:]))
-    return f"{meta.content_type}\n{numbers}".encode("latin-1")
+    """Meta of a RESPONSE frame; times over an hour are said to be an hour and some minutes."""
+    content_type, *numbers = meta
+    place = CONTENT_TYPES.index(content_type)
+    return ANSWER_META.pack(place, *[min(number, NUMBER_MAX) for number in numbers])
 
 
 def unpack_answer(data: bytes) -> AnswerMeta:
-    """Raises LinkError unless the type is on the list and the rest are numbers."""
-    fields = data.decode("latin-1").split("\n")
-    if len(fields) != 6 or fields[0] not in CONTENT_TYPES:
-        raise LinkError("malformed answer meta")
-    if not all(field.isdecimal() and len(field) <= DIGITS_MAX for field in fields[1:]):
-        raise LinkError("answer times are not numbers")
-    return AnswerMeta(fields[0], *map(int, fields[1:]))
+    """Raises LinkError unless it is as long as it must be and the type is on the list."""
+    try:
+        place, decode_us, batch_us, compute_us, encode_us, rows = ANSWER_META.unpack(data)
+        return _answer((CONTENT_TYPES[place], decode_us, batch_us, compute_us, encode_us, rows))
+    except (struct.error, IndexError):
+        raise LinkError("malformed answer meta") from None

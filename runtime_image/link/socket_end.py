@@ -2,24 +2,43 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import threading
 from collections import deque
-from itertools import islice
+from itertools import groupby, islice
 
-from runtime_image.link.frames import Frame, FrameReader, LinkError
+from runtime_image.link.frames import LARGE, Frame, FrameReader, LinkError, Piece
+from runtime_image.link.side_channel import DESCRIPTOR_SPACE, passed
 
 IOV_MAX = 64
 """Pieces per write; far below the kernel's limit of 1,024."""
 
 
 class SocketEnd:
-    """Frames over a connected non-blocking socket. The owner says when to receive and to flush."""
+    """Frames over a connected non-blocking socket. The owner says when to receive and to flush.
 
-    def __init__(self, sock: socket.socket, reader: FrameReader | None = None) -> None:
+    `send` and `flush` may be called from any thread: each frame is queued by one step of the
+    interpreter and leaves whole.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        reader: FrameReader | None = None,
+        *,
+        takes_descriptor: bool = False,
+    ) -> None:
+        """`takes_descriptor`: one may come beside the first bytes (SCM_RIGHTS)."""
         sock.setblocking(False)
         self.sock = sock
+        self._takes_descriptor = takes_descriptor
+        self._descriptor: int | None = None
         self._reader = reader or FrameReader()
+        # What was sent, then as the views that are to be written.
+        self._sent: deque[Piece] = deque()
         self._out: deque[memoryview] = deque()
+        self._flushing = threading.Lock()
 
     def receive(self) -> list[Frame] | None:
         """The frames one read completes; None at the end of the stream.
@@ -27,22 +46,55 @@ class SocketEnd:
         Raises LinkError when the other side breaks the protocol.
         """
         try:
-            count = self.sock.recv_into(self._reader.buffer())
+            if self._takes_descriptor:
+                count = self._receive_first()
+            else:
+                count = self.sock.recv_into(self._reader.buffer())
         except (BlockingIOError, InterruptedError):
             return []
         except OSError:
             return None
         return self._reader.received(count) if count else None
 
-    def send(self, pieces: list[bytes | bytearray | memoryview]) -> None:
+    def _receive_first(self) -> int:
+        count, ancillary, _, _ = self.sock.recvmsg_into(
+            [self._reader.buffer()], DESCRIPTOR_SPACE, socket.MSG_CMSG_CLOEXEC
+        )
+        self._takes_descriptor = False
+        for descriptor in passed(ancillary):
+            self._descriptor = descriptor
+        return count
+
+    def take_descriptor(self) -> int | None:
+        """What came beside the first bytes; from then on it is the caller's to close."""
+        descriptor, self._descriptor = self._descriptor, None
+        return descriptor
+
+    def send(self, pieces: list[Piece]) -> None:
         """Queue a packed frame for the next flush."""
-        self._out.extend(memoryview(piece) for piece in pieces if len(piece))
+        self._sent.extend(pieces)
 
     def flush(self) -> bool:
         """Write as much as the socket takes; True when nothing is left.
 
         Raises LinkError when the other side is gone.
         """
+        with self._flushing:
+            if self._sent:
+                self._join()
+            return self._write()
+
+    def _join(self) -> None:
+        """Small pieces become one, since each piece costs the kernel some time."""
+        pieces = [self._sent.popleft() for _ in range(len(self._sent))]
+        if max(map(len, pieces)) < LARGE:
+            self._out.append(memoryview(b"".join(pieces)))
+            return
+        for is_small, some in groupby(pieces, lambda piece: len(piece) < LARGE):
+            for piece in [b"".join(some)] if is_small else some:
+                self._out.append(memoryview(piece))
+
+    def _write(self) -> bool:
         while self._out:
             try:
                 sent = self.sock.sendmsg(list(islice(self._out, IOV_MAX)))
@@ -65,5 +117,10 @@ class SocketEnd:
 
     def close(self) -> None:
         """Close the socket; what was not flushed is lost."""
-        self._out.clear()
-        self.sock.close()
+        with self._flushing:
+            self._sent.clear()
+            self._out.clear()
+            descriptor = self.take_descriptor()
+            if descriptor is not None:
+                os.close(descriptor)
+            self.sock.close()

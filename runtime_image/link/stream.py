@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
-from typing import cast
+from typing import NamedTuple, cast
 
 import structlog
 
 from runtime_image.contract.link import BODY_MAX
-from runtime_image.link.frames import Frame, FrameReader, LinkError
+from runtime_image.link.frames import Frame, FrameReader, LinkError, Piece
 
 log = structlog.get_logger()
 
 WRITE_BUFFER_MAX = 512 * 1024 * 1024
 """Bytes the other side may leave unread before the link is given up."""
 
-Piece = bytes | bytearray | memoryview
+
+class Greeting(NamedTuple):
+    """What is said before anything else: a packed frame, and descriptors beside it."""
+
+    frame: list[Piece]
+    descriptors: list[int]
 
 
 class FrameStream(asyncio.BufferedProtocol):
@@ -48,7 +54,7 @@ class FrameStream(asyncio.BufferedProtocol):
         """Whether frames can still be sent."""
         return self._transport is not None
 
-    def send(self, pieces: list[bytes | bytearray | memoryview]) -> None:
+    def send(self, pieces: list[Piece]) -> None:
         """Queue a packed frame for this turn's write; dropped silently once the link is lost,
         because `on_lost` has told or will tell the owner."""
         if self._transport is None:
@@ -118,8 +124,26 @@ async def open_stream(
     body_max: int = BODY_MAX,
 ) -> FrameStream:
     """Connect to the Unix socket at `path`. Raises OSError where nobody listens."""
-    loop = asyncio.get_running_loop()
-    _, stream = await loop.create_unix_connection(
-        lambda: FrameStream(on_frame, on_lost, name, body_max), path
-    )
+    stream = FrameStream(on_frame, on_lost, name, body_max)
+    await connect(stream, path)
     return stream
+
+
+async def connect(stream: FrameStream, path: str, greeting: Greeting | None = None) -> None:
+    """Connect to the Unix socket at `path`. Raises OSError where nobody listens.
+
+    `greeting` is sent before the transport owns the socket: transports drop descriptors. Frames
+    that answer it may come before this returns.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        # At once or not at all: EAGAIN, where the listener's backlog is full, is an OSError too.
+        sock.connect(path)
+        if greeting is not None:
+            # So few bytes always fit a fresh socket's buffer.
+            socket.send_fds(sock, [b"".join(greeting.frame)], greeting.descriptors)
+        await asyncio.get_running_loop().create_unix_connection(lambda: stream, sock=sock)
+    except BaseException:
+        sock.close()
+        raise

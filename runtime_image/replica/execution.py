@@ -1,4 +1,4 @@
-"""When and where accepted jobs run: inline in the loop, or in the worker thread."""
+"""When and where accepted jobs are decoded, run and answered: in the loop or in a thread."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from collections.abc import Callable
 from runtime_image.contract.model import ModelSpec
 from runtime_image.replica.intake import Intake, Job
 from runtime_image.replica.loop import Loop
-from runtime_image.replica.runner import Outcome, Run, Runner
+from runtime_image.replica.runner import Run, Runner
+from runtime_image.replica.stages.answering import Done, Outcome, is_short
+from runtime_image.replica.stages.backlog import Backlog, Entry
 from runtime_image.replica.watch import Watch
 from runtime_image.replica.worker import Worker
 
 INLINE_BODY_MAX = 16 * 1024
 """Bytes; decoding more than this would hold up the loop longer than a thread hop costs."""
+BINARY_BODY_MAX = 1024 * 1024
+"""Bytes of a body without JSON of which that is true: it becomes an array by a view of it."""
 STOP_GRACE_S = 1.0
 """How long a stopped run may take to end before the replica gives itself up."""
 
@@ -22,12 +26,15 @@ NEVER = float("inf")
 class Execution:
     """Takes what waits in the intake and runs it, one batch at a time, greedily.
 
+    Models whose runs are short run in the loop. All others run in the worker thread, which takes
+    one batch after the other from a backlog: while it runs one, the loop decodes what will be the
+    next and encodes the answers of the last. What takes long to decode has a thread of its own.
     A run that lasts too long is stopped: one in the thread by the loop's alarm, an inline one by
     a watch. What arrives while a batch runs forms the next one; nothing waits for company unless
-    the manifest says so. `started(jobs)` is called before a batch goes to the thread and must have
-    told the gateways when it returns: if the run kills this process, they then know whom to
-    suspect. `emit` receives every job's outcome in the loop's thread. `stuck(run)` is called when
-    a stopped run does not end.
+    the manifest says so. `started(jobs)` is called, in any thread, before a batch begins that is
+    not run in the loop, and must have told the gateways when it returns: if the run kills this
+    process, they then know whom to suspect. `emit` receives every job's outcome in the loop's
+    thread. `stuck(run)` is called when a stopped run does not end.
     """
 
     def __init__(  # noqa: PLR0913 - the composition of the replica's parts
@@ -50,38 +57,99 @@ class Execution:
         self._started = started
         self._emit = emit
         self._stuck = stuck
-        self._busy = False
+        self._backlog = Backlog()
+        self._decoding: Worker | None = None
+        self._begun: list[Entry] = []
+        self._results: list[Callable[[], None]] = []
         self._current: Run | None = None
         self._alarm_s = NEVER
         self._will_wake = False
+        # A handler may not be run twice for one request, so the answers of a batch leave before the
+        # next is marked, lest they be taken for suspects.
+        self._goes_on = not spec.handler and not spec.batch_wait_ms
         self._inline_watch = Watch(runner.stop, loop.clock) if spec.inline else None
 
     def pump(self) -> None:
-        """Run what waits, unless the thread is busy; called at the end of every turn."""
-        while self._intake.waiting and not self._busy and not self._waits_for_more():
+        """Bring what waits as far as it comes now; called at the end of every turn."""
+        if self._inline_watch is None:
+            self._decode_ahead()
+        else:
+            self._run_inline(self._inline_watch)
+        first = self._backlog.first
+        if first is not None and not self._waits_for_more(first, len(self._backlog)):
+            self._wake_worker()
+
+    def withdraw(self, job: Job) -> bool:
+        """Run `job` no more, if its run has not begun."""
+        return self._backlog.withdraw(job)
+
+    def hand_back(self) -> list[Job]:
+        """Every job that was to be run next; none of them will be."""
+        return self._backlog.clear()
+
+    def stop_unwanted(self) -> None:
+        """End the run that is going on if every one of its jobs was cancelled."""
+        run = self._current
+        if run is not None and not run.why_stopped and all(job.cancelled for job in run.jobs):
+            self._runner.stop(run, "cancelled")
+
+    def _run_inline(self, watch: Watch) -> None:
+        """A batch with anything in it that needs the thread goes there as a whole."""
+        waiting = self._intake.waiting
+        while waiting and not self._is_busy and not self._waits_for_more(waiting[0], len(waiting)):
             jobs = self._intake.take(self._spec.batch_max)
-            if self._spec.inline and not any(map(_needs_thread, jobs)):
-                self._runner.run(jobs, self._emit, self._tell_watch)
+            if any(map(_needs_thread, jobs)):
+                self._backlog.add(map(Entry, jobs))
+                self._wake_worker()
             else:
-                self._busy = True
-                self._started(jobs)
-                self._worker.submit(lambda jobs=jobs: self._run_in_thread(jobs))  # type: ignore[misc]  # a bound default is not inferred
+                self._runner.run(jobs, self._emit, watch.tell)
 
-    def _tell_watch(self, run: Run | None) -> None:
-        assert self._inline_watch is not None
-        self._inline_watch.tell(run)
+    @property
+    def _is_busy(self) -> bool:
+        return self._backlog.is_worked
 
-    def _waits_for_more(self) -> bool:
+    def _decode_ahead(self) -> None:
+        """All that waits, so that the worker need not: it decodes only what must run alone, since
+        that may be what killed another replica, and has to be marked before it is touched."""
+        if not self._intake.waiting:
+            return
+        jobs = self._intake.take_all()
+        short = [job for job in jobs if not job.alone and not _is_long(job)]
+        decoded = {item.job: item for item in self._runner.decode(short, self._emit)}
+        self._backlog.add(
+            Entry(job, decoded.get(job)) for job in jobs if job.alone or job in decoded
+        )
+        for job in jobs:
+            if not job.alone and _is_long(job):
+                self._decode_elsewhere(job)
+
+    def _decode_elsewhere(self, job: Job) -> None:
+        if self._decoding is None:
+            self._decoding = Worker("decoding")
+        self._decoding.submit(lambda: self._decode_long(job))
+
+    def _decode_long(self, job: Job) -> None:
+        """In the thread for decoding. Marked first: a picture that kills its decoder kills the
+        process. The turn that this wakes the loop for wakes the worker."""
+        if not job.cancelled:
+            self._started([job])
+        ended: list[Callable[[], None]] = [_nothing]
+        items = self._runner.decode(
+            [job], lambda job, outcome: ended.append(lambda: self._emit(job, outcome))
+        )
+        self._backlog.add(Entry(job, item, is_marked=True) for item in items)
+        self._loop.post(lambda: _do_all(ended))
+
+    def _waits_for_more(self, first: Job, count: int) -> bool:
         """Whether an unfilled batch may still wait for company, as the manifest's `wait_ms` says.
 
         Nobody waits for a request that must run alone, nor once no more can come.
         """
-        waiting = self._intake.waiting
-        if not self._spec.batch_wait_ms or len(waiting) >= self._spec.batch_max:
+        if not self._spec.batch_wait_ms or count >= self._spec.batch_max:
             return False
-        if waiting[0].alone or self._intake.draining:
+        if first.alone or self._intake.draining:
             return False
-        left_s = waiting[0].arrived_s + self._spec.batch_wait_ms / 1e3 - self._loop.clock()
+        left_s = first.arrived_s + self._spec.batch_wait_ms / 1e3 - self._loop.clock()
         if left_s > 0 and not self._will_wake:
             self._will_wake = True
             self._loop.after(left_s, self._wake)
@@ -91,43 +159,71 @@ class Execution:
         """The end of this turn pumps again."""
         self._will_wake = False
 
-    def stop_unwanted(self) -> None:
-        """End the run that is going on if every one of its jobs was cancelled."""
-        run = self._current
-        if run is not None and not run.why_stopped and all(job.cancelled for job in run.jobs):
-            self._runner.stop(run, "cancelled")
+    def _wake_worker(self) -> None:
+        begun = self._backlog.begin(self._spec.batch_max)
+        if begun:
+            self._begun = begun  # no closure, which would keep the bodies for as long as it works
+            self._worker.submit(self._work)
 
-    def _run_in_thread(self, jobs: list[Job]) -> None:
-        """Outcomes are handed over run by run: waking the loop for each costs a system call."""
-        ended: list[tuple[Job, Outcome]] = []
+    def _work(self) -> None:
+        """In the worker thread: run batches until there are none, or the loop is to say so."""
+        entries, self._begun = self._begun, []
+        while entries:
+            self._run_batch(entries)
+            entries = self._backlog.take(self._spec.batch_max if self._goes_on else 0)
+        self._results.append(_nothing)
+        self._hand_over()
 
-        def hand_over() -> None:
-            outcomes = ended.copy()
-            ended.clear()
-            if outcomes:
-                self._loop.post(lambda: self._emit_all(outcomes))
+    def _run_batch(self, entries: list[Entry]) -> None:
+        """Results wait until the next run begins: the loop would take the interpreter from the
+        worker for them, which has better use for it before than while the engine runs."""
+        unmarked = [entry.job for entry in entries if not entry.is_marked]
+        if unmarked:
+            self._started(unmarked)
+        raw = [entry.job for entry in entries if entry.decoded is None]
+        items = [entry.decoded for entry in entries if entry.decoded is not None]
+        if raw:
+            self._hand_over()
+            items += self._runner.decode(raw, self._keep)
+        self._runner.run_decoded(items, self._keep, self._on_run, self._deliver)
 
-        def on_run(run: Run | None) -> None:
-            hand_over()
-            self._loop.post(lambda: self._watch(run))
+    def _keep(self, job: Job, outcome: Outcome) -> None:
+        self._results.append(lambda: self._emit(job, outcome))
 
-        self._runner.run(jobs, lambda job, outcome: ended.append((job, outcome)), on_run)
-        hand_over()
-        self._loop.post(self._done)
+    def _deliver(self, done: Done) -> None:
+        # Large inputs would be kept until the loop has answered, while more of them come.
+        for item in done.members:
+            item.arrays = item.lists = None
+            if isinstance(item.job.body, bytes | bytearray):  # a view is given back by its owner
+                item.job.body = b""
+        if is_short(done):
+            self._results.append(lambda: self._runner.answer(done, self._emit))
+        else:
+            self._runner.answer(done, self._keep)
 
-    def _emit_all(self, outcomes: list[tuple[Job, Outcome]]) -> None:
-        for job, outcome in outcomes:
-            self._emit(job, outcome)
+    def _on_run(self, run: Run | None) -> None:
+        self._watch(run)
+        if run is not None:
+            self._hand_over()
 
-    def _done(self) -> None:
-        self._busy = False
+    def _hand_over(self) -> None:
+        """To the loop, all at once: waking it costs a system call."""
+        results, self._results = self._results, []
+        if results:
+            self._loop.post(lambda: _do_all(results))
 
     def _watch(self, run: Run | None) -> None:
+        """In the worker thread: a run begins, or has ended.
+
+        In this order, and the loop's in the other one: either this sees that the alarm has rung or
+        a job was cancelled, or the loop sees the run.
+        """
         self._current = run
-        if run is not None:
-            self._set_alarm(run)
-            # Its jobs may have been cancelled after it began and before the loop heard of it.
-            self.stop_unwanted()
+        if run is None:
+            return
+        if run.began_s + run.timeout_s < self._alarm_s:
+            self._loop.post(lambda: self._set_alarm(run))
+        self.stop_unwanted()
 
     def _set_alarm(self, run: Run) -> None:
         """One alarm serves all runs: a timer for each would hold its requests' bodies until it
@@ -153,7 +249,29 @@ class Execution:
             self._stuck(run)
 
 
+def _nothing() -> None:
+    """The turn that this wakes the loop for is what is wanted."""
+
+
+def _do_all(results: list[Callable[[], None]]) -> None:
+    for result in results:
+        result()
+
+
+def _is_media(job: Job) -> bool:
+    return job.meta.content_type.startswith(("image/", "audio/"))
+
+
 def _needs_thread(job: Job) -> bool:
     """Whether it would hold up the loop, or must be marked before it runs."""
-    is_media = job.meta.content_type.startswith(("image/", "audio/"))
-    return job.alone or is_media or len(job.body) > INLINE_BODY_MAX
+    return job.alone or _is_media(job) or len(job.body) > INLINE_BODY_MAX
+
+
+def _is_long(job: Job) -> bool:
+    """Whether decoding it takes long enough for a thread."""
+    size, meta = len(job.body), job.meta
+    if size <= INLINE_BODY_MAX:
+        return _is_media(job)
+    text = meta.json_length if meta.json_length >= 0 else size
+    is_text = meta.json_length >= 0 or not meta.content_type or "json" in meta.content_type.lower()
+    return size > BINARY_BODY_MAX or _is_media(job) or (is_text and text > INLINE_BODY_MAX)

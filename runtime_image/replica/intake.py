@@ -18,13 +18,14 @@ from runtime_image.link.meta import RequestMeta
 class Job:
     """One request a replica owes an answer. `link` and `id` are where the answer goes.
 
+    A body that is a memoryview lies in its gateway's memory until the job is answered.
     `cancelled` may be set at any time; whoever runs jobs leaves such a one out.
     """
 
     link: int
     id: int
     meta: RequestMeta
-    body: bytes | bytearray
+    body: bytes | bytearray | memoryview
     timeout_s: float
     arrived_s: float
     alone: bool = False
@@ -44,13 +45,16 @@ class Intake:
     turned_away: dict[int, None] = field(default_factory=dict)
 
     def accept(self, job: Job) -> NotStarted | None:
-        """Owe an answer to `job`, or say why not."""
+        """Owe an answer to `job`, or say why not. Raises KeyError where its id is in use."""
+        key = (job.link, job.id)
+        if key in self.owed:
+            raise KeyError(job.id)
         if self.draining:
             return NotStarted.DRAINING
         if len(self.owed) >= self.limit:
             self.turned_away[job.link] = None
             return NotStarted.FULL
-        self.owed[job.link, job.id] = job
+        self.owed[key] = job
         self.last_accepted[job.link] = job.id
         self.waiting.append(job)
         return None
@@ -67,10 +71,18 @@ class Intake:
                 break
         return taken
 
+    def take_all(self) -> list[Job]:
+        """Every job that waits."""
+        jobs = list(self.waiting)
+        self.waiting.clear()
+        return jobs
+
     def finish(self, job: Job, now: float) -> list[int]:
         """`job` is answered; the links to tell that there is room again."""
         self.owed.pop((job.link, job.id), None)
         self.last_end_s = now
+        if not self.turned_away:
+            return []
         room = self.limit - len(self.owed) if self.owed else len(self.turned_away)
         told = list(self.turned_away)[:room]
         for link in told:
@@ -83,12 +95,6 @@ class Intake:
         if job is not None:
             job.cancelled = True
         return job
-
-    def hand_back(self) -> list[Job]:
-        """Every job that waits; none of them will be run."""
-        jobs = list(self.waiting)
-        self.waiting.clear()
-        return jobs
 
     def lose_link(self, link: int) -> None:
         """Nobody waits for this link's answers any more."""

@@ -29,7 +29,9 @@ class Loop:
         self.clock = clock
         self.turn_end: Callback = lambda: None
         self._selector = selectors.DefaultSelector()
+        self._writing: set[socket.socket] = set()
         self._posted: deque[Callback] = deque()
+        self._is_woken = False
         self._timers: list[tuple[float, int, Callback]] = []
         self._order = count()
         self._running = True
@@ -44,21 +46,27 @@ class Loop:
 
     def want_write(self, sock: socket.socket, wanted: bool) -> None:
         """Wake for `sock` also when it takes bytes again; `turn_end` then flushes."""
-        key = self._selector.get_key(sock)
+        if wanted == (sock in self._writing):
+            return
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if wanted else 0)
-        if key.events != events:
-            self._selector.modify(sock, events, key.data)
+        self._selector.modify(sock, events, self._selector.get_key(sock).data)
+        (self._writing.add if wanted else self._writing.discard)(sock)
 
     def forget(self, sock: socket.socket) -> None:
         """Watch `sock` no longer; to be called before it is closed."""
         self._selector.unregister(sock)
+        self._writing.discard(sock)
 
     def post(self, callback: Callback) -> None:
         """Run `callback` in the loop's thread, soon."""
         self._posted.append(callback)
-        # A full pipe is full of wake-ups already.
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._wake_out, b"\0")
+        # In this order, and `_turn` in the other one: either this sees that the loop has yet to
+        # wake, or it wakes again. Every wake-up is a system call on both sides.
+        if not self._is_woken:
+            self._is_woken = True
+            # A full pipe is full of wake-ups already.
+            with contextlib.suppress(BlockingIOError):
+                os.write(self._wake_out, b"\0")
 
     def after(self, delay_s: float, callback: Callback) -> None:
         """Run `callback` once, `delay_s` seconds from now."""
@@ -99,3 +107,4 @@ class Loop:
 
     def _woken(self) -> None:
         os.read(self._wake_in, 4096)
+        self._is_woken = False

@@ -7,9 +7,12 @@ import json
 import os
 import signal
 import socket
+import threading
 import time
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from runtime_image.contract.control import (
     CONTROL_SOCKET,
@@ -20,7 +23,10 @@ from runtime_image.contract.control import (
 from runtime_image.contract.errors import LoadError
 from runtime_image.contract.link import VERSION, Kind
 from runtime_image.contract.model import ModelSpec
+from runtime_image.contract.prepared import PREPARES
+from runtime_image.contract.signature import Signature
 from runtime_image.engines.base import Engine
+from runtime_image.engines.improvement import Improvement
 from runtime_image.engines.loading import load_engine
 from runtime_image.link.binding import read_bind
 from runtime_image.link.frames import Frame, LinkError, pack
@@ -33,8 +39,14 @@ from runtime_image.replica.serving import Serving
 from runtime_image.replica.trial import SampleError, examine, resident_mib
 from runtime_image.replica.worker import Worker
 
+TOLD_S = 5.0
+"""How long a trial waits with its preparation for its report to leave."""
 EXIT_ORPHANED = 70
 """Exit code of a replica that found no manager for `orphan_s` (sysexits.h: EX_SOFTWARE)."""
+
+GARBAGE_MAX = 20_000
+"""Objects after which the collector looks for cycles where only our own code makes objects: a full
+batch is some thousand of them, without cycles."""
 
 
 class Replica:
@@ -51,8 +63,10 @@ class Replica:
         self._loop = Loop(time.monotonic)
         self._worker = Worker()
         self._serving: Serving | None = None
+        self._improvement: Improvement | None = None
         self._loaded: Loaded | None = None
         self._is_bound = False
+        self._telling: threading.Event | None = None
         self._exit_code = 0
         self._greeted_s = time.monotonic()
         self._phases = dict(self._record.phases)
@@ -94,12 +108,17 @@ class Replica:
     def run(self) -> int:
         """Serve until drained, orphaned or told to go; the exit code."""
         self._loop.run()
+        if self._improvement is not None and self._improvement.abandon():
+            os._exit(self._exit_code)
         return self._exit_code
 
     def _turn_end(self) -> None:
         if self._serving is not None:
             self._serving.turn_end()
         self._manager.flush()
+        if self._telling is not None:
+            self._telling.set()
+            self._telling = None
 
     def _hello(self) -> Hello:
         hello: Hello = {
@@ -170,22 +189,44 @@ class Replica:
                 "marks_started": True,
                 "phases": {**self._phases, "load": load_ms},
                 "memory_mib": resident_mib(),
+                "session": engine.session,
             }
             if self._record.role == "trial":
-                loaded["report"] = asdict(examine(engine, spec, folder, load_ms))
+                report = examine(engine, spec, folder, load_ms)
+                prepares = spec.prepare and bool(spec.model) and report.profiled
+                loaded["report"] = {**asdict(report), PREPARES: prepares}
         except BaseException as error:  # noqa: BLE001 - a handler may raise anything
             reason = str(error) if isinstance(error, LoadError) else repr(error)
             stage = "sample" if isinstance(error, SampleError) else "load"
             failure: LoadFailed = {"stage": stage, "reason": reason[:4000]}
             self._loop.post(lambda: self._fail(failure))
             return
-        self._loop.post(lambda: self._serve(engine, spec, loaded))
+        signature = engine.signature
+        told = threading.Event()
+        self._loop.post(partial(self._serve, engine, spec, loaded, told))
+        if loaded.get("report", {}).get(PREPARES):
+            del engine  # its memory is wanted
+            # What was measured has left by then: from there on it may fail as it likes.
+            told.wait(TOLD_S)
+            self._prepare(spec, signature, loaded["report"])
+
+    def _prepare(self, spec: ModelSpec, signature: Signature, report: dict[str, Any]) -> None:
+        from runtime_image.preparation.handing import make_and_hand_out
+        from runtime_image.preparation.making import Example
+
+        batch_max = report["batch_max"] if report["batchable"] else 1
+        tried = Example(signature, batch_max, report["memory_mib"])
+        make_and_hand_out(self._listener, self._record, spec, tried)
 
     def _fail(self, failure: LoadFailed) -> None:
         self._is_bound = False
         self._manager.send(pack(Kind.LOAD_FAILED, body=json.dumps(failure).encode()))
 
-    def _serve(self, engine: Engine, spec: ModelSpec, loaded: Loaded) -> None:
+    def _serve(
+        self, engine: Engine, spec: ModelSpec, loaded: Loaded, told: threading.Event
+    ) -> None:
+        """`told` is set when the manager has been told."""
+        self._telling = told
         if self._record.role == "serve":
             self._serving = Serving(
                 self._loop,
@@ -201,8 +242,13 @@ class Replica:
             # What was loaded stays for ever, too.
             gc.collect()
             gc.freeze()
+            if not spec.handler:
+                gc.set_threshold(GARBAGE_MAX)
         self._loaded = loaded
         self._manager.send(pack(Kind.LOADED, body=json.dumps(loaded).encode()))
+        if self._serving is not None and engine.improvement is not None:
+            self._improvement = engine.improvement
+            self._improvement.begin(self._record.memory_mib)
 
     def _drain(self, if_idle_ms: int) -> None:
         if self._serving is None:

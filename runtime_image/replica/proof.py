@@ -44,9 +44,9 @@ def why_not_batchable(
     fixed = [t.name for t in named if not t.shape or t.shape[0] != DYNAMIC]
     if fixed:
         return f"the first axis of {', '.join(fixed)} is not dynamic"
-    variants = [_variant(signature.inputs, inputs, i, seed) for i in range(VARIANTS)]
+    variants = [variant(signature.inputs, inputs, i, seed) for i in range(VARIANTS)]
     try:
-        singles = [engine.run(variant, engine.ticket()) for variant in variants]
+        singles = [engine.run(one, engine.ticket()) for one in variants]
     except Exception as error:  # noqa: BLE001 - a model may raise anything on made-up inputs
         return f"inputs made up for the proof failed singly: {error}"[:300]
     reason = _rows_differ(inputs, outputs)
@@ -100,7 +100,7 @@ def timed(
     return (clock() - began) * 1e3, outputs
 
 
-def _variant(
+def variant(
     tensors: tuple[TensorSpec, ...], inputs: dict[str, Any], index: int, seed: int
 ) -> dict[str, Any]:
     """One row like the example but different: floats are disturbed, other values rearranged.
@@ -144,12 +144,13 @@ def _disagreement(
     for place, index in enumerate(order):
         for name, single in singles[index].items():
             part = together[name][place : place + 1]
-            if part.shape != single.shape or not _agree(part, single):
+            if part.shape != single.shape or not agree(part, single):
                 return f"output {name} of a row changes with the other rows of its batch"
     return ""
 
 
-def _agree(one: Any, other: Any) -> bool:
+def agree(one: Any, other: Any) -> bool:
+    """Whether two outputs are the same but for what the order of additions may change."""
     if one.dtype.kind != "f":
         return bool(np.array_equal(one, other))
     relative, absolute = TOLERANCE.get(one.dtype.str[1:], TOLERANCE["f4"])

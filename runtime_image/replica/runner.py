@@ -1,4 +1,4 @@
-"""Decodes, joins, runs, splits and encodes the requests of one batch."""
+"""Runs the requests of one batch: decoded before, answered after."""
 
 from __future__ import annotations
 
@@ -7,38 +7,15 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from runtime_image.codecs.answer import encode
-from runtime_image.codecs.arrays import to_arrays
-from runtime_image.codecs.request import Parsed, RequestHead, parse
-from runtime_image.contract.errors import (
-    ANSWER_TOO_LARGE,
-    EXECUTION_TIMEOUT,
-    FUNCTION_FAILED,
-    RequestError,
-)
-from runtime_image.contract.link import ANSWER_MAX, NotStarted
+from runtime_image.contract.errors import EXECUTION_TIMEOUT, FUNCTION_FAILED, RequestError
+from runtime_image.contract.link import NotStarted
 from runtime_image.contract.model import ModelSpec
-from runtime_image.contract.signature import Signature
 from runtime_image.engines.base import Engine, Stopped
-from runtime_image.link.meta import AnswerMeta
-from runtime_image.replica.batching import Candidate, group, row_ranges
+from runtime_image.replica.batching import Candidate, group
 from runtime_image.replica.intake import Job
-
-
-class Answer(NamedTuple):
-    """An encoded answer; `json_length` is 0 unless it is binary with a JSON head. `is_first`: it
-    came of the engine's first run."""
-
-    meta: AnswerMeta
-    json_length: int
-    body: bytes
-    is_first: bool = False
-
-
-Outcome = Answer | RequestError | NotStarted | None
-"""NotStarted: it is to be sent again. None: the job was cancelled."""
+from runtime_image.replica.stages.answering import Answerer, Done, Emit, Outcome
+from runtime_image.replica.stages.decoding import Decoded, Decoder
+from runtime_image.replica.stages.joining import join
 
 ALONE_S = 1.0
 """How long a request of a batch that ran out of time may run alone before it is handed back."""
@@ -61,21 +38,23 @@ class Run:
     @property
     def timeout_s(self) -> float:
         """When to stop it: after the shortest of its requests' budgets, or after `alone_s`."""
-        return min(self.alone_s, *(job.timeout_s for job in self.jobs))
+        return min(self.alone_s, min([job.timeout_s for job in self.jobs]))
 
     @property
     def is_cut_short(self) -> bool:
         """Whether its requests had more time than it was given."""
-        return self.alone_s < min(job.timeout_s for job in self.jobs)
+        return self.alone_s < min([job.timeout_s for job in self.jobs])
 
 
-@dataclass(slots=True)
-class _Decoded:
-    job: Job
-    parsed: Parsed
-    arrays: dict[str, Any]
-    rows: int
-    decode_us: int
+OnRun = Callable[[Run | None], None]
+
+
+class _Desk(NamedTuple):
+    """Where the results of a batch go; see `Runner`."""
+
+    emit: Emit
+    on_run: OnRun
+    deliver: Callable[[Done], None]
 
 
 class Runner:
@@ -89,161 +68,99 @@ class Runner:
 
     def __init__(self, engine: Engine, spec: ModelSpec, clock: Callable[[], float]) -> None:
         self._engine = engine
-        self._spec = spec
+        self._batch_max = spec.batch_max
         self._clock = clock
-        self.signature: Signature = engine.signature
         self._has_run = False
+        self._decoder = Decoder(engine.signature, spec, clock)
+        self._answerer = Answerer(engine.signature, spec, clock)
 
-    def run(
-        self,
-        jobs: list[Job],
-        emit: Callable[[Job, Outcome], None],
-        on_run: Callable[[Run | None], None],
-    ) -> None:
+    def run(self, jobs: list[Job], emit: Emit, on_run: OnRun) -> None:
         """Answer every job; never raises for what a request or a model does."""
-        decoded = [item for job in jobs if (item := self._decode(job, emit)) is not None]
-        candidates = [(item, Candidate(item.rows, self._shape(item))) for item in decoded]
-        for members in group(candidates, self._spec.batch_max):
-            self._run_group(members, emit, on_run)
+        self.run_decoded(
+            self.decode(jobs, emit), emit, on_run, lambda done: self.answer(done, emit)
+        )
+
+    def decode(self, jobs: list[Job], emit: Emit) -> list[Decoded]:
+        """The stage before a run: what can be run, the rest is emitted. In any thread."""
+        return self._decoder.decode(jobs, emit)
+
+    def answer(self, done: Done, emit: Emit) -> None:
+        """The stage after a run: emit what came out of it for each of its jobs. In any thread."""
+        self._answerer.answer(done, emit)
+
+    def run_decoded(
+        self,
+        items: list[Decoded],
+        emit: Emit,
+        on_run: OnRun,
+        deliver: Callable[[Done], None],
+    ) -> None:
+        """Run what was decoded: `deliver` has every run that went well, for its jobs to be
+        answered; all other jobs are emitted."""
+        desk = _Desk(emit, on_run, deliver)
+        for members in self._grouped(items):
+            self._run_group(members, desk)
+
+    def _grouped(self, items: list[Decoded]) -> list[list[Decoded]]:
+        is_one_shape = len({id(item.shape) for item in items}) == 1
+        if is_one_shape and sum([item.rows for item in items]) <= self._batch_max:
+            return [items]
+        return group([(item, Candidate(item.rows, item.shape)) for item in items], self._batch_max)
 
     def stop(self, run: Run, why: str) -> None:
         """End `run` early, from another thread."""
         run.why_stopped = why
         self._engine.stop(run.ticket)
 
-    def _decode(self, job: Job, emit: Callable[[Job, Outcome], None]) -> _Decoded | None:
-        if job.cancelled:
-            emit(job, None)
-            return None
-        began = self._clock()
-        meta = job.meta
-        head = RequestHead(
-            meta.content_type, meta.accept, meta.json_length if meta.json_length >= 0 else None
-        )
-        try:
-            parsed = parse(head, memoryview(job.body), self.signature, self._spec.inputs)
-            arrays = to_arrays(parsed, self.signature, self._spec.inputs)
-        except RequestError as error:
-            emit(job, error)
-            return None
-        except Exception as error:  # noqa: BLE001 - a decoder's surprise is this request's alone
-            emit(job, RequestError(FUNCTION_FAILED, f"the input could not be decoded: {error!r}"))
-            return None
-        decode_us = int((self._clock() - began) * 1e6)
-        return _Decoded(job, parsed, arrays, self._rows(arrays), decode_us)
-
-    def _rows(self, arrays: dict[str, Any]) -> int:
-        if self._spec.batch_max == 1:
-            return 1
-        return int(next(iter(arrays.values())).shape[0])
-
-    def _shape(self, item: _Decoded) -> tuple[Any, ...]:
-        if self._spec.batch_max == 1:
-            return ()
-        return tuple((name, array.dtype, array.shape[1:]) for name, array in item.arrays.items())
-
-    def _run_group(
-        self,
-        members: list[_Decoded],
-        emit: Callable[[Job, Outcome], None],
-        on_run: Callable[[Run | None], None],
-        alone_s: float = inf,
-    ) -> None:
+    def _run_group(self, members: list[Decoded], desk: _Desk, alone_s: float = inf) -> None:
         """One engine run; what a joined run cannot answer is run again, each request alone."""
-        wanted = [item for item in members if not item.job.cancelled]
+        wanted: list[Decoded] = []
         for item in members:
             if item.job.cancelled:
-                emit(item.job, None)
+                desk.emit(item.job, None)
+            else:
+                wanted.append(item)
         if not wanted:
             return
         jobs = [item.job for item in wanted]
         run = Run(jobs, self._engine.ticket(), self._clock(), alone_s=alone_s)
-        on_run(run)
         try:
-            outputs = self._engine.run(self._join(wanted), run.ticket)
-            self._split(wanted, outputs, run, emit)
-            return
+            done = self._done(wanted, run, desk.on_run)
         except BaseException as error:  # noqa: BLE001 - the thread must outlive any handler
             failure = _failure(error, run)
+        else:
+            desk.deliver(done)
+            return
+        if len(wanted) == 1:
+            desk.emit(wanted[0].job, failure)
+        else:
+            self._repeat(wanted, desk, is_late=run.why_stopped == "timeout")
+
+    def _done(self, members: list[Decoded], run: Run, on_run: OnRun) -> Done:
+        """Raises whatever the engine does, and where the outputs have no rows to be split."""
+        inputs = join(members, self._decoder.reader)
+        on_run(run)
+        run.began_s = self._clock()
+        try:
+            outputs = self._engine.run(inputs, run.ticket)
+            ended_s = self._clock()
         finally:
             on_run(None)
-        if len(wanted) == 1:
-            emit(wanted[0].job, failure)
-            return
-        self._repeat(wanted, emit, on_run, is_late=run.why_stopped == "timeout")
+        if len(members) > 1:
+            for value in outputs.values():
+                _ = value[:0]
+        is_first, self._has_run = not self._has_run, True
+        return Done(members, outputs, run.began_s, ended_s, is_first)
 
-    def _repeat(
-        self,
-        members: list[_Decoded],
-        emit: Callable[[Job, Outcome], None],
-        on_run: Callable[[Run | None], None],
-        *,
-        is_late: bool,
-    ) -> None:
+    def _repeat(self, members: list[Decoded], desk: _Desk, *, is_late: bool) -> None:
         """Each alone; after a timeout only while there is time for it."""
         until_s = self._clock() + ALONE_ALL_S if is_late else inf
         for item in members:
             left_s = until_s - self._clock()
             if left_s > 0:
-                self._run_group([item], emit, on_run, min(ALONE_S, left_s) if is_late else inf)
+                self._run_group([item], desk, min(ALONE_S, left_s) if is_late else inf)
             else:
-                emit(item.job, NotStarted.BATCH_TIMEOUT)
-
-    @staticmethod
-    def _join(members: list[_Decoded]) -> dict[str, Any]:
-        if len(members) == 1:
-            return members[0].arrays
-        names = members[0].arrays
-        return {name: np.concatenate([item.arrays[name] for item in members]) for name in names}
-
-    def _split(
-        self,
-        members: list[_Decoded],
-        outputs: dict[str, Any],
-        run: Run,
-        emit: Callable[[Job, Outcome], None],
-    ) -> None:
-        ended = self._clock()
-        rows = row_ranges(item.rows for item in members)
-        parts = [
-            outputs
-            if len(members) == 1
-            else {name: value[start:stop] for name, value in outputs.items()}
-            for start, stop in rows
-        ]
-        compute_us = int((ended - run.began_s) * 1e6)
-        is_first, self._has_run = not self._has_run, True
-        for item, part in zip(members, parts, strict=True):
-            waited_us = int((run.began_s - item.job.arrived_s) * 1e6) - item.decode_us
-            times = (item.decode_us, max(0, waited_us), compute_us)
-            outcome = self._encode(item, part, times, rows[-1][1])
-            if isinstance(outcome, Answer):
-                outcome = outcome._replace(is_first=is_first)
-            emit(item.job, outcome)
-
-    def _encode(
-        self, item: _Decoded, outputs: dict[str, Any], times: tuple[int, int, int], rows: int
-    ) -> Answer | RequestError:
-        began = self._clock()
-        try:
-            answer = encode(
-                outputs,
-                item.parsed.answer,
-                self.signature,
-                self._spec.output,
-                self._spec.revision,
-                item.parsed.id,
-            )
-        except RequestError as error:
-            return error
-        except Exception as error:  # noqa: BLE001 - outputs of a handler can be anything
-            return RequestError(FUNCTION_FAILED, f"the outputs cannot be encoded: {error!r}")
-        if len(answer.body) > ANSWER_MAX:
-            text = f"the answer has {len(answer.body)} bytes, at most {ANSWER_MAX} are allowed"
-            return RequestError(ANSWER_TOO_LARGE, text)
-        encode_us = int((self._clock() - began) * 1e6)
-        meta = AnswerMeta(answer.content_type, *times, encode_us, rows)
-        return Answer(meta, answer.json_length, answer.body)
+                desk.emit(item.job, NotStarted.BATCH_TIMEOUT)
 
 
 def _failure(error: BaseException, run: Run) -> Outcome:

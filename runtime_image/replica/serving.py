@@ -12,13 +12,15 @@ from runtime_image.contract.errors import EXECUTION_TIMEOUT, RequestError
 from runtime_image.contract.link import VERSION, Flag, Kind, NotStarted
 from runtime_image.contract.model import ModelSpec
 from runtime_image.engines.base import Engine
-from runtime_image.link.frames import Frame, LinkError, pack
-from runtime_image.link.meta import pack_answer, unpack_request
+from runtime_image.link.frames import Frame, LinkError, Piece, pack
+from runtime_image.link.meta import AnswerMeta, pack_answer, unpack_request
 from runtime_image.link.socket_end import SocketEnd
 from runtime_image.replica.execution import Execution
 from runtime_image.replica.intake import Intake, Job
 from runtime_image.replica.loop import Loop
-from runtime_image.replica.runner import Answer, Outcome, Run, Runner
+from runtime_image.replica.runner import Run, Runner
+from runtime_image.replica.slabs.sharing import Sharing
+from runtime_image.replica.stages.answering import Answer, Outcome
 from runtime_image.replica.worker import Worker
 
 LINKS_MAX = 64
@@ -26,6 +28,11 @@ LINKS_MAX = 64
 
 LAST_WORDS_S = 1.0
 """How long a replica that gives itself up waits for a gateway to take what it owes."""
+
+# What is looked at for every frame: a member of an enum costs a look-up of its own each time.
+_REQUEST = Kind.REQUEST
+_ALONE = int(Flag.ALONE)
+_SLAB = int(Flag.SLAB)
 
 
 class Serving:
@@ -48,8 +55,10 @@ class Serving:
         self._spec = spec
         self._links: dict[int, SocketEnd] = {}
         self._next_link = 0
+        self._last_meta: tuple[AnswerMeta | None, bytes] = None, b""
         self._first_run: Callable[[int], None] | None = first_run
         self._gone = gone
+        self._sharing = Sharing(loop, self._drop)
         self.intake = Intake(limit=max(2, 2 * spec.batch_max), last_end_s=loop.clock())
         self._execution = Execution(
             loop,
@@ -79,7 +88,7 @@ class Serving:
             for link, end in self._links.items():
                 end.send(pack(Kind.GOAWAY, aux=self.intake.last_accepted.get(link, 0)))
         if hand_back:
-            for job in self.intake.hand_back():
+            for job in self.intake.take_all() + self._execution.hand_back():
                 self._refuse(job, NotStarted.DRAINING)
 
     def turn_end(self) -> None:
@@ -109,14 +118,21 @@ class Serving:
             return
         self._next_link += 1
         link = self._next_link
-        self._links[link] = SocketEnd(sock)
+        self._links[link] = SocketEnd(sock, takes_descriptor=True)
         self._loop.watch(sock, lambda: self._readable(link))
 
     def _readable(self, link: int) -> None:
+        end = self._links.get(link)
+        if end is None:  # it was dropped in this very turn
+            return
         try:
-            frames = self._links[link].receive()
+            frames = end.receive()
+            now = self._loop.clock()
             for frame in frames or ():
-                self._handle(link, frame)
+                if frame.kind is _REQUEST:
+                    self._request(link, frame, now)
+                else:
+                    self._handle(link, frame)
         except LinkError:
             frames = None
         if frames is None:
@@ -126,14 +142,15 @@ class Serving:
         end = self._links.pop(link)
         self._loop.forget(end.sock)
         end.close()
+        self._sharing.drop(link)
         self.intake.lose_link(link)
         self._execution.stop_unwanted()
 
     def _handle(self, link: int, frame: Frame) -> None:
-        if frame.kind is Kind.REQUEST:
-            self._request(link, frame)
-        elif frame.kind is Kind.CANCEL:
+        if frame.kind is Kind.CANCEL:
             self._cancel(link, frame.id)
+        elif frame.kind is Kind.FREED:
+            self._sharing.freed(link, frame)
         elif frame.kind is Kind.HELLO:
             self._hello(link, frame)
         else:
@@ -142,26 +159,29 @@ class Serving:
     def _hello(self, link: int, frame: Frame) -> None:
         if frame.aux != VERSION:
             raise LinkError(f"link version {frame.aux} is not {VERSION}")
-        body = json.dumps({"revision": self._spec.revision, "limit": self.intake.limit})
-        self._links[link].send(pack(Kind.HELLO, body=body.encode(), aux=VERSION))
+        answer = {"revision": self._spec.revision, "limit": self.intake.limit}
+        if self._sharing.greet(link, self._links[link]):
+            answer["slabs"] = True
+        self._links[link].send(pack(Kind.HELLO, body=json.dumps(answer).encode(), aux=VERSION))
         if self.intake.draining:
             self._links[link].send(pack(Kind.GOAWAY))
 
-    def _request(self, link: int, frame: Frame) -> None:
-        job = Job(
-            link,
-            frame.id,
-            unpack_request(frame.meta),
-            frame.body,
-            timeout_s=frame.aux / 1000,
-            arrived_s=self._loop.clock(),
-            alone=bool(frame.flags & Flag.ALONE),
-        )
-        if (link, frame.id) in self.intake.owed:
-            raise LinkError(f"request id {frame.id} is in use")
-        reason = self.intake.accept(job)
+    def _request(self, link: int, frame: Frame, now: float) -> None:
+        _, flags, id, timeout_ms, meta, _ = frame
+        body: Piece = frame.body
+        if flags & _SLAB:
+            if (link, id) in self.intake.owed:
+                raise LinkError(f"request id {id} is in use")
+            body = self._sharing.request(link, frame)
+        is_alone = flags & _ALONE != 0
+        job = Job(link, id, unpack_request(meta), body, timeout_ms / 1000, now, is_alone)
+        try:
+            reason = self.intake.accept(job)
+        except KeyError:
+            raise LinkError(f"request id {id} is in use") from None
         if reason is not None:
-            self._links[link].send(pack(Kind.NOT_STARTED, frame.id, aux=reason))
+            self._sharing.returned(job)
+            self._links[link].send(pack(Kind.NOT_STARTED, id, aux=reason))
 
     def _cancel(self, link: int, id: int) -> None:
         job = self.intake.cancel(link, id)
@@ -170,11 +190,16 @@ class Serving:
         if job in self.intake.waiting:
             self.intake.waiting.remove(job)
             self._emit(job, None)
+        elif self._execution.withdraw(job):
+            self._emit(job, None)
         else:
             self._execution.stop_unwanted()
 
     def _tell_started(self, jobs: list[Job]) -> None:
-        """Say and flush it at once: the run may kill this process."""
+        """Say and flush it at once, in whatever thread: the run may kill this process.
+
+        What the socket does not take, or that it is broken, the loop finds when it flushes.
+        """
         ids: dict[int, list[int]] = {}
         for job in jobs:
             ids.setdefault(job.link, []).append(job.id)
@@ -182,13 +207,20 @@ class Serving:
             end = self._links.get(link)
             if end is not None:
                 end.send(pack(Kind.STARTED, body=struct.pack(f"<{len(started)}I", *started)))
-                self._flush(link, end)
+                with contextlib.suppress(LinkError):
+                    if end.flush():
+                        continue
+                self._loop.post(self._flush_later)
+
+    @staticmethod
+    def _flush_later() -> None:
+        """The end of the turn that this wakes the loop for flushes every link."""
 
     def _refuse(self, job: Job, reason: NotStarted) -> None:
         self._finish(job, pack(Kind.NOT_STARTED, job.id, aux=reason))
 
     def _emit(self, job: Job, outcome: Outcome) -> None:
-        if outcome is None or job.cancelled:
+        if job.cancelled or outcome is None:
             self._finish(job, pack(Kind.CANCELLED, job.id))
         elif isinstance(outcome, Answer):
             self._finish(job, self._packed(job, outcome))
@@ -197,20 +229,25 @@ class Serving:
         else:
             self._finish(job, pack(Kind.FAILED, job.id, json.dumps(outcome.to_json()).encode()))
 
-    def _packed(self, job: Job, answer: Answer) -> list[bytes | bytearray | memoryview]:
+    def _packed(self, job: Job, answer: Answer) -> list[Piece]:
+        meta, json_length, body, is_first = answer
         if self._first_run is not None:
-            self._first_run(answer.meta.compute_us)
+            self._first_run(meta.compute_us)
             self._first_run = None
-        flags = Flag.FIRST if answer.is_first else 0
-        meta = pack_answer(answer.meta)
-        return pack(
-            Kind.RESPONSE, job.id, answer.body, meta=meta, flags=flags, aux=answer.json_length
-        )
+        # The answers of a batch follow each other and share their meta.
+        last, packed = self._last_meta
+        if meta is not last:
+            packed = pack_answer(meta)
+            self._last_meta = meta, packed
+        shown, slab = self._sharing.answer(job.link, body)
+        flags = (Flag.FIRST if is_first else 0) | slab
+        return pack(Kind.RESPONSE, job.id, shown, meta=packed, flags=flags, aux=json_length)
 
-    def _finish(self, job: Job, frame: list[bytes | bytearray | memoryview]) -> None:
+    def _finish(self, job: Job, frame: list[Piece]) -> None:
         end = self._links.get(job.link)
         if end is not None:
             end.send(frame)
+        self._sharing.returned(job)
         for link in self.intake.finish(job, self._loop.clock()):
             self._links[link].send(pack(Kind.WINDOW))
 

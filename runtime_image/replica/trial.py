@@ -50,7 +50,7 @@ def examine(
 ) -> Report:
     """Everything deploy wants to know. Raises LoadError where the bundle must be refused."""
     check_rules(engine.signature, spec)
-    inputs, given = _example(engine.signature, spec, folder)
+    inputs, given = example(engine.signature, spec, folder)
     try:
         run_ms, outputs = proof.timed(engine, inputs, clock)
     except Exception as error:
@@ -104,8 +104,8 @@ def resident_mib() -> float:
     return 0.0
 
 
-def _example(signature: Signature, spec: ModelSpec, folder: Path) -> tuple[dict[str, Any], bool]:
-    """Inputs to try, and whether they are the manifest's sample."""
+def example(signature: Signature, spec: ModelSpec, folder: Path) -> tuple[dict[str, Any], bool]:
+    """Inputs to try, and whether they are the manifest's sample. Raises SampleError."""
     if not spec.sample:
         if signature.kind == "bytes":
             return {signature.inputs[0].name: b""}, False

@@ -1,4 +1,4 @@
-"""The one thread that loads and runs."""
+"""A thread for one kind of work: loading and running, or decoding."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Worker:
     A daemon thread: a run that never returns must not keep a process alive that has decided to go.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "worker") -> None:
         self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="worker", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def submit(self, work: Callable[[], None]) -> None:

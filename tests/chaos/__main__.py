@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from tests.chaos import frozen, late_run, poison, restarts, rounds, turns
+from tests.chaos import fronts, frozen, late_run, poison, restarts, rounds, turns, workers
 from tests.chaos.containers import neighbours, scene
 from tests.chaos.ledger import Ledger
 from tests.support.engine import make_runtime_image
@@ -43,6 +43,9 @@ def options() -> argparse.Namespace:
     )
     parser.add_argument("--kills", type=int, default=50, help="of the server, in restarts")
     parser.add_argument("--turns", type=int, default=4, help="of every fault, in containers")
+    parser.add_argument(
+        "--streams", type=int, default=fronts.STREAMS, help="connections, in fronts"
+    )
     parser.add_argument("--all-busy", action="store_true", help="call all functions all the time")
     parser.add_argument("--scenario", action="append", choices=SCENARIOS, help="default: all")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there, too")
@@ -101,7 +104,9 @@ SCENARIOS: dict[str, Callable[[Path, argparse.Namespace], Awaitable[Ledger]]] = 
     "late-run": lambda data, _given: late_run.run(data),
     "turns": lambda data, _given: turns.run(data),
     "frozen": lambda data, given: frozen.run(data, given.seed),
+    "fronts": lambda data, given: fronts.run(data, given.seed, given.streams),
     "restarts": lambda data, given: restarts.run(data, given.seed, given.kills),
+    "workers": lambda data, given: workers.run(data, given.seed),
     "containers": containers,
     "neighbours": lambda data, given: neighbours.run(data, given.seed, image()),
 }

@@ -64,7 +64,7 @@ async def test_a_missing_image_is_named(
     apart: Engine, shown: Containers, settings: PoolSettings, tmp_path: Path
 ) -> None:
     """An image that was removed while the server runs fails each start with what mends it."""
-    name = f"fngate-gone-{settings.run_dir.parent.name}"
+    name = f"fngate-gone-{settings.run_dir.parent.name.replace('_', 'x')}"
     shown.api.tag(apart.image, name)
     driver = await DockerDriver.open(docker_settings(replace(apart, image=name), settings))
     shown.api.remove_image(name)

@@ -46,7 +46,7 @@ async def test_a_standby_comes_to_life(scenes: Scenes, role: str) -> None:
 
     assert greeted == events.Greeted("aaaa0001", {})
     assert {"place", "bind", "load"} == set(loaded.phases)
-    assert loaded.phases["place"] == 1.5
+    assert loaded.phases["place"] >= 1.5
     assert (loaded.limit, bool(loaded.report)) == ((2, False) if role == "serve" else (0, True))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos import frozen, late_run, poison, restarts, rounds
+from tests.chaos import fronts, frozen, late_run, poison, restarts, rounds, workers
 
 SEED = 20261120
 
@@ -63,5 +63,24 @@ async def test_a_server_that_is_killed_again_and_again_loses_nothing(tmp_path: P
     """Killed in the middle of deploys and calls, each next one has a sound store, adopts what
     runs and answers right; in the end no process is left."""
     ledger = await restarts.run(tmp_path, SEED, kills=2, orphan_s=3.0)
+
+    assert ledger.violations == []
+
+
+@pytest.mark.slow
+async def test_a_gateway_process_that_is_killed_takes_only_its_own_connections(
+    tmp_path: Path,
+) -> None:
+    """Killed under load, one after the other: all else is answered right and counted, and none is
+    left when their supervisor is killed, too."""
+    ledger = await workers.run(tmp_path, SEED, kills=2)
+
+    assert ledger.violations == []
+
+
+@pytest.mark.slow
+async def test_two_fronts_answer_alike(tmp_path: Path) -> None:
+    """With and without keys, on uvloop and on asyncio's own loop: no answer differs."""
+    ledger = await fronts.run(tmp_path, SEED, streams=200)
 
     assert ledger.violations == []

@@ -132,7 +132,7 @@ def test_a_running_replica_is_shut_in(server: ContainerServer) -> None:
     assert 0 < host["PidsLimit"] <= 256
     assert host["Memory"] == host["MemorySwap"] == CAP_MIB * MIB
     assert host["CpuQuota"] == record(server, shown)["threads"] * host["CpuPeriod"] > 0
-    assert host["Tmpfs"] == {"/tmp": "size=64m,mode=1777,nosuid,nodev"}
+    assert host["Tmpfs"] == {"/tmp": "size=100%,mode=1777,nosuid,nodev"}
     assert host["Init"]
     assert host["LogConfig"]["Type"] == "json-file"
     assert int(host["LogConfig"]["Config"]["max-size"]) <= MIB

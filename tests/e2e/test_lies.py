@@ -26,12 +26,11 @@ REFUSED_DATA = {
     "a control frame": "unexpected PING on a data link",
     "an answer to nobody": "unknown request id",
     "nobody handed back": "unknown request id",
-    "a type with a header": "malformed answer meta",
+    "a type that is not on the list": "malformed answer meta",
     "times with a header": "malformed answer meta",
-    "a negative time": "answer times are not numbers",
-    "a time of 30 years": "answer times are not numbers",
+    "a time that is missing": "malformed answer meta",
     "a head longer than all": "the JSON part is longer than the answer",
-    "a second greeting": "unexpected HELLO of link version 1",
+    "a second greeting": "unexpected HELLO of link version 2",
     "half an id": "malformed STARTED",
     "an error that is none": "malformed FAILED",
     "an error without a bottom": "malformed FAILED",
@@ -61,6 +60,34 @@ REFUSED_CONTROL = {
     "answers to no PING": "PONG that nobody asked for",
     "first runs without end": "FIRST_RUN that nobody asked for",
 }
+
+REFUSED_SIDE = {
+    "a slab that nobody knows": "slab 7 was not announced",
+    "a slab that was withdrawn": "slab 1 was not announced",
+    "no place": "expected a place of 20 bytes, got 0",
+    "behind the end": "expected an answer of 1 bytes, got 0",
+    "over the end": "expected an answer of 1048576 bytes, got 1048575",
+    "an answer over the limit": "an answer at 0 of 67108865 bytes is over the limit",
+    "an offset without end": "an answer at 18446744073709551615 of 5 bytes is over the limit",
+    "a longer head": "the JSON part is longer than the answer",
+    "no seals": "expected a slab sealed against shrinking and growing, got 0x0",
+    "a slab that shrinks": "expected a slab sealed against shrinking and growing, got 0x4",
+    "huge pages": "expected a slab sealed against shrinking and growing, got 0x0",
+    # Of a folder in memory, as a container's /tmp is, it has seals of its own.
+    "a regular file": "expected a ",
+    "a pipe": "expected a memfd as a slab",
+    "its own link": "expected a memfd as a slab",
+    "less than was said": "expected a slab of 2097152 bytes, got 1048576",
+    "a slab over the limit": "a slab of 68157440 bytes is over the limit",
+    "the same twice": "slab 1 is one too many",
+    "too many": "slab 2 is one too many",
+    "fifty descriptors": "expected a slab's notice with its descriptor, got 12 bytes with 1 or",
+    "no descriptor": "expected a slab's notice with its descriptor, got 12 bytes with 0",
+    "half a notice": "expected a slab's notice with its descriptor, got 3 bytes with 1",
+    "notices without end": "more than 64 notices",
+    "an end": "",
+}
+LARGE = "x" * 200_000
 
 
 @pytest.fixture(scope="module", params=["process", DOCKER])
@@ -103,6 +130,63 @@ async def test_a_lie_to_the_gateway_ends_the_data_link(server: ServerProcess, li
         assert after.said == "nothing"
         assert besieger.rss_mib < before_mib + GROWTH_MAX_MIB
         assert complaints(besieger) == []
+
+
+@pytest.mark.parametrize("lie", REFUSED_SIDE)
+async def test_a_lie_about_shared_memory_ends_the_data_link(
+    server: ServerProcess, lie: str
+) -> None:
+    """As any other over it; no descriptor that came along stays open."""
+    assert server.process is not None
+    async with siege(server) as besieger:
+        assert (await besieger.call()).said == "nothing"
+        before = open_memory(server.process.pid)
+        mark, before_mib = besieger.mark, besieger.rss_mib
+
+        met = await besieger.attack("side_lie", lie=lie)
+        after = await besieger.call()
+
+        assert (met.status, met.code) == (502, "replica_died"), met.body
+        told = [line for line in reasons(besieger, mark) if line.startswith(REFUSED_SIDE[lie])]
+        assert told or lie == "an end"
+        assert after.said == "nothing"
+        assert open_memory(server.process.pid) <= before
+        assert besieger.rss_mib < before_mib + GROWTH_MAX_MIB
+        assert complaints(besieger) == []
+
+
+async def test_the_memory_of_requests_cannot_be_written(server: ServerProcess) -> None:
+    """A replica sees its function's large requests and can change none of them."""
+    async with siege(server) as besieger:
+        met = await besieger.attack("scribble", padding=LARGE)
+
+        assert met.said["rights"] == "r--s"
+        assert {name: "refused" in how for name, how in met.said["tried"].items()} == dict.fromkeys(
+            ["directly", "made writable", "through /proc/self/mem", "opened anew", "cut"], True
+        )
+        assert (await besieger.call(padding=LARGE)).said == "nothing"
+
+
+async def test_an_answer_of_nothing_costs_no_more_than_one_of_something(
+    server: ServerProcess,
+) -> None:
+    """Pages that a replica never wrote are read as zeros, up to the limit, and given back."""
+    async with siege(server) as besieger:
+        assert (await besieger.call()).said == "nothing"
+        before_mib = besieger.rss_mib
+
+        met = await besieger.attack("endless", mib=64)
+
+        assert (met.status, met.body) == (200, bytes(64 * 2**20))
+        assert (await besieger.call()).said == "nothing"
+        assert besieger.rss_mib < before_mib + GROWTH_MAX_MIB + 64
+
+
+def open_memory(pid: int) -> int:
+    """Descriptors of shared memory, and of anything that a replica may have passed."""
+    found = descriptors(pid)
+    kinds = ("/memfd:", "/tmp", "pipe:")
+    return sum(count for name, count in found.items() if name.startswith(kinds))
 
 
 @pytest.mark.parametrize("lie", REFUSED_CONTROL)

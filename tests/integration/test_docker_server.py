@@ -82,7 +82,7 @@ async def test_a_missing_image_is_the_reason_that_callers_get(
 ) -> None:
     """The image was removed while the server ran: who calls is told, and what mends it."""
     with TemporaryDirectory(prefix="fn-") as data, connected(engine) as client:
-        name = f"fngate-gone-{Path(data).name}"
+        name = f"fngate-gone-{Path(data).name.replace('_', 'x')}"
         client.images.get(runtime_image).tag(name)
         model = models.add_one(tmp_path).read_bytes()
         settings = {"docker_host": engine, "image_cpu": name, "standbys": 0}
@@ -106,6 +106,16 @@ def on_engine(url: str, owner: str) -> tuple[set[str], set[str]]:
     return replicas, {one["Id"] for one in listed if holder_number(one)}
 
 
+def settled(server: ServerProcess, engine: str, owner: str) -> tuple[set[str], set[str]]:
+    """What is on the engine when the trials of deploys have gone and each function has its one."""
+    for _ in range(200):
+        listed = server.fnctl_json("ls")["items"]
+        found = on_engine(engine, owner)
+        if len(found[0]) == 2 and all(one["ready"] == 1 for one in listed):
+            break
+    return found
+
+
 def test_killed_servers_do_not_touch_each_other(engine: str, runtime_image: str) -> None:
     """Two on one engine: one is killed and started again while the other serves; each finds its
     own containers and leaves none at its end."""
@@ -125,7 +135,10 @@ def test_killed_servers_do_not_touch_each_other(engine: str, runtime_image: str)
             assert (
                 server.fnctl("deploy", str(model), "--name", "digits", "--min", "1").returncode == 0
             )
-        before = [on_engine(engine, owner) for owner in owners]
+        before = [
+            settled(server, engine, owner)
+            for server, owner in zip((killed, other), owners, strict=True)
+        ]
 
         killed.kill()
         killed.start()

@@ -147,7 +147,37 @@ async def test_retry_after_comes_from_the_revisions_own_past(tmp_path: Path, gat
         gate.open()
 
     assert answer.problem["code"] == "wait_budget_over"
-    assert answer.headers["Retry-After"] == "20"
+    assert 18 <= int(answer.headers["Retry-After"]) <= 21
+
+
+async def test_who_would_wait_in_vain_is_told_at_once_and_wakes_the_function(
+    tmp_path: Path, gate: Gate
+) -> None:
+    """503 with Retry-After before anything has happened, where no cold start was ever as short as
+    the budget; nobody waits, and yet the function wakes and the next call is served warm."""
+    slow = ColdStart("default", "f", 1, "r1", "cpu", 0.0, 20_000.0, {"load": 20_000.0})
+    async with serving(tmp_path, FakeDriver(Script(load_s=1), sleep=gate)) as server:
+        await server.deploy(MODEL, name="f", manifest=LIMITED)
+        for _ in range(5):
+            server.server.store.history.record(slow)
+    async with serving(tmp_path, FakeDriver(Script(load_s=1), sleep=gate)) as server:
+        before = await server.function("f")
+        gate.shut()
+        answer = await server.call("f", BODY, Prefer="wait=10")
+        await server.until_pools(lambda: len(server.bound()) == 1)
+        during = await server.function("f")
+        gate.open()
+        await server.until_pools(lambda: "warm" in server.server.delivery.states().values())
+        await server.until_shown("f", held=0)
+        after = await server.call("f", BODY, Prefer="wait=0")
+
+    assert (answer.status, answer.problem["code"]) == (503, "wait_budget_over")
+    assert "; this request may wait 10 s" in answer.problem["detail"]
+    assert int(answer.headers["Retry-After"]) == answer.problem["retry_after_s"] >= 18
+    assert before["ready_in_ms"] == pytest.approx(20_000, rel=0.05)
+    assert (during["state"], during["ready"]) == ("waking", 0)
+    assert 0 < during["ready_in_ms"] <= before["ready_in_ms"]
+    assert after.status == 200
 
 
 async def test_a_wait_of_zero_is_enough_where_a_replica_has_room(

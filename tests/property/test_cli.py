@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from admin.cli import answer, receipt, text
 from admin.cli.inputs import payload
-from gateway.receipt import Receipt, server_timing
+from gateway.answers.receipt import Receipt, server_timing
 from runtime_image.contract.control import PHASES
 from runtime_image.link.meta import AnswerMeta
 

@@ -14,8 +14,8 @@ from gateway.dispatch.dispatcher import Dispatcher, Limits
 from gateway.dispatch.links import Link
 from gateway.dispatch.moves import Terms
 from gateway.dispatch.pool import UNKNOWN
-from registry.errors import FnError
-from registry.exchange import PoolEndpoints
+from registry.errors import FnError, WaitBudgetOver
+from registry.exchange import Expected, PoolEndpoints
 from runtime_image.contract.link import ID_MAX, NotStarted
 from runtime_image.link.meta import RequestMeta
 
@@ -26,6 +26,9 @@ QUEUE_MAX = 20
 META = RequestMeta("application/json", "", -1, "")
 BYTES_MAX = 4000
 RETRIES = 2
+
+SLOW = Expected(3.0, 4.0, 9.0, 10)
+"""A cold start that takes longer than the shortest wait budget."""
 
 pools = st.sampled_from(POOLS)
 picks = st.integers(0, 7)
@@ -54,6 +57,7 @@ class Traffic(RuleBasedStateMachine):
         self.begun: Counter[Call] = Counter()
         self.asked: dict[Call, str] = {}
         self.ran_at: dict[Call, str] = {}
+        self.wanted_at: dict[str, float] = {}
         self.count = 0
         self.current = REVISIONS[0]
 
@@ -90,8 +94,15 @@ class Traffic(RuleBasedStateMachine):
 
     def submit_one(self, call: Call) -> None:
         asked = call.pool
+        self.dispatcher.pool(asked).pace.expected = SLOW
         try:
-            commands = self.dispatcher.submit(call, self.now)
+            # Whoever has no time to look closer gets the same.
+            sent = self.dispatcher.send_now(call, self.now) if self.now % 2 < 1 else None
+            commands = [sent] if sent else self.dispatcher.submit(call, self.now)
+        except WaitBudgetOver:
+            self.wanted_at[call.pool] = self.now
+            assert self.dispatcher.load(call.pool, self.now).queued > 0
+            return
         except FnError:
             return
         # A line may be longer by those that came from another one, and then takes nobody new.
@@ -329,6 +340,16 @@ class Traffic(RuleBasedStateMachine):
         owed = {call for call in self.accepted if not self.ends[call]}
         assert set(at.values()) <= {1}
         assert owed <= at.keys()
+
+    @invariant()
+    def nobody_is_demand_for_long(self) -> None:
+        """Beyond those that wait a pool counts one that would, for one cold start at most, and
+        none once it has a replica."""
+        for key, pool in self.dispatcher.pools.items():
+            extra = self.dispatcher.load(key, self.now).queued - len(pool.waiting)
+            since_s = self.now - self.wanted_at.get(key, -1000.0)
+            assert extra in ((0, 1) if since_s < SLOW.p90_s else (0,))
+            assert not (extra and pool.is_served)
 
     @invariant()
     def bytes_are_those_of_calls_not_ended(self) -> None:

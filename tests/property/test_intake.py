@@ -91,7 +91,7 @@ class Gateways(RuleBasedStateMachine):
     @rule()
     def hand_back(self) -> None:
         """What waited is given back and answered as not started."""
-        for job in self.intake.hand_back():
+        for job in self.intake.take_all():
             self.refused -= set(self.intake.finish(job, 1.0))
 
     @rule(draining=st.booleans())

@@ -55,6 +55,12 @@ class BlockingLink:
         assert kind in (None, frame.kind), frame
         return frame
 
+    def answer(self) -> Frame:
+        """The next frame that is no STARTED: these may overtake the answers of another batch."""
+        while (frame := self.next()).kind is Kind.STARTED:
+            pass
+        return frame
+
     def last(self) -> None:
         """Read to the end, which is raised as EOFError."""
         while True:

@@ -76,12 +76,12 @@ SPOIL: Final = """
 
 def add_one(folder: Path) -> Path:
     """y = x + 1."""
-    return _write(folder, "add_one", f"({ROW} x) => ({ROW} y)", ADD_ONE)
+    return written(folder, "add_one", f"({ROW} x) => ({ROW} y)", ADD_ONE)
 
 
 def softmax_over_batch(folder: Path) -> Path:
     """y = softmax of x over the rows: each column sums to 1, so rows are NOT independent."""
-    return _write(
+    return written(
         folder, "softmax_over_batch", f"({ROW} x) => ({ROW} y)", "y = Softmax <axis = 0> (x)"
     )
 
@@ -89,12 +89,12 @@ def softmax_over_batch(folder: Path) -> Path:
 def fixed_batch(folder: Path) -> Path:
     """y = x + 1 on FP32 [1, 4] only."""
     shape = f"float[1,{WIDTH}]"
-    return _write(folder, "fixed_batch", f"({shape} x) => ({shape} y)", ADD_ONE)
+    return written(folder, "fixed_batch", f"({shape} x) => ({shape} y)", ADD_ONE)
 
 
 def two_inputs(folder: Path) -> Path:
     """`a` and `b` FP32 [n, 4] give `sum` = a + b and `difference` = a - b, FP32 [n, 4]."""
-    return _write(
+    return written(
         folder,
         "two_inputs",
         f"({ROW} a, {ROW} b) => ({ROW} sum, {ROW} difference)",
@@ -104,7 +104,7 @@ def two_inputs(folder: Path) -> Path:
 
 def strings(folder: Path) -> Path:
     """`x` BYTES [n] comes back as `y` BYTES [n]."""
-    return _write(folder, "strings", "(string[n] x) => (string[n] y)", "y = Identity(x)")
+    return written(folder, "strings", "(string[n] x) => (string[n] y)", "y = Identity(x)")
 
 
 def every_dtype(folder: Path, dtype: str) -> Path:
@@ -116,7 +116,7 @@ def every_dtype(folder: Path, dtype: str) -> Path:
         raise ValueError(f"dtype: expected one of {', '.join(ONNX_TYPES)}, got {dtype!r}")
     value = f"{ONNX_TYPES[dtype]}[n,{WIDTH}]"
     name = f"every_dtype_{dtype.lower()}"
-    return _write(folder, name, f"({value} x) => ({value} y)", "y = Identity(x)")
+    return written(folder, name, f"({value} x) => ({value} y)", "y = Identity(x)")
 
 
 def slow(folder: Path, loops: int = 20_000) -> Path:
@@ -127,7 +127,7 @@ def slow(folder: Path, loops: int = 20_000) -> Path:
     """
     turns = f"loops = Constant <value = int64 {{{loops}}}> ()"
     nodes = turns + _turning("loops") + "y = Identity(same)"
-    return _write(folder, "slow", f"({ROW} x) => ({ROW} y)", nodes, _identities(WIDTH))
+    return written(folder, "slow", f"({ROW} x) => ({ROW} y)", nodes, _identities(WIDTH))
 
 
 def affine(
@@ -139,9 +139,9 @@ def affine(
     """
     row = f"float[n,{width}]"
     if not loops:
-        return _write(folder, "affine", f"({row} x) => ({row} y)", _affine("x", scale, offset))
+        return written(folder, "affine", f"({row} x) => ({row} y)", _affine("x", scale, offset))
     turns = f"loops = Constant <value = int64 {{{loops}}}> ()"
-    return _write(
+    return written(
         folder,
         "affine",
         f"({row} x) => ({row} y)",
@@ -152,7 +152,7 @@ def affine(
 
 def affine_by_input(folder: Path, scale: float = 1, offset: float = 0) -> Path:
     """As `affine`; the largest value in column 0 is how many turns any number of rows takes."""
-    return _write(
+    return written(
         folder,
         "affine_by_input",
         f"({ROW} x) => ({ROW} y)",
@@ -173,7 +173,7 @@ def big(folder: Path, mib: int) -> Path:
     """y = x + 1, where the 1 stands in a table of `mib` MiB inside the model file."""
     if not 1 <= mib <= ONE_FILE_MIB_MAX:
         raise ValueError(f"mib: expected 1 to {ONE_FILE_MIB_MAX}, got {mib}")
-    return _write(folder, "big", f"({ROW} x) => ({ROW} y)", LOOK_UP, {"table": _table(mib)})
+    return written(folder, "big", f"({ROW} x) => ({ROW} y)", LOOK_UP, {"table": _table(mib)})
 
 
 def external(folder: Path, mib: int) -> Path:
@@ -196,7 +196,7 @@ def fails_on_negative(folder: Path) -> Path:
     A negative row looks up a place beyond its table, which is found out only while running.
     """
     weights = {"table": np.ones((1, WIDTH), np.float32)}
-    return _write(folder, "fails_on_negative", f"({ROW} x) => ({ROW} y)", SPOIL, weights)
+    return written(folder, "fails_on_negative", f"({ROW} x) => ({ROW} y)", SPOIL, weights)
 
 
 def unsupported_opset(folder: Path) -> Path:
@@ -208,7 +208,7 @@ def unsupported_opset(folder: Path) -> Path:
 
 def unsupported_type(folder: Path) -> Path:
     """`y` is a sequence of tensors: it loads and runs, but no signature can name its type."""
-    return _write(
+    return written(
         folder,
         "unsupported_type",
         f"({ROW} x) => (seq({ROW}) y)",
@@ -265,7 +265,7 @@ def _table(mib: int) -> Weights:
     return table
 
 
-def _write(
+def written(
     folder: Path,
     name: str,
     values: str,

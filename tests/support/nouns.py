@@ -7,7 +7,16 @@ from typing import Any
 
 from registry.bundles.paths import make_bundle
 from registry.catalog import Deployed
-from registry.model import Bundle, BundleFile, Function, Profile, Revision
+from registry.model import (
+    Bundle,
+    BundleFile,
+    Function,
+    Prepared,
+    Profile,
+    Revision,
+    SessionTimes,
+)
+from runtime_image.contract.model import Preparation, SessionPlan
 from runtime_image.contract.signature import Signature, TensorSpec
 
 SIGNATURE = Signature(
@@ -55,6 +64,22 @@ def profile(**changes: Any) -> Profile:
         "batch_max": 32,
     }
     return Profile(**{**defaults, **changes})
+
+
+def prepared(model: str = "model.onnx", **contents: bytes) -> Prepared:
+    """What was prepared of that model, with two sessions; files by name, as in `bundle`."""
+    named = contents or {"graph__onnx": b"graph", "weights__bin": b"weights"}
+    files = [bundle_file(f".prepared/{n.replace('__', '.')}", c) for n, c in named.items()]
+    mapped = SessionPlan(".prepared/graph.onnx", optimise=False, prepack=False)
+    packed = SessionPlan(".prepared/graph.onnx", optimise=False)
+    return Prepared(
+        model,
+        Preparation("onnx-1/cpu-x", mapped, packed),
+        tuple(files),
+        original=SessionTimes(240.0, 6.0, {1: 8.0}),
+        quick=SessionTimes(2.0, 8.0, {1: 10.0}),
+        fast=SessionTimes(100.0, 6.0, {1: 8.0}),
+    )
 
 
 def deployed(name: str = "digits", number: int = 1, current: int | None = None) -> Deployed:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 from admin.deploy.deploys import Deploys
 from admin.deploy.plan import WireDeploy, WireFile
+from admin.estimates.cold_starts import Prior
 from admin.feed import Feed
 from admin.past import Past
 from admin.settings import Settings
@@ -25,7 +26,7 @@ from pool_manager.manager import Manager
 from pool_manager.ports import Bundles, Gpus
 from registry.bundles.blobs import BlobStore
 from registry.exchange import Demand, encode
-from registry.model import Bundle, Operation
+from registry.model import Bundle, BundleFile, Operation
 from registry.settings import StoreSettings
 from tests.support.nouns import sha256
 
@@ -93,8 +94,16 @@ class _Linked(Bundles):
     def __init__(self, blobs: BlobStore) -> None:
         self._blobs = blobs
 
-    async def materialise(self, bundle: Bundle, target: Path) -> None:
-        self._blobs.materialise(bundle, target)
+    async def materialise(
+        self, bundle: Bundle, target: Path, prepared: Collection[BundleFile] = ()
+    ) -> None:
+        self._blobs.materialise(bundle, target, prepared)
+
+    async def keep(self, size: int, parts: AsyncIterator[bytes | bytearray]) -> str:
+        async with self._blobs.take(size) as upload:
+            async for part in parts:
+                await upload.write(part)
+        return upload.sha256
 
 
 @asynccontextmanager
@@ -103,13 +112,14 @@ async def operating(
     driver: Driver | None = None,
     pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     gpus: Gpus | None = None,
+    settled: Callable[[], Awaitable[object]] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Operator]:
     """Everything open over `folder`; `settings` are the store's. No lock is waited for."""
     async with AsyncExitStack() as stack:
         data = folder / "data"
         store = await open_store(StoreSettings(data, **{"busy_s": 0.0, **settings}), stack)
-        past = Past(store.history, time.time)
+        past = Past(store.history, time.time, lambda _: Prior())
         pool = Settings(data=data, standbys=0).pool()
         devices = cpu_slots(SLOTS)
         manager = Manager(pool, driver or FakeDriver(), devices, _Linked(store.blobs), past, gpus)
@@ -119,6 +129,7 @@ async def operating(
         await manager.start()
         manager.receive_demand(encode(Demand("test", 1, True, {})))
         deploys = Deploys(store, manager, idle_s=IDLE_S, wall=time.time, pause=pause)
+        deploys.settled = settled
         stack.push_async_callback(deploys.close)
         await deploys.resume()
         yield Operator(store, manager, deploys, feed)

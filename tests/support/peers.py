@@ -15,6 +15,7 @@ from gateway.outcome import HeldCall, Outcome
 from registry.exchange import (
     Demand,
     Endpoints,
+    Expected,
     PoolEndpoints,
     ReplicaEndpoint,
     decode_demand,
@@ -54,15 +55,16 @@ class ListeningManager:
 
 
 class KnownPast:
-    """The gateway's `Past` port: every cold start took `cold_s`."""
+    """The gateway's `Past` port: every one of so many cold starts took `cold_s`."""
 
-    def __init__(self, cold_s: float = 0.0) -> None:
+    def __init__(self, cold_s: float = 0.0, samples: int = 0) -> None:
         self.cold_s = cold_s
+        self.samples = samples
         self.arrivals: list[tuple[str, str]] = []
 
-    def cold_start_s(self, pool: str) -> float:
+    def expected(self, pool: str) -> Expected:
         """The same for all."""
-        return self.cold_s
+        return Expected(self.cold_s, self.cold_s, self.cold_s, self.samples)
 
     def arrived(self, namespace: str, name: str) -> None:
         """Keep who was called."""

@@ -89,9 +89,13 @@ class ServerProcess:
         """kill -9, as a crash would."""
         self._end(signal.SIGKILL)
 
-    def stop(self) -> int:
-        """Ctrl-C; the exit code."""
-        return self._end(signal.SIGINT)
+    def stop(self, number: signal.Signals = signal.SIGINT) -> int:
+        """Ctrl-C, or another signal; the exit code."""
+        return self._end(number)
+
+    def forget(self) -> None:
+        """It has been killed by other means: only what is left in this process is put away."""
+        self._end(signal.SIGKILL)
 
     def _end(self, number: signal.Signals) -> int:
         process, self.process = self.process, None

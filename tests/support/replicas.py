@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +20,7 @@ from pool_manager.driver import Driver
 from pool_manager.ports import Binding
 from pool_manager.replica.launching import Launcher
 from pool_manager.settings import PoolSettings
-from registry.model import Bundle
+from registry.model import Bundle, BundleFile
 from registry.tasks import Tasks
 from runtime_image.contract.link import VERSION, Flag, Kind
 from runtime_image.contract.model import ModelSpec
@@ -57,9 +58,18 @@ class ModelFolder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    async def materialise(self, bundle: Bundle, target: Path) -> None:
+    async def materialise(
+        self, bundle: Bundle, target: Path, prepared: Collection[BundleFile] = ()
+    ) -> None:
         """Whatever the bundle says."""
         self._link(target)
+
+    async def keep(self, size: int, parts: AsyncIterator[bytes | bytearray]) -> str:
+        """In the same folder, by the hash."""
+        data = b"".join([bytes(part) async for part in parts])
+        sha256 = hashlib.sha256(data).hexdigest()
+        (self._folder / sha256).write_bytes(data)
+        return sha256
 
     def _link(self, target: Path) -> None:
         target.mkdir(parents=True, exist_ok=True)
@@ -178,6 +188,7 @@ class Stage:
         """Release every replica there is."""
         for id in self._bindings.keys() | self._standbys:
             await self.release(id)
+        await self.launcher.read_ahead.close()
         await self.tasks.close()
         await self.driver.close()
 

@@ -7,7 +7,7 @@ from typing import Any
 from admin.cli.session import Session, connected
 from admin.cli.text import NONE, duration, get, table
 
-HEAD = ("NAME", "REVISION", "STATE", "READY", "HELD", "IN FLIGHT", "COLD START")
+HEAD = ("NAME", "REVISION", "STATE", "READY", "HELD", "IN FLIGHT", "COLD START", "READY IN")
 
 
 @connected
@@ -15,6 +15,7 @@ def ls(session: Session) -> None:
     """List the functions and how they are.
 
     READY is how many replicas take calls, of how many are wanted; HELD are requests that wait.
+    READY IN is how long a call that came now would wait for a replica, most likely.
 
     \b
     Example:
@@ -42,4 +43,12 @@ def row(item: dict[str, Any]) -> tuple[str, ...]:
         get(item, "held"),
         get(item, "in_flight"),
         NONE if cold_ms is None else duration(float(cold_ms)),
+        ready_in(item.get("ready_in_ms")),
     )
+
+
+def ready_in(ms: float | None) -> str:
+    """When a replica will be there: "now", about how long, or a dash where nobody can tell."""
+    if ms is None:
+        return NONE
+    return f"~{duration(float(ms))}" if ms else "now"

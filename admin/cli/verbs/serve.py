@@ -32,6 +32,12 @@ Port = Annotated[
     int | None,
     typer.Option(min=0, max=65535, metavar="PORT", help="TCP port, 0 for any (default 8080)."),
 ]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=32, metavar="N", help="Gateway processes that share the port (default 1)."
+    ),
+]
 Listen = Annotated[
     str | None,
     typer.Option(
@@ -69,6 +75,7 @@ def serve(  # noqa: PLR0913 - typer takes one parameter per option
     driver: DriverGiven = None,
     port: Port = None,
     listen: Listen = None,
+    workers: Workers = None,
     data: Data = None,
     public_host: PublicHost = None,
     cpu_slots: CpuSlots = None,
@@ -88,6 +95,7 @@ def serve(  # noqa: PLR0913 - typer takes one parameter per option
         "driver": driver and driver.value,
         "port": port,
         "listen": listen,
+        "workers": workers,
         "data": data,
         "public_hosts": tuple(public_host) if public_host else None,
         "cpu_slots": cpu_slots,

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from admin.cli.session import Session, connected
-from admin.cli.summary import batching
+from admin.cli.summary import batching, prepared
 from admin.cli.text import NONE, duration, fields, get, number, size, table
+from admin.cli.verbs.ls import ready_in
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A function's name.")]
 
@@ -35,6 +36,7 @@ def render(function: dict[str, Any]) -> str:
         f"{get(function, 'revision')}  {get(function, 'state')}: {get(function, 'reason')}",
         fields(_facts(function)),
         _tensors(function.get("signature") or {}),
+        _cold_starts(function.get("cold_starts") or []),
         _revisions(function.get("revisions") or [], function.get("previous")),
     ]
     if example := get(function, "example"):
@@ -49,10 +51,18 @@ def _facts(function: dict[str, Any]) -> list[tuple[str, str]]:
         ("replicas", f"{get(function, 'ready')} ready of {get(function, 'wanted')} wanted"),
         ("scaling", f"{get(function, 'min')} to {get(function, 'max')} replicas"),
         ("idle", f"{get(function, 'idle_s')} s"),
+        ("ready in", ready_in(function.get("ready_in_ms"))),
         ("requests", f"{get(function, 'held')} held, {get(function, 'in_flight')} in flight"),
         ("labels", ", ".join(f"{key}={value}" for key, value in labels.items())),
         ("limits", ", ".join(f"{key} {value}" for key, value in limits.items())),
+        ("prepared", _prepared(function.get("revisions") or [])),
     ]
+
+
+def _prepared(revisions: list[dict[str, Any]]) -> str:
+    """Of the revision that has the traffic."""
+    profiles = (one.get("profile") or {} for one in revisions if one.get("traffic"))
+    return next((prepared(profile) for profile in profiles), "")
 
 
 def _tensors(signature: dict[str, Any]) -> str:
@@ -69,6 +79,18 @@ def _tensors(signature: dict[str, Any]) -> str:
 
 def _shape(shape: list[int]) -> str:
     return "[" + ", ".join("any" if length < 0 else str(length) for length in shape) + "]"
+
+
+def _cold_starts(ways: list[dict[str, Any]]) -> str:
+    """Half and nine tenths of the cold starts took no longer, in all and per phase."""
+    rows = []
+    for way in ways:
+        how = f"{get(way, 'device_kind')}, {'standby' if way.get('standby') else 'new start'}"
+        how += f" ({get(way, 'samples')})"
+        for phase, pair in [("total", way["total"]), *way["phases"].items()]:
+            rows.append((how, phase, duration(pair["p50_ms"]), duration(pair["p90_ms"])))
+            how = ""
+    return table(("COLD STARTS", "PHASE", "P50", "P90"), rows) if rows else ""
 
 
 def _revisions(revisions: list[dict[str, Any]], previous: int | None) -> str:

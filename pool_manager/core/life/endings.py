@@ -17,6 +17,8 @@ from pool_manager.core.life.patience import TERM_S, patience_s
 from pool_manager.core.state import Replica, State, Step, advance
 
 RELEASE_RETRY_S = 5.0
+HANDOVER_S = 0.5
+"""Between READY and the first run of a call that waits: gateways are told and connect."""
 
 
 class Endings:
@@ -119,7 +121,7 @@ class Endings:
     def _keep(self, replica: Replica, outcome: str, now: float, commands: list[Command]) -> None:
         total_ms = sum(replica.phases.values())
         if replica.waiting_since_s is not None:
-            total_ms = (now - replica.waiting_since_s) * 1e3
+            total_ms = (_served_s(replica, now) - replica.waiting_since_s) * 1e3
         commands.append(
             KeepColdStart(
                 replica.pool,
@@ -142,3 +144,11 @@ class Endings:
         pool.quiet_until_s = 0.0
         self._host.changed.add(pool.key)
         replica.kill_at_s = now + patience_s(replica, pool.spec)
+
+
+def _served_s(replica: Replica, now: float) -> float:
+    """When its cold start was over, for which somebody waited. Where they have left meanwhile, the
+    time until somebody else called is no part of it."""
+    first_run_s = replica.phases.get("first_run", 0.0) / 1e3
+    rested_s = now - replica.ready_s - first_run_s
+    return replica.ready_s + first_run_s if replica.ready_s and rested_s > HANDOVER_S else now

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from pool_manager.core.state import PoolSpec, Replica, State
+from runtime_image.contract import prepared
 
 START_S = 60.0
+LINE_S = 600.0
+"""A start may stand in line for so long; its own time counts from when it has begun."""
 GREETING_AFTER_ADOPTION_S = 10.0
 LOAD_MIN_S = 60.0
 LOAD_FACTOR = 10.0
@@ -24,9 +27,12 @@ def patience_s(replica: Replica, spec: PoolSpec) -> float:
     if replica.state is State.STANDBY and replica.role == "standby":
         return float("inf")
     if replica.state in (State.STARTING, State.STANDBY):
-        return GREETING_AFTER_ADOPTION_S if replica.adopted else START_S
+        if replica.adopted:
+            return GREETING_AFTER_ADOPTION_S
+        return LINE_S if replica.state is State.STARTING else START_S
     if replica.state is State.LOADING:
-        return load_deadline_s(spec)
+        prepare_s = prepared.patience_s(spec.bundle_bytes) if replica.role == "trial" else 0.0
+        return load_deadline_s(spec) + prepare_s
     if replica.state is State.DRAINING:
         return DRAIN_S
     return float("inf")

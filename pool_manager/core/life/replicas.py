@@ -9,6 +9,7 @@ from pool_manager.core import events
 from pool_manager.core.commands import Assign, Bind, Command, EndTrial, Note
 from pool_manager.core.host import STANDBY_KEY, Host
 from pool_manager.core.life.endings import RELEASE_RETRY_S, Endings
+from pool_manager.core.life.patience import START_S, patience_s
 from pool_manager.core.pool import Pool
 from pool_manager.core.state import PoolSpec, Replica, State, Step, advance
 
@@ -22,6 +23,7 @@ class ReplicaEvents(Endings):
     def __init__(self, host: Host) -> None:
         super().__init__(host)
         self._receivers: dict[type, Callable[[Replica, Any, float, list[Command]], None]] = {
+            events.Begun: self._begun,
             events.Greeted: self._greeted,
             events.Loaded: self._loaded,
             events.FirstRun: self._first_run,
@@ -84,6 +86,16 @@ class ReplicaEvents(Endings):
         elif event.role == "trial":
             self.give_up(replica, "its deploy ended with the earlier manager", now, commands)
         return {key}
+
+    def _begun(
+        self, replica: Replica, _event: events.Begun, now: float, _commands: list[Command]
+    ) -> None:
+        """What it stood in line for is no part of its time."""
+        if replica.state is State.STARTING:
+            replica.kill_at_s = now + START_S
+        elif replica.state is State.LOADING:
+            spec = self._host.pools[replica.pool].spec
+            replica.kill_at_s = now + patience_s(replica, spec)
 
     def _greeted(
         self, replica: Replica, event: events.Greeted, now: float, commands: list[Command]

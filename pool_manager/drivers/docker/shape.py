@@ -25,7 +25,9 @@ LINK: Final = "fngate.link"
 RUN_TARGET: Final = "/run/fngate"
 MODEL_TARGET: Final = "/model"
 MIB: Final = 2**20
-TMP_MIB: Final = 64
+TMP_SIZE: Final = "100%"
+"""Of the machine's memory, no bound of its own: what lies in /tmp counts in the memory cap of its
+container. A trial writes there what it prepares, and nobody knows before how much that is."""
 PIDS_MAX: Final = 256
 CPU_PERIOD_US: Final = 100_000
 STANDBY_CAP_MIB: Final = {"cpu": 2048, "cuda": 8192}
@@ -92,7 +94,7 @@ def replica(record: ReplicaRecord, image: str, owner: Owner, place: Place) -> di
             _read_only(place.model_dir, MODEL_TARGET),
         ],
         "PidsLimit": PIDS_MAX,
-        "Tmpfs": {"/tmp": f"size={TMP_MIB}m,mode=1777,nosuid,nodev"},  # noqa: S108 - its own /tmp
+        "Tmpfs": {"/tmp": f"size={TMP_SIZE},mode=1777,nosuid,nodev"},  # noqa: S108 - its own /tmp
         "OomScoreAdj": OOM_SCORE,
         # Zombies of handlers are reaped, and TERM ends what has not come to heed it yet.
         "Init": True,

@@ -69,13 +69,18 @@ def read_flat(spec: TensorSpec, shape: tuple[int, ...], raw: msgspec.Raw) -> lis
     return values
 
 
-@lru_cache(maxsize=_CACHED)
-def _nested(spec: TensorSpec) -> msgspec.json.Decoder[Any]:
+def nested_type(spec: TensorSpec) -> Any:
+    """What msgspec decodes a tensor of `spec` as: lists in lists, fixed axes with their length."""
     kind = _element(spec.dtype)
     for size in reversed(spec.shape):
         bounds = Meta(min_length=1) if size == DYNAMIC else Meta(min_length=size, max_length=size)
         kind = Annotated[list[kind], bounds]  # type: ignore[valid-type]  # built at run time
-    return msgspec.json.Decoder(kind)
+    return kind
+
+
+@lru_cache(maxsize=_CACHED)
+def _nested(spec: TensorSpec) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(nested_type(spec))
 
 
 def _element(dtype: str) -> Any:

@@ -4,8 +4,9 @@ import hoarding
 import host
 import lies
 import network
+import slabs
 
-ATTACKS = {**network.ATTACKS, **host.ATTACKS, **hoarding.ATTACKS, **lies.ATTACKS}
+ATTACKS = {**network.ATTACKS, **host.ATTACKS, **hoarding.ATTACKS, **lies.ATTACKS, **slabs.ATTACKS}
 
 
 def predict(inputs, ctx):

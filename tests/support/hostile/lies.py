@@ -14,8 +14,7 @@ HEADER = struct.Struct("<IIBBHI")
 HELLO, LOADED, LOAD_FAILED, PING, PONG, NOT_IDLE, FIRST_RUN, GOAWAY = 1, 4, 5, 6, 7, 9, 10, 11
 RESPONSE, FAILED, STARTED, NOT_STARTED, PART, WINDOW = 17, 18, 19, 20, 23, 25
 OPTIONAL = 1
-META = b"application/json\n1\n2\n3\n4\n1"
-TIMES = META.partition(b"\n")[2]
+META = struct.pack("<B5I", 0, 1, 2, 3, 4, 1)
 MANY = 200_000
 BIG = 64 * 2**20
 
@@ -47,12 +46,11 @@ DATA_LIES = {
     "a control frame": lambda id: frame(PING),
     "an answer to nobody": lambda id: answer(id + 1000),
     "nobody handed back": lambda id: frame(NOT_STARTED, id + 1000, aux=1),
-    "a type with a header": lambda id: answer(id, b"text/html\r\nSet-Cookie: a=b\n" + TIMES),
+    "a type that is not on the list": lambda id: answer(id, b"\x03" + META[1:]),
     "times with a header": lambda id: answer(id, META + b"\r\nSet-Cookie: a=b"),
-    "a negative time": lambda id: answer(id, b"application/json\n-1\n2\n3\n4\n1"),
-    "a time of 30 years": lambda id: answer(id, b"application/json\n1\n2\n%d\n4\n1" % 10**15),
+    "a time that is missing": lambda id: answer(id, META[:-4]),
     "a head longer than all": lambda id: answer(id, aux=3),
-    "a second greeting": lambda id: frame(HELLO, aux=1),
+    "a second greeting": lambda id: frame(HELLO, aux=2),
     "half an id": lambda id: frame(STARTED, body=b"123"),
     "an error that is none": lambda id: frame(FAILED, id, b"{"),
     "an error without a bottom": lambda id: frame(FAILED, id, DEEP),
@@ -93,7 +91,7 @@ def own_id():
 
 
 def sockets():
-    """Control link and data link of this process, each a duplicate: found, not given."""
+    """Control link, data link and its side channel, each a duplicate: found, not given."""
     found = {}
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -104,7 +102,10 @@ def sockets():
         sock = socket.socket(fileno=os.dup(int(name)))
         if not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             paths = str(sock.getpeername()) + str(sock.getsockname())
-            found["control" if "ctl.sock" in paths else "data"] = sock
+            if sock.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE) == socket.SOCK_SEQPACKET:
+                found["side"] = sock
+            else:
+                found["control" if "ctl.sock" in paths else "data"] = sock
     return found
 
 

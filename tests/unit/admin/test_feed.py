@@ -11,7 +11,7 @@ import pytest
 from admin.feed import SUPERSEDED_IDLE_S, binding, pool_spec
 from registry.catalog import Deployed
 from registry.model import Scaling
-from tests.support.nouns import bundle, deployed, function, profile, revision
+from tests.support.nouns import bundle, deployed, function, prepared, profile, revision
 from tests.support.operator import Operator, operating
 
 KEYS = [f"default/digits@{number}" for number in (1, 2)]
@@ -116,3 +116,14 @@ def test_a_replica_is_bound_to_its_revision() -> None:
 
     assert (bound.spec.revision, bound.bundle, bound.number) == ("digits@2", bundle(), 2)
     assert bound.memory_mib == 64
+
+
+def test_a_replica_is_given_what_was_prepared() -> None:
+    """Its files beside the bundle's, where they were made of the revision's own model."""
+    made = prepared()
+    whole = Deployed(function(), revision(), profile(prepared=made))
+    other = Deployed(function(), revision(model="other.onnx"), profile(prepared=made))
+
+    assert binding(whole, bundle()).prepared == made.files
+    assert binding(other, bundle()).prepared == ()
+    assert binding(deployed(), bundle()).prepared == ()

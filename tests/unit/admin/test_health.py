@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from admin.estimates.cold_starts import Prior
 from admin.health import BUFFERED_MAX, DISK_FREE_MIN, Health
 from admin.past import Past
 from gateway.delivery import Delivery
@@ -48,7 +49,7 @@ def make(operator: Operator) -> Make:
 
 def delivery(operator: Operator) -> Delivery:
     """A gateway's side that has heard nothing yet."""
-    past = Past(operator.store.history, time.time)
+    past = Past(operator.store.history, time.time, lambda _: Prior())
     return Delivery(Limits(), "test", operator.manager, past)
 
 

@@ -7,13 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from admin.past import POOLS_MAX, SAMPLES, Past
-from registry.model import Arrivals, ColdStart, StateInterval
+from admin.estimates.cold_starts import Prior
+from admin.estimates.sketch import ALPHA
+from admin.past import Past, prior_of
+from registry.catalog import Catalog, Deployed
+from registry.exchange import Expected
+from registry.model import Arrivals, ColdStart, DeviceNeed, StateInterval
 from registry.settings import StoreSettings
 from registry.store.database import Database
 from registry.store.functions import Functions
 from registry.store.history import History
-from tests.support.nouns import bundle, function, revision
+from tests.support.nouns import bundle, function, profile, revision
 
 KEY = "default/digits@1"
 NOW_S = 1_000_000_020.0
@@ -50,6 +54,12 @@ def history(database: Database, tmp_path: Path, wall: Wall) -> History:
     return History(database, StoreSettings(tmp_path), wall)
 
 
+@pytest.fixture
+def past(history: History, wall: Wall) -> Past:
+    """Knows no cold start; every trial took 30 ms to load."""
+    return Past(history, wall, lambda _key: Prior("cpu", 30.0))
+
+
 def cold_start(total_ms: float, outcome: str = "ready", number: int = 1) -> ColdStart:
     """A receipt of digits."""
     return ColdStart(
@@ -57,66 +67,88 @@ def cold_start(total_ms: float, outcome: str = "ready", number: int = 1) -> Cold
     )
 
 
-async def test_the_estimate_is_the_median_of_successful_cold_starts(
-    history: History, wall: Wall
-) -> None:
-    """One slow start moves the estimate little, and a failed one not at all."""
-    past = Past(history, wall)
-    assert past.cold_start_s(KEY) == 0.0
+async def test_estimates_come_from_cold_starts(past: Past, history: History) -> None:
+    """What was guessed before is known after the first one; failed ones are kept, too."""
+    assert past.expected(KEY) == Expected(0.05, 0.43, 0.43, 0)
 
     for ms in (100, 300, 200):
         past.cold_start(cold_start(ms))
     past.cold_start(cold_start(90_000, "failed: no memory"))
 
-    assert past.cold_start_s(KEY) == pytest.approx(0.2)
+    assert past.expected(KEY).p50_s == pytest.approx(0.2, rel=ALPHA)
+    assert past.expected(KEY).samples == 3
     await history.flush()
     assert len(await history.cold_starts("digits")) == 4
 
 
-async def test_old_cold_starts_are_outweighed(history: History, wall: Wall) -> None:
-    """Only the last ones count, so that a faster machine is believed."""
-    past = Past(history, wall)
+async def test_an_estimate_is_kept_until_there_is_news(past: Past) -> None:
+    """What is asked for at every publication is worked out once per cold start."""
+    past.cold_start(cold_start(100))
+    first = past.expected(KEY)
+    same = past.expected(KEY) is first
 
-    for ms in [9_000] * SAMPLES + [100] * SAMPLES:
-        past.cold_start(cold_start(ms))
+    past.cold_start(cold_start(900))
 
-    assert past.cold_start_s(KEY) == pytest.approx(0.1)
+    assert same
+    assert past.expected(KEY).samples == 2
 
 
 async def test_the_estimate_survives_a_restart(
-    history: History, database: Database, wall: Wall
+    past: Past, history: History, database: Database, wall: Wall
 ) -> None:
     """The next server begins with what this one has measured; pools without a past have none."""
     functions = Functions(database)
     for _ in range(2):
         await functions.deploy(function(revision=0), revision(number=0), bundle(), None)
-    past = Past(history, wall)
     for ms in (100, 300, 200):
         past.cold_start(cold_start(ms))
     await history.flush()
 
-    later = Past(history, wall)
+    later = Past(history, wall, lambda _key: Prior())
     await later.load()
 
-    assert later.cold_start_s(KEY) == pytest.approx(0.2)
-    assert later.cold_start_s("default/digits@2") == 0.0
+    assert later.expected(KEY) == past.expected(KEY)
+    assert later.expected("default/digits@2").samples == 0
+    assert later.table(KEY) == past.table(KEY)
 
 
-async def test_revisions_remembered_are_bounded(history: History, wall: Wall) -> None:
-    """However many revisions there ever were, the oldest estimates make room."""
-    past = Past(history, wall)
+@pytest.mark.parametrize(
+    ("state", "since_s", "expected"),
+    [
+        ("cold", NOW_S - 900, 200.0),
+        ("draining", NOW_S - 900, 200.0),
+        ("waking", NOW_S - 0.15, 50.0),
+        ("waking", NOW_S - 3, 1.0),
+        ("waking", NOW_S + 3, 200.0),
+        ("warm", NOW_S - 900, 0.0),
+        ("failing", NOW_S - 900, None),
+    ],
+)
+async def test_it_is_told_when_a_replica_will_be_there(
+    past: Past, state: str, since_s: float, expected: float | None
+) -> None:
+    """A cold start takes what it usually takes, one that goes on what is left of that."""
+    past.cold_start(cold_start(200))
 
-    for number in range(1, POOLS_MAX + 2):
-        past.cold_start(cold_start(100, number=number))
+    told = past.ready_in_ms(KEY, state, since_s, by_standby=True)
 
-    assert past.cold_start_s(KEY) == 0.0
-    assert past.cold_start_s("default/digits@2") == pytest.approx(0.1)
-    assert past.cold_start_s(f"default/digits@{POOLS_MAX + 1}") == pytest.approx(0.1)
+    assert told == (expected and pytest.approx(expected, abs=200 * ALPHA))
 
 
-async def test_arrivals_are_counted_by_the_minute(history: History, wall: Wall) -> None:
+def test_a_deploy_says_what_to_expect_of_a_model() -> None:
+    """What its trial took; else where its manifest puts it; nothing of a revision that is gone."""
+    profiled = Deployed(function(), revision(number=1), profile())
+    gpu = revision(number=2, device=DeviceNeed("cuda"))
+    catalog = Catalog([profiled, Deployed(function(), gpu), Deployed(function("b"), revision("b"))])
+
+    assert prior_of(catalog, KEY) == Prior("cpu", profile().load_ms)
+    assert prior_of(catalog, "default/digits@2") == Prior("cuda", 0.0)
+    assert prior_of(catalog, revision("b").key) == Prior("cpu", 0.0)
+    assert prior_of(catalog, "default/gone@1") == Prior()
+
+
+async def test_arrivals_are_counted_by_the_minute(past: Past, history: History, wall: Wall) -> None:
     """A minute's count is kept when the next minute begins, per function."""
-    past = Past(history, wall)
     for name in ("digits", "digits", "faces"):
         past.arrived("default", name)
     wall.now_s += 60
@@ -127,9 +159,8 @@ async def test_arrivals_are_counted_by_the_minute(history: History, wall: Wall) 
     assert await history.arrivals("faces", 0) == [Arrivals("default", "faces", MINUTE_S, 1)]
 
 
-async def test_a_shutdown_keeps_the_broken_minute(history: History, wall: Wall) -> None:
+async def test_a_shutdown_keeps_the_broken_minute(past: Past, history: History) -> None:
     """Requests of the last minute are not lost; a second flush adds nothing."""
-    past = Past(history, wall)
     past.arrived("default", "digits")
 
     past.flush()
@@ -139,11 +170,32 @@ async def test_a_shutdown_keeps_the_broken_minute(history: History, wall: Wall) 
     assert await history.arrivals("digits", 0) == [Arrivals("default", "digits", MINUTE_S, 1)]
 
 
-async def test_state_intervals_are_kept(history: History, wall: Wall) -> None:
+async def test_state_intervals_are_kept(past: Past, history: History) -> None:
     """How long a pool was warm, and why, comes back from the store."""
     interval = StateInterval("default", "digits", 1, "warm", "idle", NOW_S - 5, NOW_S)
 
-    Past(history, wall).state_interval(interval)
+    past.state_interval(interval)
     await history.flush()
 
     assert await history.intervals("digits") == [interval]
+
+
+async def test_requests_that_came_elsewhere_are_added(history: History, wall: Wall) -> None:
+    """Gateway processes count by themselves and tell each second."""
+    past = Past(history, wall, lambda _key: Prior())
+    past.arrivals("default", "digits", 3)
+    past.arrived("default", "digits")
+    past.flush()
+    await history.flush()
+
+    assert await history.arrivals("digits", 0) == [Arrivals("default", "digits", MINUTE_S, 4)]
+
+
+async def test_a_new_estimate_is_told(history: History, wall: Wall) -> None:
+    """Of the pool that was measured, when it is known already."""
+    past = Past(history, wall, lambda _key: Prior())
+    told: list[tuple[str, float]] = []
+    past.on_cold_start = lambda pool: told.append((pool, past.expected(pool).samples))
+    past.cold_start(ColdStart("default", "digits", 1, "r", "cpu", NOW_S, 500.0, {}))
+
+    assert told == [(KEY, 1)]

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from admin.settings import SOCKET_PATH_MAX, SOCKET_TAIL, Settings, load_settings, run_dir
+from admin.settings import (
+    SOCKET_PATH_MAX,
+    SOCKET_TAIL,
+    Settings,
+    is_malloc_set,
+    load_settings,
+    run_dir,
+)
 from registry.errors import BadRequest
 
 
@@ -52,6 +59,8 @@ def test_the_command_line_wins_over_the_environment_over_the_file_over_the_defau
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
+        ({"workers": 0}, "setting workers: Input should be greater than or equal to 1, got 0"),
+        ({"workers": 33}, "setting workers: Input should be less than or equal to 32, got 33"),
         ({"port": 70000}, "setting port: Input should be less than or equal to 65535, got 70000"),
         (
             {"driver": "podman"},
@@ -217,3 +226,25 @@ def test_gpus_are_chosen_by_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_settings({}).pool().gpus == "0,MIG-1"
     with pytest.raises(BadRequest, match="setting gpus: String should have at least 1 character"):
         load_settings({"gpus": ""})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_set"),
+    [
+        ("MALLOC_ARENA_MAX", "1", True),
+        ("MALLOC_TRIM_THRESHOLD_", "100000", True),
+        ("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=1", True),
+        ("GLIBC_TUNABLES", "glibc.pthread.rseq=0", False),
+        ("PATH", "malloc", False),
+    ],
+)
+def test_who_sets_the_allocator_is_left_alone(
+    name: str, value: str, is_set: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any variable of the C library's for it counts, whatever it says."""
+    for other in [name for name in os.environ if name.startswith(("MALLOC_", "GLIBC_"))]:
+        monkeypatch.delenv(other)
+    assert not is_malloc_set()
+    monkeypatch.setenv(name, value)
+
+    assert is_malloc_set() == is_set

@@ -17,18 +17,18 @@ from admin.views import (
 from pool_manager.core.state import Device, Replica
 from pool_manager.occupancy import Occupancy
 from pool_manager.ports import GpuView
-from registry.exchange import Load, PoolEndpoints, ReplicaEndpoint
+from registry.exchange import Expected, Load, PoolEndpoints, ReplicaEndpoint
 from registry.model import Batching, Key, Operation
 from tests.support.nouns import bundle, deployed, profile
 
 
 def test_a_function_without_a_pool_is_cold() -> None:
     """What the manager has not heard of yet is shown as what it is: nobody calls."""
-    shown = function_json(deployed(), None, None, 0.0)
+    shown = function_json(deployed(), None, None, Expected(0.02, 0.4, 0.4, 0), 20.4)
 
     assert (shown["name"], shown["revision"], shown["state"]) == ("digits", "digits@1", "cold")
     assert (shown["ready"], shown["wanted"], shown["held"], shown["in_flight"]) == (0, 0, 0, 0)
-    assert shown["cold_start_ms"] is None
+    assert (shown["cold_start_ms"], shown["ready_in_ms"]) == (None, 20)
     json.dumps(shown)
 
 
@@ -37,11 +37,11 @@ def test_a_function_shows_its_pool_and_load() -> None:
     endpoint = ReplicaEndpoint("r1", "/socket", 2, True, "cpu:0", {})
     pool = (PoolEndpoints([endpoint], "warm", "busy"), 2, 12.0)
 
-    shown = function_json(deployed(), pool, Load(3, 1, 0.5), 0.1234)
+    shown = function_json(deployed(), pool, Load(3, 1, 0.5), Expected(0.0, 0.1234, 0.2, 1), None)
 
     assert (shown["state"], shown["reason"], shown["since_s"]) == ("warm", "busy", 12.0)
     assert (shown["ready"], shown["wanted"], shown["held"], shown["in_flight"]) == (1, 2, 3, 1)
-    assert shown["cold_start_ms"] == 123.4
+    assert (shown["cold_start_ms"], shown["ready_in_ms"]) == (123.4, None)
 
 
 def test_a_revision_shows_what_it_is_and_was_measured() -> None:

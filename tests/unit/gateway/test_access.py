@@ -15,7 +15,7 @@ TOKEN = "fn_the-admin-token"
 def access(*scopes: str, listen: str = "127.0.0.1", public_hosts: tuple[str, ...] = ()) -> Access:
     """A server's rules; with `scopes` there is a key "fn_key" that has them."""
     keys = [Key("id", fingerprint("fn_key"), scopes)] if scopes else []
-    return Access(listen, public_hosts, KeyRing(keys), TOKEN)
+    return Access(listen, public_hosts, KeyRing(keys), fingerprint(TOKEN))
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_strange_hosts_are_remembered_up_to_a_limit() -> None:
 )
 def test_programs_and_own_pages_are_no_foreign_origin(headers: dict[str, str]) -> None:
     """What has no Origin, or the server's own, is let through."""
-    access().check_origin(headers, "127.0.0.1:8080")
+    access().check_origin(headers.get("Origin"), headers.get("Sec-Fetch-Site"), "127.0.0.1:8080")
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,9 @@ def test_programs_and_own_pages_are_no_foreign_origin(headers: dict[str, str]) -
 def test_pages_of_others_are_foreign(headers: dict[str, str]) -> None:
     """Another host, another port, or no origin worth the name is refused."""
     with pytest.raises(ForeignOrigin, match="may not call this server"):
-        access().check_origin(headers, "127.0.0.1:8080")
+        access().check_origin(
+            headers.get("Origin"), headers.get("Sec-Fetch-Site"), "127.0.0.1:8080"
+        )
 
 
 def verdict(rules: Access, authorization: str | None, need: Need, name: str = "") -> str:

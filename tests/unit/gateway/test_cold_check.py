@@ -34,10 +34,25 @@ def rows(count: int, width: int = 4) -> bytes:
     return json.dumps({"inputs": {"x": [[0.5] * width] * count}}).encode()
 
 
+async def checked(checker: ColdCheck, meta: RequestMeta, body: bytes, revision: Any) -> None:
+    """Wait for a check, small or large; raises what it found."""
+    found: asyncio.Queue[BaseException | None] = asyncio.Queue(1)
+    future = checker.check(meta, body, revision, found.put_nowait)
+    if future is None:
+        return
+    try:
+        error = await found.get()
+    except asyncio.CancelledError:
+        future.cancel()
+        raise
+    if error is not None:
+        raise error
+
+
 async def refusal(checker: ColdCheck, body: bytes, meta: RequestMeta = JSON, **fields: Any) -> str:
     """Why this body is refused, "" if it is not."""
     try:
-        await checker.check(meta, body, nouns.revision(**fields))
+        await checked(checker, meta, body, nouns.revision(**fields))
     except RequestError as error:
         return error.message
     return ""
@@ -83,7 +98,7 @@ async def crowd(checker: ColdCheck) -> tuple[list[asyncio.Task[None]], threading
     checker._thread.submit(gate.wait)
     large = rows(IN_LOOP_MAX // 10)
     tasks = [
-        asyncio.create_task(checker.check(JSON, large, nouns.revision()))
+        asyncio.create_task(checked(checker, JSON, large, nouns.revision()))
         for _ in range(WAITING_MAX)
     ]
     await asyncio.sleep(0)
@@ -96,11 +111,11 @@ async def test_too_many_large_bodies_at_once_are_turned_away(checker: ColdCheck)
     tasks, gate = await crowd(checker)
 
     with pytest.raises(QueueFull, match=f"{WAITING_MAX} large requests are being checked"):
-        await checker.check(JSON, large, revision)
-    await checker.check(JSON, GOOD, revision)  # a small one needs no thread
+        await checked(checker, JSON, large, revision)
+    await checked(checker, JSON, GOOD, revision)  # a small one needs no thread
     gate.set()
     await asyncio.wait(tasks)
-    await checker.check(JSON, large, revision)
+    await checked(checker, JSON, large, revision)
 
 
 async def test_a_client_that_leaves_frees_its_place(checker: ColdCheck) -> None:
@@ -109,7 +124,7 @@ async def test_a_client_that_leaves_frees_its_place(checker: ColdCheck) -> None:
     tasks[0].cancel()
     await asyncio.wait(tasks[:1])
 
-    last = asyncio.create_task(checker.check(JSON, rows(IN_LOOP_MAX // 10), nouns.revision()))
+    last = asyncio.create_task(checked(checker, JSON, rows(IN_LOOP_MAX // 10), nouns.revision()))
     await asyncio.sleep(0)
     gate.set()
 

@@ -214,3 +214,12 @@ async def test_a_replica_that_is_no_longer_listed_is_not_connected_to_again(
         delivery.receive_endpoints(published())
 
     assert peer.frames.empty()
+
+
+async def test_links_that_were_closed_are_not_made_again(delivery: Delivery, peer: Peer) -> None:
+    """The replica goes on for other gateways: to this one it is as if it were not listed."""
+    with capture_logs() as logs:
+        await delivery.close()
+        await peer.lost.get()
+
+    assert [entry["event"] for entry in logs] == ["a data link ended"]

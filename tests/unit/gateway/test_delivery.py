@@ -130,6 +130,21 @@ async def test_the_first_caller_of_a_pool_gets_its_estimate(
     assert outcome.retry_after_s == 30
 
 
+async def test_a_call_that_would_wait_in_vain_is_demand(
+    manager: ListeningManager, client: Client
+) -> None:
+    """It is refused at once, and the manager is told as if it waited."""
+    async with delivering(manager, KnownPast(30.0, 5)) as delivery:
+        call = client.call(wait_until_s=asyncio.get_running_loop().time())
+        with pytest.raises(WaitBudgetOver) as refused:
+            delivery.submit(call)
+        told = await manager.heard()
+
+    assert refused.value.retry_after_s == 30
+    assert told.revisions[KEY].queued == 1
+    assert client.outcomes.empty()
+
+
 async def test_cold_pools_are_not_kept(manager: ListeningManager, client: Client) -> None:
     """Only pools with something to tell have a state here; all others are cold."""
     async with delivering(manager) as delivery:
@@ -259,3 +274,13 @@ async def test_a_warm_pool_falls_idle_in_silence(
         told = [manager.demands.get_nowait() for _ in range(manager.demands.qsize())]
 
     assert [demand.revisions[KEY].queued for demand in told if not demand.full] == [1]
+
+
+async def test_news_that_come_too_late_connect_nobody(tmp_path: Path) -> None:
+    """A manager in another process may speak once more before it hears that this one goes."""
+    async with delivering(ListeningManager()) as delivery:
+        pass
+    async with Peer(tmp_path / "r1").listening() as peer:
+        delivery.receive_endpoints(published(peer.endpoint()))
+
+    assert delivery.states() == {}

@@ -6,8 +6,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway import metrics as pages
+from gateway.answers.receipt import Receipt
 from gateway.metrics import OTHERS, REPLICAS_MAX, Metrics
-from gateway.receipt import Receipt
 from registry.catalog import Change
 from registry.exchange import Load
 from runtime_image.link.meta import AnswerMeta
@@ -58,7 +58,7 @@ def test_answers_are_counted_by_outcome_and_timed() -> None:
 def test_the_wait_of_every_answer_is_kept() -> None:
     """Queue time is in seconds."""
     page = metrics()
-    page.received("default", "f", receipt(cold=False, first=False))
+    page.served(("default", "f"), 0.0, receipt(cold=False, first=False), 1, 0)
 
     assert samples(page)["fngate_queue_seconds_sum", "f", "default"] == 0.5
 
@@ -66,10 +66,10 @@ def test_the_wait_of_every_answer_is_kept() -> None:
 def test_a_cold_start_counts_once() -> None:
     """However many requests waited for one replica, its phases are counted with the first."""
     page = metrics()
-    page.received("default", "f", receipt(cold=True, first=True))
-    page.received("default", "f", receipt(cold=True, first=True))
-    page.received("default", "f", receipt(cold=True, first=False))
-    page.received("default", "f", receipt(cold=False, first=True))
+    page.served(("default", "f"), 0.0, receipt(cold=True, first=True), 1, 0)
+    page.served(("default", "f"), 0.0, receipt(cold=True, first=True), 1, 0)
+    page.served(("default", "f"), 0.0, receipt(cold=True, first=False), 1, 0)
+    page.served(("default", "f"), 0.0, receipt(cold=False, first=True), 1, 0)
 
     found = samples(page)
 
@@ -81,8 +81,10 @@ def test_counted_replicas_are_forgotten_in_time() -> None:
     """What is remembered of cold starts has a limit."""
     page = metrics()
     for number in range(REPLICAS_MAX + 1):
-        page.received("default", "f", receipt(cold=True, first=True, replica=str(number)))
-    page.received("default", "f", receipt(cold=True, first=True, replica="0"))
+        page.served(
+            ("default", "f"), 0.0, receipt(cold=True, first=True, replica=str(number)), 1, 0
+        )
+    page.served(("default", "f"), 0.0, receipt(cold=True, first=True, replica="0"), 1, 0)
 
     found = samples(page)
 
@@ -154,8 +156,7 @@ def test_functions_beyond_the_limit_are_counted_together(monkeypatch: pytest.Mon
     monkeypatch.setattr(pages, "FUNCTIONS_MAX", 2)
     page = metrics()
     for name in ("a", "b", "c", "d", "c", "a"):
-        page.answered("default", name, "ok", 0.1)
-        page.received("default", name, receipt(cold=True, first=True, replica=name))
+        page.served(("default", name), 0.0, receipt(cold=True, first=True, replica=name), 1, 0)
 
     found = samples(page)
 
@@ -172,7 +173,7 @@ def test_a_removed_function_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     page = metrics()
     page.answered("default", "a", "ok", 0.1)
     page.answered("default", "a", "queue_full", 0.1)
-    page.received("default", "a", receipt(cold=True, first=True))
+    page.served(("default", "a"), 0.0, receipt(cold=True, first=True), 1, 0)
 
     page.changed(Change("put", "default", "a", None, None, (1,)))
     assert any("a" in key for key in samples(page))
@@ -188,9 +189,8 @@ def test_the_last_answers_of_a_removed_function_are_counted_with_the_others() ->
     """A request that was inside when its function went brings no series back, for they would stay
     for ever; the sum over all functions is right."""
     page = Metrics(dict, dict, lambda: 0, lambda _namespace, name: name != "gone")
-    page.received("default", "gone", receipt(cold=True, first=True))
+    page.served(("default", "gone"), 0.0, receipt(cold=True, first=True), 1, 0)
     page.sent("default", "gone", 1, 0)
-    page.answered("default", "gone", "ok", 0.1)
 
     found = samples(page)
 
@@ -207,3 +207,30 @@ def test_a_page_shows_pools_as_they_were_looked_at() -> None:
     loads.clear()
 
     assert page.render() == before
+
+
+def test_cold_starts_may_be_counted_elsewhere() -> None:
+    """Where several gateway processes wait for one replica, one of them all counts it."""
+    page = metrics()
+    told: list[tuple[object, ...]] = []
+    page.on_cold_start = lambda *given: told.append(given)
+    page.served(("default", "f"), 0.0, receipt(cold=True, first=True), 1, 0)
+
+    assert told == [("default", "f", "r", {"load": 2000.0})]
+    assert not any(key[0].startswith("fngate_cold_start") for key in samples(page))
+    for _ in range(2):
+        page.cold_start("default", "f", "r", {"load": 2000.0})
+    assert samples(page)["fngate_cold_start_seconds_count", "f", "default", "load"] == 1
+
+
+def test_a_served_request_may_have_been_sent_again() -> None:
+    """One replica died, one never started it, the third answered."""
+    page = metrics()
+    page.served(("default", "f"), 0.1, receipt(cold=False, first=False), 3, 1)
+
+    found = samples(page)
+
+    assert found["fngate_request_sends_sum", "f", "default"] == 3
+    assert found["fngate_retries_total", "f", "default", "died"] == 1
+    assert found["fngate_retries_total", "f", "default", "not_started"] == 1
+    assert found["fngate_requests_total", "f", "default", "ok"] == 1

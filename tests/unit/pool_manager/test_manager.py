@@ -16,7 +16,7 @@ from pool_manager.devices import cpu_slots
 from pool_manager.drivers.fake import BEHAVES, FakeDriver, Script
 from pool_manager.manager import Manager
 from pool_manager.settings import PoolSettings
-from registry.errors import DriverError, EngineDown, ModelRefused, ShuttingDown
+from registry.errors import ModelRefused, ShuttingDown
 from registry.exchange import Demand, Endpoints, Load, PoolEndpoints, decode_endpoints, encode
 from registry.model import ColdStart, StateInterval
 from runtime_image.contract.control import ReplicaRecord
@@ -324,27 +324,6 @@ async def test_what_an_earlier_manager_left_is_removed(
     await rig.manager.close()
 
     assert list(settings.run_dir.iterdir()) == list(settings.model_dir.iterdir()) == []
-
-
-async def test_what_cannot_be_removed_stops_no_server(
-    settings: PoolSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is left to the next one, unless the engine is away: nothing can be done without that."""
-    rig = Rig(settings, tmp_path, BEHAVES)
-    (settings.run_dir / "dead0001").mkdir()
-    errors = [DriverError("survives KILL"), EngineDown("away")]
-
-    async def fail(id: str) -> None:
-        raise errors.pop(0)
-
-    with monkeypatch.context() as stuck:
-        stuck.setattr(rig.driver, "release", fail)
-        await rig.manager.start()
-        with pytest.raises(EngineDown):
-            await rig.manager.start()
-    await rig.manager.close()
-
-    assert [folder.name for folder in settings.run_dir.iterdir()] == ["dead0001"]
 
 
 async def test_one_defect_does_not_stop_the_rest(rig: Rig) -> None:

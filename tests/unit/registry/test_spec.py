@@ -11,7 +11,7 @@ from registry.model import Batching, InputRule, Limits, Profile, Revision
 from registry.spec import model_spec, settings_equal
 from runtime_image.contract.model import ImageForm, ModelSpec
 from runtime_image.contract.signature import Signature
-from tests.support.nouns import function, profile, revision
+from tests.support.nouns import function, prepared, profile, revision
 
 
 def spec_of(one: Revision, measured: Profile | None) -> ModelSpec:
@@ -103,3 +103,13 @@ def test_numbers_and_times_make_no_difference() -> None:
 def test_a_real_change_is_one(change: dict[str, object]) -> None:
     """Whatever changes what runs makes a new revision."""
     assert not settings_equal(revision(), revision(**change))
+
+
+def test_what_was_prepared_is_passed_on() -> None:
+    """To replicas of the model that it was made of, and of no other model in the same bundle."""
+    measured = profile(prepared=prepared("model.onnx"))
+
+    assert spec_of(revision(), measured).preparation == measured.prepared.preparation
+    assert spec_of(revision(model="other.onnx"), measured).preparation is None
+    assert spec_of(revision(), profile()).preparation is None
+    assert spec_of(revision(), None).preparation is None

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from admin.api import routes
+from pool_manager.drivers.fake import FakeDriver
 from tests.support.operator import locked, until
-from tests.support.server import ServingServer
+from tests.support.server import ServingServer, serving
 
 SOURCE = Path(routes.__file__).read_text("utf-8")
 ROWS = re.findall(r'\("([A-Z]+)", "(/[^"]*)", "(\w+)", \w+\.\w+\)', SOURCE)
@@ -76,3 +77,22 @@ async def test_a_change_that_began_is_finished_without_its_client(server: Servin
     end()
     assert server.server.store.catalog.all() == ()
     assert await server.server.store.functions.load_all() == []
+
+
+async def test_a_change_is_answered_when_every_gateway_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key that was shown opens every gateway process's door; looking waits for nobody."""
+    asked: list[int] = []
+
+    async def settled() -> None:
+        asked.append(len(server.server.store.ring))
+
+    monkeypatch.setattr(routes, "at_once", settled)
+    async with serving(tmp_path, FakeDriver()) as server:
+        assert (await server.admin("GET", "/keys")).status == 200
+        assert asked == []
+        assert (await server.admin("POST", "/keys", {"scopes": ["read"]})).status == 201
+        assert (await server.admin("POST", "/keys", {"scopes": ["nonsense"]})).status == 400
+
+    assert asked == [1]

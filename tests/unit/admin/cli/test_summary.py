@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from admin.cli.collect import Collected
-from admin.cli.summary import batching, example, render
+from admin.cli.summary import batching, example, prepared, render
 from registry.bundles.paths import make_bundle
 from registry.model import BundleFile
 
@@ -88,3 +88,28 @@ def test_batching_tells_settings_from_measurements() -> None:
 def test_the_next_command_calls_with_the_sample(sample: dict[str, Any], command: str) -> None:
     """The function is called with its own sample where that fits a line."""
     assert example(replace(FILES, sample=sample)) == command
+
+
+TIMES = {"load_ms": 240.0, "first_ms": 6.0, "cpu_ms": {"1": 8.1, "8": 20.0}}
+QUICK = {"load_ms": 2.0, "first_ms": 8.0, "cpu_ms": {"1": 10.0, "8": 25.0}}
+
+
+@pytest.mark.parametrize(
+    ("profile", "shown"),
+    [
+        ({}, ""),
+        ({"prepared": None, "why_not_prepared": "too small"}, "no: too small"),
+        (
+            {"prepared": {"original": TIMES, "quick": QUICK, "fast": None}},
+            "first answer after 10 ms instead of 246 ms",
+        ),
+        (
+            {"prepared": {"original": TIMES, "quick": QUICK, "fast": TIMES}},
+            "first answer after 10 ms instead of 246 ms; then a session built beside it takes"
+            " 20% less CPU time",
+        ),
+    ],
+)
+def test_what_was_prepared_in_a_line(profile: dict[str, Any], shown: str) -> None:
+    """What a cold start gains, or why it gains nothing."""
+    assert prepared(profile) == shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from registry.errors import (
     ModelRefused,
     Refused,
 )
-from tests.support.operator import Operator, operating
+from tests.support.operator import Operator, operating, until
 from tests.support.server import Gate
 
 OTHER = {"other.onnx": b"\x3a\x00\x3a\x00"}
@@ -133,3 +134,22 @@ async def test_a_derived_name_may_not_become_taken_meanwhile(
     assert (ended.state, ended.error["code"]) == ("failed", "conflict")
     with pytest.raises(Conflict, match="say --name to mean it"):
         await operator.start("digits", derived_name=True)
+
+
+async def test_an_operation_is_done_when_every_gateway_knows(tmp_path: Path) -> None:
+    """Until then it is running: who sees it done may call what it has deployed anywhere."""
+    asked: list[bool] = []
+    known = asyncio.Event()
+
+    async def settled() -> None:
+        asked.append(operator.store.catalog.find("digits") is not None)
+        await known.wait()
+
+    async with operating(tmp_path, FakeDriver(), settled=settled) as operator:
+        operation = await operator.start("digits")
+        await until(lambda: bool(asked))
+        assert (await operator.deploys.runner.get(operation.id)).state == "running"
+        known.set()
+
+        assert (await operator.ended(operation.id)).state == "done"
+    assert asked == [True]

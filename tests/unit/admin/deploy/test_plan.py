@@ -21,9 +21,9 @@ from admin.deploy.plan import (
 )
 from registry.catalog import Catalog, Deployed
 from registry.errors import BadBundle, BadManifest, BadRequest, Conflict, FnError, Refused
-from registry.model import Batching, DeviceNeed
+from registry.model import Batching, DeviceNeed, Profile
 from runtime_image.contract import signature as signatures
-from tests.support.nouns import SIGNATURE, deployed, function, profile
+from tests.support.nouns import SIGNATURE, deployed, function, prepared, profile
 
 NOW_S = 1000.0
 IDLE_S = 120.0
@@ -197,8 +197,14 @@ def test_a_trial_measures_the_model_whatever_the_settings() -> None:
     """A profile is kept for the bundle, so switched-off batching must not shape it."""
     off = planned(request(manifest='schema = 1\n[batching]\nmode = "off"\n'))
 
-    assert planned(request()).trial_spec().batching
-    assert off.trial_spec().batching
+    assert planned(request()).trial_spec(prepare=True).batching
+    assert off.trial_spec(prepare=True).batching
+
+
+def test_a_trial_prepares_where_that_is_wanted() -> None:
+    """The server's setting reaches the replica with its spec."""
+    assert planned(request()).trial_spec(prepare=True).prepare
+    assert not planned(request()).trial_spec(prepare=False).prepare
 
 
 @pytest.mark.parametrize(
@@ -265,3 +271,23 @@ def test_a_batch_is_bounded_whatever_the_report_says() -> None:
     ]
 
     assert sizes == [1, 4096]
+
+
+def profile_of(**changes: Any) -> Profile:
+    return profile_from_report({**REPORT, **changes}, planned(request()))
+
+
+def test_two_sessions_count_with_their_weights() -> None:
+    """Where a second session is built beside the first one, both are in memory for a while."""
+    both = prepared(weights__bin=b"x" * 2**20)
+    alone = replace(both, fast=None)
+
+    assert profile_of(prepared=both).memory_mib == profile_of().memory_mib + 1
+    assert profile_of(prepared=alone).memory_mib == profile_of().memory_mib
+    assert profile_of(prepared=both).prepared == both
+
+
+def test_only_this_server_says_what_is_prepared() -> None:
+    """What a replica writes into its report under that name counts for nothing."""
+    assert profile_of(prepared={"files": []}).prepared is None
+    assert profile_of(why_not_prepared="too small").why_not_prepared == "too small"

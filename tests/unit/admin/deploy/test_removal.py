@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from structlog.testing import capture_logs
 from admin.deploy.plan import WireRollback
 from admin.deploy.removal import Removal
 from registry.errors import StoreUnavailable, UnknownFunction
-from tests.support.nouns import sha256
+from tests.support.nouns import prepared, sha256
 from tests.support.operator import MODEL, Operator, locked, operating
 
 FAR_S = 4_000_000_000.0
@@ -118,3 +119,21 @@ async def test_tidying_is_no_reason_to_fail(tmp_path: Path) -> None:
         said = {entry["event"] for entry in logs}
         assert {"old revisions are kept for now", "unused files are kept for now"} <= said
         assert len(operator.store.catalog.revisions("digits")) == 2
+
+
+async def test_what_a_revision_starts_from_stays(tmp_path: Path) -> None:
+    """What was prepared for it is kept as long as it is there, and goes with it."""
+    async with operating(tmp_path, blob_keep_s=-1.0) as operator:
+        await operator.deploy("digits")
+        found = operator.store.catalog.resolve("digits")
+        assert found.profile is not None
+        async with operator.store.blobs.take(5) as upload:
+            await upload.write(b"graph")
+        made = prepared(graph__onnx=b"graph")
+        operator.store.catalog.put(replace(found, profile=replace(found.profile, prepared=made)))
+
+        await operator.deploys.sweep()
+        assert operator.store.blobs.has(upload.sha256)
+
+        await operator.deploys.remove("digits")
+        assert not operator.store.blobs.has(upload.sha256)

@@ -31,7 +31,7 @@ from registry.errors import (
     UnknownFunction,
     WaitBudgetOver,
 )
-from registry.exchange import Load, PoolEndpoints
+from registry.exchange import Expected, Load, PoolEndpoints
 from runtime_image.contract.link import NotStarted
 from runtime_image.link.meta import RequestMeta
 
@@ -42,7 +42,8 @@ NOW = 100.0
 
 def call(body: bytes = b"{}", **changes: Any) -> Call:
     """Arrives at NOW, may be held for 55 s, may run for 60 s."""
-    return Call(KEY, META, body, NOW, NOW + 55.0, 60.0, **changes)
+    times = {"arrived_s": NOW, "wait_until_s": NOW + 55.0, "timeout_s": 60.0}
+    return Call(KEY, META, body, **{**times, **changes})
 
 
 def up(dispatcher: Dispatcher, id: str = "r1", limit: int = 2, *, marks: bool = True) -> Link:
@@ -481,7 +482,7 @@ def test_a_wait_budget_ends(dispatcher: Dispatcher) -> None:
     assert Recall("r1", unstarted.id) in commands
     (error, _) = [c.error for c in commands if isinstance(c, Fail)]
     assert "not started within 55.0 s; the function is cold: nobody calls" in str(error)
-    assert error.retry_after_s == 1
+    assert error.retry_after_s == 5
 
 
 def test_a_run_that_never_ends_is_given_up(dispatcher: Dispatcher) -> None:
@@ -518,3 +519,48 @@ def test_a_new_dispatcher_owes_nothing(dispatcher: Dispatcher) -> None:
 
     assert dispatcher.loads(NOW) == {}
     assert dispatcher.is_idle
+
+
+def test_who_would_wait_in_vain_wakes_the_function(dispatcher: Dispatcher) -> None:
+    """The call is refused, keeps nothing, and counts as demand until the function is warm; the
+    next call is served."""
+    pool = dispatcher.pool(KEY)
+    pool.pace.expected = Expected(2.0, 3.0, 9.0, 5)
+    short = call(wait_until_s=NOW + 1)
+
+    with pytest.raises(WaitBudgetOver):
+        dispatcher.submit(short, NOW)
+
+    assert short.was_held
+    assert dispatcher.held_bytes == 0
+    assert dispatcher.is_idle
+    assert dispatcher.take_called() == [KEY]
+    assert dispatcher.sweep(NOW + 5) == []
+    assert dispatcher.loads(NOW + 5) == {KEY: Load(1, 0, 5.0)}
+    up(dispatcher)
+    assert dispatcher.loads(NOW) == {}
+    following = call(wait_until_s=NOW + 1)
+    assert dispatcher.submit(following, NOW) == [Send("r1", 1, following)]
+
+
+def test_a_function_that_fails_is_wanted_no_more(dispatcher: Dispatcher) -> None:
+    """Whoever would have waited would have been answered, too."""
+    dispatcher.pool(KEY).pace.expected = Expected(2.0, 3.0, 9.0, 5)
+    with pytest.raises(WaitBudgetOver):
+        dispatcher.submit(call(wait_until_s=NOW), NOW)
+
+    dispatcher.look(KEY, PoolEndpoints([], "failing", "no memory", 16.0), NOW)
+
+    assert dispatcher.loads(NOW) == {}
+
+
+def test_what_was_wanted_and_never_came_is_forgotten(dispatcher: Dispatcher) -> None:
+    """After one cold start's time nobody is waited for any more."""
+    dispatcher.pool(KEY).pace.expected = Expected(2.0, 3.0, 9.0, 5)
+    with pytest.raises(WaitBudgetOver):
+        dispatcher.submit(call(wait_until_s=NOW), NOW)
+
+    dispatcher.sweep(NOW + 9)
+    dispatcher.sweep(NOW + 9)
+
+    assert dispatcher.pools == {}

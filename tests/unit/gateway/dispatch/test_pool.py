@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.dispatch.call import Call
 from gateway.dispatch.links import Link
 from gateway.dispatch.pool import UNKNOWN, Pool
-from registry.exchange import PoolEndpoints
+from registry.exchange import NOTHING, Expected, Load, PoolEndpoints
 from runtime_image.link.meta import RequestMeta
 
 META = RequestMeta("application/json", "", -1, "")
@@ -53,3 +53,79 @@ def test_a_pool_rests_when_it_is_as_if_never_heard_of() -> None:
     del pool.links["r1"]
     pool.waiting.append(Call(pool.key, META, b"", 0.0, 55.0, 60.0))
     assert not pool.is_at_rest
+    pool.waiting.clear()
+    pool.want(10.0)
+    assert not pool.is_at_rest
+
+
+def test_waking_begins_with_who_asks_and_ends_with_a_replica() -> None:
+    """Whoever waits, would wait, or has it woken elsewhere; a closing link is no replica."""
+    pool = Pool("default/a@1")
+    pool.watch(10.0)
+    assert (pool.waking_since_s, pool.waking_s(20.0)) == (None, 0.0)
+
+    pool.waiting.append(Call(pool.key, META, b"", 0.0, 55.0, 60.0))
+    pool.watch(10.0)
+    pool.watch(11.0)
+    assert (pool.waking_since_s, pool.waking_s(12.0)) == (10.0, 2.0)
+
+    link = pool.links["r1"] = Link("r1", pool.key, 1, marks_started=True)
+    pool.watch(13.0)
+    assert pool.waking_since_s is None
+    link.closing = True
+    pool.watch(14.0)
+    assert pool.waking_since_s == 14.0
+
+    pool.waiting.clear()
+    pool.watch(15.0)
+    assert pool.waking_since_s is None
+    pool.shown = PoolEndpoints([], "waking", "min is 1")
+    pool.watch(16.0)
+    assert pool.waking_since_s == 16.0
+
+
+def test_a_pool_is_wanted_for_one_cold_start() -> None:
+    """Asked for again while it wakes, it is not wanted for longer; with a replica no more."""
+    pool = Pool("default/a@1")
+    pool.pace.expected = Expected(1.0, 2.0, 4.0, 9)
+
+    pool.want(10.0)
+    pool.watch(10.0)
+    pool.want(13.0)
+    assert pool.wanted_until_s == 14.0
+    pool.want(15.0)
+    assert pool.load(15.0) == NOTHING
+    pool.watch(15.0)
+    assert (pool.wanted_until_s, pool.waking_since_s) == (0.0, None)
+
+    pool.want(20.0)
+    pool.links["r1"] = Link("r1", pool.key, 1, marks_started=True)
+    pool.watch(20.0)
+    assert pool.load(20.0) == NOTHING
+
+
+def test_the_load_is_of_who_waits_and_who_would() -> None:
+    """The one that would wait is counted once, and has waited since the waking began."""
+    pool = Pool("default/a@1")
+    assert pool.load(10.0) == NOTHING
+    pool.waiting.append(Call(pool.key, META, b"", 9.0, 55.0, 60.0))
+    pool.want(10.0)
+    pool.watch(10.0)
+
+    assert pool.load(12.0) == Load(2, 0, 3.0)
+    pool.waiting.clear()
+    assert pool.load(12.0) == Load(1, 0, 2.0)
+
+
+def test_the_estimate_is_of_the_line_or_of_the_cold_start() -> None:
+    """While a replica serves, by its rate; else what is left of waking it."""
+    pool = Pool("default/a@1")
+    pool.pace.expected = Expected(1.0, 2.0, 30.0, 9)
+    pool.waking_since_s = 10.0
+    assert pool.retry_after_s(15.0) == 25
+
+    pool.links["r1"] = Link("r1", pool.key, 1, marks_started=True)
+    for number in range(20):
+        pool.pace.answered(10.0 + number / 4)
+        pool.waiting.append(Call(pool.key, META, b"", 0.0, 55.0, 60.0))
+    assert pool.retry_after_s(15.0) == 5

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import ClientSession, web
-from aiohttp.test_utils import TestServer
 
 from gateway.access import Access
+from gateway.access_log import AccessEvent, AccessLog
 from gateway.cold_check import ColdCheck
 from gateway.delivery import Delivery
-from gateway.http.app import Gateway
-from gateway.http.invoke import Invoker
+from gateway.http.admissions import Admissions
+from gateway.http.app import Gateway, StatePages
+from gateway.http.door import Door
+from gateway.http.invocation import Invoker
+from gateway.http.site import Site
 from gateway.metrics import Metrics
 from gateway.settings import GatewaySettings
 from registry.catalog import Catalog
-from registry.store.keys import KeyRing
+from registry.store.keys import KeyRing, fingerprint
 from tests.support import nouns
 from tests.support.peers import KnownPast, ListeningManager, Peer, delivering, published
 
@@ -30,29 +35,50 @@ class Front:
     """The gateway behind HTTP: the function digits takes FP32 [-1, 4] and is cold."""
 
     def __init__(
-        self, delivery: Delivery, manager: ListeningManager, session: ClientSession
+        self,
+        delivery: Delivery,
+        manager: ListeningManager,
+        session: ClientSession,
+        *,
+        is_fast: bool,
     ) -> None:
         self.delivery = delivery
         self.manager = manager
         self.session = session
         self.reasons: list[str] = []
+        self.events: list[AccessEvent] = []
         self.past = KnownPast()
         self.catalog = Catalog([nouns.deployed()])
         self.metrics = Metrics(delivery.loads, delivery.states, lambda: 0, lambda *_: True)
         self.url = ""
-        self.gateway = self._gateway()
+        self.gateway = self._gateway(is_fast)
+        self.pages = StatePages(
+            self.gateway.border,
+            self.metrics,
+            lambda: self.reasons,
+            lambda: self.gateway.door.is_open,
+        )
 
-    def _gateway(self) -> Gateway:
+    def _gateway(self, is_fast: bool) -> Gateway:
+        access = Access("127.0.0.1", (), KeyRing(), fingerprint(TOKEN))
         invoker = Invoker(
-            GatewaySettings(body_read_s=0.05),
-            Access("127.0.0.1", (), KeyRing(), TOKEN),
+            GatewaySettings(port=0, body_read_s=0.05, fast_front=is_fast),
+            access,
             self.catalog,
             self.delivery,
             ColdCheck(),
             self.metrics,
             self.past,
+            Door(),
+            Admissions(access, self.catalog, 600.0),
+            time.time,
+            AccessLog(self.keep),
         )
-        return Gateway(invoker, lambda: self.reasons)
+        return Gateway(invoker)
+
+    def keep(self, events: list[AccessEvent], _left_out: int) -> None:
+        """What the access log was to write."""
+        self.events += events
 
     async def call(
         self, body: Any = b"", headers: dict[str, str] | None = None, ref: str = "digits"
@@ -72,18 +98,33 @@ class Front:
             return response.status, document, dict(response.headers)
 
 
-@pytest.fixture
-async def front() -> AsyncIterator[Front]:
-    """The gateway, served on a free port."""
+@asynccontextmanager
+async def serving(*, is_fast: bool) -> AsyncIterator[Front]:
+    """The gateway on a free port, with the fast front or without."""
     manager = ListeningManager()
     async with delivering(manager) as delivery, ClientSession() as session:
-        front = Front(delivery, manager, session)
+        front = Front(delivery, manager, session, is_fast=is_fast)
         app = web.Application()
         front.gateway.add_routes(app)
+        front.pages.add_routes(app)
         app.on_cleanup.append(front.gateway.close)
-        async with TestServer(app, handler_cancellation=True) as server:
-            front.url = str(server.make_url("")).rstrip("/")
+        runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
+        await runner.setup()
+        site = Site(front.gateway.invoker, front.gateway.writer, runner)
+        front.url = f"http://127.0.0.1:{await site.start()}"
+        try:
             yield front
+        finally:
+            await site.stop()
+            await site.close()
+            await runner.cleanup()
+
+
+@pytest.fixture(params=["fast", "plain"])
+async def front(request: pytest.FixtureRequest) -> AsyncIterator[Front]:
+    """The gateway, served on a free port, by the fast front and by aiohttp alone."""
+    async with serving(is_fast=request.param == "fast") as front:
+        yield front
 
 
 @pytest.fixture

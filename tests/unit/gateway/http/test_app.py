@@ -104,7 +104,7 @@ async def be_cancelled(_request: web.Request) -> web.Response:
 async def bordered(front: Front, handler: Any, **headers: str) -> web.Response:
     """What the border makes of a handler."""
     request = make_mocked_request("GET", "/x", headers={"Host": "localhost", **headers})
-    return await front.gateway.bordered(handler)(request)
+    return await front.gateway.border.bordered(handler)(request)
 
 
 async def test_the_border_turns_errors_into_problems(front: Front) -> None:
@@ -134,10 +134,11 @@ async def test_the_border_lets_a_cancelled_request_end(front: Front) -> None:
 
 async def test_stopping_waits_for_whoever_is_inside(front: Front) -> None:
     """Accepted requests are finished, but only for so long."""
-    with front.gateway.door:
-        await stop_serving(front.gateway, front.delivery, 0.0)
-        assert front.gateway.door.inside == 1
-        stopping = asyncio.create_task(stop_serving(front.gateway, front.delivery, 60.0))
-        await asyncio.sleep(0)
-        assert not stopping.done()
+    front.gateway.door.enter()
+    await stop_serving(front.gateway, front.delivery, 0.0)
+    assert front.gateway.door.inside == 1
+    stopping = asyncio.create_task(stop_serving(front.gateway, front.delivery, 60.0))
+    await asyncio.sleep(0)
+    assert not stopping.done()
+    front.gateway.door.leave()
     await stopping

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 
-from gateway.http.invoke import Door
+from gateway.http.invocation import Invocation
 from gateway.traffic import follow_traffic
-from registry.errors import ShuttingDown
 from registry.model import Limits
 from runtime_image.contract.link import Flag, Kind
-from runtime_image.link.meta import unpack_request
+from runtime_image.link.meta import pack_answer, unpack_answer, unpack_request
 from tests.support import nouns
 from tests.support.peers import ANSWER, KEY, Peer, failed, published
+from tests.unit.gateway.http.test_invocation import CALL
 
 if TYPE_CHECKING:
     from tests.unit.gateway.http.conftest import Front
@@ -69,7 +71,7 @@ async def test_a_binary_answer_says_where_its_json_ends(front: Front, peer: Peer
     """The lengths of the protocol's headers are passed both ways."""
     call = calling(front, b"{}1234", Inference_Header_Content_Length="2")
     request = await peer.next(Kind.REQUEST)
-    octets = ANSWER.replace(b"application/json", b"application/octet-stream")
+    octets = pack_answer(unpack_answer(ANSWER)._replace(content_type="application/octet-stream"))
     peer.answer(request.id, b"{}1234", aux=2, meta=octets)
     _, _, headers = await call
 
@@ -239,20 +241,6 @@ async def test_a_defect_is_hidden_and_counted(front: Front) -> None:
     assert b'outcome="internal"} 1.0' in front.metrics.render()
 
 
-async def test_a_shut_door_lets_those_inside_finish() -> None:
-    """`shut` returns when the last one has left; nobody comes in any more."""
-    door = Door()
-    with door:
-        shutting = asyncio.create_task(door.shut())
-        await asyncio.sleep(0)
-        assert not shutting.done()
-        with pytest.raises(ShuttingDown), door:
-            pass
-        assert door.inside == 1
-    await shutting
-    await door.shut()
-
-
 async def test_a_held_call_names_the_revision_that_answered_it(
     front: Front, tmp_path: Path
 ) -> None:
@@ -312,3 +300,87 @@ async def test_a_revision_that_went_while_the_body_came_holds_nobody(front: Fron
     status, problem, _ = await front.call(body(), JSON, ref="digits@1")
 
     assert (status, problem["code"]) == (404, "unknown_revision")
+
+
+async def test_every_request_leaves_one_event(front: Front, peer: Peer) -> None:
+    """What it was, who answered, how long it took; refused ones of a function, too."""
+    call = calling(front)
+    peer.answer((await peer.next(Kind.REQUEST)).id)
+    await call
+    await front.call(GOOD, {**JSON, "Prefer": "wait=soon"})
+    await front.call(GOOD, JSON, ref="nobody")
+    assert front.gateway.invoker.events is not None
+    front.gateway.invoker.events.close()
+
+    answered, refused = front.events
+    assert (answered.outcome, answered.revision, answered.replica) == ("ok", "digits@1", "r1")
+    assert answered.ms >= answered.queue_ms >= 0
+    assert (refused.outcome, refused.function, refused.replica) == ("bad_request", "digits", "")
+
+
+async def test_a_large_body_reaches_the_replica_as_it_was_sent(front: Front, peer: Peer) -> None:
+    """With its length told, and in chunks."""
+    large = bytes(range(256)) * 1000
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for start in range(0, len(large), 100_000):
+            yield large[start : start + 100_000]
+
+    for body in (large, chunks()):
+        call = asyncio.create_task(front.call(body, JSON))
+        request = await peer.next(Kind.REQUEST)
+        peer.answer(request.id)
+        assert request.body == large
+        assert (await call)[0] == 200
+
+
+async def test_a_client_that_leaves_in_the_turn_of_its_answer_strands_nobody(
+    front: Front,
+) -> None:
+    """The others who wait are answered, whatever becomes of its own answer."""
+    calls = [calling(front) for _ in range(4)]
+    while front.delivery.loads().get(KEY) is None or front.delivery.loads()[KEY].queued < 4:
+        await front.ask("GET", "/healthz")
+    calls[0].cancel()
+    while front.gateway.door.inside == 4:
+        front.delivery.receive_endpoints(published(state="failing", retry_after_s=5.0))
+        await asyncio.sleep(0)
+    answers = [(await call)[0] for call in calls[1:]]
+
+    assert answers == [503, 503, 503]
+    assert front.gateway.door.inside == 0
+
+
+async def test_who_leaves_while_a_large_body_is_checked_is_not_submitted(
+    front: Front,
+) -> None:
+    """Also in the very turn in which the check ends: nothing is held, and no place is kept."""
+    body = json.dumps({"inputs": {"x": [[0.5] * 4] * 10_000}}).encode()
+    invocation = Invocation(front.gateway.invoker, CALL, lambda _reply: None)
+    invocation.admit(CALL)
+    view = invocation.room(len(body))
+    assert view is not None
+    view[:] = body
+    invocation.run(body)
+    checked = invocation._check
+    assert checked is not None
+    checked.add_done_callback(lambda _done: None)
+    invocation._check = None  # as when the future is done, and its callback not yet called
+    invocation.leave()
+    await asyncio.wait([checked])
+    await asyncio.sleep(0)
+
+    assert front.delivery.loads() == {}
+    assert front.gateway.door.inside == 0
+
+
+async def test_who_expects_to_be_asked_for_the_body_is_asked(front: Front, peer: Peer) -> None:
+    """100 Continue comes before the body is sent, as aiohttp does it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(front.url).port)
+    head = b"POST /fn/digits HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
+    writer.write(head + b"Content-Type: application/json\r\nContent-Length: 2\r\n\r\n")
+    assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    writer.write(b"{}")
+    peer.answer((await peer.next(Kind.REQUEST)).id)
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 OK\r\n")
+    writer.close()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pool_manager.core.host import GPU_STANDBY_MIB, STANDBY_KEY, STANDBY_MIB, Host
 from pool_manager.core.policy.ledger import Charge, Claim, Need
+from pool_manager.core.policy.starts import Rank, Turn
 from pool_manager.core.state import Device, PoolSpec, Replica, State
+from registry.exchange import Demand, Load
 
 A1, A2, B = "default/a@1", "default/a@2", "default/b@1"
 GPU = Device("gpu", "cuda", 10_000)
@@ -186,3 +188,27 @@ def test_a_claim_can_be_given_up() -> None:
     there.unclaim(pool)
 
     assert (pool.claim, there.ledger.claims) == (None, {})
+
+
+def test_a_start_is_as_urgent_as_who_waits_for_it() -> None:
+    """Waiters by when they came, then floors by when they were asked for, then standbys; a model
+    that a standby loads in no time stands in no line."""
+    there = host(PoolSpec(A1, load_s=0.01), PoolSpec(B))
+    there.keep_standbys("", 1)
+    there.add(standby("s1", State.STARTING))
+    for id, key in (("r1", A1), ("r2", B)):
+        there.add(Replica(id, key, "cpu0", "serve", 50.0))
+    before = there.turn("r1")
+    there.demand.hear(Demand("w", 1, True, {A1: Load(1, 0, 3.0), B: Load(1, 1, 0.5)}), 100.0)
+    there.pools[A1].use(1, 0, 3.0, 100.0)
+
+    assert before == Turn(Rank.FLOOR, 50.0)
+    assert there.turn("r1") == Turn(Rank.WAITER, 97.0)
+    assert there.turn("r2") == Turn(Rank.WAITER, 50.0)
+    assert there.turn("s1") == Turn(Rank.STANDBY, 0.0)
+    assert there.turn("gone") == Turn(Rank.STANDBY, 0.0)
+
+    for replica in there.replicas():
+        replica.state = State.LOADING
+    assert there.turn("r1").rank is Rank.SHORT
+    assert there.turn("r2").rank is Rank.WAITER

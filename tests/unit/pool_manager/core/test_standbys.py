@@ -281,3 +281,54 @@ def test_found_standbys_join_their_device() -> None:
     assert play.replica("r1").device == "gpu"
     assert (play.replica("old1").pool, play.replica("old2").pool) == ("standby/gpu2", STANDBY_KEY)
     assert play.replica("old2").device == ""
+
+
+def wakes_by_standby(play: Play, key: str = A) -> bool:
+    return play.machine.host.wakes_by_standby(play.machine.pools[key])
+
+
+def test_it_is_known_whether_a_standby_will_help() -> None:
+    """Only one that waits is as good as it gets; what has been given away helps nobody else."""
+    play = Play(PoolSpec(A), PoolSpec(B, device_kind="cuda"), standbys=1)
+    play.demand()
+    starting = wakes_by_standby(play)
+    play.on(events.Greeted("r1", {"start": 3.0}))
+    waiting = wakes_by_standby(play)
+    play.demand(a=1)
+
+    assert (starting, waiting, wakes_by_standby(play)) == (False, True, True)
+    assert not wakes_by_standby(play, B)
+
+
+def test_a_standby_taken_while_it_starts_is_one_all_the_same() -> None:
+    """What it has done before it was needed is saved."""
+    play = Play(PoolSpec(A), standbys=1)
+    play.demand()
+    play.demand(a=1)
+
+    assert play.state("r1") == "starting"
+    assert wakes_by_standby(play)
+
+
+def test_a_new_process_is_none() -> None:
+    """From its launch until it has loaded."""
+    play = Play(PoolSpec(A))
+    play.demand(a=1)
+    starting = wakes_by_standby(play)
+    play.on(events.Greeted("r1", {"start": 3.0, "import": 4.0}))
+
+    assert (starting, wakes_by_standby(play)) == (False, False)
+
+
+def test_a_standby_on_a_gpu_helps_who_may_go_there() -> None:
+    """One for the CPU slots does not help those who need a GPU, and the other way round."""
+    play = Play(
+        PoolSpec(A, device_kind="cuda"),
+        PoolSpec(B, device_kind="cpu"),
+        devices=[GPU, *cpus(1)],
+        gpu_standbys=1,
+    )
+    play.demand()
+    play.on(events.Greeted("r1", {"start": 3.0}))
+
+    assert (wakes_by_standby(play, A), wakes_by_standby(play, B)) == (True, False)

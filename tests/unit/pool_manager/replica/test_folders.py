@@ -274,3 +274,11 @@ def test_run_folders_are_handed_over(tmp_path: Path) -> None:
 
     assert {path.name for path in there} == {ID, "replica.json", "ctl.sock"}
     assert {(path.stat().st_uid, path.stat().st_gid) for path in there} == {(10001, 10002)}
+
+
+def test_what_is_no_folder_is_no_replicas(folders: Folders) -> None:
+    """The server has sockets of its own beside the run folders."""
+    folders.record(RECORD)
+    folders.run_dir("admin.sock").touch()
+
+    assert folders.read_records() == {ID: RECORD}

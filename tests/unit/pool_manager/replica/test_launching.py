@@ -13,10 +13,12 @@ from structlog.testing import capture_logs
 
 from pool_manager.core import events
 from pool_manager.core.commands import Launch
+from pool_manager.core.policy.starts import Rank, Turn
 from pool_manager.drivers.fake import FakeDriver, Script
 from pool_manager.gpus.absent import NoGpus
 from pool_manager.gpus.tenancy import Tenancy
 from pool_manager.ports import Account, GpuView
+from pool_manager.read_ahead import ReadAhead
 from pool_manager.replica.folders import STANDBY_LOGS
 from pool_manager.settings import PoolSettings
 from registry.errors import BadBundle, DriverError
@@ -48,7 +50,7 @@ class GatedBundles:
         self.asked: asyncio.Queue[str] = asyncio.Queue()
         self.gate = asyncio.Semaphore(0)
 
-    async def materialise(self, bundle: Bundle, target: Path) -> None:
+    async def materialise(self, bundle: Bundle, target: Path, prepared: object = ()) -> None:
         self.asked.put_nowait(target.name)
         await self.gate.acquire()
 
@@ -71,7 +73,7 @@ class BadBundles:
     def __init__(self, error: Exception) -> None:
         self.error = error
 
-    async def materialise(self, bundle: Bundle, target: Path) -> None:
+    async def materialise(self, bundle: Bundle, target: Path, prepared: object = ()) -> None:
         raise self.error
 
 
@@ -130,8 +132,9 @@ async def test_a_standby_is_given_its_model(
     assert was_written
     assert (record.role, record.bound, record.namespace) == (role, KEY, "default")
     assert (record.device, record.device_kind, record.engine) == ("cpu:0", "cpu", "python")
-    assert (record.memory_mib, record.phases) == (64, {"place": 1.5})
-    assert loaded.phases == {"place": 1.5, "bind": 0.0, "load": 0.0}
+    assert (record.memory_mib, list(record.phases)) == (64, ["place"])
+    assert record.phases["place"] >= 1.5
+    assert loaded.phases == {**record.phases, "bind": 0.0, "load": 0.0}
     assert bool(loaded.report) == (role == "trial")
     assert (stage.launcher.folders.model_dir(ID) / "handler.py").exists()
     assert stage.launcher.folders.logs(STANDBY_LOGS) == []
@@ -250,6 +253,32 @@ async def test_a_standby_that_hangs_is_given_nothing(stage: Stage) -> None:
     assert list(stage.launcher.folders.model_dir(ID).iterdir()) == []
 
 
+async def test_a_standby_may_greet_before_its_driver_knows_that_it_runs(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is given its model when its start is over."""
+    start, gate, known = stage.driver.start, asyncio.Event(), []
+
+    async def slow_start(record: ReplicaRecord, run_dir: Path, log: Path) -> None:
+        await start(record, run_dir, log)
+        await gate.wait()
+        known.append(record.id)
+
+    async def limit(record: ReplicaRecord) -> None:
+        if record.id not in known:
+            raise DriverError("it does not run")
+
+    monkeypatch.setattr(stage.driver, "start", slow_start)
+    monkeypatch.setattr(stage.driver, "limit", limit)
+    await stage.standby(ID)
+    stage.assign(ID)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    gate.set()
+
+    assert (await stage.next(events.Loaded, ID)).id == ID
+
+
 async def test_a_release_outruns_no_assignment(stage: Stage) -> None:
     """A standby given up while its files come leaves none of them behind."""
     await stage.standby(ID)
@@ -286,7 +315,7 @@ async def test_an_adopted_standby_is_a_standby(stage: Stage) -> None:
 
     assert list(launcher.folders.model_dir(ID).iterdir()) == []
     assert launcher.folders.model_dir(ID).stat().st_ino == before
-    assert launcher._logs[ID] == stage.settings.log_dir / STANDBY_LOGS / f"{ID}.log"
+    assert launcher._news.logs[ID] == stage.settings.log_dir / STANDBY_LOGS / f"{ID}.log"
 
 
 async def test_an_adopted_replica_has_its_log(stage: Stage) -> None:
@@ -360,8 +389,50 @@ async def test_a_release_outruns_no_start(stage: Stage) -> None:
     assert stage.launcher.control(ID) is None
 
 
+class ReadingList(ReadAhead):
+    """Keeps who was to be read, and who was not any more."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.begun: list[tuple[str, Path]] = []
+        self.cancelled: list[str] = []
+
+    def begin(self, id: str, folder: Path, spec: ModelSpec) -> None:
+        self.begun.append((id, folder))
+
+    def cancel(self, id: str) -> None:
+        self.cancelled.append(id)
+
+
+async def test_a_model_is_read_ahead(stage: Stage) -> None:
+    """Of replicas that serve, new ones and standbys, until they have loaded or are gone; a deploy
+    has just written what its trial reads."""
+    await stage.launcher.read_ahead.close()
+    reading = stage.launcher.read_ahead = ReadingList()
+    await stage.standby("aaaa0001")
+    stage.assign("aaaa0001")
+    await stage.next(events.Loaded)
+    await stage.ready("aaaa0002")
+    loaded = list(reading.cancelled)
+    await stage.ready("aaaa0003", role="trial")
+    await stage.release("aaaa0003")
+
+    folder = stage.launcher.folders.model_dir
+    assert reading.begun == [(id, folder(id)) for id in ("aaaa0001", "aaaa0002")]
+    assert {"aaaa0001", "aaaa0002"} <= set(loaded)
+    assert reading.cancelled[-1] == "aaaa0003"
+
+
+@pytest.fixture
+async def narrow(settings: PoolSettings, tmp_path: Path) -> AsyncIterator[Stage]:
+    """One start at a time, and files that come when the test lets them."""
+    made = Stage(replace(settings, starts_at_once=1), FakeDriver(), tmp_path)
+    yield made
+    await made.close()
+
+
 async def test_starts_at_once_are_bounded(settings: PoolSettings, tmp_path: Path) -> None:
-    """One start more than allowed waits for another one's end."""
+    """One start more than allowed waits until another one has loaded its model."""
     stage = Stage(replace(settings, starts_at_once=2), FakeDriver(), tmp_path)
     bundles = stage.launcher._bundles = GatedBundles()
     ids = ["aaaa0001", "aaaa0002", "aaaa0003"]
@@ -373,57 +444,86 @@ async def test_starts_at_once_are_bounded(settings: PoolSettings, tmp_path: Path
         await asyncio.sleep(0)
     waits = bundles.asked.empty()
     bundles.gate.release()
+    loaded = await stage.next(events.Loaded)
     third = await bundles.asked.get()
     for _ in range(2):
         bundles.gate.release()
-    for _ in ids:
+    for _ in range(2):
         await stage.next(events.Loaded)
 
     assert first == ids[:2]
     assert waits
+    assert loaded.id in first
     assert third == ids[2]
     await stage.close()
 
 
-async def test_a_lost_link_is_explained_by_the_exit(stage: Stage) -> None:
-    """Link and process end together: how the process ended is told, with its log, and no more."""
-    await stage.ready(ID)
-    control = stage.launcher.control(ID)
-    assert control is not None
+async def test_starts_come_in_the_order_of_the_manager(narrow: Stage) -> None:
+    """Who is asked for last may be the most urgent, also when the others stand in line already."""
+    urgency = {"aaaa0001": Rank.FLOOR, "aaaa0002": Rank.FLOOR, "aaaa0003": Rank.WAITER}
+    narrow.launcher.starts.turn = lambda id: Turn(urgency[id], 0.0)
+    for id in urgency:
+        narrow.launch(id)
 
-    control.drain(None)
-    lost = await stage.next(events.Lost)
-    stage.launcher.release(ID)
+    loaded = [(await narrow.next(events.Loaded)).id for _ in urgency]
 
-    assert lost.reason == "exited with code 0"
-    assert lost.log_tail[-1] == "fake replica aaaa0001 exited with code 0"
-    assert await stage.events.get() == events.Released(ID)
+    assert loaded == ["aaaa0001", "aaaa0003", "aaaa0002"]
 
 
-async def test_a_refused_load_shows_the_log(settings: PoolSettings, tmp_path: Path) -> None:
-    """What a replica refuses is told with its last lines."""
-    stage = Stage(settings, FakeDriver(Script(refuse_load="no such opset")), tmp_path)
-    stage.launch(ID)
+async def test_a_standby_takes_its_turn_twice(narrow: Stage) -> None:
+    """While it imports, and while it loads its model; in between it is nobody's business."""
+    await narrow.standby("aaaa0001")
+    await narrow.standby("aaaa0002")
+    bundles = narrow.launcher._bundles = GatedBundles()
+    for id in ("aaaa0001", "aaaa0002"):
+        narrow.assign(id)
 
-    lost = await stage.next(events.Lost)
+    first = await bundles.asked.get()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    waits = bundles.asked.empty()
+    bundles.gate.release()
+    await narrow.next(events.Loaded, first)
+    second = await bundles.asked.get()
+    bundles.gate.release()
+    loaded = await narrow.next(events.Loaded, second)
 
-    assert (lost.reason, lost.stage) == ("no such opset", "load")
-    assert lost.log_tail == ("fake replica aaaa0001 starts for default/digits@1",)
-    await stage.close()
+    assert waits
+    assert [first, second] == ["aaaa0001", "aaaa0002"]
+    assert loaded.phases["place"] > 1.5
 
 
-@pytest.mark.parametrize("reason", ["std::bad_alloc", "MemoryError()", "Unable to allocate 9 GiB"])
-async def test_a_load_that_lacks_memory_names_the_cap(
-    settings: PoolSettings, tmp_path: Path, reason: str
-) -> None:
-    """The engine does not know that the limit is one of the function's own."""
-    stage = Stage(settings, FakeDriver(Script(refuse_load=reason)), tmp_path)
-    stage.launch(ID)
+async def test_a_start_that_fails_makes_way(narrow: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who cannot be started is released by the manager, and the next one begins."""
 
-    lost = await stage.next(events.Lost)
+    async def fail(record: ReplicaRecord, run_dir: Path, log: Path) -> None:
+        raise DriverError("no more processes")
 
-    assert lost.reason == f"{reason} (its memory cap is 100 MiB)"
-    await stage.close()
+    with monkeypatch.context() as broken:
+        broken.setattr(narrow.driver, "start", fail)
+        narrow.launch("aaaa0001")
+        await narrow.next(events.Lost)
+    narrow.launch("aaaa0002")
+    narrow.launcher.release("aaaa0001")
+
+    assert (await narrow.next(events.Loaded)).id == "aaaa0002"
+
+
+async def test_a_release_takes_a_start_out_of_the_line(narrow: Stage) -> None:
+    """Nothing of it is ever begun, and its end is told like any other."""
+    bundles = narrow.launcher._bundles = GatedBundles()
+    narrow.launch("aaaa0001")
+    await bundles.asked.get()
+    narrow.launch("aaaa0002")
+
+    narrow.launcher.release("aaaa0002")
+    await narrow.released("aaaa0002")
+    narrow.forget("aaaa0002")
+    bundles.gate.release()
+    await narrow.next(events.Loaded, "aaaa0001")
+
+    assert bundles.asked.empty()
+    assert list(narrow.launcher.folders.read_records()) == ["aaaa0001"]
 
 
 async def test_a_release_that_fails_is_told(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -492,17 +592,6 @@ async def test_termination_reaches_the_driver(stage: Stage) -> None:
     stage.launcher.terminate(ID)
 
     assert await stage.exit(ID) == "exited with code 0"
-
-
-async def test_logs_are_kept_bounded(stage: Stage) -> None:
-    """Every living replica's log is cut when it has grown."""
-    await stage.ready(ID)
-    [log] = stage.launcher.folders.logs("digits")
-    log.write_bytes(b"line\n" * 300_000)
-
-    stage.launcher.bound_logs()
-
-    assert log.stat().st_size < stage.settings.log_bytes
 
 
 class OneGpu(NoGpus):

@@ -95,7 +95,7 @@ def test_a_cap_that_was_named_holds(
 
 @pytest.mark.parametrize(
     ("kind", "bundle_mib", "measured_mib", "expected"),
-    [("cpu", 100, 0, 1324), ("cpu", 1, 500, 2024), ("cuda", 1, 500, 9192)],
+    [("cpu", 100, 0, 1424), ("cpu", 1, 500, 2024), ("cuda", 1, 500, 9192)],
 )
 def test_a_cap_by_size(
     tmp_path: Path, kind: str, bundle_mib: int, measured_mib: float, expected: int
@@ -124,3 +124,9 @@ def test_a_replica_is_believed_no_more_than_its_cap(
 
     assert (event.memory_mib, event.report["memory_mib"]) == (believed, believed)
     assert records.within_cap(said, None, settings) is said
+
+
+def test_standing_in_line_is_a_part_of_finding_a_place() -> None:
+    """Where somebody waits for it; of a standby's start nobody counts anything."""
+    assert records.waited(ASSIGN, 0.5).phases == {"place": 501.5}
+    assert records.waited(LAUNCH, 0.5) == LAUNCH

@@ -280,3 +280,60 @@ async def test_a_sweep_in_a_store_that_is_gone(store: BlobStore, tmp_path: Path)
 
     with pytest.raises(StoreUnavailable, match="disk error"):
         store.sweep(set(), 0, 0)
+
+
+async def test_a_blob_may_come_without_its_hash(store: BlobStore) -> None:
+    """What came tells it; the blob is like any other then."""
+    async with store.take(len(CONTENT)) as upload:
+        assert upload.sha256 == ""
+        await upload.write(CONTENT)
+
+    assert upload.sha256 == HASH
+    assert store.path(HASH).read_bytes() == CONTENT
+
+
+async def test_less_than_announced_is_no_blob(store: BlobStore, tmp_path: Path) -> None:
+    """Without a hash the size still counts, and nothing stays."""
+    with pytest.raises(BadBundle, match="expected 9 bytes"):
+        async with store.take(9) as upload:
+            await upload.write(b"less")
+    with pytest.raises(BodyTooLarge):
+        async with store.take(1001):
+            pass
+
+    assert everything(tmp_path / "blobs") == set()
+
+
+PREPARED = (bundle_file(".prepared/graph.onnx", b"graph"), bundle_file(".prepared/w", b"weights"))
+
+
+async def test_prepared_files_lie_beside_the_bundles(store: BlobStore, tmp_path: Path) -> None:
+    """By hard links too, and other users can read them."""
+    whole = await laid_out(store)
+    for content in (b"graph", b"weights"):
+        await put(store, content)
+
+    store.materialise(whole, tmp_path / "r1", PREPARED)
+
+    prepared = {file.path for file in PREPARED}
+    assert everything(tmp_path / "r1") == {"m.onnx", "data/w.bin", *prepared}
+    assert (tmp_path / "r1" / ".prepared").stat().st_mode & 0o777 == 0o755
+    graph = tmp_path / "r1" / ".prepared" / "graph.onnx"
+    assert graph.samefile(store.path(sha256(b"graph")))
+
+
+@pytest.mark.parametrize("what", ["missing", "cut"])
+async def test_a_bundle_does_without_what_is_prepared(
+    store: BlobStore, tmp_path: Path, what: str
+) -> None:
+    """Where one of its files is missing or has lost bytes none is laid out."""
+    whole = await laid_out(store)
+    await put(store, b"graph")
+    if what == "cut":
+        path = store.path(await put(store, b"weights"))
+        path.chmod(0o644)
+        path.write_bytes(b"weigh")
+
+    store.materialise(whole, tmp_path / "r1", PREPARED)
+
+    assert everything(tmp_path / "r1") == {"m.onnx", "data/w.bin"}

@@ -116,3 +116,12 @@ def test_the_digest_tells_files_apart() -> None:
     ]
 
     assert len({digest([one]) for one in [file, *others]}) == 4
+
+
+@pytest.mark.parametrize("path", [".prepared/graph.onnx", ".Prepared/x", ".prepared"])
+def test_what_deploys_make_has_a_place_of_its_own(path: str) -> None:
+    """No bundle may put a file where the prepared ones are laid out."""
+    with pytest.raises(BadBundle, match=r"lies in \.prepared"):
+        make_bundle([bundle_file("model.onnx"), bundle_file(path)])
+
+    assert make_bundle([bundle_file(f"a/{path}")]).files[0].path == f"a/{path}"

@@ -24,7 +24,7 @@ async def test_chunks_become_a_file(tmp_path: Path) -> None:
 
     for start in range(0, len(content), 300_000):
         await upload.write(memoryview(content)[start : start + 300_000])
-    await upload.commit(tmp_path / "ab" / "blob")
+    await upload.commit(lambda _sha256: tmp_path / "ab" / "blob")
     await upload.close()
 
     assert upload.received == len(content)
@@ -51,7 +51,7 @@ async def test_less_than_announced_is_refused(tmp_path: Path) -> None:
     await upload.write(b"1")
 
     with pytest.raises(BadBundle, match="expected 2 bytes as announced, got 1"):
-        await upload.commit(tmp_path / "ab" / "blob")
+        await upload.commit(lambda _sha256: tmp_path / "ab" / "blob")
 
     await upload.close()
     assert names(tmp_path) == []
@@ -63,7 +63,7 @@ async def test_other_content_is_refused(tmp_path: Path) -> None:
     await upload.write(b"21")
 
     with pytest.raises(BadBundle, match="expected sha256 6b51d431"):
-        await upload.commit(tmp_path / "ab" / "blob")
+        await upload.commit(lambda _sha256: tmp_path / "ab" / "blob")
 
     await upload.close()
     assert names(tmp_path) == []
@@ -100,7 +100,7 @@ async def test_one_chunk_at_a_time(tmp_path: Path) -> None:
     # Whether the thread is still writing by now is a matter of luck; both outcomes are in order.
     with contextlib.suppress(Conflict):
         await upload.write(content[BUFFER_BYTES:])
-        await upload.commit(tmp_path / "ab" / "blob")
+        await upload.commit(lambda _sha256: tmp_path / "ab" / "blob")
         assert (tmp_path / "ab" / "blob").read_bytes() == content
     await writing
     await upload.close()

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from registry.errors import Conflict, UnknownFunction, UnknownRevision
-from registry.model import Function, Revision, Scaling
+from registry.model import Function, Profile, Revision, Scaling
 from registry.store.connection import Connection
 from registry.store.database import Database
 from registry.store.functions import Functions
-from tests.support.nouns import bundle, function, profile, revision, sha256
+from registry.store.records import decode_record, encode_record
+from tests.support.nouns import bundle, function, prepared, profile, revision, sha256
 
 
 @pytest.fixture
@@ -168,6 +169,22 @@ async def test_the_last_profile_counts(functions: Functions) -> None:
     assert loaded.profile == profile(load_ms=2.0)
     assert await functions.find_profile(bundle().digest, "onnx", "cuda") is not None
     assert await functions.find_profile(bundle().digest, "python", "cpu") is None
+
+
+async def test_what_was_prepared_is_kept(functions: Functions) -> None:
+    """With its files, plans and times, however it is read; a profile of an earlier release says
+    nothing about it."""
+    made = profile(prepared=prepared())
+    await deploy(functions)
+    await functions.put_profile(made)
+
+    (loaded,) = await functions.load_all()
+
+    assert loaded.profile == made
+    assert await functions.find_profile(made.bundle, made.engine, made.device_kind) == made
+    earlier = encode_record(profile()).replace(',"prepared":null,"why_not_prepared":""', "")
+    assert "prepared" not in earlier
+    assert decode_record(earlier, Profile) == profile()
 
 
 async def test_every_function_keeps_its_profile(functions: Functions) -> None:

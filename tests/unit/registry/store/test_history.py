@@ -92,11 +92,12 @@ async def test_arrivals_of_a_minute_add_up(make: Callable[..., History]) -> None
 async def test_recent_successes_are_told_of_all_revisions(
     make: Callable[..., History], database: Database
 ) -> None:
-    """The last 20 of each stored revision, without those that failed, in one query."""
+    """The last 50 of each stored revision, oldest first, without those that failed, in one
+    query."""
     history, functions = make(), Functions(database)
     for name in ("digits", "digits", "digits", "faces"):
         await functions.deploy(function(name, 0), revision(name, 0), bundle(), None)
-    for total_ms in [1000.0] * 5 + [float(n) for n in range(1, 21)]:
+    for total_ms in [1000.0] * 5 + [float(n) for n in range(1, 51)]:
         history.record(cold_start(total_ms))
     history.record(cold_start(9999.0, outcome="failed"))
     history.record(cold_start(8888.0, number=2))
@@ -105,13 +106,28 @@ async def test_recent_successes_are_told_of_all_revisions(
     read, reads = database.read, []
     database.read = lambda *a: reads.append(a) or read(*a)  # type: ignore[method-assign]
 
-    found = await history.last_cold_starts_ms()
+    found = await history.last_cold_starts()
 
-    assert found == {
-        "default/digits@1": [float(n) for n in range(1, 21)],
-        "default/digits@2": [8888.0],
-    }
+    assert [(r.number, r.total_ms) for r in found] == [
+        *((1, float(n)) for n in range(1, 51)),
+        (2, 8888.0),
+    ]
     assert len(reads) == 1
+
+
+async def test_a_damaged_cold_start_keeps_nobody_from_starting(
+    make: Callable[..., History], database: Database
+) -> None:
+    """What cannot be read of the past is left out."""
+    history = make()
+    await Functions(database).deploy(function(revision=0), revision(number=0), bundle(), None)
+    for total_ms in (1.0, 2.0):
+        history.record(cold_start(total_ms))
+    await history.flush()
+    async with database.write() as transaction:
+        await transaction.query("UPDATE cold_starts SET record = '{' WHERE total_ms = 1.0", ())
+
+    assert [record.total_ms for record in await history.last_cold_starts()] == [2.0]
 
 
 async def test_a_full_buffer_drops_and_counts(make: Callable[..., History]) -> None:

@@ -129,3 +129,18 @@ def test_the_ring() -> None:
 def test_strange_secrets_are_no_key(secret: str) -> None:
     """Whatever a client sends is no key, and no error either."""
     assert KeyRing([Key("id", fingerprint("fn_one"), ())]).find(secret) is None
+
+
+def test_whoever_listens_hears_of_each_key() -> None:
+    """Of those that come and those that go, until it listens no more."""
+    one, two = (Key(id, fingerprint(id), ("read",)) for id in ("one", "two"))
+    ring = KeyRing([one])
+    heard: list[tuple[Key, bool]] = []
+    end = ring.subscribe(lambda key, is_let_in: heard.append((key, is_let_in)))
+    ring.put(two)
+    ring.remove(one)
+    end()
+    ring.put(one)
+
+    assert heard == [(two, True), (one, False)]
+    assert ring.all() == (two, one)

@@ -13,6 +13,8 @@ from runtime_image.contract.model import (
     InputRule,
     ModelSpec,
     OutputRule,
+    Preparation,
+    SessionPlan,
     from_json,
     to_json,
 )
@@ -37,6 +39,11 @@ FULL = ModelSpec(
     inline=True,
     timeout_s=5.0,
     sample={"picture": "@seven.png"},
+    preparation=Preparation(
+        "ort-1.31/cpu",
+        SessionPlan("prepared/model.onnx", optimise=False),
+        SessionPlan("model.onnx"),
+    ),
 )
 
 

@@ -16,7 +16,8 @@ from runtime_image.contract.signature import Signature, TensorSpec
 from runtime_image.engines.base import Stopped
 from runtime_image.engines.handler import Context, HandlerEngine, declared_signature
 from runtime_image.engines.onnx import OnnxEngine
-from tests.support import models
+from runtime_image.engines.prepared import load_model
+from tests.support import models, prepared
 
 JSON = {"x": InputRule("json")}
 PREDICT = "def predict(inputs, ctx): return inputs\n"
@@ -87,6 +88,19 @@ def test_a_handler_runs_its_model(tmp_path: Path) -> None:
 
     assert np.array_equal(got["y"], np.ones((1, 4)))
     assert engine.signature == model.signature
+
+
+def test_a_handlers_model_may_become_faster(tmp_path: Path) -> None:
+    """Session and improvement are the model's; without a model there is neither."""
+    prepared.prepare(prepared.layers(tmp_path))
+    spec = prepared.spec(prepared.preparation())
+    model = load_model(spec, tmp_path, device_kind="cpu", threads=1)
+    engine = load(tmp_path, "def predict(inputs, ctx): return ctx.run(inputs)\n", {}, model)
+    alone = load(tmp_path, "def predict(inputs, ctx): return inputs\n")
+
+    assert (engine.session, alone.session) == ("quick", "none")
+    assert model.improvement is not None
+    assert (engine.improvement, alone.improvement) == (model.improvement, None)
 
 
 def test_a_handlers_model_can_be_stopped(tmp_path: Path) -> None:

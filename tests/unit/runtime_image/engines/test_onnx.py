@@ -8,13 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 from runtime_image.contract.errors import LoadError
 from runtime_image.contract.signature import Signature, TensorSpec
 from runtime_image.engines.base import Stopped
-from runtime_image.engines.onnx import IDENTITY, OnnxEngine, check_driver, warm_up
+from runtime_image.engines.onnx import OnnxEngine
 from tests.support import models
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
@@ -33,17 +32,6 @@ def test_a_model_tells_its_signature(tmp_path: Path) -> None:
         (TensorSpec("a", "FP32", rows), TensorSpec("b", "FP32", rows)),
         (TensorSpec("sum", "FP32", rows), TensorSpec("difference", "FP32", rows)),
     )
-
-
-def test_the_least_model_is_one() -> None:
-    """It is valid, has nothing but an Identity, and a process can warm up with it."""
-    model = onnx.load_from_string(IDENTITY)
-
-    onnx.checker.check_model(model, full_check=True)
-    warm_up("cpu")
-
-    assert [node.op_type for node in model.graph.node] == ["Identity"]
-    assert model.SerializeToString() == IDENTITY
 
 
 def test_a_run_gives_outputs_by_name(tmp_path: Path) -> None:
@@ -132,19 +120,55 @@ def test_weights_outside_the_folder_are_refused(tmp_path: Path) -> None:
         load(path)
 
 
-@pytest.mark.skipif(
-    "CUDAExecutionProvider" in onnxruntime.get_available_providers(),
-    reason="this onnxruntime can compute on a GPU",
-)
-def test_a_gpu_is_never_replaced_by_the_cpu(tmp_path: Path) -> None:
-    """Asked for a GPU, a wheel for the CPU refuses instead of computing slowly."""
-    with pytest.raises(LoadError, match="device cuda: this onnxruntime has no CUDAExecution"):
-        OnnxEngine(models.add_one(tmp_path), device_kind="cuda", threads=1)
+def test_another_session_takes_over(tmp_path: Path) -> None:
+    """After the exchange runs give what the other session gives."""
+    engine = load(models.affine(tmp_path, offset=1))
+    (tmp_path / "better").mkdir()
+    better = load(models.affine(tmp_path / "better", offset=2))
+    before = engine.run({"x": X}, engine.ticket())["y"]
+
+    engine.exchange(better, lambda: pytest.fail("nothing runs"))
+
+    assert np.array_equal(before, X + 1)
+    assert np.array_equal(engine.run({"x": X}, engine.ticket())["y"], X + 2)
+    assert engine.session == "fast"
 
 
-def test_a_missing_driver_is_told() -> None:
-    """The reason names what is missing; a library that is there passes."""
-    check_driver("libc.so.6")
+def test_a_run_ends_with_the_session_it_began_with(tmp_path: Path) -> None:
+    """An exchange waits for a run that goes on, which can still be stopped by its ticket, before
+    the old session is let go."""
+    engine = load(models.slow(tmp_path, loops=100_000_000))
+    other = load(models.slow(tmp_path, loops=1))
+    ticket = engine.ticket()
+    ended: list[Exception] = []
 
-    with pytest.raises(LoadError, match=r"no NVIDIA driver here \(libnone.so.1: cannot open"):
-        check_driver("libnone.so.1")
+    def run() -> None:
+        try:
+            engine.run({"x": X}, ticket)
+        except Stopped as stopped:
+            ended.append(stopped)
+
+    def pause() -> None:
+        engine.stop(ticket)
+        runner.join(timeout=10)
+
+    runner = threading.Thread(target=run, daemon=True)
+    runner.start()
+    while not engine.is_running:
+        pass
+    engine.exchange(other, pause)
+
+    assert len(ended) == 1
+    assert not engine.is_running
+    assert np.allclose(engine.run({"x": X}, engine.ticket())["y"], X)
+
+
+def test_another_model_never_takes_over(tmp_path: Path) -> None:
+    """A session with other inputs is refused, and the engine goes on with its own."""
+    engine = load(models.add_one(tmp_path))
+
+    with pytest.raises(LoadError, match="not those of the model that serves"):
+        engine.exchange(load(models.two_inputs(tmp_path)), lambda: None)
+
+    assert engine.session == "original"
+    assert np.array_equal(engine.run({"x": X}, engine.ticket())["y"], X + 1)

@@ -145,3 +145,20 @@ def test_frames_own_their_bytes() -> None:
     read(reader, b"".join(pack(Kind.REQUEST, 2, b"other", meta=b"two")))
 
     assert (first.meta, first.body) == (b"one", b"first")
+
+
+def test_a_large_body_is_its_receivers_alone() -> None:
+    """The reader keeps none of it, so that it is gone when its receiver lets go of it."""
+    reader = FrameReader()
+    sent = b"".join(bytes(piece) for piece in pack(Kind.RESPONSE, 1, b"x" * 2**20))
+    frames: list[Frame] = []
+    while sent:
+        buffer = reader.buffer()
+        count = min(len(buffer), len(sent))
+        buffer[:count] = sent[:count]
+        sent = sent[count:]
+        frames += reader.received(count)
+    body = frames[0].body
+    assert isinstance(body, bytearray)
+    del buffer
+    body.append(0)  # raises BufferError while anybody has a view of it

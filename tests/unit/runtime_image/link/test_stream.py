@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from structlog.testing import capture_logs
 from runtime_image.contract.link import HEADER, Kind
 from runtime_image.link import stream as streams
 from runtime_image.link.frames import Frame, LinkError, pack
-from runtime_image.link.stream import FrameStream, open_stream
+from runtime_image.link.stream import FrameStream, Greeting, connect, open_stream
 
 
 class End:
@@ -160,3 +161,41 @@ async def test_a_stream_is_opened_by_path(tmp_path: Path) -> None:
 
         assert await came == b"".join(pack(Kind.PING, aux=7))
         await lost
+
+
+async def test_a_greeting_goes_before_everything_else(tmp_path: Path) -> None:
+    """Its descriptors arrive, which no transport would have passed on."""
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen(1)
+        lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        stream = FrameStream(lambda _: None, lost.set_result, "test")
+        await connect(stream, str(path), Greeting(pack(Kind.HELLO), [listener.fileno()]))
+        stream.send(pack(Kind.CANCEL, 5))
+        stream.flush()
+        accepted, _ = listener.accept()
+        data, [descriptor], _, _ = socket.recv_fds(accepted, HEADER.size, 1)
+        rest = accepted.recv(100)
+        same = os.path.samestat(os.fstat(descriptor), os.fstat(listener.fileno()))
+        os.close(descriptor)
+        stream.abort("over")
+        await lost
+        accepted.close()
+
+    assert (data, same) == (b"".join(pack(Kind.HELLO)), True)
+    assert rest == b"".join(pack(Kind.CANCEL, 5))
+
+
+async def test_nobody_to_connect_to_is_an_error_at_once(tmp_path: Path) -> None:
+    """No socket there, or a listener whose backlog is full: nothing waits, nothing is left open."""
+    stream = FrameStream(lambda _: None, lambda _: None, "test")
+    with pytest.raises(OSError, match="No such file"):
+        await connect(stream, str(tmp_path / "s"))
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen(0)
+        with socket.socket(socket.AF_UNIX) as first:
+            first.connect(str(tmp_path / "s"))
+            with pytest.raises(BlockingIOError):
+                await connect(stream, str(tmp_path / "s"))

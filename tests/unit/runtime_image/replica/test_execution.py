@@ -7,7 +7,7 @@ import json
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from sys import modules, path
 from typing import Any
@@ -19,10 +19,11 @@ from runtime_image.contract.model import InputRule, ModelSpec
 from runtime_image.engines.loading import load_engine
 from runtime_image.link.meta import RequestMeta
 from runtime_image.replica import execution as executions
-from runtime_image.replica.execution import INLINE_BODY_MAX, Execution
+from runtime_image.replica.execution import BINARY_BODY_MAX, INLINE_BODY_MAX, Execution
 from runtime_image.replica.intake import Intake, Job
 from runtime_image.replica.loop import Loop
-from runtime_image.replica.runner import Answer, Outcome, Run, Runner
+from runtime_image.replica.runner import Run, Runner
+from runtime_image.replica.stages.answering import Answer, Outcome
 from runtime_image.replica.worker import Worker
 from tests.support import models
 
@@ -47,6 +48,7 @@ class Rig:
         self.outcomes: dict[int, Outcome] = {}
         self.threads: set[threading.Thread] = set()
         self.stuck: list[Run] = []
+        self.on_start: Callable[[], None] = lambda: None
         self.execution = Execution(
             self.loop,
             Worker(),
@@ -84,10 +86,11 @@ class Rig:
 
     def _turn_end(self) -> None:
         self.execution.pump()
-        if len(self.outcomes) >= self._wanted and not self.execution._busy:
+        if len(self.outcomes) >= self._wanted and not self.execution._is_busy:
             self.loop.stop()
 
     def _start(self, jobs: list[Job]) -> None:
+        self.on_start()
         self.started.append([job.id for job in jobs])
 
     def _emit(self, job: Job, outcome: Outcome) -> None:
@@ -238,6 +241,121 @@ def test_some_runs_need_the_thread(inline: Rig, fields: dict[str, Any]) -> None:
     assert list(inline.outcomes) == [1]
 
 
+def test_what_is_long_to_decode_has_its_own_thread(rig: Rig) -> None:
+    """It is marked before it is touched, and only once; a bad one is told why."""
+    rig.accept(1, body=ROW + b" " * INLINE_BODY_MAX)
+    rig.accept(2, body=b" " * 2 * INLINE_BODY_MAX)
+
+    rig.run(2)
+
+    assert rig.started == [[1], [2]]
+    assert isinstance(rig.outcomes[1], Answer)
+    assert isinstance(rig.outcomes[2], RequestError)
+    assert "decoding" in {thread.name for thread in threading.enumerate()}
+    assert rig.threads == {threading.current_thread()}
+
+
+def test_what_waits_to_be_decoded_has_not_begun(rig: Rig) -> None:
+    """Its time begins, and it is a suspect, when somebody touches it."""
+    gate = threading.Event()
+    rig.accept(1, body=ROW + b" " * INLINE_BODY_MAX)
+    rig.run(1)
+    assert rig.execution._decoding is not None
+    rig.execution._decoding.submit(lambda: gate.wait(10) and None)
+    rig.accept(2, body=ROW + b" " * INLINE_BODY_MAX)
+    rig.execution.pump()
+
+    assert rig.started == [[1]]
+    gate.set()
+    rig.run(2)
+    assert rig.started == [[1], [2]]
+
+
+@pytest.mark.parametrize(
+    ("content_type", "json_length", "size", "expected"),
+    [
+        ("image/png", -1, 1, True),
+        ("audio/wav", -1, 1, True),
+        ("application/json", -1, INLINE_BODY_MAX, False),
+        ("application/json", -1, INLINE_BODY_MAX + 1, True),
+        ("", -1, INLINE_BODY_MAX + 1, True),
+        ("application/x-npy", -1, BINARY_BODY_MAX, False),
+        ("application/x-npy", -1, BINARY_BODY_MAX + 1, True),
+        ("application/octet-stream", 100, BINARY_BODY_MAX, False),
+        ("application/octet-stream", INLINE_BODY_MAX + 1, BINARY_BODY_MAX, True),
+    ],
+)
+def test_text_is_long_sooner_than_numbers(
+    content_type: str, json_length: int, size: int, expected: bool
+) -> None:
+    """What becomes an array by a view of it is decoded in the loop, where it costs nothing."""
+    meta = RequestMeta(content_type, "", json_length, "")
+
+    assert executions._is_long(Job(1, 1, meta, bytes(size), 60.0, 0.0)) is expected
+
+
+def test_what_waits_is_ready_to_run(slow: Rig) -> None:
+    """While one batch runs the next is decoded; a suspect is not touched before it is marked, and
+    both can still be withdrawn."""
+    began = threading.Event()
+    slow.on_start = began.set
+    slow.accept(1)
+    slow.execution.pump()
+    assert began.wait(30)
+    slow.accept(2)
+    slow.accept(3, alone=True)
+    slow.accept(4, body=b"{}")
+    slow.execution.pump()
+    waiting = [(entry.job.id, entry.decoded) for entry in slow.execution._backlog._entries]
+    back = [job.id for job in slow.execution.hand_back()]
+    slow.loop.post(lambda: slow.cancel(1))
+    slow.run(2)
+
+    assert [(id, decoded is not None) for id, decoded in waiting] == [(2, True), (3, False)]
+    assert back == [2, 3]
+    assert sorted(slow.outcomes) == [1, 4]
+
+
+def test_a_batch_begins_where_nothing_runs(rig: Rig) -> None:
+    """What the worker was woken for cannot be taken away from it before it is awake."""
+    rig.accept(1)
+
+    rig.execution.pump()
+
+    assert rig.execution.hand_back() == []
+    rig.run(1)
+    assert isinstance(rig.outcomes[1], Answer)
+
+
+def test_a_large_answer_is_written_in_the_thread(tmp_path: Path, rigs: list[Rig]) -> None:
+    """Nor is anything of a handler: nobody knows how long it takes."""
+    (tmp_path / "large.py").write_text("def predict(inputs, ctx): return {'y': 'z' * 1_000_000}\n")
+    rig = Rig(tmp_path, handler="large.py", inputs={"x": InputRule("json")}, batch_max=1)
+    rigs.append(rig)
+    rig.accept(1, 2)
+
+    rig.run(2)
+
+    bodies = [one.body for one in rig.outcomes.values() if isinstance(one, Answer)]
+    assert [len(body) > 1_000_000 for body in bodies] == [True, True]
+    forget_handler()
+
+
+def test_a_handlers_answers_leave_before_the_next_run(tmp_path: Path, rigs: list[Rig]) -> None:
+    """What it did is not done twice, so nobody may be taken for a suspect who has his answer."""
+    (tmp_path / "fast.py").write_text("def predict(inputs, ctx): return {'y': 1}\n")
+    rig = Rig(tmp_path, handler="fast.py", inputs={"x": InputRule("json")}, batch_max=1)
+    rigs.append(rig)
+    seen: list[list[int]] = []
+    rig.on_start = lambda: seen.append(sorted(rig.outcomes))
+    rig.accept(1, 2, 3)
+
+    rig.run(3)
+
+    assert seen == [[], [1], [1, 2]]
+    forget_handler()
+
+
 def test_a_late_run_is_stopped(slow: Rig) -> None:
     """The run ends, its request has timed out, and the next one has its own time."""
     slow.accept(1, 2, timeout_s=0.01)
@@ -337,5 +455,11 @@ def test_an_answered_request_is_forgotten(rig: Rig) -> None:
 
 def end_handler() -> None:
     """Let the handler that waits go on, so that its thread is free again."""
-    modules.pop("handler").END.set()
+    modules["handler"].END.set()
+    forget_handler()
+
+
+def forget_handler() -> None:
+    """A process has one handler; this one has one in every test."""
+    modules.pop("handler")
     path.pop(0)

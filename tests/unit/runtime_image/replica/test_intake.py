@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from runtime_image.contract.link import NotStarted
 from runtime_image.link.meta import RequestMeta
 from runtime_image.replica.intake import Intake, Job
@@ -20,6 +22,16 @@ def test_the_limit_holds_over_all_links() -> None:
     said = [intake.accept(job(1, link)) for link in (1, 2, 3)]
 
     assert said == [None, None, NotStarted.FULL]
+
+
+def test_an_id_is_used_once_at_a_time() -> None:
+    """Two requests with one id cannot be told apart, be there room or not."""
+    intake = Intake(limit=1)
+    intake.accept(job(1))
+
+    with pytest.raises(KeyError):
+        intake.accept(job(1))
+    assert intake.accept(job(1, link=2)) is NotStarted.FULL
 
 
 def test_a_draining_replica_takes_nothing() -> None:
@@ -83,7 +95,7 @@ def test_handing_back_leaves_what_runs() -> None:
         intake.accept(one)
     intake.take(1)
 
-    assert intake.hand_back() == jobs[1:]
+    assert intake.take_all() == jobs[1:]
     assert not intake.waiting
     assert len(intake.owed) == 3
 

@@ -19,6 +19,7 @@ from runtime_image.contract.link import VERSION, Kind
 from runtime_image.contract.model import InputRule, ModelSpec
 from runtime_image.link.frames import pack
 from runtime_image.link.record import EXIT_OTHER_LINK
+from tests.support import prepared
 from tests.support.blocking import BlockingLink
 from tests.support.greetings import bind_request
 
@@ -149,6 +150,7 @@ def test_a_replica_lives_and_goes(play: Play) -> None:
     assert "loaded" not in hello
     assert pong.aux == 4
     assert (loaded["revision"], loaded["limit"]) == ("digits@1", 2)
+    assert loaded["session"] == "none"
     assert {"place", "start", "import", "bind", "load"} == set(loaded["phases"])
     assert json.loads(answer.body)["outputs"] == {"y": 1}
     assert first_run.aux >= 0
@@ -359,3 +361,16 @@ def test_a_manager_of_another_link_is_refused(play: Play) -> None:
     assert code == EXIT_OTHER_LINK
     assert output.startswith(f"fngate replica: this replica speaks link version {VERSION}, ")
     assert output.count("\n") == 1
+
+
+def test_a_prepared_model_is_said_to_be_one(play: Play) -> None:
+    """LOADED says which session serves first, also to a manager that comes later."""
+    prepared.prepare(prepared.layers(play.run_dir))
+    link, _ = play.greet(engine="onnx")
+
+    bind(link, prepared.spec(prepared.preparation()))
+    loaded = json.loads(link.next(Kind.LOADED).body)
+    link.close()
+    hello = json.loads(play.accept().next(Kind.HELLO).body)
+
+    assert loaded["session"] == hello["loaded"]["session"] == "quick"

@@ -16,9 +16,10 @@ from runtime_image.contract.link import NotStarted
 from runtime_image.contract.model import InputRule, ModelSpec
 from runtime_image.engines.loading import load_engine
 from runtime_image.link.meta import RequestMeta
-from runtime_image.replica import runner as runners
 from runtime_image.replica.intake import Job
-from runtime_image.replica.runner import ALONE_ALL_S, ALONE_S, Answer, Outcome, Run, Runner
+from runtime_image.replica.runner import ALONE_ALL_S, ALONE_S, Run, Runner
+from runtime_image.replica.stages import answering
+from runtime_image.replica.stages.answering import Answer, Outcome
 from tests.support import models
 
 META = RequestMeta("application/json", "", -1, "")
@@ -301,7 +302,7 @@ def test_outputs_that_cannot_be_written_are_a_failure(tmp_path: Path) -> None:
 
 def test_an_answer_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An encoded answer over the limit is refused with both numbers."""
-    monkeypatch.setattr(runners, "ANSWER_MAX", 10)
+    monkeypatch.setattr(answering, "ANSWER_MAX", 10)
     results = Results()
 
     add_one(tmp_path).run([job(1, 1)], results.emit, results.watch)
@@ -309,3 +310,36 @@ def test_an_answer_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     code, message = results.error(1)
     assert code == "answer_too_large"
     assert message.endswith("at most 10 are allowed")
+
+
+def kept(folder: Path, body: bytes | memoryview, **rules: InputRule) -> Any:
+    """What a handler has of a job's body, once the job is over."""
+    (folder / "handler.py").write_text(
+        "kept = []\ndef predict(inputs, ctx):\n    kept.append(inputs)\n    return {}\n"
+    )
+    run = runner(folder, handler="handler.py", inputs=rules, batch_max=1)
+    meta = RequestMeta("application/octet-stream", "", -1, "")
+    results = Results()
+    run.run([Job(1, 1, meta, body, 60.0, time.monotonic())], results.emit, results.watch)
+    assert isinstance(results.outcomes[1], Answer), results.outcomes
+    return modules["handler"].kept[0]["x"]
+
+
+@pytest.mark.parametrize("is_tensor", [True, False])
+def test_a_handler_may_keep_what_lay_in_shared_memory(tmp_path: Path, is_tensor: bool) -> None:
+    """Its inputs stay as they were when the place is used for another body."""
+    shared = bytearray(b"mine")
+    rule = InputRule("bytes", dtype="UINT8", shape=(-1, -1)) if is_tensor else InputRule("bytes")
+
+    found = kept(tmp_path, memoryview(shared).toreadonly(), x=rule)
+    shared[:] = b"your"
+
+    assert bytes(found) == b"mine"
+
+
+def test_a_model_reads_shared_memory_where_it_lies(tmp_path: Path) -> None:
+    """Nobody keeps a model's inputs, so they are not copied."""
+    made = add_one(tmp_path)
+    body = memoryview(bytearray(b"x")).toreadonly()
+
+    assert made._decoder._body(Job(1, 1, META, body, 60.0, 0.0)).obj is body.obj

@@ -18,15 +18,20 @@ ITEM: dict[str, Any] = {
     "held": 4,
     "in_flight": 5,
     "cold_start_ms": 183.2,
+    "ready_in_ms": 0,
 }
 
 
 def test_functions_are_rows() -> None:
-    """Each function is a row, with a dash where it never started cold."""
-    assert render([ITEM, {**ITEM, "name": "b", "cold_start_ms": None}]).split("\n") == [
-        "NAME    REVISION  STATE  READY  HELD  IN FLIGHT  COLD START",
-        "digits  digits@3  warm   1/2    4     5          183 ms",
-        "b       digits@3  warm   1/2    4     5          -",
+    """Each function is a row, with a dash for what nobody can tell."""
+    cold = {**ITEM, "name": "b", "state": "cold", "cold_start_ms": None, "ready_in_ms": 40}
+    bad = {**ITEM, "name": "c", "state": "failing", "ready_in_ms": None}
+
+    assert render([ITEM, cold, bad]).split("\n") == [
+        "NAME    REVISION  STATE    READY  HELD  IN FLIGHT  COLD START  READY IN",
+        "digits  digits@3  warm     1/2    4     5          183 ms      now",
+        "b       digits@3  cold     1/2    4     5          -           ~40 ms",
+        "c       digits@3  failing  1/2    4     5          183 ms      -",
     ]
 
 

@@ -21,6 +21,7 @@ FUNCTION: dict[str, Any] = {
     "min": 0,
     "max": 2,
     "idle_s": 60.0,
+    "ready_in_ms": 50,
     "labels": {"team": "a"},
     "limits": {"timeout_s": 60},
     "signature": {
@@ -41,6 +42,22 @@ FUNCTION: dict[str, Any] = {
         {"number": 1, "traffic": False, "engine": "onnx", "size": 0, "profile": None},
     ],
     "previous": 2,
+    "cold_starts": [
+        {
+            "device_kind": "cpu",
+            "standby": True,
+            "samples": 12,
+            "total": {"p50_ms": 40.1, "p90_ms": 61.0},
+            "phases": {"bind": {"p50_ms": 2.0, "p90_ms": 3.0}},
+        },
+        {
+            "device_kind": "cuda",
+            "standby": False,
+            "samples": 1,
+            "total": {"p50_ms": 4000, "p90_ms": 4000},
+            "phases": {},
+        },
+    ],
     "example": "curl ...",
 }
 
@@ -53,6 +70,7 @@ def test_a_function_is_shown_whole() -> None:
         "  replicas  0 ready of 0 wanted",
         "  scaling   0 to 2 replicas",
         "  idle      60.0 s",
+        "  ready in  ~50 ms",
         "  requests  0 held, 0 in flight",
         "  labels    team=a",
         "  limits    timeout_s 60",
@@ -60,6 +78,11 @@ def test_a_function_is_shown_whole() -> None:
         "     TENSOR  DTYPE  SHAPE",
         "in   image   FP32   [any, 8, 8]",
         "out  label   INT64  [any]",
+        "",
+        "COLD STARTS          PHASE  P50    P90",
+        "cpu, standby (12)    total  40 ms  61 ms",
+        "                     bind   2 ms   3 ms",
+        "cuda, new start (1)  total  4.0 s  4.0 s",
         "",
         "REVISION  TRAFFIC  ENGINE  SIZE     LOAD  MEMORY  BATCHING",
         "3         now      onnx    2.0 KiB  9 ms  41 MiB  up to 6 rows",
@@ -87,3 +110,16 @@ def test_show_asks_for_the_function(api: AdminApi, fnctl: Callable[..., Result])
 
     assert json.loads(fnctl("show", "digits", "--json").stdout) == FUNCTION
     assert "or  fnctl why digits" in fnctl("show", "digits").stderr
+
+
+def test_the_gain_of_what_was_prepared_is_shown() -> None:
+    """Of the revision that calls go to."""
+    times = {"load_ms": 100.0, "first_ms": 5.0, "cpu_ms": {"1": 1.0}}
+    quick = {"load_ms": 5.0, "first_ms": 5.0, "cpu_ms": {"1": 1.0}}
+    profile = {"load_ms": 9, "prepared": {"original": times, "quick": quick, "fast": None}}
+    profile |= {"memory_mib": 41, "batchable": False}
+    revisions = [{**FUNCTION["revisions"][0], "profile": profile}, FUNCTION["revisions"][1]]
+
+    shown = render({**FUNCTION, "revisions": revisions})
+
+    assert "  prepared  first answer after 10 ms instead of 105 ms" in shown.split("\n")

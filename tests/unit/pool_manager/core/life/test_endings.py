@@ -63,6 +63,7 @@ def test_after_term_nobody_comes_back() -> None:
 def test_a_start_that_hangs_is_a_failure(state: State) -> None:
     """A replica that does not get ready in time is given up and counts against its pool."""
     house = House(state)
+    house.on(events.Begun("r1"))
 
     kept, released = house.press(60.0)
 
@@ -156,6 +157,7 @@ def test_nobody_is_blamed_while_the_engine_is_away() -> None:
     """A start that hangs then is given up, but no failure."""
     house = House()
     house.host.engine_down = "no answer"
+    house.on(events.Begun("r1"))
 
     assert house.press(60.0) == [Release("r1", "starting lasted too long")]
     assert (house.pool.failures, house.pool.retry_at_s) == (0, house.now + 1.0)

@@ -28,7 +28,7 @@ def test_idle_time_has_no_part_in_loading() -> None:
 @pytest.mark.parametrize(
     ("state", "adopted", "expected"),
     [
-        (State.STARTING, False, 60.0),
+        (State.STARTING, False, 600.0),
         (State.STARTING, True, 10.0),
         (State.STANDBY, False, 60.0),
         (State.LOADING, True, 60.0),
@@ -49,3 +49,11 @@ def test_a_standby_may_wait_for_ever() -> None:
     standby = Replica("r1", "standby/cpu", "", "standby", 0.0, State.STANDBY)
 
     assert patience_s(standby, PoolSpec("standby/cpu")) == float("inf")
+
+
+def test_a_trial_has_time_to_prepare() -> None:
+    """On top of what loading may take: its server gives up waiting for that before."""
+    trial = Replica("r1", KEY, "cpu0", "trial", 0.0, State.LOADING)
+
+    assert patience_s(trial, PoolSpec(KEY, role="trial")) == 90.0
+    assert patience_s(trial, PoolSpec(KEY, role="trial", bundle_bytes=8 * 2**30)) == 430.0

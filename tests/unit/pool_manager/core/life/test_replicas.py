@@ -82,6 +82,34 @@ def test_strangers_are_ignored() -> None:
     assert house.host.find("r9") is None
 
 
+@pytest.mark.parametrize("state", [State.STARTING, State.LOADING])
+def test_standing_in_line_is_no_part_of_its_time(state: State) -> None:
+    """A start has all of its time from when it has begun."""
+    house = House(state)
+    house.now += 59.0
+
+    assert house.on(events.Begun("r1")) == []
+
+    assert house.press(59.9) == []
+    assert Release("r1", f"{state} lasted too long") in house.press(0.1)
+
+
+def test_a_trial_that_has_begun_has_time_to_prepare() -> None:
+    """Also one that was given to a standby, and stood in line for that."""
+    house = House(State.LOADING, "trial")
+    house.on(events.Begun("r1"))
+
+    assert house.press(60.1) == []
+
+
+def test_who_has_begun_too_late_is_not_held_up() -> None:
+    """News of a start that is over, or has been given up, changes nothing."""
+    house = House(State.READY)
+    house.on(events.Begun("r1"))
+
+    assert house.replica.kill_at_s == float("inf")
+
+
 def test_a_first_run_completes_the_receipt() -> None:
     """A cold start lasts from the first waiter to the first result."""
     house = House(State.READY)
@@ -90,6 +118,17 @@ def test_a_first_run_completes_the_receipt() -> None:
 
     receipt = KeepColdStart(KEY, "r1", "cpu0", 2000.0, {"load": 5.0, "first_run": 1.5}, "ready")
     assert house.on(events.FirstRun("r1", 1.5)) == [receipt]
+
+
+def test_a_first_run_for_somebody_else_is_no_part_of_the_receipt() -> None:
+    """Whoever the replica was woken for had left when it was ready; the next call came later."""
+    house = House(State.READY)
+    house.replica.waiting_since_s, house.replica.ready_s = 90.0, 92.0
+
+    (receipt,) = house.on(events.FirstRun("r1", 500.0))
+
+    assert isinstance(receipt, KeepColdStart)
+    assert receipt.total_ms == 2500.0
 
 
 def test_without_a_waiter_the_phases_are_the_whole() -> None:

@@ -11,6 +11,7 @@ import pytest
 from pool_manager.drivers.docker import shape
 from pool_manager.drivers.docker.shape import Owner, Place
 from runtime_image.contract.control import ReplicaRecord
+from runtime_image.contract.link import VERSION
 from tests.support.scenes import a_record
 
 OWNER = Owner("0123456789abcdef", "10001:10001")
@@ -58,7 +59,7 @@ def test_a_replica_is_kept_apart() -> None:
         ],
         "OomScoreAdj": 500,
         "PidsLimit": 256,
-        "Tmpfs": {"/tmp": "size=64m,mode=1777,nosuid,nodev"},
+        "Tmpfs": {"/tmp": "size=100%,mode=1777,nosuid,nodev"},
     }
 
 
@@ -76,7 +77,7 @@ def test_a_replica_says_whose_it_is() -> None:
         "Healthcheck": {"Test": ["NONE"]},
         "Labels": {
             "fngate.owner": "0123456789abcdef",
-            "fngate.link": "1",
+            "fngate.link": str(VERSION),
             "fngate.replica": "aaaa0009",
             "fngate.function": "default/digits@1",
         },

@@ -1,0 +1,1 @@
+"""What earlier cold starts say about the next one. Pure."""

@@ -1,0 +1,1 @@
+"""What the server writes to standard error: its own log, and the access log."""

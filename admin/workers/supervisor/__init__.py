@@ -1,0 +1,1 @@
+"""What runs in the process that owns store, replicas and the gateway processes."""

@@ -1,0 +1,167 @@
+"""A server with gateway processes of its own, opened in order and closed in reverse."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from aiohttp import web
+
+from admin.compose import (
+    AdminSide,
+    access_of,
+    check_exposure,
+    make_manager,
+    open_deploys,
+    open_past,
+    url_of,
+)
+from admin.deploy.deploys import Deploys
+from admin.feed import Feed
+from admin.health import Health
+from admin.settings import Settings, is_malloc_set, run_dir
+from admin.store import Store, open_store
+from admin.workers.messages import Welcome
+from admin.workers.port import Port, reserve
+from admin.workers.supervisor.crew import Crew
+from admin.workers.supervisor.hub import Hub
+from admin.workers.supervisor.links import Links
+from admin.workers.supervisor.overview import Overview
+from admin.workers.supervisor.page import Gathered
+from admin.workers.worker.passing import PASSED_MAX
+from gateway.http.app import Border, StatePages
+from gateway.metrics import Metrics
+from pool_manager.driver import Driver
+from pool_manager.manager import Manager
+from registry.store.keys import fingerprint
+
+PASSING: Final = "admin.sock"
+"""Where gateway processes reach the supervisor's application, in the run folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Supervised:
+    """A server that accepts calls at `url`, in the processes of `crew`."""
+
+    url: str
+    store: Store
+    manager: Manager
+    deploys: Deploys
+    crew: Crew
+
+
+@asynccontextmanager
+async def supervising(
+    settings: Settings, driver: Driver | None = None
+) -> AsyncIterator[Supervised]:
+    """As `admin.compose.running`, with `settings.workers` gateway processes of their own.
+
+    Start order: port, store, manager, private application, workers. Stop order is the reverse.
+    Raises what `running` raises, and FnError where a worker cannot start.
+    """
+    async with AsyncExitStack() as stack:
+        store = await open_store(settings.store(), stack)
+        check_exposure(settings, store)
+        port = await reserve(settings.listen, settings.port)
+        stack.callback(port.close)
+        past = await open_past(store, stack)
+        hub = Hub(store.catalog, store.ring, past.expected)
+        past.on_cold_start = hub.estimate_changed
+        # Before the manager hears of the catalog: workers are to know a revision before its pool.
+        stack.callback(hub.open())
+        manager = await make_manager(settings, store, past, driver)
+        overview = Overview()
+        await _open_pools(store, manager, hub, overview, stack)
+        deploys = await open_deploys(settings, store, manager, stack, hub.settled)
+        own, page = _metrics(store, overview)
+        links = Links(hub, overview, page, own, manager, past)
+        crew = Crew(settings.workers, partial(_welcome, settings, store, port), links)
+        side = AdminSide(store, manager, deploys, past, overview)
+        app = _application(settings, side, hub, page, crew)
+        await _open_private(settings, app, stack)
+        stack.push_async_callback(crew.stop, settings.shutdown_s, app.shutdown)
+        await crew.start()
+        yield Supervised(url_of(settings.listen, port.number), store, manager, deploys, crew)
+
+
+async def _open_pools(
+    store: Store, manager: Manager, hub: Hub, overview: Overview, stack: AsyncExitStack
+) -> None:
+    """The manager, of which workers see only serialised messages."""
+    stack.push_async_callback(manager.close)
+    stack.callback(manager.subscribe(overview.look))
+    stack.callback(manager.subscribe(hub.pools))
+    stack.callback(Feed(store.catalog, manager, store.bundles.__getitem__).close)
+    await manager.start()
+
+
+def _metrics(store: Store, overview: Overview) -> tuple[Metrics, Gathered]:
+    """What the supervisor counts itself, and the page over all."""
+    loop = asyncio.get_running_loop()
+
+    def is_deployed(namespace: str, name: str) -> bool:
+        return store.catalog.find(name, namespace) is not None
+
+    own = Metrics(
+        overview.loads,
+        overview.states,
+        lambda: len(asyncio.all_tasks(loop)) + overview.tasks,
+        is_deployed,
+    )
+    page = Gathered(own, is_deployed)
+    store.catalog.subscribe(own.changed)
+    store.catalog.subscribe(page.changed)
+    return own, page
+
+
+def _application(
+    settings: Settings, side: AdminSide, hub: Hub, page: Gathered, crew: Crew
+) -> web.Application:
+    """Whatever is no call: gateway processes pass it here."""
+    border = Border(access_of(settings, side.store))
+    health = Health(settings.data, side.manager, side.held, side.store.history, time.monotonic)
+    app = web.Application()
+    side.add_routes(app, border).settled = hub.settled
+    pages = StatePages(
+        border, page, lambda: [*health.reasons(), *crew.reasons()], lambda: not crew.is_stopping
+    )
+    pages.add_routes(app)
+    return app
+
+
+async def _open_private(settings: Settings, app: web.Application, stack: AsyncExitStack) -> None:
+    """Serve `app` to this user's processes alone."""
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    path = _socket_path(settings)
+    # Only one server has the data folder, so this one is left over.
+    path.unlink(missing_ok=True)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.bind(os.fspath(path))
+    stack.callback(path.unlink, missing_ok=True)
+    path.chmod(0o600)
+    await web.SockSite(runner, sock, backlog=PASSED_MAX).start()
+
+
+def _welcome(settings: Settings, store: Store, port: Port, name: str) -> Welcome:
+    return Welcome(
+        name,
+        replace(settings.gateway(), port=port.number),
+        settings.log_format,
+        fingerprint(store.token),
+        os.fspath(_socket_path(settings)),
+        keeps_buffers=not is_malloc_set(),
+    )
+
+
+def _socket_path(settings: Settings) -> Path:
+    return run_dir(settings.data) / PASSING

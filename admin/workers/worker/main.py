@@ -1,0 +1,226 @@
+"""A gateway process: `python -m admin.workers.worker.main CONTROL COUNTERS`, two descriptors.
+
+It is started by the supervisor alone. Everything it needs comes over the control channel, so no
+secret stands on its command line or in its environment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Final, Literal
+
+import structlog
+import uvloop
+from aiohttp import web
+
+from admin.buffers import keep_large_buffers
+from admin.logs import server as logs
+from admin.logs.access import access_writer
+from admin.workers.cells import Cells
+from admin.workers.channel import Channel
+from admin.workers.messages import (
+    Began,
+    Failed,
+    Finished,
+    Pools,
+    Reach,
+    Reached,
+    Ready,
+    Stop,
+    Welcome,
+    decode_down,
+    encode,
+)
+from admin.workers.worker.mirror import Mirror
+from admin.workers.worker.passing import Passing
+from admin.workers.worker.upward import Upward
+from gateway.access import Access
+from gateway.access_log import AccessLog
+from gateway.delivery import Delivery
+from gateway.dispatch.dispatcher import Limits
+from gateway.http.app import Gateway, stop_serving
+from gateway.http.assembly import assemble
+from gateway.http.site import Site
+from gateway.traffic import follow_traffic
+from registry.exchange import decode_endpoints
+from registry.tasks import Tasks, every
+
+log = structlog.get_logger()
+
+BEAT_S: Final = 1.0
+FLUSH_S: Final = 2.0
+"""How long the last messages may take to be written."""
+
+SetUpLog = Callable[[Literal["human", "json"]], None]
+
+
+class Worker:
+    """One gateway from its welcome to its end. It ends when it is told to, and when its supervisor
+    is gone: then it finishes what it has accepted, since nobody else could."""
+
+    def __init__(self, cells: Cells, set_up_log: SetUpLog) -> None:
+        self._cells = cells
+        self._set_up_log = set_up_log
+        self._mirror = Mirror()
+        self._welcome: Welcome | None = None
+        self._begun = asyncio.Event()
+        self._seen = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._lost = asyncio.Event()
+        self._channel = Channel(self._take, self._on_lost)
+        self._delivery: Delivery | None = None
+        self._tasks = Tasks("worker")
+
+    async def run(self, control: socket.socket) -> None:
+        """Serve until the end. `control` is this end of the control channel."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._end)
+        await self._channel.open(control)
+        try:
+            await self._begun.wait()
+            if self._welcome is not None and not self._ended.is_set():
+                self._set_up_log(self._welcome.log_format)
+                if self._welcome.keeps_buffers:
+                    keep_large_buffers()
+                await self._serve(self._welcome)
+        except OSError as error:
+            self._send(encode(Failed(str(error))))
+        finally:
+            loop.remove_signal_handler(signal.SIGTERM)
+            await self._tasks.close()
+            self._channel.close()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FLUSH_S):
+                    await self._lost.wait()
+
+    async def _serve(self, welcome: Welcome) -> None:
+        async with AsyncExitStack() as stack:
+            upward = Upward(self._send, self._mirror.expected)
+            gateway, delivery, runner = await self._open(welcome, upward, stack)
+            # Warm functions are to be known as warm before the first call comes.
+            await self._seen.wait()
+            site = Site(gateway.invoker, gateway.writer, runner)
+            stack.push_async_callback(site.close)
+            await site.start(reuse_port=True)
+            self._tasks.spawn("beat", every(BEAT_S, upward.beat))
+            # What was made at start stays for ever: the collector need not walk it again.
+            gc.collect()
+            gc.freeze()
+            gc.enable()
+            self._send(encode(Ready()))
+            await self._ended.wait()
+            await _stop_listening(site)
+            await stop_serving(gateway, delivery, welcome.settings.shutdown_s)
+            upward.beat()
+            self._send(encode(Finished()))
+
+    async def _open(
+        self, welcome: Welcome, upward: Upward, stack: AsyncExitStack
+    ) -> tuple[Gateway, Delivery, web.AppRunner]:
+        """Everything but the listening sockets."""
+        settings, mirror = welcome.settings, self._mirror
+        limits = Limits(settings.held_bytes_max, settings.retries)
+        self._delivery = delivery = Delivery(limits, welcome.name, upward, upward)
+        stack.push_async_callback(delivery.close)
+        stack.callback(follow_traffic(mirror.catalog, delivery))
+        access = Access(settings.listen, settings.public_hosts, mirror.ring, welcome.token_sha256)
+        events = AccessLog(access_writer(welcome.log_format)) if settings.access_log else None
+        invoker = assemble(
+            settings,
+            access,
+            mirror.catalog,
+            delivery,
+            upward,
+            time.time,  # noqa: TID251 - the shell passes the clock in
+            events,
+            self._cells,
+        )
+        gateway = Gateway(invoker)
+        invoker.metrics.on_cold_start = upward.woken
+        # After the metrics have let go of a removed function's numbers.
+        mirror.catalog.subscribe(self._cells.changed)
+        passing = Passing(welcome.passing)
+        app = web.Application()
+        gateway.add_routes(app)
+        app.router.add_route("*", "/{rest:.*}", gateway.border.bordered(passing.handle))
+        app.on_cleanup.extend([gateway.close, passing.close])
+        runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        delivery.open()
+        return gateway, delivery, runner
+
+    def _take(self, data: bytes) -> None:
+        """A message of the supervisor."""
+        message = decode_down(data)
+        if isinstance(message, Welcome):
+            self._welcome = message
+        elif isinstance(message, Began):
+            self._begun.set()
+        elif isinstance(message, Pools):
+            self._look(message.endpoints)
+        elif isinstance(message, Reach):
+            self._send(encode(Reached(message.number)))
+        elif isinstance(message, Stop):
+            self._end()
+        else:
+            self._mirror.take(message)
+
+    def _look(self, endpoints: bytes) -> None:
+        """What is said before this gateway has spoken is said again, of all pools, to it."""
+        if self._delivery is None:
+            return
+        self._delivery.receive_endpoints(endpoints)
+        if not self._seen.is_set() and decode_endpoints(endpoints).full:
+            self._seen.set()
+
+    def _send(self, message: bytes) -> None:
+        self._channel.send(message)
+
+    def _on_lost(self, reason: str) -> None:
+        if not self._ended.is_set():
+            log.error("the supervisor is gone: what was accepted is finished", reason=reason)
+        self._lost.set()
+        self._end()
+
+    def _end(self) -> None:
+        self._ended.set()
+        self._begun.set()
+        self._seen.set()
+
+
+async def _stop_listening(site: Site) -> None:
+    """Close the listening socket. Who has connected and was not accepted yet would be cut off, so
+    whoever is there is let in first, and told to come back: two turns take all of them."""
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await site.stop()
+
+
+def main() -> int:
+    """The process. Ctrl-C in a terminal reaches it, too, but the supervisor says when it is over:
+    SIGINT came blocked, so that none can be too early."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    control, counters = (int(text) for text in sys.argv[1:])
+    cells = Cells(counters)
+    # What a start makes of thousands of functions stays: collecting in between finds nothing.
+    gc.disable()
+    uvloop.run(_run(cells, socket.socket(fileno=control)))
+    return 0
+
+
+async def _run(cells: Cells, control: socket.socket) -> None:
+    await Worker(cells, logs.set_up).run(control)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,166 @@
+"""Whatever is no call goes to the supervisor's own application, as it came."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import Final
+
+import aiohttp
+import structlog
+from aiohttp import hdrs, web
+from multidict import CIMultiDict
+from yarl import URL
+
+from registry.errors import BadRequest, QueueFull, SupervisorAway
+
+log = structlog.get_logger()
+
+PASSED_MAX: Final = 512
+"""Requests of one gateway process that may be at the supervisor at once."""
+CONNECT_S: Final = 5.0
+SILENT_S: Final = 3700.0
+"""Longer than the supervisor lets anything wait. A request with a body has no limit here: there
+the supervisor bounds how long the next piece may take."""
+ONE_HOP: Final = frozenset(
+    {"connection", "proxy-connection", "keep-alive", "te", "transfer-encoding", "upgrade"}
+)
+"""Fields of one connection, not of the message (RFC 9110, section 7.6.1)."""
+FRAMING: Final = frozenset({"content-length", "expect"})
+"""Said anew for each connection; whoever expected "100 Continue" has got it."""
+UNPACKED: Final = frozenset({"gzip", "deflate", "br", "zstd"})
+"""Encodings that aiohttp undoes as bodies come: the length told is not that of what arrives."""
+AUTOMATIC: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
+
+
+class Passing:
+    """Passes requests on, bodies and answers piece by piece, neither side read faster than the
+    other takes it. A client that leaves ends its request there, too."""
+
+    def __init__(self, path: str) -> None:
+        """`path` is the supervisor's Unix socket. To be made in the loop."""
+        self._path = path
+        self._inside = 0
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.UnixConnector(path, limit=0),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            skip_auto_headers=AUTOMATIC,
+        )
+
+    async def close(self, _app: object = None) -> None:
+        """aiohttp's clean-up signal: end every connection."""
+        await self._session.close()
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """The supervisor's answer. Raises SupervisorAway, QueueFull, or BadRequest."""
+        if self._inside >= PASSED_MAX:
+            raise QueueFull(f"{self._inside} requests are with the supervisor", retry_after_s=1)
+        self._inside += 1
+        body = _Body(request)
+        try:
+            return await self._pass(request, body)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            if body.broken:
+                raise BadRequest(f"the body cannot be read: {body.broken}") from error
+            raise SupervisorAway(
+                "the process that administrates this server does not answer; calls of functions"
+                " may go on",
+                retry_after_s=1,
+            ) from error
+        finally:
+            self._inside -= 1
+            await body.stop()
+
+    async def _pass(self, request: web.Request, body: _Body) -> web.StreamResponse:
+        has_body = request.can_read_body
+        if len(request.headers.getall(hdrs.CONTENT_ENCODING, ())) > 1:
+            # Readers differ in which of them they go by, and with it in where the body ends.
+            raise BadRequest("Content-Encoding: expected one at most, got several")
+        headers = kept(request.headers)
+        if headers.get(hdrs.CONTENT_ENCODING, "").lower() in UNPACKED:
+            del headers[hdrs.CONTENT_ENCODING]
+        elif has_body and request.content_length is not None:
+            headers[hdrs.CONTENT_LENGTH] = str(request.content_length)
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=CONNECT_S, sock_read=None if has_body else SILENT_S
+        )
+        async with self._session.request(
+            request.method,
+            target(request),
+            headers=headers,
+            data=body if has_body else None,
+            timeout=timeout,
+            allow_redirects=False,
+        ) as answer:
+            return await _relay(request, answer)
+
+
+async def _relay(request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:
+    """The answer, piece by piece; one that breaks off breaks the client's connection, too."""
+    headers = kept(answer.headers)
+    if (length := answer.headers.get(hdrs.CONTENT_LENGTH)) is not None:
+        headers[hdrs.CONTENT_LENGTH] = length
+    response = web.StreamResponse(status=answer.status, reason=answer.reason, headers=headers)
+    if answer.headers.get(hdrs.CONNECTION, "").lower() == "close":
+        response.force_close()
+    await response.prepare(request)
+    try:
+        async for piece in answer.content.iter_any():
+            await response.write(piece)
+        await response.write_eof()
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        log.info("an answer broke off", path=request.path[:200], reason=repr(error))
+        if request.transport is not None:
+            request.transport.abort()
+    return response
+
+
+def kept(headers: Mapping[str, str]) -> CIMultiDict[str]:
+    """The fields that go on to the next hop, all values of each."""
+    named = {
+        token.strip().lower()
+        for key, value in headers.items()
+        if key.lower() == "connection"
+        for token in value.split(",")
+    }
+    left = named | ONE_HOP | FRAMING
+    return CIMultiDict((key, value) for key, value in headers.items() if key.lower() not in left)
+
+
+def target(request: web.Request) -> URL:
+    """The same path and query, not decoded, also where a whole URL was asked for."""
+    raw = request.raw_path
+    path = raw if raw.startswith("/") else request.rel_url.raw_path_qs
+    return URL(f"http://localhost{path}", encoded=True)
+
+
+class _Body(AsyncIterator[bytes]):
+    """A request's body while it comes. `broken` says why it cannot be read, if it cannot."""
+
+    def __init__(self, request: web.Request) -> None:
+        self._request = request
+        self._is_reading = False
+        self.broken = ""
+
+    def __aiter__(self) -> _Body:
+        return self
+
+    async def __anext__(self) -> bytes:
+        self._is_reading = True
+        try:
+            piece = await self._request.content.readany()
+        except (web.RequestPayloadError, aiohttp.ClientError) as error:
+            # Its text is "400, message:", then what is wrong on a line of its own.
+            self.broken = str(error).partition("\n")[2].strip()[:200] or "it is broken off"
+            raise
+        finally:
+            self._is_reading = False
+        if not piece:
+            raise StopAsyncIteration
+        return piece
+
+    async def stop(self) -> None:
+        """Return when nobody reads: what is left the HTTP server reads away by itself."""
+        while self._is_reading:  # noqa: ASYNC110 - whoever reads was cancelled and takes one turn
+            await asyncio.sleep(0)

@@ -1,0 +1,1 @@
+"""One replica without a gateway: what it serves, and who calls it."""

@@ -1,0 +1,1 @@
+"""Load: what is called, by wrk where it is installed, else by `benchmarks.load`."""

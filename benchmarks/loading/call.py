@@ -1,0 +1,83 @@
+"""One call, as every load repeats it, and what a load gave."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A POST to a server on this machine."""
+
+    port: int
+    path: str
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def request(self) -> bytes:
+        """As it goes over the connection."""
+        heads = {
+            "Host": f"127.0.0.1:{self.port}",
+            "Content-Type": "application/json",
+            **self.headers,
+            "Content-Length": str(len(self.body)),
+        }
+        lines = [
+            f"POST {self.path} HTTP/1.1",
+            *(f"{name}: {value}" for name, value in heads.items()),
+        ]
+        return "\r\n".join([*lines, "", ""]).encode() + self.body
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """So many connections, each with one call at a time, for `seconds`; with `each` above 0, that
+    many calls per connection instead."""
+
+    call: Call
+    connections: int
+    seconds: float = 2.0
+    each: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What a load gave. `errors`: answers other than 2xx and connections that broke."""
+
+    requests: int
+    seconds: float
+    p50_ms: float
+    p99_ms: float
+    errors: int
+    last_ms: float = 0.0
+    """From the first call to the last answer; 0 where it is not known."""
+    ended_s: tuple[tuple[float, float], ...] = ()
+    """Of every answer, where asked for: second of its end, and milliseconds it took."""
+
+    def __post_init__(self) -> None:
+        if self.requests < 0 or self.seconds <= 0:
+            raise ValueError(
+                f"load: expected answers and seconds above 0, got {self.requests} in {self.seconds}"
+            )
+
+    @property
+    def per_s(self) -> float:
+        """Good answers per second."""
+        return self.requests / self.seconds
+
+    def to_json(self) -> str:
+        """One line; `from_json` is its inverse."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, line: str) -> Loaded:
+        """Raises ValueError where it is something else."""
+        try:
+            data: dict[str, Any] = json.loads(line)
+            ended = tuple((float(at), float(ms)) for at, ms in data.pop("ended_s", ()))
+            return cls(**data, ended_s=ended)
+        except (TypeError, AttributeError) as error:
+            raise ValueError(f"load: expected its figures as JSON, got {line[:200]!r}") from error

@@ -1,0 +1,1 @@
+"""How everything here is measured: rounds, ratios, processor time, memory, cores, tables."""

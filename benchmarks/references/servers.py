@@ -1,0 +1,115 @@
+"""Reference servers as processes: aiohttp hello, nginx before it, aiohttp with the engine in it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.measuring.processes import family, pin
+from benchmarks.models.subjects import Subject
+from benchmarks.references import nginx as proxy
+
+START_S = 10.0
+END_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A server that runs."""
+
+    port: int
+    pid: int
+
+    @property
+    def pids(self) -> list[int]:
+        """Its processes."""
+        return family(self.pid)
+
+    def pin(self, cores: Set[int]) -> None:
+        """On these cores only."""
+        pin(self.pids, cores)
+
+
+@contextmanager
+def hello(
+    path: str, *, answer: int = 100, environment: Mapping[str, str] | None = None
+) -> Iterator[Reference]:
+    """aiohttp that reads bodies and answers so many bytes."""
+    words = ["-m", "benchmarks.hello", "0", "--path", path, "--answer", str(answer)]
+    with _saying_port([sys.executable, *words], environment or {}) as server:
+        yield server
+
+
+@contextmanager
+def engine_server(subject: Subject) -> Iterator[Reference]:
+    """aiohttp that runs the model itself."""
+    words = ["-m", "benchmarks.references.engine_server"]
+    path = f"/fn/{subject.name}"
+    with _saying_port([sys.executable, *words, str(subject.model), path], {}) as server:
+        yield server
+
+
+@contextmanager
+def nginx(upstream: int) -> Iterator[Reference]:
+    """nginx before a server on port `upstream`."""
+    with tempfile.TemporaryDirectory(prefix="fn-nginx-") as name:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        process = subprocess.Popen(proxy.command(Path(name), port, upstream))
+        with _ending(process):
+            _await_worker(process, port)
+            yield Reference(port, process.pid)
+
+
+@contextmanager
+def _saying_port(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[Reference]:
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, env={**os.environ, **environment}, text=True
+    )
+    with _ending(process):
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line.strip().isdecimal():
+            raise RuntimeError(f"{command[2]}: expected its port, got {line!r}")
+        yield Reference(int(line), process.pid)
+
+
+@contextmanager
+def _ending(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.communicate(timeout=END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+
+
+def _await_worker(process: subprocess.Popen[bytes], port: int) -> None:
+    """Until it answers. The master opens the port before it has a worker: who connected then would
+    take the master for all there is."""
+    until_s = time.monotonic() + START_S
+    while time.monotonic() < until_s and process.poll() is None:
+        if len(family(process.pid)) > 1 and _accepts(port):
+            return
+        time.sleep(0.01)
+    raise RuntimeError(f"nginx: expected it on port {port} within {START_S:.0f} s")
+
+
+def _accepts(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except ConnectionRefusedError:
+        return False
+    return True

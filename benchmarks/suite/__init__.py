@@ -1,0 +1,21 @@
+"""The benchmarks by name, in the order in which `make bench` runs them.
+
+Each is a module whose docstring is its headline, with `measure(setting)`, which gives the parts of
+its report; it raises LeftOut where it cannot run.
+"""
+
+NAMES = (
+    "startup",
+    "wakeup",
+    "replica",
+    "plain",
+    "bodies",
+    "burst",
+    "limit",
+    "workers",
+    "progressive",
+    "idle",
+    "containers",
+    "many",
+    "simulation",
+)

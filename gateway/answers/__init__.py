@@ -1,0 +1,1 @@
+"""What clients get back: whole answers, and the receipt of how they were made."""

@@ -1,0 +1,1 @@
+"""Plain calls, read without aiohttp."""

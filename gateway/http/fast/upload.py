@@ -1,0 +1,50 @@
+"""Receives the rest of a large body where it stays."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+
+class Upload(asyncio.BufferedProtocol):
+    """Takes the place of a connection's protocol while `view` is filled from the socket.
+
+    `received()` is called when it is full, `lost(error)` when the client is gone before.
+    """
+
+    __slots__ = ("_filled", "_lost", "_received", "_view")
+
+    def __init__(
+        self,
+        view: memoryview,
+        received: Callable[[], None],
+        lost: Callable[[Exception | None], None],
+    ) -> None:
+        self._view = view
+        self._received = received
+        self._lost = lost
+        self._filled = 0
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the protocol's signature
+        """asyncio's: where to receive; never empty, for the last byte ends it."""
+        return self._view[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """asyncio's: bytes came."""
+        self._filled += nbytes
+        if self._filled == len(self._view):
+            self._view = memoryview(b"")
+            self._received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio's: the client is gone."""
+        self._view = memoryview(b"")
+        self._lost(exc)
+
+
+def exchange(transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:
+    """Give a transport another protocol: between the two nothing may be received, since one takes
+    bytes and the other receives them into its own buffer."""
+    transport.pause_reading()
+    transport.set_protocol(protocol)
+    transport.resume_reading()

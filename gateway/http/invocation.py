@@ -1,0 +1,253 @@
+"""One invocation from its head to its reply: callbacks only, for whatever reads HTTP."""
+
+from __future__ import annotations
+
+from asyncio import Future
+from collections.abc import Callable, Hashable
+from time import monotonic
+from typing import NamedTuple
+
+import structlog
+
+from gateway import problems
+from gateway.access import Access
+from gateway.access_log import AccessLog, access_event
+from gateway.answers.receipt import Receipt, server_timing
+from gateway.answers.reply import Body, Reply
+from gateway.cold_check import ColdCheck
+from gateway.delivery import Delivery
+from gateway.http.admissions import Admission, Admissions
+from gateway.http.door import Door
+from gateway.http.head import Head
+from gateway.metrics import Metrics
+from gateway.outcome import Delivered, HeldCall, Outcome
+from gateway.ports import Past
+from gateway.settings import GatewaySettings
+from gateway.slabs.slab import Slot
+from registry.catalog import Catalog, Deployed
+from registry.errors import FnError
+from runtime_image.contract.errors import RequestError
+
+log = structlog.get_logger()
+
+
+class Invoker(NamedTuple):
+    """What invoking needs. `wall` gives Unix seconds; without `events` none are written."""
+
+    settings: GatewaySettings
+    access: Access
+    catalog: Catalog
+    delivery: Delivery
+    cold_check: ColdCheck
+    metrics: Metrics
+    past: Past
+    door: Door
+    admissions: Admissions
+    wall: Callable[[], float]
+    events: AccessLog | None
+
+
+class Invocation:
+    """`admit` when the head is there, `run` when the body is; `reply` is called once, at once or
+    later, unless `leave` or `withdraw` was before."""
+
+    __slots__ = (
+        "_admission",
+        "_began_s",
+        "_call",
+        "_check",
+        "_deployed",
+        "_head",
+        "_invoker",
+        "_is_inside",
+        "_reply",
+        "_slot",
+    )
+
+    def __init__(self, invoker: Invoker, head: Head, reply: Callable[[Reply], None]) -> None:
+        self._invoker = invoker
+        self._head = head
+        self._reply = reply
+        self._began_s = monotonic()
+        self._deployed: Deployed | None = None
+        self._is_inside = False
+        self._slot: Slot | None = None
+        self._call: HeldCall | None = None
+        self._check: Future[None] | None = None
+
+    def admit(self, key: Hashable) -> int:
+        """Check what the head says, which is known again by `key`; the most bytes that the body may
+        have. Raises FnError: then `fail` answers with it."""
+        invoker = self._invoker
+        invoker.door.enter()
+        self._is_inside = True
+        admission = invoker.admissions.find(key)
+        if admission is None:
+            self._deployed = invoker.admissions.resolve(self._head)
+            admission = invoker.admissions.admit(key, self._head, self._deployed)
+        self._admission = admission
+        self._deployed = admission.deployed
+        return admission.body_max
+
+    def room(self, length: int) -> memoryview | None:
+        """Where a body of so many bytes is to be received, so that it need not be copied again:
+        writable, exactly as long; None where that may be anywhere. Called at most once."""
+        self._slot = self._invoker.delivery.slabs.take(self._admission.pool, length)
+        return self._slot.view if self._slot is not None else None
+
+    def run(self, body: Body) -> None:
+        """The body is whole: the call is sent or held. It is what `room` gave, where that gave
+        any."""
+        try:
+            if self._slot is not None:
+                self._slot.filled()
+                body = self._slot.view.toreadonly()
+            self._begin(self._admission, body)
+        except Exception as error:  # noqa: BLE001 - the border: `fail` tells what may be told
+            self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """Answer with a problem."""
+        if isinstance(error, RequestError):
+            error = problems.from_request_error(error)
+        if not isinstance(error, FnError):
+            log.error("a request failed", ref=self._head.ref, exc_info=error)
+            error = FnError("see the server's log")
+        has_more = bool(error.admin_detail)
+        for_admin = has_more and self._invoker.access.is_admin(self._head.authorization)
+        self._end(error.code, problems.reply(error, for_admin=for_admin))
+
+    def leave(self) -> None:
+        """The client is gone: its place is free, its work is recalled."""
+        if self._check is not None:
+            self._check.cancel()
+        if self._call is not None:
+            self._invoker.delivery.leave(self._call)
+        self.withdraw()
+
+    def withdraw(self) -> None:
+        """It never was: somebody else reads this request."""
+        if self._is_inside:
+            self._is_inside = False
+            self._invoker.door.leave()
+        if self._slot is not None:
+            slot, self._slot = self._slot, None
+            slot.drop()
+
+    def _begin(self, admission: Admission, body: Body) -> None:
+        invoker, revision = self._invoker, admission.deployed.revision
+        invoker.past.arrived(revision.namespace, revision.name)
+        now = monotonic()
+        call = HeldCall(
+            admission.pool,
+            admission.meta,
+            body,
+            arrived_s=now,
+            wait_until_s=now + admission.wait_s,
+            timeout_s=admission.timeout_s,
+            priority=admission.priority,
+            may_rerun=admission.may_rerun,
+            queue_max=admission.queue_max,
+            pinned=admission.is_pinned,
+            slot=self._slot,
+            done=self._done,
+        )
+        self._call = call
+        if self._is_current(admission) and invoker.delivery.send_now(call):
+            return
+        self._call = None
+        if invoker.delivery.is_cold(admission.pool):
+            # Bad input wakes no device.
+            self._check = invoker.cold_check.check(
+                admission.meta, body, revision, lambda error: self._checked(call, error)
+            )
+        if self._check is None:
+            self._submit(call)
+
+    def _is_current(self, admission: Admission) -> bool:
+        """Whether nothing was deployed or removed since the head came."""
+        return self._invoker.catalog.version == admission.as_of
+
+    def _checked(self, call: HeldCall, error: BaseException | None) -> None:
+        """The thread has looked at a large body, whose waiting begins now."""
+        self._check = None
+        if not self._is_inside:  # the client left in this very turn
+            return
+        try:
+            if error is not None:
+                raise error
+            call.arrived_s = monotonic()
+            call.wait_until_s = call.arrived_s + self._admission.wait_s
+            self._submit(call)
+        except Exception as failure:  # noqa: BLE001 - the border, as in `run`
+            self.fail(failure)
+
+    def _submit(self, call: HeldCall) -> None:
+        """Raises UnknownFunction or UnknownRevision where the revision went while the body came:
+        nobody would ever start that one, and the request would be held in vain."""
+        catalog, revision = self._invoker.catalog, self._admission.deployed.revision
+        if catalog.find(revision.ref, revision.namespace) is None:
+            catalog.resolve(revision.ref, revision.namespace)
+        self._call = call
+        try:
+            self._invoker.delivery.submit(call)
+        except FnError:
+            self._call = None
+            raise
+
+    def _done(self, outcome: Outcome) -> None:
+        call, self._call = self._call, None
+        if call is None or not self._is_inside:
+            return  # a defect has been answered for it already; its connection may serve another
+        try:
+            if isinstance(outcome, Delivered):
+                self._delivered(call, outcome)
+            else:
+                function = self._admission.deployed.function
+                metrics = self._invoker.metrics
+                metrics.sent(function.namespace, function.name, call.sends, call.deaths)
+                self.fail(outcome)
+        except Exception as error:  # noqa: BLE001 - the border, as in `run`
+            self.fail(error)
+
+    def _delivered(self, call: HeldCall, delivered: Delivered) -> None:
+        meta, json_length, body, is_first, replica, device, up_s, phases = delivered
+        admission, invoker = self._admission, self._invoker
+        is_cold = call.was_held and up_s > call.arrived_s
+        # Not the one that was asked first: the call may have followed its function's traffic.
+        ref = call.pool.partition("/")[2]
+        queue_ms = (call.sent_s - call.arrived_s) * 1e3
+        receipt = Receipt(ref, replica, device, queue_ms, phases if is_cold else {}, is_first, meta)
+        headers = [
+            ("Content-Type", meta.content_type),
+            ("Fn-Revision", ref),
+            ("Server-Timing", server_timing(receipt)),
+        ]
+        if json_length:
+            headers.append(("Inference-Header-Content-Length", str(json_length)))
+        if admission.applied:
+            headers.append(("Preference-Applied", admission.applied))
+        function = admission.deployed.function
+        seconds = monotonic() - self._began_s
+        invoker.metrics.served(
+            (function.namespace, function.name), seconds, receipt, call.sends, call.deaths
+        )
+        self._leave_with(Reply(problems.OK, tuple(headers), body), "ok", receipt, seconds)
+
+    def _end(self, outcome: str, reply: Reply) -> None:
+        """The end of a request that no replica answered."""
+        seconds = monotonic() - self._began_s
+        if self._deployed is not None:
+            function = self._deployed.function
+            self._invoker.metrics.answered(function.namespace, function.name, outcome, seconds)
+        self._leave_with(reply, outcome, None, seconds)
+
+    def _leave_with(
+        self, reply: Reply, outcome: str, receipt: Receipt | None, seconds: float
+    ) -> None:
+        self.withdraw()
+        events = self._invoker.events
+        if events is not None and self._deployed is not None:
+            about = self._deployed.function.name, self._deployed.revision.ref
+            events.note(access_event(self._invoker.wall(), about, outcome, receipt, seconds * 1e3))
+        self._reply(reply)

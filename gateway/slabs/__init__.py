@@ -1,0 +1,1 @@
+"""Large bodies in memory that this process shares with replicas."""

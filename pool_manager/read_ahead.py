@@ -1,0 +1,109 @@
+"""Reads the files of a model into memory while its replica starts.
+
+A real read: posix_fadvise(WILLNEED) stops after a few megabytes. What is in memory already is not
+read again, which would take a core 40 ms per GB that somebody waits for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import os
+import stat
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+
+import structlog
+
+from pool_manager.core.policy.reading import Portion, plan
+from pool_manager.page_cache import is_resident
+from runtime_image.contract.model import ModelSpec
+
+log = structlog.get_logger()
+
+THREADS = 2
+WAKING_MAX = 64
+"""Models being read or waiting for it; more only wait for what their replicas read themselves."""
+FILES_MAX = 1000
+STEP_BYTES = 8 * 1024 * 1024
+MIB = 1024 * 1024
+
+
+class ReadAhead:
+    """At most `mib_max` of each model; 0 reads nothing. Nothing here waits for a disk but its own
+    threads."""
+
+    def __init__(self, mib_max: int) -> None:
+        self._bytes_max = mib_max * MIB
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="read ahead")
+        self._waking: dict[str, tuple[Event, Future[int]]] = {}
+
+    def begin(self, id: str, folder: Path, spec: ModelSpec) -> None:
+        """Read the model of a replica from its folder, in the background."""
+        self._waking = {one: job for one, job in self._waking.items() if not job[1].done()}
+        if not self._bytes_max or len(self._waking) >= WAKING_MAX:
+            return
+        self.cancel(id)
+        unwanted = Event()
+        job = self._threads.submit(read_model, folder, spec, self._bytes_max, unwanted.is_set)
+        self._waking[id] = unwanted, job
+
+    def cancel(self, id: str) -> None:
+        """The replica has read its model, or is gone: whatever is left is not read."""
+        job = self._waking.pop(id, None)
+        if job is not None:
+            job[0].set()
+            job[1].cancel()
+
+    async def close(self) -> None:
+        """Read nothing any more; returns when what was being read has been let go of."""
+        for id in list(self._waking):
+            self.cancel(id)
+        await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
+
+
+def read_model(
+    folder: Path, spec: ModelSpec, bytes_max: int, is_unwanted: Callable[[], bool]
+) -> int:
+    """Read what is not in memory yet; how many bytes that were. What cannot be read is left to
+    the replica, which says so."""
+    read = 0
+    try:
+        buffer = mmap.mmap(-1, STEP_BYTES)
+        with buffer:
+            for portion in plan(_files(folder), spec, bytes_max):
+                read += _read_portion(folder, portion, buffer, is_unwanted)
+    except OSError as error:
+        log.debug("a model cannot be read ahead", folder=str(folder), reason=str(error))
+    return read
+
+
+def _files(folder: Path) -> list[Portion]:
+    """The regular files below a folder, which may be gone by now."""
+    found: list[Portion] = []
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = Path(parent, name)
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode) and len(found) < FILES_MAX:
+                found.append(Portion(str(path.relative_to(folder)), status.st_size))
+    return found
+
+
+def _read_portion(
+    folder: Path, portion: Portion, buffer: mmap.mmap, is_unwanted: Callable[[], bool]
+) -> int:
+    read = 0
+    fd = os.open(folder / portion.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        for offset in range(0, portion.size, STEP_BYTES):
+            length = min(STEP_BYTES, portion.size - offset)
+            if is_unwanted():
+                break
+            if not is_resident(fd, offset, length):
+                read += os.preadv(fd, [memoryview(buffer)[:length]], offset)
+    finally:
+        os.close(fd)
+    return read

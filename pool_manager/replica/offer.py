@@ -1,0 +1,161 @@
+"""What a trial offers of its prepared model, fetched and checked: it may run foreign code."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections import deque
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from pool_manager.ports import Binding, Bundles
+from pool_manager.replica.statements import is_number, text
+from registry.model import BundleFile, Prepared, SessionTimes
+from runtime_image.contract.link import Kind
+from runtime_image.contract.model import Preparation, SessionPlan
+from runtime_image.contract.prepared import (
+    DESCRIPTION_MAX,
+    FOLDER,
+    GRAPH_FILE,
+    PART_MAX,
+    WEIGHTS_FILE,
+    Part,
+    files_max,
+)
+from runtime_image.link.frames import Frame, FrameReader, LinkError, pack
+
+TEXT_MAX: Final = 1000
+KEY_MAX: Final = 200
+SIZES_MAX: Final = 16
+"""Sizes of runs that one kind of session may have been measured with."""
+PREPARED_MODEL: Final = f"{FOLDER}/{GRAPH_FILE}"
+
+
+async def fetch(path: Path, bundles: Bundles, binding: Binding) -> Prepared | str:
+    """What the trial of `binding` that listens at `path` has prepared, with its files kept in
+    `bundles`; or why there is nothing.
+
+    The trial answers when it is done, however long that takes. Raises LinkError where it says what
+    makes no sense, OSError where it is gone, FnError where the files cannot be kept.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as sock:
+        await asyncio.get_running_loop().sock_connect(sock, str(path))
+        asking = _Asking(sock)
+        description = b""
+        async with contextlib.aclosing(asking.parts(Part.DESCRIPTION, None)) as parts:
+            async for part in parts:
+                description = bytes(part)
+        prepared = described(description, binding.spec.model, binding.bundle.size)
+        if isinstance(prepared, str):
+            return prepared
+        files = [await _keep(asking, bundles, file) for file in prepared.files]
+    return replace(prepared, files=tuple(files))
+
+
+async def _keep(asking: _Asking, bundles: Bundles, file: BundleFile) -> BundleFile:
+    part = Part.GRAPH if file.path == PREPARED_MODEL else Part.WEIGHTS
+    async with contextlib.aclosing(asking.parts(part, file.size)) as parts:
+        return replace(file, sha256=await bundles.keep(file.size, parts))
+
+
+class _Asking:
+    """One question after the other, over one connection."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._reader = FrameReader(PART_MAX)
+        self._frames: deque[Frame] = deque()
+
+    async def parts(self, part: Part, size: int | None) -> AsyncGenerator[bytes | bytearray, None]:
+        """What answers a FETCH: `size` bytes in parts that are as large as they may be, or one
+        part of whatever size. Raises LinkError on anything else."""
+        question = b"".join(pack(Kind.FETCH, part + 1, aux=part))
+        await asyncio.get_running_loop().sock_sendall(self._sock, question)
+        if size is None:
+            yield await self._body(part, Kind.PART)
+        left = size or 0
+        while left:
+            body = await self._body(part, Kind.PART)
+            if len(body) != min(PART_MAX, left):
+                raise LinkError(f"expected a part of {min(PART_MAX, left)} bytes, got {len(body)}")
+            left -= len(body)
+            yield body
+        if await self._body(part, Kind.END):
+            raise LinkError("END has a body")
+
+    async def _body(self, part: Part, kind: Kind) -> bytes | bytearray:
+        while not self._frames:
+            buffer = self._reader.buffer()
+            count = await asyncio.get_running_loop().sock_recv_into(self._sock, buffer)
+            if not count:
+                raise ConnectionResetError("the trial hung up")
+            self._frames.extend(self._reader.received(count))
+        frame = self._frames.popleft()
+        if frame.kind is not kind or frame.id != part + 1:
+            raise LinkError(f"expected {kind.name} {part + 1}, got {frame.kind.name} {frame.id}")
+        return frame.body
+
+
+def described(data: bytes, model: str, bundle_bytes: int) -> Prepared | str:
+    """What a description says of the model at `model`, its files still without hashes; or why
+    nothing was prepared. Raises LinkError where it makes no sense.
+
+    Nothing but numbers, flags and the key are taken from it: files are called what this server
+    calls them.
+    """
+    if len(data) > DESCRIPTION_MAX:
+        raise LinkError(f"expected at most {DESCRIPTION_MAX} bytes of description, got {len(data)}")
+    try:
+        said = json.loads(data)
+        if said["why_not"] != "":
+            return text(said["why_not"], TEXT_MAX)
+        preparation = said["preparation"]
+        fast = preparation["fast"]
+        return Prepared(
+            model=model,
+            preparation=Preparation(
+                text(preparation["key"], KEY_MAX),
+                _plan(preparation["quick"], (PREPARED_MODEL,)),
+                _plan(fast, (PREPARED_MODEL, model)) if fast else None,
+            ),
+            files=_files(said["sizes"], files_max(bundle_bytes)),
+            original=_times(said["original"]),
+            quick=_times(said["quick"]),
+            fast=_times(said["fast"]) if fast else None,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise LinkError(f"malformed description of a prepared model: {error!r}"[:300]) from error
+
+
+def _plan(data: dict[str, Any], files: tuple[str, ...]) -> SessionPlan:
+    if data["file"] not in files:
+        raise ValueError(f"file: expected one of {files}, got {str(data['file'])[:80]!r}")
+    return SessionPlan(
+        files[files.index(data["file"])], bool(data["optimise"]), bool(data["prepack"])
+    )
+
+
+def _files(sizes: list[Any], bytes_max: int) -> tuple[BundleFile, ...]:
+    graph, weights = sizes
+    if not (type(graph) is int and type(weights) is int and graph > 0 and weights >= 0):
+        raise ValueError(f"sizes: expected two numbers of bytes, got {str(sizes)[:80]}")
+    if graph + weights > bytes_max:
+        raise ValueError(f"sizes: expected at most {bytes_max} bytes, got {graph + weights}")
+    named = ((PREPARED_MODEL, graph), (f"{FOLDER}/{WEIGHTS_FILE}", weights))
+    return tuple(BundleFile(path, size, "") for path, size in named if size)
+
+
+def _times(data: dict[str, Any]) -> SessionTimes:
+    sizes = dict(sorted(data["cpu_ms"].items())[:SIZES_MAX])
+    cpu_ms = {int(rows): _number(ms) for rows, ms in sizes.items()}
+    return SessionTimes(_number(data["load_ms"]), _number(data["first_ms"]), cpu_ms)
+
+
+def _number(value: Any) -> float:
+    if not is_number(value):
+        raise ValueError(f"expected a number of milliseconds, got {str(value)[:80]!r}")
+    return float(value)

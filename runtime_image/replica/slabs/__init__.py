@@ -1,0 +1,1 @@
+"""Bodies in shared memory, from the replica's side."""

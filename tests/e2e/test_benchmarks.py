@@ -1,0 +1,66 @@
+"""A benchmark runs as a whole: servers, references, loads, tables, JSON."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.loading import generator
+from benchmarks.loading.call import Call, Load
+from benchmarks.loading.generator import Refused
+from benchmarks.references import servers
+
+ROOT = Path(__file__).parent.parent.parent
+TIMEOUT_S = 120
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(TIMEOUT_S + 30)]
+
+
+def test_a_quick_run_gives_tables_and_json(tmp_path: Path) -> None:
+    """Warm calls through a real server beside the references, all measured in the same run."""
+    report = tmp_path / "report.json"
+    words = ["plain", "--quick", "--json", str(report), "--models", str(tmp_path / "models")]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr + done.stdout
+    [plain] = json.loads(report.read_text())["benchmarks"]
+    by_metric = {part["metric"]: part for part in plain["parts"] if "metric" in part}
+    cost = by_metric["us of CPU per request, server"]
+    assert cost["reference"] == "aiohttp hello"
+    assert {"aiohttp hello", "fngate, aiohttp path"} <= {case["case"] for case in cost["cases"]}
+    assert all(value > 0 for case in cost["cases"] for value in case["values"])
+    assert "| aiohttp hello |" in done.stdout
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_large_bodies_get_their_answers(own: bool) -> None:
+    """Whichever loader makes the load."""
+    cores = generator.everywhere()
+    with servers.hello("/fn/x", answer=600_000) as hello:
+        call = Call(hello.port, "/fn/x", bytes(10_000_000))
+        loaded = generator.run(Load(call, 2, 1), cores, own=own)
+        counted = generator.run(Load(call, 3, each=2), cores, detailed=True)
+
+    assert (loaded.errors, counted.requests, len(counted.ended_s)) == (0, 6, 6)
+    assert 0 < loaded.p50_ms <= loaded.p99_ms
+    assert counted.last_ms >= max(ms for _, ms in counted.ended_s)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_answers_that_are_errors_are_no_result(own: bool) -> None:
+    """A server that refuses is fast, which must not look like one that is."""
+    with servers.hello("/fn/x") as hello:
+        load = Load(Call(hello.port, "/fn/other", b"{}"), 2, 1)
+        with pytest.raises(Refused, match="errors"):
+            generator.run(load, generator.everywhere(), own=own)

@@ -1,0 +1,277 @@
+"""What must hold while gateway processes and their supervisor die or stop."""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.support.process_server import END_S, ServerProcess, server_process, wait_end
+from tests.support.worker_server import Line, lines, until_replaced, watch, worker_pids
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+HANDLER = """
+import os, threading
+
+def load(ctx):
+    pass
+
+def predict(inputs, ctx):
+    while os.path.exists({flag!r}):
+        threading.Event().wait(0.005)
+    return {{"n": inputs["n"] + 1}}
+"""
+MANIFEST = """schema = 1
+[runtime]
+engine = "python"
+[scaling]
+max = 1
+[batching]
+mode = "off"
+[input.n]
+dtype = "INT64"
+shape = [-1]
+"""
+DROPPED = (http.client.HTTPException, OSError)
+LINES_EACH = 4
+LIMIT = 2
+"""Calls that a replica without batches takes at once."""
+
+
+@dataclass
+class Caller:
+    """A thread that calls over one connection until it is told to end, or the connection does.
+
+    `wrong` are answers that are not right, `cut_off` says that a call got none.
+    """
+
+    line: Line
+    ended: threading.Event
+    right: int = 0
+    cut_off: bool = False
+    wrong: list[Any] = field(default_factory=list)
+    began: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        """Call on and on."""
+        for number in itertools.count():
+            if self.ended.is_set():
+                return
+            try:
+                status, document = self.line.call("f", {"n": [number]})
+            except DROPPED:
+                self.cut_off = True
+                return
+            if status == 200 and document["outputs"]["n"] == [number + 1]:
+                self.right += 1
+                self.began.set()
+            else:
+                self.wrong.append((status, document))
+
+
+@contextmanager
+def calling(callers: list[Caller]) -> Iterator[None]:
+    """All call at once while the block runs; each has had an answer when it begins."""
+    threads = [threading.Thread(target=caller.run) for caller in callers]
+    for thread in threads:
+        thread.start()
+    try:
+        for caller in callers:
+            assert caller.began.wait(END_S)
+        yield
+    finally:
+        for caller in callers:
+            caller.ended.set()
+        for thread in threads:
+            thread.join(END_S)
+
+
+class Held:
+    """One call over each of several connections, in a thread of its own; their answers."""
+
+    def __init__(self, over: list[Line]) -> None:
+        self._over = over
+        self.answers: list[tuple[int, Any]] = []
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """All are called when the block begins; after it all are answered."""
+        threads = [threading.Thread(target=self._call, args=(line,)) for line in self._over]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            for thread in threads:
+                thread.join(END_S)
+
+    def _call(self, line: Line) -> None:
+        status, document = line.call("f", {"n": [41]})
+        self.answers.append((status, document.get("outputs")))
+
+
+@pytest.fixture
+def flag(tmp_path: Path) -> Path:
+    """While this file is there, every call runs on."""
+    return tmp_path / "flag"
+
+
+@pytest.fixture
+def server(tmp_path: Path, flag: Path) -> Iterator[ServerProcess]:
+    """Two workers, and a function f that adds one."""
+    folder = tmp_path / "f"
+    folder.mkdir()
+    (folder / "function.toml").write_text(MANIFEST)
+    (folder / "handler.py").write_text(HANDLER.format(flag=str(flag)))
+    with server_process(tmp_path / "data", "--workers", "2", "--cpu-slots", "1") as server:
+        server.fnctl_json("deploy", str(folder), "--trust")
+        yield server
+
+
+def test_a_killed_worker_takes_only_its_own_connections(server: ServerProcess) -> None:
+    """kill -9 under load: callers of the other worker notice nothing, and whoever was cut off is
+    served after connecting again."""
+    ended = threading.Event()
+    with lines(server, LINES_EACH) as all_lines:
+        callers = [Caller(line, ended) for line in all_lines]
+        victim = callers[0].line.pid
+        with calling(callers):
+            gone = watch(victim)
+            os.kill(victim, signal.SIGKILL)
+            wait_end(gone)
+            seen = [caller.right for caller in callers]
+            others = [caller for caller in callers if caller.line.pid != victim]
+            until(lambda: all(one.right > seen[callers.index(one)] + 5 for one in others))
+
+    for caller in callers:
+        assert caller.wrong == []
+        assert caller.cut_off is (caller.line.pid == victim)
+    until_replaced(server, victim)
+    with lines(server) as both:
+        assert [line.call("f", {"n": [1]})[0] for line in both] == [200, 200]
+
+
+def test_a_server_that_is_killed_is_finished_by_its_workers(
+    server: ServerProcess, flag: Path
+) -> None:
+    """kill -9 of the supervisor: calls that run are answered, the workers end, and a server that
+    is started on the same port at once adopts the replica and its running calls."""
+    assert server.process is not None
+    port, supervisor = server.url.rpartition(":")[2], server.process.pid
+    with lines(server) as both:
+        assert [line.call("f", {"n": [1]})[0] for line in both] == [200, 200]
+        held = Held(both)
+        flag.touch()
+        with held.calling():
+            until(lambda: counts(server) == (len(both), 0))
+            replicas = server.replica_pids("serve")
+            ends = [watch(pid) for pid in worker_pids(supervisor)]
+            died = watch(supervisor)
+            os.kill(supervisor, signal.SIGKILL)
+            wait_end(died)
+            with server_process(server.data, "--workers", "2", "--port", port) as following:
+                assert held.answers == []
+                with lines(following) as fresh:
+                    flag.unlink()
+                    for end in ends:
+                        wait_end(end)
+                    assert following.replica_pids("serve") == replicas
+                    assert [line.call("f", {"n": [1]})[0] for line in fresh] == [200, 200]
+
+    assert held.answers == [(200, {"n": [42]})] * len(both)
+    server.forget()
+
+
+def shown(server: ServerProcess) -> dict[str, Any]:
+    """The function as the admin API shows it."""
+    line = Line(server)
+    try:
+        status, document = line.ask("GET", "/admin/v1/functions/f", headers=server.headers)
+        assert status == 200
+        return dict(document)
+    finally:
+        line.close()
+
+
+def test_a_replicas_limit_holds_over_all_workers(server: ServerProcess, flag: Path) -> None:
+    """Whoever is turned away waits with its worker, and is served as there is room, by whichever
+    worker it waits."""
+    with lines(server, LINES_EACH) as all_lines:
+        assert all_lines[0].call("f", {"n": [1]})[0] == 200
+        held = Held(all_lines)
+        flag.touch()
+        with held.calling():
+            # Each worker alone has more calls than the replica takes.
+            until(lambda: counts(server) == (LIMIT, len(all_lines) - LIMIT))
+            flag.unlink()
+
+    assert held.answers == [(200, {"n": [42]})] * len(all_lines)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_server_that_stops_answers_what_it_has_accepted(
+    server: ServerProcess, flag: Path, number: signal.Signals
+) -> None:
+    """Asked by a signal to all processes of the group, as a terminal sends Ctrl-C: calls that run
+    or wait are answered although nobody else is let in any more."""
+    assert server.process is not None
+    with lines(server, LINES_EACH) as all_lines:
+        workers = worker_pids(server.process.pid)
+        ends = [watch(pid) for pid in workers]
+        held = Held(all_lines)
+        flag.touch()
+        with held.calling():
+            until(lambda: sum(counts(server)) == len(all_lines))
+            if number is signal.SIGINT:
+                for pid in workers:
+                    os.kill(pid, number)
+            codes: list[int] = []
+            stopping = threading.Thread(target=lambda: codes.append(server.stop(number)))
+            stopping.start()
+            until(lambda: not lets_in(server))
+            assert held.answers == []
+            flag.unlink()
+        stopping.join(END_S)
+        for end in ends:
+            wait_end(end)
+
+    assert held.answers == [(200, {"n": [42]})] * len(all_lines)
+    assert codes == [0]
+    assert server.replica_pids() == []
+    assert server.sockets() == []
+
+
+def counts(server: ServerProcess) -> tuple[int, int]:
+    """Calls of f at replicas, and calls that wait."""
+    document = shown(server)
+    return document["in_flight"], document["held"]
+
+
+def lets_in(server: ServerProcess) -> bool:
+    """Whether anybody listens."""
+    try:
+        socket.create_connection(("127.0.0.1", urlsplit(server.url).port or 0)).close()
+    except OSError:
+        return False
+    return True
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for what other threads bring about."""
+    for _ in range(100_000):
+        if condition():
+            return
+        threading.Event().wait(0.002)
+    raise AssertionError("it does not come about")

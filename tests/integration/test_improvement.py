@@ -1,0 +1,181 @@
+"""A real replica with a prepared model: quick first, fast soon after, and nobody notices."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pool_manager.drivers.process import ProcessDriver
+from runtime_image.contract.link import Kind
+from runtime_image.contract.model import Preparation, SessionPlan
+from runtime_image.link.frames import Frame
+from tests.support import prepared
+from tests.support.replicas import GatewayLink, Stage, binding, pool_settings
+
+ID = "aaaa0001"
+FAST = b"fngate: the fast session serves from now on\n"
+GATE = "gate.onnx"
+"""A pipe in place of the fast session's file: it is being built for as long as nobody writes."""
+HANDLER = "last_words.py"
+LAST_WORDS = """
+import atexit
+
+def load(ctx):
+    atexit.register(print, "in order", flush=True)
+
+def predict(inputs, ctx):
+    return ctx.run(inputs)
+"""
+"""Tells whether its process ended by leaving Python, or at once."""
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model, its prepared files, and a pipe."""
+    folder = tmp_path_factory.mktemp("bundle")
+    prepared.prepare(prepared.layers(folder))
+    os.mkfifo(folder / GATE)
+    (folder / HANDLER).write_text(LAST_WORDS)
+    return folder
+
+
+@pytest.fixture
+async def stage(bundle: Path) -> AsyncIterator[Stage]:
+    with pool_settings() as settings:
+        made = Stage(settings, ProcessDriver(settings.run_dir), bundle)
+        yield made
+        await made.close()
+
+
+def outputs(frame: Frame) -> Any:
+    assert frame.kind is Kind.RESPONSE, frame
+    return np.array(json.loads(frame.body)["outputs"]["y"])
+
+
+async def with_last_words(stage: Stage, preparation: Preparation) -> GatewayLink:
+    """A link to a replica with the handler that has run once."""
+    spec = replace(prepared.spec(preparation), handler=HANDLER)
+    await stage.ready(ID, binding(spec))
+    link = await stage.link(ID)
+    outputs(await link.call(1))
+    return link
+
+
+def drain(stage: Stage) -> None:
+    control = stage.launcher.control(ID)
+    assert control is not None
+    control.drain(None)
+
+
+async def test_nobody_notices_the_exchange(stage: Stage) -> None:
+    """Under a stream of requests the fast session takes over: every answer comes and is right."""
+    await stage.ready(ID, binding(prepared.spec(prepared.preparation())))
+    link = await stage.link(ID)
+    first = outputs(await link.call(1))
+    fast = asyncio.ensure_future(stage.output("digits", FAST))
+
+    answers, id = [], 1
+    while not fast.done() or len(answers) < 100:
+        id += 1
+        answers.append(outputs(await link.call(id)))
+
+    await fast
+    last = outputs(await link.call(id + 1))
+    assert all(np.allclose(first, answer, atol=1e-4) for answer in [*answers, last])
+    assert stage.exits == []
+    await link.close()
+
+
+async def test_an_idle_replica_improves_too(stage: Stage) -> None:
+    """One that was warmed ahead has its fast session before the first request comes."""
+    await stage.ready(ID, binding(prepared.spec(prepared.preparation())))
+
+    await stage.output("digits", FAST)
+
+    link = await stage.link(ID)
+    assert outputs(await link.call(1)).shape == (1, 4)
+    await link.close()
+
+
+@pytest.mark.parametrize(
+    ("preparation", "reason"),
+    [
+        (prepared.preparation("onnx-0.1/cpu-x86_64-0"), b"it was prepared for onnx-0.1/"),
+        (Preparation(prepared.preparation().key, SessionPlan("no.onnx")), b"no.onnx"),
+    ],
+)
+async def test_what_does_not_fit_is_left_alone(
+    stage: Stage, preparation: Preparation, reason: bytes
+) -> None:
+    """Prepared for another engine, or without its file, the model is loaded from the original,
+    and the log says why in one line."""
+    await stage.ready(ID, binding(prepared.spec(preparation)))
+    link = await stage.link(ID)
+
+    assert outputs(await link.call(1)).shape == (1, 4)
+
+    [line] = (await stage.output("digits", b"\n")).splitlines()
+    assert line.startswith(b"fngate: digits@1 is loaded from its original file: ")
+    assert reason in line
+    await link.close()
+
+
+async def test_a_memory_cap_is_kept(stage: Stage) -> None:
+    """Where two sessions do not fit, the quick one goes on serving."""
+    quick_only = binding(prepared.spec(prepared.preparation()), memory_mib=140)
+    await stage.ready(ID, quick_only)
+    link = await stage.link(ID)
+
+    output = await stage.output("digits", b" are free\n")
+
+    assert output.startswith(b"fngate: the quick session goes on serving: the fast one needs ")
+    assert outputs(await link.call(1)).shape == (1, 4)
+    await link.close()
+
+
+@pytest.mark.parametrize("how", ["drain", "terminate"])
+async def test_nobody_waits_for_a_build(stage: Stage, bundle: Path, how: str) -> None:
+    """A replica that is to go while its fast session is being built goes at once, without tearing
+    ONNX Runtime down under the building thread."""
+    link = await with_last_words(stage, prepared.preparation(fast=GATE))
+
+    gate = await asyncio.to_thread(os.open, bundle / GATE, os.O_WRONLY)
+    outputs(await link.call(2))
+    if how == "terminate":
+        await stage.driver.terminate(ID)
+    else:
+        drain(stage)
+
+    assert await stage.exit(ID) == "exited with code 0"
+    assert [output for _, output in await stage.launcher.logs("digits")] == [b""]
+    os.close(gate)
+    await link.close()
+
+
+async def test_without_a_build_a_replica_ends_in_order(stage: Stage) -> None:
+    """Before the build, and without one, what a handler left for the end is done."""
+    link = await with_last_words(stage, prepared.preparation())
+
+    drain(stage)
+
+    assert await stage.exit(ID) == "exited with code 0"
+    assert [output for _, output in await stage.launcher.logs("digits")] == [b"in order\n"]
+    await link.close()
+
+
+async def test_a_trial_keeps_its_session(stage: Stage) -> None:
+    """What a deploy measures is one session: a trial has no threads but the loop and the worker."""
+    await stage.ready(ID, binding(prepared.spec(prepared.preparation(fast=GATE))), role="trial")
+
+    [pid] = await stage.driver.pids(ID) or ()
+    assert len(os.listdir(f"/proc/{pid}/task")) == 2

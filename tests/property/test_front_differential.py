@@ -1,0 +1,93 @@
+"""The fast front and aiohttp alone answer the same bytes alike.
+
+Thousands of generated connections go to two gateways of one process. `make chaos` plays 50,000.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+import uvloop
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.support.fronts.compare import Tally, compare_stream, play
+from tests.support.fronts.grammar import make_stream
+from tests.support.fronts.sites import KEYED, Pair, both, listening
+
+pytestmark = pytest.mark.slow
+
+
+def check(tally: Tally) -> None:
+    """Nothing differs, and the front did its share: else this would compare aiohttp with itself."""
+    assert tally.differences == []
+    assert tally.plain > 0.2 * tally.streams
+    assert tally.handed_over < 0.8 * tally.streams
+    assert tally.apart < 0.1 * tally.streams
+
+
+@pytest.mark.parametrize(("is_open", "count"), [(False, 2000), (True, 1000)])
+def test_generated_connections_on_the_loop_of_production(
+    tmp_path: Path, is_open: bool, count: int
+) -> None:
+    """Answers, headers, bodies, whether the connection stays, and what the replicas got."""
+    tally = Tally()
+    seeds = (f"uvloop/{number}" for number in range(count))
+    uvloop.run(play(tmp_path, tally, seeds, is_open=is_open))
+    check(tally)
+    assert {b"HTTP/1.1 200 OK", b"HTTP/1.0 400 Bad Request"} < tally.answers.keys()
+
+
+def test_generated_connections_on_asyncios_own_loop(tmp_path: Path) -> None:
+    """As on uvloop, whose transports differ in when they read and pause."""
+    tally = Tally()
+    seeds = (f"asyncio/{number}" for number in range(1000))
+    asyncio.run(play(tmp_path, tally, seeds, is_open=False))
+    check(tally)
+
+
+def test_generated_connections_over_tcp(tmp_path: Path) -> None:
+    """As over pairs of sockets."""
+
+    async def over_tcp(tally: Tally) -> None:
+        async with both(tmp_path, KEYED) as pair, listening(pair.fast), listening(pair.plain):
+            for number in range(300):
+                stream = make_stream(Random(f"tcp/{number}"))
+                await compare_stream(pair, tally, stream, f"tcp/{number}")
+
+    tally = Tally()
+    uvloop.run(over_tcp(tally))
+    check(tally)
+
+
+@pytest.fixture
+def played(tmp_path: Path) -> Iterator[tuple[asyncio.Runner, Pair]]:
+    """Both gateways, and the loop that they run in."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        gateways = both(tmp_path, KEYED)
+        yield runner, runner.run(gateways.__aenter__())
+        runner.run(gateways.__aexit__(None, None, None))
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[
+        HealthCheck.function_scoped_fixture,
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+    ],
+)
+@given(random=st.randoms(use_true_random=False))
+def test_connections_that_hypothesis_makes(
+    played: tuple[asyncio.Runner, Pair], random: Random
+) -> None:
+    """The same grammar with Hypothesis choosing, which makes what it finds small."""
+    runner, pair = played
+    tally = Tally()
+    runner.run(compare_stream(pair, tally, make_stream(random), "hypothesis"))
+    assert tally.differences == []

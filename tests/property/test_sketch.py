@@ -1,0 +1,68 @@
+"""A sketch's quantiles are those of the durations it was given, within its error."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from admin.estimates.sketch import ALPHA, BUCKETS_MAX, MAX_MS, MEMORY, MIN_MS, Sketch
+
+durations = st.lists(st.floats(MIN_MS, MAX_MS), min_size=1, max_size=120)
+shares = st.floats(0.0, 1.0)
+SLACK = 1e-9
+"""Of rounding, in shares of the weight."""
+
+
+def sketch_of(all_ms: list[float]) -> Sketch:
+    made = Sketch()
+    for ms in all_ms:
+        made.add(ms)
+    return made
+
+
+def weighted(all_ms: list[float]) -> list[tuple[float, float]]:
+    """Durations with the weight that each has after the last one, shortest first."""
+    keep = 1 - 1 / MEMORY
+    return sorted((ms, keep**age) for age, ms in enumerate(reversed(all_ms)))
+
+
+def exact(pairs: list[tuple[float, float]], share: float) -> float:
+    """The shortest duration with `share` of the weight at or below it."""
+    wanted, seen = share * sum(weight for _, weight in pairs), 0.0
+    for ms, weight in pairs:
+        seen += weight
+        if seen >= wanted:
+            return ms
+    return pairs[-1][0]
+
+
+def assert_near(told: float, pairs: list[tuple[float, float]], share: float) -> None:
+    low = exact(pairs, max(0.0, share - SLACK))
+    high = exact(pairs, min(1.0, share + SLACK))
+    assert low * (1 - ALPHA - SLACK) <= told <= high * (1 + ALPHA + SLACK)
+
+
+@given(durations, shares)
+def test_every_quantile_is_within_its_error(all_ms: list[float], share: float) -> None:
+    """Whatever the durations are and in whatever order they come."""
+    assert_near(sketch_of(all_ms).quantile_ms(share), weighted(all_ms), share)
+
+
+@given(durations, durations, shares)
+def test_merging_adds_up(left: list[float], right: list[float], share: float) -> None:
+    """Both sketches together are within the same error."""
+    first, second = sketch_of(left), sketch_of(right)
+    both = first.merged(second)
+
+    assert both.samples == len(left) + len(right)
+    assert_near(both.quantile_ms(share), sorted(weighted(left) + weighted(right)), share)
+
+
+@given(st.lists(st.floats(), max_size=50))
+def test_a_sketch_is_small(all_ms: list[float]) -> None:
+    """Nothing that comes makes more buckets than there can be, and quantiles never go down."""
+    sketch = sketch_of([ms for ms in all_ms if ms == ms])
+    told = [sketch.quantile_ms(share / 10) for share in range(11)]
+
+    assert sketch.buckets <= BUCKETS_MAX
+    assert told == sorted(told)

@@ -1,0 +1,85 @@
+"""Whatever is asked for and in whatever order, starts go on in the right order."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from pool_manager.core.policy.starts import HOLD_S, Rank, Starts, Turn
+
+picks = st.integers(0, 20)
+ranks = st.sampled_from(Rank)
+since = st.sampled_from([1.0, 2.0, 3.0, 4.0])
+AT_ONCE = 2
+
+
+class Line(RuleBasedStateMachine):
+    """Starts that are asked for, become urgent, begin, end, hang."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.starts = Starts(AT_ONCE)
+        self.turns: dict[str, Turn] = {}
+        self.line: list[str] = []
+        self.running: dict[str, float] = {}
+
+    @rule(rank=ranks, since_s=since)
+    def ask(self, rank: Rank, since_s: float) -> None:
+        """One more is wanted."""
+        id = f"r{len(self.turns)}"
+        self.turns[id] = Turn(rank, since_s)
+        self.line.append(id)
+        self.starts.ask(id)
+        self.begin()
+
+    @rule(pick=picks, rank=ranks)
+    def change(self, pick: int, rank: Rank) -> None:
+        """Somebody comes to wait for it, or leaves."""
+        if self.line:
+            id = self.line[pick % len(self.line)]
+            self.turns[id] = self.turns[id]._replace(rank=rank)
+            self.begin()
+
+    @rule(pick=picks)
+    def leave(self, pick: int) -> None:
+        """One ends, or is wanted no more."""
+        there = [*self.line, *self.running]
+        if there:
+            id = there[pick % len(there)]
+            self.starts.leave(id)
+            self.running.pop(id, None)
+            if id in self.line:
+                self.line.remove(id)
+            self.begin()
+
+    @rule(step_s=st.sampled_from([0.1, 0.6, HOLD_S]))
+    def time(self, step_s: float) -> None:
+        """Goes by; what has taken too long counts no more."""
+        self.now += step_s
+        self.running = {id: end_s for id, end_s in self.running.items() if end_s > self.now}
+        self.begin()
+
+    def begin(self) -> None:
+        """Nobody begins before one that is more urgent, or as urgent and wanted sooner."""
+        for id in self.starts.begin(self.turns.__getitem__, self.now):
+            assert self.turns[id] == min(self.turns[other] for other in self.line)
+            self.line.remove(id)
+            if self.turns[id].rank is not Rank.SHORT:
+                self.running[id] = self.now + HOLD_S
+
+    @invariant()
+    def no_more_at_once_and_none_in_vain(self) -> None:
+        """Never more than allowed; nobody stands in line while there is room; who stands there
+        has a time by which there will be."""
+        assert len(self.running) <= AT_ONCE
+        if self.line:
+            assert len(self.running) == AT_ONCE
+            assert self.starts.due_s() == min(self.running.values())
+            assert all(self.turns[id].rank is not Rank.SHORT for id in self.line)
+
+
+TestLine = Line.TestCase
+TestLine.__doc__ = "No mishap changes the order of starts or their bound."
+TestLine.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

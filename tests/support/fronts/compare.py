@@ -1,0 +1,152 @@
+"""The same stream to both gateways, and whether they answer alike."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from tests.support.fronts.exchange import Seen, exchange
+from tests.support.fronts.grammar import REST, Piece, Stream, make_stream, without_keys
+from tests.support.fronts.sites import KEYED, Inline, Pair, both
+
+REFUSED = b"HTTP/1.0 400 Bad Request"
+"""How aiohttp answers bytes that are no HTTP; then it closes."""
+_EXPECT = re.compile(rb"\nexpect:[^\r\n]*[\x80-\xff]", re.IGNORECASE)
+"""aiohttp cannot write its refusal (417) of an expectation that is no UTF-8, and answers 500."""
+_LENGTH = re.compile(rb"\r\ncontent-length: ?(\d{1,7})\r\n", re.IGNORECASE)
+
+
+@dataclass
+class Tally:
+    """What many comparisons found."""
+
+    streams: int = 0
+    plain: int = 0
+    """Streams that the front had to answer itself, and did."""
+    handed_over: int = 0
+    apart: int = 0
+    """Equal only when aiohttp gets what the front reads itself apart from what follows."""
+    answers: dict[bytes, int] = field(default_factory=dict)
+    differences: list[str] = field(default_factory=list)
+    """Whatever must not be, each with the seed that brings it back."""
+
+    def add(self, stream: Stream, plain: Seen, handed_over: int, seed: str) -> None:
+        """Count one stream, and what is wrong with it by itself."""
+        self.streams += 1
+        self.plain += stream.is_plain
+        self.handed_over += handed_over
+        if stream.is_plain and handed_over:
+            self.differences.append(
+                f"seed {seed!r}: plain, and still left to aiohttp: {stream!r:.3000}"
+            )
+        if not plain.is_over:
+            self.differences.append(f"seed {seed!r}: the connection does not end: {stream!r:.3000}")
+        for answer in plain.answers + plain.after:
+            self.answers[answer.start] = self.answers.get(answer.start, 0) + 1
+            if b" 500 " in answer.start and not _EXPECT.search(stream.data):
+                self.differences.append(f"seed {seed!r}: a defect: {answer}")
+
+
+async def play(folder: Path, tally: Tally, seeds: Iterable[str], *, is_open: bool) -> None:
+    """Compare a stream for each seed; `is_open`: by servers that ask for no keys."""
+    logger = logging.getLogger("aiohttp.server")
+    logger.disabled = True  # it would show all that it refuses
+    try:
+        await _play(folder, tally, seeds, is_open=is_open)
+    finally:
+        logger.disabled = False
+
+
+async def _play(folder: Path, tally: Tally, seeds: Iterable[str], *, is_open: bool) -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(Inline(1))
+    errors: list[object] = []
+    loop.set_exception_handler(lambda _loop, context: errors.append(context))
+    async with both(folder, {} if is_open else KEYED) as pair:
+        for seed in seeds:
+            await compare(pair, tally, seed, is_open=is_open)
+            if errors:
+                tally.differences.append(f"seed {seed!r}: the loop caught {errors}")
+                errors.clear()
+        tally.differences += [f"left behind: {left}" for one in pair for left in one.left()]
+
+
+async def compare(pair: Pair, tally: Tally, seed: str, *, is_open: bool) -> None:
+    """One stream, made from `seed`."""
+    stream = make_stream(Random(seed))
+    await compare_stream(pair, tally, without_keys(stream) if is_open else stream, seed)
+
+
+async def compare_stream(pair: Pair, tally: Tally, stream: Stream, seed: str) -> None:
+    """This stream, which is called `seed` in complaints."""
+    before = len(pair.fast.handed_over)
+    fast = await exchange(pair.fast, stream)
+    handed_over = len(pair.fast.handed_over) - before
+    plain = await exchange(pair.plain, stream)
+    tally.add(stream, plain, handed_over, seed)
+    if fast == plain:
+        return
+    if await _is_same_apart(pair, stream, fast, plain):
+        tally.apart += 1
+    else:
+        tally.differences.append(
+            f"seed {seed!r}: {stream!r:.3000}\n  fast:  {fast!r:.3000}\n  plain: {plain!r:.3000}"
+        )
+
+
+async def _is_same_apart(pair: Pair, stream: Stream, fast: Seen, plain: Seen) -> bool:
+    """aiohttp forgets the whole requests that it read together with bytes that are no HTTP, and
+    quotes, in its refusal, what came in the same read. A client that sends the same bytes a
+    little later gets them answered. The front answers what it read itself before it leaves the
+    rest to aiohttp, which is as RFC 9112 9.3.2 has it. So only here, where aiohttp refuses in the
+    end, its own answers to the same bytes sent apart count, too."""
+    if not plain.answers or plain.answers[-1].start != REFUSED:
+        return False
+    ends: set[int] = set()
+    for end in _ends(stream.data):
+        ends.add(end)
+        if _unquoted(fast) == _unquoted(await exchange(pair.plain, _apart(stream, ends))):
+            return True
+    return False
+
+
+def _unquoted(seen: Seen) -> Seen:
+    """With only the first line of a refusal, which says what is wrong; the quotation follows."""
+    if not seen.answers or seen.answers[-1].start != REFUSED:
+        return seen
+    last = seen.answers[-1]
+    headers = tuple(pair for pair in last.headers if pair[0] != b"content-length")
+    last = last._replace(headers=headers, body=last.body.partition(b"\n")[0])
+    return seen._replace(answers=(*seen.answers[:-1], last))
+
+
+def _ends(data: bytes) -> list[int]:
+    """Where the whole requests end that the stream begins with."""
+    ends = []
+    at = 0
+    while (head := data.find(b"\r\n\r\n", at)) >= 0:
+        said = _LENGTH.search(data, at, head + 2)
+        at = head + 4 + (int(said[1]) if said else 0)
+        if said is None or at > len(data):
+            break
+        ends.append(at)
+    return ends
+
+
+def _apart(stream: Stream, ends: set[int]) -> Stream:
+    """The same bytes with a rest at `ends`, too."""
+    pieces = []
+    at = 0
+    for data, turns in stream.pieces:
+        cuts = sorted(end - at for end in ends if at < end < at + len(data))
+        edges = [0, *cuts, len(data)]
+        parts = [data[a:b] for a, b in itertools.pairwise(edges)]
+        pieces += [Piece(part, REST) for part in parts[:-1]] + [Piece(parts[-1], turns)]
+        at += len(data)
+    return stream._replace(pieces=tuple(pieces))

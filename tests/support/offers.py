@@ -1,0 +1,94 @@
+"""What a trial may offer of a prepared model, honestly or not."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from runtime_image.contract.link import Kind
+from runtime_image.contract.prepared import PART_MAX, Part
+from runtime_image.link.frames import Frame, FrameReader, pack
+
+GRAPH: Final = b"a graph"
+WEIGHTS: Final = bytes(range(256)) * 5000
+"""One part and some."""
+TIMES: Final = {"load_ms": 1.0, "first_ms": 2.0, "cpu_ms": {"1": 0.5, "8": 2.0}}
+DESCRIPTION: Final[dict[str, Any]] = {
+    "why_not": "",
+    "preparation": {
+        "key": "onnx-1/cpu-x",
+        "quick": {"file": ".prepared/graph.onnx", "optimise": False, "prepack": False},
+        "fast": {"file": "model.onnx", "optimise": True, "prepack": True},
+    },
+    "sizes": [len(GRAPH), len(WEIGHTS)],
+    "original": TIMES,
+    "quick": TIMES,
+    "fast": TIMES,
+}
+
+Answer = Callable[[Frame], Iterable[bytes]]
+"""What is written for one question; nothing at all ends the connection."""
+
+
+def description(**changes: Any) -> bytes:
+    """An honest description but for `changes`, which name fields: `preparation__key`."""
+    data = copy.deepcopy(DESCRIPTION)
+    for path, value in changes.items():
+        *parents, last = path.split("__")
+        place = data
+        for parent in parents:
+            place = place[parent]
+        place[last] = value
+    return json.dumps(data).encode()
+
+
+def frame(kind: Kind, id: int, body: bytes = b"") -> bytes:
+    """One frame as bytes."""
+    return b"".join(bytes(piece) for piece in pack(kind, id, body))
+
+
+def honest(question: Frame, described: bytes = b"") -> Iterable[bytes]:
+    """The answer of a replica that means well."""
+    body = {
+        Part.DESCRIPTION: described or description(),
+        Part.GRAPH: GRAPH,
+        Part.WEIGHTS: WEIGHTS,
+    }[Part(question.aux)]
+    for start in range(0, len(body), PART_MAX):
+        yield frame(Kind.PART, question.id, body[start : start + PART_MAX])
+    yield frame(Kind.END, question.id)
+
+
+@asynccontextmanager
+async def offering(path: Path, answer: Answer = honest) -> AsyncIterator[list[Frame]]:
+    """A trial that listens at `path`; yields the questions that came."""
+    questions: list[Frame] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        frames = FrameReader()
+        try:
+            while data := await reader.read(65536):
+                frames.buffer()[: len(data)] = data
+                for question in frames.received(len(data)):
+                    questions.append(question)
+                    pieces = list(answer(question))
+                    writer.writelines(pieces)
+                    await writer.drain()
+                    if not pieces:
+                        return
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_unix_server(serve, str(path))
+    try:
+        yield questions
+    finally:
+        server.close()
+        await server.wait_closed()

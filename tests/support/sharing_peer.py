@@ -1,0 +1,105 @@
+"""A replica's data socket in the hands of a test, with its end of the side channel."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from runtime_image.contract.link import SLAB_NOTICE, VERSION, Flag, Kind
+from runtime_image.link.frames import Frame, FrameReader
+from runtime_image.link.side_channel import SideChannel
+from runtime_image.link.slab import Place, make_slab
+from runtime_image.link.stream import FrameStream
+from runtime_image.replica.slabs.bodies import SharedBodies
+from tests.support.peers import Peer
+
+
+class SharingPeer(Peer):
+    """`side` and `shared` are of the newest link."""
+
+    side: SideChannel
+    shared: SharedBodies
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[SharingPeer]:
+        """Accept links while the block runs."""
+        self._sides: list[SharedBodies] = []
+        loop = asyncio.get_running_loop()
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(self.path))
+            listener.listen(10)
+            listener.setblocking(False)
+            loop.add_reader(listener, self._accept_raw, listener)
+            try:
+                yield self
+            finally:
+                loop.remove_reader(listener)
+                for stream in self._streams:
+                    stream.abort("the peer closes")
+                for shared in self._sides:
+                    self.die(shared)
+                await asyncio.sleep(0)
+
+    def _accept_raw(self, listener: socket.socket) -> None:
+        sock, _ = listener.accept()
+        # HELLO was sent with the connection, in one turn.
+        data, descriptors, _, _ = socket.recv_fds(sock, 10_000, 1)
+        reader = FrameReader()
+        reader.buffer()[: len(data)] = data
+        for frame in reader.received(len(data)):
+            self.frames.put_nowait(frame)
+        if descriptors:
+            self.side = SideChannel(socket.socket(fileno=descriptors[0]))
+            self.shared = SharedBodies(self.side, lambda _seconds, _action: None)
+            self._sides.append(self.shared)
+        self.passed = len(descriptors)
+        stream = FrameStream(self.frames.put_nowait, self.lost.put_nowait, "peer")
+        self._streams.append(stream)
+        loop = asyncio.get_running_loop()
+        self._opening = loop.create_task(
+            loop.create_unix_connection(lambda: stream, sock=sock), name="peer"
+        )
+
+    async def greet(self, said: bytes = b'{"slabs": true}') -> None:
+        """Take a gateway's greeting and agree to share memory."""
+        hello = await self.next(Kind.HELLO)
+        assert hello.aux == VERSION
+        await self._opening
+        self.send(Kind.HELLO, body=said, aux=VERSION)
+
+    async def request(self) -> tuple[Frame, bytes]:
+        """The next request and its body, wherever that lies."""
+        frame = await self.next(Kind.REQUEST)
+        if not frame.flags & Flag.SLAB:
+            return frame, bytes(frame.body)
+        body = bytes(self.shared.request(frame.body))
+        self.shared.returned()
+        return frame, body
+
+    def announce(self, number: int = 1, size: int = 2**20, content: bytes = b"") -> None:
+        """A slab of answers."""
+        descriptor, memory = make_slab(size, read_only=False)
+        memory[: len(content)] = content
+        memory.close()
+        self.pass_on(SLAB_NOTICE.pack(number, size), descriptor)
+
+    def pass_on(self, notice: bytes, *descriptors: int) -> None:
+        """Anything over the side channel; the descriptors are closed here."""
+        socket.send_fds(self.side.sock, [notice], list(descriptors))
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+    def answer_at(self, id: int, place: Place, **fields: Any) -> None:
+        """An answer that lies there."""
+        self.answer(id, place.pack(), flags=Flag.SLAB, **fields)
+
+    @staticmethod
+    def die(shared: SharedBodies) -> None:
+        """What a process's end does to the side channel of one of its links."""
+        shared._requests.clear()
+        shared._answers.close()
+        shared.channel.close()

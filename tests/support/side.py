@@ -1,0 +1,59 @@
+"""The gateway's half of shared bodies, in the hands of a test of a replica."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+
+from runtime_image.link.side_channel import Notice, SideChannel
+from runtime_image.link.slab import Place, make_slab, open_for_reading
+
+
+class GatewaySide:
+    """One end of a side channel, and slabs of its own. `theirs` is the replica's end."""
+
+    def __init__(self) -> None:
+        ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.channel = SideChannel(ours)
+        self._slabs: dict[int, mmap.mmap] = {}
+        self._answers: dict[int, int] = {}
+
+    def announce(self, number: int, size: int = 2**20) -> None:
+        """Make a slab and tell the replica."""
+        descriptor, memory = make_slab(size, read_only=True)
+        passed = open_for_reading(descriptor)
+        assert self.channel.announce(number, size, passed)
+        os.close(passed)
+        os.close(descriptor)
+        self._slabs[number] = memory
+
+    def put(self, number: int, body: bytes, offset: int = 0) -> Place:
+        """Write a body into a slab."""
+        self._slabs[number][offset : offset + len(body)] = body
+        return Place(number, offset, len(body))
+
+    def hear(self) -> Notice | None:
+        """What the replica says of its slabs; a descriptor is kept."""
+        notice = self.channel.receive()
+        if notice is not None and notice.size:
+            self._answers[notice.number] = notice.descriptor
+        return notice
+
+    def read(self, place: Place) -> bytes:
+        """An answer in a slab that was heard of."""
+        return os.pread(self._answers[place.slab], place.length, place.offset)
+
+    def in_memory(self, number: int) -> int:
+        """Bytes that an answer slab takes."""
+        return os.fstat(self._answers[number]).st_blocks * 512
+
+    def close(self) -> None:
+        """Give everything back."""
+        for memory in self._slabs.values():
+            memory.close()
+        for descriptor in self._answers.values():
+            os.close(descriptor)
+        self._answers.clear()
+        self.theirs.close()
+        self.channel.close()

@@ -1,0 +1,164 @@
+"""A server with several gateway processes, and connections to the one that a test means."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from admin.workers.supervisor.process import MODULE
+from tests.support.process_server import END_S, ServerProcess
+
+CONNECTIONS_MAX = 200
+"""Connections made until each process has one: that all go to one of two has a chance of 2^-199."""
+
+NOT_TAKEN = "0"
+"""The inode of a connection that waits to be accepted."""
+ASKS_MAX = 5_000
+"""Looks at what is about to come, each of which takes some 100 us or more."""
+
+
+def worker_pids(supervisor: int) -> list[int]:
+    """The gateway processes of a server, by their command lines."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            parent = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[1]
+            command = (entry / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if int(parent) == supervisor and f"\0{MODULE}\0".encode() in command:
+            found.append(int(entry.name))
+    return sorted(found)
+
+
+class Line:
+    """One connection to a server, kept open. `pid` is the process at its other end."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        parts = urlsplit(server.url)
+        assert parts.hostname is not None
+        self._http = http.client.HTTPConnection(parts.hostname, parts.port, timeout=END_S)
+        assert server.process is not None
+        # Nothing is sent yet: whatever the first request is decides who reads the others.
+        self._http.connect()
+        mine = self._http.sock.getsockname()[1]
+        try:
+            self.pid = _holder(server.process.pid, int(parts.port or 0), mine)
+        except ConnectionError:
+            self._http.close()
+            raise
+
+    def ask(
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, Any]:
+        """One exchange: status, and the answer's JSON or bytes. A dict is sent as JSON."""
+        given = dict(headers or {})
+        if isinstance(body, dict):
+            body = json.dumps(body).encode()
+            given.setdefault("Content-Type", "application/json")
+        self._http.request(method, path, body, given)
+        answer = self._http.getresponse()
+        data = answer.read()
+        is_json = "json" in answer.headers.get("Content-Type", "")
+        return answer.status, json.loads(data) if is_json and data else data
+
+    def call(
+        self, ref: str, inputs: dict[str, Any], headers: Mapping[str, str] | None = None
+    ) -> tuple[int, Any]:
+        """POST /fn/REF."""
+        return self.ask("POST", f"/fn/{ref}", {"inputs": inputs}, headers)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._http.close()
+
+
+@contextmanager
+def lines(server: ServerProcess, each: int = 1) -> Iterator[list[Line]]:
+    """So many connections to each gateway process, those of one beside each other."""
+    assert server.process is not None
+    found: dict[int, list[Line]] = {pid: [] for pid in worker_pids(server.process.pid)}
+    made: list[Line] = []
+    try:
+        while any(len(there) < each for there in found.values()):
+            assert len(made) < CONNECTIONS_MAX, f"not all of {sorted(found)} take connections"
+            line = Line(server)
+            made.append(line)
+            found[line.pid].append(line)
+        yield [line for there in found.values() for line in there[:each]]
+    finally:
+        for line in made:
+            line.close()
+
+
+def until_replaced(server: ServerProcess, gone: int) -> None:
+    """Ask until all workers run again, without the one that is gone. Meanwhile the server must say
+    that it is degraded, and why."""
+    assert server.process is not None
+    for _ in range(ASKS_MAX):
+        line = Line(server)
+        status, document = line.ask("GET", "/readyz")
+        line.close()
+        assert status == 200
+        if document["status"] == "ok":
+            assert gone not in worker_pids(server.process.pid)
+            return
+        assert "workers: 1 of 2 run" in document["reasons"]
+    raise AssertionError("the worker is not replaced")
+
+
+def _holder(supervisor: int, port: int, peer: int) -> int:
+    """Which process has the accepted socket between `port` and a client's port (proc(5)).
+
+    Raises ConnectionError where the connection is gone before a worker takes it.
+    """
+    for _ in range(ASKS_MAX):
+        inode = _inode(port, peer)
+        for pid in worker_pids(supervisor) if inode != NOT_TAKEN else ():
+            if f"socket:[{inode}]" in _descriptors(pid):
+                return pid
+    raise ConnectionError(f"no worker takes the connection from port {peer}")
+
+
+def _inode(port: int, peer: int) -> str:
+    """Of the server's end of a connection. Raises ConnectionError where there is none."""
+    for row in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = row.split()
+        local, remote = (int(fields[place].rpartition(":")[2], 16) for place in (1, 2))
+        if (local, remote) == (port, peer):
+            return fields[9]
+    raise ConnectionError(f"the connection from port {peer} is gone")
+
+
+def _descriptors(pid: int) -> set[str]:
+    found = set()
+    try:
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                found.add(str(entry.readlink()))
+    except OSError:  # it has ended
+        return set()
+    return found
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that is dead and not waited for does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+def watch(pid: int) -> int:
+    """A descriptor that is readable when the process has ended."""
+    return os.pidfd_open(pid)

@@ -1,0 +1,57 @@
+"""The server's own log, in a process of its own: setting it up changes the whole process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LOGS = """
+import sys, structlog
+from admin.logs import server as logs
+logs.set_up(sys.argv[1])
+log = structlog.get_logger()
+log.debug("not shown")
+log.info("serving", url="http://here")
+try:
+    raise ValueError("the cause")
+except ValueError:
+    log.exception("it broke")
+"""
+
+
+def logged(form: str) -> str:
+    """What a process with that form of log writes to standard error."""
+    command = [sys.executable, "-c", LOGS, form]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stderr
+
+
+def test_json_is_one_object_per_line() -> None:
+    """Each event is a JSON object with level, time and fields, an error with its traceback."""
+    first, second = map(json.loads, logged("json").splitlines())
+
+    assert (first["event"], first["level"], first["url"]) == ("serving", "info", "http://here")
+    assert first["timestamp"]
+    assert "ValueError: the cause" in second["exception"]
+
+
+@pytest.mark.parametrize("shown", ["serving", "url=http://here", "ValueError: the cause"])
+def test_people_read_plain_lines(shown: str) -> None:
+    """Without a terminal there are no colours; debug events are left out."""
+    text = logged("human")
+
+    assert shown in text
+    assert "\x1b[" not in text
+    assert "not shown" not in text
+
+
+def test_a_log_that_cannot_be_written_stops_nothing() -> None:
+    """Its disk is full (full(4)): whoever tells of something goes on with its work."""
+    command = [sys.executable, "-c", LOGS + "print('went on')", "human"]
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=full, timeout=60)
+
+    assert (ended.stdout, ended.returncode) == (b"went on\n", 0)

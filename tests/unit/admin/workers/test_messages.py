@@ -1,0 +1,64 @@
+"""Tests of what supervisor and workers say to each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from admin.workers import messages as m
+from gateway.settings import GatewaySettings
+from registry.exchange import Expected
+from registry.model import Key
+from tests.support import nouns
+
+DEPLOYED = nouns.deployed()
+DOWN = [
+    m.Welcome("7", GatewaySettings(), "json", "ab", "/s", True),
+    m.Functions([m.FunctionNow("default", "digits", [DEPLOYED])]),
+    m.Functions([m.FunctionNow("default", "gone", [])]),
+    m.KeyNow(Key("k", "ab" * 32, ("invoke:digits",)), True),
+    m.Estimates({"default/digits@1": Expected(0.1, 0.25, 0.5, 7)}),
+    m.Began(),
+    m.Pools(b"\x00endpoints"),
+    m.Reach(4),
+    m.Stop(),
+]
+UP = [
+    m.Wants(b"\x00demand"),
+    m.Reached(4),
+    m.Ready(),
+    m.Failed("the port is taken"),
+    m.Beat(12, [m.Arrived("default", "digits", 3)]),
+    m.Woken("default", "digits", "r1", {"load": 1.5}),
+    m.Finished(),
+]
+
+
+@pytest.mark.parametrize("message", DOWN, ids=lambda one: type(one).__name__)
+def test_what_a_supervisor_says_arrives_as_it_was(message: Any) -> None:
+    """Every message is the same after it was sent, nouns of the registry included."""
+    assert m.decode_down(m.encode(message)) == message
+
+
+@pytest.mark.parametrize("message", UP, ids=lambda one: type(one).__name__)
+def test_what_a_worker_says_arrives_as_it_was(message: Any) -> None:
+    """Every message is the same after it was sent."""
+    assert m.decode_up(m.encode(message)) == message
+
+
+@pytest.mark.parametrize("data", [b"", b"\xc1", m.encode({"type": "Nonsense"}), b"\x91\x01"])
+def test_what_is_unknown_is_refused(data: bytes) -> None:
+    """Neither side takes bytes or messages that the other would not send."""
+    for decode in (m.decode_down, m.decode_up):
+        with pytest.raises(msgspec.DecodeError):
+            decode(data)
+
+
+def test_messages_have_one_direction() -> None:
+    """A worker's message is nothing that a supervisor says, and a surplus field is an error."""
+    with pytest.raises(msgspec.DecodeError):
+        m.decode_down(m.encode(m.Ready()))
+    with pytest.raises(msgspec.DecodeError):
+        m.decode_up(m.encode({"type": "Ready", "surplus": 1}))

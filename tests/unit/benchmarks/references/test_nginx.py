@@ -1,0 +1,34 @@
+"""The configuration of the proxy that we are held against."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.references.nginx import configuration
+
+
+def test_the_proxy_is_as_fast_as_it_can_be() -> None:
+    """One worker, no log, HTTP/1.1 with 64 connections kept to what is behind it."""
+    text = configuration(Path("/tmp/fn-nginx"), 8001, 8002)
+
+    for line in (
+        "worker_processes 1;",
+        "access_log off;",
+        "listen 127.0.0.1:8001;",
+        "server 127.0.0.1:8002;",
+        "keepalive 64;",
+        "proxy_http_version 1.1;",
+        'proxy_set_header Connection "";',
+        "client_max_body_size 64m;",
+    ):
+        assert line in text
+
+
+def test_it_writes_into_its_folder_only() -> None:
+    """Nothing of the machine's own nginx is touched."""
+    text = configuration(Path("/tmp/fn-nginx"), 8001, 8002)
+    paths = [word.rstrip(";") for word in text.split() if word.startswith("/") and word != "/"]
+
+    assert len(paths) == 7
+    assert all(path.startswith("/tmp/fn-nginx/") for path in paths)
+    assert text.count("{") == text.count("}")

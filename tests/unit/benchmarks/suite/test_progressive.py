@@ -1,0 +1,62 @@
+"""A load, second by second."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.loading.call import Loaded
+from benchmarks.measuring.record import Record
+from benchmarks.suite.progressive import (
+    BEFORE_WORST,
+    USUAL_SECOND,
+    WORST,
+    WORST_SECOND,
+    add_seconds,
+    by_second,
+)
+
+
+def load(*ended: tuple[float, float]) -> Loaded:
+    return Loaded(len(ended), 5.0, 6.0, 8.0, 0, 5000.0, ended)
+
+
+def test_answers_belong_to_the_second_in_which_they_came() -> None:
+    """Counted from the first answer: seconds without any are there, broken ones are not."""
+    loaded = load((1.0, 1000.0), (1.1, 5.0), (1.9, 6.0), (3.5, 7.0), (4.2, 8.0))
+
+    assert by_second(loaded, 4.5) == [[5.0, 6.0], [], [7.0]]
+
+
+def test_calls_that_waited_for_the_cold_start_tell_nothing_of_a_second() -> None:
+    """Neither the first nor those that were held with it."""
+    assert by_second(load((1.0, 1000.0), (1.5, 1499.0), (1.75, 250.0)), 2.0) == [[250.0]]
+
+
+def test_a_load_without_answers_has_no_seconds() -> None:
+    """There is none to count from."""
+    assert by_second(load(), 4.0) == []
+
+
+def test_the_worst_second_is_told_beside_the_one_before_it() -> None:
+    """Seconds without an answer count for nothing."""
+    record = Record()
+    add_seconds(record, [[5.0, 6.0], [7.0], [], [30.0], [8.0]])
+
+    assert record.of(WORST) == {USUAL_SECOND: [7.5], BEFORE_WORST: [7.0], WORST_SECOND: [30.0]}
+
+
+def test_the_worst_second_may_be_the_first_that_counts() -> None:
+    """Then nothing is before it but itself."""
+    record = Record()
+    add_seconds(record, [[30.0], [7.0]])
+
+    assert record.of(WORST, [BEFORE_WORST, WORST_SECOND]) == {
+        BEFORE_WORST: [30.0],
+        WORST_SECOND: [30.0],
+    }
+
+
+def test_a_load_without_answers_has_no_worst_second() -> None:
+    """It is an error, not a result."""
+    with pytest.raises(RuntimeError, match="expected answers in most seconds, got 1 with any"):
+        add_seconds(Record(), [[], [7.0]])

@@ -1,0 +1,105 @@
+"""Our own loader: answers are told apart, errors counted, calls ended."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.load import HEAD_MAX, Caller, Tally
+
+REQUEST = b"POST / HTTP/1.1\r\n\r\n"
+GOOD = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
+BAD = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n"
+
+
+class Wire(asyncio.Transport):
+    """What a caller wrote, and whether it closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[bytes] = []
+        self.closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written.append(bytes(data))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def calling(each: int) -> tuple[Caller, Wire, Tally]:
+    """A caller that has sent its first request."""
+    tally, wire = Tally(REQUEST, each), Wire()
+    caller = Caller(tally)
+    caller.connection_made(wire)
+    caller.call()
+    return caller, wire, tally
+
+
+def pieces(data: bytes, size: int) -> Iterator[bytes]:
+    """As a network may cut it."""
+    return (data[at : at + size] for at in range(0, len(data), size))
+
+
+@pytest.mark.parametrize("size", [1, 7, 40, 1000])
+async def test_answers_are_told_apart_wherever_they_are_cut(size: int) -> None:
+    """The next request goes out when an answer is whole, and no sooner."""
+    caller, wire, tally = calling(each=2)
+    for piece in pieces(GOOD[:-1], size):
+        caller.data_received(piece)
+    assert wire.written == [REQUEST]
+
+    caller.data_received(GOOD[-1:])
+    assert wire.written == [REQUEST] * 2
+    for piece in pieces(GOOD, size):
+        caller.data_received(piece)
+
+    assert caller.ended.done()
+    assert wire.closed
+    assert (len(tally.taken_s), tally.errors) == (2, 0)
+
+
+async def test_other_answers_are_errors() -> None:
+    """They are counted, they have no latency, and the caller goes on."""
+    caller, wire, tally = calling(each=2)
+    caller.data_received(BAD)
+    caller.data_received(GOOD)
+
+    assert (len(tally.taken_s), tally.errors) == (1, 1)
+    assert len(wire.written) == 2
+
+
+async def test_a_connection_that_breaks_is_an_error_once() -> None:
+    """In the middle of an answer; after the last one it is how connections end."""
+    caller, _, tally = calling(each=1)
+    caller.data_received(GOOD[:10])
+    caller.connection_lost(None)
+    caller.connection_lost(None)
+    assert (tally.errors, caller.ended.done()) == (1, True)
+
+    caller, _, tally = calling(each=1)
+    caller.data_received(GOOD)
+    caller.connection_lost(None)
+    assert tally.errors == 0
+
+
+async def test_an_endless_head_ends_the_connection() -> None:
+    """What is no HTTP does not fill the memory."""
+    caller, wire, tally = calling(each=1)
+    caller.data_received(b"x" * (HEAD_MAX + 1))
+
+    assert (tally.errors, wire.closed) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("each", "done", "now_s", "expected"),
+    [(2, 1, math.inf, True), (2, 2, 0.0, False), (0, 99, 1.9, True), (0, 1, 2.0, False)],
+)
+def test_a_load_ends_by_count_or_by_time(
+    each: int, done: int, now_s: float, expected: bool
+) -> None:
+    """Whichever was asked for."""
+    assert Tally(REQUEST, each, until_s=2.0).goes_on(done, now_s) is expected

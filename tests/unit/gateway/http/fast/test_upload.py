@@ -1,0 +1,31 @@
+"""Tests of receiving a body where it stays; over real connections in test_front."""
+
+from __future__ import annotations
+
+from gateway.http.fast.upload import Upload
+
+
+def test_a_view_is_filled_and_then_let_go() -> None:
+    """In as many pieces as come; nothing is received beyond it."""
+    body, ends = bytearray(5), []
+    upload = Upload(memoryview(body), lambda: ends.append("received"), ends.append)
+    for piece in (b"ab", b"cde"):
+        buffer = upload.get_buffer(0)
+        assert len(buffer) == 5 - body.rstrip(b"\0").__len__()
+        buffer[: len(piece)] = piece
+        buffer.release()
+        upload.buffer_updated(len(piece))
+
+    assert (bytes(body), ends) == (b"abcde", ["received"])
+    assert len(upload.get_buffer(0)) == 0
+
+
+def test_a_client_that_leaves_before_is_told_of() -> None:
+    """With the error, and the view is let go."""
+    ends: list[object] = []
+    upload = Upload(memoryview(bytearray(5)), lambda: ends.append("received"), ends.append)
+    error = ConnectionResetError()
+    upload.connection_lost(error)
+
+    assert ends == [error]
+    assert len(upload.get_buffer(0)) == 0

@@ -1,0 +1,51 @@
+"""Tests of counters and distributions."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from gateway.counting import Counts, Distributions, Memory
+
+LABELS = ("function",)
+
+
+def page(*collectors: Counts | Distributions) -> list[str]:
+    """The lines that prometheus_client makes of them, comments apart."""
+    registry = CollectorRegistry()
+    for collector in collectors:
+        registry.register(collector)
+    lines = generate_latest(registry).decode().splitlines()
+    return [line for line in lines if not line.startswith("#")]
+
+
+def test_counters_are_shown_by_their_labels() -> None:
+    """The same labels are the same counter; a removed one begins anew."""
+    counts = Counts("n", "text", LABELS, Memory())
+    counts.of("f").inc(1.0)
+    counts.of("f").inc(2.0)
+    counts.of("g").inc(1.0)
+    assert page(counts) == ['n_total{function="f"} 3.0', 'n_total{function="g"} 1.0']
+
+    counts.remove("f")
+    counts.remove("never counted")
+    assert page(counts) == ['n_total{function="g"} 1.0']
+    assert counts.of("f").get() == 0.0
+
+
+def test_a_distribution_counts_up_to_its_bounds() -> None:
+    """A value on a bound belongs to it, one beyond all to +Inf; buckets are shown summed up."""
+    made = Distributions("s", "text", LABELS, (1, 2.5), Memory())
+    child = made.of("f")
+    for value in (0.0, 1.0, 1.5, 2.5, 99.0):
+        child.observe(value)
+
+    assert made.of("f") is child
+    assert page(made) == [
+        's_bucket{function="f",le="1.0"} 2.0',
+        's_bucket{function="f",le="2.5"} 4.0',
+        's_bucket{function="f",le="+Inf"} 5.0',
+        's_count{function="f"} 5.0',
+        's_sum{function="f"} 104.0',
+    ]
+    made.remove("f")
+    assert page(made) == []

@@ -1,0 +1,80 @@
+"""What is heard of single replicas."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from pool_manager.core import events
+from pool_manager.drivers.fake import FakeDriver, Script
+from pool_manager.settings import PoolSettings
+from tests.support.replicas import Stage, pool_settings
+
+ID = "aaaa0001"
+
+
+@pytest.fixture
+def settings() -> Iterator[PoolSettings]:
+    with pool_settings(memory_mib=100) as made:
+        yield made
+
+
+@pytest.fixture
+async def stage(settings: PoolSettings, tmp_path: Path) -> AsyncIterator[Stage]:
+    made = Stage(settings, FakeDriver(), tmp_path)
+    yield made
+    await made.close()
+
+
+async def test_a_lost_link_is_explained_by_the_exit(stage: Stage) -> None:
+    """Link and process end together: how the process ended is told, with its log, and no more."""
+    await stage.ready(ID)
+    control = stage.launcher.control(ID)
+    assert control is not None
+
+    control.drain(None)
+    lost = await stage.next(events.Lost)
+    stage.launcher.release(ID)
+
+    assert lost.reason == "exited with code 0"
+    assert lost.log_tail[-1] == "fake replica aaaa0001 exited with code 0"
+    assert await stage.events.get() == events.Released(ID)
+
+
+async def test_a_refused_load_shows_the_log(settings: PoolSettings, tmp_path: Path) -> None:
+    """What a replica refuses is told with its last lines."""
+    stage = Stage(settings, FakeDriver(Script(refuse_load="no such opset")), tmp_path)
+    stage.launch(ID)
+
+    lost = await stage.next(events.Lost)
+
+    assert (lost.reason, lost.stage) == ("no such opset", "load")
+    assert lost.log_tail == ("fake replica aaaa0001 starts for default/digits@1",)
+    await stage.close()
+
+
+@pytest.mark.parametrize("reason", ["std::bad_alloc", "MemoryError()", "Unable to allocate 9 GiB"])
+async def test_a_load_that_lacks_memory_names_the_cap(
+    settings: PoolSettings, tmp_path: Path, reason: str
+) -> None:
+    """The engine does not know that the limit is one of the function's own."""
+    stage = Stage(settings, FakeDriver(Script(refuse_load=reason)), tmp_path)
+    stage.launch(ID)
+
+    lost = await stage.next(events.Lost)
+
+    assert lost.reason == f"{reason} (its memory cap is 100 MiB)"
+    await stage.close()
+
+
+async def test_logs_are_kept_bounded(stage: Stage) -> None:
+    """Every living replica's log is cut when it has grown."""
+    await stage.ready(ID)
+    [log] = stage.launcher.folders.logs("digits")
+    log.write_bytes(b"line\n" * 300_000)
+
+    stage.launcher.bound_logs()
+
+    assert log.stat().st_size < stage.settings.log_bytes

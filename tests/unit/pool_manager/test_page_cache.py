@@ -1,0 +1,93 @@
+"""Whether files are in memory."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pool_manager import page_cache
+from pool_manager.page_cache import PAGE_BYTES, cached_pages, is_resident, looks_resident
+
+SIZE = 3 * 1024 * 1024 + 17
+WAYS = [is_resident, looks_resident]
+
+
+@pytest.fixture
+def fd(tmp_path: Path) -> Iterator[int]:
+    """A file that was just written and is on the disk, too."""
+    path = tmp_path / "weights"
+    path.write_bytes(os.urandom(SIZE))
+    opened = os.open(path, os.O_RDONLY)
+    os.fsync(opened)
+    yield opened
+    os.close(opened)
+
+
+def evict(fd: int) -> None:
+    """Have the kernel drop a file's pages; where it keeps them nothing can be tested."""
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    if cached_pages(fd, 0, SIZE) != 0:
+        pytest.skip("this file system keeps files in memory, or does not tell")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_was_just_written_is_there(fd: int, way: type) -> None:
+    """All of it, and any part of it."""
+    assert way(fd, 0, SIZE)
+    assert way(fd, PAGE_BYTES - 1, 2)
+    assert way(fd, SIZE - 1, 1)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_was_evicted_is_not(fd: int, way: type) -> None:
+    """No part of it."""
+    evict(fd)
+
+    assert not way(fd, 0, SIZE)
+
+
+def test_a_missing_page_is_noticed(fd: int) -> None:
+    """Where the kernel counts, one page that is missing is enough."""
+    evict(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+    for offset in range(PAGE_BYTES, SIZE, PAGE_BYTES):
+        os.pread(fd, 1, offset)
+
+    assert is_resident(fd, PAGE_BYTES, SIZE - PAGE_BYTES)
+    assert not is_resident(fd, 0, SIZE)
+
+
+def test_an_old_kernel_is_asked_otherwise(fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system call that is not there is no error."""
+    monkeypatch.setattr(page_cache, "CACHESTAT", 100_000)
+
+    assert cached_pages(fd, 0, SIZE) is None
+    assert is_resident(fd, 0, SIZE)
+
+
+def test_what_is_no_file_is_an_error() -> None:
+    """The caller hears of it."""
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        is_resident(-1, 0, SIZE)
+
+
+def test_a_file_system_that_cannot_tell_has_nothing_in_memory(
+    fd: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then it is read, rather than not at all; other errors are told."""
+
+    def refuse(code: int) -> None:
+        def preadv(*_: object) -> int:
+            raise OSError(code, os.strerror(code))
+
+        monkeypatch.setattr(page_cache.os, "preadv", preadv)
+
+    refuse(errno.EOPNOTSUPP)
+    assert not looks_resident(fd, 0, SIZE)
+    refuse(errno.EIO)
+    with pytest.raises(OSError, match="Input/output"):
+        looks_resident(fd, 0, SIZE)

@@ -1,0 +1,166 @@
+"""Reading models ahead of their replicas."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from pool_manager import read_ahead
+from pool_manager.page_cache import cached_pages, is_resident
+from pool_manager.read_ahead import MIB, WAKING_MAX, ReadAhead, read_model
+from runtime_image.contract.model import ModelSpec
+
+SPEC = ModelSpec("digits@1", model="model.onnx")
+SIZE = 20 * MIB + 5
+WAIT_S = 10.0
+
+
+def evict(path: Path) -> None:
+    """Have the kernel drop a file's pages; where it keeps them nothing can be tested."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        if cached_pages(fd, 0, SIZE) != 0:
+            pytest.skip("this file system keeps files in memory, or does not tell")
+    finally:
+        os.close(fd)
+
+
+def resident(path: Path) -> bool:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return is_resident(fd, 0, SIZE)
+    finally:
+        os.close(fd)
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    """A model's weights that only the disk has."""
+    path = tmp_path / "weights.data"
+    path.write_bytes(os.urandom(MIB) * 20 + b"12345")
+    evict(path)
+    return path
+
+
+@pytest.fixture
+async def ahead() -> AsyncIterator[ReadAhead]:
+    made = ReadAhead(100)
+    yield made
+    await made.close()
+
+
+def never() -> bool:
+    return False
+
+
+def test_a_model_is_in_memory_afterwards(weights: Path) -> None:
+    """All of its bytes, some of which the kernel may have added of its own; nothing is read
+    twice."""
+    assert 8 * MIB <= read_model(weights.parent, SPEC, SIZE, never) <= SIZE
+    assert resident(weights)
+    assert read_model(weights.parent, SPEC, SIZE, never) == 0
+
+
+def test_only_what_is_missing_is_read(weights: Path) -> None:
+    """In steps of a few megabytes."""
+    read_model(weights.parent, SPEC, 8 * MIB, never)
+
+    assert 0 < read_model(weights.parent, SPEC, SIZE, never) <= SIZE - 8 * MIB
+    # A kernel that is short of memory may take back again what nobody uses.
+    assert any(
+        resident(weights) or not read_model(weights.parent, SPEC, SIZE, never) for _ in range(3)
+    )
+
+
+def test_what_is_not_wanted_any_more_is_not_read(weights: Path) -> None:
+    """From one step to the next."""
+    answers = [False, True]
+
+    assert read_model(weights.parent, SPEC, SIZE, lambda: answers.pop(0)) == 8 * MIB
+
+
+def test_a_folder_that_is_gone_is_no_error(tmp_path: Path) -> None:
+    """Neither is a file that cannot be opened, nor a link: those are not followed."""
+    (tmp_path / "model.onnx").symlink_to("/etc/hostname")
+
+    assert read_model(tmp_path, SPEC, SIZE, never) == 0
+    assert read_model(tmp_path / "gone", SPEC, SIZE, never) == 0
+
+
+def test_what_goes_while_it_is_read_is_left(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The replica will say so."""
+
+    def fail(*_: object) -> bool:
+        raise OSError("I/O error")
+
+    monkeypatch.setattr(read_ahead, "is_resident", fail)
+
+    assert read_model(weights.parent, SPEC, SIZE, never) == 0
+
+
+def test_it_goes_on_in_the_background(weights: Path, ahead: ReadAhead) -> None:
+    """Whoever begins it does not wait."""
+    ahead.begin("r1", weights.parent, SPEC)
+
+    _, job = ahead._waking["r1"]
+    assert job.result(WAIT_S) > 0
+    assert resident(weights)
+
+
+def test_no_more_wait_than_allowed(
+    tmp_path: Path, ahead: ReadAhead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is cancelled or done makes room."""
+    gate = Event()
+    monkeypatch.setattr(read_ahead, "read_model", lambda *_: gate.wait(WAIT_S))
+    for number in range(WAKING_MAX + 1):
+        ahead.begin(f"r{number}", tmp_path, SPEC)
+    refused = f"r{WAKING_MAX}" not in ahead._waking
+
+    ahead.cancel("r5")
+    ahead.begin("new", tmp_path, SPEC)
+    gate.set()
+
+    assert refused
+    assert "new" in ahead._waking
+    assert len(ahead._waking) == WAKING_MAX
+
+
+def test_cancelling_reaches_the_reader(
+    tmp_path: Path, ahead: ReadAhead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has begun is told that nobody wants it."""
+    begun, told = Event(), Event()
+
+    def read(folder: Path, spec: ModelSpec, bytes_max: int, is_unwanted: object) -> int:
+        begun.set()
+        assert callable(is_unwanted)
+        while not is_unwanted():
+            if told.wait(0.001):
+                break
+        told.set()
+        return 0
+
+    monkeypatch.setattr(read_ahead, "read_model", read)
+    ahead.begin("r1", tmp_path, SPEC)
+    assert begun.wait(WAIT_S)
+
+    ahead.cancel("r1")
+    ahead.cancel("stranger")
+
+    assert told.wait(WAIT_S)
+
+
+async def test_it_can_be_turned_off(weights: Path) -> None:
+    """With a bound of 0 nothing is begun."""
+    off = ReadAhead(0)
+    off.begin("r1", weights.parent, SPEC)
+    await off.close()
+
+    assert off._waking == {}
