@@ -94,12 +94,12 @@ class Stage:
         self._bindings: dict[str, Binding] = {}
         self._standbys: set[str] = set()
         self.exits: list[tuple[str, str]] = []
-        self._exit_news: asyncio.Queue[tuple[str, str]] = asyncio.Queue(1000)
+        self._exit_came = asyncio.Event()
         tell = driver.on_exit
 
         def on_exit(id: str, how: str) -> None:
             self.exits.append((id, how))
-            self._exit_news.put_nowait((id, how))
+            self._exit_came.set()
             tell(id, how)
 
         driver.on_exit = on_exit
@@ -144,10 +144,11 @@ class Stage:
             assert not isinstance(event, events.Lost), event
 
     async def exit(self, id: str) -> str:
-        """How a replica ended, as its driver told."""
-        while (news := await self._exit_news.get())[0] != id:
-            pass
-        return news[1]
+        """How a replica ended, as its driver told: replicas end in any order."""
+        while id not in (told := dict(self.exits)):
+            self._exit_came.clear()
+            await self._exit_came.wait()
+        return told[id]
 
     async def output(self, function: str, end: bytes) -> bytes:
         """What the only replica of a function has written, once it ends with `end`: an engine
