@@ -30,12 +30,12 @@ from admin.past import Past, prior_of
 from admin.settings import Settings
 from admin.store import Store, open_store
 from gateway.access import Access
-from gateway.access_log import AccessLog
 from gateway.delivery import Delivery
 from gateway.dispatch.dispatcher import Limits
 from gateway.http.app import Border, Gateway, StatePages, stop_serving
 from gateway.http.assembly import assemble
 from gateway.http.site import Site
+from gateway.observing.access_log import AccessLog
 from gateway.traffic import follow_traffic
 from pool_manager.devices import cpu_slots, host_memory_mib
 from pool_manager.driver import Driver

@@ -54,7 +54,7 @@ def places() -> list[str]:
 
 def metrics() -> list[str]:
     """What /metrics shows, by the names that Prometheus knows: a counter ends in _total."""
-    tree = ast.parse((ROOT / "gateway/metrics.py").read_text("utf-8"))
+    tree = ast.parse((ROOT / "gateway/observing/metrics.py").read_text("utf-8"))
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:

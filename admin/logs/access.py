@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from gateway.access_log import AccessEvent
+from gateway.observing.access_log import AccessEvent
 
 PIECE: Final = 4096
 """Bytes written at once: as much as a pipe takes without mixing it with what others write."""

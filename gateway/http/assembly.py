@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Callable
 
 from gateway.access import Access
-from gateway.access_log import AccessLog
 from gateway.cold_check import ColdCheck
-from gateway.counting import Store
 from gateway.delivery import Delivery
 from gateway.http.admissions import Admissions
 from gateway.http.door import Door
 from gateway.http.invocation import Invoker
-from gateway.metrics import Metrics
+from gateway.observing.access_log import AccessLog
+from gateway.observing.counting import Store
+from gateway.observing.metrics import Metrics
 from gateway.ports import Past
 from gateway.settings import GatewaySettings
 from registry.catalog import Catalog

@@ -11,7 +11,6 @@ import structlog
 
 from gateway import problems
 from gateway.access import Access
-from gateway.access_log import AccessLog, access_event
 from gateway.answers.receipt import Receipt, server_timing
 from gateway.answers.reply import Body, Reply
 from gateway.cold_check import ColdCheck
@@ -19,7 +18,8 @@ from gateway.delivery import Delivery
 from gateway.http.admissions import Admission, Admissions
 from gateway.http.door import Door
 from gateway.http.head import Head
-from gateway.metrics import Metrics
+from gateway.observing.access_log import AccessLog, access_event
+from gateway.observing.metrics import Metrics
 from gateway.outcome import Delivered, HeldCall, Outcome
 from gateway.ports import Past
 from gateway.settings import GatewaySettings

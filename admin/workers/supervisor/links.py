@@ -10,7 +10,7 @@ from admin.workers.supervisor.hub import Hub
 from admin.workers.supervisor.overview import Overview
 from admin.workers.supervisor.page import Gathered
 from admin.workers.supervisor.process import WorkerProcess
-from gateway.metrics import Metrics
+from gateway.observing.metrics import Metrics
 from pool_manager.manager import Manager
 from registry.exchange import decode_demand
 

@@ -8,7 +8,7 @@ from prometheus_client import generate_latest
 from prometheus_client.core import Metric
 
 from admin.workers.cells import Sample, Table, summed
-from gateway.metrics import OTHERS, Metrics
+from gateway.observing.metrics import OTHERS, Metrics
 from registry.catalog import Change
 
 

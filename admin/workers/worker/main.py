@@ -43,12 +43,12 @@ from admin.workers.worker.mirror import Mirror
 from admin.workers.worker.passing import Passing
 from admin.workers.worker.upward import Upward
 from gateway.access import Access
-from gateway.access_log import AccessLog
 from gateway.delivery import Delivery
 from gateway.dispatch.dispatcher import Limits
 from gateway.http.app import Gateway, stop_serving
 from gateway.http.assembly import assemble
 from gateway.http.site import Site
+from gateway.observing.access_log import AccessLog
 from gateway.traffic import follow_traffic
 from registry.exchange import decode_endpoints
 from registry.tasks import Tasks, every

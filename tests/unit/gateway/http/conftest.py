@@ -13,7 +13,6 @@ import pytest
 from aiohttp import ClientSession, web
 
 from gateway.access import Access
-from gateway.access_log import AccessEvent, AccessLog
 from gateway.cold_check import ColdCheck
 from gateway.delivery import Delivery
 from gateway.http.admissions import Admissions
@@ -21,7 +20,8 @@ from gateway.http.app import Gateway, StatePages
 from gateway.http.door import Door
 from gateway.http.invocation import Invoker
 from gateway.http.site import Site
-from gateway.metrics import Metrics
+from gateway.observing.access_log import AccessEvent, AccessLog
+from gateway.observing.metrics import Metrics
 from gateway.settings import GatewaySettings
 from registry.catalog import Catalog
 from registry.store.keys import KeyRing, fingerprint

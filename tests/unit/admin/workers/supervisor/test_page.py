@@ -10,8 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from admin.workers.cells import Cells, Table
 from admin.workers.supervisor.page import Gathered, family_of
-from gateway.counting import Store
-from gateway.metrics import OTHERS, Metrics
+from gateway.observing.counting import Store
+from gateway.observing.metrics import OTHERS, Metrics
 from registry.catalog import Change
 from registry.exchange import Load
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from gateway.counting import Counts, Distributions, Memory
+from gateway.observing.counting import Counts, Distributions, Memory
 
 LABELS = ("function",)
 

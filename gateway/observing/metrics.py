@@ -10,7 +10,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from gateway.answers.receipt import Receipt
-from gateway.counting import Counts, Distribution, Distributions, Memory, Number, Store
+from gateway.observing.counting import Counts, Distribution, Distributions, Memory, Number, Store
 from registry.catalog import Change
 from registry.exchange import Load
 from runtime_image.contract.control import PHASES

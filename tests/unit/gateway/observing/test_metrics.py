@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway import metrics as pages
 from gateway.answers.receipt import Receipt
-from gateway.metrics import OTHERS, REPLICAS_MAX, Metrics
+from gateway.observing import metrics as pages
+from gateway.observing.metrics import OTHERS, REPLICAS_MAX, Metrics
 from registry.catalog import Change
 from registry.exchange import Load
 from runtime_image.link.meta import AnswerMeta

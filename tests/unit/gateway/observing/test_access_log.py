@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from gateway.access_log import BATCH, BATCHES_MAX, AccessEvent, AccessLog
+from gateway.observing.access_log import BATCH, BATCHES_MAX, AccessEvent, AccessLog
 
 EVENT = AccessEvent(1.5, "digits", "digits@1", "r1", "ok", 2.0, 0.1, is_cold=False)
 

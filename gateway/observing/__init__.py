@@ -1,0 +1,1 @@
+"""What is counted, told and kept of requests."""
