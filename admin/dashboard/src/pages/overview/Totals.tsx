@@ -23,10 +23,10 @@ export function Totals() {
   const isWell = !readyz || readyz.status === "ok";
   return (
     <section className="totals panel" aria-label="Totals">
-      <Total name="Held" value={count(beat?.held ?? 0)} more="requests waiting" isHot={(beat?.held ?? 0) > 0} />
-      <Total name="In flight" value={count(beat?.in_flight ?? 0)} more="being run" />
+      <Total name="Held" value={count(beat?.held ?? 0)} more="waiting" isHot={(beat?.held ?? 0) > 0} />
+      <Total name="In flight" value={count(beat?.in_flight ?? 0)} more="running" />
       <Total name="Rate" value={beat && beat.rate > 0 ? rate(beat.rate) : "0"} more="answers / s" />
-      <Total name="Warm" value={count(sums.states.warm)} more={`of ${count(sums.functions)} functions`} />
+      <Total name="Warm" value={count(sums.states.warm)} more={`of ${count(sums.functions)}`} />
       <Total name="Replicas" value={count(sums.ready)} more={sums.coming ? `ready, ${sums.coming} coming` : "ready"} />
       <Total name="Devices busy" value={count(sums.busy)} more={`of ${count(sums.devices)}`} />
       <div className="total server" role="group" aria-label="Server">
