@@ -14,6 +14,7 @@ from admin.api.keys import KeyRoutes
 from admin.api.operate import OperateRoutes
 from admin.api.pools import PoolRoutes
 from admin.api.uploads import UploadRoutes
+from admin.ui.session import SessionRoutes
 from gateway.access import Access, Need
 from gateway.http.app import Border, Handler
 from registry.errors import FnError, Unknown
@@ -38,6 +39,7 @@ class Handlers(NamedTuple):
     keys: KeyRoutes
     pools: PoolRoutes
     events: EventRoutes
+    session: SessionRoutes
 
 
 class AdminApi:
@@ -48,7 +50,7 @@ class AdminApi:
         self.settled: Callable[[], Awaitable[None]] = at_once
         """Awaited after each change, until every gateway process knows of it."""
         self._tasks = Tasks("admin API")
-        functions, operate, uploads, keys, pools, events = handlers
+        functions, operate, uploads, keys, pools, events, session = handlers
         self._table: list[tuple[str, str, Need, Scoped]] = [
             ("HEAD", "/blobs/{sha256}", "deploy", uploads.head_blob),
             ("PUT", "/blobs/{sha256}", "deploy", uploads.put_blob),
@@ -70,6 +72,7 @@ class AdminApi:
             ("GET", "/replicas", "read", pools.list_replicas),
             ("GET", "/devices", "read", pools.list_devices),
             ("GET", "/events", "read", events.follow),
+            ("GET", "/session", "read", session.get_session),
             ("GET", "/keys", "admin", keys.list_keys),
             ("POST", "/keys", "admin", keys.add_key),
             ("DELETE", "/keys/{id}", "admin", keys.remove_key),

@@ -23,6 +23,7 @@ from admin.cli.verbs import (
     why,
 )
 from admin.cli.verbs.operate import rollback, scale, sleep, warm
+from admin.cli.verbs.watch import ui
 
 app = typer.Typer(
     name="fnctl",
@@ -43,6 +44,7 @@ for verb in (
     show.show,
     invoke.invoke,
     why.why,
+    ui.ui,
     logs.logs,
     warm.warm,
     sleep.sleep,
