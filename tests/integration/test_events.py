@@ -107,8 +107,9 @@ async def test_a_stream_goes_on_through_another_worker(tmp_path: Path) -> None:
             ready = await told.until("ready")
             first, second = worker_pids(server.process.pid)
             for pid in (first, second):
+                ended = os.pidfd_open(pid)
                 os.kill(pid, signal.SIGKILL)
-                await asyncio.to_thread(wait_end, pid)
+                await asyncio.to_thread(wait_end, ended)
                 # The port is somebody's all the time, or the next one would be refused.
                 await asyncio.to_thread(until_replaced, server, pid)
             await told.over()
