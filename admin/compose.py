@@ -29,13 +29,14 @@ from admin.logs.access import access_writer
 from admin.past import Past, prior_of
 from admin.settings import Settings
 from admin.store import Store, open_store
+from admin.traces.opening import check_traces, open_tracer
 from gateway.access import Access
 from gateway.delivery import Delivery
 from gateway.dispatch.dispatcher import Limits
 from gateway.http.app import Border, Gateway, StatePages, stop_serving
 from gateway.http.assembly import assemble
 from gateway.http.site import Site
-from gateway.observing.access_log import AccessLog
+from gateway.observing.handover import Handover
 from gateway.traffic import follow_traffic
 from pool_manager.devices import cpu_slots, host_memory_mib
 from pool_manager.driver import Driver
@@ -75,6 +76,7 @@ async def running(settings: Settings, driver: Driver | None = None) -> AsyncIter
     port cannot be had.
     """
     async with AsyncExitStack() as stack:
+        check_traces(settings.gateway())
         store = await open_store(settings.store(), stack)
         check_exposure(settings, store)
         past = await open_past(store, stack)
@@ -232,8 +234,17 @@ async def _open_gateway(
 ) -> tuple[Gateway, web.AppRunner]:
     store, manager = side.store, side.manager
     access, section = access_of(settings, store), settings.gateway()
-    events = AccessLog(access_writer(settings.log_format)) if section.access_log else None
-    invoker = assemble(section, access, store.catalog, delivery, side.past, time.time, events)  # noqa: TID251 - the shell passes the clock in
+    write = access_writer(settings.log_format)
+    invoker = assemble(
+        section,
+        access,
+        store.catalog,
+        delivery,
+        side.past,
+        time.time,  # noqa: TID251 - the shell passes the clock in
+        Handover("access log", write) if section.access_log else None,
+        tracer=open_tracer(section, f"{os.getpid()}"),
+    )
     gateway = Gateway(invoker)
     health = Health(settings.data, manager, delivery, store.history, time.monotonic)
     app = web.Application()

@@ -7,9 +7,9 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from gateway.observing.access_log import AccessEvent
 
 from admin.logs.access import PIECE, access_writer
-from gateway.observing.access_log import AccessEvent
 
 EVENT = AccessEvent(1.5, "digits", "digits@1", "r1", "ok", 2.0004, 0.1, is_cold=True)
 

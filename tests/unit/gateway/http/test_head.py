@@ -21,11 +21,9 @@ def test_the_name_is_the_ref_without_its_revision() -> None:
 
 
 def test_what_travels_to_the_replica() -> None:
-    """Four headers, empty where they are not there."""
-    full = head(
-        content_type="a/b", accept="c/d", inference_header_content_length="7", traceparent="00"
-    )
-    assert full.meta() == RequestMeta("a/b", "c/d", 7, "00")
+    """Three headers, empty where they are not there."""
+    full = head(content_type="a/b", accept="c/d", inference_header_content_length="7")
+    assert full.meta() == RequestMeta("a/b", "c/d", 7, "")
     assert head().meta() == RequestMeta("", "", -1, "")
 
 
