@@ -24,13 +24,14 @@ from admin.logs.access import access_writer
 from admin.past import Past, prior_of
 from admin.settings import Settings
 from admin.store import Store, open_store
+from admin.traces.opening import check_traces, open_tracer
 from gateway.access import Access
 from gateway.delivery import Delivery
 from gateway.dispatch.dispatcher import Limits
 from gateway.http.app import Gateway, StatePages, stop_serving
 from gateway.http.assembly import assemble
 from gateway.http.site import Site
-from gateway.observing.access_log import AccessLog
+from gateway.observing.handover import Handover
 from gateway.observing.pulse import Pulse
 from gateway.traffic import follow_traffic
 from pool_manager.devices import cpu_slots, host_memory_mib
@@ -72,6 +73,7 @@ async def running(settings: Settings, driver: Driver | None = None) -> AsyncIter
     port cannot be had.
     """
     async with AsyncExitStack() as stack:
+        check_traces(settings.gateway())
         store = await open_store(settings.store(), stack)
         check_exposure(settings, store)
         past = await open_past(store, stack)
@@ -203,8 +205,17 @@ async def _open_gateway(
 ) -> tuple[Gateway, web.AppRunner, Admin]:
     settings, store = side.settings, side.store
     access, section = access_of(settings, store), settings.gateway()
-    events = AccessLog(access_writer(settings.log_format)) if section.access_log else None
-    invoker = assemble(section, access, store.catalog, delivery, side.past, time.time, events)  # noqa: TID251 - the shell passes the clock in
+    write = access_writer(settings.log_format)
+    invoker = assemble(
+        section,
+        access,
+        store.catalog,
+        delivery,
+        side.past,
+        time.time,  # noqa: TID251 - the shell passes the clock in
+        Handover("access log", write) if section.access_log else None,
+        tracer=open_tracer(section, f"{os.getpid()}"),
+    )
     gateway = Gateway(invoker)
     health = Health(settings.data, side.manager, delivery, store.history, time.monotonic)
     answered = Pulse(invoker.metrics.durations).take

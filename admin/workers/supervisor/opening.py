@@ -30,6 +30,7 @@ from admin.feed import Feed
 from admin.health import Health
 from admin.settings import Settings, is_malloc_set, run_dir
 from admin.store import Store, open_store
+from admin.traces.opening import check_traces
 from admin.workers.messages import Welcome
 from admin.workers.port import Port, reserve
 from admin.workers.supervisor.crew import Crew
@@ -69,6 +70,7 @@ async def supervising(
     Raises what `running` raises, and FnError where a worker cannot start.
     """
     async with AsyncExitStack() as stack:
+        check_traces(settings.gateway())
         store = await open_store(settings.store(), stack)
         check_exposure(settings, store)
         port = await reserve(settings.listen, settings.port)
