@@ -26,6 +26,9 @@ from admin.drivers import open_driver
 from admin.feed import Feed
 from admin.health import Health
 from admin.logs.access import access_writer
+from admin.metrics.devices import DeviceFamilies
+from admin.metrics.replicas import ReplicaFamilies
+from admin.metrics.server import Gateways, OneGateway, ServerFamilies
 from admin.past import Past, prior_of
 from admin.settings import Settings
 from admin.store import Store, open_store
@@ -36,6 +39,7 @@ from gateway.http.app import Border, Gateway, StatePages, stop_serving
 from gateway.http.assembly import assemble
 from gateway.http.site import Site
 from gateway.observing.access_log import AccessLog
+from gateway.observing.metrics import Metrics
 from gateway.traffic import follow_traffic
 from pool_manager.devices import cpu_slots, host_memory_mib
 from pool_manager.driver import Driver
@@ -235,6 +239,7 @@ async def _open_gateway(
     events = AccessLog(access_writer(settings.log_format)) if section.access_log else None
     invoker = assemble(section, access, store.catalog, delivery, side.past, time.time, events)  # noqa: TID251 - the shell passes the clock in
     gateway = Gateway(invoker)
+    add_families(invoker.metrics, settings, side, OneGateway())
     health = Health(settings.data, manager, delivery, store.history, time.monotonic)
     app = web.Application()
     side.add_routes(app, gateway.border)
@@ -247,6 +252,15 @@ async def _open_gateway(
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
     await runner.setup()
     return gateway, runner
+
+
+def add_families(metrics: Metrics, settings: Settings, side: AdminSide, gateways: Gateways) -> None:
+    """Have `/metrics` show what is no gateway's."""
+    manager = side.manager
+    counters = manager.counters
+    metrics.add(ReplicaFamilies(counters))
+    metrics.add(DeviceFamilies(manager.occupancies, lambda: counters.counts().reclaimed_mib))
+    metrics.add(ServerFamilies(settings.driver, side.store.history.statistics, gateways))
 
 
 def url_of(listen: str, port: int) -> str:

@@ -66,6 +66,7 @@ FROM_REPLICA: dict[str, type[errors.FnError]] = {
 """A request error's code, from a replica or a codec, to its place in the tree."""
 
 OK, CREATED, ACCEPTED = 200, 201, 202
+MISTAKES, FAILURES = 400, 500
 NOT_READY = 503
 """What a load balancer understands as "not now"."""
 
@@ -77,6 +78,14 @@ def from_request_error(error: RequestError) -> errors.FnError:
     data = error.to_json()
     fields: dict[str, Any] = {key: data[key] for key in ("input", "expected", "got") if key in data}
     return FROM_REPLICA[error.code](error.message, detail=fields)
+
+
+def outcome(status: int) -> str:
+    """What an answer means to who runs the server: "ok", "refused", which is the client's own
+    doing or its share of what there is, or "failed"."""
+    if status < MISTAKES:
+        return "ok"
+    return "refused" if status < FAILURES else "failed"
 
 
 def document(error: errors.FnError, *, for_admin: bool = False) -> dict[str, Any]:

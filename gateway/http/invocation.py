@@ -19,6 +19,7 @@ from gateway.http.admissions import Admission, Admissions
 from gateway.http.door import Door
 from gateway.http.head import Head
 from gateway.observing.access_log import AccessLog, access_event
+from gateway.observing.exemplars import exemplar_of
 from gateway.observing.metrics import Metrics
 from gateway.outcome import Delivered, HeldCall, Outcome
 from gateway.ports import Past
@@ -229,9 +230,9 @@ class Invocation:
             headers.append(("Preference-Applied", admission.applied))
         function = admission.deployed.function
         seconds = monotonic() - self._began_s
-        invoker.metrics.served(
-            (function.namespace, function.name), seconds, receipt, call.sends, call.deaths
-        )
+        key, traceparent = (function.namespace, function.name), call.meta.traceparent
+        request = exemplar_of("", traceparent) if traceparent else None
+        invoker.metrics.served(key, seconds, receipt, call.sends, call.deaths, request)
         self._leave_with(Reply(problems.OK, tuple(headers), body), "ok", receipt, seconds)
 
     def _end(self, outcome: str, reply: Reply) -> None:
@@ -239,7 +240,9 @@ class Invocation:
         seconds = monotonic() - self._began_s
         if self._deployed is not None:
             function = self._deployed.function
-            self._invoker.metrics.answered(function.namespace, function.name, outcome, seconds)
+            kind = problems.outcome(reply.status)
+            metrics = self._invoker.metrics
+            metrics.answered(function.namespace, function.name, kind, outcome, seconds)
         self._leave_with(reply, outcome, None, seconds)
 
     def _leave_with(

@@ -63,6 +63,8 @@ class AccessLog:
         self._write = write
         self._events: list[AccessEvent] = []
         self._left_out = 0
+        self.on_left_out: Callable[[int], None] = lambda _count: None
+        """Told of events that nobody will read."""
         self._waiting: SimpleQueue[tuple[list[AccessEvent], int] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="access log", daemon=True)
         self._thread.start()
@@ -80,6 +82,7 @@ class AccessLog:
             return
         if self._waiting.qsize() >= BATCHES_MAX:
             self._left_out += len(events)
+            self.on_left_out(len(events))
             return
         self._waiting.put((events, self._left_out))
         self._left_out = 0

@@ -18,6 +18,7 @@ from aiohttp import web
 from admin.compose import (
     AdminSide,
     access_of,
+    add_families,
     check_exposure,
     make_manager,
     open_deploys,
@@ -36,6 +37,7 @@ from admin.workers.supervisor.hub import Hub
 from admin.workers.supervisor.links import Links
 from admin.workers.supervisor.overview import Overview
 from admin.workers.supervisor.page import Gathered
+from admin.workers.supervisor.reckonings import Reckonings
 from admin.workers.worker.passing import PASSED_MAX
 from gateway.http.app import Border, StatePages
 from gateway.observing.metrics import Metrics
@@ -85,6 +87,7 @@ async def supervising(
         links = Links(hub, overview, page, own, manager, past)
         crew = Crew(settings.workers, partial(_welcome, settings, store, port), links)
         side = AdminSide(store, manager, deploys, past, overview)
+        add_families(own, settings, side, crew)
         app = _application(settings, side, hub, page, crew)
         await _open_private(settings, app, stack)
         stack.push_async_callback(crew.stop, settings.shutdown_s, app.shutdown)
@@ -110,13 +113,15 @@ def _metrics(store: Store, overview: Overview) -> tuple[Metrics, Gathered]:
     def is_deployed(namespace: str, name: str) -> bool:
         return store.catalog.find(name, namespace) is not None
 
+    reckonings = Reckonings()
     own = Metrics(
-        overview.loads,
+        reckonings.balance,
         overview.states,
         lambda: len(asyncio.all_tasks(loop)) + overview.tasks,
         is_deployed,
+        wall=time.time,  # noqa: TID251 - the shell passes the clock in
     )
-    page = Gathered(own, is_deployed)
+    page = Gathered(own, reckonings, is_deployed)
     store.catalog.subscribe(own.changed)
     store.catalog.subscribe(page.changed)
     return own, page

@@ -34,6 +34,8 @@ from admin.workers.messages import (
     Reach,
     Reached,
     Ready,
+    Reckon,
+    Reckoned,
     Stop,
     Welcome,
     decode_down,
@@ -49,6 +51,8 @@ from gateway.http.app import Gateway, stop_serving
 from gateway.http.assembly import assemble
 from gateway.http.site import Site
 from gateway.observing.access_log import AccessLog
+from gateway.observing.ledger import Balance
+from gateway.observing.metrics import Metrics
 from gateway.traffic import follow_traffic
 from registry.exchange import decode_endpoints
 from registry.tasks import Tasks, every
@@ -77,6 +81,7 @@ class Worker:
         self._lost = asyncio.Event()
         self._channel = Channel(self._take, self._on_lost)
         self._delivery: Delivery | None = None
+        self._metrics: Metrics | None = None
         self._tasks = Tasks("worker")
 
     async def run(self, control: socket.socket) -> None:
@@ -128,7 +133,7 @@ class Worker:
         """Everything but the listening sockets."""
         settings, mirror = welcome.settings, self._mirror
         limits = Limits(settings.held_bytes_max, settings.retries)
-        self._delivery = delivery = Delivery(limits, welcome.name, upward, upward)
+        self._delivery = delivery = Delivery(limits, welcome.name, upward, upward, self._cells)
         stack.push_async_callback(delivery.close)
         stack.callback(follow_traffic(mirror.catalog, delivery))
         access = Access(settings.listen, settings.public_hosts, mirror.ring, welcome.token_sha256)
@@ -144,6 +149,7 @@ class Worker:
             self._cells,
         )
         gateway = Gateway(invoker)
+        self._metrics = invoker.metrics
         invoker.metrics.on_cold_start = upward.woken
         # After the metrics have let go of a removed function's numbers.
         mirror.catalog.subscribe(self._cells.changed)
@@ -169,6 +175,8 @@ class Worker:
             self._look(message.endpoints)
         elif isinstance(message, Reach):
             self._send(encode(Reached(message.number)))
+        elif isinstance(message, Reckon):
+            self._send(encode(self._reckoned(message.number)))
         elif isinstance(message, Stop):
             self._end()
         else:
@@ -181,6 +189,19 @@ class Worker:
         self._delivery.receive_endpoints(endpoints)
         if not self._seen.is_set() and decode_endpoints(endpoints).full:
             self._seen.set()
+
+    def _reckoned(self, number: int) -> Reckoned:
+        """Where every request is now, and which ones the histograms last counted."""
+        balance = Balance() if self._delivery is None else self._delivery.balance()
+        marked = [] if self._metrics is None else self._metrics.marked()
+        return Reckoned(
+            number,
+            balance.accepted,
+            dict(balance.ended),
+            dict(balance.held),
+            dict(balance.in_flight),
+            marked,
+        )
 
     def _send(self, message: bytes) -> None:
         self._channel.send(message)
