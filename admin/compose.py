@@ -21,6 +21,9 @@ from admin.drivers import open_driver
 from admin.feed import Feed
 from admin.health import Health
 from admin.logs.access import access_writer
+from admin.metrics.devices import DeviceFamilies
+from admin.metrics.replicas import ReplicaFamilies
+from admin.metrics.server import Gateways, OneGateway, ServerFamilies
 from admin.past import Past, prior_of
 from admin.settings import Settings
 from admin.store import Store, open_store
@@ -32,6 +35,7 @@ from gateway.http.app import Gateway, StatePages, stop_serving
 from gateway.http.assembly import assemble
 from gateway.http.site import Site
 from gateway.observing.handover import Handover
+from gateway.observing.metrics import Metrics
 from gateway.observing.pulse import Pulse
 from gateway.traffic import follow_traffic
 from pool_manager.devices import cpu_slots, host_memory_mib
@@ -217,6 +221,7 @@ async def _open_gateway(
         tracer=open_tracer(section, f"{os.getpid()}"),
     )
     gateway = Gateway(invoker)
+    add_families(invoker.metrics, side, OneGateway())
     health = Health(settings.data, side.manager, delivery, store.history, time.monotonic)
     answered = Pulse(invoker.metrics.durations).take
     admin = open_admin(side, answered, health.reasons, stack)
@@ -229,6 +234,15 @@ async def _open_gateway(
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
     await runner.setup()
     return gateway, runner, admin
+
+
+def add_families(metrics: Metrics, side: AdminSide, gateways: Gateways) -> None:
+    """Have `/metrics` show what is no gateway's."""
+    manager, driver = side.manager, side.settings.driver
+    counters = manager.counters
+    metrics.add(ReplicaFamilies(counters))
+    metrics.add(DeviceFamilies(manager.occupancies, lambda: counters.counts().reclaimed_mib))
+    metrics.add(ServerFamilies(driver, side.store.history.statistics, gateways))
 
 
 def url_of(listen: str, port: int) -> str:

@@ -66,11 +66,11 @@ FROM_REPLICA: dict[str, type[errors.FnError]] = {
 """A request error's code, from a replica or a codec, to its place in the tree."""
 
 OK, CREATED, ACCEPTED = 200, 201, 202
+MISTAKES, FAILURES = 400, 500
+"""From here on it is the client's fault, and from here on it is not."""
+
 NOT_READY = 503
 """What a load balancer understands as "not now"."""
-
-_SERVERS = 500
-"""From here on it is not the client's fault."""
 
 CONTENT_TYPE = "application/problem+json"
 
@@ -84,7 +84,15 @@ def from_request_error(error: RequestError) -> errors.FnError:
 
 def is_servers_fault(status: int) -> bool:
     """Whether an answer with this status is an error of the server's, not of its client's."""
-    return status >= _SERVERS
+    return status >= FAILURES
+
+
+def outcome(status: int) -> str:
+    """What an answer means to who runs the server: "ok", "refused", which is the client's own
+    doing or its share of what there is, or "failed"."""
+    if status < MISTAKES:
+        return "ok"
+    return "failed" if is_servers_fault(status) else "refused"
 
 
 def document(error: errors.FnError, *, for_admin: bool = False) -> dict[str, Any]:

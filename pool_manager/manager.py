@@ -17,6 +17,7 @@ from pool_manager.core import commands, events
 from pool_manager.core.life.outlook import AT_REST, Outlook, outlook
 from pool_manager.core.machine import Machine
 from pool_manager.core.state import Device, PoolSpec, Replica
+from pool_manager.counters.counters import Counters
 from pool_manager.driver import Driver
 from pool_manager.engine import EngineWatch
 from pool_manager.gpus.absent import NoGpus
@@ -66,6 +67,7 @@ class Manager:
         feed = Fetching(self.feed, bundles, self._tasks, run_dir, find, self._bindings).feed
         self._launcher = Launcher(settings, driver, bundles, feed, self._tasks, self._clock)
         self._launcher.starts.turn = self._machine.host.turn
+        self.counters = Counters(self._machine.host, self._launcher.starts)
         self._gpus = gpus or NoGpus()
         self._journal = Journal(recorder, time.time, settings.notes_kept)  # noqa: TID251 - the shell passes the clock in
         self._orders, self._engine = Orders(self.feed), EngineWatch(driver, self.feed, self._tasks)
@@ -242,7 +244,9 @@ class Manager:
     def _handle(self, event: events.Event) -> None:
         """A defect in one event or command is reported and must not stop all that follow."""
         try:
-            for command in self._machine.handle(event, self._clock()):
+            asked = self._machine.handle(event, self._clock())
+            self.counters.note(event, asked)
+            for command in asked:
                 self._do(command)
         except Exception:
             log.exception("an event could not be handled", happened=event)

@@ -65,7 +65,8 @@ class Account(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class GpuView:
     """A GPU or MIG slice for whoever looks at it: what it is, and its memory as the driver sees
-    it now, MiB. None is what the driver does not tell."""
+    it now, MiB. `utilization` is the share of the driver's last sample period, at most a second,
+    in which anything ran on it. None is what the driver does not tell."""
 
     name: str | None
     index: str
@@ -74,6 +75,7 @@ class GpuView:
     total_mib: float | None
     used_mib: float | None
     foreign_mib: float
+    utilization: float | None = None
 
 
 class Gpus(Protocol):

@@ -56,13 +56,16 @@ def assemble(  # noqa: PLR0913 - the parts of a gateway process
     `events` and `tracer` have a record of each request, `store` has what is counted."""
     loop = asyncio.get_running_loop()
     metrics = Metrics(
-        delivery.loads,
+        delivery.balance,
         delivery.states,
         lambda: len(asyncio.all_tasks(loop)),
         lambda namespace, name: catalog.find(name, namespace) is not None,
         store,
+        wall,
     )
     catalog.subscribe(metrics.changed)
+    if events is not None:
+        events.on_left_out = metrics.left_out
     return Invoker(
         settings,
         access,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from asyncio import Future
 from collections.abc import Callable, Hashable
 from time import monotonic
+from typing import Final
 
 import structlog
 
@@ -15,6 +16,7 @@ from gateway.http.admissions import Admission
 from gateway.http.assembly import Invoker
 from gateway.http.head import NOT_CORRELATED, REQUEST_ID, Correlation, Head
 from gateway.observing import trace_context
+from gateway.observing.exemplars import exemplar_of
 from gateway.observing.record import CLIENT_LEFT, Asked, Ending, record_of
 from gateway.outcome import Delivered, HeldCall, Outcome
 from gateway.slabs.slab import Slot
@@ -24,6 +26,10 @@ from runtime_image.contract.errors import RequestError
 from runtime_image.link.meta import RequestMeta
 
 log = structlog.get_logger()
+
+MARK_S: Final = 0.01
+"""How long after the last exemplar a request becomes another one, unless it is traced or cold: to
+say of each request which it was would cost as much as counting it."""
 
 
 class Invocation:
@@ -248,14 +254,12 @@ class Invocation:
         if admission.applied:
             headers.append(("Preference-Applied", admission.applied))
         function = admission.deployed.function
-        now = monotonic()
-        invoker.metrics.served(
-            (function.namespace, function.name),
-            now - self._began_s,
-            receipt,
-            call.sends,
-            call.deaths,
-        )
+        now, metrics, request = monotonic(), invoker.metrics, None
+        if is_cold or self.trace is not None or now >= metrics.mark_from_s:
+            metrics.mark_from_s = now + MARK_S
+            request = exemplar_of(self.request_id, call.meta.traceparent)
+        key, seconds = (function.namespace, function.name), now - self._began_s
+        metrics.served(key, seconds, receipt, call.sends, call.deaths, request)
         reply = Reply(problems.OK, tuple(headers), body)
         self.withdraw()
         if not self._is_told:
@@ -267,9 +271,9 @@ class Invocation:
         now = monotonic()
         if self._deployed is not None:
             function = self._deployed.function
-            self._invoker.metrics.answered(
-                function.namespace, function.name, outcome, now - self._began_s
-            )
+            kind, seconds = problems.outcome(reply.status), now - self._began_s
+            metrics = self._invoker.metrics
+            metrics.answered(function.namespace, function.name, kind, outcome, seconds)
         reply = reply._replace(headers=(*reply.headers, (REQUEST_ID, self.request_id)))
         self.withdraw()
         if not self._is_told:

@@ -42,6 +42,8 @@ class Handover:
         self._ended = ended
         self._records: list[RequestRecord] = []
         self._left_out = 0
+        self.on_left_out: Callable[[int], None] = lambda _count: None
+        """Told of records that nobody will see."""
         self._waiting: SimpleQueue[tuple[list[RequestRecord], int] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -59,6 +61,7 @@ class Handover:
             return
         if self._waiting.qsize() >= self._batches_max:
             self._left_out += len(records)
+            self.on_left_out(len(records))
             return
         self._waiting.put((records, self._left_out))
         self._left_out = 0

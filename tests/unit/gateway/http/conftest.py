@@ -50,7 +50,7 @@ class Front:
         self.events: list[RequestRecord] = []
         self.past = KnownPast()
         self.catalog = Catalog([nouns.deployed()])
-        self.metrics = Metrics(delivery.loads, delivery.states, lambda: 0, lambda *_: True)
+        self.metrics = Metrics(delivery.balance, delivery.states, lambda: 0, lambda *_: True)
         self.url = ""
         self.gateway = self._gateway(is_fast)
         self.pages = StatePages(

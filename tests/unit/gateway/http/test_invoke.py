@@ -142,7 +142,7 @@ async def test_an_error_of_the_replica_is_answered(
 
     assert (found, problem["detail"]) == (status, "why")
     outcome = problem["code"].encode()
-    assert b'outcome="' + outcome + b'"} 1.0' in front.metrics.render()
+    assert b'reason="' + outcome + b'"} 1.0' in front.metrics.render()
 
 
 async def test_the_limits_of_the_function_travel_with_its_calls(front: Front, peer: Peer) -> None:
@@ -239,7 +239,7 @@ async def test_a_defect_is_hidden_and_counted(front: Front) -> None:
 
     assert (status, problem["code"]) == (500, "internal")
     assert problem["detail"] == "see the server's log"
-    assert b'outcome="internal"} 1.0' in front.metrics.render()
+    assert b'reason="internal"} 1.0' in front.metrics.render()
 
 
 async def test_a_held_call_names_the_revision_that_answered_it(
