@@ -29,6 +29,7 @@ from pool_manager.replica.adopting import adopt_all
 from pool_manager.replica.fetching import Fetching
 from pool_manager.replica.launching import Launcher
 from pool_manager.settings import PoolSettings
+from pool_manager.usage.watching import UseWatch
 from registry.exchange import PoolEndpoints, decode_demand
 from registry.tasks import Alarm, Tasks, every
 
@@ -73,6 +74,9 @@ class Manager:
         self._publisher = Publisher(
             self._machine, self._journal, self._bindings, self._launcher.folders, self._clock
         )
+        wall = time.time  # noqa: TID251 - the shell passes the clock in
+        self._use = UseWatch(self._machine, self._bindings, recorder, self._clock, wall)
+        self._launcher.on_pong = self._use.hear
         self._none_left = asyncio.Event()
         self._events: deque[events.Event] = deque()
         self._actions = self._table()
@@ -114,6 +118,7 @@ class Manager:
         self._alarm.clear()
         await self._launcher.read_ahead.close()
         await self._tasks.close()
+        self._use.keep()
         await self._gpus.close()
         await self._driver.close()
 
@@ -177,6 +182,15 @@ class Manager:
         """Every device of this host with what is on it and what is wrong with it."""
         return occupancies(self._machine, self._gpus)
 
+    def busy(self, device: str) -> float | None:
+        """Part of the last seconds in which a model ran on a device, 0 to 1; None while nobody
+        can tell."""
+        return self._use.busy(device)
+
+    def keep_use(self) -> None:
+        """Hand what replicas have had of devices until now to the recorder."""
+        self._use.keep()
+
     def _account(self, device: str, id: str) -> Account:
         return account(self._machine.host.ledger, device, id)
 
@@ -230,13 +244,16 @@ class Manager:
     def _handle(self, event: events.Event) -> None:
         """A defect in one event or command is reported and must not stop all that follow."""
         try:
-            for command in self._machine.handle(event, self._clock()):
+            asked = self._machine.handle(event, self._clock())
+            self._use.look(event)
+            for command in asked:
                 self._do(command)
         except Exception:
             log.exception("an event could not be handled", happened=event)
 
     def _do(self, command: commands.Command) -> None:
         try:
+            self._use.look(command)
             self._actions[type(command)](command)
         except Exception:
             log.exception("a command could not be done", wanted=command)
@@ -244,6 +261,7 @@ class Manager:
     def _tick(self) -> None:
         self.feed(events.Tick())
         self._launcher.bound_logs()
+        self._use.tick()
         # Said again although nothing changed: a gateway that could not connect tries once more.
         self._publisher.publish(frozenset({one.pool for one in self._machine.replicas()}))
 

@@ -11,6 +11,7 @@ from admin.api.functions import FunctionRoutes
 from admin.api.keys import KeyRoutes
 from admin.api.operate import OperateRoutes
 from admin.api.pools import PoolRoutes
+from admin.api.timeline import TimelineRoutes
 from admin.api.uploads import UploadRoutes
 from gateway.access import Access, Need
 from gateway.http.app import Border, Handler
@@ -37,6 +38,7 @@ class AdminApi:
         uploads: UploadRoutes,
         keys: KeyRoutes,
         pools: PoolRoutes,
+        timeline: TimelineRoutes,
     ) -> None:
         self._access = access
         self.settled: Callable[[], Awaitable[None]] = at_once
@@ -59,6 +61,8 @@ class AdminApi:
             ("GET", "/functions/{name}/revisions", "read", functions.list_revisions),
             ("GET", "/functions/{name}/why", "read", functions.why),
             ("GET", "/functions/{name}/logs", "read", functions.logs),
+            ("GET", "/functions/{name}/timeline", "read", timeline.of_function),
+            ("GET", "/timeline", "read", timeline.of_all),
             ("GET", "/pools", "read", pools.list_pools),
             ("GET", "/replicas", "read", pools.list_replicas),
             ("GET", "/devices", "read", pools.list_devices),

@@ -12,7 +12,7 @@ from pool_manager.journal import Journal
 from pool_manager.publisher import Publisher
 from pool_manager.replica.folders import Folders
 from registry.exchange import Endpoints, decode_endpoints
-from registry.model import ColdStart, StateInterval
+from registry.model import ColdStart, StateInterval, Use
 from tests.support.play import Play
 from tests.support.replicas import KEY, binding, pool_settings
 
@@ -25,6 +25,9 @@ class Forgetful:
 
     def state_interval(self, record: StateInterval) -> None:
         pass
+
+    def use(self, record: Use) -> None:
+        """Not looked at here."""
 
 
 class Rig:
