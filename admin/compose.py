@@ -15,11 +15,13 @@ from typing import NamedTuple
 
 from aiohttp import web
 
+from admin.api.advice import AdviceRoutes
 from admin.api.functions import FunctionRoutes, Held
 from admin.api.keys import KeyRoutes
 from admin.api.operate import OperateRoutes
 from admin.api.pools import PoolRoutes
-from admin.api.routes import AdminApi
+from admin.api.routes import AdminApi, Handlers
+from admin.api.timeline import TimelineRoutes
 from admin.api.uploads import UploadRoutes
 from admin.deploy.deploys import Deploys
 from admin.drivers import open_driver
@@ -213,17 +215,23 @@ class AdminSide(NamedTuple):
     def add_routes(self, app: web.Application, border: Border) -> AdminApi:
         """The admin API as routes of `app`; whoever waits is answered when that shuts down."""
         store, manager, deploys = self.store, self.manager, self.deploys
+        wall = time.time  # noqa: TID251 - the shell passes the clock in
         operate = OperateRoutes(store.catalog, manager, deploys, time.monotonic)
-        api = AdminApi(
-            border.access,
+        advice = AdviceRoutes(store, self.past.expected, wall)
+        handlers = Handlers(
             FunctionRoutes(store, manager, self.held, deploys, self.past),
             operate,
             UploadRoutes(store.blobs, deploys),
-            KeyRoutes(store.keys, store.ring, time.time),  # noqa: TID251 - the shell passes the clock in
+            KeyRoutes(store.keys, store.ring, wall),
             PoolRoutes(store.catalog, manager, time.monotonic),
+            TimelineRoutes(store, manager, wall),
+            advice,
         )
+        api = AdminApi(border.access, handlers)
         api.add_routes(app, border)
-        app.on_shutdown.extend([deploys.runner.stop_waiting, operate.stop_waiting])
+        app.on_shutdown.extend(
+            [deploys.runner.stop_waiting, operate.stop_waiting, advice.advisor.close]
+        )
         return api
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 from aiohttp import web
 
+from admin.api.advice import AdviceRoutes
 from admin.api.functions import FunctionRoutes
 from admin.api.keys import KeyRoutes
 from admin.api.operate import OperateRoutes
@@ -27,19 +29,27 @@ WAITING = ("/functions/{name}/warm",)
 Scoped = Callable[[web.Request], Awaitable[web.Response]]
 
 
+class Handlers(NamedTuple):
+    """Who answers, by subject."""
+
+    functions: FunctionRoutes
+    operate: OperateRoutes
+    uploads: UploadRoutes
+    keys: KeyRoutes
+    pools: PoolRoutes
+    timeline: TimelineRoutes
+    advice: AdviceRoutes
+
+
 class AdminApi:
     """Every route needs the admin token or a key with the scope in the table."""
 
     def __init__(
         self,
         access: Access,
-        functions: FunctionRoutes,
-        operate: OperateRoutes,
-        uploads: UploadRoutes,
-        keys: KeyRoutes,
-        pools: PoolRoutes,
-        timeline: TimelineRoutes,
+        handlers: Handlers,
     ) -> None:
+        functions, operate, uploads, keys, pools, timeline, advice = handlers
         self._access = access
         self.settled: Callable[[], Awaitable[None]] = at_once
         """Awaited after each change, until every gateway process knows of it."""
@@ -62,6 +72,7 @@ class AdminApi:
             ("GET", "/functions/{name}/why", "read", functions.why),
             ("GET", "/functions/{name}/logs", "read", functions.logs),
             ("GET", "/functions/{name}/timeline", "read", timeline.of_function),
+            ("GET", "/functions/{name}/advice", "read", advice.of_function),
             ("GET", "/timeline", "read", timeline.of_all),
             ("GET", "/pools", "read", pools.list_pools),
             ("GET", "/replicas", "read", pools.list_replicas),

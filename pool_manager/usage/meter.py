@@ -107,7 +107,7 @@ class Meter:
         there has said anything yet."""
         up = [one for one in self._accounts.values() if one.device == device and one.stage == "up"]
         shares = [_share(one.said) for one in up if len(one.said) > 1]
-        return None if up and not shares else min(1.0, sum(shares))
+        return None if up and not shares else min(1.0, sum(shares, 0.0))
 
     def take(self, now: float) -> list[Use]:
         """What has been added up since the last call. Records of one minute add up."""
