@@ -48,6 +48,7 @@ STATUS: dict[type[errors.FnError], int] = {
     errors.PreconditionFailed: 412,
     errors.PreconditionRequired: 428,
     errors.NoRoom: 503,
+    errors.AdviceUnavailable: 503,
     errors.StoreUnavailable: 503,
     errors.DriverError: 503,
     errors.EngineDown: 503,

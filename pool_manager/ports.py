@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from pool_manager.core.events import DeviceBack, DeviceLost
 from pool_manager.core.state import Device
-from registry.model import Bundle, BundleFile, ColdStart, StateInterval
+from registry.model import Bundle, BundleFile, ColdStart, StateInterval, Use
 from runtime_image.contract.model import ModelSpec
 
 
@@ -51,6 +51,9 @@ class Recorder(Protocol):
 
     def state_interval(self, record: StateInterval) -> None:
         """Keep how long a pool was in a state; never blocks, never raises."""
+
+    def use(self, record: Use) -> None:
+        """Keep what replicas had of a device; never blocks, never raises."""
 
 
 class Account(NamedTuple):

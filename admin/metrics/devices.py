@@ -7,7 +7,7 @@ from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from pool_manager.occupancy import Occupancy
+from pool_manager.telling.occupancy import Occupancy
 
 MIB: Final = 2**20
 LABELS: Final = ("device", "kind")
