@@ -18,6 +18,7 @@ from aiohttp import web
 from admin.api.functions import FunctionRoutes, Held
 from admin.api.keys import KeyRoutes
 from admin.api.operate import OperateRoutes
+from admin.api.output import OutputRoutes
 from admin.api.pools import PoolRoutes
 from admin.api.routes import AdminApi
 from admin.api.uploads import UploadRoutes
@@ -222,8 +223,11 @@ class AdminSide(NamedTuple):
             KeyRoutes(store.keys, store.ring, time.time),  # noqa: TID251 - the shell passes the clock in
             PoolRoutes(store.catalog, manager, time.monotonic),
         )
+        output = OutputRoutes(store.catalog, manager, time.monotonic)
+        api.extend([("GET", "/functions/{name}/logs", "read", output.logs)])
         api.add_routes(app, border)
-        app.on_shutdown.extend([deploys.runner.stop_waiting, operate.stop_waiting])
+        endings = [deploys.runner.stop_waiting, operate.stop_waiting, output.streams.stop]
+        app.on_shutdown.extend(endings)
         return api
 
 

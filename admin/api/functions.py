@@ -8,10 +8,9 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
-from admin.api.paging import page_of, whole_number
+from admin.api.paging import page_of
 from admin.deploy.deploys import Deploys
 from admin.deploy.etag import etag
-from admin.deploy.tail import last_lines
 from admin.past import Past
 from admin.store import Store
 from admin.views import function_json, revision_json
@@ -23,8 +22,6 @@ from registry.catalog import Deployed
 from registry.exchange import Load
 from runtime_image.contract import signature as signatures
 
-LINES_MAX = 10_000
-LINES = 100
 ITEMS = 20
 
 
@@ -39,7 +36,7 @@ class Held(Protocol):
 
 
 class FunctionRoutes:
-    """Functions, revisions, decisions, logs."""
+    """Functions, revisions, decisions."""
 
     def __init__(
         self, store: Store, manager: Manager, held: Held, deploys: Deploys, past: Past
@@ -113,16 +110,6 @@ class FunctionRoutes:
                 "intervals": [asdict(r) for r in await self._history.intervals(name, ITEMS)],
             }
         )
-
-    async def logs(self, request: web.Request) -> web.Response:
-        """What the function's replicas wrote, oldest replica first."""
-        name = self._catalog.resolve(request.match_info["name"]).function.name
-        lines = whole_number(request.query, "lines", LINES, LINES_MAX)
-        items = [
-            {"replica": id, "text": "\n".join(last_lines(text, lines))}
-            for id, text in await self._manager.logs(name)
-        ]
-        return json_answer({"items": items, "next": None})
 
     def _line(self, deployed: Deployed, loads: Mapping[str, Load]) -> dict[str, Any]:
         key = deployed.revision.key

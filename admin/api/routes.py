@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from aiohttp import web
 
@@ -23,7 +23,9 @@ WHOLE = ("POST", "PATCH", "DELETE")
 WAITING = ("/functions/{name}/warm",)
 """These change neither: they only wait, and are over when their client leaves."""
 
-Scoped = Callable[[web.Request], Awaitable[web.Response]]
+Scoped = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Row = tuple[str, str, Need, Scoped]
+"""Method, path below the prefix, scope, handler."""
 
 
 class AdminApi:
@@ -42,7 +44,7 @@ class AdminApi:
         self.settled: Callable[[], Awaitable[None]] = at_once
         """Awaited after each change, until every gateway process knows of it."""
         self._tasks = Tasks("admin API")
-        self._table: list[tuple[str, str, Need, Scoped]] = [
+        self._table: list[Row] = [
             ("HEAD", "/blobs/{sha256}", "deploy", uploads.head_blob),
             ("PUT", "/blobs/{sha256}", "deploy", uploads.put_blob),
             ("POST", "/functions/{name}/revisions", "deploy", uploads.post_revision),
@@ -58,7 +60,6 @@ class AdminApi:
             ("POST", "/functions/{name}/sleep", "deploy", operate.sleep),
             ("GET", "/functions/{name}/revisions", "read", functions.list_revisions),
             ("GET", "/functions/{name}/why", "read", functions.why),
-            ("GET", "/functions/{name}/logs", "read", functions.logs),
             ("GET", "/pools", "read", pools.list_pools),
             ("GET", "/replicas", "read", pools.list_replicas),
             ("GET", "/devices", "read", pools.list_devices),
@@ -66,6 +67,10 @@ class AdminApi:
             ("POST", "/keys", "admin", keys.add_key),
             ("DELETE", "/keys/{id}", "admin", keys.remove_key),
         ]
+
+    def extend(self, rows: Iterable[Row]) -> None:
+        """Further routes, before `add_routes`."""
+        self._table += rows
 
     def add_routes(self, app: web.Application, border: Border) -> None:
         """Add the table behind the border; what is not in it is for nobody."""
@@ -81,20 +86,22 @@ class AdminApi:
         await self._tasks.close()
 
     def _scoped(self, need: Need, handler: Scoped, *, is_whole: bool) -> Handler:
-        async def checked(request: web.Request) -> web.Response:
+        async def checked(request: web.Request) -> web.StreamResponse:
             self._access.check(request.headers.get("Authorization"), need)
             if not is_whole:
                 return await handler(request)
             name = f"{request.method} {request.path[:200]}"
             task = self._tasks.spawn(name, self._outcome(handler, request))
-            outcome: web.Response | Exception = await asyncio.shield(task)
+            outcome: web.StreamResponse | Exception = await asyncio.shield(task)
             if isinstance(outcome, Exception):
                 raise outcome
             return outcome
 
         return checked
 
-    async def _outcome(self, handler: Scoped, request: web.Request) -> web.Response | Exception:
+    async def _outcome(
+        self, handler: Scoped, request: web.Request
+    ) -> web.StreamResponse | Exception:
         """What came of it: an error for a client that has left is nobody's defect."""
         try:
             response = await handler(request)
