@@ -11,10 +11,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from aiohttp import web
 
+from admin.api.failures import FailureRoutes
 from admin.api.functions import FunctionRoutes, Held
 from admin.api.keys import KeyRoutes
 from admin.api.operate import OperateRoutes
@@ -37,6 +38,7 @@ from gateway.http.app import Border, Gateway, StatePages, stop_serving
 from gateway.http.assembly import assemble
 from gateway.http.site import Site
 from gateway.observing.access_log import AccessLog
+from gateway.observing.failures import FailureCount, RecentFailures
 from gateway.traffic import follow_traffic
 from pool_manager.devices import cpu_slots, host_memory_mib
 from pool_manager.driver import Driver
@@ -48,6 +50,10 @@ from registry.bundles.blobs import BlobStore
 from registry.errors import BadRequest, Conflict
 from registry.model import Bundle, BundleFile
 from registry.store.keys import fingerprint
+from registry.tasks import Tasks, every
+
+FAILURES_S: Final = 1.0
+"""Between two looks at what has failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +87,9 @@ async def running(settings: Settings, driver: Driver | None = None) -> AsyncIter
         past = await open_past(store, stack)
         manager, delivery = await _open_pools(settings, store, past, driver, stack)
         deploys = await open_deploys(settings, store, manager, stack)
-        side = AdminSide(store, manager, deploys, past, delivery)
+        side = AdminSide(store, manager, deploys, past, delivery, RecentFailures())
         gateway, runner = await _open_gateway(settings, side, delivery)
+        stack.push_async_callback(_hand_over(gateway.invoker.failures, side.failures).close)
         stack.push_async_callback(runner.cleanup)
         site = Site(gateway.invoker, gateway.writer, runner)
         stack.push_async_callback(site.close)
@@ -210,6 +217,7 @@ class AdminSide(NamedTuple):
     deploys: Deploys
     past: Past
     held: Held
+    failures: RecentFailures
 
     def add_routes(self, app: web.Application, border: Border) -> AdminApi:
         """The admin API as routes of `app`; whoever waits is answered when that shuts down."""
@@ -224,7 +232,13 @@ class AdminSide(NamedTuple):
             PoolRoutes(store.catalog, manager, time.monotonic),
         )
         output = OutputRoutes(store.catalog, manager, time.monotonic)
-        api.extend([("GET", "/functions/{name}/logs", "read", output.logs)])
+        failures = FailureRoutes(store.catalog, manager, self.failures)
+        api.extend(
+            [
+                ("GET", "/functions/{name}/logs", "read", output.logs),
+                ("GET", "/functions/{name}/errors", "read", failures.errors),
+            ]
+        )
         api.add_routes(app, border)
         endings = [deploys.runner.stop_waiting, operate.stop_waiting, output.streams.stop]
         app.on_shutdown.extend(endings)
@@ -251,6 +265,13 @@ async def _open_gateway(
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
     await runner.setup()
     return gateway, runner
+
+
+def _hand_over(counted: FailureCount, recent: RecentFailures) -> Tasks:
+    """Every second what was counted is kept, as gateway processes do it with each beat."""
+    tasks = Tasks("failures")
+    tasks.spawn("take", every(FAILURES_S, lambda: recent.add(counted.take())))
+    return tasks
 
 
 def url_of(listen: str, port: int) -> str:

@@ -13,6 +13,7 @@ from gateway.http.door import Door
 from gateway.http.invocation import Invoker
 from gateway.observing.access_log import AccessLog
 from gateway.observing.counting import Store
+from gateway.observing.failures import FailureCount
 from gateway.observing.metrics import Metrics
 from gateway.ports import Past
 from gateway.settings import GatewaySettings
@@ -52,4 +53,5 @@ def assemble(  # noqa: PLR0913 - the parts of a gateway process
         Admissions(access, catalog, settings.wait_max_s),
         wall,
         events,
+        FailureCount(wall),
     )

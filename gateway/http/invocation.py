@@ -19,6 +19,7 @@ from gateway.http.admissions import Admission, Admissions
 from gateway.http.door import Door
 from gateway.http.head import Head
 from gateway.observing.access_log import AccessLog, access_event
+from gateway.observing.failures import FailureCount
 from gateway.observing.metrics import Metrics
 from gateway.outcome import Delivered, HeldCall, Outcome
 from gateway.ports import Past
@@ -45,6 +46,7 @@ class Invoker(NamedTuple):
     admissions: Admissions
     wall: Callable[[], float]
     events: AccessLog | None
+    failures: FailureCount
 
 
 class Invocation:
@@ -106,8 +108,8 @@ class Invocation:
         except Exception as error:  # noqa: BLE001 - the border: `fail` tells what may be told
             self.fail(error)
 
-    def fail(self, error: BaseException) -> None:
-        """Answer with a problem."""
+    def fail(self, error: BaseException, call: HeldCall | None = None) -> None:
+        """Answer with a problem; `call` is what a replica was, or was to be, sent."""
         if isinstance(error, RequestError):
             error = problems.from_request_error(error)
         if not isinstance(error, FnError):
@@ -115,6 +117,8 @@ class Invocation:
             error = FnError("see the server's log")
         has_more = bool(error.admin_detail)
         for_admin = has_more and self._invoker.access.is_admin(self._head.authorization)
+        if self._deployed is not None:
+            self._note(self._deployed, error, call)
         self._end(error.code, problems.reply(error, for_admin=for_admin))
 
     def leave(self) -> None:
@@ -206,7 +210,7 @@ class Invocation:
                 function = self._admission.deployed.function
                 metrics = self._invoker.metrics
                 metrics.sent(function.namespace, function.name, call.sends, call.deaths)
-                self.fail(outcome)
+                self.fail(outcome, call)
         except Exception as error:  # noqa: BLE001 - the border, as in `run`
             self.fail(error)
 
@@ -233,6 +237,12 @@ class Invocation:
             (function.namespace, function.name), seconds, receipt, call.sends, call.deaths
         )
         self._leave_with(Reply(problems.OK, tuple(headers), body), "ok", receipt, seconds)
+
+    def _note(self, deployed: Deployed, error: FnError, call: HeldCall | None) -> None:
+        revision = deployed.revision.ref if call is None else call.pool.partition("/")[2]
+        about = deployed.function.namespace, deployed.function.name
+        replica = call.link if call is not None and call.sends else ""
+        self._invoker.failures.note(about, revision, error, replica, request="")
 
     def _end(self, outcome: str, reply: Reply) -> None:
         """The end of a request that no replica answered."""

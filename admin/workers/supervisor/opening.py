@@ -84,7 +84,7 @@ async def supervising(
         own, page = _metrics(store, overview)
         links = Links(hub, overview, page, own, manager, past)
         crew = Crew(settings.workers, partial(_welcome, settings, store, port), links)
-        side = AdminSide(store, manager, deploys, past, overview)
+        side = AdminSide(store, manager, deploys, past, overview, overview.failures)
         app = _application(settings, side, hub, page, crew)
         await _open_private(settings, app, stack)
         stack.push_async_callback(crew.stop, settings.shutdown_s, app.shutdown)

@@ -145,6 +145,7 @@ class Worker:
         )
         gateway = Gateway(invoker)
         invoker.metrics.on_cold_start = upward.woken
+        upward.failures = invoker.failures.take
         # After the metrics have let go of a removed function's numbers.
         mirror.catalog.subscribe(self._cells.changed)
         passing = Passing(welcome.passing)

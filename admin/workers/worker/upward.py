@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from admin.workers.messages import Arrived, Beat, Wants, Woken, encode
+from gateway.observing.failures import Failure
 from registry.exchange import Expected
 
 UNHEARD_OF = Expected(0.0, 0.0, 0.0, 0)
@@ -20,6 +21,8 @@ class Upward:
         self._send = send
         self._expected = expected
         self._arrived: dict[tuple[str, str], int] = {}
+        self.failures: Callable[[], list[Failure]] = list
+        """Gives what went wrong since the last time."""
 
     def receive_demand(self, data: bytes) -> None:
         """To the pool manager."""
@@ -47,4 +50,4 @@ class Upward:
         """Once a second: this process lives, and what came meanwhile."""
         arrived, self._arrived = self._arrived, {}
         counts = [Arrived(*key, count) for key, count in arrived.items()]
-        self._send(encode(Beat(len(asyncio.all_tasks()), counts)))
+        self._send(encode(Beat(len(asyncio.all_tasks()), counts, self.failures())))
