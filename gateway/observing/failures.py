@@ -16,6 +16,8 @@ log = structlog.get_logger()
 
 PENDING_MAX: Final = 1000
 """Kinds of errors told apart between two takes; of further ones only the metrics know."""
+ALIKE_S: Final = 1.0
+"""Alike errors are one for so long, whichever gateway process they come from."""
 KEPT_MAX: Final = 50
 """Errors kept per function."""
 FUNCTIONS_MAX: Final = 1000
@@ -91,8 +93,8 @@ class RecentFailures:
             # At the end of the order: whose errors are oldest is forgotten first.
             key = (failure.namespace, failure.function)
             kept = self._kept.pop(key, None) or deque[Failure](maxlen=KEPT_MAX)
-            kept.append(failure)
             self._kept[key] = kept
+            _keep(kept, failure)
             if len(self._kept) > FUNCTIONS_MAX:
                 del self._kept[next(iter(self._kept))]
         for receiver in list(self._subscribers.values()):
@@ -103,7 +105,8 @@ class RecentFailures:
 
     def of(self, namespace: str, name: str) -> list[Failure]:
         """The last errors of a function, the newest first."""
-        return list(reversed(self._kept.get((namespace, name), ())))
+        kept = self._kept.get((namespace, name), ())
+        return sorted(reversed(kept), key=lambda one: one.at_s, reverse=True)
 
     def forget(self, namespace: str, name: str) -> None:
         """The function is gone."""
@@ -117,3 +120,14 @@ class RecentFailures:
         key = object()
         self._subscribers[key] = receiver
         return lambda: self._subscribers.pop(key, None) and None
+
+
+def _keep(kept: deque[Failure], failure: Failure) -> None:
+    for known in reversed(kept):
+        if known.at_s < failure.at_s - ALIKE_S:
+            break
+        if (known.revision, known.code) == (failure.revision, failure.code):
+            known.count += failure.count
+            return
+    # A copy, for what was told stays as it was told.
+    kept.append(msgspec.structs.replace(failure))
