@@ -15,10 +15,10 @@ class Changes:
     def since(self, functions: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
         """The lines that are new or other than last time, in order of name, then those gone.
 
-        One that is gone is {"name": its name, "gone": true}.
+        One that is gone is {"name": its name, "state": "gone"}.
         """
         changed = [functions[name] for name in sorted(functions) if self._is_new(functions[name])]
-        gone = [{"name": name, "gone": True} for name in sorted(self._shown.keys() - functions)]
+        gone = [{"name": name, "state": "gone"} for name in sorted(self._shown.keys() - functions)]
         self._shown = dict(functions)
         return changed + gone
 

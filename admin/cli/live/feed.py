@@ -45,6 +45,10 @@ class Feed:
         """End the reading with the next event."""
         self._ended.set()
 
+    def join(self, timeout_s: float) -> None:
+        """Wait for the end of the reading."""
+        self._thread.join(timeout_s)
+
     def _read(self) -> None:
         try:
             for news in self._news:

@@ -12,6 +12,7 @@ from admin.cli.live.news import Broken
 from admin.cli.live.picture import Picture
 from admin.cli.top.errands import Errands
 from admin.cli.top.layout import Stage, screen, wrapped
+from admin.cli.top.lines import Line
 from admin.cli.top.margins import HELP
 from admin.cli.top.screen import Screen
 from admin.cli.top.terminal import Terminal
@@ -47,6 +48,8 @@ class Top:
         self._why = ""
         self._why_due_s = 0.0
         self._message_until_s = 0.0
+        self._is_spoilt = True
+        """Whether something else may stand on the screen than what was drawn last."""
 
     def run(self) -> Request:
         """Show it until a key ends it: that key's request, `quit` or `interrupt`.
@@ -68,21 +71,23 @@ class Top:
 
     def _until_stopped(self) -> Request | None:
         """Until a key ends it, or None for Ctrl-Z."""
-        due_s, anew = self._clock(), False
+        due_s, self._is_spoilt = 0.0, True
         while True:
             now = self._clock()
-            if now >= due_s or anew:
+            if now >= due_s:
                 self._take_in(now)
-                self._draw(now, anew)
-                due_s = now + REDRAW_S
-            anew = False
+                self._paper.show(self._laid_out(now), anew=self._is_spoilt)
+                due_s, self._is_spoilt = now + REDRAW_S, False
             for key in self._terminal.wait(due_s - self._clock()):
                 if ended := self._pressed(key):
                     return ended
-                anew = True
+                # Keys may come faster than they are drawn, and act on what the last one changed.
+                self._laid_out(self._clock())
+                due_s = 0.0
             if self._terminal.was_stopped():
                 return None
-            anew = self._terminal.was_resized() or anew
+            if self._terminal.was_resized():
+                due_s, self._is_spoilt = 0.0, True
 
     def _take_in(self, now: float) -> None:
         for news in self._feed.take():
@@ -101,13 +106,14 @@ class Top:
         if self._stage.view.page == "why" and now >= self._why_due_s:
             self._do(Request("why", self._stage.view.selected), now)
 
-    def _draw(self, now: float, anew: bool) -> None:
+    def _laid_out(self, now: float) -> list[Line]:
+        """The lines of the screen as it is now; what the next key acts on is what they show."""
         width, _ = size = self._paper.size
         pages = {"help": wrapped(HELP, width), "why": wrapped(self._why, width)}
         self._stage = replace(self._stage, pages=pages)
         lines, view, self._sight = screen(self._picture, self._stage, now, size)
         self._stage = replace(self._stage, view=view)
-        self._paper.show(lines, anew)
+        return lines
 
     def _pressed(self, key: str) -> Request | None:
         """The request of a key that ends it."""
@@ -122,6 +128,7 @@ class Top:
 
     def _do(self, request: Request, now: float) -> None:
         if request.verb == "redraw":
+            self._is_spoilt = True
             return
         if request.verb == "why":
             self._why_due_s = now + WHY_S

@@ -55,6 +55,8 @@ class Screen:
             vertical_overflow="crop",
         )
         self._live.start()
+        # Whoever stops or kills what draws in place is left with a cursor.
+        self._console.show_cursor(not self._is_whole)
 
     def close(self) -> None:
         """Give the terminal back."""
