@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
-from aiohttp import ClientResponse, ClientSession, ClientTimeout
+from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout
 
 from admin.streams.parsing import Parser
 from tests.support.caller import UNTIL_S, Caller
@@ -22,6 +23,10 @@ class Told(NamedTuple):
     data: Any
 
 
+class StreamOver(Exception):
+    """The server has ended the stream, or it broke off."""
+
+
 class Followed:
     """The events that came, in order."""
 
@@ -32,12 +37,15 @@ class Followed:
         self.came: list[Told] = []
 
     async def next(self) -> Told:
-        """The next event. Raises StopAsyncIteration where the server has ended the stream."""
+        """The next event. Raises StreamOver."""
         async with asyncio.timeout(UNTIL_S):
             while not self._waiting:
-                piece = await self._response.content.readany()
+                try:
+                    piece = await self._response.content.readany()
+                except ClientError as error:
+                    raise StreamOver from error
                 if not piece:
-                    raise StopAsyncIteration
+                    raise StreamOver
                 found = self._parser.feed(piece)
                 self._waiting += [Told(one.id, one.type, json.loads(one.data)) for one in found]
         self.came.append(self._waiting.pop(0))
@@ -60,12 +68,10 @@ class Followed:
                     return found
 
     async def over(self) -> None:
-        """Return when the server has ended the stream."""
-        try:
+        """Return when the stream is over."""
+        with contextlib.suppress(StreamOver):
             while True:
                 await self.next()
-        except StopAsyncIteration:
-            return
 
 
 @asynccontextmanager
