@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 READ_S = 5.0
+EVENTS = "/admin/v1/events"
 
 Event = tuple[str, dict[str, Any]]
 
@@ -106,13 +107,9 @@ class EventServer:
 
     def __init__(self, first: Iterable[Event], port: int = 0) -> None:
         self.first = list(first)
-        self.last_ids: list[str] = []
-        self.actions: list[tuple[str, str]] = []
-        """Method and path of everything else that was asked."""
-        self.connected: queue.SimpleQueue[str] = queue.SimpleQueue()
-        """The Last-Event-ID of each connection, once it has the snapshot."""
         self._told: dict[queue.SimpleQueue[Event | None], None] = {}
         self._number = 0
+        self._is_refusing = False
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", port), self._handler())
         self._server.daemon_threads = False
@@ -136,6 +133,10 @@ class EventServer:
                 for event in events:
                     told.put(event)
 
+    def refuse(self) -> None:
+        """From now on nobody's key is good enough."""
+        self._is_refusing = True
+
     def drop(self) -> None:
         """End every connection."""
         with self._lock:
@@ -156,6 +157,42 @@ class EventServer:
         id = f"id: boot-{self._number}\n" if kind != "beat" else ""
         return f"{id}event: {kind}\ndata: {json.dumps(data)}\n\n".encode()
 
+    def serve(self, handler: BaseHTTPRequestHandler) -> None:
+        """Answer one request."""
+        if handler.path != EVENTS:
+            self._act(handler)
+        elif self._is_refusing:
+            _say(handler, {"title": "A key is needed", "code": "no_key"}, 401)
+        else:
+            self._follow(handler)
+
+    def _follow(self, handler: BaseHTTPRequestHandler) -> None:
+        told: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        handler.send_response(200)
+        handler.send_header("Content-Type", "text/event-stream")
+        handler.end_headers()
+        with self._lock:
+            self._told[told] = None
+        try:
+            handler.wfile.write(b"".join(map(self.written, self.first)))
+            while (event := told.get()) is not None:
+                handler.wfile.write(self.written(event))
+        except OSError:
+            pass  # whoever listened is gone
+        finally:
+            with self._lock:
+                self._told.pop(told, None)
+
+    def _act(self, handler: BaseHTTPRequestHandler) -> None:
+        *_, name, verb = handler.path.partition("?")[0].split("/")
+        decisions = [{"at_s": 1.0, "text": "because"}]
+        answers = {
+            "why": {"state": "warm", "reason": "kept", "decisions": decisions},
+            "warm": {"name": name, "revision": f"{name}@1", "took_ms": 12.0},
+            "sleep": {"name": name, "asked": 1, "stay": 0, "min": 0},
+        }
+        _say(handler, answers[verb], 200)
+
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         server = self
 
@@ -163,52 +200,21 @@ class EventServer:
             timeout = READ_S
 
             def do_GET(self) -> None:
-                if self.path != "/admin/v1/events":
-                    self._answer()
-                    return
-                told: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
-                last_id = self.headers.get("Last-Event-ID", "")
-                self.send_response(200)
-                self.send_header("Content-Type", "text/event-stream")
-                self.end_headers()
-                with server._lock:
-                    server._told[told] = None
-                try:
-                    self.wfile.write(b"".join(map(server.written, server.first)))
-                    server.last_ids.append(last_id)
-                    server.connected.put(last_id)
-                    while (event := told.get()) is not None:
-                        self.wfile.write(server.written(event))
-                except OSError:
-                    pass  # whoever listened is gone
-                finally:
-                    with server._lock:
-                        server._told.pop(told, None)
+                server.serve(self)
 
             def do_POST(self) -> None:
-                self._answer()
-
-            def _answer(self) -> None:
-                path = self.path.partition("?")[0]
-                name = path.split("/")[-2]
-                server.actions.append((self.command, path))
-                answers = {
-                    "why": {
-                        "state": "warm",
-                        "reason": "kept",
-                        "decisions": [{"at_s": 1.0, "text": "because"}],
-                    },
-                    "warm": {"name": name, "revision": f"{name}@1", "took_ms": 12.0},
-                    "sleep": {"name": name, "asked": 1, "stay": 0, "min": 0},
-                }
-                body = json.dumps(answers[path.split("/")[-1]]).encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+                server.serve(self)
 
             def log_message(self, *_: Any) -> None:
                 pass
 
         return Handler
+
+
+def _say(handler: BaseHTTPRequestHandler, document: dict[str, Any], status: int) -> None:
+    body = json.dumps(document).encode()
+    handler.send_response(status)
+    handler.send_header("Content-Type", "application/json")
+    handler.send_header("Content-Length", str(len(body)))
+    handler.end_headers()
+    handler.wfile.write(body)

@@ -32,12 +32,18 @@ def run(command: list[str]) -> int:
         is_same = termios.tcgetattr(0) == before
         if not os.WIFSTOPPED(status):
             code = os.waitstatus_to_exitcode(status)
-            print(f"[ended {code} {'same' if is_same else 'changed'}]", flush=True)
+            say(f"[ended {code} {'same' if is_same else 'changed'}]")
             return code
-        print(f"[stopped {'same' if is_same else 'changed'}]", flush=True)
+        say(f"[stopped {'same' if is_same else 'changed'}]")
         sys.stdin.readline()
         os.tcsetpgrp(0, child)
         os.killpg(child, signal.SIGCONT)
+
+
+def say(text: str) -> None:
+    """Write a line on the terminal."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

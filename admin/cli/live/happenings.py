@@ -16,7 +16,8 @@ TEXT_MAX: Final = 300
 class Happening:
     """Something that happened at `at_s` (Unix seconds) to `function`, "" for none.
 
-    `is_bad`: somebody may have to do something about it.
+    `is_bad`: somebody may have to do something about it. `operation` is the id of the one it is
+    about, "" for none: what is told of it later takes this one's place.
     """
 
     at_s: float
@@ -24,6 +25,7 @@ class Happening:
     function: str
     text: str
     is_bad: bool = False
+    operation: str = ""
 
 
 def happening(kind: str, data: dict[str, Any]) -> Happening | None:
@@ -52,7 +54,8 @@ def _operation(data: dict[str, Any]) -> Happening:
     if why := get(data, "error", "detail"):
         text = f"{text}: {why}"
     at_s = seconds(data.get("ended_s")) or seconds(data.get("created_s"))
-    return Happening(at_s, "operation", name(data), _short(text), state == "failed")
+    is_bad = state == "failed"
+    return Happening(at_s, "operation", name(data), _short(text), is_bad, get(data, "id"))
 
 
 def _error(data: dict[str, Any]) -> Happening:

@@ -96,7 +96,15 @@ class Picture:
         if change := self._changes().get(kind):
             change(data, now)
         elif (told := happening(kind, data)) and told not in self.happened:
-            self.happened.append(told)
+            self._tell(told)
+
+    def _tell(self, told: Happening) -> None:
+        """Keep it, in place of what was told of the same operation before."""
+        if told.operation:
+            before = [each for each in self.happened if each.operation == told.operation]
+            for each in before:
+                self.happened.remove(each)
+        self.happened.append(told)
 
     def broke(self, why: str, again_s: float) -> None:
         """The connection is lost; the next try is at `again_s`. What is known is old from now."""

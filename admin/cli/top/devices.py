@@ -91,11 +91,12 @@ def _replicas(replicas: Sequence[Item]) -> tuple[Span, ...]:
 def _replica(replica: Item) -> tuple[Span, ...]:
     """What a replica is there for, and its state."""
     function, revision = get(replica, "function"), get(replica, "revision")
-    ref = revision if "@" in revision else f"{function}@{revision}" if function else ""
-    ref = ref or get(replica, "pool").rpartition("/")[2] or "standby"
+    ref = revision if "@" in revision else f"{function}@{revision}"
+    if not function:
+        ref = "standby"
+    elif replica.get("role") == "trial":
+        ref = f"{function} (trial)"
     state = shown(get(replica, "state"))
-    if replica.get("role") == "trial":
-        ref = f"{ref} (trial)"
     parts = (("  ", ""), (shown(ref), ""))
     return parts if ref == state else (*parts, (f" {state}", STATES.get(state, "")))
 

@@ -41,23 +41,29 @@ class Errands:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._done: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
-        self._going: set[Request] = set()
+        self._threads: dict[Request, threading.Thread] = {}
 
     def start(self, request: Request) -> bool:
         """Whether it is being done; not where it is already or too many others are."""
-        if request in self._going or len(self._going) >= AT_ONCE_MAX:
+        if request in self._threads or len(self._threads) >= AT_ONCE_MAX:
             return False
-        self._going.add(request)
         name = f"{request.verb} {request.name}"
-        threading.Thread(target=self._do, args=(request,), name=name, daemon=True).start()
+        thread = threading.Thread(target=self._do, args=(request,), name=name, daemon=True)
+        self._threads[request] = thread
+        thread.start()
         return True
 
     def outcomes(self) -> Iterator[Outcome]:
         """What is done since this was asked last."""
         while not self._done.empty():
             outcome = self._done.get()
-            self._going.discard(outcome.request)
+            self._threads.pop(outcome.request).join()
             yield outcome
+
+    def join(self, timeout_s: float) -> None:
+        """Wait until all is done, each for so long."""
+        for thread in list(self._threads.values()):
+            thread.join(timeout_s)
 
     def _do(self, request: Request) -> None:
         try:

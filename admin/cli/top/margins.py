@@ -13,24 +13,30 @@ from admin.cli.top.view import View
 
 KEYS: Final = "q quit  / filter  s sort  enter why  w warm  z sleep  ? help"
 AGO: Final = 11
+_SAID: Final = ("error", "cold start")
+"""Kinds that the text alone does not tell."""
 HELP: Final = """\
-fnctl top: what runs now
+up, down, j, k     select a function
+page up, page down a screen further
+home, end          the first, the last
+enter              why it is as it is
+w                  have a replica ready
+z                  let its idle replicas go now
+/                  filter by name or state; escape drops it
+s                  sort by something else
+q                  quit
 
-  up, down, j, k    select a function           enter    why it is as it is
-  page up, down     a screen further            w        have a replica ready
-  home, end         the first, the last         z        let idle replicas go now
-  /                 filter by name or state     s        sort by something else
-  escape            no filter                   q        quit
+READY  replicas that take calls, of how many there may be
+HELD   requests that wait for a replica
+IN FL  requests that are run now
+RATE   answers a second, over ten seconds
+P50    half of the last minute's answers were sooner
+P95    all but a twentieth were
+NEXT   what it does while it wakes, and about how long still;
+       when its idle replica goes; how long a call would wait
+TREND  RATE over the last minute, a column a second
 
-READY   replicas that take calls, of how many there may be
-HELD    requests that wait for a replica        IN FL    requests being run
-RATE    answers a second, over ten seconds
-P50     half of the last minute's answers were sooner; P95: all but a twentieth
-NEXT    its phase while it wakes and about how long still; when its idle replica
-        goes; how long a call would wait
-TREND   RATE over the last minute, a column a second
-
-A picture in grey is old: the first line says how old, and why."""
+A picture in grey is old: the first line says how old."""
 
 
 def header(picture: Picture, url: str, now: float, width: int) -> list[Line]:
@@ -46,12 +52,14 @@ def header(picture: Picture, url: str, now: float, width: int) -> list[Line]:
     facts = picture.facts
     warm = sum(item.get("state") == "warm" for item in facts.functions.values())
     used = sum(each.get("state") != "free" for each in facts.devices.values())
+    standbys = sum(each.get("role") == "standby" for each in facts.replicas.values())
     figures = [
         f"held {number(seconds(beat.get('held')))}",
         f"in flight {number(seconds(beat.get('in_flight')))}",
         f"{number(seconds(beat.get('rate')))}/s",
         f"warm {warm} of {len(facts.functions)}",
-        f"replicas {len(facts.replicas)}",
+        f"replicas {len(facts.replicas) - standbys}",
+        *([f"standbys {standbys}"] if standbys else []),
         f"devices {used} of {len(facts.devices)} in use",
     ]
     lines = [first, apart((("   ".join(figures), ""),), (_readiness(beat),), width)]
@@ -73,15 +81,15 @@ def freshness(picture: Picture, now: float) -> Span:
 
 
 def happened(told: Iterable[Happening], room: int, server_s: float, width: int) -> list[Line]:
-    """The last `room` happenings in order of time, the newest last."""
-    last = sorted(told, key=lambda each: each.at_s)[-room:] if room else []
+    """The last `room` happenings, the newest last."""
+    last = list(told)[-room:] if room else []
     lines = []
     for each in last:
         when = ago(each.at_s, server_s) if server_s else ""
         spans = [
             (f"{when:>{AGO}}  ", "dim"),
             (f"{each.function}  " if each.function else "", "bold"),
-            (f"{each.kind}: " if each.kind != "decision" else "", "red" if each.is_bad else ""),
+            (f"{each.kind}: " if each.kind in _SAID else "", "red" if each.is_bad else ""),
             (each.text, "red" if each.is_bad else ""),
         ]
         lines.append(cut(spans, width))

@@ -26,7 +26,7 @@ def arranged(items: Iterable[dict[str, Any]], sort: str, wanted: str) -> list[di
 def matches(item: dict[str, Any], wanted: str) -> bool:
     """Whether a function is meant."""
     wanted = wanted.casefold()
-    return wanted in str(item["name"]).casefold() or wanted == item.get("state")
+    return wanted in str(item["name"]).casefold() or wanted == str(item.get("state")).casefold()
 
 
 def _activity(item: dict[str, Any]) -> tuple[Any, ...]:

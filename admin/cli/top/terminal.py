@@ -44,7 +44,9 @@ class Terminal:
     @contextmanager
     def taken(self) -> Iterator[None]:
         """Signals come here while the block runs."""
-        before = {number: signal.getsignal(number) for number in (*_ENDING, *_ASKING)}
+        before = {
+            number: signal.getsignal(number) for number in (*_ENDING, *_ASKING, signal.SIGINT)
+        }
         woken = signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
         try:
             for number in _ENDING:

@@ -25,15 +25,15 @@ def test_a_cold_start_says_how_long_it_took() -> None:
 
 def test_an_operation_is_told_by_its_phase_or_its_end() -> None:
     """A deploy that failed says why."""
-    data = {"name": "digits", "kind": "deploy", "created_s": 1.0}
+    data = {"name": "digits", "id": "o", "kind": "deploy", "created_s": 1.0}
 
     running = happening("operation", {**data, "state": "running", "phase": "trial"})
     failed = happening(
         "operation", {**data, "state": "failed", "ended_s": 2.0, "error": {"detail": "no file"}}
     )
 
-    assert running == Happening(1.0, "operation", "digits", "deploy: trial")
-    assert failed == Happening(2.0, "operation", "digits", "deploy failed: no file", True)
+    assert running == Happening(1.0, "operation", "digits", "deploy: trial", False, "o")
+    assert failed == Happening(2.0, "operation", "digits", "deploy failed: no file", True, "o")
 
 
 def test_errors_alike_are_counted() -> None:

@@ -113,6 +113,17 @@ def test_happenings_are_bounded_and_told_once() -> None:
     assert made.happened[-1].at_s == HAPPENED_MAX + 4
 
 
+def test_an_operation_is_told_by_its_latest() -> None:
+    """Its phases do not push everything else away."""
+    made = picture()
+    for phase in ("upload", "verify"):
+        data = {"id": "o", "name": "a", "kind": "deploy", "state": "running", "phase": phase}
+        made.apply("operation", data, 1.0)
+        made.apply("decision", {"function": "a", "at_s": 1.0, "text": phase}, 1.0)
+
+    assert [each.text for each in made.happened] == ["upload", "deploy: verify", "verify"]
+
+
 def test_a_trend_is_a_rate_a_beat() -> None:
     """It is bounded, begins with the first call and is let go when it is flat."""
     made = picture(line("a"), line("b"))
