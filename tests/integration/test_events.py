@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Iterator
@@ -14,8 +15,8 @@ from aiohttp import ClientSession, ClientTimeout
 from tests.support import models
 from tests.support.caller import UNTIL_S, Caller
 from tests.support.followed import following
-from tests.support.process_server import ServerProcess, server_process
-from tests.support.worker_server import worker_pids
+from tests.support.process_server import ServerProcess, server_process, wait_end
+from tests.support.worker_server import until_replaced, worker_pids
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -98,14 +99,19 @@ async def test_another_life_begins_with_a_picture(tmp_path: Path) -> None:
     assert (reset.kind, line["revision"]) == ("reset", "twice@1")
 
 
-async def test_a_stream_ends_with_its_worker_alone(tmp_path: Path) -> None:
-    """Whoever followed through a gateway process that is killed goes on through another."""
+async def test_a_stream_goes_on_through_another_worker(tmp_path: Path) -> None:
+    """News are the supervisor's: whoever's gateway process is killed misses nothing."""
     with server_process(tmp_path / "data", "--workers", "2") as server:
         assert server.process is not None
         async with following(caller(server)) as told:
             ready = await told.until("ready")
-            for pid in worker_pids(server.process.pid):
+            first, second = worker_pids(server.process.pid)
+            for pid in (first, second):
+                ended = os.pidfd_open(pid)
                 os.kill(pid, signal.SIGKILL)
+                await asyncio.to_thread(wait_end, ended)
+                # The port is somebody's all the time, or the next one would be refused.
+                await asyncio.to_thread(until_replaced, server, pid)
             await told.over()
         async with following(caller(server), last=ready.id) as again:
             beat = await again.until("beat")

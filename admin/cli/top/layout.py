@@ -89,7 +89,9 @@ def _overview(
     shown_devices = devices.rows(
         picture.facts.devices, picture.on_device(), max(2, room // 4), width
     )
-    told = margins.happened(picture.happened, max(2, room // 5), moment.server_s, width)
+    # What few functions leave free is for what happened.
+    left = room - len(shown_devices) - max(1, len(items)) - 1 - 2 * gap
+    told = margins.happened(picture.happened, max(2, room // 5, left), moment.server_s, width)
     rows = max(1, room - len(shown_devices) - len(told) - 1 - gap * (1 + bool(told)))
     view = view.settled(names, rows)
     kept = columns_for(names, width)
