@@ -122,6 +122,10 @@ class Client:
         path = f"/admin/v1/functions/{_part(name)}/timeline?{urlencode({'hours': hours})}"
         return self._json("GET", path)
 
+    def errors(self, name: str) -> list[dict[str, Any]]:
+        """Its last errors, the newest first."""
+        return self._items(f"/admin/v1/functions/{_part(name)}/errors")
+
     def logs(self, name: str, lines: int) -> list[dict[str, Any]]:
         """The last `lines` lines of what its replicas wrote."""
         return self._items(f"/admin/v1/functions/{_part(name)}/logs?{urlencode({'lines': lines})}")

@@ -8,6 +8,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +23,7 @@ from pool_manager.engine import EngineWatch
 from pool_manager.gpus.absent import NoGpus
 from pool_manager.gpus.tenancy import Tenancy
 from pool_manager.orders import Orders, Warmed
+from pool_manager.output.following import Follow
 from pool_manager.ports import Account, Binding, Bundles, Gpus, Recorder
 from pool_manager.replica.adopting import adopt_all
 from pool_manager.replica.fetching import Fetching
@@ -39,6 +41,8 @@ log = structlog.get_logger()
 
 WARM_S = 60.0
 """How long whoever asks for a warm pool waits for it."""
+TRIM_S = 60.0
+"""Between two looks at what all logs together take."""
 STOP_S = 45.0
 """How long a shutdown waits for replicas: drain, TERM and KILL together."""
 
@@ -108,6 +112,7 @@ class Manager(Sight):
         self.feed(events.ListRead())
         self._gpus.start(self.feed)
         self._tasks.spawn("tick", every(self._settings.tick_s, self._tick))
+        self._tasks.spawn("trim logs", self._trim_logs())
 
     async def close(self) -> None:
         """Let every replica finish and go, then stop. Trials that wait are told."""
@@ -184,6 +189,13 @@ class Manager(Sight):
         """Replica ids and the output kept of a function, oldest first."""
         return await self._launcher.logs(function)
 
+    def follow(
+        self, function: str, lines: int, cursor: str = ""
+    ) -> AbstractAsyncContextManager[Follow]:
+        """What its replicas write from now on, after the last `lines` lines of each, or after what
+        another one with this `cursor` has read."""
+        return self._launcher.output.follow(function, lines, cursor)
+
     def feed(self, event: events.Event) -> None:
         """One event in, its commands done. Commands only begin slow work, they never wait."""
         self._events.append(event)
@@ -216,10 +228,16 @@ class Manager(Sight):
 
     def _tick(self) -> None:
         self.feed(events.Tick())
-        self._launcher.bound_logs()
+        self._launcher.output.look_at_logs()
         self._use.tick()
         # Said again although nothing changed: a gateway that could not connect tries once more.
         self._publisher.publish(frozenset({one.pool for one in self._machine.replicas()}))
+
+    async def _trim_logs(self) -> None:
+        while True:
+            functions = {binding.name for binding in self._bindings.values()}
+            await self._launcher.output.trim_logs(functions, time.time())  # noqa: TID251 - the shell passes the clock in
+            await asyncio.sleep(TRIM_S)
 
     def _launch(self, command: commands.Launch) -> None:
         binding = self._bindings[command.pool] if command.role != "standby" else None

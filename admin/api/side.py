@@ -9,6 +9,7 @@ from admin.events.lines import Held
 from admin.past import Past
 from admin.settings import Settings
 from admin.store import Store
+from gateway.observing.failures import RecentFailures
 from pool_manager.manager import Manager
 
 
@@ -22,3 +23,4 @@ class AdminSide:
     deploys: Deploys
     past: Past
     held: Held
+    failures: RecentFailures

@@ -28,8 +28,7 @@ from runtime_image.link.meta import RequestMeta
 log = structlog.get_logger()
 
 MARK_S: Final = 0.01
-"""How long after the last exemplar a request becomes another one, unless it is traced or cold: to
-say of each request which it was would cost as much as counting it."""
+"""Between two exemplars, unless a request is traced or cold: each would cost as much as counting."""
 
 
 class Invocation:
@@ -121,7 +120,7 @@ class Invocation:
             self.fail(error)
 
     def fail(self, error: BaseException, call: HeldCall | None = None) -> None:
-        """Answer with a problem; `call` had been accepted."""
+        """Answer with a problem; `call` is what a replica was, or was to be, sent."""
         if isinstance(error, RequestError):
             error = problems.from_request_error(error)
         if not isinstance(error, FnError):
@@ -134,6 +133,8 @@ class Invocation:
             error = FnError("see the server's log")
         has_more = bool(error.admin_detail)
         for_admin = has_more and self._invoker.access.is_admin(self._head.authorization)
+        if self._deployed is not None:
+            self._note(self._deployed, error, call)
         self._end(error.code, problems.reply(error, for_admin=for_admin), call)
 
     def leave(self) -> None:
@@ -178,7 +179,8 @@ class Invocation:
             done=self._done,
         )
         self._call = call
-        if self._is_current(admission) and invoker.delivery.send_now(call):
+        # Unless something was deployed or removed since the head came.
+        if invoker.catalog.version == admission.as_of and invoker.delivery.send_now(call):
             return
         self._call = None
         if invoker.delivery.is_cold(admission.pool):
@@ -188,10 +190,6 @@ class Invocation:
             )
         if self._check is None:
             self._submit(call)
-
-    def _is_current(self, admission: Admission) -> bool:
-        """Whether nothing was deployed or removed since the head came."""
-        return self._invoker.catalog.version == admission.as_of
 
     def _checked(self, call: HeldCall, error: BaseException | None) -> None:
         """The thread has looked at a large body, whose waiting begins now."""
@@ -265,6 +263,12 @@ class Invocation:
         if not self._is_told:
             self._tell(Ending("ok", now, reply.status, len(body), receipt, up_s), call)
         self._reply(reply)
+
+    def _note(self, deployed: Deployed, error: FnError, call: HeldCall | None) -> None:
+        revision = deployed.revision.ref if call is None else call.pool.partition("/")[2]
+        about = deployed.function.namespace, deployed.function.name
+        replica = call.link if call is not None and call.sends else ""
+        self._invoker.failures.note(about, revision, error, replica, self.request_id)
 
     def _end(self, outcome: str, reply: Reply, call: HeldCall | None) -> None:
         """The end of a request that no replica answered."""

@@ -37,7 +37,7 @@ async def test_a_log_keeps_its_bound(processes: Scenes) -> None:
     with log.open("ab") as file:
         file.write(b"0123456789\n" * 20_000)
 
-    stage.launcher.bound_logs()
+    await stage.launcher.output.bound_logs()
 
     kept = log.read_bytes()
     assert len(kept) <= stage.settings.log_bytes + 100

@@ -75,6 +75,6 @@ async def test_logs_are_kept_bounded(stage: Stage) -> None:
     [log] = stage.launcher.folders.logs("digits")
     log.write_bytes(b"line\n" * 300_000)
 
-    stage.launcher.bound_logs()
+    await stage.launcher.output.bound_logs()
 
     assert log.stat().st_size < stage.settings.log_bytes
