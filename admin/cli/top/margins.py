@@ -32,8 +32,8 @@ IN FL  requests that are run now
 RATE   answers a second, over ten seconds
 P50    half of the last minute's answers were sooner
 P95    all but a twentieth were
-NEXT   what it does while it wakes, and about how long still;
-       when its idle replica goes; how long a call would wait
+NEXT   what it does as it wakes, and about how long still;
+       when its idle replica goes; how long a call waits
 TREND  RATE over the last minute, a column a second
 
 A picture in grey is old: the first line says how old."""
