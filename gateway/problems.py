@@ -69,6 +69,9 @@ OK, CREATED, ACCEPTED = 200, 201, 202
 NOT_READY = 503
 """What a load balancer understands as "not now"."""
 
+_SERVERS = 500
+"""From here on it is not the client's fault."""
+
 CONTENT_TYPE = "application/problem+json"
 
 
@@ -83,6 +86,11 @@ def from_request_error(error: RequestError) -> errors.FnError:
     data = error.to_json()
     fields: dict[str, Any] = {key: data[key] for key in ("input", "expected", "got") if key in data}
     return FROM_REPLICA[error.code](error.message, detail=fields)
+
+
+def is_servers_fault(status: int) -> bool:
+    """Whether an answer with this status is an error of the server's, not of its client's."""
+    return status >= _SERVERS
 
 
 def document(error: errors.FnError, *, for_admin: bool = False) -> dict[str, Any]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 from aiohttp import web
 
+from admin.api.events import EventRoutes
 from admin.api.functions import FunctionRoutes
 from admin.api.keys import KeyRoutes
 from admin.api.operate import OperateRoutes
+from admin.api.output.errors import ErrorRoutes
+from admin.api.output.logs import LogRoutes
 from admin.api.pools import PoolRoutes
 from admin.api.uploads import UploadRoutes
 from gateway.access import Access, Need
@@ -24,27 +28,32 @@ WAITING = ("/functions/{name}/warm",)
 """These change neither: they only wait, and are over when their client leaves."""
 
 Scoped = Callable[[web.Request], Awaitable[web.StreamResponse]]
-Row = tuple[str, str, Need, Scoped]
-"""Method, path below the prefix, scope, handler."""
+Outcome = web.StreamResponse | Exception
+
+
+class Handlers(NamedTuple):
+    """Whose methods answer."""
+
+    functions: FunctionRoutes
+    operate: OperateRoutes
+    uploads: UploadRoutes
+    keys: KeyRoutes
+    pools: PoolRoutes
+    events: EventRoutes
+    logs: LogRoutes
+    errors: ErrorRoutes
 
 
 class AdminApi:
     """Every route needs the admin token or a key with the scope in the table."""
 
-    def __init__(
-        self,
-        access: Access,
-        functions: FunctionRoutes,
-        operate: OperateRoutes,
-        uploads: UploadRoutes,
-        keys: KeyRoutes,
-        pools: PoolRoutes,
-    ) -> None:
+    def __init__(self, access: Access, handlers: Handlers) -> None:
         self._access = access
         self.settled: Callable[[], Awaitable[None]] = at_once
         """Awaited after each change, until every gateway process knows of it."""
         self._tasks = Tasks("admin API")
-        self._table: list[Row] = [
+        functions, operate, uploads, keys, pools, events, logs, errors = handlers
+        self._table: list[tuple[str, str, Need, Scoped]] = [
             ("HEAD", "/blobs/{sha256}", "deploy", uploads.head_blob),
             ("PUT", "/blobs/{sha256}", "deploy", uploads.put_blob),
             ("POST", "/functions/{name}/revisions", "deploy", uploads.post_revision),
@@ -60,17 +69,16 @@ class AdminApi:
             ("POST", "/functions/{name}/sleep", "deploy", operate.sleep),
             ("GET", "/functions/{name}/revisions", "read", functions.list_revisions),
             ("GET", "/functions/{name}/why", "read", functions.why),
+            ("GET", "/functions/{name}/logs", "read", logs.logs),
+            ("GET", "/functions/{name}/errors", "read", errors.errors),
             ("GET", "/pools", "read", pools.list_pools),
             ("GET", "/replicas", "read", pools.list_replicas),
             ("GET", "/devices", "read", pools.list_devices),
+            ("GET", "/events", "read", events.follow),
             ("GET", "/keys", "admin", keys.list_keys),
             ("POST", "/keys", "admin", keys.add_key),
             ("DELETE", "/keys/{id}", "admin", keys.remove_key),
         ]
-
-    def extend(self, rows: Iterable[Row]) -> None:
-        """Further routes, before `add_routes`."""
-        self._table += rows
 
     def add_routes(self, app: web.Application, border: Border) -> None:
         """Add the table behind the border; what is not in it is for nobody."""
@@ -92,7 +100,7 @@ class AdminApi:
                 return await handler(request)
             name = f"{request.method} {request.path[:200]}"
             task = self._tasks.spawn(name, self._outcome(handler, request))
-            outcome: web.StreamResponse | Exception = await asyncio.shield(task)
+            outcome: Outcome = await asyncio.shield(task)
             if isinstance(outcome, Exception):
                 raise outcome
             return outcome
@@ -115,5 +123,5 @@ async def at_once() -> None:
     """Where there is one gateway process, and it is this one, whatever has changed is known."""
 
 
-async def _nowhere(request: web.Request) -> web.Response:
+async def _nowhere(request: web.Request) -> web.StreamResponse:
     raise Unknown(f"no route {request.method} {request.path[:200]}")

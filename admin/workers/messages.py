@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from gateway.observing.failures import Failure
+from gateway.observing.pulse import Answered
 from gateway.settings import GatewaySettings
 from registry.catalog import Deployed
 from registry.exchange import Expected
@@ -115,11 +116,12 @@ class Arrived(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Beat(_Message, frozen=True):
-    """Up, every second: how much goes on in the background, what came since the last, and what
-    went wrong."""
+    """Up, every second: how much goes on in the background, what came, what was answered and
+    what went wrong since the last."""
 
     tasks: int
     arrived: list[Arrived]
+    answered: list[Answered]
     failures: list[Failure] = []
 
 

@@ -13,8 +13,8 @@ from gateway import problems
 from gateway.access import Access
 from gateway.answers.reply import Reply, Writer
 from gateway.delivery import Delivery
+from gateway.http.assembly import Invoker
 from gateway.http.describe import describe
-from gateway.http.invocation import Invoker
 from gateway.http.invoke import invoke
 from registry.errors import FnError, MethodNotAllowed, Unknown
 
@@ -120,6 +120,8 @@ class Gateway:
         self.invoker.cold_check.close()
         if self.invoker.events is not None:
             self.invoker.events.close()
+        if self.invoker.tracer is not None:
+            self.invoker.tracer.close()
 
     async def _function(self, request: web.Request) -> web.StreamResponse:
         if request.method == "POST":

@@ -73,6 +73,8 @@ class Runner:
         self._has_run = False
         self._decoder = Decoder(engine.signature, spec, clock)
         self._answerer = Answerer(engine.signature, spec, clock)
+        self._trace: Callable[[str], None] | None = getattr(engine, "trace", None)
+        """Only a handler's engine has it: nothing else makes spans of its own."""
 
     def run(self, jobs: list[Job], emit: Emit, on_run: OnRun) -> None:
         """Answer every job; never raises for what a request or a model does."""
@@ -139,6 +141,8 @@ class Runner:
     def _done(self, members: list[Decoded], run: Run, on_run: OnRun) -> Done:
         """Raises whatever the engine does, and where the outputs have no rows to be split."""
         inputs = join(members, self._decoder.reader)
+        if self._trace is not None:
+            self._trace(next((j.meta.traceparent for j in run.jobs if j.meta.traceparent), ""))
         on_run(run)
         run.began_s = self._clock()
         try:

@@ -24,6 +24,7 @@ from aiohttp import web
 from admin.buffers import keep_large_buffers
 from admin.logs import server as logs
 from admin.logs.access import access_writer
+from admin.traces.opening import open_tracer
 from admin.workers.cells import Cells
 from admin.workers.channel import Channel
 from admin.workers.messages import (
@@ -48,7 +49,8 @@ from gateway.dispatch.dispatcher import Limits
 from gateway.http.app import Gateway, stop_serving
 from gateway.http.assembly import assemble
 from gateway.http.site import Site
-from gateway.observing.access_log import AccessLog
+from gateway.observing.handover import Handover
+from gateway.observing.pulse import Pulse
 from gateway.traffic import follow_traffic
 from registry.exchange import decode_endpoints
 from registry.tasks import Tasks, every
@@ -132,7 +134,7 @@ class Worker:
         stack.push_async_callback(delivery.close)
         stack.callback(follow_traffic(mirror.catalog, delivery))
         access = Access(settings.listen, settings.public_hosts, mirror.ring, welcome.token_sha256)
-        events = AccessLog(access_writer(welcome.log_format)) if settings.access_log else None
+        write = access_writer(welcome.log_format)
         invoker = assemble(
             settings,
             access,
@@ -140,12 +142,14 @@ class Worker:
             delivery,
             upward,
             time.time,  # noqa: TID251 - the shell passes the clock in
-            events,
+            Handover("access log", write) if settings.access_log else None,
             self._cells,
+            open_tracer(settings, welcome.name),
         )
         gateway = Gateway(invoker)
         invoker.metrics.on_cold_start = upward.woken
-        upward.failures = invoker.failures.take
+        upward.take_failures = invoker.failures.take
+        upward.take_answered = Pulse(invoker.metrics.durations).take
         # After the metrics have let go of a removed function's numbers.
         mirror.catalog.subscribe(self._cells.changed)
         passing = Passing(welcome.passing)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from admin.workers.messages import Arrived, Beat, Wants, Woken, encode
 from gateway.observing.failures import Failure
+from gateway.observing.pulse import Answered
 from registry.exchange import Expected
 
 UNHEARD_OF = Expected(0.0, 0.0, 0.0, 0)
@@ -21,8 +22,10 @@ class Upward:
         self._send = send
         self._expected = expected
         self._arrived: dict[tuple[str, str], int] = {}
-        self.failures: Callable[[], list[Failure]] = list
-        """Gives what went wrong since the last time."""
+        self.take_answered: Callable[[], list[Answered]] = list
+        """What was answered since it was asked last."""
+        self.take_failures: Callable[[], list[Failure]] = list
+        """What went wrong since it was asked last."""
 
     def receive_demand(self, data: bytes) -> None:
         """To the pool manager."""
@@ -47,7 +50,8 @@ class Upward:
         self._send(encode(Woken(namespace, function, replica, dict(phases))))
 
     def beat(self) -> None:
-        """Once a second: this process lives, and what came meanwhile."""
+        """Once a second: this process lives, what came and what was answered meanwhile."""
         arrived, self._arrived = self._arrived, {}
         counts = [Arrived(*key, count) for key, count in arrived.items()]
-        self._send(encode(Beat(len(asyncio.all_tasks()), counts, self.failures())))
+        told = self.take_answered(), self.take_failures()
+        self._send(encode(Beat(len(asyncio.all_tasks()), counts, *told)))

@@ -343,3 +343,14 @@ def test_a_model_reads_shared_memory_where_it_lies(tmp_path: Path) -> None:
     body = memoryview(bytearray(b"x")).toreadonly()
 
     assert made._decoder._body(Job(1, 1, META, body, 60.0, 0.0)).obj is body.obj
+
+
+def test_a_handler_is_told_of_a_trace_of_its_batch(tmp_path: Path) -> None:
+    """Of the first request with one; of none when there is none."""
+    results = Results()
+    made = handler(tmp_path, "return {'y': ctx.traceparent}")
+    traced = job(2, 1)
+    traced.meta = META._replace(traceparent="00-a-b-01")
+    made.run([traced, job(3, 1)], results.emit, results.watch)
+
+    assert [results.output(id) for id in (2, 3)] == [{"y": "00-a-b-01"}, {"y": ""}]
