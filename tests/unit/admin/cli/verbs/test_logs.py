@@ -59,7 +59,7 @@ TALK = stream(("lines", {"replica": "r1", "text": "one\x1b[2J"}), ("end", {"repl
 def test_logs_are_followed_until_the_function_is_gone(
     api: AdminApi, fnctl: Callable[..., Result]
 ) -> None:
-    """A stream that ends is asked for again, behind its last event; a removed function is an end."""
+    """A stream that ends is asked for again, behind its last event; a removed function ends it."""
     api.on("GET", PATH, TALK, GONE)
 
     result = fnctl("logs", "digits", "-f", "--lines", "3")
