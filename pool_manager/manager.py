@@ -41,8 +41,6 @@ log = structlog.get_logger()
 
 WARM_S = 60.0
 """How long whoever asks for a warm pool waits for it."""
-TRIM_S = 60.0
-"""Between two looks at what all logs together take."""
 STOP_S = 45.0
 """How long a shutdown waits for replicas: drain, TERM and KILL together."""
 
@@ -112,7 +110,7 @@ class Manager(Sight):
         self.feed(events.ListRead())
         self._gpus.start(self.feed)
         self._tasks.spawn("tick", every(self._settings.tick_s, self._tick))
-        self._tasks.spawn("trim logs", self._trim_logs())
+        self._tasks.spawn("trim logs", self._launcher.output.tidy(self._bindings, time.time))  # noqa: TID251 - the shell passes the clock in
 
     async def close(self) -> None:
         """Let every replica finish and go, then stop. Trials that wait are told."""
@@ -192,8 +190,7 @@ class Manager(Sight):
     def follow(
         self, function: str, lines: int, cursor: str = ""
     ) -> AbstractAsyncContextManager[Follow]:
-        """What its replicas write from now on, after the last `lines` lines of each, or after what
-        another one with this `cursor` has read."""
+        """What its replicas write, after the last `lines` lines of each, or after `cursor`."""
         return self._launcher.output.follow(function, lines, cursor)
 
     def feed(self, event: events.Event) -> None:
@@ -232,12 +229,6 @@ class Manager(Sight):
         self._use.tick()
         # Said again although nothing changed: a gateway that could not connect tries once more.
         self._publisher.publish(frozenset({one.pool for one in self._machine.replicas()}))
-
-    async def _trim_logs(self) -> None:
-        while True:
-            functions = {binding.name for binding in self._bindings.values()}
-            await self._launcher.output.trim_logs(functions, time.time())  # noqa: TID251 - the shell passes the clock in
-            await asyncio.sleep(TRIM_S)
 
     def _launch(self, command: commands.Launch) -> None:
         binding = self._bindings[command.pool] if command.role != "standby" else None

@@ -13,14 +13,14 @@ from aiohttp import web
 from admin.api.functions import FunctionRoutes
 from admin.api.keys import KeyRoutes
 from admin.api.operate import OperateRoutes
+from admin.api.output.errors import ErrorRoutes
+from admin.api.output.logs import LogRoutes
 from admin.api.pools import PoolRoutes
 from admin.api.routes import AdminApi, Handlers
 from admin.api.side import AdminSide
 from admin.api.uploads import UploadRoutes
 from admin.api.watching.advice import AdviceRoutes
 from admin.api.watching.events import EventRoutes
-from admin.api.watching.failures import FailureRoutes
-from admin.api.watching.output import OutputRoutes
 from admin.api.watching.timeline import TimelineRoutes
 from admin.events.lines import Lines
 from admin.events.opening import make_lines, open_watch
@@ -49,7 +49,7 @@ class Admin:
         store, manager, deploys = side.store, side.manager, side.deploys
         operate = OperateRoutes(store.catalog, manager, deploys, time.monotonic)
         advice = AdviceRoutes(store, side.past.expected, wall)
-        output = OutputRoutes(store.catalog, manager, time.monotonic)
+        logs = LogRoutes(store.catalog, manager, time.monotonic)
         handlers = Handlers(
             FunctionRoutes(store, manager, self.lines, deploys, side.past),
             operate,
@@ -58,15 +58,15 @@ class Admin:
             PoolRoutes(store.catalog, manager, time.monotonic, wall),
             TimelineRoutes(store, manager, wall),
             advice,
-            output,
-            FailureRoutes(store.catalog, manager, side.failures),
+            logs,
+            ErrorRoutes(store.catalog, manager, side.failures),
             EventRoutes(self.watch),
         )
         api = AdminApi(border.access, handlers)
         api.add_routes(app, border)
-        waiting = (deploys.runner, operate, self.watch)
+        waiting = (deploys.runner, operate, self.watch, logs.streams)
         app.on_shutdown.extend(one.stop_waiting for one in waiting)
-        app.on_shutdown.extend([advice.advisor.close, output.streams.stop])
+        app.on_shutdown.append(advice.advisor.close)
         return api
 
 

@@ -11,12 +11,12 @@ from aiohttp import web
 from admin.api.functions import FunctionRoutes
 from admin.api.keys import KeyRoutes
 from admin.api.operate import OperateRoutes
+from admin.api.output.errors import ErrorRoutes
+from admin.api.output.logs import LogRoutes
 from admin.api.pools import PoolRoutes
 from admin.api.uploads import UploadRoutes
 from admin.api.watching.advice import AdviceRoutes
 from admin.api.watching.events import EventRoutes
-from admin.api.watching.failures import FailureRoutes
-from admin.api.watching.output import OutputRoutes
 from admin.api.watching.timeline import TimelineRoutes
 from gateway.access import Access, Need
 from gateway.http.app import Border, Handler
@@ -43,8 +43,8 @@ class Handlers(NamedTuple):
     pools: PoolRoutes
     timeline: TimelineRoutes
     advice: AdviceRoutes
-    output: OutputRoutes
-    failures: FailureRoutes
+    logs: LogRoutes
+    errors: ErrorRoutes
     events: EventRoutes
 
 
@@ -52,9 +52,7 @@ class AdminApi:
     """Every route needs the admin token or a key with the scope in the table."""
 
     def __init__(self, access: Access, handlers: Handlers) -> None:
-        functions, operate, uploads, keys, pools, timeline, advice, output, failures, events = (
-            handlers
-        )
+        functions, operate, uploads, keys, pools, timeline, advice, logs, errors, events = handlers
         self._access = access
         self.settled: Callable[[], Awaitable[None]] = at_once
         """Awaited after each change, until every gateway process knows of it."""
@@ -75,8 +73,8 @@ class AdminApi:
             ("POST", "/functions/{name}/sleep", "deploy", operate.sleep),
             ("GET", "/functions/{name}/revisions", "read", functions.list_revisions),
             ("GET", "/functions/{name}/why", "read", functions.why),
-            ("GET", "/functions/{name}/logs", "read", output.logs),
-            ("GET", "/functions/{name}/errors", "read", failures.errors),
+            ("GET", "/functions/{name}/logs", "read", logs.logs),
+            ("GET", "/functions/{name}/errors", "read", errors.errors),
             ("GET", "/functions/{name}/timeline", "read", timeline.of_function),
             ("GET", "/functions/{name}/advice", "read", advice.of_function),
             ("GET", "/timeline", "read", timeline.of_all),

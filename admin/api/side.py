@@ -15,7 +15,8 @@ from pool_manager.manager import Manager
 
 @dataclass(frozen=True, slots=True)
 class AdminSide:
-    """What the admin API works with. `held` knows what all gateway processes hold."""
+    """What the admin API works with. `held` knows what all gateway processes hold,
+    `failures` what went wrong in them."""
 
     settings: Settings
     store: Store

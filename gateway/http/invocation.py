@@ -28,7 +28,7 @@ from runtime_image.link.meta import RequestMeta
 log = structlog.get_logger()
 
 MARK_S: Final = 0.01
-"""Between two exemplars, unless a request is traced or cold: each would cost as much as counting."""
+"""Between two exemplars, unless a request is traced or cold: each costs as much as counting."""
 
 
 class Invocation:
@@ -134,7 +134,7 @@ class Invocation:
         has_more = bool(error.admin_detail)
         for_admin = has_more and self._invoker.access.is_admin(self._head.authorization)
         if self._deployed is not None:
-            self._note(self._deployed, error, call)
+            self._invoker.failures.note(self._deployed, error, call, self.request_id)
         self._end(error.code, problems.reply(error, for_admin=for_admin), call)
 
     def leave(self) -> None:
@@ -263,12 +263,6 @@ class Invocation:
         if not self._is_told:
             self._tell(Ending("ok", now, reply.status, len(body), receipt, up_s), call)
         self._reply(reply)
-
-    def _note(self, deployed: Deployed, error: FnError, call: HeldCall | None) -> None:
-        revision = deployed.revision.ref if call is None else call.pool.partition("/")[2]
-        about = deployed.function.namespace, deployed.function.name
-        replica = call.link if call is not None and call.sends else ""
-        self._invoker.failures.note(about, revision, error, replica, self.request_id)
 
     def _end(self, outcome: str, reply: Reply, call: HeldCall | None) -> None:
         """The end of a request that no replica answered."""

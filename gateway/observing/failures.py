@@ -9,7 +9,9 @@ from typing import Final
 import msgspec
 import structlog
 
+from gateway.dispatch.call import Call
 from gateway.problems import is_worth_keeping
+from registry.catalog import Deployed
 from registry.errors import FnError
 
 log = structlog.get_logger()
@@ -53,21 +55,22 @@ class FailureCount:
         self._wall = wall
         self._pending: dict[Kind, Failure] = {}
 
-    def note(
-        self, function: tuple[str, str], revision: str, error: FnError, replica: str, request: str
-    ) -> None:
-        """A request of the function with this namespace and name was answered with `error`; what
-        is its client's own mistake is nobody else's business. `request` is its id."""
+    def note(self, asked: Deployed, error: FnError, call: Call | None, request_id: str) -> None:
+        """A request for `asked` was answered with `error`; `call` had been accepted, and may have
+        followed its function's traffic. Its client's own mistakes are nobody else's business."""
         if not is_worth_keeping(error):
             return
-        kind = (*function, revision, error.code)
+        name, revision = asked.function.name, asked.revision.ref
+        if call is not None:
+            revision = call.pool.partition("/")[2]
+        kind = (asked.function.namespace, name, revision, error.code)
         known = self._pending.get(kind)
         if known is not None:
             known.count += 1
         elif len(self._pending) < PENDING_MAX:
             detail = error.message[:DETAIL_MAX].encode("utf-8", "replace").decode()
-            about = (self._wall(), detail, replica, request)
-            self._pending[kind] = Failure(*kind, *about)
+            replica = call.link if call is not None and call.sends else ""
+            self._pending[kind] = Failure(*kind, self._wall(), detail, replica, request_id)
 
     def take(self) -> list[Failure]:
         """What was counted since the last time; to be called every second."""
@@ -106,8 +109,7 @@ class RecentFailures:
     def of(self, namespace: str, name: str) -> list[Failure]:
         """The last errors of a function, the newest first."""
         kept = self._kept.get((namespace, name), ())
-        newest_last = sorted(kept, key=lambda one: one.at_s)
-        return newest_last[::-1]
+        return sorted(kept, key=lambda one: one.at_s, reverse=True)
 
     def forget(self, namespace: str, name: str) -> None:
         """The function is gone."""

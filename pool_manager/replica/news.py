@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from pool_manager.core import events
 from pool_manager.driver import Driver
 from pool_manager.output import following, logfile
 from pool_manager.output.following import Follow, Followers
+from pool_manager.ports import Binding
 from pool_manager.replica import records, statements
 from pool_manager.replica.control import Feed
 from pool_manager.replica.folders import Folders, tail_lines
@@ -26,10 +27,13 @@ OUT_OF_MEMORY = ("bad_alloc", "MemoryError", "Unable to allocate")
 """How ONNX Runtime, Python and NumPy say it."""
 SAVE_S = 0.5
 """Between two questions to a driver for a replica's output, however many follow it."""
+TRIM_S = 60.0
+"""Between two looks at what all logs together take."""
 BOUND_S = 0.1
 """Between two looks at logs that grow fast."""
 EXIT_NEWS_S = 2.0
 """How long the driver may take to say how a process ended whose link has already ended."""
+Clock = Callable[[], float]
 
 
 class News:
@@ -146,6 +150,12 @@ class News:
         """Keep every living replica's output within its limit; whether any was over it."""
         paths = list(self.logs.values())
         return True in await asyncio.to_thread(lambda: [*map(self._folders.bound_log, paths)])
+
+    async def tidy(self, bindings: Mapping[str, Binding], wall: Clock) -> None:
+        """For ever `trim_logs`, now and then, by what there is. `wall` gives Unix seconds."""
+        while True:
+            await self.trim_logs({one.name for one in bindings.values()}, wall())
+            await asyncio.sleep(TRIM_S)
 
     async def trim_logs(self, functions: Collection[str], now_s: float) -> None:
         """Keep all logs together within their limit; `functions` are those that there are."""

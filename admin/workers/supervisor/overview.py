@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.dispatch.pool import UNKNOWN
-from gateway.observing.failures import RecentFailures
+from gateway.observing.failures import Failure, RecentFailures
 from pool_manager.core.demand import DemandBook
 from registry.exchange import Demand, Load, decode_endpoints
 
@@ -28,6 +28,10 @@ class Overview:
     def beat(self, worker: str, tasks: int) -> None:
         """A worker said how much goes on in its background."""
         self._tasks[worker] = tasks
+
+    def failed(self, failures: list[Failure]) -> None:
+        """A worker said what went wrong."""
+        self.failures.add(failures)
 
     def forget(self, worker: str) -> None:
         """A worker is gone."""

@@ -74,7 +74,7 @@ class Stream:
 
 
 class Streams:
-    """The streams of one kind that there are. `stop` is aiohttp's shutdown signal."""
+    """The streams of one kind that there are. `stop_waiting` is aiohttp's shutdown signal."""
 
     def __init__(self, clock: Callable[[], float], most: int = STREAMS_MAX) -> None:
         self._clock = clock
@@ -82,7 +82,7 @@ class Streams:
         self._waits: set[asyncio.Timeout] = set()
         self._closing = False
 
-    async def stop(self, _app: object = None) -> None:
+    async def stop_waiting(self, _app: object = None) -> None:
         """The server shuts down: every stream ends now."""
         self._closing = True
         for wait in self._waits:

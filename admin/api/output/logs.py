@@ -10,9 +10,9 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
+from admin.api.output import streaming
+from admin.api.output.streaming import Stream, Streams
 from admin.api.paging import whole_number
-from admin.api.watching import streaming
-from admin.api.watching.streaming import Stream, Streams
 from admin.deploy.tail import last_lines
 from gateway.problems import json_answer
 from pool_manager.manager import Manager
@@ -29,7 +29,7 @@ BREATH_S: Final = 0.02
 _encode = msgspec.json.Encoder().encode
 
 
-class OutputRoutes:
+class LogRoutes:
     """Logs, as they are or followed. `clock` gives seconds."""
 
     def __init__(self, catalog: Catalog, manager: Manager, clock: Callable[[], float]) -> None:
