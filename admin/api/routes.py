@@ -8,12 +8,16 @@ from typing import NamedTuple
 
 from aiohttp import web
 
-from admin.api.events import EventRoutes
 from admin.api.functions import FunctionRoutes
 from admin.api.keys import KeyRoutes
 from admin.api.operate import OperateRoutes
+from admin.api.output.errors import ErrorRoutes
+from admin.api.output.logs import LogRoutes
 from admin.api.pools import PoolRoutes
 from admin.api.uploads import UploadRoutes
+from admin.api.watching.advice import AdviceRoutes
+from admin.api.watching.events import EventRoutes
+from admin.api.watching.timeline import TimelineRoutes
 from admin.ui.session import SessionRoutes
 from gateway.access import Access, Need
 from gateway.http.app import Border, Handler
@@ -31,13 +35,17 @@ Outcome = web.StreamResponse | Exception
 
 
 class Handlers(NamedTuple):
-    """Whose methods answer."""
+    """Who answers, by subject."""
 
     functions: FunctionRoutes
     operate: OperateRoutes
     uploads: UploadRoutes
     keys: KeyRoutes
     pools: PoolRoutes
+    timeline: TimelineRoutes
+    advice: AdviceRoutes
+    logs: LogRoutes
+    errors: ErrorRoutes
     events: EventRoutes
     session: SessionRoutes
 
@@ -46,11 +54,12 @@ class AdminApi:
     """Every route needs the admin token or a key with the scope in the table."""
 
     def __init__(self, access: Access, handlers: Handlers) -> None:
+        functions, operate, uploads, keys, pools, timeline = handlers[:6]
+        advice, logs, errors, events, session = handlers[6:]
         self._access = access
         self.settled: Callable[[], Awaitable[None]] = at_once
         """Awaited after each change, until every gateway process knows of it."""
         self._tasks = Tasks("admin API")
-        functions, operate, uploads, keys, pools, events, session = handlers
         self._table: list[tuple[str, str, Need, Scoped]] = [
             ("HEAD", "/blobs/{sha256}", "deploy", uploads.head_blob),
             ("PUT", "/blobs/{sha256}", "deploy", uploads.put_blob),
@@ -67,7 +76,11 @@ class AdminApi:
             ("POST", "/functions/{name}/sleep", "deploy", operate.sleep),
             ("GET", "/functions/{name}/revisions", "read", functions.list_revisions),
             ("GET", "/functions/{name}/why", "read", functions.why),
-            ("GET", "/functions/{name}/logs", "read", functions.logs),
+            ("GET", "/functions/{name}/logs", "read", logs.logs),
+            ("GET", "/functions/{name}/errors", "read", errors.errors),
+            ("GET", "/functions/{name}/timeline", "read", timeline.of_function),
+            ("GET", "/functions/{name}/advice", "read", advice.of_function),
+            ("GET", "/timeline", "read", timeline.of_all),
             ("GET", "/pools", "read", pools.list_pools),
             ("GET", "/replicas", "read", pools.list_replicas),
             ("GET", "/devices", "read", pools.list_devices),

@@ -22,8 +22,8 @@ from admin.cli.verbs import (
     show,
     why,
 )
-from admin.cli.verbs.operate import rollback, scale, sleep, warm
-from admin.cli.verbs.watch import ui
+from admin.cli.verbs.operate import advise, rollback, scale, sleep, warm
+from admin.cli.verbs.watch import top, ui
 
 app = typer.Typer(
     name="fnctl",
@@ -41,9 +41,11 @@ for verb in (
     serve.serve,
     deploy.deploy,
     ls.ls,
+    top.top,
     show.show,
     invoke.invoke,
     why.why,
+    advise.advise,
     ui.ui,
     logs.logs,
     warm.warm,
