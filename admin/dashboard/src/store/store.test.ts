@@ -116,10 +116,13 @@ test("what happened is bounded for each function and in all", () => {
   }
   expect(store.activities.get("a").decisions).toHaveLength(KEPT);
   expect(store.activities.get("a").decisions[0]?.at_s).toBe(3 * KEPT - 1);
+  const error = { function: "a", revision: null, replica: null, code: "x", detail: "y", request_id: null, at_s: 1, count: 1 };
+  store.apply({ type: "error", data: error });
   for (let n = 0; n < KEPT_IN_ALL; n += 1) {
     store.apply({ type: "decision", data: { function: `f${n}`, revision: "", at_s: 0, text: "" } });
   }
-  expect(store.activities.get("a").decisions).toEqual([]);
+  expect(store.activities.get("a")).toEqual({ decisions: [], coldStarts: [], errors: [error] });
+  store.apply({ type: "gone", data: { functions: ["a"] } });
 });
 
 test("errors alike in a row are counted", () => {
