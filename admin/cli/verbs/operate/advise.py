@@ -67,7 +67,7 @@ def better(answer: dict[str, Any]) -> dict[str, Any] | None:
     Either it has a tenth less of the device for 10 s a day of waiting at most, or half the waiting
     (and 10 s a day less) for at most a tenth more of the device.
     """
-    rows = answer.get("rows") or []
+    rows: list[dict[str, Any]] = answer.get("rows") or []
     current = _current(rows)
     if current is None:
         return None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from admin.advice.evidence import UNKNOWN_RUN_S, Evidence, Past, gather
+from admin.advice.evidence import UNKNOWN_RUN_S, Evidence, Past, weigh
 from registry.catalog import Deployed
 from registry.model import ColdStart, Limits, Profile, Scaling
 from registry.store.timeline import BucketUse, Seconds, Span
@@ -29,8 +29,8 @@ def cold_start(total_ms: float, number: int = 1, outcome: str = "ready") -> Cold
     return ColdStart("default", "digits", number, "r1", "cpu", FROM, total_ms, phases, outcome)
 
 
-def gathered(past: Past = PAST, **changes: Any) -> Evidence:
-    return gather(deployed(**changes), SPAN, past)
+def weighed(past: Past = PAST, **changes: Any) -> Evidence:
+    return weigh(deployed(**changes), SPAN, past)
 
 
 def test_a_case_has_the_functions_own_times_and_settings() -> None:
@@ -49,7 +49,7 @@ def test_a_case_has_the_functions_own_times_and_settings() -> None:
         ],
     )
 
-    found = gathered(past, scaling=Scaling(1, 3, 60.0), limits=Limits(wait_s=7.0))
+    found = weighed(past, scaling=Scaling(1, 3, 60.0), limits=Limits(wait_s=7.0))
 
     assert (found.cold_s, found.cold_starts_seen, found.run_s) == (0.3, 3, 0.06)
     assert found.requests == 50
@@ -63,7 +63,7 @@ def test_a_case_has_the_functions_own_times_and_settings() -> None:
 
 def test_without_a_history_of_its_own_the_trial_speaks() -> None:
     """The estimate and the profile's single run; without either a guess, and a note."""
-    found, blind = gathered(), gathered(profile=None)
+    found, blind = weighed(), weighed(profile=None)
 
     assert (found.cold_s, found.cold_starts_seen, found.run_s) == (1.5, 0, 0.004)
     assert any("is an estimate" in note for note in found.notes)
@@ -73,7 +73,7 @@ def test_without_a_history_of_its_own_the_trial_speaks() -> None:
 
 def test_too_little_is_no_case() -> None:
     """A few requests say nothing about the next ones."""
-    found = gathered(replace(PAST, minutes=[(FROM, 9)]))
+    found = weighed(replace(PAST, minutes=[(FROM, 9)]))
 
     assert found.case is None
     assert found.notes == [
@@ -84,7 +84,7 @@ def test_too_little_is_no_case() -> None:
 
 def test_nothing_is_said_of_the_time_before_it_was_deployed() -> None:
     """Else hours in which it could not be called would count as idle."""
-    found = gathered(created_s=FROM + 90.0)
+    found = weighed(created_s=FROM + 90.0)
 
     assert (found.from_s, found.requests) == (FROM + 60, 45)
     assert any("first deployed 24.0 h ago" in note for note in found.notes)
@@ -98,6 +98,6 @@ def test_busy_minutes_are_told_of(idle_s: float, text: str) -> None:
     """What cannot be told from counts per minute is said."""
     busy = replace(PAST, minutes=[(FROM, 100_000)])
 
-    found = gathered(busy, scaling=Scaling(idle_s=idle_s))
+    found = weighed(busy, scaling=Scaling(idle_s=idle_s))
 
     assert any(text in note for note in found.notes)
