@@ -126,3 +126,19 @@ def test_bytes_that_are_no_text_can_be_told() -> None:
     assert response.status == 415
     assert isinstance(response.body, bytes)
     assert json.loads(response.body)["detail"] == "got '\udcff\udcfe'"
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [
+        (200, "ok"),
+        (202, "ok"),
+        (400, "refused"),
+        (429, "refused"),
+        (500, "failed"),
+        (504, "failed"),
+    ],
+)
+def test_an_answer_is_right_refused_or_failed(status: int, outcome: str) -> None:
+    """What is the client's own doing is no failure of the server."""
+    assert problems.outcome(status) == outcome
