@@ -21,7 +21,7 @@ from tests.support import models, promql
 from tests.support.families import families
 from tests.support.process_server import ServerProcess, server_process
 from tests.support.prometheus import Prometheus, program, scraping
-from tests.support.worker_server import worker_pids
+from tests.support.worker_server import Line, lines, worker_pids
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -29,7 +29,7 @@ ONE: dict[str, Any] = {"x": [[1, 0, 0, 0]]}
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 TRACED = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
 CALLERS = 4
-QUIET, LOADED = 3, 8
+QUIET, LOADED = 3, 6
 """Scrapes before anything is called or after all is over, and between two faults."""
 
 
@@ -97,27 +97,54 @@ def deploy(server: ServerProcess, folder: Path) -> None:
     server.fnctl_json("deploy", str(models.slow(folder, 10_000)), "--name", "slow")
 
 
-def wait_scrapes(server: ServerProcess, prometheus: Prometheus, count: int) -> None:
-    """Call until there are so many scrapes more."""
+def wait_scrapes(prometheus: Prometheus, count: int) -> None:
+    """Return when there are so many more; one that meets a dying process may fail."""
     until = prometheus.scrapes() + count
     while prometheus.scrapes() < until:
-        ask(server, "/healthz")
+        pass  # each look is an exchange with Prometheus
+
+
+def kill_worker(server: ServerProcess) -> None:
+    """Kill a gateway process that has requests in flight."""
+    with lines(server, each=2) as found:
+        victim = found[0].pid
+        there = [line for line in found if line.pid == victim]
+        begun = [threading.Event() for _ in there]
+        threads = [
+            threading.Thread(target=call_on, args=pair, daemon=True)
+            for pair in zip(there, begun, strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        # From its first answer on, each is between two calls for next to no time.
+        assert all(event.wait(30) for event in begun)
+        os.kill(victim, signal.SIGKILL)
+        for thread in threads:
+            thread.join(30)
+
+
+def call_on(line: Line, begun: threading.Event) -> None:
+    """Call the slow function again and again, until the connection breaks."""
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        while True:
+            line.call("slow", ONE)
+            begun.set()
 
 
 def run(server: ServerProcess, prometheus: Prometheus) -> Load:
     """Quiet, load with faults, quiet."""
-    wait_scrapes(server, prometheus, QUIET)
+    wait_scrapes(prometheus, QUIET)
     with Load(server).running() as load:
-        wait_scrapes(server, prometheus, LOADED)
+        wait_scrapes(prometheus, LOADED)
         for pid in server.replica_pids():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
-        wait_scrapes(server, prometheus, LOADED)
+        wait_scrapes(prometheus, LOADED)
         assert server.process is not None
-        for pid in worker_pids(server.process.pid)[:1]:
-            os.kill(pid, signal.SIGKILL)
-        wait_scrapes(server, prometheus, LOADED)
-    wait_scrapes(server, prometheus, QUIET)
+        if worker_pids(server.process.pid):
+            kill_worker(server)
+        wait_scrapes(prometheus, LOADED)
+    wait_scrapes(prometheus, QUIET)
     return load
 
 

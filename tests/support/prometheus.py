@@ -86,7 +86,8 @@ class Prometheus:
 
     def scrapes(self) -> int:
         """How many have brought the ledger."""
-        return sum(len(one) for one in self.series("fngate_accepted_total").values())
+        found = self.get("query", query="count_over_time(fngate_accepted_total[10m])")["result"]
+        return int(sum(float(one["value"][1]) for one in found))
 
     def own(self, metric: str) -> float:
         """The sum of a metric of Prometheus itself."""

@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 
-from gateway.observing.counting import Counts, Distributions, Memory, unit_of
+from gateway.observing.counting import Counts, Distributions, Memory, newest, unit_of
 
 LABELS = ("function",)
 
@@ -69,12 +69,21 @@ def test_a_bucket_remembers_a_request() -> None:
     assert "# UNIT s_seconds seconds" in text
     assert 'le="1.0"} 4.0 # {request_id="c"} 0.5 101.0' in text
     assert 'le="+Inf"} 5.0 # {request_id="d"} 7.0 101.0' in text
-    assert [(one.name, one.labels) for one in made.marked()] == [
+    assert [(one.name, one.labels) for one in newest([made], 9)] == [
         ("s_seconds_bucket", ("function", "f", "le", "1.0")),
         ("s_seconds_bucket", ("function", "f", "le", "+Inf")),
     ]
     made.remove("f")
-    assert list(made.marked()) == []
+    assert newest([made], 9) == []
+
+
+def test_the_newest_exemplars_are_told() -> None:
+    """So many at most, of all histograms together."""
+    one, other = (Distributions(name, "text", LABELS, (1,), Memory()) for name in "ab")
+    for made, at_s in ((one, 1.0), (other, 3.0), (one, 2.0)):
+        made.of(str(at_s)).observe(0.5, ("request_id", "x"), at_s)
+
+    assert [mark.exemplar.at_s for mark in newest([one, other], 2)] == [3.0, 2.0]
 
 
 @pytest.mark.parametrize(

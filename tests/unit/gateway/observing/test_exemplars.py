@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.observing.exemplars import CHARACTERS_MAX, Exemplar, Marked, exemplar_of, newest
+from gateway.observing.exemplars import CHARACTERS_MAX, Exemplar, exemplar_of
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 SAMPLED, DROPPED = f"00-{TRACE}-00f067aa0ba902b7-01", f"00-{TRACE}-00f067aa0ba902b7-00"
@@ -42,10 +42,3 @@ def test_an_exemplar_stays_for_a_second() -> None:
         False,
         False,
     ]
-
-
-def test_the_newest_are_kept() -> None:
-    """So many at most."""
-    marked = [Marked("n", (str(at),), Exemplar((), 0.0, at)) for at in (1.0, 3.0, 2.0)]
-
-    assert [one.exemplar.at_s for one in newest(marked, 2)] == [3.0, 2.0]
