@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry
@@ -12,8 +11,16 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.answers.receipt import Receipt
-from gateway.observing.counting import Counts, Distribution, Distributions, Memory, Number, Store
-from gateway.observing.exemplars import Labels, Marked, newest
+from gateway.observing.counting import (
+    Counts,
+    Distribution,
+    Distributions,
+    Memory,
+    Number,
+    Store,
+    newest,
+)
+from gateway.observing.exemplars import Labels, Marked
 from gateway.observing.exposition import TEXT, Form
 from gateway.observing.gauges import Gauges
 from gateway.observing.ledger import Balance
@@ -33,8 +40,8 @@ OTHERS = "_others"
 """The function of all beyond; no name begins like this."""
 REPLICAS_MAX = 1000
 """Replicas whose cold starts are remembered as counted, the newest."""
-MARKED_MAX = 1000
-"""Exemplars that one process tells another of, the newest: about 200 kB."""
+MARKED_MAX = 500
+"""Exemplars that one process tells another of, the newest: about 70 kB."""
 
 ColdStartHeard = Callable[[str, str, str, Mapping[str, float], Labels | None], None]
 
@@ -280,8 +287,7 @@ class Metrics:
 
     def marked(self) -> list[Marked]:
         """The newest exemplars, MARKED_MAX at most."""
-        histograms = (self._duration, self._queue, self._phases)
-        return newest(chain.from_iterable(one.marked() for one in histograms), MARKED_MAX)
+        return newest((self._duration, self._queue, self._phases), MARKED_MAX)
 
     def collect(self) -> Iterable[Metric]:
         """prometheus_client's: every family with its samples."""
