@@ -27,7 +27,7 @@ from admin.events.opening import make_lines, open_watch
 from admin.events.scene import Scene
 from admin.events.watch import Watch
 from gateway.http.app import Border
-from gateway.observing.pulse import Answered
+from gateway.metrics.pulse import Answered
 
 wall: Final = time.time  # noqa: TID251 - the shell passes the clock in
 

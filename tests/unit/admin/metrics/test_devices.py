@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from admin.metrics.devices import MIB, DeviceFamilies
 from pool_manager.core.state import Device
-from pool_manager.occupancy import Occupancy
 from pool_manager.ports import GpuView
+from pool_manager.telling.occupancy import Occupancy
 
 GPU = Occupancy(
     Device("GPU-a", "cuda", 23_000.0),

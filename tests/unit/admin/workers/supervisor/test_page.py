@@ -13,11 +13,11 @@ from admin.workers.cells import Cells, Table
 from admin.workers.messages import Reckon, Reckoned, decode_down
 from admin.workers.supervisor.page import Gathered, family_of
 from admin.workers.supervisor.reckonings import Reckonings
-from gateway.observing.counting import Store
-from gateway.observing.exemplars import Exemplar, Marked
-from gateway.observing.exposition import OPENMETRICS
-from gateway.observing.ledger import Ledger
-from gateway.observing.metrics import OTHERS, Metrics
+from gateway.metrics.counting import Store
+from gateway.metrics.exemplars import Exemplar, Marked
+from gateway.metrics.exposition import OPENMETRICS
+from gateway.metrics.families import OTHERS, Metrics
+from gateway.metrics.ledger import Ledger
 from registry.catalog import Change
 
 REMOVED = Change("remove", "default", "f", None, None)

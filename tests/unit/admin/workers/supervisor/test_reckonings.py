@@ -12,8 +12,8 @@ from admin.workers.cells import Cells, Sample, Table
 from admin.workers.messages import Reckon, Reckoned, decode_down
 from admin.workers.supervisor import reckonings
 from admin.workers.supervisor.reckonings import Reckonings
-from gateway.observing.exemplars import Exemplar, Marked
-from gateway.observing.ledger import UNKNOWN_POOL, Ledger
+from gateway.metrics.exemplars import Exemplar, Marked
+from gateway.metrics.ledger import UNKNOWN_POOL, Ledger
 
 
 class Worker:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.observing.exemplars import CHARACTERS_MAX, Exemplar, exemplar_of
+from gateway.metrics.exemplars import CHARACTERS_MAX, Exemplar, exemplar_of
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 SAMPLED, DROPPED = f"00-{TRACE}-00f067aa0ba902b7-01", f"00-{TRACE}-00f067aa0ba902b7-00"

@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 
-from gateway.observing.counting import Counts, Distributions, Memory, newest, unit_of
+from gateway.metrics.counting import Counts, Distributions, Memory, newest, unit_of
 
 LABELS = ("function",)
 

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar as ShownExemplar
 from prometheus_client.utils import floatToGoString
 
-from gateway.observing.exemplars import Exemplar, Labels, Marked
+from gateway.metrics.exemplars import Exemplar, Labels, Marked
 
 UNITS = ("seconds", "bytes", "ratio")
 Row = tuple[str, float] | tuple[str, float, ShownExemplar]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.observing.exposition import OPENMETRICS, TEXT, Form, form_of
+from gateway.metrics.exposition import OPENMETRICS, TEXT, Form, form_of
 
 PROMETHEUS_2 = (
     "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"

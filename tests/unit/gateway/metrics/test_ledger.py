@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.observing.counting import Memory
-from gateway.observing.ledger import ACCEPTED, HOWS, UNKNOWN_POOL, Balance, Ledger, total
+from gateway.metrics.counting import Memory
+from gateway.metrics.ledger import ACCEPTED, HOWS, UNKNOWN_POOL, Balance, Ledger, total
 
 
 class Named(Memory):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.observing.gauges import Gauges
-from gateway.observing.ledger import HOWS, Balance
+from gateway.metrics.gauges import Gauges
+from gateway.metrics.ledger import HOWS, Balance
 
 
 def samples(gauges: Gauges) -> dict[tuple[str, ...], float]:

@@ -7,10 +7,10 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.answers.receipt import Receipt
-from gateway.observing import metrics as pages
-from gateway.observing.exposition import OPENMETRICS
-from gateway.observing.ledger import Balance
-from gateway.observing.metrics import OTHERS, REPLICAS_MAX, Metrics
+from gateway.metrics import families as pages
+from gateway.metrics.exposition import OPENMETRICS
+from gateway.metrics.families import OTHERS, REPLICAS_MAX, Metrics
+from gateway.metrics.ledger import Balance
 from registry.catalog import Change
 from runtime_image.link.meta import AnswerMeta
 
