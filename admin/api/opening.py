@@ -23,9 +23,12 @@ from admin.api.watching.advice import AdviceRoutes
 from admin.api.watching.events import EventRoutes
 from admin.api.watching.timeline import TimelineRoutes
 from admin.events.lines import Lines
-from admin.events.opening import make_lines, open_watch
+from admin.events.opening import make_lines, open_watch, server_facts
 from admin.events.scene import Scene
 from admin.events.watch import Watch
+from admin.ui.files import read_files
+from admin.ui.pages import UiPages
+from admin.ui.session import SessionRoutes
 from gateway.http.app import Border
 from gateway.metrics.pulse import Answered
 
@@ -44,7 +47,8 @@ class Admin:
     reasons: Callable[[], list[str]]
 
     def add_routes(self, app: web.Application, border: Border) -> AdminApi:
-        """Its routes, as those of `app`; whoever waits is answered when that shuts down."""
+        """Its routes and the dashboard's, as those of `app`; whoever waits is answered when that
+        shuts down."""
         side = self.side
         store, manager, deploys = side.store, side.manager, side.deploys
         operate = OperateRoutes(store.catalog, manager, deploys, time.monotonic)
@@ -61,9 +65,11 @@ class Admin:
             logs,
             ErrorRoutes(store.catalog, manager, side.failures),
             EventRoutes(self.watch),
+            SessionRoutes(border.access, server_facts(side.settings)),
         )
         api = AdminApi(border.access, handlers)
         api.add_routes(app, border)
+        UiPages(border, read_files()).add_routes(app)
         waiting = (deploys.runner, operate, self.watch, logs.streams)
         app.on_shutdown.extend(one.stop_waiting for one in waiting)
         app.on_shutdown.append(advice.advisor.close)

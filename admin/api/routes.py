@@ -18,6 +18,7 @@ from admin.api.uploads import UploadRoutes
 from admin.api.watching.advice import AdviceRoutes
 from admin.api.watching.events import EventRoutes
 from admin.api.watching.timeline import TimelineRoutes
+from admin.ui.session import SessionRoutes
 from gateway.access import Access, Need
 from gateway.http.app import Border, Handler
 from registry.errors import FnError, Unknown
@@ -46,13 +47,15 @@ class Handlers(NamedTuple):
     logs: LogRoutes
     errors: ErrorRoutes
     events: EventRoutes
+    session: SessionRoutes
 
 
 class AdminApi:
     """Every route needs the admin token or a key with the scope in the table."""
 
     def __init__(self, access: Access, handlers: Handlers) -> None:
-        functions, operate, uploads, keys, pools, timeline, advice, logs, errors, events = handlers
+        functions, operate, uploads, keys, pools, timeline = handlers[:6]
+        advice, logs, errors, events, session = handlers[6:]
         self._access = access
         self.settled: Callable[[], Awaitable[None]] = at_once
         """Awaited after each change, until every gateway process knows of it."""
@@ -82,6 +85,7 @@ class AdminApi:
             ("GET", "/replicas", "read", pools.list_replicas),
             ("GET", "/devices", "read", pools.list_devices),
             ("GET", "/events", "read", events.follow),
+            ("GET", "/session", "read", session.get_session),
             ("GET", "/keys", "admin", keys.list_keys),
             ("POST", "/keys", "admin", keys.add_key),
             ("DELETE", "/keys/{id}", "admin", keys.remove_key),
