@@ -9,19 +9,19 @@ from typing import Any, Protocol
 from aiohttp import web
 
 from admin.api.paging import page_of, whole_number
+from admin.api.sample import Samples
 from admin.deploy.deploys import Deploys
 from admin.deploy.etag import etag
 from admin.deploy.tail import last_lines
 from admin.past import Past
 from admin.store import Store
-from admin.views import function_json, revision_json
+from admin.views import call_json, function_json, revision_json
 from gateway.dispatch.pool import UNKNOWN
 from gateway.http.describe import example
 from gateway.problems import OK, json_answer
 from pool_manager.manager import Manager
 from registry.catalog import Deployed
 from registry.exchange import Load
-from runtime_image.contract import signature as signatures
 
 LINES_MAX = 10_000
 LINES = 100
@@ -52,6 +52,7 @@ class FunctionRoutes:
         self._held = held
         self._deploys = deploys
         self._past = past
+        self.get_sample = Samples(store.catalog, store.bundles, store.blobs).get_sample
 
     async def list_functions(self, request: web.Request) -> web.Response:
         """The functions as they are now, a page of them, by name."""
@@ -72,7 +73,7 @@ class FunctionRoutes:
             {
                 **self._line(deployed, loads),
                 "limits": asdict(deployed.function.limits),
-                "signature": signatures.to_json(deployed.revision.signature),
+                **call_json(deployed),
                 "revisions": self._revisions(deployed.function.name),
                 "previous": await self._traffic.previous(deployed.function.name),
                 "cold_starts": self._past.table(deployed.revision.key),

@@ -59,6 +59,7 @@ class AdminApi:
             ("GET", "/functions/{name}/revisions", "read", functions.list_revisions),
             ("GET", "/functions/{name}/why", "read", functions.why),
             ("GET", "/functions/{name}/logs", "read", functions.logs),
+            ("GET", "/functions/{name}/sample", "read", functions.get_sample),
             ("GET", "/pools", "read", pools.list_pools),
             ("GET", "/replicas", "read", pools.list_replicas),
             ("GET", "/devices", "read", pools.list_devices),

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 from admin.views import (
+    call_json,
     function_json,
     key_json,
     occupancy_json,
@@ -19,6 +20,7 @@ from pool_manager.occupancy import Occupancy
 from pool_manager.ports import GpuView
 from registry.exchange import Expected, Load, PoolEndpoints, ReplicaEndpoint
 from registry.model import Batching, Key, Operation
+from runtime_image.contract.model import ImageForm, InputRule, OutputRule
 from tests.support.nouns import bundle, deployed, profile
 
 
@@ -42,6 +44,25 @@ def test_a_function_shows_its_pool_and_load() -> None:
     assert (shown["state"], shown["reason"], shown["since_s"]) == ("warm", "busy", 12.0)
     assert (shown["ready"], shown["wanted"], shown["held"], shown["in_flight"]) == (1, 2, 3, 1)
     assert (shown["cold_start_ms"], shown["ready_in_ms"]) == (123.4, None)
+
+
+def test_a_call_is_told_with_what_the_manifest_adds() -> None:
+    """Which input is a picture, which output is made readable, where a sample comes from."""
+    known = deployed()
+    picture = InputRule(kind="image", image=ImageForm((8, 8)))
+    output = OutputRule("y", ("no", "yes"), 1)
+    revision = replace(known.revision, inputs={"x": picture}, output=output)
+
+    shown = call_json(replace(known, revision=revision))
+
+    assert shown["signature"]["kind"] == "tensors"
+    assert shown["inputs"]["x"]["kind"] == "image"
+    assert shown["inputs"]["x"]["image"]["size"] == (8, 8)
+    assert "image/*" in shown["content_types"]
+    assert shown["output"] == {"tensor": "y", "labels": ("no", "yes"), "top_k": 1}
+    assert (shown["batching"]["mode"], shown["device"]["kind"]) == ("auto", "any")
+    assert shown["sample"] == "zeros"
+    json.dumps(shown)
 
 
 def test_a_revision_shows_what_it_is_and_was_measured() -> None:
