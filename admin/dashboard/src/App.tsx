@@ -1,0 +1,56 @@
+import { useCallback, useEffect, useState } from "react";
+import { Client } from "./api/client.ts";
+import { forgetKey, keepKey, keptKey, takeKeyFromAddress } from "./api/key.ts";
+import { Problem, wordsOf } from "./api/problem.ts";
+import type { Session } from "./api/types.ts";
+import { Login } from "./pages/Login.tsx";
+import { Pages } from "./pages/Pages.tsx";
+
+type Entry =
+  | { at: "door"; why: string }
+  | { at: "asking" }
+  | { at: "inside"; client: Client; session: Session };
+
+/** The login until a key is accepted, then the pages. */
+export function App() {
+  const [entry, setEntry] = useState<Entry>(() => (takeKeyFromAddress() ?? keptKey() ? { at: "asking" } : { at: "door", why: "" }));
+
+  const leave = useCallback((why: string) => {
+    forgetKey();
+    setEntry({ at: "door", why });
+  }, []);
+
+  const enter = useCallback(
+    async (key: string) => {
+      setEntry({ at: "asking" });
+      const client = new Client(key, (problem) => leave(`The key is no longer accepted: ${problem.message}`));
+      try {
+        const session = await client.get<Session>("/session");
+        keepKey(key);
+        setEntry({ at: "inside", client, session });
+      } catch (error) {
+        const isRefused = error instanceof Problem && (error.status === 401 || error.status === 403);
+        if (isRefused) leave(`The key is not accepted: ${error.message}`);
+        // An unreachable server says nothing about the key: it stays for the next try.
+        else setEntry({ at: "door", why: `No way in: ${wordsOf(error)}` });
+      }
+    },
+    [leave],
+  );
+
+  useEffect(() => {
+    const key = keptKey();
+    if (key) void enter(key);
+    const pasted = () => {
+      const next = takeKeyFromAddress();
+      if (next) void enter(next);
+    };
+    window.addEventListener("hashchange", pasted);
+    return () => window.removeEventListener("hashchange", pasted);
+  }, [enter]);
+
+  if (entry.at === "inside") {
+    return <Pages key={entry.client.key} client={entry.client} session={entry.session} onLeave={leave} />;
+  }
+  return <Login why={entry.at === "door" ? entry.why : ""} isAsking={entry.at === "asking"} known={keptKey() ?? ""} onKey={(key) => void enter(key)} />;
+}

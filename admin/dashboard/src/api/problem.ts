@@ -1,0 +1,36 @@
+/** An error answer of the server, application/problem+json, or the lack of any answer. */
+export class Problem extends Error {
+  override readonly name = "Problem";
+
+  /** `status` is 0 where no answer came. `more` is the whole body. */
+  constructor(
+    readonly status: number,
+    readonly code: string,
+    readonly title: string,
+    readonly detail: string,
+    readonly more: Record<string, unknown> = {},
+  ) {
+    super(detail || title);
+  }
+}
+
+/** The problem that an answer's body tells, whatever it is. */
+export function problemOf(status: number, body: string): Problem {
+  try {
+    const data: unknown = JSON.parse(body);
+    if (typeof data === "object" && data !== null) {
+      const fields = data as Record<string, unknown>;
+      const text = (key: string) => (typeof fields[key] === "string" ? fields[key] : "");
+      return new Problem(status, text("code"), text("title"), text("detail"), fields);
+    }
+  } catch {
+    // Not JSON: a proxy on the way may have answered.
+  }
+  return new Problem(status, "", `HTTP ${status}`, body.slice(0, 300));
+}
+
+/** What to tell a person about whatever was thrown. */
+export function wordsOf(error: unknown): string {
+  if (error instanceof Problem) return error.message;
+  return error instanceof Error ? error.message : String(error);
+}

@@ -1,0 +1,171 @@
+/** What the admin API answers and sends, field by field. Times end in _s (Unix seconds) or _ms. */
+
+export const STATES = ["cold", "waking", "warm", "draining", "failing"] as const;
+export type FunctionState = (typeof STATES)[number];
+
+/** The phases of a cold start, in their order. */
+export const PHASES = ["place", "evict", "start", "import", "bind", "read", "load", "first_run"] as const;
+export type Phase = (typeof PHASES)[number];
+export type Phases = Partial<Record<Phase, number>>;
+
+export interface FunctionLine {
+  name: string;
+  /** "digits@3" */
+  revision: string;
+  state: FunctionState;
+  reason: string;
+  ready: number;
+  wanted: number;
+  held: number;
+  in_flight: number;
+  min: number;
+  max: number;
+  idle_s: number;
+  labels: Record<string, string>;
+  since_s: number;
+  cold_start_ms: number | null;
+  ready_in_ms: number | null;
+  created_s: number;
+  /** Requests answered per second over the last 10 s. */
+  rate: number;
+  p50_ms: number | null;
+  p95_ms: number | null;
+  /** When its idle replica goes; null if it does not, or is busy. */
+  sleeps_at_s: number | null;
+  /** While waking. */
+  phase: Phase | null;
+  devices: string[];
+}
+
+export type ReplicaState = "starting" | "standby" | "loading" | "ready" | "draining" | "releasing";
+
+export interface Replica {
+  id: string;
+  /** "default/digits@3" */
+  pool: string;
+  function: string;
+  revision: string;
+  device: string;
+  role: "serve" | "trial" | "standby";
+  state: ReplicaState;
+  since_s: number;
+  adopted: boolean;
+  limit: number;
+  memory_mib: number;
+  phases: Phases;
+  why: string;
+}
+
+export type DeviceState = "free" | "taken" | "quarantined" | "cordoned";
+
+export interface Device {
+  id: string;
+  kind: string;
+  name: string | null;
+  index: number | null;
+  capability: string | null;
+  driver: string | null;
+  bank: string | null;
+  /** What replicas may have of it. */
+  memory_mib: number;
+  /** What replicas are counted with. */
+  charged_mib: number;
+  /** What its driver sees in use, by whomever. */
+  used_mib: number | null;
+  total_mib: number | null;
+  foreign_mib: number | null;
+  state: DeviceState;
+  reason: string;
+  replicas: string[];
+  /** Share of the last seconds with a model running, 0..1; null unknown. */
+  busy: number | null;
+}
+
+export interface Decision {
+  function: string;
+  revision: string;
+  at_s: number;
+  text: string;
+}
+
+export interface ColdStart {
+  name: string;
+  number: number;
+  replica: string;
+  device_kind: string;
+  at_s: number;
+  total_ms: number;
+  phases: Phases;
+  outcome: string;
+}
+
+/** Requests that were answered with an error: `count` alike since the last. */
+export interface CallError {
+  function: string;
+  revision: string | null;
+  replica: string | null;
+  code: string;
+  detail: string;
+  request_id: string | null;
+  at_s: number;
+  count: number;
+}
+
+export interface Operation {
+  id: string;
+  kind: string;
+  state: string;
+  [more: string]: unknown;
+}
+
+export interface Readyz {
+  status: string;
+  reasons: string[];
+}
+
+export interface Beat {
+  at_s: number;
+  held: number;
+  in_flight: number;
+  rate: number;
+  readyz: Readyz;
+}
+
+export interface ServerFacts {
+  version: string;
+  driver: string;
+  started_s: number;
+  workers: number;
+}
+
+/** GET /admin/v1/session */
+export interface Session {
+  scopes: string[];
+  version: string;
+  driver: string;
+  workers: number;
+}
+
+/** The events of /admin/v1/events by name. */
+export interface ServerEvents {
+  reset: { reason: string; server: ServerFacts };
+  functions: { items: FunctionLine[] };
+  replicas: { items: Replica[] };
+  devices: { items: Device[] };
+  gone: { functions?: string[]; replicas?: string[] };
+  decision: Decision;
+  cold_start: ColdStart;
+  operation: Operation;
+  error: CallError;
+  ready: Record<string, never>;
+  beat: Beat;
+}
+
+export type ServerEvent = { [T in keyof ServerEvents]: { type: T; data: ServerEvents[T] } }[keyof ServerEvents];
+
+/** What POST .../sleep, PATCH and the like answer beside the function. */
+export interface Scaling {
+  min: number;
+  max: number;
+  idle_s: number;
+}

@@ -1,0 +1,55 @@
+import type { ReactElement } from "react";
+import "./state.css";
+
+/** A mark for each state: told apart by its shape, too, for whoever sees no colours. */
+const SHAPES: Record<string, ReactElement> = {
+  cold: <circle cx="6" cy="6" r="4.2" fill="none" stroke="currentColor" strokeWidth="1.6" />,
+  waking: (
+    <>
+      <circle cx="6" cy="6" r="4.2" fill="none" stroke="currentColor" strokeWidth="1.6" />
+      <path d="M6 1.8a4.2 4.2 0 0 1 0 8.4z" fill="currentColor" />
+    </>
+  ),
+  warm: <circle cx="6" cy="6" r="5" fill="currentColor" />,
+  draining: <path d="M1 2h10L6 11z" fill="currentColor" />,
+  failing: <path d="M6 .6 11.4 6 6 11.4.6 6zM5.2 3v3.6h1.6V3zm0 4.6V9h1.6V7.6z" fill="currentColor" fillRule="evenodd" />,
+};
+
+/** States of replicas and devices, drawn as the state of a function that they are most like. */
+const LIKE: Record<string, string> = {
+  starting: "waking",
+  loading: "waking",
+  standby: "cold",
+  ready: "warm",
+  releasing: "draining",
+  free: "cold",
+  taken: "warm",
+  quarantined: "failing",
+  cordoned: "draining",
+};
+
+export function lookOf(state: string): string {
+  return LIKE[state] ?? (state in SHAPES ? state : "cold");
+}
+
+export function StateMark({ state }: { state: string }) {
+  const look = lookOf(state);
+  return (
+    <svg className={`mark ${look}`} viewBox="0 0 12 12" width="12" height="12" aria-hidden="true">
+      {SHAPES[look]}
+    </svg>
+  );
+}
+
+/** The mark and the word. `more` goes on in the same colour: "warm 2/4". */
+export function StateText({ state, more }: { state: string; more?: string }) {
+  return (
+    <span className={`state ${lookOf(state)}`}>
+      <StateMark state={state} />
+      <span>
+        {state}
+        {more ? ` ${more}` : ""}
+      </span>
+    </span>
+  );
+}

@@ -1,0 +1,44 @@
+import { useState, type FormEvent } from "react";
+import "./login.css";
+
+/** Asks for the key. `known` is one that could not be tried, as the server was away. */
+export function Login({ why, isAsking, known, onKey }: { why: string; isAsking: boolean; known: string; onKey: (key: string) => void }) {
+  const [key, setKey] = useState(known);
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    if (key.trim()) onKey(key.trim());
+  };
+  return (
+    <main className="login">
+      <form className="panel login-box" onSubmit={submit} aria-busy={isAsking}>
+        <h1>
+          <img src="./icon.svg" width="22" height="22" alt="" /> fngate
+        </h1>
+        <label className="label" htmlFor="key">
+          Access key
+        </label>
+        <input
+          id="key"
+          className="field mono"
+          type="password"
+          autoComplete="off"
+          spellCheck={false}
+          autoFocus
+          value={key}
+          onChange={(event) => setKey(event.target.value)}
+          aria-describedby="key-hint"
+        />
+        <p id="key-hint" className="muted small">
+          The admin token in <code>DATA/admin.token</code>, or a key with the scope <code>read</code>. <code>fnctl ui</code> opens this
+          page with it. It stays in this tab.
+        </p>
+        <p className={why ? "note bad" : "unseen"} role="alert">
+          {why}
+        </p>
+        <button className="button primary" type="submit" disabled={isAsking || !key.trim()}>
+          {isAsking ? "Looking …" : "Open the dashboard"}
+        </button>
+      </form>
+    </main>
+  );
+}

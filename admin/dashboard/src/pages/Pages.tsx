@@ -1,0 +1,65 @@
+import { useEffect, useMemo } from "react";
+import type { Client } from "../api/client.ts";
+import type { Session } from "../api/types.ts";
+import { EventReader } from "../events/reader.ts";
+import { useRoute } from "../route/address.ts";
+import { SiteContext } from "../store/hooks.ts";
+import { Store } from "../store/store.ts";
+import { FunctionPage } from "./function/FunctionPage.tsx";
+import { Overview } from "./overview/Overview.tsx";
+import { TimelinePage } from "./timeline/TimelinePage.tsx";
+import { TopBar } from "./TopBar.tsx";
+
+/** Everything behind the login: one store fed by one stream, and the page that the address names. */
+export function Pages({ client, session, onLeave }: { client: Client; session: Session; onLeave: (why: string) => void }) {
+  const site = useMemo(() => ({ store: new Store(), client, session }), [client, session]);
+
+  useEffect(() => {
+    const reader = new EventReader(client, {
+      onEvent: (event) => site.store.apply(event),
+      onConnection: (connection) => site.store.setConnection(connection),
+      onRefused: (problem) => onLeave(`The key is no longer accepted: ${problem.message}`),
+    });
+    const hurry = () => {
+      if (!document.hidden) reader.hurry();
+    };
+    reader.start();
+    window.addEventListener("online", hurry);
+    document.addEventListener("visibilitychange", hurry);
+    return () => {
+      window.removeEventListener("online", hurry);
+      document.removeEventListener("visibilitychange", hurry);
+      reader.stop();
+    };
+  }, [client, site, onLeave]);
+
+  return (
+    <SiteContext value={site}>
+      <TopBar onLeave={() => onLeave("")} />
+      <main id="content" tabIndex={-1}>
+        <Page />
+      </main>
+    </SiteContext>
+  );
+}
+
+function Page() {
+  const route = useRoute();
+  switch (route.page) {
+    case "overview":
+      return <Overview query={route.query} />;
+    case "function":
+      return <FunctionPage key={route.name} name={route.name} query={route.query} />;
+    case "timeline":
+      return <TimelinePage query={route.query} />;
+    case "nowhere":
+      return (
+        <div className="page">
+          <h1>There is no such page</h1>
+          <p>
+            <a href="#/">To the overview</a>
+          </p>
+        </div>
+      );
+  }
+}

@@ -1,0 +1,32 @@
+/** Where the page is, as its address says after the #. */
+export type Route =
+  | { page: "overview"; query: URLSearchParams }
+  | { page: "function"; name: string; query: URLSearchParams }
+  | { page: "timeline"; query: URLSearchParams }
+  | { page: "nowhere"; query: URLSearchParams };
+
+/** `#/fn/digits?x=1` taken apart; anything that is no address of ours is nowhere. */
+export function routeOf(hash: string): Route {
+  const [path = "", ...rest] = hash.replace(/^#/, "").split("?");
+  const query = new URLSearchParams(rest.join("?"));
+  if (path === "" || path === "/") return { page: "overview", query };
+  if (path === "/timeline") return { page: "timeline", query };
+  const name = /^\/fn\/([^/]+)$/.exec(path)?.[1];
+  if (name) {
+    try {
+      return { page: "function", name: decodeURIComponent(name), query };
+    } catch {
+      return { page: "nowhere", query };
+    }
+  }
+  return { page: "nowhere", query };
+}
+
+/** `path` with the parts of `query` that are set. */
+export function hashOf(path: string, query: Record<string, string> = {}): string {
+  const set = Object.entries(query).filter(([, value]) => value !== "");
+  const text = new URLSearchParams(set).toString();
+  return `#${path}${text ? `?${text}` : ""}`;
+}
+
+export const functionHash = (name: string): string => `#/fn/${encodeURIComponent(name)}`;

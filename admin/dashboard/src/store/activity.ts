@@ -1,0 +1,62 @@
+import type { CallError, ColdStart, Decision } from "../api/types.ts";
+
+/** What happened to one function, newest first. */
+export interface Activity {
+  readonly decisions: readonly Decision[];
+  readonly errors: readonly CallError[];
+  readonly coldStarts: readonly ColdStart[];
+}
+
+export const KEPT = 50;
+/** Functions of which activity is kept; the one that was quiet longest is forgotten first. */
+export const FUNCTIONS_KEPT = 2_000;
+export const QUIET: Activity = { decisions: [], errors: [], coldStarts: [] };
+
+/** Activity of many functions, bounded. Values are replaced, never changed. */
+export class Activities {
+  private readonly byName = new Map<string, Activity>();
+
+  get(name: string): Activity {
+    return this.byName.get(name) ?? QUIET;
+  }
+
+  decision(item: Decision): void {
+    const { decisions, ...rest } = this.get(item.function);
+    this.keep(item.function, { ...rest, decisions: newest(item, decisions) });
+  }
+
+  coldStart(item: ColdStart): void {
+    const { coldStarts, ...rest } = this.get(item.name);
+    this.keep(item.name, { ...rest, coldStarts: newest(item, coldStarts) });
+  }
+
+  /** Errors alike in a row are one line that counts. */
+  error(item: CallError): void {
+    const { errors, ...rest } = this.get(item.function);
+    const [last, ...before] = errors;
+    const isSame = last && last.code === item.code && last.detail === item.detail && last.replica === item.replica;
+    const merged = isSame ? [{ ...item, count: last.count + item.count }, ...before] : newest(item, errors);
+    this.keep(item.function, { ...rest, errors: merged });
+  }
+
+  forget(name: string): void {
+    this.byName.delete(name);
+  }
+
+  clear(): void {
+    this.byName.clear();
+  }
+
+  private keep(name: string, activity: Activity): void {
+    // A map keeps the order of insertion: put back, it is the youngest.
+    this.byName.delete(name);
+    this.byName.set(name, activity);
+    if (this.byName.size <= FUNCTIONS_KEPT) return;
+    const oldest = this.byName.keys().next();
+    if (!oldest.done) this.byName.delete(oldest.value);
+  }
+}
+
+function newest<T>(item: T, items: readonly T[]): T[] {
+  return [item, ...items.slice(0, KEPT - 1)];
+}

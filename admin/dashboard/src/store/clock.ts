@@ -1,0 +1,35 @@
+import { useSyncExternalStore } from "react";
+
+/** One tick per second for all that counts: a timer of each row's own would wake the page a
+ * thousand times a second. It stands still while nobody looks at it. */
+class Clock {
+  private readonly listeners = new Set<() => void>();
+  private timer: ReturnType<typeof setInterval> | undefined;
+  private second = 0;
+
+  readonly subscribe = (listener: () => void): (() => void) => {
+    this.listeners.add(listener);
+    this.timer ??= setInterval(() => this.tick(), 1000);
+    return () => {
+      this.listeners.delete(listener);
+      if (this.listeners.size) return;
+      clearInterval(this.timer);
+      this.timer = undefined;
+    };
+  };
+
+  readonly read = (): number => this.second;
+
+  private tick(): void {
+    if (document.hidden) return;
+    this.second += 1;
+    for (const listener of [...this.listeners]) listener();
+  }
+}
+
+const clock = new Clock();
+
+/** Draw the component anew every second. */
+export function useSecond(): number {
+  return useSyncExternalStore(clock.subscribe, clock.read);
+}

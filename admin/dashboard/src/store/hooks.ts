@@ -1,0 +1,57 @@
+import { createContext, useCallback, useContext, useSyncExternalStore } from "react";
+import type { Client } from "../api/client.ts";
+import type { Beat, Device, FunctionLine, Replica, Session } from "../api/types.ts";
+import type { Connection } from "../events/reader.ts";
+import type { Activity } from "./activity.ts";
+import { topic, type Store } from "./store.ts";
+
+/** What every page works with. */
+export interface Site {
+  store: Store;
+  client: Client;
+  session: Session;
+}
+
+export const SiteContext = createContext<Site | null>(null);
+
+export function useSite(): Site {
+  const site = useContext(SiteContext);
+  if (!site) throw new Error("a page outside of its site");
+  return site;
+}
+
+/** `read()` now and whenever `name` is touched. It must give the same value while nothing changed. */
+export function useTopic<T>(name: string, read: (store: Store) => T): T {
+  const { store } = useSite();
+  const subscribe = useCallback((listener: () => void) => store.topics.subscribe(name, listener), [store, name]);
+  return useSyncExternalStore(subscribe, () => read(store));
+}
+
+export const useFunction = (name: string): FunctionLine | undefined =>
+  useTopic(topic.fn(name), (store) => store.functions.get(name));
+
+export const useReplica = (id: string): Replica | undefined =>
+  useTopic(topic.replica(id), (store) => store.replicas.get(id));
+
+export const useDevice = (id: string): Device | undefined =>
+  useTopic(topic.device(id), (store) => store.devices.get(id));
+
+export const useActivity = (name: string): Activity => useTopic(topic.activity(name), (store) => store.activities.get(name));
+
+export const useBeat = (): Beat | null => useTopic(topic.beat, (store) => store.beat);
+
+export const useConnection = (): Connection => useTopic(topic.connection, (store) => store.connection);
+
+/** Counts: compute from the store what belongs to a version of it. */
+export const useNamesVersion = (): number => useTopic(topic.names, (store) => store.namesVersion);
+export const useOrderVersion = (): number => useTopic(topic.order, (store) => store.orderVersion);
+export const useReplicasVersion = (): number => useTopic(topic.replicas, (store) => store.replicasVersion);
+export const useDevicesVersion = (): number => useTopic(topic.devices, (store) => store.devicesVersion);
+export const useOperationsVersion = (): number => useTopic(topic.operations, (store) => store.operationsVersion);
+
+/** Whether this key may deploy, scale, wake and delete; the reason where it may not. */
+export function useMayDeploy(): { may: boolean; why: string } {
+  const { scopes } = useSite().session;
+  const may = scopes.includes("admin") || scopes.includes("deploy");
+  return { may, why: may ? "" : `this key has ${scopes.join(", ")}; changing functions needs the scope deploy` };
+}

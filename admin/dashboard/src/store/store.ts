@@ -1,0 +1,229 @@
+import type {
+  Beat,
+  Device,
+  FunctionLine,
+  Operation,
+  Replica,
+  ServerEvent,
+  ServerFacts,
+} from "../api/types.ts";
+import type { Connection } from "../events/reader.ts";
+import { Activities } from "./activity.ts";
+import { Ring } from "./ring.ts";
+import { Topics, type Schedule } from "./topics.ts";
+
+export const SPARK = 60;
+const OPERATIONS_KEPT = 50;
+
+/**
+ * Topics: a row of its own for `fn:NAME`, `replica:ID`, `device:ID`, `activity:NAME`; `names` when a
+ * function comes, goes or changes its state, `order` once a second when numbers may sort otherwise.
+ */
+export const topic = {
+  fn: (name: string) => `fn:${name}`,
+  replica: (id: string) => `replica:${id}`,
+  device: (id: string) => `device:${id}`,
+  activity: (name: string) => `activity:${name}`,
+  names: "names",
+  order: "order",
+  replicas: "replicas",
+  devices: "devices",
+  beat: "beat",
+  connection: "connection",
+  operations: "operations",
+} as const;
+
+/**
+ * All that the page knows of its server, outside of React: events go in, subscribers are told once
+ * per frame. Values are replaced, never changed, so a reader may compare them by identity. Bounded
+ * by what the server has: rings, activity and operations have limits of their own.
+ */
+export class Store {
+  readonly functions = new Map<string, FunctionLine>();
+  readonly replicas = new Map<string, Replica>();
+  readonly devices = new Map<string, Device>();
+  readonly activities = new Activities();
+  readonly operations = new Map<string, Operation>();
+  readonly topics: Topics;
+  server: ServerFacts | null = null;
+  beat: Beat | null = null;
+  connection: Connection = { is: "connecting" };
+  /** Whether a snapshot is whole; what is shown before may lack rows. */
+  isWhole = false;
+  /** Counts changes of which functions there are and of their states. */
+  namesVersion = 0;
+  /** Counts seconds in which numbers may have changed. */
+  orderVersion = 0;
+  replicasVersion = 0;
+  devicesVersion = 0;
+  operationsVersion = 0;
+  /** How far the server's clock is ahead of this machine's, ms. */
+  skew_ms = 0;
+  private beatAt_ms = 0;
+  private readonly rings = new Map<string, Ring>();
+  private readonly phaseSince = new Map<string, { key: string; at_ms: number }>();
+
+  constructor(
+    private readonly now_ms: () => number = Date.now,
+    schedule?: Schedule,
+  ) {
+    this.topics = new Topics(schedule);
+  }
+
+  /** The rates of the last SPARK seconds; null for a function that nobody called. */
+  ring(name: string): Ring | null {
+    return this.rings.get(name) ?? null;
+  }
+
+  /** The server's clock now, Unix s. */
+  serverNow_s(): number {
+    return (this.now_ms() + this.skew_ms) / 1000;
+  }
+
+  /** Seconds since the last word of the server; null before the first. */
+  silence_s(): number | null {
+    return this.beatAt_ms ? (this.now_ms() - this.beatAt_ms) / 1000 : null;
+  }
+
+  /** When the line's present ready_in_ms was heard, Unix ms of this machine. */
+  heardAt_ms(name: string): number {
+    return this.phaseSince.get(name)?.at_ms ?? this.now_ms();
+  }
+
+  setConnection(connection: Connection): void {
+    this.connection = connection;
+    this.topics.touch(topic.connection);
+  }
+
+  apply(event: ServerEvent): void {
+    switch (event.type) {
+      case "reset":
+        return this.reset(event.data.server);
+      case "functions":
+        for (const line of event.data.items) this.putFunction(line);
+        return;
+      case "replicas":
+        for (const item of event.data.items) this.putReplica(item);
+        return;
+      case "devices":
+        for (const item of event.data.items) this.putDevice(item);
+        return;
+      case "gone":
+        for (const name of event.data.functions ?? []) this.dropFunction(name);
+        for (const id of event.data.replicas ?? []) this.dropReplica(id);
+        return;
+      case "decision":
+        this.activities.decision(event.data);
+        return this.topics.touch(topic.activity(event.data.function));
+      case "cold_start":
+        this.activities.coldStart(event.data);
+        return this.topics.touch(topic.activity(event.data.name));
+      case "error":
+        this.activities.error(event.data);
+        return this.topics.touch(topic.activity(event.data.function));
+      case "operation":
+        return this.putOperation(event.data);
+      case "ready":
+        this.isWhole = true;
+        this.bumpNames();
+        this.setConnection({ is: "live" });
+        return;
+      case "beat":
+        return this.putBeat(event.data);
+      default:
+        // A newer server may send what this page does not know.
+        return;
+    }
+  }
+
+  private reset(server: ServerFacts): void {
+    this.server = server;
+    this.isWhole = false;
+    this.functions.clear();
+    this.replicas.clear();
+    this.devices.clear();
+    this.operations.clear();
+    this.activities.clear();
+    this.rings.clear();
+    this.phaseSince.clear();
+    this.bumpNames();
+    this.replicasVersion += 1;
+    this.devicesVersion += 1;
+    this.topics.touchAll();
+  }
+
+  private putFunction(line: FunctionLine): void {
+    const before = this.functions.get(line.name);
+    this.functions.set(line.name, line);
+    const key = `${line.state} ${line.phase} ${line.ready_in_ms}`;
+    if (line.state !== "waking") this.phaseSince.delete(line.name);
+    else if (this.phaseSince.get(line.name)?.key !== key) this.phaseSince.set(line.name, { key, at_ms: this.now_ms() });
+    if (before?.state !== line.state) this.bumpNames();
+    this.topics.touch(topic.fn(line.name));
+  }
+
+  private dropFunction(name: string): void {
+    if (!this.functions.delete(name)) return;
+    this.rings.delete(name);
+    this.phaseSince.delete(name);
+    this.activities.forget(name);
+    this.topics.touch(topic.fn(name));
+    this.topics.touch(topic.activity(name));
+    this.bumpNames();
+  }
+
+  private putReplica(replica: Replica): void {
+    this.replicas.set(replica.id, replica);
+    this.replicasVersion += 1;
+    this.topics.touch(topic.replica(replica.id));
+    this.topics.touch(topic.replicas);
+  }
+
+  private dropReplica(id: string): void {
+    if (!this.replicas.delete(id)) return;
+    this.replicasVersion += 1;
+    this.topics.touch(topic.replica(id));
+    this.topics.touch(topic.replicas);
+  }
+
+  private putDevice(device: Device): void {
+    if (!this.devices.has(device.id)) {
+      this.devicesVersion += 1;
+      this.topics.touch(topic.devices);
+    }
+    this.devices.set(device.id, device);
+    this.topics.touch(topic.device(device.id));
+  }
+
+  private putOperation(operation: Operation): void {
+    this.operations.delete(operation.id);
+    this.operations.set(operation.id, operation);
+    const oldest = this.operations.keys().next();
+    if (this.operations.size > OPERATIONS_KEPT && !oldest.done) this.operations.delete(oldest.value);
+    this.operationsVersion += 1;
+    this.topics.touch(topic.operations);
+  }
+
+  private putBeat(beat: Beat): void {
+    this.beat = beat;
+    this.beatAt_ms = this.now_ms();
+    this.skew_ms = beat.at_s * 1000 - this.beatAt_ms;
+    for (const [name, line] of this.functions) {
+      let ring = this.rings.get(name);
+      if (!ring && line.rate > 0) this.rings.set(name, (ring = new Ring(SPARK)));
+      if (!ring) continue;
+      ring.push(line.rate);
+      if (ring.isFlat) this.rings.delete(name);
+    }
+    this.orderVersion += 1;
+    this.topics.touch(topic.order);
+    this.topics.touch(topic.beat);
+    // A resumed stream has no snapshot and so no `ready`: the first beat says that it runs.
+    if (this.connection.is !== "live" && this.isWhole) this.setConnection({ is: "live" });
+  }
+
+  private bumpNames(): void {
+    this.namesVersion += 1;
+    this.topics.touch(topic.names);
+  }
+}
