@@ -1,9 +1,10 @@
 import { expect, test } from "vitest";
 
-import { fileBody, formOf, pretty, textBody, textsOf, type Callable, type Rule } from "./form.ts";
+import type { InputRule } from "../api/detail.ts";
+import { fileBody, formOf, pretty, textBody, textsOf, type Callable } from "./form.ts";
 
 const X = { name: "x", dtype: "FP32", shape: [-1, 2] };
-const tensors = (inputs: Record<string, Rule> = {}, specs = [X]): Callable => ({
+const tensors = (inputs: Record<string, InputRule> = {}, specs = [X]): Callable => ({
   signature: { kind: "tensors", inputs: specs, outputs: [] },
   inputs,
 });
@@ -15,8 +16,8 @@ test("every tensor has a field with its dtype and shape", () => {
 });
 
 test("a declared picture, sound or file is a field for files", () => {
-  const picture: Rule = { kind: "image", image: { size: [8, 16], mode: "L", layout: "HW" } };
-  const sound: Rule = { kind: "audio", audio: { rate_hz: 16000, samples: 16000 } };
+  const picture: InputRule = { kind: "image", image: { size: [8, 16], mode: "L", layout: "HW" } };
+  const sound: InputRule = { kind: "audio", audio: { rate_hz: 16000, samples: 16000 } };
   expect(formOf(tensors({ x: picture })).file).toMatchObject({
     accept: "image/*",
     hint: "a picture of any size; it becomes 16 × 8, grey",
@@ -27,7 +28,7 @@ test("a declared picture, sound or file is a field for files", () => {
 });
 
 test("a file cannot stand for several inputs", () => {
-  const sound: Rule = { kind: "audio", audio: { rate_hz: 16000, samples: null } };
+  const sound: InputRule = { kind: "audio", audio: { rate_hz: 16000, samples: null } };
   expect(formOf(tensors({ x: sound }, [X, { ...X, name: "y" }])).file).toBeNull();
 });
 
@@ -70,7 +71,7 @@ test("a json function takes an object", () => {
 });
 
 test("a file is sent as what it is, if the function takes that", () => {
-  const picture: Rule = { kind: "image", image: { size: [8, 8], mode: "RGB", layout: "CHW" } };
+  const picture: InputRule = { kind: "image", image: { size: [8, 8], mode: "RGB", layout: "CHW" } };
   const field = formOf(tensors({ x: picture })).file!;
   expect(fileBody(field, new Blob(["x"], { type: "image/webp" })).type).toBe("image/webp");
   expect(fileBody(field, new Blob(["x"])).type).toBe("image/png");

@@ -1,20 +1,14 @@
 /** The form that a signature asks for, and the body that comes of it. */
 
-import { checkRows, checkText, described, type Fault, type TensorSpec } from "./tensor.ts";
+import type { InputRule, Signature, TensorSpec } from "../api/detail.ts";
+import { checkRows, checkText, described, type Fault } from "./tensor.ts";
 
 export type FieldKind = "tensor" | "json" | "image" | "audio" | "bytes";
 
-export interface Rule {
-  kind: "tensor" | "image" | "audio" | "bytes" | "json";
-  finite?: boolean;
-  image?: { size: [number, number]; mode: string; layout: string } | null;
-  audio?: { rate_hz: number; samples: number | null } | null;
-  bytes?: { length: number | null; pad: number } | null;
-}
-
+/** What of a function its form is made from. */
 export interface Callable {
-  signature: { kind: "tensors" | "json" | "bytes"; inputs: TensorSpec[]; outputs: TensorSpec[] };
-  inputs: Record<string, Rule>;
+  signature: Signature;
+  inputs: Record<string, InputRule>;
 }
 
 /** A part of a call's body that is typed in, as JSON. */
@@ -76,7 +70,7 @@ export function formOf({ signature, inputs }: Callable): Form {
 
 const OCTETS = "application/octet-stream";
 
-function fileOf(name: string, rule: Rule): FileField | null {
+function fileOf(name: string, rule: InputRule): FileField | null {
   if (rule.kind === "image" && rule.image) {
     const [height, width] = rule.image.size;
     const mode = rule.image.mode === "L" ? "grey" : rule.image.mode;

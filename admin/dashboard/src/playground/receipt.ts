@@ -1,5 +1,7 @@
 /** `Server-Timing` (W3C Server Timing) as the parts of one call's way. */
 
+import { PHASES, type Phase } from "../api/types.ts";
+
 export interface Metric {
   name: string;
   /** Milliseconds; null where the metric has none. */
@@ -23,7 +25,6 @@ export interface Receipt {
   rows: string;
 }
 
-const PHASES = ["place", "evict", "start", "import", "bind", "read", "load", "first_run"];
 const METRICS_MAX = 64;
 
 /** The header's metrics in their order; what cannot be read is left out. */
@@ -55,7 +56,7 @@ export function receiptOf(header: string): Receipt | null {
   const text = (name: string) => metrics.find((metric) => metric.name === name)?.text ?? "";
   const cold = text("cold");
   const timed = metrics.filter((metric) => metric.ms !== null);
-  const phases = cold ? timed.filter((metric) => PHASES.includes(metric.name)) : [];
+  const phases = cold ? timed.filter((metric) => PHASES.includes(metric.name as Phase)) : [];
   const started = phases.filter((metric) => metric.name !== "first_run");
   const startMs = started.reduce((sum, metric) => sum + (metric.ms as number), 0);
   const parts = timed.map((metric) => ({

@@ -1,6 +1,7 @@
 import { expect, test } from "vitest";
 
-import { checkRows, checkText, checkValue, described, type TensorSpec } from "./tensor.ts";
+import type { TensorSpec } from "../api/detail.ts";
+import { checkRows, checkText, checkValue, described } from "./tensor.ts";
 
 const spec = (dtype: string, ...shape: number[]): TensorSpec => ({ name: "x", dtype, shape });
 const got = (text: string, wanted: TensorSpec) => {

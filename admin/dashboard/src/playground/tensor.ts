@@ -1,11 +1,6 @@
 /** JSON text against a tensor's dtype and shape, in the words that the server uses itself. */
 
-export interface TensorSpec {
-  name: string;
-  dtype: string;
-  /** -1 is a dimension that each request may choose. */
-  shape: number[];
-}
+import type { TensorSpec } from "../api/detail.ts";
 
 export interface Fault {
   expected: string;
