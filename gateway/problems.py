@@ -66,6 +66,7 @@ FROM_REPLICA: dict[str, type[errors.FnError]] = {
 """A request error's code, from a replica or a codec, to its place in the tree."""
 
 OK, CREATED, ACCEPTED = 200, 201, 202
+MOVED, NOT_MODIFIED = 308, 304
 NOT_READY = 503
 """What a load balancer understands as "not now"."""
 

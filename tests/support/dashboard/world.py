@@ -1,0 +1,326 @@
+"""A made-up server's inside: many functions that wake, answer, fail and sleep by a script.
+
+Everything follows from a seed and from how often `step` was called, so a test and a benchmark see
+the same. Shapes are those of the admin API: function lines, replicas, devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+from typing import Any, Final
+
+PHASES: Final = ("place", "evict", "start", "import", "bind", "read", "load", "first_run")
+PAGE: Final = 200
+NOUNS: Final = [
+    "digits",
+    "faces",
+    "speech",
+    "intents",
+    "ocr",
+    "embed",
+    "rerank",
+    "toxicity",
+    "translate",
+    "upscale",
+    "depth",
+    "segments",
+    "keywords",
+    "sentiment",
+    "summaries",
+    "pose",
+    "plates",
+    "captions",
+    "denoise",
+    "forecast",
+]
+ERRORS: Final = (
+    ("execution_timeout", "the run took longer than 10 s"),
+    ("replica_died", "replica {replica} was killed by SIGKILL while it ran the request"),
+    ("queue_full", "64 requests wait for {name} already"),
+    ("function_failed", "load: ONNX Runtime: Protobuf parsing failed"),
+)
+GIB: Final = 1024
+
+Event = tuple[str, dict[str, Any]]
+
+
+class World:
+    """`functions` and `devices` many of them; `now_s` is the Unix time it begins at."""
+
+    def __init__(self, functions: int, devices: int, now_s: float, seed: int = 0) -> None:
+        self.random = Random(seed)
+        self.now_s = self.started_s = now_s
+        self.devices = {one["id"]: one for one in map(self._device, range(devices))}
+        self.functions = {one["name"]: one for one in map(self._function, range(functions))}
+        self.replicas: dict[str, dict[str, Any]] = {}
+        self._made = 0
+        for name in list(self.functions):
+            if self.random.random() < 0.3:
+                self._wake(name)
+                while self.functions[name]["state"] == "waking":
+                    self._next_phase(name)
+                self._serve(name)
+
+    def snapshot(self) -> Iterator[Event]:
+        """The events that tell everything to somebody who knows nothing."""
+        yield "reset", {"reason": "a new subscriber", "server": self.server}
+        for kind in ("devices", "replicas", "functions"):
+            items = list(getattr(self, kind).values())
+            for start in range(0, len(items), PAGE):
+                yield kind, {"items": items[start : start + PAGE]}
+        yield "ready", {}
+
+    @property
+    def server(self) -> dict[str, Any]:
+        """What the server says of itself."""
+        return {"version": "0.1.0", "driver": "fake", "started_s": self.started_s, "workers": 1}
+
+    def beat(self) -> Event:
+        """The totals, once a second."""
+        lines = self.functions.values()
+        failing = [line["name"] for line in lines if line["state"] == "failing"]
+        reasons = [f"{len(failing)} failing: {', '.join(failing[:3])}"] if failing else []
+        return "beat", {
+            "at_s": self.now_s,
+            "held": sum(line["held"] for line in lines),
+            "in_flight": sum(line["in_flight"] for line in lines),
+            "rate": round(sum(line["rate"] for line in lines), 1),
+            "readyz": {"status": "degraded" if reasons else "ok", "reasons": reasons},
+        }
+
+    def step(self) -> list[Event]:
+        """What happens next, somewhere: most of it are numbers of a few functions."""
+        if not self.functions:
+            return []
+        line = self.random.choice(list(self.functions.values()))
+        if line["state"] != "warm" and self.random.random() < 0.5:
+            return self.advance(line["name"])
+        if line["state"] == "warm" and self.random.random() < 0.25:
+            return self.advance(line["name"])
+        if self.random.random() < 0.1 and self.devices:
+            return [self._load(self.random.choice(list(self.devices.values())))]
+        warm = [one["name"] for one in self.functions.values() if one["state"] == "warm"]
+        some = self.random.sample(warm, min(len(warm), self.random.randint(1, 6)))
+        for name in some:
+            self._serve(name)
+        return [self._told(*some)] if some else self.advance(line["name"])
+
+    def advance(self, name: str) -> list[Event]:
+        """The next thing in a function's life."""
+        state = self.functions[name]["state"]
+        if state == "waking":
+            return self.fail(name) if self.random.random() < 0.01 else self._next_phase(name)
+        if state == "warm":
+            return self.sleep(name) if self.random.random() < 0.7 else self.error(name)
+        return self.wake(name)
+
+    def wake(self, name: str) -> list[Event]:
+        """It is called for the first time, or anew."""
+        return self._wake(name)
+
+    def warm(self, name: str) -> list[Event]:
+        """All the way until it is ready."""
+        events = [] if self.functions[name]["state"] in ("waking", "warm") else self._wake(name)
+        while self.functions[name]["state"] == "waking":
+            events += self._next_phase(name)
+        return events
+
+    def sleep(self, name: str) -> list[Event]:
+        """Its replicas go."""
+        events = self._release(name)
+        self._put(name, "cold", f"idle for {self.functions[name]['idle_s']:g} s")
+        return [*events, self._said(name, "sleep"), self._told(name)]
+
+    def fail(self, name: str) -> list[Event]:
+        """It cannot be loaded."""
+        events = self._release(name)
+        self._put(name, "failing", "load: the model needs opset 27, the engine has 24")
+        return [*events, self._said(name, "fail"), self._told(name)]
+
+    def error(self, name: str) -> list[Event]:
+        """A request of it is answered with an error."""
+        line = self.functions[name]
+        replicas = [one["id"] for one in self.replicas.values() if one["function"] == name]
+        code, text = self.random.choice(ERRORS)
+        replica = replicas[0] if replicas else None
+        detail = text.format(name=name, replica=replica)
+        fields = {"function": name, "revision": line["revision"], "replica": replica}
+        more = {"request_id": f"req-{self._number()}", "at_s": self.now_s, "count": 1}
+        return [("error", {**fields, "code": code, "detail": detail, **more})]
+
+    def remove(self, name: str) -> list[Event]:
+        """It is no more."""
+        events = self._release(name)
+        del self.functions[name]
+        return [*events, ("gone", {"functions": [name]})]
+
+    def change(self, name: str, **fields: Any) -> list[Event]:
+        """Fields of its line, as a test wants them."""
+        self.functions[name] = {**self.functions[name], **fields}
+        return [self._told(name)]
+
+    def _wake(self, name: str) -> list[Event]:
+        device = self.random.choice(list(self.devices)) if self.devices else "none"
+        line = self.functions[name]
+        number = self._number()
+        replica = {
+            "id": f"r{number}",
+            "pool": f"default/{line['revision']}",
+            "function": name,
+            "revision": line["revision"],
+            "device": device,
+            "role": "serve",
+            "state": "starting",
+            "since_s": self.now_s,
+            "adopted": False,
+            "limit": 8,
+            "memory_mib": float(self.random.randint(80, 4000)),
+            "phases": {},
+            "why": "a request waits",
+        }
+        self.replicas[replica["id"]] = replica
+        self._put(name, "waking", "a request waits", phase="place", wanted=1, held=1)
+        self.functions[name]["devices"] = [device]
+        self.functions[name]["ready_in_ms"] = float(self.random.randint(400, 9000))
+        events = [("replicas", {"items": [replica]}), self._said(name, "wake"), self._told(name)]
+        return [*events, *self._placed(device)]
+
+    def _next_phase(self, name: str) -> list[Event]:
+        line = self.functions[name]
+        at = PHASES.index(line["phase"])
+        mine = next(one for one in self.replicas.values() if one["function"] == name)
+        phases = {**mine["phases"], line["phase"]: round(self.random.uniform(0.5, 300), 1)}
+        is_ready = at + 1 == len(PHASES)
+        state = "ready" if is_ready else "loading" if at >= 4 else "starting"
+        mine = {**mine, "phases": phases, "state": state}
+        self.replicas[mine["id"]] = mine
+        if not is_ready:
+            left_ms = round(max(100.0, (line["ready_in_ms"] or 0) * 0.7))
+            self._put(name, "waking", "a request waits", phase=PHASES[at + 1], wanted=1)
+            self.functions[name]["ready_in_ms"] = float(left_ms)
+            return [("replicas", {"items": [mine]}), self._told(name)]
+        self._put(name, "warm", "ready", ready=1, wanted=1, ready_in_ms=0.0)
+        cold = {"name": name, "number": int(line["revision"].partition("@")[2])}
+        cold |= {"replica": mine["id"], "device_kind": self.devices[mine["device"]]["kind"]}
+        cold |= {"at_s": self.now_s, "total_ms": round(sum(phases.values()), 1)}
+        told = ("cold_start", {**cold, "phases": phases, "outcome": "ready"})
+        return [("replicas", {"items": [mine]}), told, self._said(name, "ready"), self._told(name)]
+
+    def _serve(self, name: str) -> None:
+        """New numbers of one that is called."""
+        line, random = self.functions[name], self.random
+        rate = round(max(0.0, line["rate"] + random.uniform(-4, 5)), 1)
+        p50 = round(random.uniform(0.6, 40), 2) if rate else None
+        self.functions[name] = {
+            **line,
+            "rate": rate,
+            "held": random.choice((0, 0, 0, 1, 3)),
+            "in_flight": random.randint(0, 6) if rate else 0,
+            "p50_ms": p50,
+            "p95_ms": round(p50 * random.uniform(1.2, 6), 2) if p50 else None,
+            "sleeps_at_s": None if rate else self.now_s + line["idle_s"] * random.random(),
+        }
+
+    def _put(self, name: str, state: str, reason: str, **fields: Any) -> None:
+        quiet = {"ready": 0, "wanted": 0, "held": 0, "in_flight": 0, "rate": 0.0, "phase": None}
+        quiet |= {"p50_ms": None, "p95_ms": None, "sleeps_at_s": None, "ready_in_ms": None}
+        line = {**self.functions[name], **quiet, **fields, "state": state, "reason": reason}
+        if state in ("cold", "failing"):
+            line["devices"] = []
+        self.functions[name] = {**line, "since_s": self.now_s}
+
+    def _release(self, name: str) -> list[Event]:
+        gone = [one for one in self.replicas.values() if one["function"] == name]
+        for one in gone:
+            del self.replicas[one["id"]]
+        events: list[Event] = [("gone", {"replicas": [one["id"] for one in gone]})]
+        for device in sorted({one["device"] for one in gone}):
+            events += self._placed(device)
+        return events
+
+    def _placed(self, device_id: str) -> list[Event]:
+        device = self.devices.get(device_id)
+        if device is None:
+            return []
+        mine = [one for one in self.replicas.values() if one["device"] == device_id]
+        charged = min(device["memory_mib"], round(sum(one["memory_mib"] for one in mine)))
+        device["replicas"] = [one["id"] for one in mine]
+        device["charged_mib"] = charged
+        if device["state"] in ("free", "taken"):
+            device["state"] = "taken" if mine else "free"
+        if device["total_mib"]:
+            device["used_mib"] = min(device["total_mib"], round(charged * 0.8) + 600)
+        return [("devices", {"items": [device]})]
+
+    def _load(self, device: dict[str, Any]) -> Event:
+        device["busy"] = round(self.random.random() ** 2, 3) if device["replicas"] else 0.0
+        return "devices", {"items": [device]}
+
+    def _said(self, name: str, what: str) -> Event:
+        texts = {
+            "wake": "start a replica: 1 request waits, 0 ready",
+            "ready": "ready: the first request is served",
+            "sleep": "stop the replica: nobody called for the idle time",
+            "fail": "give up for 30 s: loading failed 3 times in a row",
+        }
+        line = self.functions[name]
+        fields = {"function": name, "revision": line["revision"], "at_s": self.now_s}
+        return "decision", {**fields, "text": texts[what]}
+
+    def _told(self, *names: str) -> Event:
+        return "functions", {"items": [self.functions[name] for name in names]}
+
+    def _number(self) -> int:
+        self._made += 1
+        return self._made
+
+    def _function(self, at: int) -> dict[str, Any]:
+        noun = NOUNS[at % len(NOUNS)]
+        name = noun if at < len(NOUNS) else f"{noun}-{at // len(NOUNS)}"
+        return {
+            "name": name,
+            "revision": f"{name}@{1 + at % 7}",
+            "state": "cold",
+            "reason": "nobody calls",
+            "ready": 0,
+            "wanted": 0,
+            "held": 0,
+            "in_flight": 0,
+            "min": 0,
+            "max": 1 + at % 4,
+            "idle_s": (60.0, 300.0, 900.0)[at % 3],
+            "labels": {"team": ("vision", "voice", "text")[at % 3]} if at % 2 else {},
+            "since_s": self.now_s - at,
+            "cold_start_ms": 800.0 + at % 900,
+            "ready_in_ms": None,
+            "created_s": self.now_s - 86_400,
+            "rate": 0.0,
+            "p50_ms": None,
+            "p95_ms": None,
+            "sleeps_at_s": None,
+            "phase": None,
+            "devices": [],
+        }
+
+    def _device(self, at: int) -> dict[str, Any]:
+        is_gpu = at % 4 != 3
+        total = (80 if at % 2 else 141) * GIB if is_gpu else None
+        return {
+            "id": f"gpu-{at:03d}" if is_gpu else f"cpu{at // 4}",
+            "kind": "cuda" if is_gpu else "cpu",
+            "name": ("NVIDIA H100" if at % 2 else "NVIDIA H200") if is_gpu else None,
+            "index": at if is_gpu else None,
+            "capability": "9.0" if is_gpu else None,
+            "driver": "580.95" if is_gpu else None,
+            "bank": "host",
+            "memory_mib": total - 2 * GIB if total else 8 * GIB,
+            "charged_mib": 0,
+            "used_mib": 600 if is_gpu else None,
+            "total_mib": total,
+            "foreign_mib": 0 if is_gpu else None,
+            "state": "quarantined" if at % 17 == 9 else "free",
+            "reason": "3 replicas in a row died on it" if at % 17 == 9 else "",
+            "replicas": [],
+            "busy": 0.0,
+        }
