@@ -1,5 +1,5 @@
 import type { FunctionDetail, Profile, Revision } from "../../api/detail.ts";
-import { ago, mebibytes, millis } from "../../design/format.ts";
+import { ago, bytes, mebibytes, millis } from "../../design/format.ts";
 import { useSite } from "../../store/hooks.ts";
 import { LatencyChart } from "./LatencyChart.tsx";
 
@@ -109,11 +109,6 @@ function Row({
       </td>
     </tr>
   );
-}
-
-export function bytes(size: number): string {
-  if (size < 1024) return `${size} B`;
-  return size < 2 ** 20 ? `${(size / 1024).toFixed(0)} KiB` : mebibytes(size / 2 ** 20);
 }
 
 /** Whether it batches, and if not, why. */

@@ -1,0 +1,31 @@
+import { count, span } from "../design/format.ts";
+import type { Totals, Use } from "./types.ts";
+
+/** Device-time in words: "busy 3 min 05 s, idle 1 h 02 min, waking 4 s". */
+export function timesOf(use: Totals | Use | undefined): string {
+  if (!use) return "nothing ran";
+  const parts = [
+    ["busy", use.busy_s],
+    ["idle", use.idle_s],
+    ["waking", use.waking_s],
+  ] as const;
+  const told = parts.filter(([, seconds]) => seconds >= 0.05).map(([name, seconds]) => `${name} ${time(seconds)}`);
+  return told.join(", ") || "nothing ran";
+}
+
+/** Seconds as people say them; below ten with a decimal. */
+export function time(seconds: number): string {
+  return seconds > 0 && seconds < 9.95 ? `${seconds.toFixed(1)} s` : span(seconds);
+}
+
+/** Share of its time that a device was busy, 0..1. */
+export function busyShare(use: Totals, span_s: number): number {
+  return span_s > 0 ? Math.min(1, use.busy_s / span_s) : 0;
+}
+
+/** A difference with its sign: "+ 3 min 00 s", "− 12", "±0". */
+export function signed(value: number, unit: "time" | "count"): string {
+  if (Math.abs(value) < (unit === "time" ? 0.05 : 0.5)) return "±0";
+  const size = Math.abs(value);
+  return `${value < 0 ? "−" : "+"} ${unit === "time" ? time(size) : count(Math.round(size))}`;
+}
