@@ -5,10 +5,13 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 from urllib.parse import quote, urlencode
 
+from admin.streams.parsing import Event
+from admin.streams.reading import open_stream
 from admin.transport import (
     SHOWN_MAX,
     ApiError,
@@ -108,6 +111,18 @@ class Client:
     def logs(self, name: str, lines: int) -> list[dict[str, Any]]:
         """The last `lines` lines of what its replicas wrote."""
         return self._items(f"/admin/v1/functions/{_part(name)}/logs?{urlencode({'lines': lines})}")
+
+    def follow_logs(
+        self, name: str, lines: int, last_id: str = ""
+    ) -> AbstractContextManager[Iterator[Event]]:
+        """What its replicas write, as they write it, after the last `lines` lines of each; with
+        `last_id` what came after that event."""
+        path = f"/admin/v1/functions/{_part(name)}/logs?{urlencode({'lines': lines})}"
+        return self.stream(path, last_id)
+
+    def stream(self, path: str, last_id: str = "") -> AbstractContextManager[Iterator[Event]]:
+        """The events of `path` ("/admin/v1/events"); see `admin.streams.reading`."""
+        return open_stream(self._transport, path, last_id)
 
     def has_blob(self, sha256: str) -> bool:
         """Whether the server has that blob already."""

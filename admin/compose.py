@@ -11,16 +11,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from aiohttp import web
 
-from admin.api.functions import FunctionRoutes, Held
-from admin.api.keys import KeyRoutes
-from admin.api.operate import OperateRoutes
-from admin.api.pools import PoolRoutes
-from admin.api.routes import AdminApi
-from admin.api.uploads import UploadRoutes
+from admin.api.opening import Admin, open_admin
+from admin.api.side import AdminSide
 from admin.deploy.deploys import Deploys
 from admin.drivers import open_driver
 from admin.feed import Feed
@@ -32,10 +27,11 @@ from admin.store import Store, open_store
 from gateway.access import Access
 from gateway.delivery import Delivery
 from gateway.dispatch.dispatcher import Limits
-from gateway.http.app import Border, Gateway, StatePages, stop_serving
+from gateway.http.app import Gateway, StatePages, stop_serving
 from gateway.http.assembly import assemble
 from gateway.http.site import Site
 from gateway.observing.access_log import AccessLog
+from gateway.observing.pulse import Pulse
 from gateway.traffic import follow_traffic
 from pool_manager.devices import cpu_slots, host_memory_mib
 from pool_manager.driver import Driver
@@ -59,6 +55,7 @@ class Server:
     delivery: Delivery
     gateway: Gateway
     deploys: Deploys
+    admin: Admin
 
 
 @asynccontextmanager
@@ -80,8 +77,8 @@ async def running(settings: Settings, driver: Driver | None = None) -> AsyncIter
         past = await open_past(store, stack)
         manager, delivery = await _open_pools(settings, store, past, driver, stack)
         deploys = await open_deploys(settings, store, manager, stack)
-        side = AdminSide(store, manager, deploys, past, delivery)
-        gateway, runner = await _open_gateway(settings, side, delivery)
+        side = AdminSide(settings, store, manager, deploys, past, delivery)
+        gateway, runner, admin = await _open_gateway(side, delivery, stack)
         stack.push_async_callback(runner.cleanup)
         site = Site(gateway.invoker, gateway.writer, runner)
         stack.push_async_callback(site.close)
@@ -89,7 +86,7 @@ async def running(settings: Settings, driver: Driver | None = None) -> AsyncIter
         stack.push_async_callback(stop_serving, gateway, delivery, settings.gateway().shutdown_s)
         stack.push_async_callback(site.stop)
         url = url_of(settings.listen, port)
-        yield Server(url, store, manager, delivery, gateway, deploys)
+        yield Server(url, store, manager, delivery, gateway, deploys, admin)
 
 
 async def open_past(store: Store, stack: AsyncExitStack) -> Past:
@@ -201,52 +198,26 @@ def access_of(settings: Settings, store: Store) -> Access:
     return Access(settings.listen, settings.public_hosts, store.ring, token)
 
 
-class AdminSide(NamedTuple):
-    """What the admin API works with. `held` knows what all gateway processes hold."""
-
-    store: Store
-    manager: Manager
-    deploys: Deploys
-    past: Past
-    held: Held
-
-    def add_routes(self, app: web.Application, border: Border) -> AdminApi:
-        """The admin API as routes of `app`; whoever waits is answered when that shuts down."""
-        store, manager, deploys = self.store, self.manager, self.deploys
-        operate = OperateRoutes(store.catalog, manager, deploys, time.monotonic)
-        api = AdminApi(
-            border.access,
-            FunctionRoutes(store, manager, self.held, deploys, self.past),
-            operate,
-            UploadRoutes(store.blobs, deploys),
-            KeyRoutes(store.keys, store.ring, time.time),  # noqa: TID251 - the shell passes the clock in
-            PoolRoutes(store.catalog, manager, time.monotonic),
-        )
-        api.add_routes(app, border)
-        app.on_shutdown.extend([deploys.runner.stop_waiting, operate.stop_waiting])
-        return api
-
-
 async def _open_gateway(
-    settings: Settings, side: AdminSide, delivery: Delivery
-) -> tuple[Gateway, web.AppRunner]:
-    store, manager = side.store, side.manager
+    side: AdminSide, delivery: Delivery, stack: AsyncExitStack
+) -> tuple[Gateway, web.AppRunner, Admin]:
+    settings, store = side.settings, side.store
     access, section = access_of(settings, store), settings.gateway()
     events = AccessLog(access_writer(settings.log_format)) if section.access_log else None
     invoker = assemble(section, access, store.catalog, delivery, side.past, time.time, events)  # noqa: TID251 - the shell passes the clock in
     gateway = Gateway(invoker)
-    health = Health(settings.data, manager, delivery, store.history, time.monotonic)
+    health = Health(settings.data, side.manager, delivery, store.history, time.monotonic)
+    answered = Pulse(invoker.metrics.durations).take
+    admin = open_admin(side, answered, health.reasons, stack)
     app = web.Application()
-    side.add_routes(app, gateway.border)
+    admin.add_routes(app, gateway.border)
     gateway.add_routes(app)
-    pages = StatePages(
-        gateway.border, invoker.metrics, health.reasons, lambda: gateway.door.is_open
-    )
+    pages = StatePages(gateway.border, invoker.metrics, admin.reasons, lambda: gateway.door.is_open)
     pages.add_routes(app)
     app.on_cleanup.append(gateway.close)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
     await runner.setup()
-    return gateway, runner
+    return gateway, runner, admin
 
 
 def url_of(listen: str, port: int) -> str:

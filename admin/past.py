@@ -35,6 +35,8 @@ class Past:
         self._arrivals: dict[tuple[str, str], int] = {}
         self.on_cold_start: Callable[[str], None] = lambda _pool: None
         """Told of each pool whose estimate has changed."""
+        self.on_record: Callable[[ColdStart], None] = lambda _record: None
+        """Told of each cold start."""
 
     async def load(self) -> None:
         """Remember what happened before this start."""
@@ -48,6 +50,7 @@ class Past:
         key = pool_key(record.namespace, record.name, record.number)
         self._expected.pop(key, None)
         self.on_cold_start(key)
+        self.on_record(record)
 
     def state_interval(self, record: StateInterval) -> None:
         """Keep how long a pool was in a state."""

@@ -1,7 +1,8 @@
 """One HTTP exchange with the standard library alone, and what can go wrong with it.
 
 Every exchange opens a connection of its own, has a time limit and reads at most `ANSWER_MAX`
-bytes. Redirects are not followed: a key must not travel on to another server.
+bytes, but for answers that come piece by piece. Redirects are not followed: a key must not travel
+on to another server.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import contextlib
 import http.client
 import json
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -18,6 +20,10 @@ from urllib.parse import urlsplit
 ANSWER_MAX: Final = 320 * 1024 * 1024
 """Bytes; above the largest answer a server may be set to give."""
 CONNECT_S: Final = 5.0
+REFUSAL_MAX: Final = 1024 * 1024
+"""Bytes read of a problem in place of a stream."""
+PIECE: Final = 64 * 1024
+"""Bytes read at once, at most, of an answer that comes piece by piece."""
 SHOWN_MAX: Final = 500
 """Characters shown of an answer that is no problem document."""
 
@@ -93,9 +99,7 @@ class Transport:
 
         `timeout_s` bounds each wait for the other side. Raises Unreachable, and what `body` raises.
         """
-        head = {"Connection": "close", **headers}
-        if self._key:
-            head["Authorization"] = f"Bearer {self._key}"
+        head = self._head(headers)
         connection = self._connected()
         try:
             connection.sock.settimeout(timeout_s)
@@ -111,6 +115,46 @@ class Transport:
         if len(data) > ANSWER_MAX:
             raise Unreachable(f"{self._url}: expected at most {ANSWER_MAX} bytes, got more")
         return Reply(response.status, response.headers, data)
+
+    @contextmanager
+    def open(
+        self, path: str, headers: Mapping[str, str], timeout_s: float
+    ) -> Iterator[tuple[Reply, Iterator[bytes]]]:
+        """GET an answer and read it while the block runs: its head, and its body as it comes.
+
+        `timeout_s` bounds each wait for the server. Raises Unreachable, also out of the body where
+        it breaks off; ApiError where the server refuses.
+        """
+        connection = self._connected()
+        try:
+            sock = connection.sock
+            try:
+                sock.settimeout(timeout_s)
+                connection.request("GET", self._prefix + path, None, self._head(headers))
+                response = connection.getresponse()
+                is_refused = response.status != http.client.OK
+                body = response.read(REFUSAL_MAX) if is_refused else b""
+            except (OSError, http.client.HTTPException) as error:
+                raise self._silent(error) from error
+            with response:
+                reply = check(Reply(response.status, response.headers, body))
+                yield reply, self._pieces(response)
+        finally:
+            connection.close()
+
+    def _pieces(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
+        """What there is at the time, at least one byte of it."""
+        try:
+            while piece := response.read1(PIECE):
+                yield piece
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise self._silent(error) from error
+
+    def _head(self, headers: Mapping[str, str]) -> dict[str, str]:
+        own = {"Connection": "close"}
+        if self._key:
+            own["Authorization"] = f"Bearer {self._key}"
+        return {**own, **headers}
 
     def _connected(self) -> http.client.HTTPConnection:
         kind = http.client.HTTPSConnection if self._is_secure else http.client.HTTPConnection

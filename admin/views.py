@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
+from admin.events.rates import Pace
+from pool_manager.core.life.outlook import Outlook
 from pool_manager.core.state import Replica
 from pool_manager.occupancy import Occupancy
 from registry.catalog import Deployed
@@ -15,32 +17,46 @@ from runtime_image.codecs.request import content_types
 from runtime_image.contract import signature as signatures
 
 
-def function_json(
-    deployed: Deployed,
-    pool: tuple[PoolEndpoints, int, float] | None,
-    load: Load | None,
-    expected: Expected,
-    ready_in_ms: float | None,
-) -> dict[str, Any]:
-    """One line of `fnctl ls`. `ready_in_ms` is 0 for what is ready, null where nobody can tell."""
-    function = deployed.function
-    shown, wanted, since_s = pool or (PoolEndpoints([], "cold", "nobody calls"), 0, 0.0)
+class Live(NamedTuple):
+    """A function's pool now. `pool` is how it looks, how many replicas are wanted and since when
+    (Unix seconds); `ready_in_ms` is 0 for what is ready, None where nobody can tell; `sleeps_at_s`
+    (Unix seconds) and `pace` as the outlook and the last minute have them."""
+
+    pool: tuple[PoolEndpoints, int, float]
+    load: Load
+    expected: Expected
+    ready_in_ms: float | None
+    pace: Pace
+    outlook: Outlook
+    sleeps_at_s: float | None
+
+
+def function_json(deployed: Deployed, live: Live) -> dict[str, Any]:
+    """One line of `fnctl ls`. `phase` is the one that a waking function is in."""
+    function, expected, pace = deployed.function, live.expected, live.pace
+    shown, wanted, since_s = live.pool
     return {
         "name": function.name,
         "revision": deployed.revision.ref,
         "state": shown.state,
         "reason": shown.reason,
+        "phase": live.outlook.phase if shown.state == "waking" else None,
         "ready": len(shown.replicas),
         "wanted": wanted,
-        "held": load.queued if load else 0,
-        "in_flight": load.in_flight if load else 0,
+        "held": live.load.queued,
+        "in_flight": live.load.in_flight,
+        "rate": pace.rate,
+        "p50_ms": pace.p50_ms,
+        "p95_ms": pace.p95_ms,
         "min": function.scaling.min,
         "max": function.scaling.max,
         "idle_s": function.scaling.idle_s,
         "labels": function.labels,
+        "devices": list(live.outlook.devices),
         "since_s": since_s,
+        "sleeps_at_s": live.sleeps_at_s,
         "cold_start_ms": round(expected.p50_s * 1e3, 1) if expected.samples else None,
-        "ready_in_ms": _rounded(ready_in_ms),
+        "ready_in_ms": _rounded(live.ready_in_ms),
         "created_s": function.created_s,
     }
 
@@ -136,15 +152,19 @@ def _rounded(value: float | None) -> int | None:
     return None if value is None else round(value)
 
 
-def replica_json(replica: Replica, now: float) -> dict[str, Any]:
-    """One replica; `since_s` is how long it has been in its state."""
+def replica_json(replica: Replica, since_s: float) -> dict[str, Any]:
+    """One replica; `since_s` is since when it has been in its state, Unix seconds. A standby is
+    no function's yet."""
+    ref = replica.pool.partition("/")[2] if replica.role != "standby" else ""
     return {
         "id": replica.id,
         "pool": replica.pool,
+        "function": ref.partition("@")[0],
+        "revision": ref,
         "device": replica.device,
         "role": replica.role,
         "state": str(replica.state),
-        "since_s": round(now - replica.since_s, 3),
+        "since_s": round(since_s, 3),
         "adopted": replica.adopted,
         "limit": replica.limit,
         "memory_mib": round(replica.memory_mib, 1),

@@ -31,11 +31,13 @@ class Journal:
         self._kept = kept
         self._decisions: dict[str, deque[Decision]] = {}
         self._states: dict[str, tuple[str, str, float]] = {}
+        self.on_decision: Callable[[str, Decision], None] = lambda _key, _decision: None
 
     def note(self, key: str, text: str) -> None:
         """Keep a decision."""
-        notes = self._decisions.setdefault(key, deque(maxlen=self._kept))
-        notes.append(Decision(self._wall(), text))
+        decision = Decision(self._wall(), text)
+        self._decisions.setdefault(key, deque(maxlen=self._kept)).append(decision)
+        self.on_decision(key, decision)
 
     def decisions(self, key: str) -> list[Decision]:
         """What was decided for a pool, oldest first."""

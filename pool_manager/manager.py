@@ -14,6 +14,7 @@ from typing import Any
 import structlog
 
 from pool_manager.core import commands, events
+from pool_manager.core.life.outlook import AT_REST, Outlook, outlook
 from pool_manager.core.machine import Machine
 from pool_manager.core.state import Device, PoolSpec, Replica
 from pool_manager.driver import Driver
@@ -197,6 +198,13 @@ class Manager:
         shown = self._publisher.endpoints(key)
         return shown, self._machine.pools[key].wanted, self._journal.since_s(key)
 
+    def outlook(self, key: str) -> Outlook:
+        """What is about to happen to a pool."""
+        pool = self._machine.pools.get(key)
+        if pool is None:
+            return AT_REST
+        return outlook(pool, self._machine.host.demand.load(key).busy, self._clock())
+
     def wakes_by_standby(self, key: str) -> bool:
         """Whether the replica that is coming for a pool was a standby, or the next one would be."""
         pool = self._machine.pools.get(key)
@@ -210,6 +218,10 @@ class Manager:
     def decisions(self, key: str) -> list[Decision]:
         """What was decided for a pool, oldest first."""
         return self._journal.decisions(key)
+
+    def watch_decisions(self, receiver: Callable[[str, Decision], None]) -> None:
+        """Have every decision as it is made, with the pool it is about."""
+        self._journal.on_decision = receiver
 
     async def logs(self, function: str) -> list[tuple[str, bytes]]:
         """Replica ids and the output kept of a function, oldest first."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Any
 
 from aiohttp import web
 
@@ -13,43 +12,31 @@ from admin.api.sample import Samples
 from admin.deploy.deploys import Deploys
 from admin.deploy.etag import etag
 from admin.deploy.tail import last_lines
+from admin.events.lines import Lines
 from admin.past import Past
 from admin.store import Store
-from admin.views import call_json, function_json, revision_json
-from gateway.dispatch.pool import UNKNOWN
+from admin.views import call_json, revision_json
 from gateway.http.describe import example
 from gateway.problems import OK, json_answer
 from pool_manager.manager import Manager
-from registry.catalog import Deployed
-from registry.exchange import Load
 
 LINES_MAX = 10_000
 LINES = 100
 ITEMS = 20
 
 
-class Held(Protocol):
-    """What the gateway has to do, in all its processes, and how pools look to it."""
-
-    def loads(self) -> dict[str, Load]:
-        """What is held and in flight, for every pool with any."""
-
-    def states(self) -> dict[str, str]:
-        """The state of every pool that is not at rest."""
-
-
 class FunctionRoutes:
     """Functions, revisions, decisions, logs."""
 
     def __init__(
-        self, store: Store, manager: Manager, held: Held, deploys: Deploys, past: Past
+        self, store: Store, manager: Manager, lines: Lines, deploys: Deploys, past: Past
     ) -> None:
         self._catalog = store.catalog
         self._bundles = store.bundles
         self._history = store.history
         self._traffic = store.traffic
         self._manager = manager
-        self._held = held
+        self._lines = lines
         self._deploys = deploys
         self._past = past
         self.get_sample = Samples(store.catalog, store.bundles, store.blobs).get_sample
@@ -57,21 +44,21 @@ class FunctionRoutes:
     async def list_functions(self, request: web.Request) -> web.Response:
         """The functions as they are now, a page of them, by name."""
         page = page_of(request.query)
-        loads = self._held.loads()
+        loads = self._lines.held.loads()
         return page.answer(
             self._catalog.walk(page.start),
             lambda deployed: deployed.function.name,
-            lambda deployed: self._line(deployed, loads),
+            lambda deployed: self._lines.line(deployed, loads),
         )
 
     async def get_function(self, request: web.Request) -> web.Response:
         """One function with all there is to know; `previous` is where a rollback goes."""
         deployed = self._catalog.resolve(request.match_info["name"])
-        loads = self._held.loads()
+        loads = self._lines.held.loads()
         origin = f"{request.scheme}://{request.host}"
         return json_answer(
             {
-                **self._line(deployed, loads),
+                **self._lines.line(deployed, loads),
                 "limits": asdict(deployed.function.limits),
                 **call_json(deployed),
                 "revisions": self._revisions(deployed.function.name),
@@ -98,7 +85,7 @@ class FunctionRoutes:
         """State, reason, the last decisions and cold starts."""
         deployed = self._catalog.resolve(request.match_info["name"])
         name, key = deployed.function.name, deployed.revision.key
-        line = self._line(deployed, self._held.loads())
+        line = self._lines.line(deployed, self._lines.held.loads())
         decisions = [
             {"at_s": decision.at_s, "text": decision.text}
             for decision in self._manager.decisions(key)[-ITEMS:]
@@ -124,16 +111,6 @@ class FunctionRoutes:
             for id, text in await self._manager.logs(name)
         ]
         return json_answer({"items": items, "next": None})
-
-    def _line(self, deployed: Deployed, loads: Mapping[str, Load]) -> dict[str, Any]:
-        key = deployed.revision.key
-        pool = self._manager.pool(key)
-        shown, _, since_s = pool or (UNKNOWN, 0, 0.0)
-        ready_in_ms = self._past.ready_in_ms(
-            key, shown.state, since_s, by_standby=self._manager.wakes_by_standby(key)
-        )
-        expected = self._past.expected(key)
-        return function_json(deployed, pool, loads.get(key), expected, ready_in_ms)
 
     def _revisions(self, name: str) -> list[dict[str, Any]]:
         return [

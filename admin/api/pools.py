@@ -36,12 +36,20 @@ class _Pool(NamedTuple):
 
 
 class PoolRoutes:
-    """The pool manager as it is now. `clock` is the one its times are in."""
+    """The pool manager as it is now. `clock` is the one its times are in, `wall` gives Unix
+    seconds."""
 
-    def __init__(self, catalog: Catalog, manager: Manager, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        manager: Manager,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+    ) -> None:
         self._catalog = catalog
         self._manager = manager
         self._clock = clock
+        self._wall = wall
 
     async def list_pools(self, request: web.Request) -> web.Response:
         """The pools, one per revision, a page of them, by name and number."""
@@ -61,8 +69,8 @@ class PoolRoutes:
 
     async def list_replicas(self, _request: web.Request) -> web.Response:
         """Every replica that is not yet stopped."""
-        now = self._clock()
-        items = [replica_json(replica, now) for replica in self._manager.replicas()]
+        boot_s = self._wall() - self._clock()
+        items = [replica_json(one, boot_s + one.since_s) for one in self._manager.replicas()]
         return json_answer({"items": items, "next": None})
 
     async def list_devices(self, _request: web.Request) -> web.Response:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 from aiohttp import web
 
+from admin.api.events import EventRoutes
 from admin.api.functions import FunctionRoutes
 from admin.api.keys import KeyRoutes
 from admin.api.operate import OperateRoutes
@@ -23,25 +25,30 @@ WHOLE = ("POST", "PATCH", "DELETE")
 WAITING = ("/functions/{name}/warm",)
 """These change neither: they only wait, and are over when their client leaves."""
 
-Scoped = Callable[[web.Request], Awaitable[web.Response]]
+Scoped = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Outcome = web.StreamResponse | Exception
+
+
+class Handlers(NamedTuple):
+    """Whose methods answer."""
+
+    functions: FunctionRoutes
+    operate: OperateRoutes
+    uploads: UploadRoutes
+    keys: KeyRoutes
+    pools: PoolRoutes
+    events: EventRoutes
 
 
 class AdminApi:
     """Every route needs the admin token or a key with the scope in the table."""
 
-    def __init__(
-        self,
-        access: Access,
-        functions: FunctionRoutes,
-        operate: OperateRoutes,
-        uploads: UploadRoutes,
-        keys: KeyRoutes,
-        pools: PoolRoutes,
-    ) -> None:
+    def __init__(self, access: Access, handlers: Handlers) -> None:
         self._access = access
         self.settled: Callable[[], Awaitable[None]] = at_once
         """Awaited after each change, until every gateway process knows of it."""
         self._tasks = Tasks("admin API")
+        functions, operate, uploads, keys, pools, events = handlers
         self._table: list[tuple[str, str, Need, Scoped]] = [
             ("HEAD", "/blobs/{sha256}", "deploy", uploads.head_blob),
             ("PUT", "/blobs/{sha256}", "deploy", uploads.put_blob),
@@ -63,6 +70,7 @@ class AdminApi:
             ("GET", "/pools", "read", pools.list_pools),
             ("GET", "/replicas", "read", pools.list_replicas),
             ("GET", "/devices", "read", pools.list_devices),
+            ("GET", "/events", "read", events.follow),
             ("GET", "/keys", "admin", keys.list_keys),
             ("POST", "/keys", "admin", keys.add_key),
             ("DELETE", "/keys/{id}", "admin", keys.remove_key),
@@ -82,20 +90,22 @@ class AdminApi:
         await self._tasks.close()
 
     def _scoped(self, need: Need, handler: Scoped, *, is_whole: bool) -> Handler:
-        async def checked(request: web.Request) -> web.Response:
+        async def checked(request: web.Request) -> web.StreamResponse:
             self._access.check(request.headers.get("Authorization"), need)
             if not is_whole:
                 return await handler(request)
             name = f"{request.method} {request.path[:200]}"
             task = self._tasks.spawn(name, self._outcome(handler, request))
-            outcome: web.Response | Exception = await asyncio.shield(task)
+            outcome: Outcome = await asyncio.shield(task)
             if isinstance(outcome, Exception):
                 raise outcome
             return outcome
 
         return checked
 
-    async def _outcome(self, handler: Scoped, request: web.Request) -> web.Response | Exception:
+    async def _outcome(
+        self, handler: Scoped, request: web.Request
+    ) -> web.StreamResponse | Exception:
         """What came of it: an error for a client that has left is nobody's defect."""
         try:
             response = await handler(request)
@@ -109,5 +119,5 @@ async def at_once() -> None:
     """Where there is one gateway process, and it is this one, whatever has changed is known."""
 
 
-async def _nowhere(request: web.Request) -> web.Response:
+async def _nowhere(request: web.Request) -> web.StreamResponse:
     raise Unknown(f"no route {request.method} {request.path[:200]}")

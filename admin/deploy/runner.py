@@ -60,6 +60,8 @@ class Runner:
         self._closing = False
         self._changed = asyncio.Condition()
         self._turns = asyncio.Semaphore(AT_ONCE)
+        self.on_change: Callable[[Operation], None] = lambda _operation: None
+        """Told of each operation that began, is in another phase or ended."""
         # A name's lock lives as long as somebody holds it or waits for it.
         self._names: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -89,6 +91,7 @@ class Runner:
         )
         await self._operations.put(operation)
         self._spawn(operation)
+        self.on_change(operation)
         # One turn, so that a cancellation finds it begun and not yet to begin.
         await asyncio.sleep(0)
         return operation
@@ -163,7 +166,9 @@ class Runner:
     async def _outcome(self, operation: Operation) -> dict[str, Any]:
         async def phase(name: str) -> None:
             current, task = self._running[operation.id]
-            self._running[operation.id] = (replace(current, phase=name), task)
+            now = replace(current, phase=name)
+            self._running[operation.id] = (now, task)
+            self.on_change(now)
             await self._tell()
 
         try:
@@ -194,6 +199,7 @@ class Runner:
                 await self._tell()
                 await self._pause(END_RETRY_S)
         del self._running[id]
+        self.on_change(ended)
         await self._tell()
 
     async def _tell(self) -> None:

@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from gateway.observing.pulse import Answered
 from gateway.settings import GatewaySettings
 from registry.catalog import Deployed
 from registry.exchange import Expected
@@ -114,10 +115,12 @@ class Arrived(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Beat(_Message, frozen=True):
-    """Up, every second: how much goes on in the background, and what came since the last."""
+    """Up, every second: how much goes on in the background, what came and what was answered since
+    the last."""
 
     tasks: int
     arrived: list[Arrived]
+    answered: list[Answered]
 
 
 class Woken(_Message, frozen=True):

@@ -112,6 +112,10 @@ class Distribution:
         values[self._buckets[bisect_left(self._bounds, value)]] += 1.0
         values[self._total] += value
 
+    def buckets(self) -> list[int]:
+        """Values in each bucket, the one beyond all bounds last."""
+        return [int(self._values[place]) for place in self._buckets]
+
     def counts(self) -> list[float]:
         """Values up to each bound, all of them last."""
         return list(accumulate(self._values[place] for place in self._buckets))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -165,6 +165,10 @@ class Metrics:
             self._sends.remove(*series.labels)
             for reason in RETRIES:
                 self._retries.remove(*series.labels, reason)
+
+    def durations(self) -> Iterator[tuple[tuple[str, str], Distribution]]:
+        """What answers took, of every function with series of its own."""
+        return ((key, series.duration) for key, series in self._series.items())
 
     def _begin(self, namespace: str, function: str) -> _Series:
         """The series of a function counted for the first time, or that of all beyond the limit and

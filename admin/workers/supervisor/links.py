@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import monotonic
 
 from admin.past import Past
@@ -11,6 +12,7 @@ from admin.workers.supervisor.overview import Overview
 from admin.workers.supervisor.page import Gathered
 from admin.workers.supervisor.process import WorkerProcess
 from gateway.observing.metrics import Metrics
+from gateway.observing.pulse import Answered
 from pool_manager.manager import Manager
 from registry.exchange import decode_demand
 
@@ -34,6 +36,8 @@ class Links:
         self._own = own
         self._manager = manager
         self._past = past
+        self.on_answered: Callable[[list[Answered]], None] = lambda _answered: None
+        """Told of what a worker answered in about a second."""
 
     def join(self, process: WorkerProcess) -> None:
         """A worker has started."""
@@ -68,3 +72,4 @@ class Links:
         self._overview.beat(worker, beat.tasks)
         for one in beat.arrived:
             self._past.arrivals(one.namespace, one.name, one.count)
+        self.on_answered(beat.answered)

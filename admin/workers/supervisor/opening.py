@@ -15,8 +15,9 @@ from typing import Final
 
 from aiohttp import web
 
+from admin.api.opening import Admin, open_admin
+from admin.api.side import AdminSide
 from admin.compose import (
-    AdminSide,
     access_of,
     check_exposure,
     make_manager,
@@ -84,8 +85,11 @@ async def supervising(
         own, page = _metrics(store, overview)
         links = Links(hub, overview, page, own, manager, past)
         crew = Crew(settings.workers, partial(_welcome, settings, store, port), links)
-        side = AdminSide(store, manager, deploys, past, overview)
-        app = _application(settings, side, hub, page, crew)
+        side = AdminSide(settings, store, manager, deploys, past, overview)
+        health = Health(settings.data, manager, overview, store.history, time.monotonic)
+        admin = open_admin(side, list, lambda: [*health.reasons(), *crew.reasons()], stack)
+        links.on_answered = admin.scene.answered
+        app = _application(admin, hub, page, crew)
         await _open_private(settings, app, stack)
         stack.push_async_callback(crew.stop, settings.shutdown_s, app.shutdown)
         await crew.start()
@@ -122,17 +126,12 @@ def _metrics(store: Store, overview: Overview) -> tuple[Metrics, Gathered]:
     return own, page
 
 
-def _application(
-    settings: Settings, side: AdminSide, hub: Hub, page: Gathered, crew: Crew
-) -> web.Application:
+def _application(admin: Admin, hub: Hub, page: Gathered, crew: Crew) -> web.Application:
     """Whatever is no call: gateway processes pass it here."""
-    border = Border(access_of(settings, side.store))
-    health = Health(settings.data, side.manager, side.held, side.store.history, time.monotonic)
+    border = Border(access_of(admin.side.settings, admin.side.store))
     app = web.Application()
-    side.add_routes(app, border).settled = hub.settled
-    pages = StatePages(
-        border, page, lambda: [*health.reasons(), *crew.reasons()], lambda: not crew.is_stopping
-    )
+    admin.add_routes(app, border).settled = hub.settled
+    pages = StatePages(border, page, admin.reasons, lambda: not crew.is_stopping)
     pages.add_routes(app)
     return app
 

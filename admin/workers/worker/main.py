@@ -49,6 +49,7 @@ from gateway.http.app import Gateway, stop_serving
 from gateway.http.assembly import assemble
 from gateway.http.site import Site
 from gateway.observing.access_log import AccessLog
+from gateway.observing.pulse import Pulse
 from gateway.traffic import follow_traffic
 from registry.exchange import decode_endpoints
 from registry.tasks import Tasks, every
@@ -145,6 +146,7 @@ class Worker:
         )
         gateway = Gateway(invoker)
         invoker.metrics.on_cold_start = upward.woken
+        upward.take_answered = Pulse(invoker.metrics.durations).take
         # After the metrics have let go of a removed function's numbers.
         mirror.catalog.subscribe(self._cells.changed)
         passing = Passing(welcome.passing)

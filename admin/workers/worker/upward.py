@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from admin.workers.messages import Arrived, Beat, Wants, Woken, encode
+from gateway.observing.pulse import Answered
 from registry.exchange import Expected
 
 UNHEARD_OF = Expected(0.0, 0.0, 0.0, 0)
@@ -20,6 +21,8 @@ class Upward:
         self._send = send
         self._expected = expected
         self._arrived: dict[tuple[str, str], int] = {}
+        self.take_answered: Callable[[], list[Answered]] = list
+        """What was answered since it was asked last."""
 
     def receive_demand(self, data: bytes) -> None:
         """To the pool manager."""
@@ -44,7 +47,7 @@ class Upward:
         self._send(encode(Woken(namespace, function, replica, dict(phases))))
 
     def beat(self) -> None:
-        """Once a second: this process lives, and what came meanwhile."""
+        """Once a second: this process lives, what came and what was answered meanwhile."""
         arrived, self._arrived = self._arrived, {}
         counts = [Arrived(*key, count) for key, count in arrived.items()]
-        self._send(encode(Beat(len(asyncio.all_tasks()), counts)))
+        self._send(encode(Beat(len(asyncio.all_tasks()), counts, self.take_answered())))

@@ -41,6 +41,7 @@ ERRORS: Final = (
     ("function_failed", "load: ONNX Runtime: Protobuf parsing failed"),
 )
 GIB: Final = 1024
+WAKING_MAX: Final = 12
 
 Event = tuple[str, dict[str, Any]]
 
@@ -61,6 +62,8 @@ class World:
                 while self.functions[name]["state"] == "waking":
                     self._next_phase(name)
                 self._serve(name)
+        for device in self.devices.values():
+            self._load(device)
 
     def snapshot(self) -> Iterator[Event]:
         """The events that tell everything to somebody who knows nothing."""
@@ -93,24 +96,34 @@ class World:
         """What happens next, somewhere: most of it are numbers of a few functions."""
         if not self.functions:
             return []
-        line = self.random.choice(list(self.functions.values()))
-        if line["state"] != "warm" and self.random.random() < 0.5:
-            return self.advance(line["name"])
-        if line["state"] == "warm" and self.random.random() < 0.25:
-            return self.advance(line["name"])
-        if self.random.random() < 0.1 and self.devices:
+        names = self._in_state()
+        luck = self.random.random()
+        if names["waking"] and luck < 0.35:
+            return self.advance(self.random.choice(names["waking"]))
+        if luck < 0.45 and len(names["waking"]) < WAKING_MAX:
+            return self.advance(self.random.choice(names["cold"] or names["warm"]))
+        if names["failing"] and luck < 0.46:
+            return self.advance(self.random.choice(names["failing"]))
+        if luck < 0.54 and names["warm"]:
+            return self.advance(self.random.choice(names["warm"]))
+        if luck < 0.66 and self.devices:
             return [self._load(self.random.choice(list(self.devices.values())))]
-        warm = [one["name"] for one in self.functions.values() if one["state"] == "warm"]
-        some = self.random.sample(warm, min(len(warm), self.random.randint(1, 6)))
+        some = self.random.sample(names["warm"], min(len(names["warm"]), 4))
         for name in some:
             self._serve(name)
-        return [self._told(*some)] if some else self.advance(line["name"])
+        return [self._told(*some)] if some else []
+
+    def _in_state(self) -> dict[str, list[str]]:
+        names: dict[str, list[str]] = {"cold": [], "waking": [], "warm": [], "failing": []}
+        for name, line in self.functions.items():
+            names[line["state"]].append(name)
+        return names
 
     def advance(self, name: str) -> list[Event]:
         """The next thing in a function's life."""
         state = self.functions[name]["state"]
         if state == "waking":
-            return self.fail(name) if self.random.random() < 0.01 else self._next_phase(name)
+            return self.fail(name) if self.random.random() < 0.02 else self._next_phase(name)
         if state == "warm":
             return self.sleep(name) if self.random.random() < 0.7 else self.error(name)
         return self.wake(name)

@@ -208,7 +208,7 @@ def test_every_section_gets_its_settings(tmp_path: Path) -> None:
     assert settings.pool().ping_s == 2
     gateway = settings.gateway()
     assert (gateway.held_bytes_max, gateway.shutdown_s) == (3 * 2**20, 8)
-    assert gateway.observing.access_log
+    assert gateway.access_log
 
 
 def test_gpu_standbys_are_few() -> None:

@@ -155,3 +155,19 @@ def test_a_refusal_without_a_problem_is_told_by_its_status(api: AdminApi) -> Non
 def test_only_an_object_is_an_object(body: bytes) -> None:
     """Whatever is no JSON object gives None."""
     assert json_object(body) is None
+
+
+def test_an_answer_can_be_read_as_it_comes(api: AdminApi) -> None:
+    """Head first, then pieces; a refusal is raised with its problem."""
+    api.on("GET", "/x", Canned(b"abc", headers={"X-Y": "z"}))
+    api.on("GET", "/y", Canned({"title": "No", "detail": "not yours"}, status=403))
+    transport = Transport(api.url, "k1")
+
+    with transport.open("/x", {"Accept": "a/b"}, TIMEOUT_S) as (reply, pieces):
+        assert (reply.status, reply.headers["X-Y"]) == (200, "z")
+        assert b"".join(pieces) == b"abc"
+    with pytest.raises(ApiError, match="not yours"), transport.open("/y", {}, TIMEOUT_S):
+        pass
+
+    assert api.requests[0].headers["Accept"] == "a/b"
+    assert api.requests[0].headers["Authorization"] == "Bearer k1"

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
+from admin.events.rates import REST, Pace
 from admin.views import (
+    Live,
     call_json,
     function_json,
     key_json,
@@ -15,18 +18,33 @@ from admin.views import (
     replica_json,
     revision_json,
 )
+from gateway.dispatch.pool import UNKNOWN
+from pool_manager.core.life.outlook import AT_REST, Outlook
 from pool_manager.core.state import Device, Replica
 from pool_manager.occupancy import Occupancy
 from pool_manager.ports import GpuView
-from registry.exchange import Expected, Load, PoolEndpoints, ReplicaEndpoint
+from registry.exchange import NOTHING, Expected, Load, PoolEndpoints, ReplicaEndpoint
 from registry.model import Batching, Key, Operation
 from runtime_image.contract.model import ImageForm, InputRule, OutputRule
 from tests.support.nouns import bundle, deployed, profile
 
 
+def live(shown: PoolEndpoints, wanted: int = 0, since_s: float = 0.0, **known: Any) -> Live:
+    """A pool that looks so and of which nothing else is known unless said."""
+    usual: dict[str, Any] = {
+        "load": NOTHING,
+        "expected": Expected(0.02, 0.4, 0.4, 0),
+        "ready_in_ms": None,
+        "pace": REST,
+        "outlook": AT_REST,
+        "sleeps_at_s": None,
+    }
+    return Live((shown, wanted, since_s), **{**usual, **known})
+
+
 def test_a_function_without_a_pool_is_cold() -> None:
     """What the manager has not heard of yet is shown as what it is: nobody calls."""
-    shown = function_json(deployed(), None, None, Expected(0.02, 0.4, 0.4, 0), 20.4)
+    shown = function_json(deployed(), live(UNKNOWN, ready_in_ms=20.4))
 
     assert (shown["name"], shown["revision"], shown["state"]) == ("digits", "digits@1", "cold")
     assert (shown["ready"], shown["wanted"], shown["held"], shown["in_flight"]) == (0, 0, 0, 0)
@@ -37,13 +55,34 @@ def test_a_function_without_a_pool_is_cold() -> None:
 def test_a_function_shows_its_pool_and_load() -> None:
     """Replicas that serve, how many are wanted, what is held and what runs."""
     endpoint = ReplicaEndpoint("r1", "/socket", 2, True, "cpu:0", {})
-    pool = (PoolEndpoints([endpoint], "warm", "busy"), 2, 12.0)
+    known = live(
+        PoolEndpoints([endpoint], "warm", "busy"),
+        wanted=2,
+        since_s=12.0,
+        load=Load(3, 1, 0.5),
+        expected=Expected(0.0, 0.1234, 0.2, 1),
+        pace=Pace(4.2, 3.5, 9.0),
+        outlook=Outlook(None, 30.0, ("cpu:0",)),
+        sleeps_at_s=1030.0,
+    )
 
-    shown = function_json(deployed(), pool, Load(3, 1, 0.5), Expected(0.0, 0.1234, 0.2, 1), None)
+    shown = function_json(deployed(), known)
 
     assert (shown["state"], shown["reason"], shown["since_s"]) == ("warm", "busy", 12.0)
     assert (shown["ready"], shown["wanted"], shown["held"], shown["in_flight"]) == (1, 2, 3, 1)
     assert (shown["cold_start_ms"], shown["ready_in_ms"]) == (123.4, None)
+    assert (shown["rate"], shown["p50_ms"], shown["p95_ms"]) == (4.2, 3.5, 9.0)
+    assert (shown["sleeps_at_s"], shown["devices"], shown["phase"]) == (1030.0, ["cpu:0"], None)
+
+
+def test_a_waking_function_shows_its_phase() -> None:
+    """Only while it wakes: a warm one may have another replica coming."""
+    coming = Outlook("load", None, ("cpu:0",))
+
+    waking = function_json(deployed(), live(PoolEndpoints([], "waking", ""), outlook=coming))
+    warm = function_json(deployed(), live(PoolEndpoints([], "warm", ""), outlook=coming))
+
+    assert (waking["phase"], warm["phase"]) == ("load", None)
 
 
 def test_a_call_is_told_with_what_the_manifest_adds() -> None:
@@ -112,15 +151,23 @@ def test_a_key_shows_nothing_it_could_be_found_out_from() -> None:
     }
 
 
-def test_a_replica_shows_how_long_it_is_what_it_is() -> None:
-    """Times are from now, for the manager's clock means nothing to others."""
+def test_a_replica_shows_whose_it_is() -> None:
+    """And since when it has been what it is."""
     replica = Replica("r1", "default/digits@1", "cpu:0", "serve", since_s=100.0, why="idle")
 
-    shown = replica_json(replica, 102.5)
+    shown = replica_json(replica, 1700.25)
 
-    assert (shown["id"], shown["state"], shown["since_s"]) == ("r1", "starting", 2.5)
+    assert (shown["id"], shown["state"], shown["since_s"]) == ("r1", "starting", 1700.25)
+    assert (shown["function"], shown["revision"]) == ("digits", "digits@1")
     assert (shown["device"], shown["role"], shown["why"]) == ("cpu:0", "serve", "idle")
     json.dumps(shown)
+
+
+def test_a_standby_is_no_functions() -> None:
+    """Its pool is one of standbys."""
+    shown = replica_json(Replica("r1", "standby/cpu", "", "standby", since_s=0.0), 5.0)
+
+    assert (shown["function"], shown["revision"]) == ("", "")
 
 
 def test_a_gpu_shows_what_it_is_and_has() -> None:

@@ -42,12 +42,12 @@ export function StateMark({ state }: { state: string }) {
 }
 
 /** The mark and the word. `more` goes on in the same colour: "warm 2/4". */
-export function StateText({ state, more }: { state: string; more?: string }) {
+export function StateText({ state, word = state, more }: { state: string; word?: string; more?: string }) {
   return (
     <span className={`state ${lookOf(state)}`}>
       <StateMark state={state} />
       <span>
-        {state}
+        {word}
         {more ? ` ${more}` : ""}
       </span>
     </span>

@@ -1,4 +1,5 @@
 import { useEffect, useMemo } from "react";
+import { ActionsHost } from "../actions/ActionsHost.tsx";
 import type { Client } from "../api/client.ts";
 import type { Session } from "../api/types.ts";
 import { EventReader } from "../events/reader.ts";
@@ -35,10 +36,12 @@ export function Pages({ client, session, onLeave }: { client: Client; session: S
 
   return (
     <SiteContext value={site}>
-      <TopBar onLeave={() => onLeave("")} />
-      <main id="content" tabIndex={-1}>
-        <Page />
-      </main>
+      <ActionsHost>
+        <TopBar onLeave={() => onLeave("")} />
+        <main id="content" tabIndex={-1}>
+          <Page />
+        </main>
+      </ActionsHost>
     </SiteContext>
   );
 }

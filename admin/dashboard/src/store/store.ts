@@ -17,7 +17,7 @@ const OPERATIONS_KEPT = 50;
 
 /**
  * Topics: a row of its own for `fn:NAME`, `replica:ID`, `device:ID`, `activity:NAME`; `names` when a
- * function comes, goes or changes its state, `order` once a second when numbers may sort otherwise.
+ * function comes or goes, `order` once a second when states and numbers may sort otherwise.
  */
 export const topic = {
   fn: (name: string) => `fn:${name}`,
@@ -50,9 +50,9 @@ export class Store {
   connection: Connection = { is: "connecting" };
   /** Whether a snapshot is whole; what is shown before may lack rows. */
   isWhole = false;
-  /** Counts changes of which functions there are and of their states. */
+  /** Counts changes of which functions there are. */
   namesVersion = 0;
-  /** Counts seconds in which numbers may have changed. */
+  /** Counts the seconds. */
   orderVersion = 0;
   replicasVersion = 0;
   devicesVersion = 0;
@@ -158,7 +158,7 @@ export class Store {
     const key = `${line.state} ${line.phase} ${line.ready_in_ms}`;
     if (line.state !== "waking") this.phaseSince.delete(line.name);
     else if (this.phaseSince.get(line.name)?.key !== key) this.phaseSince.set(line.name, { key, at_ms: this.now_ms() });
-    if (before?.state !== line.state) this.bumpNames();
+    if (!before) this.bumpNames();
     this.topics.touch(topic.fn(line.name));
   }
 

@@ -30,7 +30,7 @@ UP = [
     m.Reached(4),
     m.Ready(),
     m.Failed("the port is taken"),
-    m.Beat(12, [m.Arrived("default", "digits", 3)]),
+    m.Beat(12, [m.Arrived("default", "digits", 3)], []),
     m.Woken("default", "digits", "r1", {"load": 1.5}),
     m.Finished(),
 ]

@@ -1,21 +1,16 @@
-import { useNamesVersion, useSite } from "../../store/hooks.ts";
+import { Devices } from "./Devices.tsx";
+import { FunctionList } from "./FunctionList.tsx";
+import { Totals } from "./Totals.tsx";
+import "./overview.css";
 
+/** The whole server at a glance: totals, devices, functions. */
 export function Overview({ query }: { query: URLSearchParams }) {
-  useNamesVersion();
-  const { store } = useSite();
   return (
-    <div className="page live">
-      <h1>Overview</h1>
-      <p>
-        {store.functions.size} functions {query.toString()}
-      </p>
-      <ul>
-        {[...store.functions.keys()].slice(0, 20).map((name) => (
-          <li key={name}>
-            <a href={`#/fn/${name}`}>{name}</a>
-          </li>
-        ))}
-      </ul>
+    <div className="page live overview">
+      <h1 className="unseen">Overview</h1>
+      <Totals />
+      <FunctionList query={query} />
+      <Devices />
     </div>
   );
 }

@@ -145,14 +145,14 @@ async def test_what_workers_say_goes_on_under_their_names() -> None:
         first = rig.made[0]
         first.say(m.Wants(b"demand"))
         first.say(m.Reached(4))
-        first.say(m.Beat(3, []))
+        first.say(m.Beat(3, [], []))
         woken = m.Woken("default", "f", "r", {})
         first.say(woken)
 
         assert rig.links.said == [
             ("wants", "p0", b"demand"),
             ("reached", "p0", 4),
-            ("beat", "p0", m.Beat(3, [])),
+            ("beat", "p0", m.Beat(3, [], [])),
             ("woken", woken),
         ]
 
@@ -198,7 +198,7 @@ async def test_a_worker_that_hangs_is_killed() -> None:
         rig.made[1].end()
         await until(lambda: len(rig.made) == 3)
         rig.now_s += SILENT_S + 1
-        rig.made[0].say(m.Beat(0, []))
+        rig.made[0].say(m.Beat(0, [], []))
         rig.crew._watch()
         assert not rig.made[0].was_killed
         assert not rig.made[2].was_killed

@@ -82,7 +82,7 @@ def test_nobody_speaks_for_another(links: Links, said: list[tuple[Any, ...]]) ->
 
 def test_other_words_go_to_whom_they_concern(links: Links, said: list[tuple[Any, ...]]) -> None:
     """Arrivals to the history, cold starts to the metrics, what is reached to the hub."""
-    links.beat("7", Beat(4, [Arrived("default", "f", 3)]))
+    links.beat("7", Beat(4, [Arrived("default", "f", 3)], []))
     links.woken(Woken("default", "f", "r1", {"load": 1.0}))
     links.reached("7", 9)
 

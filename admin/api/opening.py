@@ -1,0 +1,73 @@
+"""The admin API, put together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from aiohttp import web
+
+from admin.api.events import EventRoutes
+from admin.api.functions import FunctionRoutes
+from admin.api.keys import KeyRoutes
+from admin.api.operate import OperateRoutes
+from admin.api.pools import PoolRoutes
+from admin.api.routes import AdminApi, Handlers
+from admin.api.side import AdminSide
+from admin.api.uploads import UploadRoutes
+from admin.events.lines import Lines
+from admin.events.opening import make_lines, open_watch
+from admin.events.scene import Scene
+from admin.events.watch import Watch
+from gateway.http.app import Border
+from gateway.observing.pulse import Answered
+
+wall: Final = time.time  # noqa: TID251 - the shell passes the clock in
+
+
+@dataclass(frozen=True, slots=True)
+class Admin:
+    """The admin API of a server. `scene` is to be told what other processes have answered;
+    `reasons` says what is wrong with the server."""
+
+    side: AdminSide
+    lines: Lines
+    scene: Scene
+    watch: Watch
+    reasons: Callable[[], list[str]]
+
+    def add_routes(self, app: web.Application, border: Border) -> AdminApi:
+        """Its routes, as those of `app`; whoever waits is answered when that shuts down."""
+        side = self.side
+        store, manager, deploys = side.store, side.manager, side.deploys
+        operate = OperateRoutes(store.catalog, manager, deploys, time.monotonic)
+        handlers = Handlers(
+            FunctionRoutes(store, manager, self.lines, deploys, side.past),
+            operate,
+            UploadRoutes(store.blobs, deploys),
+            KeyRoutes(store.keys, store.ring, wall),
+            PoolRoutes(store.catalog, manager, time.monotonic, wall),
+            EventRoutes(self.watch),
+        )
+        api = AdminApi(border.access, handlers)
+        api.add_routes(app, border)
+        waiting = (deploys.runner, operate, self.watch)
+        app.on_shutdown.extend(one.stop_waiting for one in waiting)
+        return api
+
+
+def open_admin(
+    side: AdminSide,
+    take_answered: Callable[[], list[Answered]],
+    reasons: Callable[[], list[str]],
+    stack: AsyncExitStack,
+) -> Admin:
+    """Begin to watch. `take_answered` gives what this process has answered since it was asked
+    last, `reasons` what is wrong with the server."""
+    lines = make_lines(side)
+    scene = Scene(side.store.catalog, lines, take_answered, reasons)
+    watch = open_watch(side, scene, stack)
+    return Admin(side, lines, scene, watch, reasons)

@@ -1,0 +1,24 @@
+"""What the operator's side of a server works with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from admin.deploy.deploys import Deploys
+from admin.events.lines import Held
+from admin.past import Past
+from admin.settings import Settings
+from admin.store import Store
+from pool_manager.manager import Manager
+
+
+@dataclass(frozen=True, slots=True)
+class AdminSide:
+    """What the admin API works with. `held` knows what all gateway processes hold."""
+
+    settings: Settings
+    store: Store
+    manager: Manager
+    deploys: Deploys
+    past: Past
+    held: Held

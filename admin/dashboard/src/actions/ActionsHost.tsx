@@ -1,0 +1,130 @@
+import { createContext, useCallback, useContext, useMemo, useRef, useState, type ReactNode } from "react";
+import { wordsOf } from "../api/problem.ts";
+import { plural } from "../design/format.ts";
+import { useSite } from "../store/hooks.ts";
+import * as actions from "./actions.ts";
+import { DeleteDialog } from "./DeleteDialog.tsx";
+import { Menu } from "./Menu.tsx";
+import { RollbackDialog } from "./RollbackDialog.tsx";
+import { ScaleDialog } from "./ScaleDialog.tsx";
+import { SleepDialog } from "./SleepDialog.tsx";
+import "./actions.css";
+
+export type ActionKind = "warm" | "sleep" | "scale" | "rollback" | "delete";
+
+interface Asked {
+  kind: ActionKind;
+  name: string;
+}
+
+interface Note {
+  id: number;
+  text: string;
+  is: "pending" | "done" | "failed";
+}
+
+export interface Actions {
+  /** Do it, after a question where it hurts. */
+  ask(kind: ActionKind, name: string): void;
+  /** Run something and tell of its course; whether it went well. */
+  run(doing: string, work: () => Promise<string>): Promise<boolean>;
+  /** Show the menu of a function's actions beside `anchor`. */
+  openMenu(name: string, anchor: HTMLElement): void;
+}
+
+const NOTES = 4;
+const DONE_MS = 6_000;
+
+const ActionsContext = createContext<Actions | null>(null);
+
+export function useActions(): Actions {
+  const found = useContext(ActionsContext);
+  if (!found) throw new Error("an action outside of its host");
+  return found;
+}
+
+/** Where actions are asked for and told of: one place for all pages, as a row may go meanwhile. */
+export function ActionsHost({ children }: { children: ReactNode }) {
+  const { client, store } = useSite();
+  const [asked, setAsked] = useState<Asked | null>(null);
+  const [menu, setMenu] = useState<{ name: string; anchor: HTMLElement } | null>(null);
+  const [notes, setNotes] = useState<readonly Note[]>([]);
+  const made = useRef(0);
+
+  const drop = useCallback((id: number) => setNotes((now) => now.filter((note) => note.id !== id)), []);
+
+  const run = useCallback(
+    async (doing: string, work: () => Promise<string>): Promise<boolean> => {
+      const id = (made.current += 1);
+      const put = (note: Note) => setNotes((now) => [...now.filter((one) => one.id !== id), note].slice(-NOTES));
+      put({ id, text: `${doing} …`, is: "pending" });
+      try {
+        put({ id, text: await work(), is: "done" });
+        setTimeout(() => drop(id), DONE_MS);
+        return true;
+      } catch (error) {
+        put({ id, text: `${doing}: ${wordsOf(error)}`, is: "failed" });
+        return false;
+      }
+    },
+    [drop],
+  );
+
+  const warm = useCallback(
+    (name: string) =>
+      run(`Waking ${name}`, async () => {
+        const { was_warm, took_ms } = await actions.warm(client, name);
+        return was_warm ? `${name} was warm already` : `${name} is warm after ${(took_ms / 1000).toFixed(1)} s`;
+      }),
+    [client, run],
+  );
+
+  const sleep = useCallback(
+    (name: string) =>
+      run(`Putting ${name} to sleep`, async () => {
+        const { asked: went, stay } = await actions.sleep(client, name);
+        return `${name}: ${plural(went, "replica")} asked to go${stay ? `, ${stay} stay` : ""}`;
+      }),
+    [client, run],
+  );
+
+  const ask = useCallback(
+    (kind: ActionKind, name: string) => {
+      const line = store.functions.get(name);
+      const isBusy = !!line && line.held + line.in_flight > 0;
+      if (kind === "warm") void warm(name);
+      else if (kind === "sleep" && !isBusy) void sleep(name);
+      else setAsked({ kind, name });
+    },
+    [store, warm, sleep],
+  );
+
+  const value = useMemo<Actions>(
+    () => ({ ask, run, openMenu: (name, anchor) => setMenu({ name, anchor }) }),
+    [ask, run],
+  );
+  const close = () => setAsked(null);
+
+  return (
+    <ActionsContext value={value}>
+      {children}
+      {menu && <Menu name={menu.name} anchor={menu.anchor} onClose={() => setMenu(null)} />}
+      {asked?.kind === "sleep" && <SleepDialog name={asked.name} onClose={close} onSleep={() => void sleep(asked.name)} />}
+      {asked?.kind === "scale" && <ScaleDialog name={asked.name} onClose={close} />}
+      {asked?.kind === "rollback" && <RollbackDialog name={asked.name} onClose={close} />}
+      {asked?.kind === "delete" && <DeleteDialog name={asked.name} onClose={close} />}
+      <ul className="notes" role="status" aria-live="polite">
+        {notes.map((note) => (
+          <li key={note.id} className={`action-note ${note.is}`}>
+            <span>{note.text}</span>
+            {note.is !== "pending" && (
+              <button type="button" className="button quiet icon" aria-label="Close this message" onClick={() => drop(note.id)}>
+                ×
+              </button>
+            )}
+          </li>
+        ))}
+      </ul>
+    </ActionsContext>
+  );
+}

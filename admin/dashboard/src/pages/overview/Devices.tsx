@@ -1,0 +1,111 @@
+import { memo, useMemo } from "react";
+import type { Device } from "../../api/types.ts";
+import { StateMark } from "../../design/State.tsx";
+import { mebibytes, percent, plural } from "../../design/format.ts";
+import { functionHash } from "../../route/hash.ts";
+import { useDevice, useDevicesVersion, useReplica, useSite } from "../../store/hooks.ts";
+import { useIsNarrow } from "../../design/narrow.ts";
+import { useSums } from "./Totals.tsx";
+
+/** Every device with what is on it. Folded up where there is little room. */
+export function Devices() {
+  const { store } = useSite();
+  const version = useDevicesVersion();
+  const ids = useMemo(() => [...store.devices.keys()].sort(collator.compare), [store, version]);
+  const { busy } = useSums();
+  const isNarrow = useIsNarrow();
+  return (
+    <details className="panel devices" open={!isNarrow}>
+      <summary className="panel-head">
+        <h2>Devices</h2>
+        <span className="muted">
+          {plural(ids.length, "device")}, {busy} busy
+        </span>
+      </summary>
+      <ul className="device-list" aria-label="Devices">
+        {ids.map((id) => (
+          <DeviceCard key={id} id={id} />
+        ))}
+      </ul>
+    </details>
+  );
+}
+
+const collator = new Intl.Collator("en", { numeric: true });
+
+const DeviceCard = memo(function DeviceCard({ id }: { id: string }) {
+  const device = useDevice(id);
+  if (!device) return null;
+  const isOff = device.state === "quarantined" || device.state === "cordoned";
+  return (
+    <li className="device">
+      <div className="device-head">
+        <StateMark state={device.state} />
+        <span className="device-name cut" title={device.id}>
+          {device.name ?? device.id}
+        </span>
+        <span className="muted small cut">{device.name ? device.id : device.kind}</span>
+        <span className="spread" />
+        <Busy share={device.busy} />
+      </div>
+      <Memory device={device} />
+      {isOff && (
+        <p className="small state failing cut" title={device.reason}>
+          {device.state}: {device.reason}
+        </p>
+      )}
+      <ul className="chips" aria-label={`Replicas on ${device.id}`}>
+        {device.replicas.map((replica) => (
+          <ReplicaChip key={replica} id={replica} />
+        ))}
+      </ul>
+    </li>
+  );
+});
+
+function Busy({ share }: { share: number | null }) {
+  return (
+    <span className="busy small" title="share of the last seconds with a model running">
+      <span className="busy-track" aria-hidden="true">
+        <span className="busy-fill" style={{ width: percent(share ?? 0) }} />
+      </span>
+      <span>{share === null ? "busy –" : `${percent(share)} busy`}</span>
+    </span>
+  );
+}
+
+/** A bar of what replicas are counted with, and a line where the driver sees the end of what is used. */
+function Memory({ device }: { device: Device }) {
+  const total = device.total_mib ?? device.memory_mib;
+  const part = (value: number) => `${Math.min(100, (value / Math.max(1, total)) * 100)}%`;
+  const used = device.used_mib === null ? "" : `${mebibytes(device.used_mib)} used, `;
+  const words = `${used}${mebibytes(device.charged_mib)} charged of ${mebibytes(total)}`;
+  return (
+    <>
+      <div className="memory" aria-hidden="true">
+        {device.used_mib !== null && <span className="memory-used" style={{ width: part(device.used_mib) }} />}
+        <span className="memory-charged" style={{ width: part(device.charged_mib) }} />
+      </div>
+      <p className="small muted cut">{words}</p>
+    </>
+  );
+}
+
+const ReplicaChip = memo(function ReplicaChip({ id }: { id: string }) {
+  const replica = useReplica(id);
+  if (!replica) return null;
+  const name = replica.function || replica.role;
+  const words = `${replica.state}, ${mebibytes(replica.memory_mib)}`;
+  const inside = (
+    <>
+      <StateMark state={replica.state} />
+      <span className="cut">{replica.revision || name}</span>
+      <span className="unseen">{words}</span>
+    </>
+  );
+  return (
+    <li className="chip" title={`${replica.id}: ${words}`}>
+      {replica.function ? <a href={functionHash(replica.function)}>{inside}</a> : <span>{inside}</span>}
+    </li>
+  );
+});

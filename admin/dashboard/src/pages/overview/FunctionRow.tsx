@@ -1,0 +1,152 @@
+import { memo, type ReactElement } from "react";
+import type { FunctionLine } from "../../api/types.ts";
+import { Sparkline } from "../../design/Sparkline.tsx";
+import { StateText } from "../../design/State.tsx";
+import { ago, count, countdown, millis, rate } from "../../design/format.ts";
+import { ActionsButton } from "../../actions/ActionsButton.tsx";
+import { go } from "../../route/address.ts";
+import { functionHash } from "../../route/hash.ts";
+import { useSecond } from "../../store/clock.ts";
+import { useActivity, useFunction, useOrderVersion, useSite } from "../../store/hooks.ts";
+import type { Column } from "./columns.ts";
+
+interface Row {
+  name: string;
+  /** Its place in the list, from 0. */
+  at: number;
+  height: number;
+  columns: readonly Column[];
+  isActive: boolean;
+  onActive: (name: string) => void;
+}
+
+/** One function, drawn anew only when its own line changes; what counts down draws itself. */
+export const FunctionRow = memo(function FunctionRow({ name, at, height, columns, isActive, onActive }: Row) {
+  const line = useFunction(name);
+  if (!line) return null;
+  return (
+    <div
+      role="row"
+      aria-rowindex={at + 2}
+      aria-selected={isActive}
+      tabIndex={isActive ? 0 : -1}
+      className="function-grid function-row"
+      style={{ transform: `translateY(${at * height}px)`, height }}
+      onFocus={() => onActive(name)}
+      onClick={(event) => {
+        if (!(event.target as HTMLElement).closest("a, button")) go(functionHash(name));
+      }}
+    >
+      {columns.map(({ key, isNumber, title }) => (
+        <div key={key} role="gridcell" className={`cell ${key}${isNumber ? " right" : ""}`} data-title={title}>
+          {CELLS[key]?.(line, isActive)}
+        </div>
+      ))}
+    </div>
+  );
+});
+
+const CELLS: Record<string, (line: FunctionLine, isActive: boolean) => ReactElement> = {
+  name: (line) => <Name line={line} />,
+  status: (line) => <Status line={line} />,
+  held: (line) => <Number value={line.held} isHot={line.held > 0} />,
+  flight: (line) => <Number value={line.in_flight} />,
+  rate: (line) => <span className={line.rate ? "" : "faint"}>{rate(line.rate)}</span>,
+  trend: (line) => <Trend name={line.name} />,
+  p50: (line) => <span className={line.p50_ms === null ? "faint" : ""}>{millis(line.p50_ms)}</span>,
+  p95: (line) => <span className={line.p95_ms === null ? "faint" : ""}>{millis(line.p95_ms)}</span>,
+  sleeps: (line) => <SleepsIn line={line} />,
+  error: (line) => <LastError name={line.name} />,
+  more: (line, isActive) => <ActionsButton name={line.name} isReachable={isActive} />,
+};
+
+function Name({ line }: { line: FunctionLine }) {
+  const labels = Object.entries(line.labels);
+  return (
+    <>
+      <a className="function-name cut" href={functionHash(line.name)} tabIndex={-1}>
+        {line.name}
+      </a>
+      <span className="second cut">
+        @{line.revision.split("@")[1]}
+        {labels.map(([key, value]) => ` · ${key}=${value}`)}
+      </span>
+    </>
+  );
+}
+
+function Number({ value, isHot = false }: { value: number; isHot?: boolean }) {
+  return <span className={isHot ? "hot" : value ? "" : "faint"}>{count(value)}</span>;
+}
+
+function Status({ line }: { line: FunctionLine }) {
+  const more = line.state === "warm" || line.state === "draining" ? `${line.ready}/${Math.max(line.max, line.ready)}` : undefined;
+  return (
+    <>
+      <StateText state={line.state} {...(more ? { more } : {})} />
+      {line.state === "waking" ? (
+        <Waking line={line} />
+      ) : (
+        <span className="second cut" title={line.reason}>
+          {line.reason}
+        </span>
+      )}
+    </>
+  );
+}
+
+/** The phase it is in, and how long it should still take, running down. */
+function Waking({ line }: { line: FunctionLine }) {
+  useSecond();
+  const { store } = useSite();
+  const left_ms = line.ready_in_ms === null ? null : line.ready_in_ms - (Date.now() - store.heardAt_ms(line.name));
+  return (
+    <span className="second cut">
+      {line.phase ?? line.reason}
+      {left_ms !== null && (left_ms > 0 ? ` · ${countdown(left_ms / 1000)} left` : " · any moment")}
+    </span>
+  );
+}
+
+function SleepsIn({ line }: { line: FunctionLine }) {
+  if (line.sleeps_at_s !== null) return <Until at_s={line.sleeps_at_s} />;
+  if (line.state !== "warm") return <span className="faint">–</span>;
+  return <span className="muted">{line.held + line.in_flight > 0 || line.rate > 0 ? "busy" : line.min > 0 ? "stays" : "–"}</span>;
+}
+
+function Until({ at_s }: { at_s: number }) {
+  useSecond();
+  const { store } = useSite();
+  return <span>{countdown(at_s - store.serverNow_s())}</span>;
+}
+
+function Trend({ name }: { name: string }) {
+  const { store } = useSite();
+  useOrderVersion();
+  const ring = store.ring(name);
+  if (!ring) return <span className="trend-none" aria-label="no requests" role="img" />;
+  const values = ring.toArray();
+  return <Sparkline values={values} width={92} height={24} label={`rate of the last minute, at most ${rate(Math.max(...values))} a second`} />;
+}
+
+function LastError({ name }: { name: string }) {
+  const last = useActivity(name).errors[0];
+  if (!last) return <span className="faint">–</span>;
+  return (
+    <>
+      <span className="error-code cut" title={last.detail}>
+        {last.code}
+        {last.count > 1 ? ` ×${count(last.count)}` : ""}
+      </span>
+      <span className="second cut" title={last.detail}>
+        <Ago at_s={last.at_s} />
+      </span>
+    </>
+  );
+}
+
+function Ago({ at_s }: { at_s: number }) {
+  useSecond();
+  const { store } = useSite();
+  return <>{ago(store.serverNow_s() - at_s)}</>;
+}

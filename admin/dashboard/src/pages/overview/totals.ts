@@ -1,0 +1,35 @@
+import type { Device, FunctionLine, FunctionState, Replica } from "../../api/types.ts";
+
+export interface Sums {
+  states: Record<FunctionState, number>;
+  functions: number;
+  ready: number;
+  coming: number;
+  busy: number;
+  devices: number;
+}
+
+/** How many of everything. A replica without a function of its own is none that serves. */
+export function sumsOf(functions: Iterable<FunctionLine>, replicas: Iterable<Replica>, devices: Iterable<Device>): Sums {
+  const sums: Sums = {
+    states: { cold: 0, waking: 0, warm: 0, draining: 0, failing: 0 },
+    functions: 0,
+    ready: 0,
+    coming: 0,
+    busy: 0,
+    devices: 0,
+  };
+  for (const line of functions) {
+    sums.functions += 1;
+    sums.states[line.state] += 1;
+  }
+  for (const replica of replicas) {
+    if (replica.state === "ready") sums.ready += 1;
+    if (replica.state === "starting" || replica.state === "loading") sums.coming += 1;
+  }
+  for (const device of devices) {
+    sums.devices += 1;
+    if ((device.busy ?? 0) > 0) sums.busy += 1;
+  }
+  return sums;
+}

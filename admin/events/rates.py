@@ -1,0 +1,108 @@
+"""How many requests functions answer now, and how fast. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Final, NamedTuple
+
+RATE_S: Final = 10
+WINDOW_S: Final = 60
+
+
+class Pace(NamedTuple):
+    """Requests per second over the last RATE_S, quantiles over the last WINDOW_S; None where
+    nothing was answered."""
+
+    rate: float
+    p50_ms: float | None
+    p95_ms: float | None
+
+
+REST: Final = Pace(0.0, None, None)
+
+
+class _Window:
+    """One function's: what was answered in each of the last seconds, and the sum."""
+
+    __slots__ = ("seconds", "sums")
+
+    def __init__(self, size: int) -> None:
+        self.seconds: deque[tuple[int, Sequence[int]]] = deque()
+        self.sums = [0] * size
+
+    def add(self, second: int, counts: Sequence[int]) -> None:
+        self.seconds.append((second, counts))
+        self.sums = [a + b for a, b in zip(self.sums, counts, strict=True)]
+
+    def expire(self, second: int) -> None:
+        while self.seconds and self.seconds[0][0] <= second - WINDOW_S:
+            _, counts = self.seconds.popleft()
+            self.sums = [a - b for a, b in zip(self.sums, counts, strict=True)]
+
+
+class Rates:
+    """Over histograms with the same `bounds` in seconds, and one bucket beyond them. `now` is any
+    clock's seconds, always the same one's."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._windows: dict[tuple[str, str], _Window] = {}
+        self._counts: deque[tuple[int, int]] = deque()
+
+    def add(self, key: tuple[str, str], counts: Sequence[int], now: float) -> None:
+        """So many requests of the function with this namespace and name were answered in about
+        the last second, by bucket."""
+        if len(counts) != len(self._bounds) + 1:
+            raise ValueError(f"expected {len(self._bounds) + 1} counts, got {len(counts)}")
+        window = self._windows.get(key)
+        if window is None:
+            window = self._windows[key] = _Window(len(counts))
+        window.add(int(now), counts)
+        self._counts.append((int(now), sum(counts)))
+
+    def rate(self, now: float) -> float:
+        """Requests per second of all functions."""
+        while self._counts and self._counts[0][0] <= int(now) - RATE_S:
+            self._counts.popleft()
+        return round(sum(count for _, count in self._counts) / RATE_S, 2)
+
+    def active(self, now: float) -> Iterable[tuple[str, str]]:
+        """The functions that answered anything within the window."""
+        for key, window in list(self._windows.items()):
+            window.expire(int(now))
+            if not window.seconds:
+                del self._windows[key]
+        return self._windows.keys()
+
+    def pace(self, key: tuple[str, str], now: float) -> Pace:
+        """One function's."""
+        window = self._windows.get(key)
+        if window is None:
+            return REST
+        window.expire(int(now))
+        if not window.seconds:
+            return REST
+        since = int(now) - RATE_S
+        count = sum(sum(counts) for second, counts in window.seconds if second > since)
+        return Pace(
+            round(count / RATE_S, 2),
+            quantile_ms(self._bounds, window.sums, 0.5),
+            quantile_ms(self._bounds, window.sums, 0.95),
+        )
+
+
+def quantile_ms(bounds: Sequence[float], counts: Sequence[int], part: float) -> float | None:
+    """The value below which this part of the counted seconds lies, in ms: between two bounds as
+    if all lay evenly there; the last bound for what lies beyond. None of nothing."""
+    so_far = list(accumulate(counts))
+    if not so_far[-1]:
+        return None
+    wanted = so_far[-1] * part
+    at = next(place for place, count in enumerate(so_far) if count >= wanted)
+    if at == len(bounds):
+        return bounds[-1] * 1e3
+    below = bounds[at - 1] if at else 0.0
+    inside = (wanted - (so_far[at] - counts[at])) / counts[at]
+    return round((below + (bounds[at] - below) * inside) * 1e3, 3)

@@ -1,0 +1,1 @@
+"""Event streams of the server (text/event-stream), read."""

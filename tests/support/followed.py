@@ -1,0 +1,91 @@
+"""A server's events, followed by a test."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout
+
+from admin.streams.parsing import Parser
+from tests.support.caller import UNTIL_S, Caller
+
+
+class Told(NamedTuple):
+    """One event, its data read."""
+
+    id: str
+    kind: str
+    data: Any
+
+
+class StreamOver(Exception):
+    """The server has ended the stream, or it broke off."""
+
+
+class Followed:
+    """The events that came, in order."""
+
+    def __init__(self, response: ClientResponse) -> None:
+        self._response = response
+        self._parser = Parser()
+        self._waiting: list[Told] = []
+        self.came: list[Told] = []
+
+    async def next(self) -> Told:
+        """The next event. Raises StreamOver."""
+        async with asyncio.timeout(UNTIL_S):
+            while not self._waiting:
+                try:
+                    piece = await self._response.content.readany()
+                except ClientError as error:
+                    raise StreamOver from error
+                if not piece:
+                    raise StreamOver
+                found = self._parser.feed(piece)
+                self._waiting += [Told(one.id, one.type, json.loads(one.data)) for one in found]
+        self.came.append(self._waiting.pop(0))
+        return self.came[-1]
+
+    async def until(self, kind: str, condition: Callable[[Any], bool] = lambda _data: True) -> Told:
+        """The next event of that kind for which `condition` holds; others are passed over."""
+        while True:
+            told = await self.next()
+            if told.kind == kind and condition(told.data):
+                return told
+
+    async def line(self, name: str, **wanted: Any) -> dict[str, Any]:
+        """The next line of a function that has these values."""
+        while True:
+            told = await self.until("functions")
+            for item in told.data["items"]:
+                if item["name"] == name and wanted.items() <= item.items():
+                    found: dict[str, Any] = item
+                    return found
+
+    async def over(self) -> None:
+        """Return when the stream is over."""
+        with contextlib.suppress(StreamOver):
+            while True:
+                await self.next()
+
+
+@asynccontextmanager
+async def following(
+    server: Caller, query: str = "", last: str = "", token: str = ""
+) -> AsyncIterator[Followed]:
+    """Follow a server's events while the block runs."""
+    headers = {"Authorization": f"Bearer {token or server.token}"}
+    if last:
+        headers["Last-Event-ID"] = last
+    url = f"{server.url}/admin/v1/events{query}"
+    async with (
+        ClientSession(timeout=ClientTimeout(total=None)) as session,
+        session.get(url, headers=headers) as response,
+    ):
+        assert response.status == 200, await response.text()
+        yield Followed(response)

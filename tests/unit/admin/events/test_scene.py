@@ -1,0 +1,48 @@
+"""What there is to see of a whole server."""
+
+from __future__ import annotations
+
+import json
+
+from admin.events.scene import function_of
+from gateway.observing.metrics import SECONDS
+from gateway.observing.pulse import Answered
+from tests.support.server import ServingServer
+
+CALL = {"inputs": {}}
+
+
+def test_a_pool_is_of_a_function() -> None:
+    """Standbys are nobody's."""
+    assert function_of("default/digits@3") == "digits"
+    assert function_of("standby/cpu") == ""
+
+
+async def test_functions_that_are_gone_are_named(server: ServingServer) -> None:
+    """Apart from those that exist."""
+    there, gone = server.server.admin.scene.functions(["digits", "nobody"])
+
+    assert [one.id for one in there] == ["digits"]
+    assert gone == ["nobody"]
+
+
+async def test_what_others_answered_makes_a_function_busy(server: ServingServer) -> None:
+    """Its pace is theirs and ours together."""
+    scene = server.server.admin.scene
+    assert scene.busy() == set()
+    scene.answered([Answered("default", "digits", (30,) + (0,) * len(SECONDS))])
+
+    (one,), _ = scene.functions(["digits"])
+
+    assert scene.busy() == {"digits"}
+    assert json.loads(one.data)["rate"] == 3.0
+    assert scene.beat()["rate"] == 3.0
+
+
+async def test_what_is_shown_is_the_same_at_every_look(server: ServingServer) -> None:
+    """Times are not worked out anew, or they would be news each time."""
+    assert (await server.call("digits", CALL)).status == 200
+    scene = server.server.admin.scene
+
+    assert list(scene.replicas()) == list(scene.replicas())
+    assert list(scene.devices()) == list(scene.devices())

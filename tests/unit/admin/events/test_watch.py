@@ -1,0 +1,277 @@
+"""What watchers are told, over a scene that a test makes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import Any, cast
+
+import pytest
+
+from admin.events import watch as watches
+from admin.events.follower import Follower
+from admin.events.frames import Position
+from admin.events.picture import Thing
+from admin.events.scene import Scene
+from admin.events.watch import Watch
+from admin.streams.parsing import Parser
+from registry.catalog import Catalog
+from registry.errors import QueueFull, ShuttingDown
+from registry.exchange import Endpoints, PoolEndpoints, encode
+from tests.support.nouns import deployed
+
+
+class Play:
+    """A scene: `states` by function, counted looks."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, str] = {}
+        self.active: set[str] = set()
+        self.there: list[str] = []
+        self.looks: list[list[str]] = []
+
+    def pulse(self) -> None:
+        """Nothing was answered."""
+
+    def busy(self) -> set[str]:
+        """As the test says."""
+        return self.active
+
+    def functions(self, names: Iterable[str]) -> tuple[list[Thing], list[str]]:
+        """Those with a state."""
+        self.looks.append(list(names))
+        found = [n for n in self.looks[-1] if n in self.states]
+        things = [Thing(n, n, json.dumps({"name": n, "s": self.states[n]}).encode()) for n in found]
+        return things, [n for n in self.looks[-1] if n not in self.states]
+
+    def replicas(self) -> Iterator[Thing]:
+        """As the test says."""
+        return (Thing(id, "f", b'{"id":"%s"}' % id.encode()) for id in self.there)
+
+    def devices(self) -> Iterator[Thing]:
+        """One."""
+        yield Thing("cpu:0", "", b"{}")
+
+    def beat(self) -> dict[str, Any]:
+        """Of no interest."""
+        return {}
+
+
+class Clock:
+    """Seconds as the test sets them."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Reader:
+    """What a follower was told, as kind and data."""
+
+    def __init__(self, follower: Follower) -> None:
+        self._follower = follower
+        self._parser = Parser()
+        self.told: list[tuple[str, Any]] = []
+        self.last_id = ""
+
+    async def until(self, kind: str) -> list[tuple[str, Any]]:
+        """What came up to the next event of that kind, that included."""
+        async with asyncio.timeout(5):
+            while kind not in [one for one, _ in self.told]:
+                await self._follower.news()
+                for event in self._parser.feed(self._follower.take()):
+                    self.told.append((event.type, json.loads(event.data)))
+                    self.last_id = event.id
+        at = [one for one, _ in self.told].index(kind) + 1
+        found, self.told = self.told[:at], self.told[at:]
+        return found
+
+
+@pytest.fixture
+def play() -> Play:
+    """A scene with one function."""
+    made = Play()
+    made.states["digits"] = "cold"
+    return made
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """The watch's."""
+    return Clock()
+
+
+@pytest.fixture
+async def watch(play: Play, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Watch]:
+    """A watch whose seconds the test lets pass."""
+    monkeypatch.setattr(watches, "LOOK_S", 0.0)
+    monkeypatch.setattr(watches, "GAP_S", 0.0)
+    catalog = Catalog([deployed()])
+    made = Watch(cast("Scene", play), catalog, {"version": "1"}, clock)
+    yield made
+    await made.close()
+
+
+def pools(*keys: str) -> bytes:
+    """The manager says that these look different."""
+    return encode(Endpoints(1, False, {key: PoolEndpoints([], "warm", "") for key in keys}))
+
+
+def joined(watch: Watch, last: Position | None = None, about: str = "") -> Reader:
+    """A new follower."""
+    return Reader(watch.follow(last, about))
+
+
+async def test_while_nobody_follows_nothing_is_looked_at(watch: Watch, play: Play) -> None:
+    """Whatever happens."""
+    watch.pools(pools("default/digits@1"))
+    watch.happened("decision", "digits", {"text": "x"})
+    watch.second()
+    await asyncio.sleep(0)
+
+    assert play.looks == []
+
+
+async def test_a_newcomer_gets_the_picture_and_what_happened_last(watch: Watch) -> None:
+    """Also what happened while nobody followed."""
+    watch.happened("decision", "digits", {"text": "x"})
+
+    told = await joined(watch).until("ready")
+
+    assert [kind for kind, _ in told] == ["reset", "devices", "functions", "decision", "ready"]
+    assert told[2][1] == {"items": [{"name": "digits", "s": "cold"}]}
+
+
+async def test_a_change_is_told_once(watch: Watch, play: Play) -> None:
+    """What looks the same is not."""
+    reader = joined(watch)
+    await reader.until("ready")
+    watch.pools(pools("default/digits@1"))
+    play.states["digits"] = "warm"
+
+    told = await reader.until("functions")
+    watch.pools(pools("default/digits@1"))
+    watch.happened("decision", "digits", {"text": "after"})
+    later = await reader.until("decision")
+
+    assert told[-1][1] == {"items": [{"name": "digits", "s": "warm"}]}
+    assert [kind for kind, _ in later if kind != "beat"] == ["decision"]
+
+
+async def test_what_goes_is_told(watch: Watch, play: Play) -> None:
+    """Functions and replicas."""
+    play.there = ["r1"]
+    reader = joined(watch)
+    await reader.until("ready")
+    play.there = []
+    del play.states["digits"]
+    watch.pools(pools("default/digits@1"))
+
+    first = await reader.until("gone")
+    second = await reader.until("gone")
+
+    assert first[-1][1] == {"functions": ["digits"], "replicas": []}
+    assert second[-1][1] == {"functions": [], "replicas": ["r1"]}
+
+
+async def test_numbers_are_looked_at_each_second_and_once_more(watch: Watch, play: Play) -> None:
+    """What had a load has none now: that is a change, too."""
+    reader = joined(watch)
+    await reader.until("ready")
+    play.active = {"digits"}
+    watch.second()
+    await reader.until("beat")
+    play.active = set()
+    play.looks.clear()
+    watch.second()
+    await reader.until("beat")
+    play.states["digits"] = "idle"
+    watch.pools(pools("default/digits@1"))
+    await reader.until("functions")
+
+    assert play.looks[0] == ["digits"]
+
+
+async def test_many_functions_are_looked_at_in_turns(watch: Watch, play: Play) -> None:
+    """The loop has calls to answer in between."""
+    reader = joined(watch)
+    await reader.until("ready")
+    names = [f"f{number}" for number in range(120)]
+    play.states.update(dict.fromkeys(names, "warm"))
+    play.looks.clear()
+    watch.pools(pools(*(f"default/{name}@1" for name in names)))
+    found: list[str] = []
+    while len(found) < 120:
+        found += [item["name"] for item in (await reader.until("functions"))[-1][1]["items"]]
+
+    assert sorted(found) == sorted(names)
+    assert [len(one) for one in play.looks] == [50, 50, 20]
+
+
+async def test_who_returns_soon_misses_nothing(watch: Watch, clock: Clock) -> None:
+    """Within LINGER_S; later there is a new picture."""
+    follower = watch.follow(None, "")
+    reader = Reader(follower)
+    await reader.until("ready")
+    last = Position(*_split(reader.last_id))
+    follower.leave()
+    clock.now += 20.0
+    watch.second()
+    watch.happened("decision", "digits", {"text": "missed"})
+
+    again = watch.follow(last, "")
+    told = await Reader(again).until("decision")
+    again.leave()
+    clock.now += 31.0
+    watch.second()
+    late = await joined(watch, last).until("ready")
+
+    assert [kind for kind, _ in told if kind != "beat"] == ["decision"]
+    assert late[0][0] == "reset"
+
+
+def _split(id: str) -> tuple[str, int]:
+    boot, _, seq = id.rpartition("-")
+    return boot, int(seq)
+
+
+async def test_who_is_too_slow_gets_a_new_picture(watch: Watch) -> None:
+    """What he missed is not kept; he is told so."""
+    reader = joined(watch)
+    await reader.until("ready")
+    for number in range(6000):
+        watch.happened("decision", "digits", {"text": str(number)})
+
+    told = await reader.until("ready")
+
+    assert (told[0][0], told[0][1]["reason"]) == ("reset", "too old")
+
+
+async def test_there_is_a_limit(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And an end."""
+    monkeypatch.setattr(watches, "FOLLOWERS_MAX", 1)
+    first = watch.follow(None, "")
+    with pytest.raises(QueueFull):
+        watch.follow(None, "")
+    await watch.close()
+
+    assert first.is_closed
+    with pytest.raises(ShuttingDown):
+        watch.follow(None, "")
+
+
+async def test_a_look_that_fails_is_not_the_end(watch: Watch, play: Play) -> None:
+    """The next one goes well."""
+    reader = joined(watch)
+    await reader.until("ready")
+    play.there = cast("list[str]", None)
+    watch.pools(pools("default/digits@1"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    play.there = ["r9"]
+    watch.second()
+
+    assert (await reader.until("replicas"))[-1][1] == {"items": [{"id": "r9"}]}
