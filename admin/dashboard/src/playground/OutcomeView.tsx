@@ -72,6 +72,7 @@ function ReceiptBar({ receipt }: { receipt: Receipt }) {
 
 /** Server-Timing is exact to microseconds, and a warm call takes few of them. */
 function exact(ms: number): string {
+  if (ms === 0) return "0";
   return ms < 1 ? `${ms.toFixed(3)} ms` : millis(ms);
 }
 

@@ -47,7 +47,8 @@ export async function invoke(client: Client, name: string, asked: Asked, signal:
     return outcomeOf(response, bytes, size, performance.now() - began);
   } catch (error) {
     if (signal.aborted) throw error;
-    const problem = error instanceof Problem ? error : new Problem(0, "unreachable", "No answer", "the answer broke off");
+    const problem =
+      error instanceof Problem ? error : new Problem(0, "unreachable", "No answer", "the answer broke off");
     const ms = performance.now() - began;
     return { ...outcomeOf(new Response(null), new Uint8Array(), 0, ms), status: 0, problem };
   }

@@ -24,7 +24,9 @@ export function useCalls(name: string) {
       setIsOut(true);
       try {
         const outcome = await invoke(client, name, asked, mine.signal);
-        setHistory((before) => [{ n: (before[0]?.n ?? 0) + 1, at_s: Date.now() / 1000, outcome }, ...before].slice(0, HISTORY));
+        setHistory((before) =>
+          [{ n: (before[0]?.n ?? 0) + 1, at_s: Date.now() / 1000, outcome }, ...before].slice(0, HISTORY),
+        );
         return outcome;
       } catch {
         return null; // Given up: the server frees its place.

@@ -6,7 +6,7 @@ import { useSecond } from "../store/clock.ts";
 import { useSite } from "../store/hooks.ts";
 import { Legend, phaseColour, PhaseBar } from "./PhaseBar.tsx";
 import { Quantiles } from "./Quantiles.tsx";
-import { scaleOf, segments, sentence } from "./waterfall.ts";
+import { keyOf, scaleOf, segments, sentence } from "./waterfall.ts";
 
 const SHOWN = 12;
 
@@ -31,10 +31,10 @@ export function ColdStarts({ starts, table }: { starts: readonly ColdStart[]; ta
   return (
     <>
       <div className="panel-body">
-        <Legend keys={keys} />
+        <Legend keys={keys} of={`${looked === shown[0] ? "the last" : "the one"} at ${clockTime(looked.at_s)}:`} />
       </div>
       <div className="falls-scale" aria-hidden="true">
-        <span>{clockTime(looked.at_s)}</span>
+        <span />
         <span>
           <span>0</span>
           <span>{millis(scale_ms / 2)}</span>
@@ -50,8 +50,6 @@ export function ColdStarts({ starts, table }: { starts: readonly ColdStart[]; ta
     </>
   );
 }
-
-export const keyOf = (start: ColdStart): string => `${start.replica} ${start.at_s.toFixed(1)}`;
 
 function Fall({
   start,

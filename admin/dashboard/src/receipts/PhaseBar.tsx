@@ -41,10 +41,11 @@ export interface Key {
   text: string;
 }
 
-/** What each colour means, and how long it took in what is looked at. */
-export function Legend({ keys }: { keys: Key[] }) {
+/** What each colour means, and how long it took in what is looked at, which is `of`. */
+export function Legend({ keys, of = "" }: { keys: Key[]; of?: string }) {
   return (
     <ul className="phase-legend">
+      {of && <li className="legend-of">{of}</li>}
       {keys.map(({ name, colour, text }) => (
         <li key={name}>
           <i style={{ color: colour }} aria-hidden="true" />

@@ -52,3 +52,7 @@ export function sentence(phases: Phases): string {
   taken.sort((a, b) => b.ms - a.ms);
   return taken.map(({ phase, ms }) => `${phase} ${millis(ms)}`).join(", ") || "no phase was measured";
 }
+
+/** What tells one cold start from another: a replica is never started twice. */
+export const keyOf = (start: Pick<ColdStart, "replica" | "at_s">): string =>
+  `${start.replica} ${start.at_s.toFixed(1)}`;

@@ -1,12 +1,12 @@
 import { useEffect, useRef, useState } from "react";
 import { functionPath } from "../api/client.ts";
 import { wordsOf } from "../api/problem.ts";
-import { count, millis, span } from "../design/format.ts";
+import { count, millis } from "../design/format.ts";
 import { useMayDeploy, useSite } from "../store/hooks.ts";
 import { compared, type Compared } from "./advice.ts";
 import { ApplyIdle } from "./ApplyIdle.tsx";
 import type { Advice } from "./types.ts";
-import { signed, time } from "./words.ts";
+import { brief, exactly, signed, time } from "./words.ts";
 
 /** The server plays a day through its policy, several times over. */
 const PATIENCE_MS = 120_000;
@@ -68,8 +68,8 @@ function Told({ name, advice, onApplied }: { name: string; advice: Advice; onApp
   return (
     <>
       <p className="panel-body muted small">
-        {count(advice.requests)} requests in {span(advice.to_s - advice.from_s)}, a cold start of{" "}
-        {millis(basis.cold_start_ms)} ({basis.cold_starts_seen} seen), a run of {millis(basis.run_ms)}.
+        {count(advice.requests)} requests in {exactly(Math.round((advice.to_s - advice.from_s) / 60) * 60)}, a cold
+        start of {millis(basis.cold_start_ms)} ({basis.cold_starts_seen} seen), a run of {millis(basis.run_ms)}.
       </p>
       <div className="scroll-x" tabIndex={0} role="region" aria-label="What other idle times would have meant">
         <table className="plain numbers advice">
@@ -92,7 +92,7 @@ function Told({ name, advice, onApplied }: { name: string; advice: Advice; onApp
             {compared(advice.rows).map((row) => (
               <tr key={row.idle_s} className={row.is_current ? "is-current" : ""}>
                 <th scope="row">
-                  {span(row.idle_s)} {row.is_current && <span className="tag good">now</span>}
+                  {exactly(row.idle_s)} {row.is_current && <span className="tag good">now</span>}
                 </th>
                 <td className="right">{count(row.cold_starts)}</td>
                 <td className="right">
@@ -104,7 +104,7 @@ function Told({ name, advice, onApplied }: { name: string; advice: Advice; onApp
                 </td>
                 <td>
                   <Bar share={row.share} />
-                  {time(row.idle_device_s)}{" "}
+                  {brief(row.idle_device_s)}{" "}
                   {!row.is_current && <span className="small muted">{signed(row.more_idle_device_s, "time")}</span>}
                 </td>
                 <td className="right">
@@ -114,7 +114,7 @@ function Told({ name, advice, onApplied }: { name: string; advice: Advice; onApp
                       type="button"
                       disabled={!may}
                       title={why}
-                      aria-label={`Apply an idle time of ${span(row.idle_s)}`}
+                      aria-label={`Apply an idle time of ${exactly(row.idle_s)}`}
                       onClick={() => setApplying(row)}
                     >
                       Apply

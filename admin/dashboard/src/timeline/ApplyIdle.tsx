@@ -2,10 +2,9 @@ import { useState } from "react";
 import { readScaling, scale } from "../actions/actions.ts";
 import { wordsOf } from "../api/problem.ts";
 import { Dialog } from "../design/Dialog.tsx";
-import { span } from "../design/format.ts";
 import { useSite } from "../store/hooks.ts";
 import type { Compared } from "./advice.ts";
-import { signed } from "./words.ts";
+import { exactly, signed } from "./words.ts";
 
 /** Asks before the idle time is changed, and says what that would have meant. */
 export function ApplyIdle({
@@ -36,7 +35,7 @@ export function ApplyIdle({
     }
   };
   return (
-    <Dialog title={`Let ${name} idle for ${span(row.idle_s)}?`} onClose={onClose} isBusy={isBusy}>
+    <Dialog title={`Let ${name} idle for ${exactly(row.idle_s)}?`} onClose={onClose} isBusy={isBusy}>
       <p>
         In the last day that would have meant <b>{signed(row.more_idle_device_s, "time")}</b> of idle device time and{" "}
         <b>{signed(row.more_waited_s, "time")}</b> of waiting in all.

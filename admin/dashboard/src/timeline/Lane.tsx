@@ -25,7 +25,7 @@ export const Lane = memo(function Lane({
       viewBox={`0 0 ${scale.width} ${height}`}
       aria-hidden="true"
     >
-      {PARTS.map((part) => paths[part] && <path key={part} className={part} d={paths[part]} />)}
+      {PARTS.map((part) => paths[part] && <path key={part} className={`in-${part}`} d={paths[part]} />)}
       {cursor_s !== null && <line className="cursor" x1={x(scale, cursor_s)} x2={x(scale, cursor_s)} y2={height} />}
     </svg>
   );

@@ -29,13 +29,13 @@ export function UseLegend({ withStates = false }: { withStates?: boolean }) {
     <ul className="phase-legend" aria-label="Colours">
       {keys.map(([part, text]) => (
         <li key={part}>
-          <i className={`use-key ${part}`} aria-hidden="true" />
+          <i className={`use-key in-${part}`} aria-hidden="true" />
           {part}: {text}
         </li>
       ))}
       {withStates && (
         <li>
-          <i className="use-key cold" aria-hidden="true" />
+          <i className="use-key in-cold" aria-hidden="true" />
           cold: no device
         </li>
       )}

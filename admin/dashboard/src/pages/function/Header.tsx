@@ -83,17 +83,19 @@ function Facts({ line }: { line: FunctionLine }) {
           <dd>{value}</dd>
         </div>
       ))}
-      <div className="fn-spark">
-        <dt className="unseen">requests per second over the last minute</dt>
-        <dd>
-          <Sparkline
-            values={ring}
-            width={132}
-            height={30}
-            label={`the last minute, now ${rate(line.rate)} per second`}
-          />
-        </dd>
-      </div>
+      {ring.length > 0 && (
+        <div className="fn-spark">
+          <dt className="unseen">requests per second over the last minute</dt>
+          <dd>
+            <Sparkline
+              values={ring}
+              width={132}
+              height={30}
+              label={`the last minute, now ${rate(line.rate)} per second`}
+            />
+          </dd>
+        </div>
+      )}
     </dl>
   );
 }

@@ -69,11 +69,13 @@ function Phases({ replica }: { replica: Replica }) {
   }));
   const longest = PHASES.reduce((a, b) => ((replica.phases[b] ?? 0) > (replica.phases[a] ?? 0) ? b : a));
   const words = sentence(replica.phases);
+  const isComing = replica.state === "starting" || replica.state === "loading";
   return (
     <div className="replica-phases" title={words}>
       <PhaseBar pieces={pieces} height={6} />
       <span className="small muted">
-        woke in {millis(total_ms)}, {longest} {millis(replica.phases[longest])}
+        {isComing ? `${millis(total_ms)} so far` : `woke in ${millis(total_ms)}`}, {longest}{" "}
+        {millis(replica.phases[longest])}
         <span className="unseen">: {words}</span>
       </span>
     </div>

@@ -1,6 +1,7 @@
 import type { FunctionDetail } from "../../api/detail.ts";
 import type { FunctionLine } from "../../api/types.ts";
-import { count, mebibytes, span } from "../../design/format.ts";
+import { count, mebibytes } from "../../design/format.ts";
+import { exactly } from "../../timeline/words.ts";
 
 /** What function.toml and `fnctl scale` have set. Scaling is the line's: it changes while one looks. */
 export function SettingsPanel({ detail, line }: { detail: FunctionDetail; line: FunctionLine }) {
@@ -11,14 +12,14 @@ export function SettingsPanel({ detail, line }: { detail: FunctionDetail; line: 
       [
         ["min", String(line.min)],
         ["max", String(line.max)],
-        ["idle", span(line.idle_s)],
+        ["idle", exactly(line.idle_s)],
       ],
     ],
     [
       "limits",
       [
-        ["timeout", span(limits.timeout_s)],
-        ["wait", span(limits.wait_s)],
+        ["timeout", exactly(limits.timeout_s)],
+        ["wait", exactly(limits.wait_s)],
         ["queue", count(limits.queue)],
         ["body", mebibytes(limits.body_mib)],
         ["retry", limits.retry],

@@ -9,7 +9,7 @@ import { Lane } from "../../timeline/Lane.tsx";
 import type { Hours } from "../../timeline/Span.tsx";
 import type { FunctionTimeline, FunctionUse, Timeline, Use } from "../../timeline/types.ts";
 import { useWidth } from "../../timeline/width.ts";
-import { time } from "../../timeline/words.ts";
+import { brief } from "../../timeline/words.ts";
 import { LaneCache } from "./laneCache.ts";
 
 const NONE: readonly Use[] = [];
@@ -45,9 +45,9 @@ export function FunctionLanes({ data, hours }: { data: Timeline; hours: Hours })
             <div className="tl-lane">
               <Lane use={lanes?.get(one.name) ?? NONE} bucket_s={bucket_s} scale={scale} height={22} cursor_s={null} />
             </div>
-            <span className="right">{time(one.busy_s)}</span>
-            <span className="right">{time(one.idle_s)}</span>
-            <span className="right tl-wide">{time(one.waking_s)}</span>
+            <span className="right">{brief(one.busy_s)}</span>
+            <span className="right">{brief(one.idle_s)}</span>
+            <span className="right tl-wide">{brief(one.waking_s)}</span>
             <span className="right tl-wide">{count(one.requests)}</span>
           </li>
         ))}

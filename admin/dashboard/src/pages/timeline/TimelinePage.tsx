@@ -12,7 +12,7 @@ import { hoursOf, SpanChoice, UseLegend } from "../../timeline/Span.tsx";
 import "../../timeline/timeline.css";
 import type { Timeline, Totals } from "../../timeline/types.ts";
 import { useWidth } from "../../timeline/width.ts";
-import { busyShare, time, timesOf } from "../../timeline/words.ts";
+import { brief, busyShare, time, timesOf } from "../../timeline/words.ts";
 import { FunctionLanes } from "./FunctionLanes.tsx";
 
 const EVERY_S = 15;
@@ -104,9 +104,9 @@ function Devices({ data }: { data: Timeline }) {
               <div className="tl-lane">
                 <Lane use={device.use} bucket_s={bucket_s} scale={scale} height={28} cursor_s={cursor_s} />
               </div>
-              <span className="right">{time(shown.busy_s)}</span>
-              <span className="right">{time(shown.idle_s)}</span>
-              <span className="right tl-wide">{time(shown.waking_s)}</span>
+              <span className="right">{brief(shown.busy_s)}</span>
+              <span className="right">{brief(shown.idle_s)}</span>
+              <span className="right tl-wide">{brief(shown.waking_s)}</span>
               <span className="right tl-wide">{percent(busyShare(shown, span_s))}</span>
             </div>
           );
