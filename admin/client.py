@@ -27,6 +27,8 @@ from registry.errors import BadBundle
 __all__ = ["Answer", "ApiError", "Client", "Payload", "Unreachable"]
 
 CALL_S: Final = 30.0
+ADVICE_S: Final = 150.0
+"""Somewhat longer than a server works on an advice."""
 UPLOAD_S: Final = 300.0
 """Seconds without progress; the last ones go into making gigabytes durable."""
 CHUNK: Final = 1024 * 1024
@@ -107,6 +109,16 @@ class Client:
     def why(self, name: str) -> dict[str, Any]:
         """Its state and reason, last decisions, cold starts and intervals."""
         return self._json("GET", f"/admin/v1/functions/{_part(name)}/why")
+
+    def advice(self, name: str, hours: int) -> dict[str, Any]:
+        """What other idle times would have cost and saved in the last hours."""
+        path = f"/admin/v1/functions/{_part(name)}/advice?{urlencode({'hours': hours})}"
+        return self._json("GET", path, timeout_s=ADVICE_S)
+
+    def timeline(self, name: str, hours: int) -> dict[str, Any]:
+        """A function's states, device-seconds and requests in the last hours."""
+        path = f"/admin/v1/functions/{_part(name)}/timeline?{urlencode({'hours': hours})}"
+        return self._json("GET", path)
 
     def logs(self, name: str, lines: int) -> list[dict[str, Any]]:
         """The last `lines` lines of what its replicas wrote."""

@@ -21,16 +21,21 @@ from admin.drivers import open_driver
 from admin.feed import Feed
 from admin.health import Health
 from admin.logs.access import access_writer
+from admin.metrics.devices import DeviceFamilies
+from admin.metrics.replicas import ReplicaFamilies
+from admin.metrics.server import Gateways, OneGateway, ServerFamilies
 from admin.past import Past, prior_of
 from admin.settings import Settings
 from admin.store import Store, open_store
+from admin.traces.opening import check_traces, open_tracer
 from gateway.access import Access
 from gateway.delivery import Delivery
 from gateway.dispatch.dispatcher import Limits
 from gateway.http.app import Gateway, StatePages, stop_serving
 from gateway.http.assembly import assemble
 from gateway.http.site import Site
-from gateway.observing.access_log import AccessLog
+from gateway.observing.handover import Handover
+from gateway.observing.metrics import Metrics
 from gateway.observing.pulse import Pulse
 from gateway.traffic import follow_traffic
 from pool_manager.devices import cpu_slots, host_memory_mib
@@ -72,6 +77,7 @@ async def running(settings: Settings, driver: Driver | None = None) -> AsyncIter
     port cannot be had.
     """
     async with AsyncExitStack() as stack:
+        check_traces(settings.gateway())
         store = await open_store(settings.store(), stack)
         check_exposure(settings, store)
         past = await open_past(store, stack)
@@ -203,9 +209,19 @@ async def _open_gateway(
 ) -> tuple[Gateway, web.AppRunner, Admin]:
     settings, store = side.settings, side.store
     access, section = access_of(settings, store), settings.gateway()
-    events = AccessLog(access_writer(settings.log_format)) if section.access_log else None
-    invoker = assemble(section, access, store.catalog, delivery, side.past, time.time, events)  # noqa: TID251 - the shell passes the clock in
+    write = access_writer(settings.log_format)
+    invoker = assemble(
+        section,
+        access,
+        store.catalog,
+        delivery,
+        side.past,
+        time.time,  # noqa: TID251 - the shell passes the clock in
+        Handover("access log", write) if section.access_log else None,
+        tracer=open_tracer(section, f"{os.getpid()}"),
+    )
     gateway = Gateway(invoker)
+    add_families(invoker.metrics, side, OneGateway())
     health = Health(settings.data, side.manager, delivery, store.history, time.monotonic)
     answered = Pulse(invoker.metrics.durations).take
     admin = open_admin(side, answered, health.reasons, stack)
@@ -218,6 +234,15 @@ async def _open_gateway(
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
     await runner.setup()
     return gateway, runner, admin
+
+
+def add_families(metrics: Metrics, side: AdminSide, gateways: Gateways) -> None:
+    """Have `/metrics` show what is no gateway's."""
+    manager, driver = side.manager, side.settings.driver
+    counters = manager.counters
+    metrics.add(ReplicaFamilies(counters))
+    metrics.add(DeviceFamilies(manager.occupancies, lambda: counters.counts().reclaimed_mib))
+    metrics.add(ServerFamilies(driver, side.store.history.statistics, gateways))
 
 
 def url_of(listen: str, port: int) -> str:

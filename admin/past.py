@@ -8,7 +8,7 @@ from typing import Any
 from admin.estimates.cold_starts import ColdStarts, Prior
 from registry.catalog import Catalog
 from registry.exchange import Expected
-from registry.model import Arrivals, ColdStart, StateInterval, pool_key
+from registry.model import Arrivals, ColdStart, StateInterval, Use, pool_key
 from registry.store.history import History
 
 MINUTE_S = 60
@@ -54,6 +54,10 @@ class Past:
 
     def state_interval(self, record: StateInterval) -> None:
         """Keep how long a pool was in a state."""
+        self._history.record(record)
+
+    def use(self, record: Use) -> None:
+        """Keep what replicas had of a device."""
         self._history.record(record)
 
     def expected(self, pool: str) -> Expected:

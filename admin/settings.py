@@ -87,6 +87,11 @@ class Settings(BaseSettings):
     """How the server's own log looks."""
     access_log: bool = False
     """One line per request."""
+    traces: str = Field("", max_length=2048, pattern=r"^(https?://[^\s?#]+)?$")
+    """Where traces are sent over OTLP/HTTP: a URL, as http://127.0.0.1:4318/v1/traces; empty for
+    nowhere."""
+    traces_sample: float = Field(1.0, ge=0.0, le=1.0)
+    """The share of calls that are traced, of those whose client has not decided that."""
     fast_front: bool = True
     """Whether plain calls take the fast way through HTTP; the answers are the same."""
 
@@ -151,6 +156,8 @@ class Settings(BaseSettings):
             body_read_s=self.body_read_s,
             shutdown_s=self.shutdown_s,
             access_log=self.access_log,
+            traces=self.traces,
+            traces_sample=self.traces_sample,
             fast_front=self.fast_front,
         )
 

@@ -18,6 +18,7 @@ from registry.store.functions import Functions
 from registry.store.history import History
 from registry.store.keys import KeyRing, Keys
 from registry.store.operations import Operations
+from registry.store.timeline import Timeline
 from registry.store.traffic import Traffic
 from registry.tasks import Tasks
 
@@ -37,6 +38,7 @@ class Store:
     operations: Operations
     keys: Keys
     history: History
+    timeline: Timeline
     blobs: BlobStore
     catalog: Catalog
     ring: KeyRing
@@ -66,6 +68,7 @@ async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
         operations=Operations(database, ended_max=settings.operations_max),
         keys=keys,
         history=history,
+        timeline=Timeline(database),
         blobs=BlobStore(settings.blobs, settings.blob_max_bytes, settings.uploads_max),
         catalog=Catalog(deployed),
         ring=KeyRing(await keys.list()),

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from admin.events.rates import Pace
 from pool_manager.core.life.outlook import Outlook
 from pool_manager.core.state import Replica
-from pool_manager.occupancy import Occupancy
+from pool_manager.telling.occupancy import Occupancy
 from registry.catalog import Deployed
 from registry.exchange import Expected, Load, PoolEndpoints
 from registry.model import Bundle, Function, Key, Operation, Profile
@@ -124,10 +124,11 @@ def key_json(key: Key) -> dict[str, Any]:
     }
 
 
-def occupancy_json(occupancy: Occupancy) -> dict[str, Any]:
+def occupancy_json(occupancy: Occupancy, busy: float | None) -> dict[str, Any]:
     """One device. `memory_mib` is what replicas may have of it, `charged_mib` what they are
     counted with, `used_mib` what the GPU's driver sees in use now, by whomever; a slot of the CPU
-    has no such parts. Null is what the driver does not tell."""
+    has no such parts. `busy` is the part of the last seconds in which a model ran. Null is what
+    nobody can tell."""
     device, gpu = occupancy.device, occupancy.gpu
     return {
         "id": device.id,
@@ -145,6 +146,7 @@ def occupancy_json(occupancy: Occupancy) -> dict[str, Any]:
         "state": occupancy.state,
         "reason": occupancy.reason,
         "replicas": list(occupancy.replicas),
+        "busy": None if busy is None else round(busy, 3),
     }
 
 

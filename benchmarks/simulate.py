@@ -35,6 +35,7 @@ MEANING = {
     "think_s": "mean pause of such callers after an answer, exponential",
     "end_s": "how long it goes on after the last call",
     "wait_s": "how long a caller agrees to be held",
+    "min": "replicas kept per function",
     "max": "replicas per function",
     "batch": "requests per run",
     "service_s": "median run time of a function",

@@ -19,7 +19,6 @@ from gateway.dispatch.links import Link
 from gateway.outcome import Delivered, HeldCall, Outcome
 from gateway.slabs.link import SharedLink
 from gateway.slabs.slabs import Slabs
-from registry.errors import ReplicaDied
 from registry.exchange import ReplicaEndpoint
 from registry.tasks import Tasks
 from runtime_image.contract.errors import RequestError
@@ -32,7 +31,7 @@ from runtime_image.contract.link import (
     Kind,
 )
 from runtime_image.link.frames import Frame, LinkError, pack
-from runtime_image.link.meta import pack_request, unpack_answer
+from runtime_image.link.meta import pack_known_request, pack_request, unpack_answer
 from runtime_image.link.stream import FrameStream, Greeting, connect
 
 log = structlog.get_logger()
@@ -75,10 +74,11 @@ class DataLinks:
         tasks: Tasks,
         perform: Callable[[list[Command]], None],
         lost: Callable[[str], None],
-        answered: Callable[[str], None],
+        answered: Callable[[str, HeldCall | None, Outcome | None], None],
     ) -> None:
         """`perform` does the dispatcher's commands, `lost(pool)` hears of every link that ends,
-        `answered(pool)` of every request that does."""
+        `answered` of every request that does: its pool, the call if it is still wanted, and its
+        outcome if the replica has one."""
         self._worker = worker
         self._dispatcher = dispatcher
         self._slabs = slabs
@@ -111,8 +111,11 @@ class DataLinks:
         assert shared is not None
         assert isinstance(call, HeldCall)
         body, slab = shared.send(id, call.slot, call.body)
-        flags = (_ALONE if call.alone else 0) | (_TRACE if call.meta.traceparent else 0)
-        meta = pack_request(call.meta)
+        flags = _ALONE if call.alone else 0
+        if call.meta.traceparent:
+            flags, meta = flags | _TRACE, pack_request(call.meta)
+        else:
+            meta = pack_known_request(call.meta)
         timeout_ms = round(call.timeout_s * 1000)
         stream.send(pack(Kind.REQUEST, id, body, meta=meta, flags=flags | slab, aux=timeout_ms))
 
@@ -253,10 +256,8 @@ class DataLinks:
         if commands:
             self._perform(commands)
         peer.talk = 0
-        self._answered(peer.pool)
-        if call is not None:
-            assert isinstance(call, HeldCall)
-            call.done(outcome or ReplicaDied("the replica gave the request up"))
+        assert call is None or isinstance(call, HeldCall)
+        self._answered(peer.pool, call, outcome)
 
     def _outcome(self, id: str, peer: _Peer, frame: Frame) -> Outcome | None:
         kind, flags, _, json_length, packed, body = frame

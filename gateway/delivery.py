@@ -14,9 +14,12 @@ from gateway.dispatch.dispatcher import Dispatcher, Limits
 from gateway.dispatch.moves import Terms
 from gateway.dispatch.pool import UNKNOWN
 from gateway.dispatch.reports import Reports
-from gateway.outcome import HeldCall
+from gateway.observing.counting import Memory, Store
+from gateway.observing.ledger import Balance, Ledger
+from gateway.outcome import Delivered, HeldCall, Outcome
 from gateway.ports import Past, Pools
 from gateway.slabs.slabs import Slabs
+from registry.errors import ReplicaDied, WaitBudgetOver
 from registry.exchange import Demand, Load, PoolEndpoints, decode_endpoints, encode
 from registry.tasks import Tasks, every
 
@@ -38,7 +41,11 @@ class Delivery:
     `slabs`: where whoever makes calls may have their large bodies.
     """
 
-    def __init__(self, limits: Limits, worker: str, pools: Pools, past: Past) -> None:
+    def __init__(
+        self, limits: Limits, worker: str, pools: Pools, past: Past, store: Store | None = None
+    ) -> None:
+        """`store` has what is counted, without one this process's own memory."""
+        self._ledger = Ledger(store or Memory())
         self._loop = asyncio.get_running_loop()
         self._worker = worker
         self._pools = pools
@@ -92,6 +99,7 @@ class Delivery:
         sent = self._dispatcher.send_now(call, call.arrived_s)
         if sent is None:
             return False
+        self._ledger.accept()
         self._links.send(sent.link, sent.id, call)
         return True
 
@@ -100,7 +108,9 @@ class Delivery:
         if call.pool not in self._dispatcher.pools:
             self._estimate(call.pool)
         try:
-            self._perform(self._dispatcher.submit(call, monotonic()))
+            commands = self._dispatcher.submit(call, monotonic())
+            self._ledger.accept()
+            self._perform(commands)
         finally:
             if call.was_held:
                 self._reports.held(call.pool)
@@ -108,7 +118,11 @@ class Delivery:
 
     def leave(self, call: HeldCall) -> None:
         """The client of a call is gone."""
-        self._perform(self._dispatcher.leave(call, monotonic()))
+        before = call.stage
+        commands = self._dispatcher.leave(call, monotonic())
+        if call.stage is not before:
+            self._ledger.end("cancelled")
+        self._perform(commands)
 
     def move(self, source: str, target: str, terms: Terms | None) -> None:
         """A function's traffic moved; what that means for its calls says `Dispatcher.move`."""
@@ -140,6 +154,13 @@ class Delivery:
         """What is held and in flight, per pool."""
         return self._dispatcher.loads(monotonic())
 
+    def balance(self) -> Balance:
+        """Where every call accepted here is, at this moment."""
+        pools = self._dispatcher.pools.items()
+        held = {key: count for key, pool in pools if (count := len(pool.waiting))}
+        owed = {key: count for key, pool in pools if (count := pool.owed)}
+        return self._ledger.balance(held, owed)
+
     def _look(self, key: str, shown: PoolEndpoints, now: float) -> None:
         self._perform(self._dispatcher.look(key, shown, now))
         if key in self._dispatcher.pools:
@@ -168,9 +189,10 @@ class Delivery:
         else:
             self._fail(command)
 
-    @staticmethod
-    def _fail(command: Fail) -> None:
+    def _fail(self, command: Fail) -> None:
         assert isinstance(command.call, HeldCall)
+        is_late = isinstance(command.error, WaitBudgetOver)
+        self._ledger.end("expired" if is_late else "failed")
         command.call.done(command.error)
 
     def _sweep(self) -> None:
@@ -185,9 +207,13 @@ class Delivery:
             self._loop.call_soon(self._tell_urgent)
         self._urgent |= {pool, self._dispatcher.heir(pool)}
 
-    def _answered(self, pool: str) -> None:
+    def _answered(self, pool: str, call: HeldCall | None, outcome: Outcome | None) -> None:
+        """A replica is done with a call, which is None where nobody wants its outcome."""
         if self._reports.is_news(pool):
             self._tell_soon(pool)
+        if call is not None:
+            self._ledger.end("completed" if isinstance(outcome, Delivered) else "failed")
+            call.done(outcome or ReplicaDied("the replica gave the request up"))
 
     def _tell_urgent(self) -> None:
         keys, self._urgent = self._urgent, set()

@@ -48,6 +48,7 @@ STATUS: dict[type[errors.FnError], int] = {
     errors.PreconditionFailed: 412,
     errors.PreconditionRequired: 428,
     errors.NoRoom: 503,
+    errors.AdviceUnavailable: 503,
     errors.StoreUnavailable: 503,
     errors.DriverError: 503,
     errors.EngineDown: 503,
@@ -67,6 +68,9 @@ FROM_REPLICA: dict[str, type[errors.FnError]] = {
 
 OK, CREATED, ACCEPTED = 200, 201, 202
 MOVED, NOT_MODIFIED = 308, 304
+MISTAKES, FAILURES = 400, 500
+"""From here on it is the client's fault, and from here on it is not."""
+
 NOT_READY = 503
 """What a load balancer understands as "not now"."""
 
@@ -78,6 +82,19 @@ def from_request_error(error: RequestError) -> errors.FnError:
     data = error.to_json()
     fields: dict[str, Any] = {key: data[key] for key in ("input", "expected", "got") if key in data}
     return FROM_REPLICA[error.code](error.message, detail=fields)
+
+
+def is_servers_fault(status: int) -> bool:
+    """Whether an answer with this status is an error of the server's, not of its client's."""
+    return status >= FAILURES
+
+
+def outcome(status: int) -> str:
+    """What an answer means to who runs the server: "ok", "refused", which is the client's own
+    doing or its share of what there is, or "failed"."""
+    if status < MISTAKES:
+        return "ok"
+    return "failed" if is_servers_fault(status) else "refused"
 
 
 def document(error: errors.FnError, *, for_admin: bool = False) -> dict[str, Any]:

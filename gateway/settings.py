@@ -29,5 +29,9 @@ class GatewaySettings:
     """Seconds a shutdown waits for accepted requests."""
     access_log: bool = False
     """Whether every request leaves one line."""
+    traces: str = ""
+    """Where traces are sent over OTLP/HTTP: a URL; "" for nowhere."""
+    traces_sample: float = 1.0
+    """The share of requests that are traced, of those whose client does not say."""
     fast_front: bool = True
     """Whether plain requests are read by the fast front; otherwise aiohttp reads all of them."""

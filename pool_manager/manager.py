@@ -14,23 +14,25 @@ from typing import Any
 import structlog
 
 from pool_manager.core import commands, events
-from pool_manager.core.life.outlook import AT_REST, Outlook, outlook
 from pool_manager.core.machine import Machine
-from pool_manager.core.state import Device, PoolSpec, Replica
+from pool_manager.core.state import Device, PoolSpec
+from pool_manager.counters.counters import Counters
 from pool_manager.driver import Driver
 from pool_manager.engine import EngineWatch
 from pool_manager.gpus.absent import NoGpus
 from pool_manager.gpus.tenancy import Tenancy
-from pool_manager.journal import Decision, Journal
-from pool_manager.occupancy import Occupancy, account, occupancies
 from pool_manager.orders import Orders, Warmed
 from pool_manager.ports import Account, Binding, Bundles, Gpus, Recorder
-from pool_manager.publisher import Publisher
 from pool_manager.replica.adopting import adopt_all
 from pool_manager.replica.fetching import Fetching
 from pool_manager.replica.launching import Launcher
 from pool_manager.settings import PoolSettings
-from registry.exchange import PoolEndpoints, decode_demand
+from pool_manager.telling.journal import Journal
+from pool_manager.telling.occupancy import account
+from pool_manager.telling.publisher import Publisher
+from pool_manager.telling.sight import Sight
+from pool_manager.usage.watching import UseWatch
+from registry.exchange import decode_demand
 from registry.tasks import Alarm, Tasks, every
 
 log = structlog.get_logger()
@@ -41,7 +43,7 @@ STOP_S = 45.0
 """How long a shutdown waits for replicas: drain, TERM and KILL together."""
 
 
-class Manager:
+class Manager(Sight):
     """Owns the machine. Every method runs in one event loop's thread.
 
     Gateways speak to it in serialised messages only: `receive_demand`, `worker_lost`, and what
@@ -66,6 +68,7 @@ class Manager:
         feed = Fetching(self.feed, bundles, self._tasks, run_dir, find, self._bindings).feed
         self._launcher = Launcher(settings, driver, bundles, feed, self._tasks, self._clock)
         self._launcher.starts.turn = self._machine.host.turn
+        self.counters = Counters(self._machine.host, self._launcher.starts)
         self._gpus = gpus or NoGpus()
         self._journal = Journal(recorder, time.time, settings.notes_kept)  # noqa: TID251 - the shell passes the clock in
         self._orders, self._engine = Orders(self.feed), EngineWatch(driver, self.feed, self._tasks)
@@ -74,6 +77,9 @@ class Manager:
         self._publisher = Publisher(
             self._machine, self._journal, self._bindings, self._launcher.folders, self._clock
         )
+        wall = time.time  # noqa: TID251 - the shell passes the clock in
+        self._use = UseWatch(self._machine, self._bindings, recorder, self._clock, wall)
+        self._launcher.on_pong = self._use.hear
         self._none_left = asyncio.Event()
         self._events: deque[events.Event] = deque()
         self._actions = self._table()
@@ -115,6 +121,7 @@ class Manager:
         self._alarm.clear()
         await self._launcher.read_ahead.close()
         await self._tasks.close()
+        self._use.keep()
         await self._gpus.close()
         await self._driver.close()
 
@@ -166,62 +173,12 @@ class Manager:
         """Have every Endpoints message; the returned function ends it."""
         return self._publisher.subscribe(receiver)
 
-    def replicas(self) -> list[Replica]:
-        """Every replica not yet stopped."""
-        return self._machine.replicas()
-
-    def devices(self) -> list[Device]:
-        """Every device of this host."""
-        return list(self._machine.devices.values())
-
-    def occupancies(self) -> list[Occupancy]:
-        """Every device of this host with what is on it and what is wrong with it."""
-        return occupancies(self._machine, self._gpus)
+    def keep_use(self) -> None:
+        """Hand what replicas have had of devices until now to the recorder."""
+        self._use.keep()
 
     def _account(self, device: str, id: str) -> Account:
         return account(self._machine.host.ledger, device, id)
-
-    @property
-    def gpu_silence(self) -> str:
-        """Why GPUs that should be there cannot be asked, "" where all is well."""
-        return self._gpus.silence
-
-    @property
-    def engine_down(self) -> str:
-        """Why nothing can be started or stopped, "" while the engine answers."""
-        return self._machine.host.engine_down
-
-    def pool(self, key: str) -> tuple[PoolEndpoints, int, float] | None:
-        """How a pool looks, how many replicas are wanted, and since when (Unix seconds)."""
-        if key not in self._machine.pools:
-            return None
-        shown = self._publisher.endpoints(key)
-        return shown, self._machine.pools[key].wanted, self._journal.since_s(key)
-
-    def outlook(self, key: str) -> Outlook:
-        """What is about to happen to a pool."""
-        pool = self._machine.pools.get(key)
-        if pool is None:
-            return AT_REST
-        return outlook(pool, self._machine.host.demand.load(key).busy, self._clock())
-
-    def wakes_by_standby(self, key: str) -> bool:
-        """Whether the replica that is coming for a pool was a standby, or the next one would be."""
-        pool = self._machine.pools.get(key)
-        return pool is not None and self._machine.host.wakes_by_standby(pool)
-
-    def blocked(self, key: str) -> str:
-        """Why a pool cannot have the replicas it wants, "" where nothing stands in the way."""
-        pool = self._machine.pools.get(key)
-        return pool.blocked if pool is not None else ""
-
-    def decisions(self, key: str) -> list[Decision]:
-        """What was decided for a pool, oldest first."""
-        return self._journal.decisions(key)
-
-    def watch_decisions(self, receiver: Callable[[str, Decision], None]) -> None:
-        """Have every decision as it is made, with the pool it is about."""
-        self._journal.on_decision = receiver
 
     async def logs(self, function: str) -> list[tuple[str, bytes]]:
         """Replica ids and the output kept of a function, oldest first."""
@@ -242,13 +199,17 @@ class Manager:
     def _handle(self, event: events.Event) -> None:
         """A defect in one event or command is reported and must not stop all that follow."""
         try:
-            for command in self._machine.handle(event, self._clock()):
+            asked = self._machine.handle(event, self._clock())
+            self.counters.note(event, asked)
+            self._use.look(event)
+            for command in asked:
                 self._do(command)
         except Exception:
             log.exception("an event could not be handled", happened=event)
 
     def _do(self, command: commands.Command) -> None:
         try:
+            self._use.look(command)
             self._actions[type(command)](command)
         except Exception:
             log.exception("a command could not be done", wanted=command)
@@ -256,6 +217,7 @@ class Manager:
     def _tick(self) -> None:
         self.feed(events.Tick())
         self._launcher.bound_logs()
+        self._use.tick()
         # Said again although nothing changed: a gateway that could not connect tries once more.
         self._publisher.publish(frozenset({one.pool for one in self._machine.replicas()}))
 

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from pool_manager.core.events import DeviceBack, DeviceLost
 from pool_manager.core.state import Device
-from registry.model import Bundle, BundleFile, ColdStart, StateInterval
+from registry.model import Bundle, BundleFile, ColdStart, StateInterval, Use
 from runtime_image.contract.model import ModelSpec
 
 
@@ -52,6 +52,9 @@ class Recorder(Protocol):
     def state_interval(self, record: StateInterval) -> None:
         """Keep how long a pool was in a state; never blocks, never raises."""
 
+    def use(self, record: Use) -> None:
+        """Keep what replicas had of a device; never blocks, never raises."""
+
 
 class Account(NamedTuple):
     """What the ledger says of a device: what one replica is charged, how many others there are
@@ -65,7 +68,8 @@ class Account(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class GpuView:
     """A GPU or MIG slice for whoever looks at it: what it is, and its memory as the driver sees
-    it now, MiB. None is what the driver does not tell."""
+    it now, MiB. `utilization` is the share of the driver's last sample period, at most a second,
+    in which anything ran on it. None is what the driver does not tell."""
 
     name: str | None
     index: str
@@ -74,6 +78,7 @@ class GpuView:
     total_mib: float | None
     used_mib: float | None
     foreign_mib: float
+    utilization: float | None = None
 
 
 class Gpus(Protocol):

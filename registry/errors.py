@@ -253,6 +253,13 @@ class NoRoom(FnError):
     title = "There is no room"
 
 
+class AdviceUnavailable(FnError):
+    """No advice can be worked out at present."""
+
+    code = "advice_unavailable"
+    title = "No advice at present"
+
+
 class StoreUnavailable(FnError):
     """The store cannot be written or read now: disk full, database locked."""
 

@@ -237,6 +237,25 @@ class StateInterval:
 
 
 @dataclass(frozen=True, slots=True)
+class Use:
+    """What a revision's replicas had of one device in the minute starting at `minute_s` (Unix
+    seconds), in device-seconds: `waking_s` starting and loading, `busy_s` running the model,
+    `idle_s` ready and not running. Of one minute there may be several; they add up.
+
+    Standbys on a GPU are nobody's: their name is "" and their number 0.
+    """
+
+    namespace: str
+    name: str
+    number: int
+    device: str
+    minute_s: int
+    waking_s: float = 0.0
+    idle_s: float = 0.0
+    busy_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Arrivals:
     """Requests that arrived for a function in the minute starting at `minute_s` (Unix seconds)."""
 

@@ -8,9 +8,9 @@ from typing import Any
 from aiohttp import web
 
 from admin.api.paging import page_of, whole_number
-from admin.api.sample import Samples
 from admin.deploy.deploys import Deploys
 from admin.deploy.etag import etag
+from admin.deploy.samples import Samples
 from admin.deploy.tail import last_lines
 from admin.events.lines import Lines
 from admin.past import Past
@@ -39,7 +39,7 @@ class FunctionRoutes:
         self._lines = lines
         self._deploys = deploys
         self._past = past
-        self.get_sample = Samples(store.catalog, store.bundles, store.blobs).get_sample
+        self._samples = Samples(store.bundles, store.blobs)
 
     async def list_functions(self, request: web.Request) -> web.Response:
         """The functions as they are now, a page of them, by name."""
@@ -101,6 +101,12 @@ class FunctionRoutes:
                 "intervals": [asdict(r) for r in await self._history.intervals(name, ITEMS)],
             }
         )
+
+    async def sample(self, request: web.Request) -> web.Response:
+        """A body to try the function with, and the content type that it is sent with."""
+        deployed = self._catalog.resolve(request.match_info["name"])
+        kind, body = await self._samples.body(deployed)
+        return web.Response(body=body, headers={"Content-Type": kind, "Cache-Control": "no-store"})
 
     async def logs(self, request: web.Request) -> web.Response:
         """What the function's replicas wrote, oldest replica first."""

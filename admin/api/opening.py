@@ -10,6 +10,7 @@ from typing import Final
 
 from aiohttp import web
 
+from admin.api.advice import AdviceRoutes
 from admin.api.events import EventRoutes
 from admin.api.functions import FunctionRoutes
 from admin.api.keys import KeyRoutes
@@ -17,6 +18,7 @@ from admin.api.operate import OperateRoutes
 from admin.api.pools import PoolRoutes
 from admin.api.routes import AdminApi, Handlers
 from admin.api.side import AdminSide
+from admin.api.timeline import TimelineRoutes
 from admin.api.uploads import UploadRoutes
 from admin.events.lines import Lines
 from admin.events.opening import make_lines, open_watch
@@ -44,18 +46,21 @@ class Admin:
         side = self.side
         store, manager, deploys = side.store, side.manager, side.deploys
         operate = OperateRoutes(store.catalog, manager, deploys, time.monotonic)
+        advice = AdviceRoutes(store, side.past.expected, wall)
         handlers = Handlers(
             FunctionRoutes(store, manager, self.lines, deploys, side.past),
             operate,
             UploadRoutes(store.blobs, deploys),
             KeyRoutes(store.keys, store.ring, wall),
             PoolRoutes(store.catalog, manager, time.monotonic, wall),
+            TimelineRoutes(store, manager, wall),
+            advice,
             EventRoutes(self.watch),
         )
         api = AdminApi(border.access, handlers)
         api.add_routes(app, border)
         waiting = (deploys.runner, operate, self.watch)
-        app.on_shutdown.extend(one.stop_waiting for one in waiting)
+        app.on_shutdown.extend([*(one.stop_waiting for one in waiting), advice.advisor.close])
         return api
 
 

@@ -75,5 +75,6 @@ class PoolRoutes:
 
     async def list_devices(self, _request: web.Request) -> web.Response:
         """Every device, its memory, what is on it and what is wrong with it."""
-        items = [occupancy_json(one) for one in self._manager.occupancies()]
+        busy = self._manager.busy
+        items = [occupancy_json(one, busy(one.device.id)) for one in self._manager.occupancies()]
         return json_answer({"items": items, "next": None})

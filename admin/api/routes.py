@@ -8,11 +8,13 @@ from typing import NamedTuple
 
 from aiohttp import web
 
+from admin.api.advice import AdviceRoutes
 from admin.api.events import EventRoutes
 from admin.api.functions import FunctionRoutes
 from admin.api.keys import KeyRoutes
 from admin.api.operate import OperateRoutes
 from admin.api.pools import PoolRoutes
+from admin.api.timeline import TimelineRoutes
 from admin.api.uploads import UploadRoutes
 from gateway.access import Access, Need
 from gateway.http.app import Border, Handler
@@ -30,13 +32,15 @@ Outcome = web.StreamResponse | Exception
 
 
 class Handlers(NamedTuple):
-    """Whose methods answer."""
+    """Who answers, by subject."""
 
     functions: FunctionRoutes
     operate: OperateRoutes
     uploads: UploadRoutes
     keys: KeyRoutes
     pools: PoolRoutes
+    timeline: TimelineRoutes
+    advice: AdviceRoutes
     events: EventRoutes
 
 
@@ -44,11 +48,11 @@ class AdminApi:
     """Every route needs the admin token or a key with the scope in the table."""
 
     def __init__(self, access: Access, handlers: Handlers) -> None:
+        functions, operate, uploads, keys, pools, timeline, advice, events = handlers
         self._access = access
         self.settled: Callable[[], Awaitable[None]] = at_once
         """Awaited after each change, until every gateway process knows of it."""
         self._tasks = Tasks("admin API")
-        functions, operate, uploads, keys, pools, events = handlers
         self._table: list[tuple[str, str, Need, Scoped]] = [
             ("HEAD", "/blobs/{sha256}", "deploy", uploads.head_blob),
             ("PUT", "/blobs/{sha256}", "deploy", uploads.put_blob),
@@ -66,7 +70,10 @@ class AdminApi:
             ("GET", "/functions/{name}/revisions", "read", functions.list_revisions),
             ("GET", "/functions/{name}/why", "read", functions.why),
             ("GET", "/functions/{name}/logs", "read", functions.logs),
-            ("GET", "/functions/{name}/sample", "read", functions.get_sample),
+            ("GET", "/functions/{name}/sample", "read", functions.sample),
+            ("GET", "/functions/{name}/timeline", "read", timeline.of_function),
+            ("GET", "/functions/{name}/advice", "read", advice.of_function),
+            ("GET", "/timeline", "read", timeline.of_all),
             ("GET", "/pools", "read", pools.list_pools),
             ("GET", "/replicas", "read", pools.list_replicas),
             ("GET", "/devices", "read", pools.list_devices),

@@ -22,7 +22,7 @@ from admin.cli.verbs import (
     show,
     why,
 )
-from admin.cli.verbs.operate import rollback, scale, sleep, warm
+from admin.cli.verbs.operate import advise, rollback, scale, sleep, warm
 
 app = typer.Typer(
     name="fnctl",
@@ -43,6 +43,7 @@ for verb in (
     show.show,
     invoke.invoke,
     why.why,
+    advise.advise,
     logs.logs,
     warm.warm,
     sleep.sleep,

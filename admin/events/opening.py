@@ -16,7 +16,7 @@ from admin.events.watch import Watch
 from admin.settings import Settings
 from admin.views import operation_json
 from gateway.observing.metrics import SECONDS
-from pool_manager.journal import Decision
+from pool_manager.telling.journal import Decision
 from registry.model import ColdStart, Operation
 
 wall: Final = time.time  # noqa: TID251 - the shell passes the clock in

@@ -73,7 +73,9 @@ class Scene:
     def devices(self) -> Iterator[Thing]:
         """Every device."""
         for one in self._manager.occupancies():
-            yield Thing(one.device.id, "", encode(occupancy_json(one)))
+            yield Thing(
+                one.device.id, "", encode(occupancy_json(one, self._manager.busy(one.device.id)))
+            )
 
     def beat(self) -> dict[str, Any]:
         """All of it in a few numbers."""

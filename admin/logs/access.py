@@ -5,25 +5,24 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
-from gateway.observing.access_log import AccessEvent
+from gateway.observing.handover import Write
+from gateway.observing.record import RequestRecord
 
 PIECE: Final = 4096
 """Bytes written at once: as much as a pipe takes without mixing it with what others write."""
 
 
-def access_writer(
-    form: Literal["human", "json"], descriptor: int = 2
-) -> Callable[[list[AccessEvent], int], None]:
+def access_writer(form: Literal["human", "json"], descriptor: int = 2) -> Write:
     """Writes lines to `descriptor`, in the form of the server's log; whole lines at once, so that
     several processes may share it. What cannot be written is lost."""
     line = _json if form == "json" else _human
 
-    def write(events: list[AccessEvent], left_out: int) -> None:
-        lines = [line(event) for event in events]
+    def write(records: list[RequestRecord], left_out: int) -> None:
+        lines = [line(record) for record in records]
         if left_out:
             lines.append(_LEFT_OUT[form](left_out))
         piece = b""
@@ -49,29 +48,66 @@ def _time(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="microseconds")[:-6] + "Z"
 
 
-def _json(event: AccessEvent) -> bytes:
-    fields = {
-        "function": event.function,
-        "revision": event.revision,
-        "replica": event.replica,
-        "outcome": event.outcome,
-        "ms": round(event.ms, 3),
-        "queue_ms": round(event.queue_ms, 3),
-        "is_cold": event.is_cold,
+def _json(record: RequestRecord) -> bytes:
+    fields: dict[str, Any] = {"request_id": record.request_id}
+    if record.trace_id:
+        fields["trace_id"] = record.trace_id
+    fields |= {
+        "function": record.function,
+        "revision": record.revision,
+        "replica": record.replica,
+        "outcome": record.outcome,
+        "status": record.status,
+        "bytes_in": record.bytes_in,
+        "bytes_out": record.bytes_out,
+        "ms": round(record.ms, 3),
+        "queue_ms": round(record.queue_ms, 3),
+        "sends": record.sends,
+        **_receipt(record),
         "event": "request",
         "level": "info",
-        "timestamp": _time(event.at_s),
+        "timestamp": _time(record.at_s),
     }
     return msgspec.json.encode(fields) + b"\n"
 
 
-def _human(event: AccessEvent) -> bytes:
-    cold = " cold" if event.is_cold else ""
+def _receipt(record: RequestRecord) -> dict[str, Any]:
+    """What a replica's answer adds: its own times, the rows of its batch, the cold start."""
+    receipt = record.receipt
+    if receipt is None:
+        return {"is_cold": False}
+    _, decode_us, batch_us, compute_us, encode_us, rows = receipt.meta
+    fields: dict[str, Any] = {
+        "decode_ms": decode_us / 1e3,
+        "batch_ms": batch_us / 1e3,
+        "compute_ms": compute_us / 1e3,
+        "encode_ms": encode_us / 1e3,
+        "rows": rows,
+        "is_cold": receipt.is_cold,
+    }
+    if receipt.is_cold:
+        fields["phases"] = {phase: round(ms, 3) for phase, ms in receipt.phases.items()}
+    return fields
+
+
+def _human(record: RequestRecord) -> bytes:
+    fields = _receipt(record)
+    cold = " cold" if fields.pop("is_cold") else ""
+    phases = fields.pop("phases", {})
+    own = "".join(f" {name}={_number(value)}" for name, value in fields.items())
+    own += "".join(f" {phase}={ms:.3f}" for phase, ms in phases.items())
+    trace = f" trace_id={record.trace_id}" if record.trace_id else ""
     return (
-        f"{_time(event.at_s)} [info     ] request                        {event.outcome}{cold}"
-        f" ms={event.ms:.3f} queue_ms={event.queue_ms:.3f} function={event.function}"
-        f" revision={event.revision} replica={event.replica or '-'}\n"
+        f"{_time(record.at_s)} [info     ] request                        {record.outcome}{cold}"
+        f" status={record.status or '-'} ms={record.ms:.3f} queue_ms={record.queue_ms:.3f}"
+        f" function={record.function or '-'} revision={record.revision or '-'}"
+        f" replica={record.replica or '-'} sends={record.sends} bytes_in={record.bytes_in}"
+        f" bytes_out={record.bytes_out}{own} request_id={record.request_id}{trace}\n"
     ).encode()
+
+
+def _number(value: float) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
 _LEFT_OUT: Final[dict[str, Callable[[int], bytes]]] = {

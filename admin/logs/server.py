@@ -8,6 +8,7 @@ import sys
 from typing import Literal, TextIO, cast
 
 import structlog
+from aiohttp.http_exceptions import HttpProcessingError
 
 
 def set_up(form: Literal["human", "json"]) -> None:
@@ -27,6 +28,18 @@ def set_up(form: Literal["human", "json"]) -> None:
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    logging.getLogger("aiohttp.server").addFilter(_without_quotations)
+
+
+def _without_quotations(record: logging.LogRecord) -> bool:
+    """aiohttp quotes what it cannot read, which may be a key, and shows where it noticed: all that
+    anybody may know of such a request is that it came."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, HttpProcessingError):
+        record.msg, record.args = "a request is no HTTP: %s", (type(error).__name__,)
+        record.exc_info, record.exc_text = None, None
+        record.levelno, record.levelname = logging.WARNING, "WARNING"
+    return True
 
 
 class _Unfailing:

@@ -64,9 +64,11 @@ class Table:
         self._map = mmap.mmap(self.descriptor, 0)
         self._known: dict[bytes, Sample] = {}
 
-    def read(self) -> dict[Sample, float]:
-        """Every number there is now."""
+    def read(self, count: int = RECORDS_MAX) -> dict[Sample, float]:
+        """The numbers there are now, in their order; only the first `count` that were ever taken,
+        where that is given."""
         (_, used, _) = _HEAD.unpack_from(self._map, 0)
+        used = min(used, count + 1)
         found: dict[Sample, float] = {}
         for at in range(RECORD, min(used * RECORD, len(self._map)), RECORD):
             sample, value = self._record(at)

@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from gateway.observing.exemplars import Labels, Marked
 from gateway.observing.pulse import Answered
 from gateway.settings import GatewaySettings
 from registry.catalog import Deployed
@@ -80,6 +81,12 @@ class Reach(_Message, frozen=True):
     number: int
 
 
+class Reckon(_Message, frozen=True):
+    """Down: say where every accepted request is."""
+
+    number: int
+
+
 class Stop(_Message, frozen=True):
     """Down: accept nothing more, finish and exit."""
 
@@ -94,6 +101,18 @@ class Reached(_Message, frozen=True):
     """Up: everything sent before that Reach is in force."""
 
     number: int
+
+
+class Reckoned(_Message, frozen=True):
+    """Up: the ledger (`gateway.observing.ledger`) in the turn in which that Reckon came, and the
+    newest exemplars of this process's histograms."""
+
+    number: int
+    accepted: float
+    ended: dict[str, float]
+    held: dict[str, int]
+    in_flight: dict[str, int]
+    exemplars: list[Marked]
 
 
 class Ready(_Message, frozen=True):
@@ -124,20 +143,22 @@ class Beat(_Message, frozen=True):
 
 
 class Woken(_Message, frozen=True):
-    """Up: requests here waited for this replica's cold start. Phases in milliseconds."""
+    """Up: requests here waited for this replica's cold start, one of them being `request`. Phases
+    in milliseconds."""
 
     namespace: str
     function: str
     replica: str
     phases: dict[str, float]
+    request: Labels | None = None
 
 
 class Finished(_Message, frozen=True):
     """Up, after Stop: every accepted call is answered."""
 
 
-Down = Welcome | Functions | KeyNow | Estimates | Began | Pools | Reach | Stop
-Up = Wants | Reached | Ready | Failed | Beat | Woken | Finished
+Down = Welcome | Functions | KeyNow | Estimates | Began | Pools | Reach | Reckon | Stop
+Up = Wants | Reached | Reckoned | Ready | Failed | Beat | Woken | Finished
 
 _down: msgspec.msgpack.Decoder[Down] = msgspec.msgpack.Decoder(Down)
 _up: msgspec.msgpack.Decoder[Up] = msgspec.msgpack.Decoder(Up)

@@ -1,1 +1,1 @@
-"""A virtual world around the decision cores: processes, devices, callers and a clock that jumps."""
+"""Days that are drawn around the decision cores, and eviction rules held against each other."""

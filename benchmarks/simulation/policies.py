@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from benchmarks.simulation.functions import Function
+from admin.replay.function import Function
 from benchmarks.simulation.world import World
 from pool_manager.core import guests
 from pool_manager.core.policy.placement import Guest

@@ -4,49 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-HOUR_S = 3600.0
+from admin.replay.conditions import Conditions
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """One run. Times are virtual seconds, memory is MiB.
+class Settings(Conditions):
+    """One run, of functions that are drawn.
 
     `rate` is requests per second over all functions; `zipf` the exponent of their popularity.
-    `closed` is the number of callers per function who ask again once they are answered, after a
-    pause of `think_s` on average; 0 for arrivals of their own accord. `spread`: how much functions
-    differ in their times and memory, 0 for not at all. `start_s`: from a launch to the greeting.
-    `share` is the part of a device that a replica needs. For `end_s` after the last caller came,
-    what is held is answered or given up. `skip`: jump over seconds in which nothing can happen.
+    `spread`: how much functions differ in their times and memory, 0 for not at all.
     """
 
     functions: int = 50
-    devices: int = 4
-    hours: float = 24.0
     arrivals: str = "poisson"
     seed: int = 1
     policy: str = "fngate"
     rate: float = 0.25
     zipf: float = 1.0
-    closed: int = 0
-    think_s: float = 0.0
-    idle_s: float = 300.0
-    wait_s: float = 55.0
-    max: int = 2
-    batch: int = 1
     service_s: float = 0.2
     load_s: float = 2.0
     spread: float = 1.0
-    start_s: float = 0.5
-    release_s: float = 0.2
-    share: float = 1.0
     memory_mib: float = 4096.0
-    device_mib: float = 80_000.0
-    device_kind: str = "cuda"
-    standbys: int = 0
-    end_s: float = 120.0
-    skip: bool = True
-
-    @property
-    def horizon_s(self) -> float:
-        """When the last caller comes."""
-        return self.hours * HOUR_S

@@ -16,7 +16,8 @@ _PHRASES: Final = {int(status): status.phrase for status in HTTPStatus}
 
 class Reply(NamedTuple):
     """What a client gets. `headers` are all but Content-Length, Date and Server, in order; names
-    and values are this program's own, never a client's or a replica's."""
+    and values are this program's own, never a replica's, nor a client's but for a request id of
+    few harmless characters."""
 
     status: int
     headers: tuple[tuple[str, str], ...]

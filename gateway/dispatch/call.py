@@ -14,6 +14,16 @@ AGAIN_S = 60.0
 runs alone before it may take as long."""
 
 
+class Attempt(NamedTuple):
+    """A time that a call was with a replica and came back unanswered. Monotonic seconds; `has_died`
+    tells that the replica is gone, otherwise it handed the call back."""
+
+    replica: str
+    sent_s: float
+    ended_s: float
+    has_died: bool
+
+
 class Priority(IntEnum):
     """Order of service while requests wait."""
 
@@ -41,7 +51,7 @@ class Call:
     `pinned`: its client named the revision, so it does not follow the function's traffic.
     `was_held`: no replica was ready when it came. `place`: its number in the line, kept while it
     is not answered. `overdue_s`: when a replica must have let go of it although nobody wants it, 0
-    while that is not known.
+    while that is not known. `attempts` are the last that came to nothing, oldest first.
     """
 
     pool: str
@@ -65,6 +75,7 @@ class Call:
     was_held: bool = False
     place: int = 0
     overdue_s: float = 0.0
+    attempts: tuple[Attempt, ...] = ()
 
     def run_alone(self, now: float) -> None:
         """It had begun, or its batch had: it runs again alone. Its wait budget was for the begin

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.dispatch import admission
-from gateway.dispatch.call import Call, Command, Fail, GiveUp, Recall, Stage
+from gateway.dispatch.call import Attempt, Call, Command, Fail, GiveUp, Recall, Stage
 from gateway.dispatch.links import Link
 from gateway.dispatch.moves import Moves
 from gateway.dispatch.poison import PoisonList
@@ -55,10 +55,12 @@ class Endings:
             text = "its batch was stopped after it had started, and it may not be run again"
             self.fail(call, ExecutionTimeout(text), commands)
         else:
+            _came_back(call, now, has_died=False)
             self._requeue(call, pool, now, commands)
 
     def bereave(self, call: Call, pool: Pool, now: float, commands: list[Command]) -> None:
         """The replica that had this call is gone."""
+        _came_back(call, now, has_died=True)
         if call.stage is not Stage.STARTED:
             self._requeue(call, pool, now, commands)
             return
@@ -132,3 +134,10 @@ class Endings:
         elif now >= call.overdue_s and not link.given_up:
             link.given_up = link.closing = True
             commands.append(GiveUp(link.id, "the replica does not let go of a request"))
+
+
+def _came_back(call: Call, now: float, *, has_died: bool) -> None:
+    """Remember a time that was in vain. What is turned away for lack of room is sent again without
+    being counted, so only the last are kept."""
+    attempt = Attempt(call.link, call.sent_s, now, has_died)
+    call.attempts = (*call.attempts[1 - SENDS_MAX :], attempt)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gateway.dispatch.call import Stage
 from gateway.dispatch.estimate import Pace
 from gateway.dispatch.links import Link
 from gateway.dispatch.waiting import WaitingLine
@@ -58,6 +59,12 @@ class Pool:
     def in_flight(self) -> int:
         """Requests that replicas have from here, recalled ones too."""
         return sum(len(link.in_flight) for link in self.links.values())
+
+    @property
+    def owed(self) -> int:
+        """Requests that replicas have from here and somebody waits for."""
+        calls = (call for link in self.links.values() for call in link.in_flight.values())
+        return sum(call.stage is not Stage.ABANDONED for call in calls)
 
     @property
     def is_served(self) -> bool:

@@ -83,8 +83,8 @@ class Admissions:
         self._keep_up()
         if len(self._known) >= KEPT_MAX:
             self._known.clear()
-        # A trace never comes again, and long heads would fill the memory.
-        if head.traceparent is None and sum([len(one) for one in head if one]) <= HEAD_MAX:
+        # Long heads would fill the memory.
+        if sum([len(one) for one in head if one]) <= HEAD_MAX:
             self._known[key] = admission
         return admission
 

@@ -13,9 +13,10 @@ from gateway import problems
 from gateway.access import Access
 from gateway.answers.reply import Reply, Writer
 from gateway.delivery import Delivery
+from gateway.http.assembly import Invoker
 from gateway.http.describe import describe
-from gateway.http.invocation import Invoker
 from gateway.http.invoke import invoke
+from gateway.observing.exposition import Form, form_of
 from registry.errors import FnError, MethodNotAllowed, Unknown
 
 log = structlog.get_logger()
@@ -26,10 +27,13 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Page(Protocol):
     """What `/metrics` shows."""
 
+    async def ask(self) -> None:
+        """Have other processes say how they are; before `look`, without a turn between."""
+
     def look(self) -> None:
         """Read what is now; in the loop's thread, before `render`."""
 
-    def render(self) -> bytes:
+    def render(self, form: Form) -> bytes:
         """The page; in a thread."""
 
 
@@ -96,9 +100,11 @@ class StatePages:
         access = self._border.access
         if not access.is_open:
             access.check(request.headers.get("Authorization"), "read")
+        form = form_of(request.headers.get("Accept", ""))
+        await self._page.ask()
         self._page.look()
-        page = await asyncio.to_thread(self._page.render)
-        return web.Response(body=page, headers={"Content-Type": METRICS_TYPE})
+        page = await asyncio.to_thread(self._page.render, form)
+        return web.Response(body=page, headers={"Content-Type": form.content_type, **VARIES})
 
 
 class Gateway:
@@ -120,6 +126,8 @@ class Gateway:
         self.invoker.cold_check.close()
         if self.invoker.events is not None:
             self.invoker.events.close()
+        if self.invoker.tracer is not None:
+            self.invoker.tracer.close()
 
     async def _function(self, request: web.Request) -> web.StreamResponse:
         if request.method == "POST":
@@ -150,7 +158,7 @@ async def _nowhere(request: web.Request) -> web.Response:
     raise Unknown(f"no route {request.method} {request.path[:200]}")
 
 
-METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+VARIES = {"Vary": "Accept"}
 
 
 async def stop_serving(gateway: Gateway, delivery: Delivery, seconds: float) -> None:

@@ -3,20 +3,42 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import secrets
 from collections.abc import Callable
+from typing import NamedTuple
 
 from gateway.access import Access
 from gateway.cold_check import ColdCheck
 from gateway.delivery import Delivery
 from gateway.http.admissions import Admissions
 from gateway.http.door import Door
-from gateway.http.invocation import Invoker
-from gateway.observing.access_log import AccessLog
 from gateway.observing.counting import Store
+from gateway.observing.handover import Handover
 from gateway.observing.metrics import Metrics
+from gateway.observing.tracing import Tracer
 from gateway.ports import Past
 from gateway.settings import GatewaySettings
 from registry.catalog import Catalog
+
+
+class Invoker(NamedTuple):
+    """What invoking needs. `wall` gives Unix seconds, `new_id` a request id that no other request
+    has. Without `events` and `tracer` nothing is told of single requests."""
+
+    settings: GatewaySettings
+    access: Access
+    catalog: Catalog
+    delivery: Delivery
+    cold_check: ColdCheck
+    metrics: Metrics
+    past: Past
+    door: Door
+    admissions: Admissions
+    wall: Callable[[], float]
+    new_id: Callable[[], str]
+    events: Handover | None
+    tracer: Tracer | None
 
 
 def assemble(  # noqa: PLR0913 - the parts of a gateway process
@@ -26,20 +48,24 @@ def assemble(  # noqa: PLR0913 - the parts of a gateway process
     delivery: Delivery,
     past: Past,
     wall: Callable[[], float],
-    events: AccessLog | None = None,
+    events: Handover | None = None,
     store: Store | None = None,
+    tracer: Tracer | None = None,
 ) -> Invoker:
     """Whatever answers calls of functions. To be called in the loop. `wall` gives Unix seconds,
-    `events` takes one for each request, `store` has what is counted."""
+    `events` and `tracer` have a record of each request, `store` has what is counted."""
     loop = asyncio.get_running_loop()
     metrics = Metrics(
-        delivery.loads,
+        delivery.balance,
         delivery.states,
         lambda: len(asyncio.all_tasks(loop)),
         lambda namespace, name: catalog.find(name, namespace) is not None,
         store,
+        wall,
     )
     catalog.subscribe(metrics.changed)
+    if events is not None:
+        events.on_left_out = metrics.left_out
     return Invoker(
         settings,
         access,
@@ -51,5 +77,12 @@ def assemble(  # noqa: PLR0913 - the parts of a gateway process
         Door(),
         Admissions(access, catalog, settings.wait_max_s),
         wall,
+        request_ids(secrets.token_hex(6)),
         events,
+        tracer,
     )
+
+
+def request_ids(prefix: str) -> Callable[[], str]:
+    """Gives ids that begin with `prefix`, another each time, as cheaply as Python can."""
+    return map(f"{prefix}-{{:x}}".format, itertools.count(1)).__next__

@@ -5,66 +5,65 @@ from __future__ import annotations
 from asyncio import Future
 from collections.abc import Callable, Hashable
 from time import monotonic
-from typing import NamedTuple
+from typing import Final
 
 import structlog
 
 from gateway import problems
-from gateway.access import Access
 from gateway.answers.receipt import Receipt, server_timing
 from gateway.answers.reply import Body, Reply
-from gateway.cold_check import ColdCheck
-from gateway.delivery import Delivery
-from gateway.http.admissions import Admission, Admissions
-from gateway.http.door import Door
-from gateway.http.head import Head
-from gateway.observing.access_log import AccessLog, access_event
-from gateway.observing.metrics import Metrics
+from gateway.http.admissions import Admission
+from gateway.http.assembly import Invoker
+from gateway.http.head import NOT_CORRELATED, REQUEST_ID, Correlation, Head
+from gateway.observing import trace_context
+from gateway.observing.exemplars import exemplar_of
+from gateway.observing.record import CLIENT_LEFT, Asked, Ending, record_of
 from gateway.outcome import Delivered, HeldCall, Outcome
-from gateway.ports import Past
-from gateway.settings import GatewaySettings
 from gateway.slabs.slab import Slot
-from registry.catalog import Catalog, Deployed
+from registry.catalog import Deployed
 from registry.errors import FnError
 from runtime_image.contract.errors import RequestError
+from runtime_image.link.meta import RequestMeta
 
 log = structlog.get_logger()
 
-
-class Invoker(NamedTuple):
-    """What invoking needs. `wall` gives Unix seconds; without `events` none are written."""
-
-    settings: GatewaySettings
-    access: Access
-    catalog: Catalog
-    delivery: Delivery
-    cold_check: ColdCheck
-    metrics: Metrics
-    past: Past
-    door: Door
-    admissions: Admissions
-    wall: Callable[[], float]
-    events: AccessLog | None
+MARK_S: Final = 0.01
+"""How long after the last exemplar a request becomes another one, unless it is traced or cold: to
+say of each request which it was would cost as much as counting it."""
 
 
 class Invocation:
     """`admit` when the head is there, `run` when the body is; `reply` is called once, at once or
-    later, unless `leave` or `withdraw` was before."""
+    later, unless `leave` or `withdraw` was before.
+
+    `request_id` is the client's, else one of ours; `trace` is None where it is not recorded.
+    """
 
     __slots__ = (
         "_admission",
         "_began_s",
         "_call",
         "_check",
+        "_correlation",
         "_deployed",
         "_head",
         "_invoker",
         "_is_inside",
+        "_is_told",
         "_reply",
+        "_size",
         "_slot",
+        "request_id",
+        "trace",
     )
 
-    def __init__(self, invoker: Invoker, head: Head, reply: Callable[[Reply], None]) -> None:
+    def __init__(
+        self,
+        invoker: Invoker,
+        head: Head,
+        reply: Callable[[Reply], None],
+        correlation: Correlation = NOT_CORRELATED,
+    ) -> None:
         self._invoker = invoker
         self._head = head
         self._reply = reply
@@ -74,6 +73,20 @@ class Invocation:
         self._slot: Slot | None = None
         self._call: HeldCall | None = None
         self._check: Future[None] | None = None
+        self._correlation = correlation
+        self.request_id = correlation.request_id or invoker.new_id()
+        tracer = invoker.tracer
+        self.trace = None if tracer is None else tracer.begin(correlation.traceparent)
+        self._size = 0
+        # Nobody wants to be told, or was already.
+        self._is_told = invoker.events is None and self.trace is None
+
+    @property
+    def trace_id(self) -> str:
+        """The trace it belongs to, "" for none. Its client may record it even if we do not."""
+        if self.trace is not None:
+            return self.trace.trace_id
+        return trace_context.trace_id(self._correlation.traceparent)
 
     def admit(self, key: Hashable) -> int:
         """Check what the head says, which is known again by `key`; the most bytes that the body may
@@ -102,20 +115,26 @@ class Invocation:
             if self._slot is not None:
                 self._slot.filled()
                 body = self._slot.view.toreadonly()
+            self._size = len(body)
             self._begin(self._admission, body)
         except Exception as error:  # noqa: BLE001 - the border: `fail` tells what may be told
             self.fail(error)
 
-    def fail(self, error: BaseException) -> None:
-        """Answer with a problem."""
+    def fail(self, error: BaseException, call: HeldCall | None = None) -> None:
+        """Answer with a problem; `call` had been accepted."""
         if isinstance(error, RequestError):
             error = problems.from_request_error(error)
         if not isinstance(error, FnError):
-            log.error("a request failed", ref=self._head.ref, exc_info=error)
+            log.error(
+                "a request failed",
+                ref=self._head.ref,
+                request_id=self.request_id,
+                exc_info=error,
+            )
             error = FnError("see the server's log")
         has_more = bool(error.admin_detail)
         for_admin = has_more and self._invoker.access.is_admin(self._head.authorization)
-        self._end(error.code, problems.reply(error, for_admin=for_admin))
+        self._end(error.code, problems.reply(error, for_admin=for_admin), call)
 
     def leave(self) -> None:
         """The client is gone: its place is free, its work is recalled."""
@@ -123,6 +142,8 @@ class Invocation:
             self._check.cancel()
         if self._call is not None:
             self._invoker.delivery.leave(self._call)
+        if not self._is_told:
+            self._tell(Ending(CLIENT_LEFT, monotonic()), self._call)
         self.withdraw()
 
     def withdraw(self) -> None:
@@ -138,9 +159,13 @@ class Invocation:
         invoker, revision = self._invoker, admission.deployed.revision
         invoker.past.arrived(revision.namespace, revision.name)
         now = monotonic()
+        meta, trace = admission.meta, self.trace
+        traceparent = self._correlation.traceparent if trace is None else trace.traceparent
+        if traceparent:
+            meta = RequestMeta(*meta[:3], traceparent)
         call = HeldCall(
             admission.pool,
-            admission.meta,
+            meta,
             body,
             arrived_s=now,
             wait_until_s=now + admission.wait_s,
@@ -206,9 +231,9 @@ class Invocation:
                 function = self._admission.deployed.function
                 metrics = self._invoker.metrics
                 metrics.sent(function.namespace, function.name, call.sends, call.deaths)
-                self.fail(outcome)
+                self.fail(outcome, call)
         except Exception as error:  # noqa: BLE001 - the border, as in `run`
-            self.fail(error)
+            self.fail(error, call)
 
     def _delivered(self, call: HeldCall, delivered: Delivered) -> None:
         meta, json_length, body, is_first, replica, device, up_s, phases = delivered
@@ -222,32 +247,50 @@ class Invocation:
             ("Content-Type", meta.content_type),
             ("Fn-Revision", ref),
             ("Server-Timing", server_timing(receipt)),
+            (REQUEST_ID, self.request_id),
         ]
         if json_length:
             headers.append(("Inference-Header-Content-Length", str(json_length)))
         if admission.applied:
             headers.append(("Preference-Applied", admission.applied))
         function = admission.deployed.function
-        seconds = monotonic() - self._began_s
-        invoker.metrics.served(
-            (function.namespace, function.name), seconds, receipt, call.sends, call.deaths
-        )
-        self._leave_with(Reply(problems.OK, tuple(headers), body), "ok", receipt, seconds)
+        now, metrics, request = monotonic(), invoker.metrics, None
+        if is_cold or self.trace is not None or now >= metrics.mark_from_s:
+            metrics.mark_from_s = now + MARK_S
+            request = exemplar_of(self.request_id, call.meta.traceparent)
+        key, seconds = (function.namespace, function.name), now - self._began_s
+        metrics.served(key, seconds, receipt, call.sends, call.deaths, request)
+        reply = Reply(problems.OK, tuple(headers), body)
+        self.withdraw()
+        if not self._is_told:
+            self._tell(Ending("ok", now, reply.status, len(body), receipt, up_s), call)
+        self._reply(reply)
 
-    def _end(self, outcome: str, reply: Reply) -> None:
+    def _end(self, outcome: str, reply: Reply, call: HeldCall | None) -> None:
         """The end of a request that no replica answered."""
-        seconds = monotonic() - self._began_s
+        now = monotonic()
         if self._deployed is not None:
             function = self._deployed.function
-            self._invoker.metrics.answered(function.namespace, function.name, outcome, seconds)
-        self._leave_with(reply, outcome, None, seconds)
-
-    def _leave_with(
-        self, reply: Reply, outcome: str, receipt: Receipt | None, seconds: float
-    ) -> None:
+            kind, seconds = problems.outcome(reply.status), now - self._began_s
+            metrics = self._invoker.metrics
+            metrics.answered(function.namespace, function.name, kind, outcome, seconds)
+        reply = reply._replace(headers=(*reply.headers, (REQUEST_ID, self.request_id)))
         self.withdraw()
-        events = self._invoker.events
-        if events is not None and self._deployed is not None:
-            about = self._deployed.function.name, self._deployed.revision.ref
-            events.note(access_event(self._invoker.wall(), about, outcome, receipt, seconds * 1e3))
+        if not self._is_told:
+            self._tell(Ending(outcome, now, reply.status, len(reply.body)), call)
         self._reply(reply)
+
+    def _tell(self, ending: Ending, call: HeldCall | None) -> None:
+        """Hand the request's record to whoever wants it: one, however its end came about."""
+        self._is_told = True
+        invoker, deployed, trace = self._invoker, self._deployed, self.trace
+        name, revision = self._head.name, ""
+        if deployed is not None:
+            name, revision = deployed.function.name, deployed.revision.ref
+        about = name, revision, self._began_s, self._size
+        asked = Asked(self.request_id, self.trace_id, *about, trace)
+        record = record_of(asked, ending, call, invoker.wall())
+        if invoker.events is not None:
+            invoker.events.note(record)
+        if invoker.tracer is not None and trace is not None:
+            invoker.tracer.note(record)

@@ -10,9 +10,10 @@ from typing import Final
 from aiohttp import web
 
 from gateway.answers.reply import Reply, Writer
+from gateway.http.assembly import Invoker
 from gateway.http.bodies import receive
-from gateway.http.head import make_head
-from gateway.http.invocation import Invocation, Invoker
+from gateway.http.head import correlate, make_head
+from gateway.http.invocation import Invocation
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -45,14 +46,15 @@ async def invoke(
 ) -> web.StreamResponse:
     """Answer one invocation by way of `answer`; every error of the tree becomes a problem
     document."""
-    head = make_head(ref, request.host, request.headers.get)
+    header = request.headers.get
+    head = make_head(ref, request.host, header)
 
     def answered(made: Reply) -> None:
         # Its client may have left in this very turn: the future is cancelled before the task.
         if not answer.done():
             answer.set_result(made)
 
-    invocation = Invocation(invoker, head, answered)
+    invocation = Invocation(invoker, head, answered, correlate(header))
     try:
         most = invocation.admit(head)
         body = await receive(request, most, invoker.settings.body_read_s, invocation.room)

@@ -7,8 +7,8 @@ import asyncio
 from aiohttp import web
 
 from gateway.answers.reply import Writer
+from gateway.http.assembly import Invoker
 from gateway.http.fast.front import Front
-from gateway.http.invocation import Invoker
 from gateway.http.invoke import calls_first
 from gateway.settings import GatewaySettings
 from registry.tasks import Tasks, every
@@ -26,6 +26,7 @@ class Site:
         assert runner.server is not None
         self._settings: GatewaySettings = invoker.settings
         self._events = invoker.events
+        self._tracer = invoker.tracer
         self._runner_server = runner.server
         others = runner.server.request_handler
         runner.server.request_handler = calls_first(others, invoker, writer)
@@ -46,6 +47,8 @@ class Site:
         self._tasks.spawn("uploads", every(SWEEP_S, self._front.sweep))
         if self._events is not None:
             self._tasks.spawn("access log", every(FLUSH_S, self._events.flush))
+        if self._tracer is not None:
+            self._tasks.spawn("traces", every(FLUSH_S, self._tracer.flush))
         port: int = self._server.sockets[0].getsockname()[1]
         return port
 

@@ -8,13 +8,20 @@ counts, each number belongs to one object that its owner keeps, and other thread
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, MutableSequence, Sequence
+from collections.abc import Iterable, Iterator, MutableSequence, Sequence
 from itertools import accumulate
 from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar as ShownExemplar
 from prometheus_client.utils import floatToGoString
+
+from gateway.observing.exemplars import Exemplar, Labels, Marked
+
+UNITS = ("seconds", "bytes", "ratio")
+Row = tuple[str, float] | tuple[str, float, ShownExemplar]
+"""A bucket: its bound, values up to it, and the request that it was last of."""
 
 
 class Store(Protocol):
@@ -82,16 +89,18 @@ class Counts(Collector):
 
     def collect(self) -> Iterable[CounterMetricFamily]:
         """prometheus_client's: the family."""
-        family = CounterMetricFamily(*self._about, labels=self._labelnames)
+        unit = unit_of(self._about[0])
+        family = CounterMetricFamily(*self._about, labels=self._labelnames, unit=unit)
         for labelvalues, number in list(self._numbers.items()):
             family.add_metric(labelvalues, number.get())
         return [family]
 
 
 class Distribution:
-    """Counts values by the bound that they do not exceed, and sums them up."""
+    """Counts values by the bound that they do not exceed, and sums them up. `exemplars` has one
+    at most for each bucket that a named request fell into, by the bucket's number."""
 
-    __slots__ = ("_bounds", "_buckets", "_total", "_values")
+    __slots__ = ("_bounds", "_buckets", "_total", "_values", "exemplars")
 
     def __init__(
         self,
@@ -105,12 +114,18 @@ class Distribution:
         self._values = values
         self._buckets = buckets
         self._total = total
+        self.exemplars: dict[int, Exemplar] = {}
 
-    def observe(self, value: float) -> None:
-        """Count a value."""
+    def observe(self, value: float, request: Labels | None = None, at_s: float = 0.0) -> None:
+        """Count a value. `request` names whose it is, `at_s` when (Unix seconds)."""
         values = self._values
-        values[self._buckets[bisect_left(self._bounds, value)]] += 1.0
+        bucket = bisect_left(self._bounds, value)
+        values[self._buckets[bucket]] += 1.0
         values[self._total] += value
+        if request is not None:
+            kept = self.exemplars.get(bucket)
+            if kept is None or not kept.is_fresh(at_s):
+                self.exemplars[bucket] = Exemplar(request, value, at_s)
 
     def buckets(self) -> list[int]:
         """Values in each bucket, the one beyond all bounds last."""
@@ -161,10 +176,38 @@ class Distributions(Collector):
         """Show it no more."""
         self._children.pop(labelvalues, None)
 
+    def marked(self) -> Iterator[Marked]:
+        """Every exemplar, by the sample that it belongs to."""
+        name, names = f"{self._about[0]}_bucket", (*self._labelnames, "le")
+        for labelvalues, child in list(self._children.items()):
+            for bucket, exemplar in list(child.exemplars.items()):
+                values = (*labelvalues, self._shown[bucket])
+                labels = tuple(text for pair in zip(names, values, strict=True) for text in pair)
+                yield Marked(name, labels, exemplar)
+
     def collect(self) -> Iterable[HistogramMetricFamily]:
         """prometheus_client's: the family."""
-        family = HistogramMetricFamily(*self._about, labels=self._labelnames)
+        unit = unit_of(self._about[0])
+        family = HistogramMetricFamily(*self._about, labels=self._labelnames, unit=unit)
         for labelvalues, child in list(self._children.items()):
-            rows = list(zip(self._shown, child.counts(), strict=True))
-            family.add_metric(labelvalues, rows, child.total)
+            family.add_metric(labelvalues, self._rows(child), child.total)
         return [family]
+
+    def _rows(self, child: Distribution) -> list[Row]:
+        rows: list[Row] = list(zip(self._shown, child.counts(), strict=True))
+        for bucket, exemplar in list(child.exemplars.items()):
+            rows[bucket] = (*rows[bucket][:2], shown(exemplar))
+        return rows
+
+
+def shown(exemplar: Exemplar) -> ShownExemplar:
+    """As prometheus_client has it."""
+    labels = exemplar.labels
+    by_name = dict(zip(labels[::2], labels[1::2], strict=True))
+    return ShownExemplar(by_name, exemplar.value, exemplar.at_s)
+
+
+def unit_of(name: str) -> str:
+    """The unit that a family's name ends with, "" for none."""
+    last = name.rpartition("_")[2]
+    return last if last in UNITS else ""

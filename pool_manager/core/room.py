@@ -21,6 +21,9 @@ TRIAL_SWAP_AFTER_S = 30.0
 JUST_USED_S = 0.001
 """An evicted replica refuses if it was used since: its gateways know more than the ledger."""
 
+EVICTED, GAVE_WAY = "evicted", "gives way: drained"
+"""How the reason of a release begins that made room: of an idle replica, and of a busy one."""
+
 
 class Room:
     """Finds a device for a pool, or begins to clear one."""
@@ -171,7 +174,7 @@ class Room:
         pool.claim = Claim(need, clearing.device, clearing.victims, now)
         self._host.ledger.claim(pool.claim)
         names = set()
-        how = "evicted" if if_idle_s is not None else "gives way: drained"
+        how = EVICTED if if_idle_s is not None else GAVE_WAY
         for id in clearing.victims:
             victim = self._host.find(id)
             assert victim is not None

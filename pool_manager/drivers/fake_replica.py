@@ -25,7 +25,7 @@ from runtime_image.contract.control import (
     ReplicaRecord,
     Report,
 )
-from runtime_image.contract.link import VERSION, Kind
+from runtime_image.contract.link import BUSY_MASK, VERSION, Kind
 from runtime_image.contract.model import ModelSpec
 from runtime_image.link.binding import read_bind
 from runtime_image.link.frames import Frame, FrameReader, LinkError, pack
@@ -233,7 +233,8 @@ class FakeReplica:
     def _handle(self, frame: Frame) -> None:
         match frame.kind:
             case Kind.PING:
-                self._send(Kind.PONG, aux=frame.aux)
+                busy_s = self._service.busy_s if self._service else 0.0
+                self._send(Kind.PONG, aux=int(busy_s * 1e3) & BUSY_MASK)
             case Kind.BIND:
                 self._bind(*read_bind(frame))
             case Kind.DRAIN:

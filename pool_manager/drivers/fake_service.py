@@ -72,6 +72,14 @@ class FakeService:
         self._came = asyncio.Event()
         self._draining = False
         self._last_end_s = self._loop.time()
+        self._ran_s = 0.0
+        self._began_s: float | None = None
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds in which a batch has run, the present one included."""
+        going_on_s = 0.0 if self._began_s is None else self._loop.time() - self._began_s
+        return self._ran_s + going_on_s
 
     @property
     def idle_s(self) -> float:
@@ -110,7 +118,9 @@ class FakeService:
             await self._came.wait()
             batch = self._take()
             self._tell_started(batch)
+            self._began_s = self._loop.time()
             await self._run()
+            self._ran_s, self._began_s = self.busy_s, None
             for request in batch:
                 self._answer(request)
 

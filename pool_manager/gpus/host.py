@@ -88,6 +88,7 @@ class HostGpus:
             gpu.total_mib,
             gpu.used_mib,
             self._foreign_mib[device],
+            gpu.utilization,
         )
 
     def used_mib(self, device: str) -> float | None:

@@ -192,7 +192,13 @@ def _reading(handle: Any, known: Reading) -> Reading:
         processes=_processes(handle),
         parent=known.parent,
         instance=known.instance,
+        utilization=None if known.parent else _utilization(handle),
     )
+
+
+def _utilization(handle: Any) -> float | None:
+    rates = _metric(pynvml.nvmlDeviceGetUtilizationRates, handle)
+    return None if rates is None else rates.gpu / 100
 
 
 def _processes(handle: Any) -> tuple[GpuProcess, ...] | None:

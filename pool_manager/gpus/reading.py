@@ -20,7 +20,8 @@ class Reading:
 
     `index` is the driver's number, "1:0" for the first slice of GPU 1. A slice has its GPU's UUID
     as `parent` and the number of its GPU instance. `used_mib` is without `reserved_mib` where
-    that is known, and with it where it is not.
+    that is known, and with it where it is not. `utilization` is the share of the driver's last
+    sample period in which anything ran, 0 to 1; it tells none of slices.
     """
 
     uuid: str
@@ -33,6 +34,7 @@ class Reading:
     processes: tuple[GpuProcess, ...] | None = None
     parent: str = ""
     instance: int | None = None
+    utilization: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

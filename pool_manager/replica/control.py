@@ -53,6 +53,8 @@ class Control:
         self._missed = 0
         self._pings = 0
         self._drains = 0
+        self.on_pong: Callable[[int], None] = lambda _busy_ms: None
+        """Told with each PONG for how many milliseconds the model has run, modulo 2**32."""
         self._has_loaded = False
         self._has_run = False
         self._closed = False
@@ -124,6 +126,8 @@ class Control:
 
     def drain(self, if_idle_s: float | None) -> None:
         """Ask the replica to go; with `if_idle_s` it may refuse."""
+        # First it says for how long its model has run: it may be gone before the next PING.
+        self._ask()
         self._drains += 1
         self._send(pack(Kind.DRAIN, aux=max(0, round((if_idle_s or 0.0) * 1e3))))
 
@@ -152,8 +156,12 @@ class Control:
             self._lost(f"did not answer {self._missed} PINGs")
             return
         self._missed += 1
-        self._pings += 1
-        self._send(pack(Kind.PING))
+        self._ask()
+
+    def _ask(self) -> None:
+        if self._stream is not None:
+            self._pings += 1
+            self._stream.send(pack(Kind.PING))
 
     def _lost(self, reason: str) -> None:
         if not self._closed:
@@ -166,6 +174,7 @@ class Control:
                 self._expect(self._pings > 0, frame)
                 self._pings -= 1
                 self._missed = 0
+                self.on_pong(frame.aux)
             case Kind.LOADED:
                 self._tell_loaded(statements.loaded(self.id, statements.read(frame)))
             case Kind.LOAD_FAILED:

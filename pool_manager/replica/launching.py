@@ -55,6 +55,7 @@ class Launcher:
         self.starts = StartLine(settings.starts_at_once, clock)
         self.read_ahead = ReadAhead(settings.read_ahead_mib)
         self.tenancy = Tenancy(driver)
+        self.on_pong: Callable[[str, int], None] = lambda _id, _busy_ms: None
 
     def launch(self, command: Launch, binding: Binding | None, device_kind: str) -> None:
         """Start a replica, or a standby without `binding`, in the background; else Lost follows."""
@@ -211,6 +212,7 @@ class Launcher:
             self._heard,
             lambda reason: self._news.link_lost(id, reason),
         )
+        control.on_pong = lambda busy_ms: self.on_pong(id, busy_ms)
         self._controls[id] = control
         control.open(self._tasks, self._settings.ping_s)
 

@@ -20,6 +20,9 @@ class StartLine:
         self._timer: asyncio.TimerHandle | None = None
         self.turn: Callable[[str], Turn] = lambda _id: Turn(Rank.WAITER, 0.0)
 
+    def __len__(self) -> int:
+        return len(self._waiting)
+
     async def enter(self, id: str) -> bool:
         """Wait for the turn of a start; False where it is not wanted any more. Whoever has
         entered counts until `leave`, or until it has taken too long."""

@@ -1,4 +1,4 @@
-"""What happened: cold starts, state intervals, arrivals per minute.
+"""What happened: cold starts, state intervals, arrivals per minute, use of devices.
 
 Recording never waits: records go to a bounded buffer that is written in one transaction each
 second. A crash loses what was not written yet; a store that cannot be written loses the newest.
@@ -16,15 +16,16 @@ from typing import Final
 import structlog
 
 from registry.errors import StoreUnavailable
-from registry.model import NAMESPACE, Arrivals, ColdStart, StateInterval
+from registry.model import NAMESPACE, Arrivals, ColdStart, StateInterval, Use
 from registry.settings import StoreSettings
 from registry.store.database import Database, Transaction
+from registry.store.device_use import insert_use, trim_use
 from registry.store.records import decode_record, encode_record
 from registry.tasks import Tasks
 
 log = structlog.get_logger()
 
-Event = ColdStart | StateInterval | Arrivals
+Event = ColdStart | StateInterval | Arrivals | Use
 
 LAST_OF_EACH: Final = 50
 LAST_OF_ALL: Final = 20_000
@@ -173,7 +174,9 @@ class History:
         return found
 
     async def _trim(self, transaction: Transaction) -> None:
-        oldest_s = self._wall() - self._settings.history_keep_s
+        now_s, keep_s = self._wall(), self._settings.history_keep_s
+        oldest_s = now_s - keep_s
+        await trim_use(transaction, now_s, keep_s)
         await transaction.query("DELETE FROM state_intervals WHERE to_s < ?", (oldest_s,))
         await transaction.query("DELETE FROM arrivals WHERE minute_s < ?", (oldest_s,))
         await transaction.query(
@@ -213,6 +216,7 @@ async def _insert(transaction: Transaction, batch: Sequence[Event]) -> None:
         " ON CONFLICT DO UPDATE SET count = count + excluded.count",
         [(e.namespace, e.name, e.minute_s, e.count) for e in batch if isinstance(e, Arrivals)],
     )
+    await insert_use(transaction, [e for e in batch if isinstance(e, Use)])
 
 
 def _clamp(limit: int) -> int:

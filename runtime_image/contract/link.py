@@ -24,6 +24,8 @@ FAILED_MAX: Final = 256 * 1024
 """Bytes of a RequestError, whose texts are bounded themselves."""
 STARTED_MAX: Final = 4 * 0xFFFF
 """Bytes of the ids that one STARTED names: no replica has more requests."""
+BUSY_MASK: Final = 0xFFFF_FFFF
+"""What of the milliseconds of all its runs a replica says in PONG."""
 
 
 SLAB_BODY_MIN: Final = 64 * 1024
@@ -48,7 +50,7 @@ class Kind(IntEnum):
     LOADED = 4  # replica -> manager: JSON body, what was loaded and measured
     LOAD_FAILED = 5  # replica -> manager: JSON body, the reason
     PING = 6
-    PONG = 7
+    PONG = 7  # replica -> manager: aux = milliseconds in which its model has run, modulo 2**32
     DRAIN = 8  # manager -> replica: aux = must have been idle for so many milliseconds, 0 = any
     NOT_IDLE = 9  # replica -> manager: aux = milliseconds since the last request ended
     FIRST_RUN = 10  # replica -> manager: aux = microseconds of the first run

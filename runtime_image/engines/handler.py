@@ -24,6 +24,8 @@ class Context:
 
     `folder` holds the bundle's files, read-only. `device` is "cpu" or "cuda", `threads` the CPU
     share. `state` is what `load` returned. `run(inputs)` runs the bundle's model, if it has one.
+    `traceparent` says by which trace a run was asked for (W3C Trace Context), "" where none is
+    known; of a batch by that of its first request with one.
     """
 
     def __init__(self, folder: Path, device: str, threads: int, model: Engine | None) -> None:
@@ -31,6 +33,7 @@ class Context:
         self.device = device
         self.threads = threads
         self.state: Any = None
+        self.traceparent = ""
         self._model = model
         self._ticket: Any = None
 
@@ -70,6 +73,10 @@ class HandlerEngine:
     def improvement(self) -> Improvement | None:
         """The model's."""
         return self._model.improvement if self._model else None
+
+    def trace(self, traceparent: str) -> None:
+        """Say by which trace the next run is asked for."""
+        self._context.traceparent = traceparent
 
     def ticket(self) -> Any:
         """The model's ticket: a handler can only be stopped while its model runs."""

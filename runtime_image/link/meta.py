@@ -40,12 +40,15 @@ class AnswerMeta(NamedTuple):
     rows: int
 
 
-@lru_cache(maxsize=1024)
 def pack_request(meta: RequestMeta) -> bytes:
     """Meta of a REQUEST frame; characters outside latin-1 become "?"."""
     length = "" if meta.json_length < 0 else str(meta.json_length)
     fields = (meta.content_type, meta.accept, length, meta.traceparent)
     return META_SEPARATOR.join(field[:FIELD_MAX].encode("latin-1", "replace") for field in fields)
+
+
+pack_known_request = lru_cache(maxsize=1024)(pack_request)
+"""The same, remembered: without a trace, requests have few metas."""
 
 
 def unpack_request(data: bytes) -> RequestMeta:

@@ -21,7 +21,7 @@ from runtime_image.contract.control import (
     LoadFailed,
 )
 from runtime_image.contract.errors import LoadError
-from runtime_image.contract.link import VERSION, Kind
+from runtime_image.contract.link import BUSY_MASK, VERSION, Kind
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.prepared import PREPARES
 from runtime_image.contract.signature import Signature
@@ -135,13 +135,17 @@ class Replica:
 
     def _handle(self, frame: Frame) -> None:
         if frame.kind is Kind.PING:
-            self._manager.send(pack(Kind.PONG, aux=frame.aux))
+            self._manager.send(pack(Kind.PONG, aux=self._busy_ms()))
         elif frame.kind is Kind.BIND:
             self._bind(frame)
         elif frame.kind is Kind.DRAIN:
             self._drain(frame.aux)
         elif frame.kind is not Kind.WELCOME:
             raise LinkError(f"unexpected {frame.kind.name} on the control link")
+
+    def _busy_ms(self) -> int:
+        """How long the model has run, as PONG says it: the low 32 bits of its milliseconds."""
+        return int(self._serving.busy_s() * 1e3) & BUSY_MASK if self._serving else 0
 
     def _bind(self, frame: Frame) -> None:
         """A manager that came while a load was going on binds again; it hears of that load."""

@@ -71,8 +71,13 @@ class Runner:
         self._batch_max = spec.batch_max
         self._clock = clock
         self._has_run = False
+        # While a run goes on its beginning is subtracted: of one number another thread never sees
+        # half a change, and nothing else has to be told that a run goes on.
+        self._ran_s = 0.0
         self._decoder = Decoder(engine.signature, spec, clock)
         self._answerer = Answerer(engine.signature, spec, clock)
+        self._trace: Callable[[str], None] | None = getattr(engine, "trace", None)
+        """Only a handler's engine has it: nothing else makes spans of its own."""
 
     def run(self, jobs: list[Job], emit: Emit, on_run: OnRun) -> None:
         """Answer every job; never raises for what a request or a model does."""
@@ -107,6 +112,12 @@ class Runner:
             return [items]
         return group([(item, Candidate(item.rows, item.shape)) for item in items], self._batch_max)
 
+    def busy_s(self) -> float:
+        """Seconds in which the engine has run until now, a run that is going on included. In any
+        thread."""
+        ran_s = self._ran_s
+        return ran_s if ran_s >= 0 else ran_s + self._clock()
+
     def stop(self, run: Run, why: str) -> None:
         """End `run` early, from another thread."""
         run.why_stopped = why
@@ -139,12 +150,16 @@ class Runner:
     def _done(self, members: list[Decoded], run: Run, on_run: OnRun) -> Done:
         """Raises whatever the engine does, and where the outputs have no rows to be split."""
         inputs = join(members, self._decoder.reader)
+        if self._trace is not None:
+            self._trace(next((j.meta.traceparent for j in run.jobs if j.meta.traceparent), ""))
         on_run(run)
         run.began_s = self._clock()
+        self._ran_s -= run.began_s
         try:
             outputs = self._engine.run(inputs, run.ticket)
-            ended_s = self._clock()
         finally:
+            ended_s = self._clock()
+            self._ran_s += ended_s
             on_run(None)
         if len(members) > 1:
             for value in outputs.values():

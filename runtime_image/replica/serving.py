@@ -60,11 +60,14 @@ class Serving:
         self._gone = gone
         self._sharing = Sharing(loop, self._drop)
         self.intake = Intake(limit=max(2, 2 * spec.batch_max), last_end_s=loop.clock())
+        runner = Runner(engine, spec, loop.clock)
+        self.busy_s = runner.busy_s
+        """Seconds in which the engine has run until now."""
         self._execution = Execution(
             loop,
             worker,
             self.intake,
-            Runner(engine, spec, loop.clock),
+            runner,
             spec,
             started=self._tell_started,
             emit=self._emit,

@@ -123,7 +123,7 @@ def _check_counts(clients: Clients) -> None:
     line = Line(clients.server)
     _, page = line.ask("GET", "/metrics", headers=clients.server.headers)
     line.close()
-    labels = f'function="{NAME}",namespace="default",outcome="ok"'
+    labels = f'function="{NAME}",namespace="default",outcome="ok",reason=""'
     [row] = [
         r for r in page.decode().splitlines() if r.startswith(f"fngate_requests_total{{{labels}")
     ]

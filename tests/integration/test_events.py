@@ -15,7 +15,7 @@ from aiohttp import ClientSession, ClientTimeout
 from tests.support import models
 from tests.support.caller import UNTIL_S, Caller
 from tests.support.followed import following
-from tests.support.process_server import ServerProcess, server_process
+from tests.support.process_server import ServerProcess, server_process, wait_end
 from tests.support.worker_server import until_replaced, worker_pids
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -107,7 +107,9 @@ async def test_a_stream_goes_on_through_another_worker(tmp_path: Path) -> None:
             ready = await told.until("ready")
             first, second = worker_pids(server.process.pid)
             for pid in (first, second):
+                ended = os.pidfd_open(pid)
                 os.kill(pid, signal.SIGKILL)
+                await asyncio.to_thread(wait_end, ended)
                 # The port is somebody's all the time, or the next one would be refused.
                 await asyncio.to_thread(until_replaced, server, pid)
             await told.over()

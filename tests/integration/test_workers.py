@@ -65,7 +65,7 @@ def samples(server: ServerProcess, line: Line) -> dict[str, float]:
 
 def requests_of(found: dict[str, float], name: str) -> float:
     """How often a function was called with success."""
-    labels = f'function="{name}",namespace="default",outcome="ok"'
+    labels = f'function="{name}",namespace="default",outcome="ok",reason=""'
     return found.get(f"fngate_requests_total{{{labels}}}", 0.0)
 
 

@@ -17,6 +17,7 @@ from admin.workers.messages import (
     Finished,
     Reached,
     Ready,
+    Reckoned,
     Stop,
     Up,
     Wants,
@@ -64,7 +65,7 @@ class Member:
 
 class Crew:
     """`count` workers. One that dies is started again, after a pause that grows while it keeps
-    dying; the others go on."""
+    dying; the others go on. `deaths` is how many have ended unasked."""
 
     def __init__(
         self,
@@ -86,6 +87,7 @@ class Crew:
         self._stopping = asyncio.Event()
         self._news = asyncio.Event()
         self._failure = ""
+        self.deaths = 0
 
     @property
     def is_stopping(self) -> bool:
@@ -94,8 +96,14 @@ class Crew:
 
     def reasons(self) -> list[str]:
         """What is wrong, in words."""
-        ready = sum(member.is_ready for member in self._members)
-        return [] if ready == self._count else [f"workers: {ready} of {self._count} run"]
+        if self.running == self._count:
+            return []
+        return [f"workers: {self.running} of {self._count} run"]
+
+    @property
+    def running(self) -> int:
+        """How many accept calls."""
+        return sum(member.is_ready for member in self._members)
 
     async def start(self) -> None:
         """Start all and return when all accept calls. Raises FnError where one cannot."""
@@ -144,6 +152,7 @@ class Crew:
                 self._failure = reason
                 self._news.set()
                 return
+            self.deaths += 1
             pause_s = restarts.pause_s(self._clock() - member.began_s)
             log.error("a worker ended", number=number, worker=member.name, reason=reason)
             await self._pause(pause_s)
@@ -188,6 +197,8 @@ class Crew:
             self._links.wants(member.name, message.demand)
         elif isinstance(message, Reached):
             self._links.reached(member.name, message.number)
+        elif isinstance(message, Reckoned):
+            self._links.reckoned(member.name, message)
         elif isinstance(message, Woken):
             self._links.woken(message)
         elif isinstance(message, Beat):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from time import monotonic
 
 from admin.past import Past
-from admin.workers.messages import Beat, Woken
+from admin.workers.messages import Beat, Reckoned, Woken
 from admin.workers.supervisor.hub import Hub
 from admin.workers.supervisor.overview import Overview
 from admin.workers.supervisor.page import Gathered
@@ -41,7 +41,7 @@ class Links:
 
     def join(self, process: WorkerProcess) -> None:
         """A worker has started."""
-        self._page.join(process.name, process.table)
+        self._page.join(process.name, process.table, process.channel.send)
         self._hub.join(process.name, process.channel.send)
 
     def leave(self, process: WorkerProcess) -> None:
@@ -63,9 +63,19 @@ class Links:
         """A worker has in force what was sent before."""
         self._hub.reached(worker, number)
 
+    def reckoned(self, worker: str, message: Reckoned) -> None:
+        """A worker has said where its requests are."""
+        self._page.reckoned(worker, message)
+
     def woken(self, message: Woken) -> None:
         """Requests waited for a cold start: counted once, however many workers say so."""
-        self._own.cold_start(message.namespace, message.function, message.replica, message.phases)
+        self._own.cold_start(
+            message.namespace,
+            message.function,
+            message.replica,
+            message.phases,
+            message.request,
+        )
 
     def beat(self, worker: str, beat: Beat) -> None:
         """A worker lives, and requests came there."""

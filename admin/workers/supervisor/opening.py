@@ -19,6 +19,7 @@ from admin.api.opening import Admin, open_admin
 from admin.api.side import AdminSide
 from admin.compose import (
     access_of,
+    add_families,
     check_exposure,
     make_manager,
     open_deploys,
@@ -30,6 +31,7 @@ from admin.feed import Feed
 from admin.health import Health
 from admin.settings import Settings, is_malloc_set, run_dir
 from admin.store import Store, open_store
+from admin.traces.opening import check_traces
 from admin.workers.messages import Welcome
 from admin.workers.port import Port, reserve
 from admin.workers.supervisor.crew import Crew
@@ -37,6 +39,7 @@ from admin.workers.supervisor.hub import Hub
 from admin.workers.supervisor.links import Links
 from admin.workers.supervisor.overview import Overview
 from admin.workers.supervisor.page import Gathered
+from admin.workers.supervisor.reckonings import Reckonings
 from admin.workers.worker.passing import PASSED_MAX
 from gateway.http.app import Border, StatePages
 from gateway.observing.metrics import Metrics
@@ -69,6 +72,7 @@ async def supervising(
     Raises what `running` raises, and FnError where a worker cannot start.
     """
     async with AsyncExitStack() as stack:
+        check_traces(settings.gateway())
         store = await open_store(settings.store(), stack)
         check_exposure(settings, store)
         port = await reserve(settings.listen, settings.port)
@@ -86,6 +90,7 @@ async def supervising(
         links = Links(hub, overview, page, own, manager, past)
         crew = Crew(settings.workers, partial(_welcome, settings, store, port), links)
         side = AdminSide(settings, store, manager, deploys, past, overview)
+        add_families(own, side, crew)
         health = Health(settings.data, manager, overview, store.history, time.monotonic)
         admin = open_admin(side, list, lambda: [*health.reasons(), *crew.reasons()], stack)
         links.on_answered = admin.scene.answered
@@ -114,13 +119,15 @@ def _metrics(store: Store, overview: Overview) -> tuple[Metrics, Gathered]:
     def is_deployed(namespace: str, name: str) -> bool:
         return store.catalog.find(name, namespace) is not None
 
+    reckonings = Reckonings()
     own = Metrics(
-        overview.loads,
+        reckonings.balance,
         overview.states,
         lambda: len(asyncio.all_tasks(loop)) + overview.tasks,
         is_deployed,
+        wall=time.time,  # noqa: TID251 - the shell passes the clock in
     )
-    page = Gathered(own, is_deployed)
+    page = Gathered(own, reckonings, is_deployed)
     store.catalog.subscribe(own.changed)
     store.catalog.subscribe(page.changed)
     return own, page

@@ -24,6 +24,7 @@ from aiohttp import web
 from admin.buffers import keep_large_buffers
 from admin.logs import server as logs
 from admin.logs.access import access_writer
+from admin.traces.opening import open_tracer
 from admin.workers.cells import Cells
 from admin.workers.channel import Channel
 from admin.workers.messages import (
@@ -34,6 +35,8 @@ from admin.workers.messages import (
     Reach,
     Reached,
     Ready,
+    Reckon,
+    Reckoned,
     Stop,
     Welcome,
     decode_down,
@@ -48,7 +51,9 @@ from gateway.dispatch.dispatcher import Limits
 from gateway.http.app import Gateway, stop_serving
 from gateway.http.assembly import assemble
 from gateway.http.site import Site
-from gateway.observing.access_log import AccessLog
+from gateway.observing.handover import Handover
+from gateway.observing.ledger import Balance
+from gateway.observing.metrics import Metrics
 from gateway.observing.pulse import Pulse
 from gateway.traffic import follow_traffic
 from registry.exchange import decode_endpoints
@@ -78,6 +83,7 @@ class Worker:
         self._lost = asyncio.Event()
         self._channel = Channel(self._take, self._on_lost)
         self._delivery: Delivery | None = None
+        self._metrics: Metrics | None = None
         self._tasks = Tasks("worker")
 
     async def run(self, control: socket.socket) -> None:
@@ -129,11 +135,11 @@ class Worker:
         """Everything but the listening sockets."""
         settings, mirror = welcome.settings, self._mirror
         limits = Limits(settings.held_bytes_max, settings.retries)
-        self._delivery = delivery = Delivery(limits, welcome.name, upward, upward)
+        self._delivery = delivery = Delivery(limits, welcome.name, upward, upward, self._cells)
         stack.push_async_callback(delivery.close)
         stack.callback(follow_traffic(mirror.catalog, delivery))
         access = Access(settings.listen, settings.public_hosts, mirror.ring, welcome.token_sha256)
-        events = AccessLog(access_writer(welcome.log_format)) if settings.access_log else None
+        write = access_writer(welcome.log_format)
         invoker = assemble(
             settings,
             access,
@@ -141,10 +147,12 @@ class Worker:
             delivery,
             upward,
             time.time,  # noqa: TID251 - the shell passes the clock in
-            events,
+            Handover("access log", write) if settings.access_log else None,
             self._cells,
+            open_tracer(settings, welcome.name),
         )
         gateway = Gateway(invoker)
+        self._metrics = invoker.metrics
         invoker.metrics.on_cold_start = upward.woken
         upward.take_answered = Pulse(invoker.metrics.durations).take
         # After the metrics have let go of a removed function's numbers.
@@ -171,6 +179,8 @@ class Worker:
             self._look(message.endpoints)
         elif isinstance(message, Reach):
             self._send(encode(Reached(message.number)))
+        elif isinstance(message, Reckon):
+            self._send(encode(self._reckoned(message.number)))
         elif isinstance(message, Stop):
             self._end()
         else:
@@ -183,6 +193,19 @@ class Worker:
         self._delivery.receive_endpoints(endpoints)
         if not self._seen.is_set() and decode_endpoints(endpoints).full:
             self._seen.set()
+
+    def _reckoned(self, number: int) -> Reckoned:
+        """Where every request is now, and which ones the histograms last counted."""
+        balance = Balance() if self._delivery is None else self._delivery.balance()
+        marked = [] if self._metrics is None else self._metrics.marked()
+        return Reckoned(
+            number,
+            balance.accepted,
+            dict(balance.ended),
+            dict(balance.held),
+            dict(balance.in_flight),
+            marked,
+        )
 
     def _send(self, message: bytes) -> None:
         self._channel.send(message)

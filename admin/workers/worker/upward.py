@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from admin.workers.messages import Arrived, Beat, Wants, Woken, encode
+from gateway.observing.exemplars import Labels
 from gateway.observing.pulse import Answered
 from registry.exchange import Expected
 
@@ -41,10 +42,15 @@ class Upward:
         self._arrived[key] = self._arrived.get(key, 0) + 1
 
     def woken(
-        self, namespace: str, function: str, replica: str, phases: Mapping[str, float]
+        self,
+        namespace: str,
+        function: str,
+        replica: str,
+        phases: Mapping[str, float],
+        request: Labels | None = None,
     ) -> None:
         """A request waited for that replica; the supervisor counts each of them once."""
-        self._send(encode(Woken(namespace, function, replica, dict(phases))))
+        self._send(encode(Woken(namespace, function, replica, dict(phases), request)))
 
     def beat(self) -> None:
         """Once a second: this process lives, what came and what was answered meanwhile."""

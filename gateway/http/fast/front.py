@@ -15,14 +15,13 @@ from time import monotonic
 from typing import Final, cast
 
 from gateway.answers.reply import Reply, Writer
-from gateway.http.fast.hot import HotHead, read_head
+from gateway.http.assembly import Invoker
+from gateway.http.fast.hot import Heads
 from gateway.http.fast.upload import Upload, exchange
-from gateway.http.invocation import Invocation, Invoker
+from gateway.http.invocation import Invocation
 from registry.errors import BodyTimeout, FnError
 from runtime_image.contract.link import SLAB_BODY_MIN
 
-HEADS_MAX: Final = 1024
-"""Heads remembered as they were sent, with what they mean."""
 QUIET_MAX: Final = 3630
 """Sweeps, and so seconds, without a byte before a connection is closed, as aiohttp does."""
 READS_MAX: Final = 64
@@ -43,23 +42,12 @@ class Front:
         self.fallback = fallback
         self.connections: set[Connection] = set()
         self.uploads: dict[Connection, float] = {}
-        self._heads: dict[bytes, HotHead] = {}
+        self.read = Heads().read
         self._left = asyncio.Event()
 
     def __call__(self) -> asyncio.Protocol:
         """A new connection's protocol."""
         return Connection(self)
-
-    def read(self, raw: bytes) -> HotHead | None:
-        """What a head means, if it is plain; clients send the same one again and again."""
-        hot = self._heads.get(raw)
-        if hot is None:
-            hot = read_head(raw)
-            if hot is not None:
-                if len(self._heads) >= HEADS_MAX:
-                    self._heads.clear()
-                self._heads[raw] = hot
-        return hot
 
     def sweep(self) -> None:
         """End uploads that take too long, and what is idle for an hour; to be called once a
@@ -187,9 +175,9 @@ class Connection(asyncio.Protocol):
             self._rest = [data]
             self._hand_over()
             return
-        invocation = Invocation(self._front.invoker, hot.head, self._reply)
+        invocation = Invocation(self._front.invoker, hot.head, self._reply, hot.correlation)
         try:
-            fits = hot.length <= invocation.admit(hot)
+            fits = hot.length <= invocation.admit(hot.key)
         except FnError:
             fits = False
         if not fits:

@@ -17,6 +17,8 @@ from pool_manager.core.life.patience import TERM_S, patience_s
 from pool_manager.core.state import Replica, State, Step, advance
 
 RELEASE_RETRY_S = 5.0
+OVERDUE = "lasted too long"
+"""How the reason of a release ends for which a replica was given up."""
 HANDOVER_S = 0.5
 """Between READY and the first run of a call that waits: gateways are told and connect."""
 
@@ -68,7 +70,7 @@ class Endings:
             commands.append(Note(replica.pool, f"{replica.id} is terminated: it {reason}"))
             commands.append(Terminate(replica.id, reason))
         else:
-            reason = f"{replica.state} lasted too long"
+            reason = f"{replica.state} {OVERDUE}"
             self._end(replica, events.Lost(replica.id, reason), now, commands)
 
     def end_missing(self, running: frozenset[str], now: float, commands: list[Command]) -> None:

@@ -196,7 +196,14 @@ def test_cores_are_shared_by_the_slots() -> None:
 def test_every_section_gets_its_settings(tmp_path: Path) -> None:
     """What an operator sets arrives in the folder that uses it."""
     settings = Settings(
-        data=tmp_path, held_mib=3, orphan_s=9, ping_s=2, shutdown_s=8, access_log=True
+        data=tmp_path,
+        held_mib=3,
+        orphan_s=9,
+        ping_s=2,
+        shutdown_s=8,
+        access_log=True,
+        traces="http://127.0.0.1:4318/v1/traces",
+        traces_sample=0.1,
     )
 
     assert settings.store().data == tmp_path
@@ -209,6 +216,7 @@ def test_every_section_gets_its_settings(tmp_path: Path) -> None:
     gateway = settings.gateway()
     assert (gateway.held_bytes_max, gateway.shutdown_s) == (3 * 2**20, 8)
     assert gateway.access_log
+    assert (gateway.traces, gateway.traces_sample) == ("http://127.0.0.1:4318/v1/traces", 0.1)
 
 
 def test_gpu_standbys_are_few() -> None:
@@ -248,3 +256,10 @@ def test_who_sets_the_allocator_is_left_alone(
     monkeypatch.setenv(name, value)
 
     assert is_malloc_set() == is_set
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:4318", "grpc://a:4317", "http://", "http://a/?key=b"])
+def test_traces_go_to_a_url_of_http(url: str) -> None:
+    """What is none is refused when the server starts, not found out later."""
+    with pytest.raises(BadRequest, match="setting traces: "):
+        load_settings({"traces": url})

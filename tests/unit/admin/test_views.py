@@ -21,8 +21,8 @@ from admin.views import (
 from gateway.dispatch.pool import UNKNOWN
 from pool_manager.core.life.outlook import AT_REST, Outlook
 from pool_manager.core.state import Device, Replica
-from pool_manager.occupancy import Occupancy
 from pool_manager.ports import GpuView
+from pool_manager.telling.occupancy import Occupancy
 from registry.exchange import NOTHING, Expected, Load, PoolEndpoints, ReplicaEndpoint
 from registry.model import Batching, Key, Operation
 from runtime_image.contract.model import ImageForm, InputRule, OutputRule
@@ -174,7 +174,7 @@ def test_a_gpu_shows_what_it_is_and_has() -> None:
     """In whole MiB; what the driver does not tell is null."""
     device = Device("GPU-a", "cuda", 22_600.4)
     view = GpuView("NVIDIA H200", "1:0", "9.0", "580", 24_000.0, None, 100.6)
-    shown = occupancy_json(Occupancy(device, "quarantined", "r1: why", ("r1",), 700.2, view))
+    shown = occupancy_json(Occupancy(device, "quarantined", "r1: why", ("r1",), 700.2, view), 0.25)
 
     assert (shown["id"], shown["kind"], shown["bank"]) == ("GPU-a", "cuda", "GPU-a")
     assert (shown["name"], shown["index"]) == ("NVIDIA H200", "1:0")
@@ -182,15 +182,16 @@ def test_a_gpu_shows_what_it_is_and_has() -> None:
     assert (shown["memory_mib"], shown["charged_mib"], shown["foreign_mib"]) == (22_600, 700, 101)
     assert (shown["total_mib"], shown["used_mib"]) == (24_000, None)
     assert (shown["state"], shown["reason"]) == ("quarantined", "r1: why")
-    assert shown["replicas"] == ["r1"]
+    assert (shown["replicas"], shown["busy"]) == (["r1"], 0.25)
     json.dumps(shown)
 
 
 def test_a_slot_of_the_cpu_has_no_gpu() -> None:
     """All that is a GPU's is null."""
     device = Device("cpu:0", "cpu", 8_000.0, "cpu")
-    shown = occupancy_json(Occupancy(device, "free", "", (), 0.0, None))
+    shown = occupancy_json(Occupancy(device, "free", "", (), 0.0, None), 0.0)
 
     nulls = {"name", "index", "capability", "driver", "used_mib", "total_mib", "foreign_mib"}
     assert {key for key, value in shown.items() if value is None} == nulls
     assert (shown["state"], shown["memory_mib"], shown["bank"]) == ("free", 8_000, "cpu")
+    assert shown["busy"] == 0.0

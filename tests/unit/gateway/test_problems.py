@@ -126,3 +126,9 @@ def test_bytes_that_are_no_text_can_be_told() -> None:
     assert response.status == 415
     assert isinstance(response.body, bytes)
     assert json.loads(response.body)["detail"] == "got '\udcff\udcfe'"
+
+
+def test_whose_fault_an_answer_tells_of() -> None:
+    """No answer at all is nobody's."""
+    faults = [problems.is_servers_fault(status) for status in (0, 200, 404, 429, 500, 503)]
+    assert faults == [False] * 4 + [True] * 2

@@ -18,7 +18,7 @@ from pool_manager.manager import Manager
 from pool_manager.settings import PoolSettings
 from registry.errors import ModelRefused, ShuttingDown
 from registry.exchange import Demand, Endpoints, Load, PoolEndpoints, decode_endpoints, encode
-from registry.model import ColdStart, StateInterval
+from registry.model import ColdStart, StateInterval, Use
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.link import Kind
 from tests.support.replicas import KEY, GatewayLink, ModelFolder, binding, pool_settings
@@ -36,6 +36,9 @@ class Records:
 
     def state_interval(self, record: StateInterval) -> None:
         self.intervals.append(record)
+
+    def use(self, record: Use) -> None:
+        """Not looked at here."""
 
 
 class Gateway:

@@ -55,3 +55,27 @@ def test_a_log_that_cannot_be_written_stops_nothing() -> None:
         ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=full, timeout=60)
 
     assert (ended.stdout, ended.returncode) == (b"went on\n", 0)
+
+
+UNREADABLE = """
+import logging
+from aiohttp.http_exceptions import BadHttpMessage
+from admin.logs import server as logs
+logs.set_up("json")
+log = logging.getLogger("aiohttp.server")
+for error in (BadHttpMessage("Authorization: Bearer a-secret"), ValueError("a defect")):
+    try:
+        raise error
+    except Exception as caught:
+        log.error("Error handling request from %s", "127.0.0.1", exc_info=caught)
+"""
+
+
+def test_what_aiohttp_cannot_read_is_not_quoted() -> None:
+    """It may hold a key. Defects are shown as they are."""
+    command = [sys.executable, "-c", UNREADABLE]
+    text = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stderr
+
+    assert text.startswith("WARNING:aiohttp.server:a request is no HTTP: BadHttpMessage\n")
+    assert "a-secret" not in text
+    assert "ValueError: a defect" in text

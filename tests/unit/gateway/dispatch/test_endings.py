@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gateway.dispatch.call import Call, Command, Fail, GiveUp, Recall, Stage
-from gateway.dispatch.endings import TIMEOUT_GRACE_S, Endings
+from gateway.dispatch.call import Attempt, Call, Command, Fail, GiveUp, Recall, Stage
+from gateway.dispatch.endings import SENDS_MAX, TIMEOUT_GRACE_S, Endings
 from gateway.dispatch.links import Link
 from gateway.dispatch.moves import Moves
 from gateway.dispatch.pool import Pool
@@ -142,3 +142,28 @@ def test_what_is_recalled_may_be_part_of_a_run(endings: Endings, pool: Pool) -> 
     assert endings.sweep(pool, NOW) == []
     assert endings.sweep(pool, NOW + 60 + TIMEOUT_GRACE_S - 0.1) == []
     assert given_up(endings.sweep(pool, NOW + 60 + TIMEOUT_GRACE_S)) == ["r1"]
+
+
+def test_times_in_vain_are_remembered(endings: Endings, pool: Pool) -> None:
+    """With whom, from when to when, and whether the replica died of it or not."""
+    lost = call(Stage.SENT, sent_s=NOW + 1)
+    endings.bereave(lost, pool, NOW + 2, [])
+    lost.link, lost.sent_s = "r2", NOW + 3
+    endings.hand_back(lost, Link("r2", KEY, 4, True), pool, NOW + 4, [])
+
+    assert lost.attempts == (
+        Attempt("r1", NOW + 1, NOW + 2, has_died=True),
+        Attempt("r2", NOW + 3, NOW + 4, has_died=False),
+    )
+
+
+def test_only_the_last_times_in_vain_are_kept(endings: Endings, pool: Pool) -> None:
+    """What a full replica turns away is sent again without being counted."""
+    turned = call(Stage.SENT)
+    for number in range(3 * SENDS_MAX):
+        turned.sent_s = float(number)
+        endings.hand_back(turned, Link("r1", KEY, 4, True), pool, NOW, [])
+
+    assert [attempt.sent_s for attempt in turned.attempts] == [
+        float(number) for number in range(2 * SENDS_MAX, 3 * SENDS_MAX)
+    ]

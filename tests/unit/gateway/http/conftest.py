@@ -17,11 +17,12 @@ from gateway.cold_check import ColdCheck
 from gateway.delivery import Delivery
 from gateway.http.admissions import Admissions
 from gateway.http.app import Gateway, StatePages
+from gateway.http.assembly import Invoker, request_ids
 from gateway.http.door import Door
-from gateway.http.invocation import Invoker
 from gateway.http.site import Site
-from gateway.observing.access_log import AccessEvent, AccessLog
+from gateway.observing.handover import Handover
 from gateway.observing.metrics import Metrics
+from gateway.observing.record import RequestRecord
 from gateway.settings import GatewaySettings
 from registry.catalog import Catalog
 from registry.store.keys import KeyRing, fingerprint
@@ -46,10 +47,10 @@ class Front:
         self.manager = manager
         self.session = session
         self.reasons: list[str] = []
-        self.events: list[AccessEvent] = []
+        self.events: list[RequestRecord] = []
         self.past = KnownPast()
         self.catalog = Catalog([nouns.deployed()])
-        self.metrics = Metrics(delivery.loads, delivery.states, lambda: 0, lambda *_: True)
+        self.metrics = Metrics(delivery.balance, delivery.states, lambda: 0, lambda *_: True)
         self.url = ""
         self.gateway = self._gateway(is_fast)
         self.pages = StatePages(
@@ -72,11 +73,13 @@ class Front:
             Door(),
             Admissions(access, self.catalog, 600.0),
             time.time,
-            AccessLog(self.keep),
+            request_ids("ours"),
+            Handover("access log", self.keep),
+            None,
         )
         return Gateway(invoker)
 
-    def keep(self, events: list[AccessEvent], _left_out: int) -> None:
+    def keep(self, events: list[RequestRecord], _left_out: int) -> None:
         """What the access log was to write."""
         self.events += events
 

@@ -50,13 +50,16 @@ async def test_health_is_what_it_is(front: Front) -> None:
 
 async def test_metrics_are_prometheus_text(front: Front) -> None:
     """/metrics names its format and what was counted."""
-    front.metrics.answered("default", "digits", "ok", 0.1)
+    front.metrics.answered("default", "digits", "ok", "", 0.1)
 
     async with front.session.get(f"{front.url}/metrics") as response:
         page = await response.text()
 
     assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
-    assert 'fngate_requests_total{function="digits",namespace="default",outcome="ok"} 1.0' in page
+    assert (
+        'fngate_requests_total{function="digits",namespace="default",outcome="ok",reason=""} 1.0'
+        in page
+    )
 
 
 async def test_a_shut_door_is_not_ready(front: Front) -> None:

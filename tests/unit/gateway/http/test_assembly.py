@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 from gateway.access import Access
-from gateway.http.assembly import assemble
+from gateway.http.assembly import assemble, request_ids
+from gateway.http.head import correlate
 from gateway.settings import GatewaySettings
 from registry.catalog import Catalog
 from registry.store.keys import KeyRing
@@ -20,8 +21,18 @@ async def test_what_is_counted_for_a_removed_function_goes_with_it() -> None:
     past = KnownPast()
     async with delivering(ListeningManager(), past) as delivery:
         invoker = assemble(GatewaySettings(), access, catalog, delivery, past, time.time)
-        invoker.metrics.answered("default", "digits", "ok", 0.1)
+        invoker.metrics.answered("default", "digits", "ok", "", 0.1)
         assert b'function="digits"' in invoker.metrics.render()
         catalog.remove("digits")
         assert b'function="digits"' not in invoker.metrics.render()
         invoker.cold_check.close()
+
+
+def test_request_ids_are_others_each_time() -> None:
+    """They begin with what tells processes apart, and are such as clients may give."""
+    new_id = request_ids("ab12")
+    found = [new_id() for _ in range(1000)]
+
+    assert found[:2] == ["ab12-1", "ab12-2"]
+    assert len(set(found)) == 1000
+    assert correlate({"X-Request-Id": found[-1]}.get).request_id == found[-1]

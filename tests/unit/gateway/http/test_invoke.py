@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tests.unit.gateway.http.conftest import Front
 
 GOOD = b'{"inputs": {"x": [[1, 2, 3, 4]]}}'
+TRACED = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 JSON = {"Content-Type": "application/json"}
 LABELS = '{function="digits",namespace="default"}'
 
@@ -55,14 +56,14 @@ async def test_an_answer_is_passed_on_as_it_came(front: Front, peer: Peer) -> No
 async def test_a_warm_request_is_not_looked_into(front: Front, peer: Peer) -> None:
     """The replica gets bytes and headers as the client sent them, even nonsense."""
     call = calling(
-        front, b"\xff nonsense", Accept="x/y", traceparent="00-a-b-01", Content_Type="odd/type"
+        front, b"\xff nonsense", Accept="x/y", traceparent=TRACED, Content_Type="odd/type"
     )
     request = await peer.next(Kind.REQUEST)
     peer.answer(request.id)
     await call
 
     assert request.body == b"\xff nonsense"
-    assert unpack_request(request.meta) == ("odd/type", "x/y", -1, "00-a-b-01")
+    assert unpack_request(request.meta) == ("odd/type", "x/y", -1, TRACED)
     assert request.flags == Flag.TRACE
     assert front.past.arrivals == [("default", "digits")]
 
@@ -141,7 +142,7 @@ async def test_an_error_of_the_replica_is_answered(
 
     assert (found, problem["detail"]) == (status, "why")
     outcome = problem["code"].encode()
-    assert b'outcome="' + outcome + b'"} 1.0' in front.metrics.render()
+    assert b'reason="' + outcome + b'"} 1.0' in front.metrics.render()
 
 
 async def test_the_limits_of_the_function_travel_with_its_calls(front: Front, peer: Peer) -> None:
@@ -238,7 +239,7 @@ async def test_a_defect_is_hidden_and_counted(front: Front) -> None:
 
     assert (status, problem["code"]) == (500, "internal")
     assert problem["detail"] == "see the server's log"
-    assert b'outcome="internal"} 1.0' in front.metrics.render()
+    assert b'reason="internal"} 1.0' in front.metrics.render()
 
 
 async def test_a_held_call_names_the_revision_that_answered_it(
@@ -312,8 +313,14 @@ async def test_every_request_leaves_one_event(front: Front, peer: Peer) -> None:
     assert front.gateway.invoker.events is not None
     front.gateway.invoker.events.close()
 
-    answered, refused = front.events
+    answered, refused, unknown = front.events
     assert (answered.outcome, answered.revision, answered.replica) == ("ok", "digits@1", "r1")
+    assert (answered.status, answered.bytes_in, answered.sends) == (200, len(GOOD), 1)
+    assert (unknown.outcome, unknown.function, unknown.revision) == (
+        "unknown_function",
+        "nobody",
+        "",
+    )
     assert answered.ms >= answered.queue_ms >= 0
     assert (refused.outcome, refused.function, refused.replica) == ("bad_request", "digits", "")
 

@@ -7,9 +7,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.answers.receipt import Receipt
 from gateway.observing import metrics as pages
+from gateway.observing.ledger import Balance
 from gateway.observing.metrics import OTHERS, REPLICAS_MAX, Metrics
 from registry.catalog import Change
-from registry.exchange import Load
 from runtime_image.link.meta import AnswerMeta
 
 META = AnswerMeta("application/json", 0, 0, 0, 0, 1)
@@ -20,9 +20,9 @@ def exists(_namespace: str, _name: str) -> bool:
     return True
 
 
-def metrics(loads: dict[str, Load] | None = None, states: dict[str, str] | None = None) -> Metrics:
+def metrics(balance: Balance | None = None, states: dict[str, str] | None = None) -> Metrics:
     """Metrics of a gateway with these pools."""
-    return Metrics(lambda: loads or {}, lambda: states or {}, lambda: 3, exists)
+    return Metrics(lambda: balance or Balance(), lambda: states or {}, lambda: 3, exists)
 
 
 def samples(page: Metrics) -> dict[tuple[str, ...], float]:
@@ -43,14 +43,14 @@ def receipt(*, cold: bool, first: bool, replica: str = "r") -> Receipt:
 def test_answers_are_counted_by_outcome_and_timed() -> None:
     """Each answer counts once under its outcome; its time goes into the histogram."""
     page = metrics()
-    page.answered("default", "f", "ok", 0.02)
-    page.answered("default", "f", "ok", 0.02)
-    page.answered("default", "f", "queue_full", 0.001)
+    page.answered("default", "f", "ok", "", 0.02)
+    page.answered("default", "f", "ok", "", 0.02)
+    page.answered("default", "f", "refused", "queue_full", 0.001)
 
     found = samples(page)
 
-    assert found["fngate_requests_total", "f", "default", "ok"] == 2
-    assert found["fngate_requests_total", "f", "default", "queue_full"] == 1
+    assert found["fngate_requests_total", "f", "default", "ok", ""] == 2
+    assert found["fngate_requests_total", "f", "default", "refused", "queue_full"] == 1
     assert found["fngate_request_seconds_count", "f", "default"] == 3
     assert found["fngate_request_seconds_bucket", "f", "0.01", "default"] == 1
 
@@ -93,11 +93,13 @@ def test_counted_replicas_are_forgotten_in_time() -> None:
 
 def test_pools_are_read_when_the_page_is_asked_for() -> None:
     """Held, in flight and state are those of the moment of the scrape."""
-    loads: dict[str, Load] = {}
+    held: dict[str, int] = {}
+    in_flight: dict[str, int] = {}
     states: dict[str, str] = {}
-    page = Metrics(lambda: loads, lambda: states, lambda: 3, exists)
+    balance = Balance(5.0, {}, held, in_flight)
+    page = Metrics(lambda: balance, lambda: states, lambda: 3, exists)
     before = samples(page)
-    loads["default/f@1"] = Load(3, 2, 0.5)
+    held["default/f@1"], in_flight["default/f@1"] = 3, 2
     states["default/f@1"] = "waking"
 
     found = samples(page)
@@ -105,15 +107,18 @@ def test_pools_are_read_when_the_page_is_asked_for() -> None:
     assert not any("default/f@1" in key for key in before)
     assert found["fngate_held", "default/f@1"] == 3
     assert found["fngate_in_flight", "default/f@1"] == 2
+    assert found["fngate_open_requests", "held"] == 3
+    assert found["fngate_open_requests", "in_flight"] == 2
+    assert found["fngate_accepted_total",] == 5
     assert found["fngate_pool_state", "default/f@1", "waking"] == 1
 
 
 def test_two_servers_in_one_process_do_not_share_counters() -> None:
     """Each has a registry of its own."""
     first, second = metrics(), metrics()
-    first.answered("default", "f", "ok", 0.1)
+    first.answered("default", "f", "ok", "", 0.1)
 
-    assert ("fngate_requests_total", "f", "default", "ok") not in samples(second)
+    assert ("fngate_requests_total", "f", "default", "ok", "") not in samples(second)
 
 
 def test_sends_and_their_reasons_are_counted() -> None:
@@ -143,7 +148,7 @@ def test_a_request_that_was_sent_once_makes_no_counter() -> None:
 def test_background_work_is_counted_when_the_page_is_asked_for() -> None:
     """What runs is the number at that moment."""
     running = [1]
-    page = Metrics(dict, dict, lambda: running[0], exists)
+    page = Metrics(Balance, dict, lambda: running[0], exists)
     before = samples(page)["fngate_tasks",]
     running[0] = 7
 
@@ -171,8 +176,8 @@ def test_a_removed_function_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its series go with it, and the next function has series of its own."""
     monkeypatch.setattr(pages, "FUNCTIONS_MAX", 1)
     page = metrics()
-    page.answered("default", "a", "ok", 0.1)
-    page.answered("default", "a", "queue_full", 0.1)
+    page.answered("default", "a", "ok", "", 0.1)
+    page.answered("default", "a", "refused", "queue_full", 0.1)
     page.served(("default", "a"), 0.0, receipt(cold=True, first=True), 1, 0)
 
     page.changed(Change("put", "default", "a", None, None, (1,)))
@@ -181,30 +186,30 @@ def test_a_removed_function_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     page.changed(Change("remove", "default", "never-called", None, None))
     assert not any("a" in key for key in samples(page))
 
-    page.answered("default", "b", "ok", 0.1)
-    assert samples(page)["fngate_requests_total", "b", "default", "ok"] == 1
+    page.answered("default", "b", "ok", "", 0.1)
+    assert samples(page)["fngate_requests_total", "b", "default", "ok", ""] == 1
 
 
 def test_the_last_answers_of_a_removed_function_are_counted_with_the_others() -> None:
     """A request that was inside when its function went brings no series back, for they would stay
     for ever; the sum over all functions is right."""
-    page = Metrics(dict, dict, lambda: 0, lambda _namespace, name: name != "gone")
+    page = Metrics(Balance, dict, lambda: 0, lambda _namespace, name: name != "gone")
     page.served(("default", "gone"), 0.0, receipt(cold=True, first=True), 1, 0)
     page.sent("default", "gone", 1, 0)
 
     found = samples(page)
 
     assert not any("gone" in key for key in found)
-    assert found["fngate_requests_total", OTHERS, "default", "ok"] == 1
+    assert found["fngate_requests_total", OTHERS, "default", "ok", ""] == 1
 
 
 def test_a_page_shows_pools_as_they_were_looked_at() -> None:
     """Rendering runs in a thread: it reads nothing that the loop may change meanwhile."""
-    loads = {"default/f@1": Load(3, 2, 0.5)}
-    page = Metrics(lambda: dict(loads), dict, lambda: 0, exists)
+    states = {"default/f@1": "warm"}
+    page = Metrics(Balance, lambda: dict(states), lambda: 0, exists)
     page.look()
     before = page.render()
-    loads.clear()
+    states.clear()
 
     assert page.render() == before
 
@@ -216,7 +221,7 @@ def test_cold_starts_may_be_counted_elsewhere() -> None:
     page.on_cold_start = lambda *given: told.append(given)
     page.served(("default", "f"), 0.0, receipt(cold=True, first=True), 1, 0)
 
-    assert told == [("default", "f", "r", {"load": 2000.0})]
+    assert told == [("default", "f", "r", {"load": 2000.0}, None)]
     assert not any(key[0].startswith("fngate_cold_start") for key in samples(page))
     for _ in range(2):
         page.cold_start("default", "f", "r", {"load": 2000.0})
@@ -233,4 +238,4 @@ def test_a_served_request_may_have_been_sent_again() -> None:
     assert found["fngate_request_sends_sum", "f", "default"] == 3
     assert found["fngate_retries_total", "f", "default", "died"] == 1
     assert found["fngate_retries_total", "f", "default", "not_started"] == 1
-    assert found["fngate_requests_total", "f", "default", "ok"] == 1
+    assert found["fngate_requests_total", "f", "default", "ok", ""] == 1

@@ -153,10 +153,11 @@ async def test_a_replica_is_told_what_to_do(rig: Rig) -> None:
     rig.control.drain(1.5)
     rig.control.drain(None)
     bind = await read(link, Kind.BIND)
-    drains = [(await read(link, Kind.DRAIN)).aux for _ in range(2)]
+    kinds = [Kind.PING, Kind.DRAIN] * 2
+    drains = [(await read(link, kind)).aux for kind in kinds]
 
     assert read_bind(bind) == (json.loads(json.dumps(request)), spec)
-    assert drains == [1500, 0]
+    assert drains == [0, 1500, 0, 0]
 
 
 async def test_nobody_is_told_before_the_greeting(rig: Rig) -> None:
@@ -307,6 +308,23 @@ async def test_an_answer_starts_the_count_anew(rig: Rig) -> None:
 
     assert kept
     assert await rig.lost == "did not answer 3 PINGs"
+
+
+async def test_an_answer_says_how_long_the_model_has_run(rig: Rig) -> None:
+    """Each PONG is passed on, also one to the PING that is sent ahead of DRAIN."""
+    said: list[int] = []
+    rig.control.on_pong = said.append
+    rig.open()
+    link = await rig.greeted()
+    rig.control._ping()
+    rig.control.drain(None)
+
+    for busy_ms in (0, 4_000_000_000):
+        link.send(Kind.PONG, aux=busy_ms)
+    link.send(Kind.FIRST_RUN)
+    await rig.events.get()
+
+    assert said == [0, 4_000_000_000]
 
 
 async def test_closing_is_silent(rig: Rig) -> None:

@@ -194,3 +194,12 @@ def test_the_manifest_declares_a_signature(
 ) -> None:
     """JSON, a raw body or typed tensors; None where it does not say enough."""
     assert declared_signature(rules) == signature
+
+
+def test_a_handler_can_go_on_with_the_trace_of_its_request(tmp_path: Path) -> None:
+    """Of each run anew; "" where it is not known."""
+    engine = load(tmp_path, "def predict(inputs, ctx): return {'y': ctx.traceparent}\n")
+
+    assert run(engine, x=2) == {"y": ""}
+    engine.trace("00-a-b-01")
+    assert run(engine, x=2) == {"y": "00-a-b-01"}

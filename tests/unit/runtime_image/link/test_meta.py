@@ -12,6 +12,7 @@ from runtime_image.link.meta import (
     AnswerMeta,
     RequestMeta,
     pack_answer,
+    pack_known_request,
     pack_request,
     unpack_answer,
     unpack_request,
@@ -97,3 +98,13 @@ def test_endless_times_are_cut() -> None:
     """A run of more than an hour is said to have taken a little over one."""
     endless = unpack_answer(pack_answer(ANSWER._replace(compute_us=10**12)))
     assert endless == ANSWER._replace(compute_us=NUMBER_MAX)
+
+
+def test_metas_with_a_trace_leave_no_others_out() -> None:
+    """Each comes once: remembered, they would take the places of those that come again."""
+    meta = RequestMeta("a/b", "", -1, "")
+    packed = pack_known_request(meta)
+
+    assert pack_known_request(meta) is packed
+    assert pack_request(meta) == packed
+    assert pack_request(meta) is not packed

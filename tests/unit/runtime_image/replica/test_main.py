@@ -134,7 +134,7 @@ def play(tmp_path: Path) -> Iterator[Play]:
 def test_a_replica_lives_and_goes(play: Play) -> None:
     """It greets with its token, answers PING, loads, serves, and exits when asked to go."""
     link, hello = play.greet()
-    link.send(Kind.PING, aux=4)
+    link.send(Kind.PING)
     pong = link.next(Kind.PONG)
     bind(link)
     loaded = json.loads(link.next(Kind.LOADED).body)
@@ -148,7 +148,7 @@ def test_a_replica_lives_and_goes(play: Play) -> None:
     assert (hello["token"], hello["bound"]) == ("secret", "default/digits@1")
     assert {"place", "start", "import"} == set(hello["phases"])
     assert "loaded" not in hello
-    assert pong.aux == 4
+    assert pong.aux == 0
     assert (loaded["revision"], loaded["limit"]) == ("digits@1", 2)
     assert loaded["session"] == "none"
     assert {"place", "start", "import", "bind", "load"} == set(loaded["phases"])
@@ -161,7 +161,7 @@ def test_a_standby_becomes_what_it_is_bound_to(play: Play) -> None:
     """It greets unbound and answers PING; bound, it loads and serves, and its receipt has only
     phases that somebody waited for: `bind` counts from the decision."""
     link, hello = play.greet(**STANDBY)
-    link.send(Kind.PING, aux=4)
+    link.send(Kind.PING)
     pong = link.next(Kind.PONG)
     now_s = time.monotonic()
     bind(link, phases={"place": 1.5, "evict": 2.0}, assigned_s=now_s / 2)
@@ -173,7 +173,7 @@ def test_a_standby_becomes_what_it_is_bound_to(play: Play) -> None:
 
     assert (hello["token"], hello["bound"], hello["phases"]) == ("secret", "", {})
     assert "loaded" not in hello
-    assert pong.aux == 4
+    assert pong.aux == 0
     assert loaded["phases"].keys() == {"place", "evict", "bind", "load"}
     assert (loaded["phases"]["place"], loaded["phases"]["evict"]) == (1.5, 2.0)
     assert loaded["phases"]["bind"] >= now_s / 2 * 1e3

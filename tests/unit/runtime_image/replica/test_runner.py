@@ -343,3 +343,55 @@ def test_a_model_reads_shared_memory_where_it_lies(tmp_path: Path) -> None:
     body = memoryview(bytearray(b"x")).toreadonly()
 
     assert made._decoder._body(Job(1, 1, META, body, 60.0, 0.0)).obj is body.obj
+
+
+def test_a_handler_is_told_of_a_trace_of_its_batch(tmp_path: Path) -> None:
+    """Of the first request with one; of none when there is none."""
+    results = Results()
+    made = handler(tmp_path, "return {'y': ctx.traceparent}")
+    traced = job(2, 1)
+    traced.meta = META._replace(traceparent="00-a-b-01")
+    made.run([traced, job(3, 1)], results.emit, results.watch)
+
+    assert [results.output(id) for id in (2, 3)] == [{"y": "00-a-b-01"}, {"y": ""}]
+
+
+class _Clocked:
+    """An engine whose runs take as long as it is told, by a clock that only they move."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self.now = 100.0
+        self.seen: list[float] = []
+        self.look: Callable[[], float] = lambda: 0.0
+        self.fails = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def run(self, inputs: Any, ticket: Any) -> Any:
+        self.now += 1.5
+        self.seen.append(self.look())
+        self.now += 0.5
+        if self.fails:
+            raise ValueError("no")
+        return self._engine.run(inputs, ticket)
+
+
+def test_the_time_of_runs_is_added_up(tmp_path: Path) -> None:
+    """A run that goes on counts so far, one that failed counts too, the time between does not."""
+    models.add_one(tmp_path)
+    spec = ModelSpec("digits@1", model="add_one.onnx")
+    engine = _Clocked(load_engine(spec, tmp_path, device_kind="cpu", threads=1))
+    made, results = Runner(engine, spec, lambda: engine.now), Results()
+    engine.look = made.busy_s
+
+    before = made.busy_s()
+    made.run([job(1, 1.0)], results.emit, results.watch)
+    engine.now += 60.0
+    engine.fails = True
+    made.run([job(2, 1.0)], results.emit, results.watch)
+    engine.now += 60.0
+
+    assert (before, engine.seen, made.busy_s()) == (0.0, [1.5, 3.5], 4.0)
+    assert results.error(2)[0] == "function_failed"

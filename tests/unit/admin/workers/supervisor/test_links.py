@@ -51,7 +51,7 @@ def test_a_worker_is_joined_and_left_everywhere(links: Links, said: list[tuple[A
     """Counters first, for it counts as soon as it hears; its demand ends with it."""
     process = cast("Any", Process())
     links.join(process)
-    assert said == [("page", "join", "7", "table"), ("hub", "join", "7", "send")]
+    assert said == [("page", "join", "7", "table", "send"), ("hub", "join", "7", "send")]
     said.clear()
     links.leave(process)
 
@@ -89,6 +89,6 @@ def test_other_words_go_to_whom_they_concern(links: Links, said: list[tuple[Any,
     assert said == [
         ("overview", "beat", "7", 4),
         ("past", "arrivals", "default", "f", 3),
-        ("own", "cold_start", "default", "f", "r1", {"load": 1.0}),
+        ("own", "cold_start", "default", "f", "r1", {"load": 1.0}, None),
         ("hub", "reached", "7", 9),
     ]

@@ -48,7 +48,7 @@ async def test_calls_and_the_admin_api_are_answered(tmp_path: Path) -> None:
         assert (await caller.function("digits"))["state"] == "warm"
         assert (await caller.get("/readyz")).json() == {"status": "ok", "reasons": []}
         page = (await caller.get("/metrics")).body.decode()
-        labels = 'function="digits",namespace="default",outcome="ok"'
+        labels = 'function="digits",namespace="default",outcome="ok",reason=""'
         assert f"fngate_requests_total{{{labels}}} 1.0" in page
         assert 'fngate_pool_state{pool="default/digits@1",state="warm"} 1.0' in page
         assert (await caller.admin("DELETE", "/functions/digits")).status == 200

@@ -10,10 +10,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from admin.workers.cells import Cells, Table
 from admin.workers.supervisor.page import Gathered, family_of
+from admin.workers.supervisor.reckonings import Reckonings
 from gateway.observing.counting import Store
+from gateway.observing.ledger import Ledger
 from gateway.observing.metrics import OTHERS, Metrics
 from registry.catalog import Change
-from registry.exchange import Load
 
 REMOVED = Change("remove", "default", "f", None, None)
 
@@ -23,13 +24,14 @@ class Rig:
 
     def __init__(self) -> None:
         self.deployed = {"f", "g"}
-        self.page = Gathered(self._metrics(), self.is_deployed)
+        self.reckonings = Reckonings()
+        self.page = Gathered(self._metrics(), self.reckonings, self.is_deployed)
+        self.sent: list[bytes] = []
         self.tables: dict[str, Table] = {}
         self.cells: list[Cells] = []
 
     def _metrics(self, store: Store | None = None) -> Metrics:
-        loads = {"default/f@1": Load(1, 2, 0.0)}
-        return Metrics(lambda: loads, dict, lambda: 7, self.is_deployed, store)
+        return Metrics(self.reckonings.balance, dict, lambda: 7, self.is_deployed, store)
 
     def is_deployed(self, _namespace: str, name: str) -> bool:
         """What the catalog says."""
@@ -40,12 +42,13 @@ class Rig:
         table = Table()
         cells = Cells(os.dup(table.descriptor))
         table.close_descriptor()
+        Ledger(cells)
         metrics = self._metrics(cells)
         for function in ("f", "g", "beyond"):
-            metrics.answered("default", function, "ok", 0.02)
+            metrics.answered("default", function, "ok", "", 0.02)
         self.tables[name] = table
         self.cells.append(cells)
-        self.page.join(name, table)
+        self.page.join(name, table, self.sent.append)
         return metrics
 
     def samples(self) -> dict[tuple[str, ...], float]:
@@ -69,14 +72,14 @@ def rig() -> Iterator[Rig]:
         table.close()
 
 
-REQUESTS = ("fngate_requests_total", "f", "default", "ok")
+REQUESTS = ("fngate_requests_total", "f", "default", "ok", "")
 COUNT = ("fngate_request_seconds_count", "f", "default")
 
 
 def test_all_workers_are_added_up(rig: Rig) -> None:
     """Counters, and histograms with their buckets summed up to each bound."""
     first, _ = rig.worker("a"), rig.worker("b")
-    first.answered("default", "f", "ok", 0.3)
+    first.answered("default", "f", "ok", "", 0.3)
 
     found = rig.samples()
     assert found[REQUESTS] == 3
@@ -85,7 +88,7 @@ def test_all_workers_are_added_up(rig: Rig) -> None:
     assert found["fngate_request_seconds_bucket", "f", "0.01", "default"] == 0
     assert found["fngate_request_seconds_bucket", "f", "0.025", "default"] == 2
     assert found["fngate_request_seconds_bucket", "f", "+Inf", "default"] == 3
-    assert found["fngate_requests_total", OTHERS, "default", "ok"] == 2
+    assert found["fngate_requests_total", OTHERS, "default", "ok", ""] == 2
 
 
 def test_what_the_supervisor_knows_itself_is_there_once(rig: Rig) -> None:
@@ -97,14 +100,13 @@ def test_what_the_supervisor_knows_itself_is_there_once(rig: Rig) -> None:
         own.cold_start("default", "f", "r1", {"load": 2000.0})
 
     found = rig.samples()
-    assert found["fngate_held", "default/f@1"] == 1
     assert found["fngate_tasks",] == 7
     assert found["fngate_cold_start_seconds_count", "f", "default", "load"] == 1
 
 
 def test_a_worker_that_ended_stays_counted(rig: Rig) -> None:
     """Its last number is in the sum, and its successor's are added."""
-    rig.worker("a").answered("default", "f", "ok", 0.1)
+    rig.worker("a").answered("default", "f", "ok", "", 0.1)
     rig.page.leave("a")
     assert rig.samples()[REQUESTS] == 2
     rig.worker("c")
@@ -123,8 +125,8 @@ def test_what_was_counted_for_a_removed_function_goes(rig: Rig) -> None:
 
     found = rig.samples()
     assert not any("f" in key for key in found)
-    assert found["fngate_requests_total", "g", "default", "ok"] == 2
-    assert found["fngate_requests_total", OTHERS, "default", "ok"] == 2
+    assert found["fngate_requests_total", "g", "default", "ok", ""] == 2
+    assert found["fngate_requests_total", OTHERS, "default", "ok", ""] == 2
 
 
 def test_a_worker_that_ends_between_look_and_render_counts_once(rig: Rig) -> None:
@@ -134,7 +136,9 @@ def test_a_worker_that_ends_between_look_and_render_counts_once(rig: Rig) -> Non
     rig.page.leave("a")
     page = rig.page.render().decode()
 
-    assert 'fngate_requests_total{function="f",namespace="default",outcome="ok"} 1.0' in page
+    assert (
+        'fngate_requests_total{function="f",namespace="default",outcome="ok",reason=""} 1.0' in page
+    )
 
 
 def test_changes_but_removals_take_nothing_away(rig: Rig) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.http.fast.hot import HEAD_MAX, HEADERS_MAX, read_head
+from gateway.http.fast.hot import HEAD_MAX, HEADERS_MAX, HEADS_MAX, Heads, read_head
+from gateway.http.head import NOT_CORRELATED, Correlation
 
 PLAIN = (
     b"POST /fn/digits@3 HTTP/1.1\r\nHost: localhost:8080\r\nauthorization: Bearer k\r\n"
@@ -77,3 +78,64 @@ def test_a_plain_head_is_read() -> None:
 def test_whatever_is_not_plain_is_left_to_aiohttp(raw: bytes) -> None:
     """Everything that two readers could understand differently, and all that is unusual."""
     assert read_head(raw) is None
+
+
+PARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def correlated(*lines: bytes) -> bytes:
+    """The plain head with these lines in the middle."""
+    return without(b"Content-Type", b"".join(line + b"\r\n" for line in lines) + b"Content-Type")
+
+
+def test_what_is_another_each_time_is_no_part_of_what_a_head_is_known_by() -> None:
+    """Wherever its lines stand, in any case."""
+    heads = Heads()
+    plain = heads.read(PLAIN)
+    assert plain is not None
+    for number in range(3 * HEADS_MAX):
+        id = b"X-REQUEST-ID:id-%d" % number
+        hot = heads.read(correlated(b"tracestate: a=1", id, b"TraceParent: " + PARENT))
+        assert hot is not None
+        assert hot.key is plain.key
+        assert hot.head is plain.head
+        assert hot.correlation == Correlation(f"id-{number}", PARENT.decode())
+    assert heads.read(PLAIN) is plain
+    assert plain.correlation is NOT_CORRELATED
+
+
+def test_lines_of_no_worth_are_left_out_too() -> None:
+    """Nothing of a trace that is none, nothing of what only others read."""
+    heads = Heads()
+    plain = heads.read(PLAIN)
+    assert heads.read(correlated(b"baggage: a=b", b"tracestate: c=d")) == plain
+    hot = heads.read(correlated(b"traceparent: nonsense", b"X-Request-Id: not sane"))
+    assert hot is not None
+    assert (hot.key, hot.correlation) == (plain.key if plain else 0, Correlation())
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (b"X-Request-Id: a", b"x-request-id: b"),
+        (b"traceparent: " + PARENT, b"traceparent: " + PARENT),
+        (b"X-Request-Id:",),
+        (b"X-Request-Id:  a",),
+        (b"X-Request-Id: a ",),
+        (b"X-Request-Id:\ta",),
+        (b"X-Request-Id: \xe4",),
+        (b"X-Request-Id: a\r\n b",),
+        (b"X-Request-Id: a\nb: c",),
+        (b"X-Request-Id : a",),
+        (b"X-Request-Id: a", b"X: \xe4"),
+        (b"X-Request-Id: " + b"a" * HEAD_MAX,),
+    ],
+)
+def test_what_is_not_plain_is_left_to_aiohttp_with_an_id_too(lines: tuple[bytes, ...]) -> None:
+    """The lines that are cut out are held to the same pattern as all others."""
+    assert Heads().read(correlated(*lines)) is None
+
+
+def test_a_head_is_only_learnt_where_it_is_plain() -> None:
+    """What is cut out makes nothing plain that was not."""
+    assert Heads().read(correlated(b"X-Request-Id: a").replace(b"POST", b"GET")) is None

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from benchmarks.simulation.clock import Clock
-from benchmarks.simulation.figures import Figures
-from benchmarks.simulation.functions import Function
-from benchmarks.simulation.replica import Ask, Process
-from benchmarks.simulation.settings import Settings
+from admin.replay.clock import Clock
+from admin.replay.conditions import Conditions
+from admin.replay.figures import Figures
+from admin.replay.function import Function
+from admin.replay.replica import Ask, Process
 from pool_manager.core import commands, events
 
 MESSAGE_S = 0.0005
@@ -35,13 +35,13 @@ class Fleet:
 
     def __init__(
         self,
-        settings: Settings,
+        conditions: Conditions,
         clock: Clock,
         functions: dict[str, Function],
         feed: Callable[[events.Event], None],
         figures: Figures,
     ) -> None:
-        self._settings = settings
+        self._conditions = conditions
         self._clock = clock
         self._functions = functions
         self._feed = feed
@@ -62,10 +62,13 @@ class Fleet:
     def launch(self, command: commands.Launch) -> None:
         """Start a process."""
         now = self._clock.now
-        process = Process(command.id, command.pool, dict(command.phases), now, self._settings.batch)
+        others = (one for one in self.processes.values() if one.pool == command.pool)
+        self._figures.cold_starts += all(one.draining or one.dead for one in others)
+        batch, phases = self._conditions.batch, dict(command.phases)
+        process = Process(command.id, command.pool, phases, now, batch)
         self.processes[command.id] = process
         self._figures.starts += 1
-        self._clock.after(self._settings.start_s, self._greet, process)
+        self._clock.after(self._conditions.start_s, self._greet, process)
 
     def bind(self, command: commands.Bind) -> None:
         """Have a process load its model."""
@@ -90,11 +93,11 @@ class Fleet:
         """Kill what is left and free the device."""
         process = self.processes[command.id]
         self._end(process)
-        self._clock.after(self._settings.release_s, self._released, process)
+        self._clock.after(self._conditions.release_s, self._released, process)
 
     def _greet(self, process: Process) -> None:
         if not process.dead:
-            process.phases["start"] = self._settings.start_s * 1e3
+            process.phases["start"] = self._conditions.start_s * 1e3
             self._feed(events.Greeted(process.id, dict(process.phases)))
 
     def _load(self, process: Process) -> None:

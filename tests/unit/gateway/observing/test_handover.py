@@ -1,12 +1,12 @@
-"""Tests of the access log."""
+"""Tests of how records of requests come to a thread."""
 
 from __future__ import annotations
 
 import threading
 
-from gateway.observing.access_log import BATCH, BATCHES_MAX, AccessEvent, AccessLog
-
-EVENT = AccessEvent(1.5, "digits", "digits@1", "r1", "ok", 2.0, 0.1, is_cold=False)
+from gateway.observing.handover import BATCH, BATCHES_MAX, Handover
+from gateway.observing.record import RequestRecord
+from tests.support.records import RECORD
 
 
 class Page:
@@ -18,7 +18,7 @@ class Page:
         self.gate = threading.Event()
         self.gate.set()
 
-    def write(self, events: list[AccessEvent], left_out: int) -> None:
+    def write(self, events: list[RequestRecord], left_out: int) -> None:
         """Remember how many came."""
         self.gate.wait(10)
         self.batches.append((len(events), left_out))
@@ -28,12 +28,12 @@ class Page:
 def test_events_are_written_in_batches_by_a_thread() -> None:
     """A full batch at once, the rest with the next flush, or at the end."""
     page = Page()
-    log = AccessLog(page.write)
+    log = Handover("access log", page.write)
     for _ in range(BATCH + 1):
-        log.note(EVENT)
+        log.note(RECORD)
     log.flush()
     log.flush()
-    log.note(EVENT)
+    log.note(RECORD)
     log.close()
 
     assert page.batches == [(BATCH, 0), (1, 0), (1, 0)]
@@ -44,9 +44,9 @@ def test_a_slow_writer_costs_events_not_memory() -> None:
     """What has no room is left out, and the next batch says how much that was."""
     page = Page()
     page.gate.clear()
-    log = AccessLog(page.write)
+    log = Handover("access log", page.write)
     for _ in range(BATCHES_MAX + 10):
-        log.note(EVENT)
+        log.note(RECORD)
         log.flush()
     page.gate.set()
     log.close()
@@ -60,14 +60,14 @@ def test_a_writer_that_fails_costs_its_batch_only() -> None:
     """The next events are written."""
     page = Page()
 
-    def write(events: list[AccessEvent], left_out: int) -> None:
+    def write(events: list[RequestRecord], left_out: int) -> None:
         page.write(events, left_out)
         if len(page.batches) == 1:
             raise ZeroDivisionError("a defect")
 
-    log = AccessLog(write)
+    log = Handover("access log", write)
     for _ in range(2):
-        log.note(EVENT)
+        log.note(RECORD)
         log.flush()
     log.close()
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pool_manager.core.commands import KeepColdStart
-from pool_manager.journal import Decision, Journal
+from pool_manager.telling.journal import Decision, Journal
 from registry.exchange import PoolEndpoints
-from registry.model import ColdStart, StateInterval
+from registry.model import ColdStart, StateInterval, Use
 from tests.support.replicas import KEY, binding
 
 
@@ -20,6 +20,9 @@ class Records:
 
     def state_interval(self, record: StateInterval) -> None:
         self.kept.append(record)
+
+    def use(self, record: Use) -> None:
+        """Not looked at here."""
 
 
 class Rig:

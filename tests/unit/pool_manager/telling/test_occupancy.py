@@ -6,8 +6,8 @@ from pool_manager.core import events
 from pool_manager.core.policy.ledger import Ledger
 from pool_manager.core.state import Device, PoolSpec
 from pool_manager.gpus.absent import NoGpus
-from pool_manager.occupancy import account, occupancies
 from pool_manager.ports import Account, GpuView
+from pool_manager.telling.occupancy import account, occupancies
 from tests.support.play import Play
 
 A, B = Device("GPU-a", "cuda", 24_000.0), Device("GPU-b", "cuda", 24_000.0)

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from admin.api import sample as module
-from admin.api.sample import values
+from admin.deploy import samples as module
+from admin.deploy.samples import values
 from pool_manager.drivers.fake import FakeDriver
 from registry.catalog import Deployed
 from registry.errors import Unknown
 from runtime_image.contract.signature import Signature, TensorSpec
 from tests.support.nouns import deployed
 from tests.support.operator import MODEL
-from tests.support.server import ServingServer, serving
+from tests.support.server import serving
 
 PICTURE = b"\x89PNG not looked at"
 MANIFEST = """
@@ -76,12 +76,15 @@ def test_zeros_are_bounded() -> None:
         values(takes(large))
 
 
-async def test_a_sample_can_be_sent_as_it_came(server: ServingServer) -> None:
+async def test_a_sample_can_be_sent_as_it_came(tmp_path: Path) -> None:
     """Body and content type are those of a call."""
-    answer = await server.admin("GET", "/functions/digits/sample")
+    async with serving(tmp_path, FakeDriver(), standbys=0) as server:
+        await server.deploy({"m.onnx": MODEL}, name="digits")
 
-    assert (answer.status, answer.headers["Content-Type"]) == (200, "application/json")
-    assert (await server.call("digits", answer.json())).status == 200
+        answer = await server.admin("GET", "/functions/digits/sample")
+
+        assert (answer.status, answer.headers["Content-Type"]) == (200, "application/json")
+        assert (await server.call("digits", answer.json())).status == 200
 
 
 async def test_a_sample_file_comes_from_the_bundle(

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
-from aiohttp import web
 
 from gateway.http.describe import zeros
 from registry.bundles.blobs import BlobStore
-from registry.catalog import Catalog, Deployed
+from registry.catalog import Deployed
 from registry.errors import StoreUnavailable, Unknown
 from registry.files import unavailable
 from registry.model import Bundle, BundleFile
@@ -26,22 +25,17 @@ ITEMS_MAX = 1_000_000
 class Samples:
     """Samples of what is deployed; `bundles` by digest, their files in `blobs`."""
 
-    def __init__(self, catalog: Catalog, bundles: Mapping[str, Bundle], blobs: BlobStore) -> None:
-        self._catalog = catalog
+    def __init__(self, bundles: Mapping[str, Bundle], blobs: BlobStore) -> None:
         self._bundles = bundles
         self._blobs = blobs
 
-    async def get_sample(self, request: web.Request) -> web.Response:
-        """The sample of the revision with the traffic, or of NAME@NUMBER, with the content type
-        that it is sent with. 404 where it is too large to be given."""
-        deployed = self._catalog.resolve(request.match_info["name"])
+    async def body(self, deployed: Deployed) -> tuple[str, bytes]:
+        """A sample's content type and bytes. Raises Unknown where it is too large to be given."""
         file = self._file(deployed)
-        if file is not None:
-            body = await asyncio.to_thread(_content, self._blobs.path(file.sha256))
-            kind = samples.content_type(file.path)
-        else:
-            kind, body = await asyncio.to_thread(values, deployed)
-        return web.Response(body=body, headers={"Content-Type": kind, "Cache-Control": "no-store"})
+        if file is None:
+            return await asyncio.to_thread(values, deployed)
+        path = self._blobs.path(file.sha256)
+        return samples.content_type(file.path), await asyncio.to_thread(_content, path)
 
     def _file(self, deployed: Deployed) -> BundleFile | None:
         path = samples.file_of(deployed.revision.sample)

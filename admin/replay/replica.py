@@ -10,9 +10,10 @@ from gateway.dispatch.call import Call
 
 @dataclass(slots=True, eq=False)
 class Ask(Call):
-    """A call whose run will take `service_s`."""
+    """A call whose run will take `service_s`, and that stands for `weight` requests."""
 
     service_s: float = 0.0
+    weight: int = 1
 
 
 @dataclass(slots=True, eq=False)

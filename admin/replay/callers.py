@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
-from benchmarks.simulation.clock import Clock
-from benchmarks.simulation.figures import Figures
-from benchmarks.simulation.fleet import Fleet
-from benchmarks.simulation.functions import Function
-from benchmarks.simulation.replica import Ask, Process
-from benchmarks.simulation.settings import Settings
+from admin.replay.clock import Clock
+from admin.replay.conditions import Conditions
+from admin.replay.figures import Figures
+from admin.replay.fleet import Fleet
+from admin.replay.function import Function
+from admin.replay.replica import Ask, Process
 from gateway.dispatch.call import Command, Fail, Recall, Send, Stage
 from gateway.dispatch.dispatcher import Dispatcher, Limits
 from gateway.dispatch.links import Link
@@ -33,13 +33,13 @@ class Callers:
 
     def __init__(
         self,
-        settings: Settings,
+        conditions: Conditions,
         clock: Clock,
         fleet: Fleet,
         feed: Callable[[DemandCame], None],
         figures: Figures,
     ) -> None:
-        self._settings = settings
+        self._conditions = conditions
         self._clock = clock
         self._fleet = fleet
         self._feed = feed
@@ -57,38 +57,39 @@ class Callers:
     def expect(self, function: Function) -> None:
         """From now on the function is called."""
         self.functions[function.key] = function
-        for _ in range(self._settings.closed):
+        for _ in range(self._conditions.closed):
             self._clock.at(0.0, self._ask, function)
-        if not self._settings.closed:
+        if not self._conditions.closed:
             self._next(function)
 
     def _next(self, function: Function) -> None:
         when_s = function.advance()
-        if when_s <= self._settings.horizon_s:
+        if when_s <= self._conditions.horizon_s:
             self._clock.at(when_s, self._came, function)
 
     def _came(self, function: Function) -> None:
-        took_s = function.took_s
+        took_s, weight = function.took_s, function.weight
         self._next(function)
-        self._submit(function, took_s)
+        self._submit(function, took_s, weight)
 
     def _ask(self, function: Function) -> None:
         """A caller who was answered and paused asks again, while the day lasts."""
-        if self._clock.now <= self._settings.horizon_s:
+        if self._clock.now <= self._conditions.horizon_s:
             self._submit(function, function.service_s)
 
-    def _submit(self, function: Function, took_s: float) -> None:
+    def _submit(self, function: Function, took_s: float, weight: int = 1) -> None:
         now = self._clock.now
-        wait_until_s = now + self._settings.wait_s
-        ask = Ask(function.key, META, b"", now, wait_until_s, 60.0, service_s=took_s)
-        self._figures.requests += 1
+        wait_until_s = now + self._conditions.wait_s
+        ask = Ask(function.key, META, b"", now, wait_until_s, 60.0)
+        ask.service_s, ask.weight = took_s, weight
+        self._figures.requests += weight
         try:
             commands = self.dispatcher.submit(ask, now)
         except FnError:
-            self._figures.refused += 1
+            self._figures.refused += weight
             return
         self.active[function.key] = None
-        self._figures.held += ask.was_held
+        self._figures.held += ask.was_held * weight
         self.perform(commands)
         if ask.was_held:
             self._reports.held(function.key)
@@ -99,15 +100,15 @@ class Callers:
     def _expire(self, ask: Ask) -> None:
         """Its wait budget is over: what the dispatcher's sweep does, at the exact time."""
         if ask.stage in (Stage.QUEUED, Stage.SENT):
-            self._figures.expired += 1
+            self._figures.expired += ask.weight
             self._figures.waited(ask, self._clock.now)
             self.perform(self.dispatcher.leave(ask, self._clock.now))
             self._answered(ask)
 
     def _answered(self, ask: Ask) -> None:
-        if self._settings.closed:
+        if self._conditions.closed:
             function = self.functions[ask.pool]
-            self._clock.after(function.draw_pause_s(self._settings.think_s), self._ask, function)
+            self._clock.after(function.draw_pause_s(self._conditions.think_s), self._ask, function)
 
     # What the manager says
 
@@ -152,7 +153,7 @@ class Callers:
         if self._reports.is_news(process.pool):
             self.urgent[process.pool] = None
         if call is not None:
-            self._figures.answered += 1
+            self._figures.answered += ask.weight
             self._answered(ask)
 
     def goaway(self, process: Process) -> None:

@@ -8,11 +8,11 @@ import pytest
 
 from pool_manager.core import events
 from pool_manager.core.state import PoolSpec
-from pool_manager.journal import Journal
-from pool_manager.publisher import Publisher
 from pool_manager.replica.folders import Folders
+from pool_manager.telling.journal import Journal
+from pool_manager.telling.publisher import Publisher
 from registry.exchange import Endpoints, decode_endpoints
-from registry.model import ColdStart, StateInterval
+from registry.model import ColdStart, StateInterval, Use
 from tests.support.play import Play
 from tests.support.replicas import KEY, binding, pool_settings
 
@@ -25,6 +25,9 @@ class Forgetful:
 
     def state_interval(self, record: StateInterval) -> None:
         pass
+
+    def use(self, record: Use) -> None:
+        """Not looked at here."""
 
 
 class Rig:

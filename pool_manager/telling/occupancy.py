@@ -20,6 +20,7 @@ class Occupancy:
 
     `quarantined`: one of them is gone as far as anybody can tell, but the device does not show it;
     `cordoned`: nothing is put on it, because of an error. `gpu` is None for CPU slots.
+    `leaked_mib` is what the quarantined ones have not given back, as far as can be seen.
     """
 
     device: Device
@@ -28,6 +29,7 @@ class Occupancy:
     replicas: tuple[str, ...]
     charged_mib: float
     gpu: GpuView | None
+    leaked_mib: float = 0.0
 
 
 def account(ledger: Ledger, device: str, id: str) -> Account:
@@ -62,7 +64,22 @@ def _occupancy(
     state, reason = _state(replicas, cordon)
     charged_mib = sum(ledger.charged(replica.id).memory_mib for replica in replicas)
     ids = tuple(replica.id for replica in replicas)
-    return Occupancy(device, state, reason, ids, charged_mib, gpus.view(device.id))
+    view = gpus.view(device.id)
+    stuck_mib = sum(ledger.charged(one.id).memory_mib for one in replicas if _is_stuck(one))
+    leaked_mib = _leaked_mib(stuck_mib, charged_mib, view)
+    return Occupancy(device, state, reason, ids, charged_mib, view, leaked_mib)
+
+
+def _leaked_mib(stuck_mib: float, charged_mib: float, gpu: GpuView | None) -> float:
+    """A GPU shows what is really left of what was charged; it may be more, or nothing."""
+    if not stuck_mib or gpu is None or gpu.used_mib is None:
+        return stuck_mib
+    return max(0.0, gpu.used_mib - gpu.foreign_mib - (charged_mib - stuck_mib))
+
+
+def _is_stuck(replica: Replica) -> bool:
+    """Whether its release has been tried, and nothing shows that it is gone."""
+    return replica.state is State.RELEASING and replica.kill_at_s < inf
 
 
 def _state(replicas: list[Replica], cordon: str) -> tuple[DeviceState, str]:
@@ -70,6 +87,6 @@ def _state(replicas: list[Replica], cordon: str) -> tuple[DeviceState, str]:
     if cordon:
         return "cordoned", cordon
     for replica in replicas:
-        if replica.state is State.RELEASING and replica.kill_at_s < inf:
+        if _is_stuck(replica):
             return "quarantined", f"{replica.id}: {replica.why}"
     return ("taken", "") if replicas else ("free", "")

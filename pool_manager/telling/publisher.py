@@ -8,9 +8,9 @@ from collections.abc import Callable
 import msgspec
 
 from pool_manager.core.machine import Machine
-from pool_manager.journal import Journal
 from pool_manager.ports import Binding
 from pool_manager.replica.folders import Folders
+from pool_manager.telling.journal import Journal
 from registry.exchange import Endpoints, PoolEndpoints, encode
 
 

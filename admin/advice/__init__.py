@@ -1,0 +1,1 @@
+"""What another `idle_s` would have cost and saved, by what was recorded."""

@@ -1,0 +1,110 @@
+"""What functions and devices did in the last hours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from aiohttp import web
+
+from admin.api.paging import whole_number
+from admin.store import Store
+from gateway.problems import json_answer
+from pool_manager.manager import Manager
+from registry.catalog import Deployed
+from registry.model import StateInterval
+from registry.store.timeline import BucketUse, Seconds, Span, total
+
+HOURS_MAX: Final = 24 * 7
+
+
+class TimelineRoutes:
+    """Sums over the history. `wall` gives Unix seconds."""
+
+    def __init__(self, store: Store, manager: Manager, wall: Callable[[], float]) -> None:
+        self._catalog = store.catalog
+        self._timeline = store.timeline
+        self._manager = manager
+        self._wall = wall
+
+    async def of_function(self, request: web.Request) -> web.Response:
+        """A function's states, device-seconds and requests; what it is in now included."""
+        deployed = self._catalog.resolve(request.match_info["name"])
+        name, span = deployed.function.name, self._span(request)
+        use = await self._timeline.use(name, span)
+        arrivals = await self._timeline.arrivals(name, span)
+        states = [_state_json(one) for one in await self._timeline.states(name, span)]
+        whole = total([one.seconds for one in use])
+        return json_answer(
+            {
+                **_span_json(span),
+                "states": [*states, *self._now(deployed, span)],
+                "use": [_use_json(one, device=one.device) for one in use],
+                "arrivals": [{"at_s": at_s, "count": count} for at_s, count in arrivals],
+                "totals": {
+                    **_seconds_json(whole),
+                    "cold_starts": await self._timeline.cold_starts(name, span),
+                    "requests": sum(count for _, count in arrivals),
+                },
+            }
+        )
+
+    async def of_all(self, request: web.Request) -> web.Response:
+        """The functions with most device-seconds, and every device by buckets."""
+        span = self._span(request)
+        functions = [
+            {"name": name, **_seconds_json(seconds), "requests": requests}
+            for name, seconds, requests in await self._timeline.functions(span)
+        ]
+        devices: dict[str, list[BucketUse]] = {}
+        for one in await self._timeline.devices(span):
+            devices.setdefault(one.device, []).append(one)
+        shown = [_device_json(id, use) for id, use in sorted(devices.items())]
+        return json_answer({**_span_json(span), "functions": functions, "devices": shown})
+
+    def _span(self, request: web.Request) -> Span:
+        hours = whole_number(request.query, "hours", 1, HOURS_MAX)
+        return Span.of_hours(hours, self._wall())
+
+    def _now(self, deployed: Deployed, span: Span) -> Iterable[dict[str, Any]]:
+        """The state that each of its revisions is in, unless it was never in another."""
+        for one in self._catalog.revisions(deployed.function.name):
+            pool = self._manager.pool(one.revision.key)
+            is_old = one.revision.number != deployed.function.revision
+            if pool is None or (is_old and pool[0].state == "cold"):
+                continue
+            shown, _, since_s = pool
+            yield {
+                "from_s": min(since_s, span.to_s),
+                "to_s": span.to_s,
+                "state": shown.state,
+                "reason": shown.reason,
+                "revision": one.revision.ref,
+            }
+
+
+def _span_json(span: Span) -> dict[str, Any]:
+    return {"from_s": span.from_s, "to_s": round(span.to_s, 3), "bucket_s": span.bucket_s}
+
+
+def _state_json(one: StateInterval) -> dict[str, Any]:
+    return {
+        "from_s": one.from_s,
+        "to_s": one.to_s,
+        "state": one.state,
+        "reason": one.reason,
+        "revision": f"{one.name}@{one.number}",
+    }
+
+
+def _device_json(id: str, use: list[BucketUse]) -> dict[str, Any]:
+    whole = total([one.seconds for one in use])
+    return {"id": id, **_seconds_json(whole), "use": [_use_json(one) for one in use]}
+
+
+def _use_json(one: BucketUse, **fields: str) -> dict[str, Any]:
+    return {"at_s": one.at_s, **fields, **_seconds_json(one.seconds)}
+
+
+def _seconds_json(seconds: Seconds) -> dict[str, float]:
+    return {name: round(value, 3) for name, value in seconds._asdict().items()}

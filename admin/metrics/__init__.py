@@ -1,0 +1,1 @@
+"""What `/metrics` shows of replicas, devices and the server itself."""

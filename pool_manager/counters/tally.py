@@ -1,0 +1,134 @@
+"""Counts what becomes of replicas, by the machine's events and commands. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from pool_manager.core import commands, events
+from pool_manager.core.life.endings import OVERDUE
+from pool_manager.core.room import EVICTED, GAVE_WAY
+from pool_manager.counters.reasons import reason_of, reason_said
+
+KINDS: Final = ("process", "standby", "ahead", "trial")
+"""How a replica starts: anew, by a standby that was there, as a standby, or for a deploy."""
+OUTCOMES: Final = ("ready", "failed", "dropped")
+"""Ends of a start; a dropped one was not wanted any more."""
+WHEN: Final = ("starting", "serving")
+EVICTIONS: Final = ("idle", "busy")
+COLD_STARTS: Final = ("ready", "failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Since the start: starts by kind and outcome, failures of replicas by when and reason,
+    evictions by what the victim did, cold starts by outcome, MiB given back by device."""
+
+    starts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    failures: Counter[tuple[str, str]] = field(default_factory=Counter)
+    evictions: Counter[str] = field(default_factory=Counter)
+    cold_starts: Counter[str] = field(default_factory=Counter)
+    reclaimed_mib: dict[str, float] = field(default_factory=dict)
+
+    def copy(self) -> Counts:
+        """The same, which grows no more."""
+        return Counts(
+            self.starts.copy(),
+            self.failures.copy(),
+            self.evictions.copy(),
+            self.cold_starts.copy(),
+            dict(self.reclaimed_mib),
+        )
+
+
+@dataclass(slots=True)
+class _Life:
+    """What is known of one replica. `starting` is its kind until it has started; `failed` that
+    its end was not asked for."""
+
+    device: str
+    starting: str = ""
+    failed: bool = False
+    is_leaving: bool = False
+    is_over: bool = False
+    memory_mib: float = 0.0
+
+
+class Tally:
+    """Remembers every replica that is not yet stopped, as the machine does."""
+
+    def __init__(self) -> None:
+        self.counts = Counts()
+        self._lives: dict[str, _Life] = {}
+
+    def note(self, event: events.Event, done: Iterable[commands.Command]) -> None:
+        """The machine has handled an event by these commands."""
+        if isinstance(event, events.Found):
+            self._lives[event.id] = _Life(event.device)
+        else:
+            life = self._lives.get(getattr(event, "id", ""))
+            if life is not None:
+                self._happened(event, life)
+        for command in done:
+            self._done(command)
+
+    def _happened(self, event: events.Event, life: _Life) -> None:
+        match event:
+            case events.Greeted() if life.starting == "ahead":
+                self._started(life, "ready")
+            case events.Loaded():
+                life.memory_mib = event.memory_mib
+                self._started(life, "ready")
+            case events.NotIdle():
+                life.is_leaving = False
+            case events.Lost() if not (life.is_leaving or life.is_over):
+                self._failed(life, reason_of(event))
+            case events.Released():
+                self._reclaim(event.id, life)
+
+    def _done(self, command: commands.Command) -> None:
+        match command:
+            case commands.Launch():
+                kind = {"standby": "ahead", "trial": "trial"}.get(command.role, "process")
+                self._lives[command.id] = _Life(command.device, kind)
+            case commands.Assign():
+                kind = "trial" if command.role == "trial" else "standby"
+                self._lives[command.id] = _Life(command.device, kind)
+            case commands.Drain() if command.id in self._lives:
+                self._lives[command.id].is_leaving = True
+            case commands.Release() if command.id in self._lives:
+                self._over(self._lives[command.id], command.reason)
+            case commands.KeepColdStart():
+                self.counts.cold_starts["ready" if command.outcome == "ready" else "failed"] += 1
+
+    def _over(self, life: _Life, reason: str) -> None:
+        """It is released, which may take several tries."""
+        if life.is_over:
+            return
+        if reason.endswith(OVERDUE):
+            self._failed(life, reason_said(reason))
+        if reason.startswith(EVICTED):
+            self.counts.evictions["idle"] += 1
+        elif reason.startswith(GAVE_WAY):
+            self.counts.evictions["busy"] += 1
+        life.is_over = True
+        self._started(life, "failed" if life.failed else "dropped")
+
+    def _started(self, life: _Life, outcome: str) -> None:
+        if life.starting:
+            self.counts.starts[life.starting, outcome] += 1
+            life.starting = ""
+
+    def _failed(self, life: _Life, reason: str) -> None:
+        life.failed = True
+        self.counts.failures["starting" if life.starting else "serving", reason] += 1
+
+    def _reclaim(self, id: str, life: _Life) -> None:
+        """Nothing is left of it: what it was measured to take is free."""
+        del self._lives[id]
+        if life.memory_mib:
+            device = life.device
+            before_mib = self.counts.reclaimed_mib.get(device, 0.0)
+            self.counts.reclaimed_mib[device] = before_mib + life.memory_mib

@@ -1,0 +1,1 @@
+"""What others are told of pools, replicas and devices."""

@@ -1,0 +1,155 @@
+"""What a span of time was made of: states, device-seconds, arrivals. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from registry.model import NAMESPACE, StateInterval
+from registry.store.connection import Row
+from registry.store.database import Database
+from registry.store.device_use import HOUR_S, MINUTE_S, TEN_MINUTES_S
+from registry.store.records import decode_record
+
+DAY_HOURS: Final = 24
+FUNCTIONS_MAX: Final = 200
+DEVICES_MAX: Final = 64
+STATES_MAX: Final = 2000
+"""Intervals of one answer, the newest."""
+ROWS_MAX: Final = 20_000
+"""Buckets of one answer; those of all devices that are listed fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """From `from_s` up to now, `to_s` (Unix seconds), in buckets that begin at multiples of
+    `bucket_s`; the last one is not over."""
+
+    from_s: int
+    to_s: float
+    bucket_s: int
+
+    @classmethod
+    def of_hours(cls, hours: int, now_s: float) -> Span:
+        """The last hours: by minutes, by ten minutes up to a day, else by hours."""
+        bucket_s = MINUTE_S if hours == 1 else TEN_MINUTES_S if hours <= DAY_HOURS else HOUR_S
+        end_s = (int(now_s) // bucket_s + 1) * bucket_s
+        return cls(end_s - hours * HOUR_S, now_s, bucket_s)
+
+
+class Seconds(NamedTuple):
+    """Device-seconds."""
+
+    waking_s: float
+    idle_s: float
+    busy_s: float
+
+    @property
+    def all_s(self) -> float:
+        """Together."""
+        return self.waking_s + self.idle_s + self.busy_s
+
+
+class BucketUse(NamedTuple):
+    """What was had of a device in the bucket that begins at `at_s`."""
+
+    at_s: int
+    device: str
+    seconds: Seconds
+
+
+class Timeline:
+    """Answers over the history. Names are of one namespace."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def states(
+        self, name: str, span: Span, namespace: str = NAMESPACE
+    ) -> list[StateInterval]:
+        """The intervals that reach into the span, oldest first, the newest 2,000."""
+        rows = await self._database.read(
+            "SELECT record FROM state_intervals WHERE namespace = ? AND name = ? AND to_s > ?"
+            " ORDER BY id DESC LIMIT ?",
+            (namespace, name, span.from_s, STATES_MAX),
+        )
+        return [decode_record(row[0], StateInterval) for row in reversed(rows)]
+
+    async def use(self, name: str, span: Span, namespace: str = NAMESPACE) -> list[BucketUse]:
+        """A function's device-seconds by bucket and device, its revisions together."""
+        rows = await self._database.read(
+            "SELECT at_s, device, sum(waking_s), sum(idle_s), sum(busy_s) FROM device_use"
+            " WHERE namespace = ? AND name = ? AND bucket_s = ? AND at_s >= ?"
+            " GROUP BY at_s, device ORDER BY at_s, device LIMIT ?",
+            (namespace, name, span.bucket_s, span.from_s, ROWS_MAX),
+        )
+        return _buckets(rows)
+
+    async def arrivals(
+        self, name: str, span: Span, namespace: str = NAMESPACE
+    ) -> list[tuple[int, int]]:
+        """Buckets with requests: their beginning and how many came."""
+        rows = await self._database.read(
+            "SELECT minute_s / ? * ? AS at_s, sum(count) FROM arrivals"
+            " WHERE namespace = ? AND name = ? AND minute_s >= ? GROUP BY 1 ORDER BY 1",
+            (span.bucket_s, span.bucket_s, namespace, name, span.from_s),
+        )
+        return [(at_s, count) for at_s, count in rows]
+
+    async def cold_starts(self, name: str, span: Span, namespace: str = NAMESPACE) -> int:
+        """How many cold starts there were, of those that are kept."""
+        rows = await self._database.read(
+            "SELECT count(*) FROM cold_starts WHERE namespace = ? AND name = ?"
+            " AND json_extract(record, '$.at_s') >= ?",
+            (namespace, name, span.from_s),
+        )
+        return int(rows[0][0])
+
+    async def functions(
+        self, span: Span, namespace: str = NAMESPACE
+    ) -> list[tuple[str, Seconds, int]]:
+        """The 200 functions with most device-seconds: name, seconds, requests; most first."""
+        rows = await self._database.read(
+            "SELECT name, sum(waking_s), sum(idle_s), sum(busy_s) FROM device_use"
+            " WHERE bucket_s = ? AND at_s >= ? AND namespace = ?"
+            " GROUP BY name ORDER BY sum(waking_s + idle_s + busy_s) DESC, name LIMIT ?",
+            (span.bucket_s, span.from_s, namespace, FUNCTIONS_MAX),
+        )
+        requests = await self._requests([row[0] for row in rows], span, namespace)
+        return [(name, Seconds(*took), requests.get(name, 0)) for name, *took in rows]
+
+    async def _requests(self, names: Sequence[str], span: Span, namespace: str) -> dict[str, int]:
+        # Of those alone: what is not asked for may be a thousand times as much.
+        marks = ", ".join("?" * len(names))
+        rows = await self._database.read(
+            "SELECT name, sum(count) FROM arrivals WHERE namespace = ?"  # noqa: S608 - marks only
+            f" AND name IN ({marks}) AND minute_s >= ? GROUP BY name",
+            (namespace, *names, span.from_s),
+        )
+        return dict(rows)
+
+    async def devices(self, span: Span) -> list[BucketUse]:
+        """Device-seconds by bucket, of all functions and standbys, of the 64 devices with most."""
+        rows = await self._database.read(
+            "WITH had AS (SELECT at_s, device, sum(waking_s) AS waking_s, sum(idle_s) AS idle_s,"
+            " sum(busy_s) AS busy_s FROM device_use WHERE bucket_s = ? AND at_s >= ?"
+            " GROUP BY at_s, device)"
+            " SELECT * FROM had WHERE device IN (SELECT device FROM had GROUP BY device"
+            " ORDER BY sum(waking_s + idle_s + busy_s) DESC, device LIMIT ?)"
+            " ORDER BY at_s, device LIMIT ?",
+            (span.bucket_s, span.from_s, DEVICES_MAX, ROWS_MAX),
+        )
+        return _buckets(rows)
+
+
+def _buckets(rows: Sequence[Row]) -> list[BucketUse]:
+    return [BucketUse(at_s, device, Seconds(*took)) for at_s, device, *took in rows]
+
+
+def total(seconds: Sequence[Seconds]) -> Seconds:
+    """All of it together."""
+    return Seconds(*(sum(column) for column in zip(*seconds, strict=True))) if seconds else NONE
+
+
+NONE: Final = Seconds(0.0, 0.0, 0.0)

@@ -1,0 +1,36 @@
+"""Records of requests, as plain as they can be."""
+
+from __future__ import annotations
+
+from gateway.answers.receipt import Receipt
+from gateway.observing.record import Journey, RequestRecord
+from gateway.observing.trace_context import Trace
+from runtime_image.link.meta import AnswerMeta
+
+META = AnswerMeta("application/json", 1000, 2000, 3000, 4000, 5)
+"""1 ms of decoding, 2 of waiting, 3 of computing, 4 of encoding; 5 rows."""
+RECEIPT = Receipt("digits@1", "r1", "cpu-0", 0.1, {}, is_first=False, meta=META)
+TRACE = Trace("ab" * 16, "cd" * 8, "", 1)
+RECORD = RequestRecord(
+    at_s=1000.0,
+    request_id="id-1",
+    trace_id="",
+    function="digits",
+    revision="digits@1",
+    replica="r1",
+    outcome="ok",
+    status=200,
+    bytes_in=7,
+    bytes_out=9,
+    ms=1000.0,
+    queue_ms=0.1,
+    sends=1,
+    receipt=RECEIPT,
+)
+"""A warm request that went well, not traced."""
+TRACED = RECORD._replace(
+    trace_id=TRACE.trace_id,
+    trace=TRACE,
+    journey=Journey(began_s=9.0, ended_s=10.0, arrived_s=9.1, sent_s=9.1, up_s=1.0),
+)
+"""The same one, traced: it took a second, its body a tenth of it."""
