@@ -4,15 +4,24 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test chaos check bench simulate image fmt docs clean
+UI := $(BIN)/python -m admin.ui.build
+
+.PHONY: run test ui chaos check bench simulate image fmt docs clean
 
 run: $(READY)
+	@$(UI) --optional
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh functions/serve.sh
 
+# Without Node the dashboard's own tests are skipped; in CI (FN_CI) they fail.
 test: $(READY)
+	@$(UI) --check $(if $(FN_CI),,--optional)
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest
 	$(BIN)/coverage report --include='pool_manager/core/*,gateway/dispatch*' --fail-under=100 --skip-covered
+
+# The dashboard, where its sources have changed: with Node 20.19 or newer, or with one from PyPI.
+ui: $(READY)
+	@$(UI)
 
 # The full doses of tests/e2e/test_chaos*.py, about 30 minutes; CHAOS="--seed 7" for its options.
 # Scenes over containers need root and an engine first: eval "$(.ci/engine start)"
@@ -46,7 +55,7 @@ docs: $(READY)
 	$(BIN)/python -m tests.support.diagram --write
 
 clean:
-	rm -rf $(VENV) .fngate
+	rm -rf $(VENV) .fngate admin/ui/static admin/dashboard/node_modules
 
 # compat: the package is found by a plain path. The default, an import hook, costs every start of
 # fnctl and every cold start about 5 ms.

@@ -74,6 +74,10 @@ class Client:
         self._transport = Transport(url, key, dial)
         self._timeout_s = timeout_s
 
+    def session(self) -> dict[str, Any]:
+        """What this client's key may do, and the server's version."""
+        return self._json("GET", "/admin/v1/session")
+
     def functions(self) -> list[dict[str, Any]]:
         """Every function with its state."""
         return self._items("/admin/v1/functions")

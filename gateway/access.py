@@ -60,14 +60,14 @@ class Access:
         """Raises NoKey or WrongScope unless the caller may do `need` (to function `name`)."""
         if need == "invoke" and authorization is None and self.is_open:
             return
-        scopes = self._scopes(authorization)
+        scopes = self.scopes(authorization)
         if not _allows(scopes, need, name):
             raise WrongScope(f"this needs the scope {need}, the key has {', '.join(scopes)}")
 
     def is_admin(self, authorization: str | None) -> bool:
         """Whether the caller may see what only administrators see."""
         try:
-            return "admin" in self._scopes(authorization)
+            return "admin" in self.scopes(authorization)
         except NoKey:
             return False
 
@@ -81,7 +81,8 @@ class Access:
         """Whether invoking needs no key."""
         return self._is_local and not len(self._ring)
 
-    def _scopes(self, authorization: str | None) -> tuple[str, ...]:
+    def scopes(self, authorization: str | None) -> tuple[str, ...]:
+        """What the bearer of a key may do; "admin" is everything. Raises NoKey."""
         scheme, _, secret = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not secret:
             raise NoKey("expected the header Authorization: Bearer <key>")

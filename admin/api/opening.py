@@ -21,9 +21,12 @@ from admin.api.side import AdminSide
 from admin.api.timeline import TimelineRoutes
 from admin.api.uploads import UploadRoutes
 from admin.events.lines import Lines
-from admin.events.opening import make_lines, open_watch
+from admin.events.opening import make_lines, open_watch, server_facts
 from admin.events.scene import Scene
 from admin.events.watch import Watch
+from admin.ui.files import read_files
+from admin.ui.pages import UiPages
+from admin.ui.session import SessionRoutes
 from gateway.http.app import Border
 from gateway.observing.pulse import Answered
 
@@ -42,7 +45,8 @@ class Admin:
     reasons: Callable[[], list[str]]
 
     def add_routes(self, app: web.Application, border: Border) -> AdminApi:
-        """Its routes, as those of `app`; whoever waits is answered when that shuts down."""
+        """Its routes and the dashboard's, as those of `app`; whoever waits is answered when that
+        shuts down."""
         side = self.side
         store, manager, deploys = side.store, side.manager, side.deploys
         operate = OperateRoutes(store.catalog, manager, deploys, time.monotonic)
@@ -56,9 +60,11 @@ class Admin:
             TimelineRoutes(store, manager, wall),
             advice,
             EventRoutes(self.watch),
+            SessionRoutes(border.access, server_facts(side.settings)),
         )
         api = AdminApi(border.access, handlers)
         api.add_routes(app, border)
+        UiPages(border, read_files()).add_routes(app)
         waiting = (deploys.runner, operate, self.watch)
         app.on_shutdown.extend([*(one.stop_waiting for one in waiting), advice.advisor.close])
         return api

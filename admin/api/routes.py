@@ -16,6 +16,7 @@ from admin.api.operate import OperateRoutes
 from admin.api.pools import PoolRoutes
 from admin.api.timeline import TimelineRoutes
 from admin.api.uploads import UploadRoutes
+from admin.ui.session import SessionRoutes
 from gateway.access import Access, Need
 from gateway.http.app import Border, Handler
 from registry.errors import FnError, Unknown
@@ -42,13 +43,14 @@ class Handlers(NamedTuple):
     timeline: TimelineRoutes
     advice: AdviceRoutes
     events: EventRoutes
+    session: SessionRoutes
 
 
 class AdminApi:
     """Every route needs the admin token or a key with the scope in the table."""
 
     def __init__(self, access: Access, handlers: Handlers) -> None:
-        functions, operate, uploads, keys, pools, timeline, advice, events = handlers
+        (functions, operate, uploads, keys, pools, timeline, advice, events, session) = handlers
         self._access = access
         self.settled: Callable[[], Awaitable[None]] = at_once
         """Awaited after each change, until every gateway process knows of it."""
@@ -78,6 +80,7 @@ class AdminApi:
             ("GET", "/replicas", "read", pools.list_replicas),
             ("GET", "/devices", "read", pools.list_devices),
             ("GET", "/events", "read", events.follow),
+            ("GET", "/session", "read", session.get_session),
             ("GET", "/keys", "admin", keys.list_keys),
             ("POST", "/keys", "admin", keys.add_key),
             ("DELETE", "/keys/{id}", "admin", keys.remove_key),

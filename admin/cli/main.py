@@ -23,6 +23,7 @@ from admin.cli.verbs import (
     why,
 )
 from admin.cli.verbs.operate import advise, rollback, scale, sleep, warm
+from admin.cli.verbs.watch import ui
 
 app = typer.Typer(
     name="fnctl",
@@ -44,6 +45,7 @@ for verb in (
     invoke.invoke,
     why.why,
     advise.advise,
+    ui.ui,
     logs.logs,
     warm.warm,
     sleep.sleep,

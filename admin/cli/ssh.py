@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from admin.remote.tunnel import Tunnel
 
 METAVAR: Final = "[USER@]HOST[:PORT]"
-LOCAL: Final = ("serve", "image")
+LOCAL: Final = ("serve", "image", "ui")
 """Verbs that run on this machine: `--ssh` before them is wrong usage."""
 HELP: Final = "Reach a server on another machine; --url and --data are then meant there."
 

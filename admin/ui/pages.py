@@ -46,9 +46,11 @@ class UiPages:
         self._files = files
 
     def add_routes(self, app: web.Application) -> None:
-        """The routes, behind the border like all others."""
-        app.router.add_route("*", "/ui", self._border.bordered(self._to_folder))
-        app.router.add_route("*", "/ui/{file:.*}", self._border.bordered(self._file))
+        """The routes. A link in a wiki may lead here: there is no datum, and no frame around it."""
+        app.router.add_route("*", "/ui", self._border.bordered(self._to_folder, is_linked=True))
+        app.router.add_route(
+            "*", "/ui/{file:.*}", self._border.bordered(self._file, is_linked=True)
+        )
 
     async def _to_folder(self, request: web.Request) -> web.Response:
         """Names in the page are relative to /ui/. The answer itself has nothing to run."""

@@ -43,8 +43,9 @@ class Border:
     def __init__(self, access: Access) -> None:
         self.access = access
 
-    def bordered(self, handler: Handler) -> Handler:
-        """`handler` behind the border."""
+    def bordered(self, handler: Handler, *, is_linked: bool = False) -> Handler:
+        """`handler` behind the border. `is_linked`: pages of other sites may lead to it, as it
+        gives everybody the same and changes nothing."""
         access = self.access
 
         async def guarded(request: web.Request) -> web.StreamResponse:
@@ -52,7 +53,8 @@ class Border:
             try:
                 access.check_host(request.host)
                 origin, site = headers.get("Origin"), headers.get("Sec-Fetch-Site")
-                access.check_origin(origin, site, request.host)
+                if not is_linked:
+                    access.check_origin(origin, site, request.host)
                 return await handler(request)
             except FnError as error:
                 is_admin = access.is_admin(headers.get("Authorization"))

@@ -1,0 +1,22 @@
+import { expect, test } from "vitest";
+import { functionHash, hashOf, routeOf } from "./hash.ts";
+
+test("addresses name pages", () => {
+  expect(routeOf("").page).toBe("overview");
+  expect(routeOf("#/?q=a&state=warm").query.get("state")).toBe("warm");
+  expect(routeOf("#/timeline?hours=24").page).toBe("timeline");
+  expect(routeOf("#/fn/digits?x=1")).toMatchObject({ page: "function", name: "digits" });
+});
+
+test("what is no address of ours is nowhere", () => {
+  for (const hash of ["#/fn/", "#/fn/a/b", "#/fn/%zz", "#/else", "#key"]) expect(routeOf(hash).page).toBe("nowhere");
+});
+
+test("a name survives the way into an address and back", () => {
+  expect(routeOf(functionHash("a/b c?"))).toMatchObject({ name: "a/b c?" });
+});
+
+test("only what is set is in the address", () => {
+  expect(hashOf("/", { q: "", sort: "-rate" })).toBe("#/?sort=-rate");
+  expect(hashOf("/", {})).toBe("#/");
+});

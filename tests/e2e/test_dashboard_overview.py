@@ -1,0 +1,250 @@
+"""The dashboard's overview in a real browser, on a made-up server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.support.browser import Scheme, View, need_browser, viewing
+from tests.support.dashboard.server import KEY, READER, Dashboard, Player, serving_dashboard
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+ROW = ".function-row"
+
+
+@pytest.fixture(autouse=True)
+def _browser() -> None:
+    need_browser()
+
+
+@asynccontextmanager
+async def overview(
+    functions: int = 20,
+    devices: int = 4,
+    *,
+    width: int = 1440,
+    scheme: Scheme = "light",
+    key: str = KEY,
+) -> AsyncIterator[tuple[Dashboard, View]]:
+    """The overview, with the snapshot shown; afterwards nothing may have been complained of."""
+    async with serving_dashboard(functions, devices) as dashboard:
+        async with viewing(f"{dashboard.url}/ui/#key={key}", width, scheme=scheme) as view:
+            await view.until("n => document.querySelectorAll('.function-row').length >= n", 1)
+            yield dashboard, view
+            assert view.hosts == {urlsplit(dashboard.url).netloc}
+        # A stream that the server cut is told by the browser's own console.
+        cut = "Failed to load resource"
+        assert [text for text in view.complaints if cut not in text] == []
+
+
+async def test_a_thousand_functions_are_few_rows() -> None:
+    """All are counted, and only those in sight are in the page."""
+    async with overview(1000, 100) as (_, view):
+        grid = view.page.get_by_role("grid", name="Functions")
+        assert await grid.get_attribute("aria-rowcount") == "1001"
+        assert await view.count(ROW) < 60
+        assert await view.count(".device") == 100
+
+        await view.page.evaluate("() => window.scrollTo(0, 20000)")
+        await view.until("() => Number(document.querySelector('.function-row').ariaRowIndex) > 300")
+
+        assert await view.count(ROW) < 60
+
+
+async def test_the_key_leaves_the_address_at_once() -> None:
+    """It is in the tab's session only, and a reload needs no other."""
+    async with overview() as (_, view):
+        assert await view.page.evaluate("() => location.href.includes('dev-key')") is False
+        assert await view.page.evaluate("() => document.cookie") == ""
+
+        await view.page.reload()
+
+        await view.page.locator(ROW).first.wait_for()
+
+
+async def test_what_happens_is_seen_without_a_reload() -> None:
+    """A function wakes, phase by phase, and is warm; a removed one goes."""
+    async with overview() as (dashboard, view):
+        await view.page.evaluate("() => { window.sameDocument = true; }")
+        row = view.page.locator(ROW, has=view.page.get_by_role("link", name="digits", exact=True))
+        dashboard.tell(dashboard.world.sleep("digits"))
+        await row.locator(".state.cold").wait_for()
+
+        dashboard.tell(dashboard.world.wake("digits"))
+        await row.get_by_text("place").wait_for()
+        dashboard.tell(dashboard.world.warm("digits"))
+        await row.get_by_text("warm 1/").wait_for()
+        dashboard.tell(dashboard.world.error("digits"))
+        await row.locator(".error-code").wait_for()
+        dashboard.tell(dashboard.world.remove("digits"))
+
+        await row.wait_for(state="detached")
+        assert await view.page.evaluate("() => window.sameDocument")
+
+
+async def test_time_runs_down_between_events() -> None:
+    """What counts down goes on by itself."""
+    async with overview() as (dashboard, view):
+        now_s = dashboard.world.now_s
+        fields = {"state": "warm", "ready": 1, "sleeps_at_s": now_s + 100, "rate": 0.0}
+        dashboard.tell([dashboard.world.beat(), *dashboard.world.change("digits", **fields)])
+        row = view.page.locator(ROW, has=view.page.get_by_role("link", name="digits", exact=True))
+        cell = row.locator(".cell.sleeps")
+        await cell.get_by_text("1:3").wait_for()
+        first = await cell.inner_text()
+
+        await view.until("was => document.body.innerText.indexOf(was) < 0", first)
+
+
+async def test_a_lost_stream_is_said_and_taken_up() -> None:
+    """What is shown is marked as stale, and what was missed comes after it."""
+    async with overview() as (dashboard, view):
+        dashboard.tell([dashboard.world.beat()])
+        dashboard.cut(stays_away=True)
+        status = view.page.locator(".connection")
+        await status.get_by_text("reconnecting").wait_for()
+        await view.until("() => document.documentElement.classList.contains('is-stale')")
+        dashboard.tell(dashboard.world.change("digits", held=77))
+
+        dashboard.come_back()
+        await view.page.get_by_text("77", exact=True).first.wait_for()
+        dashboard.tell([dashboard.world.beat()])
+
+        await status.get_by_text("live").wait_for()
+        assert dashboard.streams == 2
+        assert await view.count("html.is-stale") == 0
+
+
+async def test_the_keyboard_is_enough() -> None:
+    """From the search through rows to a function's page, and the menu of its actions."""
+    async with overview(200) as (_, view):
+        keyboard = view.page.keyboard
+        await keyboard.press("/")
+        await keyboard.type("digits")
+        await view.until("() => document.querySelectorAll('.function-row').length === 10")
+        assert "q=digits" in view.page.url
+
+        await keyboard.press("Escape")
+        await view.until("() => document.querySelectorAll('.function-row').length > 10")
+        await view.page.locator(f"{ROW}[tabindex='0']").focus()
+        for key, index in (("End", "201"), ("ArrowUp", "200"), ("Home", "2"), ("ArrowDown", "3")):
+            await keyboard.press(key)
+            await view.until("n => document.activeElement.ariaRowIndex === n", index)
+
+        await keyboard.press("Tab")
+        await keyboard.press("Enter")
+        await view.page.get_by_role("menu").wait_for()
+        await keyboard.press("Escape")
+        await view.until("() => document.activeElement.classList.contains('actions-button')")
+        await keyboard.press("Shift+Tab")
+        await keyboard.press("Enter")
+
+        await view.until("() => location.hash.startsWith('#/fn/')")
+
+
+async def test_search_filter_and_order_are_in_the_address() -> None:
+    """An address shows the same to whoever opens it."""
+    async with overview(200) as (_, view):
+        await view.page.get_by_role("columnheader", name="Function").get_by_role("button").click()
+        await view.page.get_by_role("group", name="States").get_by_text("warm").click()
+        await view.until("() => location.hash === '#/?state=warm&sort=name'")
+        rows = await view.count(ROW)
+
+        await view.page.reload()
+        await view.page.locator(ROW).first.wait_for()
+
+        assert await view.count(ROW) == rows
+        assert await view.count(f"{ROW} .state.cold") == 0
+
+
+async def test_actions_ask_where_they_hurt() -> None:
+    """Deleting needs the name; a changed scaling is sent; the outcome is told."""
+    async with overview() as (dashboard, view):
+        page = view.page
+        await page.get_by_role("button", name="Actions of digits", exact=True).click()
+        await page.get_by_role("menuitem", name="Delete").click()
+        delete = page.get_by_role("dialog").get_by_role("button", name="Delete")
+        assert await delete.is_disabled()
+        await page.keyboard.press("Escape")
+        assert "digits" in dashboard.world.functions
+
+        await page.get_by_role("button", name="Actions of digits", exact=True).click()
+        await page.get_by_role("menuitem", name="Scale").click()
+        most = page.get_by_label("Most replicas")
+        await most.fill("x")
+        await page.get_by_text("expected a whole number").wait_for()
+        await most.fill("7")
+        await page.get_by_role("button", name="Change").click()
+        await page.get_by_text("0 to 7 replicas").wait_for()
+        assert dashboard.world.functions["digits"]["max"] == 7
+
+        await page.get_by_role("button", name="Actions of digits", exact=True).click()
+        await page.get_by_role("menuitem", name="Delete").click()
+        await page.get_by_role("dialog").get_by_role("textbox").fill("digits")
+        await delete.click()
+        await page.get_by_text("digits is deleted").wait_for()
+        assert "digits" not in dashboard.world.functions
+
+
+async def test_a_reader_is_told_why_nothing_can_be_done() -> None:
+    """Actions are there, disabled, with the reason."""
+    async with overview(key=READER) as (_, view):
+        await view.page.get_by_role("button", name="Actions of digits", exact=True).click()
+        item = view.page.get_by_role("menuitem", name="Warm up")
+
+        assert await item.get_attribute("aria-disabled") == "true"
+        assert "needs the scope deploy" in str(await item.get_attribute("title"))
+
+
+async def test_a_wrong_key_is_asked_for_again() -> None:
+    """The reason stands there, the key is forgotten, and signing out ends the stream."""
+    async with (
+        serving_dashboard() as dashboard,
+        viewing(f"{dashboard.url}/ui/#key=wrong") as view,
+    ):
+        await view.page.get_by_text("the key is unknown").wait_for()
+        assert await view.page.evaluate("() => sessionStorage.length") == 0
+
+        await view.page.get_by_label("Access key").fill(KEY)
+        await view.page.keyboard.press("Enter")
+        await view.page.locator(ROW).first.wait_for()
+        await view.page.get_by_role("button", name="Sign out").click()
+
+        await view.page.get_by_label("Access key").wait_for()
+        assert await view.page.evaluate("() => sessionStorage.length") == 0
+
+
+@pytest.mark.parametrize(
+    ("width", "scheme"), [(1440, "light"), (1440, "dark"), (360, "light"), (360, "dark")]
+)
+async def test_nobody_is_kept_out(width: int, scheme: Scheme) -> None:
+    """axe finds nothing serious: in both colours, in a window and on a phone."""
+    async with overview(60, 8, width=width, scheme=scheme) as (dashboard, view):
+        dashboard.tell([*dashboard.world.fail("digits"), *dashboard.world.error("faces")])
+        dashboard.tell([dashboard.world.beat()])
+        await view.page.locator(".error-code, .state.failing").first.wait_for()
+
+        assert await view.faults() == []
+        across = "() => document.documentElement.scrollWidth <= window.innerWidth"
+        assert await view.page.evaluate(across)
+
+
+async def test_many_events_leave_it_whole() -> None:
+    """A thousand functions and fifty events a second, for some seconds, scrolled meanwhile."""
+    async with overview(1000, 100) as (dashboard, view), asyncio.TaskGroup() as group:
+        playing = group.create_task(Player(dashboard, 50).play())
+        for at in range(20):
+            await view.page.mouse.wheel(0, 1500 if at < 10 else -1500)
+            beat = dashboard.world.now_s
+            async with asyncio.timeout(10):
+                while dashboard.world.now_s - beat < 0.3:
+                    await asyncio.wait([playing], timeout=0.05)
+        playing.cancel()
+
+        assert await view.page.locator(".connection").inner_text() == "live"
+        assert await view.count(ROW) < 60
