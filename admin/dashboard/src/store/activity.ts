@@ -1,16 +1,24 @@
-import type { CallError, ColdStart, Decision } from "../api/types.ts";
+import type { CallError, ColdStart, Decision, Replica } from "../api/types.ts";
+
+/** A replica that is no more, as it was last. */
+export interface Departed {
+  readonly replica: Replica;
+  readonly at_s: number;
+}
 
 /** What happened to one function, newest first. */
 export interface Activity {
   readonly decisions: readonly Decision[];
   readonly errors: readonly CallError[];
   readonly coldStarts: readonly ColdStart[];
+  readonly departed: readonly Departed[];
 }
 
 export const KEPT = 50;
+export const DEPARTED_KEPT = 5;
 /** Functions of which activity is kept; the one that was quiet longest is forgotten first. */
 export const FUNCTIONS_KEPT = 2_000;
-export const QUIET: Activity = { decisions: [], errors: [], coldStarts: [] };
+export const QUIET: Activity = { decisions: [], errors: [], coldStarts: [], departed: [] };
 
 /** Activity of many functions, bounded. Values are replaced, never changed. */
 export class Activities {
@@ -37,6 +45,13 @@ export class Activities {
     const isSame = last && last.code === item.code && last.detail === item.detail && last.replica === item.replica;
     const merged = isSame ? [{ ...item, count: last.count + item.count }, ...before] : newest(item, errors);
     this.keep(item.function, { ...rest, errors: merged });
+  }
+
+  /** Kept with its last words, which may come in the same moment as its end. */
+  departed(replica: Replica, at_s: number): void {
+    const activity = this.get(replica.function);
+    const departed = [{ replica, at_s }, ...activity.departed].slice(0, DEPARTED_KEPT);
+    this.keep(replica.function, { ...activity, departed });
   }
 
   forget(name: string): void {

@@ -1,12 +1,11 @@
-import { useEffect, useMemo, useRef, useState } from "react";
+import { useMemo } from "react";
 import { PHASES, type Replica } from "../../api/types.ts";
 import { ago, mebibytes, millis, span } from "../../design/format.ts";
 import { StateText } from "../../design/State.tsx";
 import { phaseColour, PhaseBar } from "../../receipts/PhaseBar.tsx";
 import { length_ms, segments, sentence } from "../../receipts/waterfall.ts";
 import { useSecond } from "../../store/clock.ts";
-import { useReplicasVersion, useSite } from "../../store/hooks.ts";
-import { departed, type Departed } from "./recent.ts";
+import { useActivity, useReplicasVersion, useSite } from "../../store/hooks.ts";
 
 /** The function's replicas as they are, and the last that went, with the reason. */
 export function ReplicasPanel({ name }: { name: string }) {
@@ -17,7 +16,7 @@ export function ReplicasPanel({ name }: { name: string }) {
     () => [...store.replicas.values()].filter((replica) => replica.function === name),
     [store, name, version],
   );
-  const gone = useDeparted(replicas);
+  const { departed: gone } = useActivity(name);
   const now_s = store.serverNow_s();
   return (
     <section className="panel" aria-labelledby="replicas-title">
@@ -80,18 +79,4 @@ function Phases({ replica }: { replica: Replica }) {
       </span>
     </div>
   );
-}
-
-/** Who was here since this page is open and is no longer. */
-function useDeparted(replicas: readonly Replica[]): readonly Departed[] {
-  const { store } = useSite();
-  const before = useRef(replicas);
-  const [gone, setGone] = useState<readonly Departed[]>([]);
-  useEffect(() => {
-    const previous = before.current;
-    before.current = replicas;
-    // While a snapshot comes the store is empty, which says nothing of replicas.
-    if (store.isWhole) setGone((known) => departed(known, previous, replicas, store.serverNow_s()));
-  }, [store, replicas]);
-  return gone;
 }
