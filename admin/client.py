@@ -31,6 +31,8 @@ ADVICE_S: Final = 150.0
 """Somewhat longer than a server works on an advice."""
 UPLOAD_S: Final = 300.0
 """Seconds without progress; the last ones go into making gigabytes durable."""
+EVENTS_SILENT_S: Final = 8.0
+"""Seconds without an event of a server that beats every second: the connection is dead."""
 CHUNK: Final = 1024 * 1024
 PAGES_MAX: Final = 1000
 """Pages of a list that are followed: a million items."""
@@ -124,6 +126,10 @@ class Client:
         path = f"/admin/v1/functions/{_part(name)}/timeline?{urlencode({'hours': hours})}"
         return self._json("GET", path)
 
+    def errors(self, name: str) -> list[dict[str, Any]]:
+        """Its last errors, the newest first."""
+        return self._items(f"/admin/v1/functions/{_part(name)}/errors")
+
     def logs(self, name: str, lines: int) -> list[dict[str, Any]]:
         """The last `lines` lines of what its replicas wrote."""
         return self._items(f"/admin/v1/functions/{_part(name)}/logs?{urlencode({'lines': lines})}")
@@ -139,6 +145,10 @@ class Client:
     def stream(self, path: str, last_id: str = "") -> AbstractContextManager[Iterator[Event]]:
         """The events of `path` ("/admin/v1/events"); see `admin.streams.reading`."""
         return open_stream(self._transport, path, last_id)
+
+    def events(self, last_id: str = "") -> AbstractContextManager[Iterator[Event]]:
+        """What changes on the server, after the event with `last_id`; else a snapshot first."""
+        return open_stream(self._transport, "/admin/v1/events", last_id, EVENTS_SILENT_S)
 
     def has_blob(self, sha256: str) -> bool:
         """Whether the server has that blob already."""

@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from aiohttp import web
 
@@ -34,6 +35,7 @@ from gateway.dispatch.dispatcher import Limits
 from gateway.http.app import Gateway, StatePages, stop_serving
 from gateway.http.assembly import assemble
 from gateway.http.site import Site
+from gateway.observing.failures import FailureCount, RecentFailures
 from gateway.observing.handover import Handover
 from gateway.observing.metrics import Metrics
 from gateway.observing.pulse import Pulse
@@ -48,6 +50,10 @@ from registry.bundles.blobs import BlobStore
 from registry.errors import BadRequest, Conflict
 from registry.model import Bundle, BundleFile
 from registry.store.keys import fingerprint
+from registry.tasks import Tasks, every
+
+FAILURES_S: Final = 1.0
+"""Between two looks at what has failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +89,9 @@ async def running(settings: Settings, driver: Driver | None = None) -> AsyncIter
         past = await open_past(store, stack)
         manager, delivery = await _open_pools(settings, store, past, driver, stack)
         deploys = await open_deploys(settings, store, manager, stack)
-        side = AdminSide(settings, store, manager, deploys, past, delivery)
+        side = AdminSide(settings, store, manager, deploys, past, delivery, RecentFailures())
         gateway, runner, admin = await _open_gateway(side, delivery, stack)
+        stack.push_async_callback(_hand_over(gateway.invoker.failures, side.failures).close)
         stack.push_async_callback(runner.cleanup)
         site = Site(gateway.invoker, gateway.writer, runner)
         stack.push_async_callback(site.close)
@@ -243,6 +250,13 @@ def add_families(metrics: Metrics, side: AdminSide, gateways: Gateways) -> None:
     metrics.add(ReplicaFamilies(counters))
     metrics.add(DeviceFamilies(manager.occupancies, lambda: counters.counts().reclaimed_mib))
     metrics.add(ServerFamilies(driver, side.store.history.statistics, gateways))
+
+
+def _hand_over(counted: FailureCount, recent: RecentFailures) -> Tasks:
+    """Every second what was counted is kept, as gateway processes do it with each beat."""
+    tasks = Tasks("failures")
+    tasks.spawn("take", every(FAILURES_S, lambda: recent.add(counted.take())))
+    return tasks
 
 
 def url_of(listen: str, port: int) -> str:

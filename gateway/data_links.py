@@ -111,11 +111,8 @@ class DataLinks:
         assert shared is not None
         assert isinstance(call, HeldCall)
         body, slab = shared.send(id, call.slot, call.body)
-        flags = _ALONE if call.alone else 0
-        if call.meta.traceparent:
-            flags, meta = flags | _TRACE, pack_request(call.meta)
-        else:
-            meta = pack_known_request(call.meta)
+        flags = (_ALONE if call.alone else 0) | (_TRACE if call.meta.traceparent else 0)
+        meta = (pack_request if flags & _TRACE else pack_known_request)(call.meta)
         timeout_ms = round(call.timeout_s * 1000)
         stream.send(pack(Kind.REQUEST, id, body, meta=meta, flags=flags | slab, aux=timeout_ms))
 

@@ -77,6 +77,12 @@ NOT_READY = 503
 CONTENT_TYPE = "application/problem+json"
 
 
+def is_worth_keeping(error: errors.FnError) -> bool:
+    """Whether an operator wants to know: not of what a client did wrong by itself."""
+    status = STATUS[type(error)]
+    return status >= STATUS[errors.FnError] or status == STATUS[errors.QueueFull]
+
+
 def from_request_error(error: RequestError) -> errors.FnError:
     """The tree's error for one that a codec or a replica raised."""
     data = error.to_json()

@@ -8,6 +8,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +23,7 @@ from pool_manager.engine import EngineWatch
 from pool_manager.gpus.absent import NoGpus
 from pool_manager.gpus.tenancy import Tenancy
 from pool_manager.orders import Orders, Warmed
+from pool_manager.output.following import Follow
 from pool_manager.ports import Account, Binding, Bundles, Gpus, Recorder
 from pool_manager.replica.adopting import adopt_all
 from pool_manager.replica.fetching import Fetching
@@ -108,6 +110,7 @@ class Manager(Sight):
         self.feed(events.ListRead())
         self._gpus.start(self.feed)
         self._tasks.spawn("tick", every(self._settings.tick_s, self._tick))
+        self._tasks.spawn("trim logs", self._launcher.output.tidy(self._bindings, time.time))  # noqa: TID251 - the shell passes the clock in
 
     async def close(self) -> None:
         """Let every replica finish and go, then stop. Trials that wait are told."""
@@ -184,6 +187,12 @@ class Manager(Sight):
         """Replica ids and the output kept of a function, oldest first."""
         return await self._launcher.logs(function)
 
+    def follow(
+        self, function: str, lines: int, cursor: str = ""
+    ) -> AbstractAsyncContextManager[Follow]:
+        """What its replicas write, after the last `lines` lines of each, or after `cursor`."""
+        return self._launcher.output.follow(function, lines, cursor)
+
     def feed(self, event: events.Event) -> None:
         """One event in, its commands done. Commands only begin slow work, they never wait."""
         self._events.append(event)
@@ -216,7 +225,7 @@ class Manager(Sight):
 
     def _tick(self) -> None:
         self.feed(events.Tick())
-        self._launcher.bound_logs()
+        self._launcher.output.look_at_logs()
         self._use.tick()
         # Said again although nothing changed: a gateway that could not connect tries once more.
         self._publisher.publish(frozenset({one.pool for one in self._machine.replicas()}))

@@ -42,6 +42,8 @@ class PoolSettings:
     """Bytes of output kept per replica."""
     logs_kept: int = 10
     """Replicas whose output is kept per function."""
+    logs_bytes: int = 1024 * 1024 * 1024
+    """Bytes of output kept of all replicas together, but for those that run."""
     notes_kept: int = 100
     """Decisions kept per pool for `fnctl why`."""
     starts_at_once: int = 2

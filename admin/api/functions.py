@@ -7,11 +7,10 @@ from typing import Any
 
 from aiohttp import web
 
-from admin.api.paging import page_of, whole_number
+from admin.api.paging import page_of
 from admin.deploy.deploys import Deploys
 from admin.deploy.etag import etag
 from admin.deploy.samples import Samples
-from admin.deploy.tail import last_lines
 from admin.events.lines import Lines
 from admin.past import Past
 from admin.store import Store
@@ -20,13 +19,11 @@ from gateway.http.describe import example
 from gateway.problems import OK, json_answer
 from pool_manager.manager import Manager
 
-LINES_MAX = 10_000
-LINES = 100
 ITEMS = 20
 
 
 class FunctionRoutes:
-    """Functions, revisions, decisions, logs."""
+    """Functions, revisions, decisions."""
 
     def __init__(
         self, store: Store, manager: Manager, lines: Lines, deploys: Deploys, past: Past
@@ -107,16 +104,6 @@ class FunctionRoutes:
         deployed = self._catalog.resolve(request.match_info["name"])
         kind, body = await self._samples.body(deployed)
         return web.Response(body=body, headers={"Content-Type": kind, "Cache-Control": "no-store"})
-
-    async def logs(self, request: web.Request) -> web.Response:
-        """What the function's replicas wrote, oldest replica first."""
-        name = self._catalog.resolve(request.match_info["name"]).function.name
-        lines = whole_number(request.query, "lines", LINES, LINES_MAX)
-        items = [
-            {"replica": id, "text": "\n".join(last_lines(text, lines))}
-            for id, text in await self._manager.logs(name)
-        ]
-        return json_answer({"items": items, "next": None})
 
     def _revisions(self, name: str) -> list[dict[str, Any]]:
         return [

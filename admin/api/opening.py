@@ -10,16 +10,18 @@ from typing import Final
 
 from aiohttp import web
 
-from admin.api.advice import AdviceRoutes
-from admin.api.events import EventRoutes
 from admin.api.functions import FunctionRoutes
 from admin.api.keys import KeyRoutes
 from admin.api.operate import OperateRoutes
+from admin.api.output.errors import ErrorRoutes
+from admin.api.output.logs import LogRoutes
 from admin.api.pools import PoolRoutes
 from admin.api.routes import AdminApi, Handlers
 from admin.api.side import AdminSide
-from admin.api.timeline import TimelineRoutes
 from admin.api.uploads import UploadRoutes
+from admin.api.watching.advice import AdviceRoutes
+from admin.api.watching.events import EventRoutes
+from admin.api.watching.timeline import TimelineRoutes
 from admin.events.lines import Lines
 from admin.events.opening import make_lines, open_watch, server_facts
 from admin.events.scene import Scene
@@ -51,6 +53,7 @@ class Admin:
         store, manager, deploys = side.store, side.manager, side.deploys
         operate = OperateRoutes(store.catalog, manager, deploys, time.monotonic)
         advice = AdviceRoutes(store, side.past.expected, wall)
+        logs = LogRoutes(store.catalog, manager, time.monotonic)
         handlers = Handlers(
             FunctionRoutes(store, manager, self.lines, deploys, side.past),
             operate,
@@ -59,14 +62,17 @@ class Admin:
             PoolRoutes(store.catalog, manager, time.monotonic, wall),
             TimelineRoutes(store, manager, wall),
             advice,
+            logs,
+            ErrorRoutes(store.catalog, manager, side.failures),
             EventRoutes(self.watch),
             SessionRoutes(border.access, server_facts(side.settings)),
         )
         api = AdminApi(border.access, handlers)
         api.add_routes(app, border)
         UiPages(border, read_files()).add_routes(app)
-        waiting = (deploys.runner, operate, self.watch)
-        app.on_shutdown.extend([*(one.stop_waiting for one in waiting), advice.advisor.close])
+        waiting = (deploys.runner, operate, self.watch, logs.streams)
+        app.on_shutdown.extend(one.stop_waiting for one in waiting)
+        app.on_shutdown.append(advice.advisor.close)
         return api
 
 

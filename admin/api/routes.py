@@ -8,14 +8,16 @@ from typing import NamedTuple
 
 from aiohttp import web
 
-from admin.api.advice import AdviceRoutes
-from admin.api.events import EventRoutes
 from admin.api.functions import FunctionRoutes
 from admin.api.keys import KeyRoutes
 from admin.api.operate import OperateRoutes
+from admin.api.output.errors import ErrorRoutes
+from admin.api.output.logs import LogRoutes
 from admin.api.pools import PoolRoutes
-from admin.api.timeline import TimelineRoutes
 from admin.api.uploads import UploadRoutes
+from admin.api.watching.advice import AdviceRoutes
+from admin.api.watching.events import EventRoutes
+from admin.api.watching.timeline import TimelineRoutes
 from admin.ui.session import SessionRoutes
 from gateway.access import Access, Need
 from gateway.http.app import Border, Handler
@@ -42,6 +44,8 @@ class Handlers(NamedTuple):
     pools: PoolRoutes
     timeline: TimelineRoutes
     advice: AdviceRoutes
+    logs: LogRoutes
+    errors: ErrorRoutes
     events: EventRoutes
     session: SessionRoutes
 
@@ -50,7 +54,19 @@ class AdminApi:
     """Every route needs the admin token or a key with the scope in the table."""
 
     def __init__(self, access: Access, handlers: Handlers) -> None:
-        (functions, operate, uploads, keys, pools, timeline, advice, events, session) = handlers
+        (
+            functions,
+            operate,
+            uploads,
+            keys,
+            pools,
+            timeline,
+            advice,
+            logs,
+            errors,
+            events,
+            session,
+        ) = handlers
         self._access = access
         self.settled: Callable[[], Awaitable[None]] = at_once
         """Awaited after each change, until every gateway process knows of it."""
@@ -71,7 +87,8 @@ class AdminApi:
             ("POST", "/functions/{name}/sleep", "deploy", operate.sleep),
             ("GET", "/functions/{name}/revisions", "read", functions.list_revisions),
             ("GET", "/functions/{name}/why", "read", functions.why),
-            ("GET", "/functions/{name}/logs", "read", functions.logs),
+            ("GET", "/functions/{name}/logs", "read", logs.logs),
+            ("GET", "/functions/{name}/errors", "read", errors.errors),
             ("GET", "/functions/{name}/sample", "read", functions.sample),
             ("GET", "/functions/{name}/timeline", "read", timeline.of_function),
             ("GET", "/functions/{name}/advice", "read", advice.of_function),

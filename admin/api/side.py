@@ -9,12 +9,14 @@ from admin.events.lines import Held
 from admin.past import Past
 from admin.settings import Settings
 from admin.store import Store
+from gateway.observing.failures import RecentFailures
 from pool_manager.manager import Manager
 
 
 @dataclass(frozen=True, slots=True)
 class AdminSide:
-    """What the admin API works with. `held` knows what all gateway processes hold."""
+    """What the admin API works with. `held` knows what all gateway processes hold,
+    `failures` what went wrong in them."""
 
     settings: Settings
     store: Store
@@ -22,3 +24,4 @@ class AdminSide:
     deploys: Deploys
     past: Past
     held: Held
+    failures: RecentFailures

@@ -23,7 +23,7 @@ from admin.cli.verbs import (
     why,
 )
 from admin.cli.verbs.operate import advise, rollback, scale, sleep, warm
-from admin.cli.verbs.watch import ui
+from admin.cli.verbs.watch import top, ui
 
 app = typer.Typer(
     name="fnctl",
@@ -41,6 +41,7 @@ for verb in (
     serve.serve,
     deploy.deploy,
     ls.ls,
+    top.top,
     show.show,
     invoke.invoke,
     why.why,

@@ -9,12 +9,14 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from admin.api.side import AdminSide
+from admin.events.failures import failure_json, pool_of
 from admin.events.lines import Lines
 from admin.events.rates import Rates
 from admin.events.scene import Scene, function_of
 from admin.events.watch import Watch
 from admin.settings import Settings
 from admin.views import operation_json
+from gateway.observing.failures import Failure
 from gateway.observing.metrics import SECONDS
 from pool_manager.telling.journal import Decision
 from registry.model import ColdStart, Operation
@@ -46,6 +48,7 @@ def open_watch(side: AdminSide, scene: Scene, stack: AsyncExitStack) -> Watch:
     side.manager.watch_decisions(lambda pool, decision: _decision(watch, pool, decision))
     side.past.on_record = lambda record: _cold_start(watch, record)
     side.deploys.runner.on_change = lambda operation: _operation(watch, operation)
+    stack.callback(side.failures.subscribe(lambda several: _errors(watch, side, several)))
     watch.open()
     return watch
 
@@ -62,6 +65,13 @@ def _decision(watch: Watch, pool: str, decision: Decision) -> None:
             "text": decision.text,
         },
     )
+
+
+def _errors(watch: Watch, side: AdminSide, several: list[Failure]) -> None:
+    for one in several:
+        about = {"function": one.function}
+        shown = failure_json(one, side.manager.decisions(pool_of(one)))
+        watch.happened("error", one.function, {**about, **shown})
 
 
 def _cold_start(watch: Watch, record: ColdStart) -> None:

@@ -11,6 +11,7 @@ import msgspec
 
 from gateway.observing.handover import Write
 from gateway.observing.record import RequestRecord
+from runtime_image.contract.control import PHASES
 
 PIECE: Final = 4096
 """Bytes written at once: as much as a pipe takes without mixing it with what others write."""
@@ -86,7 +87,9 @@ def _receipt(record: RequestRecord) -> dict[str, Any]:
         "is_cold": receipt.is_cold,
     }
     if receipt.is_cold:
-        fields["phases"] = {phase: round(ms, 3) for phase, ms in receipt.phases.items()}
+        # By our names: those that a replica gives may be anything.
+        known = [phase for phase in PHASES if phase in receipt.phases]
+        fields["phases"] = {phase: round(receipt.phases[phase], 3) for phase in known}
     return fields
 
 

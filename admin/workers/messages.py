@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from gateway.observing.exemplars import Labels, Marked
+from gateway.observing.failures import Failure
 from gateway.observing.pulse import Answered
 from gateway.settings import GatewaySettings
 from registry.catalog import Deployed
@@ -134,12 +135,13 @@ class Arrived(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Beat(_Message, frozen=True):
-    """Up, every second: how much goes on in the background, what came and what was answered since
-    the last."""
+    """Up, every second: how much goes on in the background, what came, what was answered and what
+    went wrong since the last."""
 
     tasks: int
     arrived: list[Arrived]
     answered: list[Answered]
+    failures: list[Failure] = []
 
 
 class Woken(_Message, frozen=True):

@@ -60,8 +60,8 @@ class Endings:
 
     def bereave(self, call: Call, pool: Pool, now: float, commands: list[Command]) -> None:
         """The replica that had this call is gone."""
-        _came_back(call, now, has_died=True)
         if call.stage is not Stage.STARTED:
+            _came_back(call, now, has_died=True)
             self._requeue(call, pool, now, commands)
             return
         call.deaths += 1
@@ -74,6 +74,7 @@ class Endings:
             self.fail(call, Poison(text), commands)
         else:
             call.run_alone(now)
+            _came_back(call, now, has_died=True)
             self._requeue(call, pool, now, commands)
 
     def sweep(self, pool: Pool, now: float) -> list[Command]:

@@ -14,6 +14,7 @@ from gateway.delivery import Delivery
 from gateway.http.admissions import Admissions
 from gateway.http.door import Door
 from gateway.observing.counting import Store
+from gateway.observing.failures import FailureCount
 from gateway.observing.handover import Handover
 from gateway.observing.metrics import Metrics
 from gateway.observing.tracing import Tracer
@@ -24,7 +25,8 @@ from registry.catalog import Catalog
 
 class Invoker(NamedTuple):
     """What invoking needs. `wall` gives Unix seconds, `new_id` a request id that no other request
-    has. Without `events` and `tracer` nothing is told of single requests."""
+    has. Without `events` and `tracer` nothing is told of single requests; `failures`
+    counts those that go wrong."""
 
     settings: GatewaySettings
     access: Access
@@ -39,6 +41,7 @@ class Invoker(NamedTuple):
     new_id: Callable[[], str]
     events: Handover | None
     tracer: Tracer | None
+    failures: FailureCount
 
 
 def assemble(  # noqa: PLR0913 - the parts of a gateway process
@@ -80,6 +83,7 @@ def assemble(  # noqa: PLR0913 - the parts of a gateway process
         request_ids(secrets.token_hex(6)),
         events,
         tracer,
+        FailureCount(wall),
     )
 
 

@@ -28,8 +28,7 @@ from runtime_image.link.meta import RequestMeta
 log = structlog.get_logger()
 
 MARK_S: Final = 0.01
-"""How long after the last exemplar a request becomes another one, unless it is traced or cold: to
-say of each request which it was would cost as much as counting it."""
+"""Between two exemplars, unless a request is traced or cold: each costs as much as counting."""
 
 
 class Invocation:
@@ -121,7 +120,7 @@ class Invocation:
             self.fail(error)
 
     def fail(self, error: BaseException, call: HeldCall | None = None) -> None:
-        """Answer with a problem; `call` had been accepted."""
+        """Answer with a problem; `call` is what a replica was, or was to be, sent."""
         if isinstance(error, RequestError):
             error = problems.from_request_error(error)
         if not isinstance(error, FnError):
@@ -134,6 +133,8 @@ class Invocation:
             error = FnError("see the server's log")
         has_more = bool(error.admin_detail)
         for_admin = has_more and self._invoker.access.is_admin(self._head.authorization)
+        if self._deployed is not None:
+            self._invoker.failures.note(self._deployed, error, call, self.request_id)
         self._end(error.code, problems.reply(error, for_admin=for_admin), call)
 
     def leave(self) -> None:
@@ -178,7 +179,8 @@ class Invocation:
             done=self._done,
         )
         self._call = call
-        if self._is_current(admission) and invoker.delivery.send_now(call):
+        # Unless something was deployed or removed since the head came.
+        if invoker.catalog.version == admission.as_of and invoker.delivery.send_now(call):
             return
         self._call = None
         if invoker.delivery.is_cold(admission.pool):
@@ -188,10 +190,6 @@ class Invocation:
             )
         if self._check is None:
             self._submit(call)
-
-    def _is_current(self, admission: Admission) -> bool:
-        """Whether nothing was deployed or removed since the head came."""
-        return self._invoker.catalog.version == admission.as_of
 
     def _checked(self, call: HeldCall, error: BaseException | None) -> None:
         """The thread has looked at a large body, whose waiting begins now."""

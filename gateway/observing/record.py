@@ -118,6 +118,6 @@ def _journey(began_s: float, ending: Ending, call: Call | None) -> Journey:
     if call is None:
         return Journey(began_s, ending.now)
     sent_s, attempts = call.sent_s, call.attempts
-    if attempts and attempts[-1].sent_s == sent_s:  # it waits again, or was given up
+    if attempts and attempts[-1].sent_s == sent_s:  # it waits again
         sent_s = 0.0
     return Journey(began_s, ending.now, call.arrived_s, sent_s, ending.up_s, attempts)

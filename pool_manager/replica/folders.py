@@ -7,9 +7,11 @@ import json
 import os
 import shutil
 import socket
+from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path
 
+from pool_manager.output import logfile
 from pool_manager.settings import PoolSettings
 from runtime_image.contract.control import (
     CONTROL_SOCKET,
@@ -20,6 +22,8 @@ from runtime_image.contract.control import (
 
 TAIL_BYTES = 256 * 1024
 """What is kept of a log that has grown over its limit."""
+GONE_KEPT_S = 3600.0
+"""How long the logs of a function stay that is gone, or whose first deploy failed."""
 BACKLOG = 64
 STANDBY_LOGS = "_standby"
 """Folder of the logs of standbys; no function can be called that."""
@@ -146,27 +150,47 @@ class Folders:
 
     def outputs(self, function: str) -> list[tuple[str, bytes]]:
         """Replica ids and what is kept of their output, oldest first."""
-        kept = []
+        found = []
         for path in self.logs(function):
             # The oldest may make room for a new one at this moment.
             with contextlib.suppress(FileNotFoundError):
-                kept.append((path.stem, path.read_bytes()))
-        return kept
+                found.append((path.stem, logfile.kept(path, self._settings.log_bytes)))
+        return found
 
-    def bound_log(self, path: Path) -> None:
-        """Cut a log that has grown over its limit down to its tail.
-
-        The writer appends (O_APPEND), so its next line lands behind what is kept.
-        """
+    def is_grown(self, path: Path) -> bool:
+        """Whether a log may be over its limit: cheap enough for a second's tick."""
         try:
-            size = path.stat().st_size
+            return logfile.disk_bytes(path) > self._settings.log_bytes
         except OSError:
-            return
-        if size > self._settings.log_bytes:
-            kept = tail(path, min(TAIL_BYTES, self._settings.log_bytes // 2))
-            os.truncate(path, 0)
-            with path.open("ab") as log:
-                log.write(b"... earlier output was dropped ...\n" + kept)
+            return False
+
+    def bound_log(self, path: Path) -> bool:
+        """Cut a log that has grown over its limit down to its tail; whether it had."""
+        limit = self._settings.log_bytes
+        with contextlib.suppress(OSError):
+            return logfile.bound(path, limit, min(TAIL_BYTES, limit // 2))
+        return False
+
+    def trim_all(self, functions: Collection[str], spared: Collection[Path], now_s: float) -> None:
+        """Remove logs of functions that are gone for an hour, and the oldest of all while they
+        take more than they may. `spared` are still written to; `now_s` is Unix seconds."""
+        found = []
+        for path in self._settings.log_dir.glob("*/*.log"):
+            with contextlib.suppress(OSError):
+                found.append((path.stat().st_mtime, path, logfile.disk_bytes(path)))
+        over = sum(size for _, _, size in found) - self._settings.logs_bytes
+        known = {*functions, STANDBY_LOGS}
+        for written_s, path, size in sorted(found):
+            is_old = path.parent.name not in known and now_s - written_s > GONE_KEPT_S
+            if path in spared or not (over > 0 or is_old):
+                continue
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+                over -= size
+        for folder in self._settings.log_dir.iterdir():
+            # Only empty ones go.
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
     def remove(self, id: str) -> None:
         """Remove a replica's run and model folders; what is missing is fine."""

@@ -134,8 +134,7 @@ class Launcher:
             record = self._bound(standby, waited, binding, device_kind)
             # Recorded before the message: a manager that comes after must know what it may find.
             self.folders.rewrite(record)
-            self._news.records[id] = record
-            self._news.logs[id] = self.folders.claim_log(binding.name, id)
+            self._news.claimed(record, self.folders.claim_log(binding.name, id))
             await self._driver.limit(record)
             if control := self._controls.get(id):  # else it was released meanwhile
                 control.bind(records.bind_request(record, binding.spec, begun_s))
@@ -262,6 +261,8 @@ class Launcher:
             self.read_ahead.cancel(id)
         await self._news.save_log(id)
         await self.tenancy.release(id)
+        if path := self._news.logs.get(id):
+            await asyncio.to_thread(self.folders.bound_log, path)
         await asyncio.to_thread(self.folders.remove, id)
         self._news.forget(id)
 
@@ -269,9 +270,10 @@ class Launcher:
         """Ids and kept output of a function's replicas, gone ones too, oldest first."""
         return await self._news.outputs(function)
 
-    def bound_logs(self) -> None:
-        """Keep every living replica's output within its limit."""
-        self._news.bound_logs()
+    @property
+    def output(self) -> News:
+        """What replicas write: followed, kept within its limits."""
+        return self._news
 
     def _heard(self, event: events.Event) -> None:
         """What the replica itself says."""

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from pool_manager.core import events
 from pool_manager.driver import Driver
+from pool_manager.output import following, logfile
+from pool_manager.output.following import Follow, Followers
+from pool_manager.ports import Binding
 from pool_manager.replica import records, statements
 from pool_manager.replica.control import Feed
 from pool_manager.replica.folders import Folders, tail_lines
@@ -19,8 +25,15 @@ from runtime_image.contract.control import ReplicaRecord
 LOG_LINES = 20
 OUT_OF_MEMORY = ("bad_alloc", "MemoryError", "Unable to allocate")
 """How ONNX Runtime, Python and NumPy say it."""
+SAVE_S = 0.5
+"""Between two questions to a driver for a replica's output, however many follow it."""
+TRIM_S = 60.0
+"""Between two looks at what all logs together take."""
+BOUND_S = 0.1
+"""Between two looks at logs that grow fast."""
 EXIT_NEWS_S = 2.0
 """How long the driver may take to say how a process ended whose link has already ended."""
+Clock = Callable[[], float]
 
 
 class News:
@@ -35,6 +48,11 @@ class News:
         self.logs: dict[str, Path] = {}
         self.records: dict[str, ReplicaRecord] = {}
         self._exits: dict[str, asyncio.Future[str]] = {}
+        self.followers = Followers(self._refresh)
+        self._clock = time.monotonic
+        self._saving: set[str] = set()
+        self._saved_s: dict[str, float] = {}
+        self._is_bounding = False
         driver.on_exit = self.exited
 
     def watch(self, record: ReplicaRecord, log_file: Path) -> None:
@@ -42,16 +60,24 @@ class News:
         self.logs[record.id] = log_file
         self.records[record.id] = record
         self._exits[record.id] = asyncio.get_running_loop().create_future()
+        self.followers.began(record.id, log_file)
+
+    def claimed(self, record: ReplicaRecord, log_file: Path) -> None:
+        """A standby has got its model, and writes to the log of its function."""
+        self.logs[record.id] = log_file
+        self.records[record.id] = record
+        self.followers.began(record.id, log_file)
 
     def forget(self, id: str) -> None:
         """Nothing of a replica is left."""
-        for known in (self.logs, self.records, self._exits):
+        if path := self.logs.get(id):
+            self.followers.ended(id, path)
+        for known in (self.logs, self.records, self._exits, self._saved_s):
             known.pop(id, None)
 
     async def outputs(self, function: str) -> list[tuple[str, bytes]]:
         """Ids and kept output of a function's replicas, gone ones too, oldest first."""
-        for id in [id for id, path in self.logs.items() if path.parent.name == function]:
-            await self.save_log(id)
+        await self._save_all(function)
         return await asyncio.to_thread(self._folders.outputs, function)
 
     async def save_log(self, id: str) -> None:
@@ -60,10 +86,81 @@ class News:
             with contextlib.suppress(DriverError, OSError):
                 await self._driver.save_log(id, path)
 
-    def bound_logs(self) -> None:
-        """Keep every living replica's output within its limit."""
-        for path in self.logs.values():
-            self._folders.bound_log(path)
+    @asynccontextmanager
+    async def follow(self, function: str, lines: int, cursor: str) -> AsyncIterator[Follow]:
+        """Read what a function's replicas write, while the block runs: what came after `cursor`,
+        or after the last `lines` lines of each that there is, gone ones too."""
+        await self._save_all(function)
+        with self.followers.follow(function) as follow:
+            places = following.places(cursor)
+            for path, place in await asyncio.to_thread(self._tails, function, lines):
+                id, is_gone = path.stem, path.stem not in self.logs
+                if places is None:
+                    follow.add(id, path, place, is_gone=is_gone)
+                elif id in places or not is_gone:
+                    follow.add(id, path, places.get(id, 0), is_gone=is_gone)
+            for id in self._living(function):
+                follow.add(id, self.logs[id])
+            yield follow
+
+    def _tails(self, function: str, lines: int) -> list[tuple[Path, int]]:
+        found = []
+        for path in self._folders.logs(function):
+            with contextlib.suppress(OSError):
+                found.append((path, logfile.last_lines(path, lines, following.TAIL_MAX)))
+        return found
+
+    def _living(self, function: str) -> list[str]:
+        return [id for id, path in self.logs.items() if path.parent.name == function]
+
+    async def _save_all(self, function: str) -> None:
+        for id in self._living(function):
+            await self.save_log(id)
+
+    def _refresh(self, id: str) -> None:
+        """Somebody reads: what the driver has yet to write down is on its way, once at a time."""
+        now_s = self._clock()
+        if id not in self._saving and now_s - self._saved_s.get(id, 0.0) >= SAVE_S:
+            self._saving.add(id)
+            self._tasks.spawn(f"follow {id}", self._save(id))
+
+    async def _save(self, id: str) -> None:
+        try:
+            await self.save_log(id)
+        finally:
+            self._saving.discard(id)
+            if id in self.logs:
+                self._saved_s[id] = self._clock()
+
+    def look_at_logs(self) -> None:
+        """Each second: have those cut that have grown over their limit."""
+        if not self._is_bounding and any(map(self._folders.is_grown, self.logs.values())):
+            self._is_bounding = True
+            self._tasks.spawn("bound logs", self._bound_grown())
+
+    async def _bound_grown(self) -> None:
+        """As long as somebody writes that much, more often than every second."""
+        try:
+            while await self.bound_logs():  # noqa: ASYNC110 - files have no event
+                await asyncio.sleep(BOUND_S)
+        finally:
+            self._is_bounding = False
+
+    async def bound_logs(self) -> bool:
+        """Keep every living replica's output within its limit; whether any was over it."""
+        paths = list(self.logs.values())
+        return True in await asyncio.to_thread(lambda: [*map(self._folders.bound_log, paths)])
+
+    async def tidy(self, bindings: Mapping[str, Binding], wall: Clock) -> None:
+        """For ever `trim_logs`, now and then, by what there is. `wall` gives Unix seconds."""
+        while True:
+            await self.trim_logs({one.name for one in bindings.values()}, wall())
+            await asyncio.sleep(TRIM_S)
+
+    async def trim_logs(self, functions: Collection[str], now_s: float) -> None:
+        """Keep all logs together within their limit; `functions` are those that there are."""
+        spared = set(self.logs.values())
+        await asyncio.to_thread(self._folders.trim_all, functions, spared, now_s)
 
     def exited(self, id: str, how: str) -> None:
         """The driver says how a replica's process ended."""

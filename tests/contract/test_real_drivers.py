@@ -85,7 +85,7 @@ async def test_output_goes_to_the_log(real: Scenes) -> None:
     stage = await real.ready("aaaa0001", handler="talks.py", inputs=JSON_RULES)
     link = await stage.link("aaaa0001")
 
-    stage.launcher.bound_logs()
+    await stage.launcher.output.bound_logs()
     [(_, bounded)] = await stage.launcher.logs("digits")
     await link.call(1)
 

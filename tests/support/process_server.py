@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -20,6 +21,8 @@ import aiohttp
 FNCTL = str(Path(sys.executable).parent / "fnctl")
 START_S = 30.0
 END_S = 60.0
+_SERVING = re.compile(r"(?:\"url\": \"|\bserving\b.*\burl=)(http://[^\s\"]+)")
+"""The server's first word, in either form of its log."""
 
 
 class ServerProcess:
@@ -59,8 +62,9 @@ class ServerProcess:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self._keep(line)
-            if '"serving"' in line:
-                return str(json.loads(line)["url"])
+            found = _SERVING.search(line)
+            if found is not None:
+                return found[1]
         raise AssertionError(f"the server did not start: {''.join(self.log)}")
 
     def _drain(self) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
+from admin.cli.failures import INTERRUPTED
 from admin.cli.session import Session, connected
+from admin.cli.text import plain
 from admin.cli.verbs.show import Name
 
 LINES = 100
@@ -17,19 +22,64 @@ def logs(
     session: Session,
     name: Name,
     lines: Annotated[
-        int, typer.Option(min=1, max=10_000, metavar="N", help="How many lines.")
+        int, typer.Option(min=1, max=10_000, metavar="N", help="How many lines of each replica.")
     ] = LINES,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with what they write, until Ctrl-C.")
+    ] = False,
 ) -> None:
     """Print what a function's replicas wrote.
+
+    With --follow also what they write from now on; with --json that is one JSON object per line.
 
     \b
     Example:
       fnctl logs digits --lines 20
+      fnctl logs digits -f
     """
+    if follow:
+        with contextlib.suppress(KeyboardInterrupt):
+            print_followed(session, name, lines)
+            return
+        raise typer.Exit(INTERRUPTED)
     items = session.client.logs(name, lines)
     session.answer({"items": items}, lambda: render(items))
     if not items:
         session.next(f"fnctl why {name}")
+
+
+def print_followed(session: Session, name: str, lines: int) -> None:
+    """Print what comes until the function is gone, across absences of the server.
+
+    Raises ApiError, or Unreachable where the server stays away.
+    """
+    from admin.client import ApiError
+    from admin.streams.resuming import Absence, resumed
+
+    absence = Absence(
+        lambda reason: session.remark(f"{reason}; waiting for it …"),
+        lambda: session.remark("the server is back"),
+    )
+    is_known = False
+    try:
+        for event in resumed(partial(session.client.follow_logs, name, lines), absence):
+            is_known = True
+            show(session, event.type, json.loads(event.data))
+    except ApiError as error:
+        # Whoever was there and is not any more was removed: there is nothing left to follow.
+        if not (is_known and error.code == "unknown_function"):
+            raise
+        session.remark(f"{name} is gone")
+
+
+def show(session: Session, kind: str, data: dict[str, Any]) -> None:
+    """One event of the stream; kinds that are not known here are left out."""
+    if session.as_json:
+        typer.echo(json.dumps({"event": kind, **data}))
+    elif kind == "lines":
+        typer.echo(plain(render([data])))
+    elif kind == "end":
+        session.remark(f"{data.get('replica', '')} has ended")
 
 
 def render(items: list[dict[str, Any]]) -> str:

@@ -2,48 +2,97 @@
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+import typer
 
 from admin.cli.session import Session, connected
-from admin.cli.text import NONE, duration, get, table
+from admin.cli.text import NONE, duration, get, number, table
 
-HEAD = ("NAME", "REVISION", "STATE", "READY", "HELD", "IN FLIGHT", "COLD START", "READY IN")
+HEAD: Final = (
+    "NAME",
+    "REVISION",
+    "STATE",
+    "READY",
+    "HELD",
+    "IN FLIGHT",
+    "RATE",
+    "P50",
+    "P95",
+    "COLD START",
+    "READY IN",
+    "SLEEPS IN",
+)
+DROPPED: Final = ("P50", "COLD START", "P95", "REVISION", "SLEEPS IN", "IN FLIGHT", "RATE")
+"""Columns that a narrow terminal goes without, in this order."""
 
 
 @connected
-def ls(session: Session) -> None:
+def ls(
+    session: Session,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Go on and show what changes, until Ctrl-C.")
+    ] = False,
+) -> None:
     """List the functions and how they are.
 
     READY is how many replicas take calls, of how many are wanted; HELD are requests that wait.
-    READY IN is how long a call that came now would wait for a replica, most likely.
+    RATE is answers a second; P50 and P95 are of the last minute. READY IN is how long a call that
+    came now would wait for a replica, most likely; SLEEPS IN is when its idle replica goes. A
+    terminal too narrow for all of that goes without some.
 
     \b
-    Example:
+    Examples:
       fnctl ls --json
+      fnctl ls --watch
     """
+    if watch:
+        from admin.cli.live.listing import watch as shown
+
+        shown(session, render)
+        return
     items = session.client.functions()
-    session.answer({"items": items}, lambda: render(items))
+    session.answer({"items": items}, lambda: render(items, _now_s(), _room()))
     if not items:
         session.next("fnctl deploy model.onnx")
 
 
-def render(items: list[dict[str, Any]]) -> str:
-    """The functions as a table."""
-    return table(HEAD, [row(item) for item in items]) if items else "no functions yet"
+def render(items: Sequence[dict[str, Any]], now_s: float, room: int | None = None) -> str:
+    """The functions as a table, at most `room` columns wide if that can be.
+
+    `now_s`: Unix seconds; 0.0 where nobody knows what the server's clock says.
+    """
+    if not items:
+        return "no functions yet"
+    rows = [row(item, now_s) for item in items]
+    kept = list(HEAD)
+    for title in (None, *DROPPED):
+        kept = [each for each in kept if each != title]
+        at = [HEAD.index(each) for each in kept]
+        text = table(kept, [[cells[index] for index in at] for cells in rows])
+        if room is None or max(map(len, text.split("\n"))) <= room:
+            break
+    return text
 
 
-def row(item: dict[str, Any]) -> tuple[str, ...]:
+def row(item: dict[str, Any], now_s: float) -> tuple[str, ...]:
     """One function's cells."""
-    cold_ms = item.get("cold_start_ms")
+    state, phase = get(item, "state"), get(item, "phase")
     return (
         get(item, "name"),
         get(item, "revision"),
-        get(item, "state"),
-        f"{get(item, 'ready')}/{get(item, 'wanted')}",
-        get(item, "held"),
-        get(item, "in_flight"),
-        NONE if cold_ms is None else duration(float(cold_ms)),
+        f"{state}: {phase}" if phase else state,
+        f"{get(item, 'ready') or NONE}/{get(item, 'wanted') or NONE}",
+        get(item, "held") or NONE,
+        get(item, "in_flight") or NONE,
+        number(float(item.get("rate") or 0)),
+        _duration(item.get("p50_ms")),
+        _duration(item.get("p95_ms")),
+        _duration(item.get("cold_start_ms")),
         ready_in(item.get("ready_in_ms")),
+        sleeps_in(item.get("sleeps_at_s"), now_s),
     )
 
 
@@ -52,3 +101,30 @@ def ready_in(ms: float | None) -> str:
     if ms is None:
         return NONE
     return f"~{duration(float(ms))}" if ms else "now"
+
+
+def sleeps_in(at_s: float | None, now_s: float) -> str:
+    """When the idle replica goes, a dash where none does."""
+    if not at_s or not now_s:
+        return NONE
+    left_s = max(0.0, float(at_s) - now_s)
+    return f"{left_s:.0f} s" if left_s < 120 else duration(left_s * 1e3)
+
+
+def _duration(ms: float | None) -> str:
+    return NONE if ms is None else duration(float(ms))
+
+
+def _now_s() -> float:
+    from datetime import UTC, datetime
+
+    return datetime.now(UTC).timestamp()
+
+
+def _room() -> int | None:
+    """The terminal's columns; whatever else is written to takes any width."""
+    if not sys.stdout.isatty():
+        return None
+    from shutil import get_terminal_size
+
+    return get_terminal_size().columns

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 
+from admin.cli.errors import failures
 from admin.cli.session import Session, connected
 from admin.cli.summary import batching, prepared
 from admin.cli.text import NONE, duration, fields, get, number, size, table
 from admin.cli.verbs.ls import ready_in
+
+ERRORS_MAX = 3
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A function's name.")]
 
@@ -25,19 +29,20 @@ def show(session: Session, name: Name) -> None:
     Example:
       fnctl show digits
     """
-    function = session.client.function(name)
-    session.answer(function, lambda: render(function))
+    function = {**session.client.function(name), "errors": session.client.errors(name)}
+    session.answer(function, lambda: render(function, datetime.now(UTC).timestamp()))
     session.next(f"fnctl invoke {name} -i TENSOR=VALUE", f"fnctl why {name}")
 
 
-def render(function: dict[str, Any]) -> str:
-    """The function as text."""
+def render(function: dict[str, Any], now_s: float) -> str:
+    """The function as text; `now_s` in Unix seconds."""
     parts = [
         f"{get(function, 'revision')}  {get(function, 'state')}: {get(function, 'reason')}",
         fields(_facts(function)),
         _tensors(function.get("signature") or {}),
         _cold_starts(function.get("cold_starts") or []),
         _revisions(function.get("revisions") or [], function.get("previous")),
+        failures(function.get("errors") or [], now_s, ERRORS_MAX),
     ]
     if example := get(function, "example"):
         parts.append(f"example\n  {example}")

@@ -5,12 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from admin.cli.errors import failures
 from admin.cli.session import Session, connected
 from admin.cli.text import ago, bar, duration, get, number
 from admin.cli.verbs.show import Name
 from runtime_image.contract.control import PHASES
 
 DECISIONS_MAX = 10
+ERRORS_MAX = 5
 COLD_STARTS_MAX = 3
 WIDTH = 40
 """Columns of a waterfall."""
@@ -20,13 +22,13 @@ WIDTH = 40
 def why(session: Session, name: Name) -> None:
     """Say why a function is as it is.
 
-    Its last decisions with their reasons, and its last cold starts by phases.
+    Its last decisions with their reasons, its last errors, and its last cold starts by phases.
 
     \b
     Example:
       fnctl why digits
     """
-    answer = session.client.why(name)
+    answer = {**session.client.why(name), "errors": session.client.errors(name)}
     session.answer(answer, lambda: render(answer, datetime.now(UTC).timestamp()))
     if answer.get("state") == "failing":
         session.next(f"fnctl logs {name}")
@@ -42,6 +44,8 @@ def render(answer: dict[str, Any], now_s: float) -> str:
     if decisions:
         lines = [f"  {ago(_at_s(each), now_s):<12}  {get(each, 'text')}" for each in decisions]
         parts.append("\n".join(["decisions", *lines]))
+    if errors := failures(answer.get("errors") or [], now_s, ERRORS_MAX):
+        parts.append(errors)
     cold_starts = sorted(answer.get("cold_starts") or [], key=_at_s)[-COLD_STARTS_MAX:]
     if cold_starts:
         shown = [waterfall(each, now_s) for each in cold_starts]

@@ -80,6 +80,7 @@ class Links:
     def beat(self, worker: str, beat: Beat) -> None:
         """A worker lives, and requests came there."""
         self._overview.beat(worker, beat.tasks)
+        self._overview.failed(beat.failures)
         for one in beat.arrived:
             self._past.arrivals(one.namespace, one.name, one.count)
         self.on_answered(beat.answered)

@@ -89,7 +89,8 @@ async def supervising(
         own, page = _metrics(store, overview)
         links = Links(hub, overview, page, own, manager, past)
         crew = Crew(settings.workers, partial(_welcome, settings, store, port), links)
-        side = AdminSide(settings, store, manager, deploys, past, overview)
+        failures = overview.failures
+        side = AdminSide(settings, store, manager, deploys, past, overview, failures)
         add_families(own, side, crew)
         health = Health(settings.data, manager, overview, store.history, time.monotonic)
         admin = open_admin(side, list, lambda: [*health.reasons(), *crew.reasons()], stack)

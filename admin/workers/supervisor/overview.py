@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gateway.dispatch.pool import UNKNOWN
+from gateway.observing.failures import Failure, RecentFailures
 from pool_manager.core.demand import DemandBook
 from registry.exchange import Demand, Load, decode_endpoints
 
@@ -18,6 +19,7 @@ class Overview:
         self._demand = DemandBook()
         self._states: dict[str, str] = {}
         self._tasks: dict[str, int] = {}
+        self.failures = RecentFailures()
 
     def hear(self, demand: Demand, now: float) -> None:
         """A worker said what it holds."""
@@ -26,6 +28,10 @@ class Overview:
     def beat(self, worker: str, tasks: int) -> None:
         """A worker said how much goes on in its background."""
         self._tasks[worker] = tasks
+
+    def failed(self, failures: list[Failure]) -> None:
+        """A worker said what went wrong."""
+        self.failures.add(failures)
 
     def forget(self, worker: str) -> None:
         """A worker is gone."""

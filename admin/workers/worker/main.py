@@ -155,6 +155,7 @@ class Worker:
         self._metrics = invoker.metrics
         invoker.metrics.on_cold_start = upward.woken
         upward.take_answered = Pulse(invoker.metrics.durations).take
+        upward.take_failures = invoker.failures.take
         # After the metrics have let go of a removed function's numbers.
         mirror.catalog.subscribe(self._cells.changed)
         passing = Passing(welcome.passing)

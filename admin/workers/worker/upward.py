@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from admin.workers.messages import Arrived, Beat, Wants, Woken, encode
 from gateway.observing.exemplars import Labels
+from gateway.observing.failures import Failure
 from gateway.observing.pulse import Answered
 from registry.exchange import Expected
 
@@ -24,6 +25,8 @@ class Upward:
         self._arrived: dict[tuple[str, str], int] = {}
         self.take_answered: Callable[[], list[Answered]] = list
         """What was answered since it was asked last."""
+        self.take_failures: Callable[[], list[Failure]] = list
+        """What went wrong since it was asked last."""
 
     def receive_demand(self, data: bytes) -> None:
         """To the pool manager."""
@@ -56,4 +59,5 @@ class Upward:
         """Once a second: this process lives, what came and what was answered meanwhile."""
         arrived, self._arrived = self._arrived, {}
         counts = [Arrived(*key, count) for key, count in arrived.items()]
-        self._send(encode(Beat(len(asyncio.all_tasks()), counts, self.take_answered())))
+        told = counts, self.take_answered(), self.take_failures()
+        self._send(encode(Beat(len(asyncio.all_tasks()), *told)))

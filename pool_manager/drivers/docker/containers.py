@@ -142,10 +142,18 @@ def limit(client: docker.APIClient, container: str, limits: dict[str, int], name
         client.rename(container, name)
 
 
-def output(client: docker.APIClient, container: str) -> bytes | None:
-    """What it wrote last, as far as the engine keeps it; None where it is gone."""
+def output(client: docker.APIClient, container: str, since_s: int) -> bytes | None:
+    """What it has written since (Unix seconds), the last lines of it, each behind its time; None
+    where it is gone."""
     try:
-        written: bytes = client.logs(container, stdout=True, stderr=True, tail=LOG_LINES)
+        written: bytes = client.logs(
+            container,
+            stdout=True,
+            stderr=True,
+            tail=LOG_LINES,
+            timestamps=True,
+            since=since_s or None,
+        )
     except ENGINE_ERRORS as error:
         if is_gone(error):
             return None

@@ -24,6 +24,7 @@ from pool_manager.drivers.docker.limiting import Limiter
 from pool_manager.drivers.docker.listener import Listener
 from pool_manager.drivers.docker.shape import OWNER, Owner, Place
 from pool_manager.drivers.docker.starting import Start, begin
+from pool_manager.output.spooling import Spool
 from registry.errors import DriverError, EngineDown
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
@@ -62,8 +63,7 @@ class DockerDriver:
         """`info` is what the engine tells of itself. `open` makes one."""
         self.on_exit: OnExit = lambda _id, _how: None
         self.on_engine_lost: OnEngineLost = lambda _reason: None
-        self._settings = settings
-        self._engine = engine
+        self._settings, self._engine = settings, engine
         self._ways: list[Way] = ways(info)
         uid, gid = self.replica_user or (os.getuid(), os.getgid())
         self._owner = Owner(shape.owner_name(settings.data.resolve()), f"{uid}:{gid}")
@@ -73,7 +73,7 @@ class DockerDriver:
         self._holders = Holders(engine, image, self._owner, self._tasks, times.refill_after_s)
         self._limiter = Limiter(engine, self._owner, self._tasks, times)
         self._listener: Listener | None = None
-        self._endings = Endings()
+        self._endings, self._spool = Endings(), Spool()
         self._is_closed = False
 
     @classmethod
@@ -244,11 +244,10 @@ class DockerDriver:
             self._limiter.soon(known, record)
 
     async def save_log(self, id: str, log: Path) -> None:
-        """Write down what the engine keeps of the replica's output."""
+        """Write down what the engine has got of the replica's output since the last time."""
         if container := await self._find(id):
-            output = await self._call("read a log", containers.output, container)
-            if output is not None:  # else what was saved before is all there is
-                await asyncio.to_thread(log.write_bytes, output)
+            read = containers.output
+            await self._spool.fetch(id, log, lambda s: self._call("read a log", read, container, s))
 
     async def pids(self, id: str) -> frozenset[int] | None:
         """The processes of the container, by the host's numbers."""
@@ -267,6 +266,7 @@ class DockerDriver:
         if container := await self._find(id):
             await self._call("remove a container", containers.remove, container)
             self._endings.note(container)
+        self._spool.forget(id)
         if known := self._containers.pop(id, None):
             self._tell(id, known, None)
 

@@ -12,7 +12,8 @@ from admin.logs.access import PIECE, access_writer
 from tests.support.records import RECEIPT, RECORD
 
 COLD = RECORD._replace(
-    trace_id="ab" * 16, receipt=RECEIPT._replace(phases={"start": 1.2345678, "load": 2.0})
+    trace_id="ab" * 16,
+    receipt=RECEIPT._replace(phases={"start": 1.2345678, "load": 2.0, "made\nup": 1.0}),
 )
 REFUSED = RECORD._replace(
     outcome="unknown_function", status=404, function="", revision="", replica="", receipt=None

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from admin.workers import messages as m
+from gateway.observing.failures import Failure
 from gateway.settings import GatewaySettings
 from registry.exchange import Expected
 from registry.model import Key
@@ -31,6 +32,9 @@ UP = [
     m.Ready(),
     m.Failed("the port is taken"),
     m.Beat(12, [m.Arrived("default", "digits", 3)], []),
+    m.Beat(
+        1, [], [], [Failure("default", "digits", "digits@3", "poison", 1.5, "why", "r", "q", 9)]
+    ),
     m.Woken("default", "digits", "r1", {"load": 1.5}),
     m.Finished(),
 ]

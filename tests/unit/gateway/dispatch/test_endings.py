@@ -167,3 +167,11 @@ def test_only_the_last_times_in_vain_are_kept(endings: Endings, pool: Pool) -> N
     assert [attempt.sent_s for attempt in turned.attempts] == [
         float(number) for number in range(2 * SENDS_MAX, 3 * SENDS_MAX)
     ]
+
+
+def test_a_death_that_ends_a_call_is_no_time_in_vain(endings: Endings, pool: Pool) -> None:
+    """It is how the last time ended."""
+    killer = call(Stage.STARTED, may_rerun=False)
+    endings.bereave(killer, pool, NOW, [])
+
+    assert killer.attempts == ()

@@ -20,6 +20,7 @@ from gateway.http.app import Gateway, StatePages
 from gateway.http.assembly import Invoker, request_ids
 from gateway.http.door import Door
 from gateway.http.site import Site
+from gateway.observing.failures import FailureCount
 from gateway.observing.handover import Handover
 from gateway.observing.metrics import Metrics
 from gateway.observing.record import RequestRecord
@@ -76,6 +77,7 @@ class Front:
             request_ids("ours"),
             Handover("access log", self.keep),
             None,
+            FailureCount(time.time),
         )
         return Gateway(invoker)
 

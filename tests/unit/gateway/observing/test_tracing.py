@@ -9,9 +9,10 @@ from random import Random
 
 import pytest
 
+from gateway.observing.handover import BATCH
 from gateway.observing.record import RequestRecord
 from gateway.observing.trace_context import read
-from gateway.observing.tracing import Tracer
+from gateway.observing.tracing import BATCHES_MAX, Tracer
 from tests.support.records import TRACED
 
 ID, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -70,3 +71,20 @@ def test_records_come_to_a_thread_which_is_told_of_the_end() -> None:
     tracer.note(TRACED)
     tracer.close()
     assert seen == [TRACED, "traces", "ended"]
+
+
+def test_a_collector_that_hangs_costs_little_memory() -> None:
+    """A few batches wait, all others are left out."""
+    hangs, written = threading.Event(), []
+
+    def write(records: list[RequestRecord], left_out: int) -> None:
+        hangs.wait(10)
+        written.append((len(records), left_out))
+
+    tracer = Tracer(1.0, write, Random(7))
+    for _ in range(100 * BATCH):
+        tracer.note(TRACED)
+    hangs.set()
+    tracer.close()
+
+    assert BATCHES_MAX * BATCH <= sum(count for count, _ in written) <= (BATCHES_MAX + 2) * BATCH

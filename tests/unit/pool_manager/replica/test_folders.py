@@ -11,7 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from pool_manager.replica.folders import STANDBY_LOGS, TAIL_BYTES, Folders, tail, tail_lines
+from pool_manager.replica.folders import (
+    GONE_KEPT_S,
+    STANDBY_LOGS,
+    TAIL_BYTES,
+    Folders,
+    tail,
+    tail_lines,
+)
 from pool_manager.settings import PoolSettings
 from runtime_image.contract.control import ReplicaRecord
 from tests.support.replicas import pool_settings
@@ -178,21 +185,61 @@ def test_a_small_log_is_left_alone(folders: Folders) -> None:
     assert log.read_bytes() == b"x" * 1000
 
 
-@pytest.mark.parametrize("log_bytes", [1000, 3 * TAIL_BYTES])
+@pytest.mark.parametrize("log_bytes", [20_000, 3 * TAIL_BYTES])
 def test_a_grown_log_keeps_its_tail(settings: PoolSettings, log_bytes: int) -> None:
-    """It is cut below its limit at the start of a line, and its writer goes on behind that."""
+    """The disk has back what is over its limit, and its writer goes on behind what is kept."""
     folders = Folders(replace(settings, log_bytes=log_bytes))
     log = folders.log_file("digits", ID)
     with log.open("ab", buffering=0) as writer:
         writer.write(b"0123456789\n" * (log_bytes // 5))
-        folders.bound_log(log)
-        size = log.stat().st_size
+        assert folders.is_grown(log)
+        assert folders.bound_log(log)
         writer.write(b"the last word\n")
 
-    assert size <= log_bytes
-    first, second, *_, last = log.read_bytes().splitlines()
+    assert log.stat().st_blocks * 512 <= log_bytes
+    assert not folders.is_grown(log)
+    [(_, kept)] = folders.outputs("digits")
+    first, second, *_, last = kept.splitlines()
     assert (first, second) == (b"... earlier output was dropped ...", b"0123456789")
     assert last == b"the last word"
+
+
+def test_a_log_that_is_missing_is_not_grown(folders: Folders, tmp_path: Path) -> None:
+    """It may have made room for another one."""
+    assert not folders.is_grown(tmp_path / "missing")
+    assert not folders.bound_log(tmp_path / "missing")
+
+
+def written(folders: Folders, function: str, id: str, at_s: float) -> Path:
+    """A log of two blocks, last written then."""
+    path = folders.log_file(function, id)
+    path.write_bytes(b"x" * 8192)
+    os.utime(path, (at_s, at_s))
+    return path
+
+
+def test_all_logs_together_have_a_limit(settings: PoolSettings) -> None:
+    """The oldest go first, of whatever function, but none that is still written to."""
+    folders = Folders(replace(settings, logs_bytes=3 * 8192, logs_kept=9))
+    paths = [written(folders, name, name, at) for at, name in enumerate("abcde", start=1)]
+
+    folders.trim_all({*"abcde"}, {paths[0]}, now_s=9.0)
+
+    assert [path.stem for path in paths if path.exists()] == ["a", "d", "e"]
+    assert not paths[1].parent.exists()
+
+
+def test_logs_of_gone_functions_stay_for_an_hour(folders: Folders) -> None:
+    """Those of a deploy that failed are read by whoever deployed; those of standbys have no
+    function and are bounded by their number."""
+    old = written(folders, "old", "a", 1000.0)
+    new = written(folders, "new", "b", 1000.0 + GONE_KEPT_S)
+    known = written(folders, "known", "c", 1000.0)
+    standby = written(folders, STANDBY_LOGS, "d", 1000.0)
+
+    folders.trim_all({"known"}, set(), now_s=1001.0 + GONE_KEPT_S)
+
+    assert [path.exists() for path in (old, new, known, standby)] == [False, True, True, True]
 
 
 def test_a_tail_begins_with_a_line(tmp_path: Path) -> None:

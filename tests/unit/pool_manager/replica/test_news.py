@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -70,11 +71,64 @@ async def test_a_load_that_lacks_memory_names_the_cap(
 
 
 async def test_logs_are_kept_bounded(stage: Stage) -> None:
-    """Every living replica's log is cut when it has grown."""
+    """Every living replica's log is cut when it has grown, also between two ticks."""
     await stage.ready(ID)
     [log] = stage.launcher.folders.logs("digits")
+    output = stage.launcher.output
+    assert not await output.bound_logs()
     log.write_bytes(b"line\n" * 300_000)
 
-    stage.launcher.bound_logs()
+    output.look_at_logs()
+    output.look_at_logs()
+    async with asyncio.timeout(5):
+        await output._bound_grown()
 
-    assert log.stat().st_size < stage.settings.log_bytes
+    assert log.stat().st_blocks * 512 < stage.settings.log_bytes
+    assert not await output.bound_logs()
+
+
+async def test_output_is_followed(stage: Stage) -> None:
+    """From the last lines of what there is, over new replicas, to each one's end."""
+    await stage.ready(ID)
+    async with stage.launcher.output.follow("digits", 1, "") as follow:
+        [first] = await follow.read()
+        cursor = follow.cursor
+        await stage.release(ID)
+        said = [await follow.read(), await follow.read()]
+
+    assert first.replica == ID
+    assert len(first.lines) == 1
+    assert said[0][0].lines[-1] == f"fake replica {ID} was killed"
+    assert said[1] == [(ID, [], True)]
+    async with stage.launcher.output.follow("digits", 1, cursor) as follow:
+        assert (await follow.read())[0].lines == said[0][0].lines
+
+
+async def test_what_a_driver_keeps_is_fetched_once_at_a_time(stage: Stage) -> None:
+    """However many follow, and no more often than it has to be."""
+    await stage.ready(ID)
+    output = stage.launcher.output
+    saved: list[str] = []
+
+    async def save_log(id: str, _log: Path) -> None:
+        saved.append(id)
+
+    stage.driver.save_log = save_log  # type: ignore[method-assign]
+    async with output.follow("digits", 1, "") as one, output.follow("digits", 1, "") as two:
+        assert saved == [ID, ID]
+        for follow in (one, two, one):
+            await follow.read()
+
+    assert saved == [ID, ID, ID]
+
+
+async def test_logs_of_gone_functions_go(stage: Stage) -> None:
+    """Unless something is still written there."""
+    await stage.ready(ID)
+    [log] = stage.launcher.folders.logs("digits")
+
+    await stage.launcher.output.trim_logs((), log.stat().st_mtime + 10_000)
+    assert log.exists()
+    await stage.release(ID)
+    await stage.launcher.output.trim_logs((), log.stat().st_mtime + 10_000)
+    assert not log.exists()

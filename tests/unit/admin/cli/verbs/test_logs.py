@@ -41,3 +41,52 @@ def test_a_silly_number_of_lines_is_wrong_usage(fnctl: Callable[..., Result]) ->
     """No lines, or more than anyone reads, are refused."""
     assert fnctl("logs", "digits", "--lines", "0").exit_code == 2
     assert fnctl("logs", "digits", "--lines", "10001").exit_code == 2
+
+
+def stream(*events: tuple[str, dict[str, str]]) -> Canned:
+    """An answer of these events, which then ends."""
+    text = "".join(
+        f"id: @{number}\nevent: {kind}\ndata: {json.dumps(data)}\n\n"
+        for number, (kind, data) in enumerate(events)
+    )
+    return Canned(text.encode(), headers={"Content-Type": "text/event-stream"})
+
+
+GONE = Canned({"code": "unknown_function", "title": "There is no such function"}, status=404)
+TALK = stream(("lines", {"replica": "r1", "text": "one\x1b[2J"}), ("end", {"replica": "r1"}))
+
+
+def test_logs_are_followed_until_the_function_is_gone(
+    api: AdminApi, fnctl: Callable[..., Result]
+) -> None:
+    """A stream that ends is asked for again, behind its last event; a removed function ends it."""
+    api.on("GET", PATH, TALK, GONE)
+
+    result = fnctl("logs", "digits", "-f", "--lines", "3")
+
+    assert (result.exit_code, result.stdout) == (0, "r1 | one�[2J\n")
+    assert result.stderr == "r1 has ended\ndigits is gone\n"
+    assert [r.headers.get("Last-Event-ID") for r in api.requests] == [None, "@1"]
+    assert api.requests[0].query == {"lines": "3"}
+
+
+def test_followed_logs_as_json(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """One object per line, and no remark."""
+    api.on("GET", PATH, TALK, GONE)
+
+    result = fnctl("logs", "digits", "--follow", "--json")
+
+    assert [json.loads(line) for line in result.stdout.splitlines()] == [
+        {"event": "lines", "replica": "r1", "text": "one\x1b[2J"},
+        {"event": "end", "replica": "r1"},
+    ]
+
+
+def test_a_function_that_never_was_is_an_error(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """There is nothing to follow from the beginning."""
+    api.on("GET", PATH, GONE)
+
+    result = fnctl("logs", "digits", "-f")
+
+    assert result.exit_code == 1
+    assert "no such function" in result.stderr

@@ -6,33 +6,71 @@ from typing import Any
 
 from typer.testing import Result
 
-from admin.cli.verbs.ls import render
+from admin.cli.verbs.ls import HEAD, render, sleeps_in
 from tests.support.admin_api import AdminApi, Canned
 
 ITEM: dict[str, Any] = {
     "name": "digits",
     "revision": "digits@3",
     "state": "warm",
+    "phase": None,
     "ready": 1,
     "wanted": 2,
     "held": 4,
     "in_flight": 5,
+    "rate": 41.26,
+    "p50_ms": 1.2,
+    "p95_ms": 8.4,
     "cold_start_ms": 183.2,
     "ready_in_ms": 0,
+    "sleeps_at_s": 1042.0,
+}
+COLD = {
+    **ITEM,
+    "name": "b",
+    "state": "cold",
+    "rate": 0.0,
+    "p50_ms": None,
+    "p95_ms": None,
+    "cold_start_ms": None,
+    "ready_in_ms": 40,
+    "sleeps_at_s": None,
 }
 
 
 def test_functions_are_rows() -> None:
     """Each function is a row, with a dash for what nobody can tell."""
-    cold = {**ITEM, "name": "b", "state": "cold", "cold_start_ms": None, "ready_in_ms": 40}
-    bad = {**ITEM, "name": "c", "state": "failing", "ready_in_ms": None}
+    waking = {**COLD, "name": "c", "state": "waking", "phase": "load", "ready_in_ms": None}
+    gone = {"name": "d", "state": "gone"}
 
-    assert render([ITEM, cold, bad]).split("\n") == [
-        "NAME    REVISION  STATE    READY  HELD  IN FLIGHT  COLD START  READY IN",
-        "digits  digits@3  warm     1/2    4     5          183 ms      now",
-        "b       digits@3  cold     1/2    4     5          -           ~40 ms",
-        "c       digits@3  failing  1/2    4     5          183 ms      -",
+    rows = [line.split() for line in render([ITEM, COLD, waking, gone], 1000.0).split("\n")]
+
+    assert " ".join(rows[0]) == " ".join(HEAD)
+    assert [" ".join(row) for row in rows[1:]] == [
+        "digits digits@3 warm 1/2 4 5 41 1.2 ms 8.4 ms 183 ms now 42 s",
+        "b digits@3 cold 1/2 4 5 0 - - - ~40 ms -",
+        "c digits@3 waking: load 1/2 4 5 0 - - - - -",
+        "d gone -/- - - 0 - - - - -",
     ]
+
+
+def test_a_narrow_terminal_goes_without_some_columns() -> None:
+    """Those that tell least; a pipe has them all."""
+    widths = [max(map(len, render([ITEM, COLD], 1000.0, room).split("\n"))) for room in (60, 80)]
+
+    assert widths[0] <= 60
+    assert widths[0] < widths[1] <= 80
+    head = render([ITEM], 1000.0, 80).split("\n")[0]
+    assert "P50" not in head
+    assert head.split()[-2:] == ["SLEEPS", "IN"]
+    assert "READY IN" in render([ITEM], 1000.0, 1)
+
+
+def test_when_a_replica_goes_needs_a_clock() -> None:
+    """Without one nobody can tell; one that is late goes any moment."""
+    found = [sleeps_in(1042.0, 0.0), sleeps_in(1042.0, 2000.0), sleeps_in(1600.0, 1000.0)]
+
+    assert found == ["-", "0 s", "10.0 min"]
 
 
 def test_json_is_the_items(api: AdminApi, fnctl: Callable[..., Result]) -> None:

@@ -9,6 +9,7 @@ from typer.testing import Result
 from admin.cli.verbs.show import render
 from tests.support.admin_api import AdminApi, Canned
 
+NOW_S = 1000.0
 FUNCTION: dict[str, Any] = {
     "name": "digits",
     "revision": "digits@3",
@@ -64,7 +65,7 @@ FUNCTION: dict[str, Any] = {
 
 def test_a_function_is_shown_whole() -> None:
     """State, scaling, tensors, revisions and the example are all there."""
-    assert render(FUNCTION).split("\n") == [
+    assert render(FUNCTION, NOW_S).split("\n") == [
         "digits@3  cold: no requests",
         "",
         "  replicas  0 ready of 0 wanted",
@@ -96,19 +97,20 @@ def test_a_function_is_shown_whole() -> None:
 
 def test_a_function_without_tensors_says_what_it_takes() -> None:
     """A function that takes JSON has no table of tensors."""
-    assert "takes json" in render({**FUNCTION, "signature": {"kind": "json"}})
+    assert "takes json" in render({**FUNCTION, "signature": {"kind": "json"}}, NOW_S)
 
 
 def test_an_empty_answer_is_no_error() -> None:
     """What the server does not say is left out."""
-    assert render({}).startswith("  : ")
+    assert render({}, NOW_S).startswith("  : ")
 
 
 def test_show_asks_for_the_function(api: AdminApi, fnctl: Callable[..., Result]) -> None:
     """--json is what the API says; as text, the next steps follow."""
     api.on("GET", "/admin/v1/functions/digits", Canned(FUNCTION))
+    api.on("GET", "/admin/v1/functions/digits/errors", Canned({"items": []}))
 
-    assert json.loads(fnctl("show", "digits", "--json").stdout) == FUNCTION
+    assert json.loads(fnctl("show", "digits", "--json").stdout) == {**FUNCTION, "errors": []}
     assert "or  fnctl why digits" in fnctl("show", "digits").stderr
 
 
@@ -120,6 +122,6 @@ def test_the_gain_of_what_was_prepared_is_shown() -> None:
     profile |= {"memory_mib": 41, "batchable": False}
     revisions = [{**FUNCTION["revisions"][0], "profile": profile}, FUNCTION["revisions"][1]]
 
-    shown = render({**FUNCTION, "revisions": revisions})
+    shown = render({**FUNCTION, "revisions": revisions}, NOW_S)
 
     assert "  prepared  first answer after 10 ms instead of 105 ms" in shown.split("\n")

@@ -19,6 +19,8 @@ COLD: dict[str, Any] = {
     "outcome": "ready",
 }
 
+ERROR = {"at_s": 1.0, "code": "function_failing", "detail": "cannot be loaded", "count": 1}
+
 
 def test_a_cold_start_is_a_waterfall() -> None:
     """Each phase begins where the one before it ended, in the order of the life of a replica."""
@@ -60,12 +62,14 @@ def test_why_hints_at_the_logs_of_a_failing_function(
     """Where a function fails, its logs are the next thing to read."""
     answer = {"state": "failing", "reason": "no such file", "decisions": [], "cold_starts": []}
     api.on("GET", "/admin/v1/functions/digits/why", Canned(answer))
+    api.on("GET", "/admin/v1/functions/digits/errors", Canned({"items": [ERROR]}))
 
     result = fnctl("why", "digits")
 
-    assert result.stdout == "failing: no such file\n"
+    assert result.stdout.startswith("failing: no such file\n\nerrors\n")
+    assert result.stdout.endswith("function_failing: cannot be loaded\n")
     assert result.stderr == "next: fnctl logs digits\n"
-    assert json.loads(fnctl("why", "digits", "--json").stdout) == answer
+    assert json.loads(fnctl("why", "digits", "--json").stdout) == {**answer, "errors": [ERROR]}
 
 
 def test_what_stands_in_the_way_is_told_once() -> None:

@@ -11,6 +11,7 @@ import pytest
 from pool_manager.drivers.docker import containers
 from pool_manager.drivers.docker.containers import Ending
 from pool_manager.drivers.docker.shape import HOLDER, OWNER, REPLICA
+from pool_manager.output.spooling import fresh
 from registry.errors import DriverError
 from tests.support.containers import Recorder, refusal
 
@@ -96,7 +97,7 @@ class TestOfARealEngine:
             containers.kill(api, container)
             assert containers.pids(api, container) is None
             containers.remove(api, container)
-        assert containers.output(api, container) is None
+        assert containers.output(api, container, 0) is None
 
     def test_term_is_passed_on(self, api: docker.APIClient, run: Run) -> None:
         """The first process gives it to the program."""
@@ -107,11 +108,13 @@ class TestOfARealEngine:
         assert api.wait(container)["StatusCode"] == 143
 
     def test_output(self, api: docker.APIClient, run: Run) -> None:
-        """Both streams as they were written, also after the end."""
+        """Both streams as they were written, behind their times, also after the end."""
         container = run(ECHO)
         api.wait(container)
 
-        assert containers.output(api, container) == b"one\ntwo\n"
+        text, last = fresh(containers.output(api, container, 0) or b"", "")
+        assert sorted(text.splitlines()) == [b"one", b"two"]
+        assert fresh(containers.output(api, container, 1) or b"", last) == (b"", last)
 
     def test_limits_and_name(self, api: docker.APIClient, run: Run) -> None:
         """Raised and lowered while it runs; a second time does no harm."""

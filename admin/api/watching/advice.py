@@ -12,7 +12,7 @@ from admin.advice.advisor import Advisor
 from admin.advice.evidence import Evidence, Past, gather
 from admin.advice.rows import Row
 from admin.api.paging import whole_number
-from admin.api.timeline import HOURS_MAX
+from admin.api.watching.timeline import HOURS_MAX
 from admin.store import Store
 from gateway.problems import json_answer
 from registry.exchange import Expected

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession
 
-from admin.api import events as routes
+from admin.api.watching import events as routes
 from tests.support.followed import following
 from tests.support.server import ServingServer, serving
 

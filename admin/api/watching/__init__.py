@@ -1,0 +1,1 @@
+"""What of a server can be watched: news, logs, errors, times."""

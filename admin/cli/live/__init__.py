@@ -1,0 +1,1 @@
+"""What a server tells as it happens: read, kept as a picture, gone on with after a break."""

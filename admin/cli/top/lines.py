@@ -1,0 +1,94 @@
+"""Lines of a screen as plain data: pieces of text, each with a style. Pure.
+
+A style is a name of rich's ("bold", "red", "dim"), "" for none. What a colour says is said by the
+text, too: a reader may have none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Final
+
+from admin.cli.text import bar, one_line, plain
+
+Span = tuple[str, str]
+Line = tuple[Span, ...]
+
+STATES: Final = {
+    "warm": "green",
+    "ready": "green",
+    "waking": "yellow",
+    "starting": "yellow",
+    "loading": "yellow",
+    "draining": "magenta",
+    "releasing": "magenta",
+    "failing": "bold red",
+    "quarantined": "bold red",
+    "cordoned": "bold yellow",
+    "cold": "bright_black",
+    "standby": "cyan",
+}
+"""The style of a state, of whatever it is one."""
+CUT: Final = "…"
+_STEPS: Final = " ▁▂▃▄▅▆▇█"
+
+
+def text(line: Line) -> str:
+    """A line without its styles."""
+    return "".join(part for part, _ in line).rstrip()
+
+
+def shown(value: object) -> str:
+    """A stranger's text for a place within a line."""
+    return one_line(plain(str(value)))
+
+
+def fit(value: str, width: int, right: bool = False) -> str:
+    """Exactly `width` columns of `value`, its end cut off visibly where it is longer."""
+    if len(value) > width:
+        return value[: width - 1] + CUT if width else ""
+    return value.rjust(width) if right else value.ljust(width)
+
+
+def cut(line: Iterable[Span], width: int) -> Line:
+    """The first `width` columns of a line."""
+    kept: list[Span] = []
+    for part, style in line:
+        if len(part) > width:
+            kept.append((fit(part, width), style))
+            break
+        kept.append((part, style))
+        width -= len(part)
+    return tuple(kept)
+
+
+def apart(left: Line, right: Line, width: int) -> Line:
+    """Two texts at the ends of a line; the left one is cut where both do not fit."""
+    room = width - sum(len(part) for part, _ in right)
+    if room < 1:
+        return cut(right, width)
+    head = cut(left, room - 1)
+    gap = room - sum(len(part) for part, _ in head)
+    return (*head, (" " * gap, ""), *right)
+
+
+def faded(line: Line) -> Line:
+    """A line that is not how things are now."""
+    return tuple((part, "dim") for part, _ in line)
+
+
+def meter(share: float, width: int) -> str:
+    """A bar in exactly `width` columns."""
+    return bar(share, width).ljust(width)
+
+
+def spark(values: Iterable[float], width: int) -> str:
+    """The last `width` values, the newest on the right, as high as the greatest of them."""
+    last = list(values)[-width:] if width else []
+    most = max(last, default=0.0)
+    if most <= 0:
+        return " " * width
+    steps = len(_STEPS) - 1
+    drawn = "".join(_STEPS[min(steps, math.ceil(value / most * steps))] for value in last)
+    return drawn.rjust(width)

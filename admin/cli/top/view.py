@@ -1,0 +1,171 @@
+"""What the reader of the screen looks at, and what a key changes of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from admin.cli.top.order import SORTS
+
+FILTER_MAX: Final = 63
+"""Characters of a filter; no name has more."""
+
+Page = Literal["list", "filter", "why", "help", "confirm"]
+Verb = Literal["why", "warm", "sleep", "redraw", "quit", "interrupt"]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The page that is shown, and where in it.
+
+    `selected` is a function's name, "" for the first row: the choice stays with the function when
+    rows move. `top` is the first row in sight, `scroll` the first line of a page of text.
+    """
+
+    page: Page = "list"
+    sort: str = next(iter(SORTS))
+    filter: str = ""
+    selected: str = ""
+    top: int = 0
+    scroll: int = 0
+
+    def settled(self, names: Sequence[str], rows: int) -> View:
+        """With the selected row in sight, where `names` are in `rows` rows."""
+        at = self.index(names)
+        top = max(min(self.top, at, len(names) - rows), at - rows + 1, 0)
+        return replace(self, top=top)
+
+    def index(self, names: Sequence[str]) -> int:
+        """Which row is selected."""
+        return names.index(self.selected) if self.selected in names else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Something that is to be done, to the function `name` where it is about one."""
+
+    verb: Verb
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What is on the screen: the functions in order, how many rows they have, lines of a text."""
+
+    names: Sequence[str]
+    rows: int
+    text_lines: int = 0
+    text_rows: int = 0
+
+
+Pressed = tuple[View, Request | None]
+
+
+def press(view: View, key: str, sight: Sight) -> Pressed:
+    """The view after a key, and what is to be done; a key without a meaning changes nothing."""
+    if key == "interrupt":
+        return view, Request("interrupt")
+    if key == "redraw":
+        return view, Request("redraw")
+    return _PAGES[view.page](view, key, sight)
+
+
+def _list(view: View, key: str, sight: Sight) -> Pressed:
+    if moved := _moved(view, key, sight):
+        return moved, None
+    if key == "q":
+        return view, Request("quit")
+    selected = sight.names[view.index(sight.names)] if sight.names else ""
+    if key == "enter" and selected:
+        return replace(view, page="why", selected=selected, scroll=0), Request("why", selected)
+    if key == "w" and selected:
+        return replace(view, selected=selected), Request("warm", selected)
+    if key == "z" and selected:
+        return replace(view, page="confirm", selected=selected), None
+    return _turned(view, key), None
+
+
+def _turned(view: View, key: str) -> View:
+    """The list shown otherwise, or another page."""
+    changes: Mapping[str, Callable[[], View]] = {
+        "/": lambda: replace(view, page="filter"),
+        "escape": lambda: replace(view, filter="", top=0),
+        "s": lambda: replace(view, sort=_after(view.sort), top=0),
+        "?": lambda: replace(view, page="help", scroll=0),
+        "h": lambda: replace(view, page="help", scroll=0),
+    }
+    return changes[key]() if key in changes else view
+
+
+def _filter(view: View, key: str, sight: Sight) -> Pressed:
+    if key == "enter":
+        return replace(view, page="list"), None
+    if key == "escape":
+        return replace(view, page="list", filter="", top=0), None
+    if key in ("backspace", "clear"):
+        kept = view.filter[:-1] if key == "backspace" else ""
+        return replace(view, filter=kept, top=0), None
+    if len(key) == 1 and len(view.filter) < FILTER_MAX:
+        return replace(view, filter=view.filter + key, top=0), None
+    return _moved(view, key, sight) or view, None
+
+
+def _text(view: View, key: str, sight: Sight) -> Pressed:
+    """The pages of text: an explanation, the help."""
+    if key in ("q", "escape", "enter", "?"):
+        return replace(view, page="list", scroll=0), None
+    last = max(0, sight.text_lines - sight.text_rows)
+    steps = _steps(sight.text_rows, sight.text_lines)
+    if key in steps:
+        return replace(view, scroll=max(0, min(last, view.scroll + steps[key]))), None
+    if key == "w" and view.page == "why":
+        return view, Request("warm", view.selected)
+    return view, None
+
+
+def _confirm(view: View, key: str, _sight: Sight) -> Pressed:
+    listed = replace(view, page="list")
+    if key in ("y", "Y"):
+        return listed, Request("sleep", view.selected)
+    return (listed if key in ("n", "N", "q", "escape", "enter") else view), None
+
+
+def _moved(view: View, key: str, sight: Sight) -> View | None:
+    """With another row selected, None where the key moves nothing."""
+    steps = _steps(sight.rows, len(sight.names))
+    if key not in steps or not sight.names:
+        return None
+    at = max(0, min(len(sight.names) - 1, view.index(sight.names) + steps[key]))
+    return replace(view, selected=sight.names[at]).settled(sight.names, sight.rows)
+
+
+def _steps(page: int, whole: int) -> dict[str, int]:
+    """How far each key goes, in rows."""
+    page = max(1, page - 1)
+    return {
+        "up": -1,
+        "k": -1,
+        "down": 1,
+        "j": 1,
+        "page up": -page,
+        "page down": page,
+        " ": page,
+        "home": -whole,
+        "end": whole,
+    }
+
+
+def _after(sort: str) -> str:
+    """The next way to sort, the first one after the last."""
+    names = list(SORTS)
+    return names[(names.index(sort) + 1) % len(names)]
+
+
+_PAGES: Final[Mapping[Page, Callable[[View, str, Sight], Pressed]]] = {
+    "list": _list,
+    "filter": _filter,
+    "why": _text,
+    "help": _text,
+    "confirm": _confirm,
+}

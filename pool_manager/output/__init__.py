@@ -1,0 +1,1 @@
+"""What replicas write: files that stay bounded, and whoever follows them."""

@@ -1,0 +1,220 @@
+"""A server that only tells events: a snapshot for whoever connects, then what it is given."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections.abc import Iterable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+READ_S = 5.0
+EVENTS = "/admin/v1/events"
+
+Event = tuple[str, dict[str, Any]]
+
+
+def line(name: str, **fields: Any) -> dict[str, Any]:
+    """A function's line as the server tells it."""
+    return {
+        "name": name,
+        "revision": f"{name}@1",
+        "state": "cold",
+        "reason": "nobody calls",
+        "ready": 0,
+        "wanted": 0,
+        "held": 0,
+        "in_flight": 0,
+        "min": 0,
+        "max": 4,
+        "idle_s": 300.0,
+        "labels": {},
+        "since_s": 1.0,
+        "cold_start_ms": None,
+        "ready_in_ms": None,
+        "created_s": 1.0,
+        "rate": 0.0,
+        "p50_ms": None,
+        "p95_ms": None,
+        "sleeps_at_s": None,
+        "phase": None,
+        "devices": [],
+        **fields,
+    }
+
+
+def device(id: str, **fields: Any) -> dict[str, Any]:
+    """A device as the server tells it."""
+    return {
+        "id": id,
+        "kind": "cpu",
+        "memory_mib": 4096,
+        "charged_mib": 0,
+        "used_mib": None,
+        "total_mib": None,
+        "state": "free",
+        "reason": "",
+        "replicas": [],
+        "busy": 0.0,
+        **fields,
+    }
+
+
+def replica(id: str, name: str, on: str, **fields: Any) -> dict[str, Any]:
+    """A replica as the server tells it."""
+    return {
+        "id": id,
+        "pool": f"default/{name}@1",
+        "function": name,
+        "revision": f"{name}@1",
+        "device": on,
+        "role": "serve",
+        "state": "ready",
+        "since_s": 1.0,
+        "why": "",
+        **fields,
+    }
+
+
+def snapshot(functions: Iterable[dict[str, Any]], *more: Event) -> list[Event]:
+    """Everything from the reset to the ready, and a beat."""
+    server = {"version": "0.1.0", "driver": "process", "started_s": 1.0, "workers": 1}
+    return [
+        ("reset", {"reason": "a new subscriber", "server": server}),
+        ("functions", {"items": list(functions)}),
+        *more,
+        ("ready", {}),
+        beat(),
+    ]
+
+
+def beat(at_s: float = 1000.0, **fields: Any) -> Event:
+    """The server's figures, every second."""
+    readyz = {"status": "ready", "reasons": []}
+    return "beat", {
+        "at_s": at_s,
+        "held": 0,
+        "in_flight": 0,
+        "rate": 0.0,
+        "readyz": readyz,
+        **fields,
+    }
+
+
+class EventServer:
+    """Listens on the loopback interface until `close`; `port` 0 is one of the system's choice."""
+
+    def __init__(self, first: Iterable[Event], port: int = 0) -> None:
+        self.first = list(first)
+        self._told: dict[queue.SimpleQueue[Event | None], None] = {}
+        self._number = 0
+        self._is_refusing = False
+        self._lock = threading.Lock()
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), self._handler())
+        self._server.daemon_threads = False
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self._server.server_address[1])
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def tell(self, *events: Event) -> None:
+        """Tell events to everybody who is connected."""
+        with self._lock:
+            for told in self._told:
+                for event in events:
+                    told.put(event)
+
+    def refuse(self) -> None:
+        """From now on nobody's key is good enough."""
+        self._is_refusing = True
+
+    def drop(self) -> None:
+        """End every connection."""
+        with self._lock:
+            for told in self._told:
+                told.put(None)
+
+    def close(self) -> None:
+        """End connections, stop listening."""
+        self.drop()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def written(self, event: Event) -> bytes:
+        """An event as it is on the wire; a beat has no id."""
+        kind, data = event
+        self._number += kind != "beat"
+        id = f"id: boot-{self._number}\n" if kind != "beat" else ""
+        return f"{id}event: {kind}\ndata: {json.dumps(data)}\n\n".encode()
+
+    def serve(self, handler: BaseHTTPRequestHandler) -> None:
+        """Answer one request."""
+        if handler.path != EVENTS:
+            self._act(handler)
+        elif self._is_refusing:
+            _say(handler, {"title": "A key is needed", "code": "no_key"}, 401)
+        else:
+            self._follow(handler)
+
+    def _follow(self, handler: BaseHTTPRequestHandler) -> None:
+        told: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        handler.send_response(200)
+        handler.send_header("Content-Type", "text/event-stream")
+        handler.end_headers()
+        with self._lock:
+            self._told[told] = None
+        try:
+            handler.wfile.write(b"".join(map(self.written, self.first)))
+            while (event := told.get()) is not None:
+                handler.wfile.write(self.written(event))
+        except OSError:
+            pass  # whoever listened is gone
+        finally:
+            with self._lock:
+                self._told.pop(told, None)
+
+    def _act(self, handler: BaseHTTPRequestHandler) -> None:
+        *_, name, verb = handler.path.partition("?")[0].split("/")
+        decisions = [{"at_s": 1.0, "text": "because"}]
+        answers = {
+            "why": {"state": "warm", "reason": "kept", "decisions": decisions},
+            "warm": {"name": name, "revision": f"{name}@1", "took_ms": 12.0},
+            "sleep": {"name": name, "asked": 1, "stay": 0, "min": 0},
+        }
+        _say(handler, answers[verb], 200)
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            timeout = READ_S
+
+            def do_GET(self) -> None:
+                server.serve(self)
+
+            def do_POST(self) -> None:
+                server.serve(self)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        return Handler
+
+
+def _say(handler: BaseHTTPRequestHandler, document: dict[str, Any], status: int) -> None:
+    body = json.dumps(document).encode()
+    handler.send_response(status)
+    handler.send_header("Content-Type", "application/json")
+    handler.send_header("Content-Length", str(len(body)))
+    handler.end_headers()
+    handler.wfile.write(body)

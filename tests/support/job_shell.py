@@ -1,0 +1,50 @@
+"""As much of a shell as job control needs: runs one command in the foreground of its terminal.
+
+Run as a program. It says on the terminal how the command ended or that it stopped, and whether the
+terminal was left as it had been found. A line read while it is stopped lets it go on.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import sys
+import termios
+
+
+def run(command: list[str]) -> int:
+    """The exit code of `command`, negative for a signal."""
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    # A shell takes the terminal back from the background.
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    before = termios.tcgetattr(0)
+    child = os.fork()
+    if child == 0:
+        os.setpgid(0, 0)
+        os.tcsetpgrp(0, os.getpid())
+        signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+        os.execv(command[0], command)
+    while True:
+        _, status = os.waitpid(child, os.WUNTRACED)
+        os.tcsetpgrp(0, os.getpgrp())
+        is_same = termios.tcgetattr(0) == before
+        if not os.WIFSTOPPED(status):
+            code = os.waitstatus_to_exitcode(status)
+            say(f"[ended {code} {'same' if is_same else 'changed'}]")
+            return code
+        say(f"[stopped {'same' if is_same else 'changed'}]")
+        sys.stdin.readline()
+        os.tcsetpgrp(0, child)
+        os.killpg(child, signal.SIGCONT)
+
+
+def say(text: str) -> None:
+    """Write a line on the terminal."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:]) & 0xFF)

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import ClientPayloadError, ClientSession, web
+from aiohttp.test_utils import TestServer, make_mocked_request
+
+from admin.api.output import streaming
+from admin.api.output.streaming import QUIET_S, Stream, Streams, encode, is_asked
+from admin.streams.parsing import Event, Parser
+from registry.errors import QueueFull, ShuttingDown
+
+Produce = Callable[[Stream], Awaitable[None]]
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@asynccontextmanager
+async def served(streams: Streams, produce: Produce) -> AsyncIterator[tuple[ClientSession, str]]:
+    """A server whose `/` is a stream, which is over when its client has left."""
+    app = web.Application()
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return await streams.serve(request, produce)
+
+    app.router.add_get("/", handle)
+    app.on_shutdown.append(streams.stop_waiting)
+    async with (
+        TestServer(app, handler_cancellation=True, shutdown_timeout=1) as server,
+        ClientSession() as session,
+    ):
+        yield session, str(server.make_url("/"))
+
+
+@pytest.mark.parametrize(
+    "event", [Event("7", "lines", '{"a": 1}'), Event("", "message", "a\nb"), Event("1", "x", "")]
+)
+def test_an_event_is_read_as_it_was_sent(event: Event) -> None:
+    """Whatever its data; a carriage return would end a line, too."""
+    kind = "" if event.type == "message" else event.type
+
+    assert Parser().feed(encode(event.data, kind, event.id)) == [event]
+    assert Parser().feed(encode("a\rb")) == [Event("", "message", "a\nb")]
+
+
+@pytest.mark.parametrize(
+    ("accept", "wanted"),
+    [
+        ("text/event-stream", True),
+        ("application/json, Text/Event-Stream;q=0.9", True),
+        ("*/*", False),
+        ("", False),
+    ],
+)
+def test_events_have_to_be_asked_for(accept: str, wanted: bool) -> None:
+    """Who takes anything gets an answer that has an end."""
+    assert is_asked(make_mocked_request("GET", "/", {"Accept": accept})) is wanted
+
+
+async def test_a_stream_has_events_and_an_end() -> None:
+    """Its head says what it is, and that nobody may keep it."""
+
+    async def produce(stream: Stream) -> None:
+        await stream.send("a", "lines", "1")
+        await stream.send("b")
+
+    streams = Streams(Clock())
+    async with served(streams, produce) as (session, url), session.get(url) as answer:
+        body = await answer.read()
+
+    assert answer.headers["Content-Type"] == "text/event-stream"
+    assert answer.headers["Cache-Control"] == "no-store"
+    assert Parser().feed(body) == [Event("1", "lines", "a"), Event("1", "message", "b")]
+
+
+async def test_silence_is_broken() -> None:
+    """A comment after a while without an event, so that no proxy takes it for dead."""
+    clock = Clock()
+
+    async def produce(stream: Stream) -> None:
+        for _ in range(4):
+            await stream.keep()
+            clock.now_s += QUIET_S / 2
+
+    async with served(Streams(clock), produce) as (session, url), session.get(url) as answer:
+        assert await answer.read() == b":\n\n"
+
+
+async def test_there_is_a_limit_and_an_end() -> None:
+    """One too many is refused; a server that stops ends all, and lets nobody in."""
+    begun = asyncio.Event()
+
+    async def produce(_stream: Stream) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    streams = Streams(Clock(), most=1)
+    async with served(streams, produce) as (session, url), session.get(url) as answer:
+        await begun.wait()
+        with pytest.raises(QueueFull):
+            await streams.serve(make_mocked_request("GET", "/"), produce)
+        await streams.stop_waiting()
+        with pytest.raises(ClientPayloadError):
+            await answer.read()
+    with pytest.raises(ShuttingDown):
+        await streams.serve(make_mocked_request("GET", "/"), produce)
+
+
+async def test_who_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its place is free for another one."""
+    monkeypatch.setattr(streaming, "SLOW_S", 0.01)
+    over = asyncio.Event()
+
+    async def produce(stream: Stream) -> None:
+        try:
+            while True:
+                await stream.send("x" * 1_000_000)
+        finally:
+            over.set()
+
+    streams = Streams(Clock())
+    async with served(streams, produce) as (session, url), session.get(url):
+        async with asyncio.timeout(10):
+            await over.wait()
+
+    assert not streams._waits
+
+
+async def test_a_client_that_leaves_ends_its_stream() -> None:
+    """At once, not with the next event."""
+    begun, over = asyncio.Event(), asyncio.Event()
+
+    async def produce(_stream: Stream) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            over.set()
+
+    async with served(Streams(Clock()), produce) as (session, url):
+        async with session.get(url):
+            await begun.wait()
+        async with asyncio.timeout(10):
+            await over.wait()
+
+
+async def test_a_defect_breaks_the_stream_off() -> None:
+    """The head is out, so no problem can be told: it must not look like an end."""
+
+    async def produce(stream: Stream) -> None:
+        await stream.send("a")
+        raise KeyError
+
+    async with served(Streams(Clock()), produce) as (session, url), session.get(url) as answer:
+        with pytest.raises(ClientPayloadError):
+            await answer.read()

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from admin.cli.top.order import SORTS
+from admin.cli.top.view import FILTER_MAX, Request, Sight, View, press
+
+NAMES = [f"f{number}" for number in range(20)]
+SIGHT = Sight(NAMES, 5, text_lines=30, text_rows=10)
+KEYS = ["up", "down", "page up", "page down", "home", "end", "enter", "escape", "backspace"]
+KEYS += ["clear", "interrupt", "redraw", *"q/swzhynjk? x"]
+
+
+def after(
+    *keys: str, view: View | None = None, sight: Sight = SIGHT
+) -> tuple[View, Request | None]:
+    """The view after these keys, and the last one's request."""
+    view, request = view or View(), None
+    for key in keys:
+        view, request = press(view, key, sight)
+    return view, request
+
+
+@pytest.mark.parametrize(
+    ("keys", "selected"),
+    [
+        (["down", "down", "up"], "f1"),
+        (["up"], "f0"),
+        (["end"], "f19"),
+        (["end", "home"], "f0"),
+        (["page down"], "f4"),
+        (["page down", " ", "page up"], "f4"),
+        (["j", "j", "k"], "f1"),
+    ],
+)
+def test_rows_are_selected(keys: list[str], selected: str) -> None:
+    """Up to the ends of the list."""
+    assert after(*keys)[0].selected == selected
+
+
+def test_the_selected_row_is_in_sight() -> None:
+    """However the list is scrolled, sorted or shortened; nothing is left empty below."""
+    view, _ = after("end")
+    shorter = view.settled(NAMES[:7], 5)
+
+    assert view.top == 15
+    assert shorter.top == 0
+    assert view.settled([*reversed(NAMES)], 5).top == 0
+    assert view.settled([], 5).top == 0
+
+
+def test_a_filter_is_typed() -> None:
+    """Every key that is a character belongs to it, also those with a meaning elsewhere."""
+    view, _ = after(*"/qsjk z", "backspace")
+    typed = view.filter, view.page
+
+    kept, _ = after("enter", view=view)
+    dropped, _ = after("escape", view=view)
+
+    assert typed == ("qsjk ", "filter")
+    assert (kept.page, kept.filter) == ("list", "qsjk ")
+    assert (dropped.page, dropped.filter) == ("list", "")
+    assert after("clear", view=view)[0].filter == ""
+    assert after("down", view=view)[0].selected == "f1"
+    assert after("escape", view=kept)[0].filter == ""
+    assert len(after("/", *"x" * 99)[0].filter) == FILTER_MAX
+
+
+def test_s_goes_through_the_ways_to_sort() -> None:
+    """And begins anew after the last."""
+    found = [after(*"s" * count)[0].sort for count in range(len(SORTS) + 1)]
+
+    assert found == [*SORTS, next(iter(SORTS))]
+
+
+def test_enter_asks_why() -> None:
+    """The page scrolls within its text, and the keys back lead to the list."""
+    view, request = after("down", "enter")
+
+    assert (view.page, request) == ("why", Request("why", "f1"))
+    assert after("down", "down", "up", view=view)[0].scroll == 1
+    assert after("end", view=view)[0].scroll == 20
+    assert after("w", view=view)[1] == Request("warm", "f1")
+    assert after("x", view=view) == (view, None)
+    for key in ("q", "escape", "enter"):
+        back, request = after(key, view=view)
+        assert (back.page, back.selected, request) == ("list", "f1", None)
+
+
+def test_w_warms_and_z_asks_before_it_lets_go() -> None:
+    """What hurts is done after a yes alone."""
+    assert after("down", "w")[1] == Request("warm", "f1")
+    asked, nothing = after("down", "z")
+    assert (asked.page, nothing) == ("confirm", None)
+    assert after("y", view=asked)[1] == Request("sleep", "f1")
+    assert after("n", view=asked)[1] is None
+    assert after("n", view=asked)[0].page == "list"
+    assert after("x", view=asked) == (asked, None)
+
+
+def test_the_first_row_is_meant_where_none_was_selected() -> None:
+    """It is marked on the screen, too."""
+    assert after("w")[1] == Request("warm", "f0")
+
+
+def test_help_is_a_page() -> None:
+    """On either of two keys, and left with any that leads back."""
+    assert after("?")[0].page == "help"
+    assert after("h")[0].page == "help"
+    assert after("?", "?")[0].page == "list"
+    assert after("?", "w")[1] is None
+
+
+def test_the_ends_are_told_apart() -> None:
+    """q is an end, Ctrl-C an interruption wherever one is."""
+    assert after("q")[1] == Request("quit")
+    assert after("/", "interrupt")[1] == Request("interrupt")
+    assert after("redraw")[1] == Request("redraw")
+
+
+def test_without_functions_nothing_is_selected() -> None:
+    """And nothing is asked for."""
+    for key in ("enter", "w", "z", "down"):
+        assert after(key, sight=Sight([], 5)) == (View(), None)
+
+
+@given(st.lists(st.sampled_from(KEYS), max_size=40), st.integers(0, 20), st.integers(1, 8))
+def test_any_keys_leave_a_view_that_can_be_shown(keys: list[str], count: int, rows: int) -> None:
+    """No row beyond the list, no line beyond the text."""
+    sight = Sight(NAMES[:count], rows, text_lines=12, text_rows=5)
+
+    view, _ = after(*keys, sight=sight)
+    settled = view.settled(sight.names, rows)
+
+    assert 0 <= settled.top <= max(0, count - 1)
+    assert settled.top <= settled.index(sight.names) < settled.top + rows
+    assert 0 <= view.scroll <= 7
