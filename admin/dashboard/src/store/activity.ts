@@ -1,16 +1,24 @@
-import type { CallError, ColdStart, Decision } from "../api/types.ts";
+import type { CallError, ColdStart, Decision, Replica } from "../api/types.ts";
+
+/** A replica that is no more, as it was last. */
+export interface Departed {
+  readonly replica: Replica;
+  readonly at_s: number;
+}
 
 /** What happened to one function, newest first. */
 export interface Activity {
   readonly decisions: readonly Decision[];
   readonly errors: readonly CallError[];
   readonly coldStarts: readonly ColdStart[];
+  readonly departed: readonly Departed[];
 }
 
 export const KEPT = 50;
 /** Of all functions together; that of the one that was quiet longest is forgotten first. */
 export const KEPT_IN_ALL = 1_000;
-export const QUIET: Activity = { decisions: [], errors: [], coldStarts: [] };
+export const DEPARTED_KEPT = 5;
+export const QUIET: Activity = { decisions: [], errors: [], coldStarts: [], departed: [] };
 
 /** Activity of many functions, bounded. Values are replaced, never changed. */
 export class Activities {
@@ -40,6 +48,13 @@ export class Activities {
     this.keep(item.function, { ...rest, errors: merged });
   }
 
+  /** Kept with its last words, which may come in the same moment as its end. */
+  departed(replica: Replica, at_s: number): void {
+    const activity = this.get(replica.function);
+    const departed = [{ replica, at_s }, ...activity.departed].slice(0, DEPARTED_KEPT);
+    this.keep(replica.function, { ...activity, departed });
+  }
+
   forget(name: string): void {
     this.kept -= sizeOf(this.get(name));
     this.byName.delete(name);
@@ -62,8 +77,8 @@ export class Activities {
   }
 }
 
-function sizeOf({ decisions, errors, coldStarts }: Activity): number {
-  return decisions.length + errors.length + coldStarts.length;
+function sizeOf({ decisions, errors, coldStarts, departed }: Activity): number {
+  return decisions.length + errors.length + coldStarts.length + departed.length;
 }
 
 function newest<T>(item: T, items: readonly T[]): T[] {
