@@ -54,19 +54,8 @@ class AdminApi:
     """Every route needs the admin token or a key with the scope in the table."""
 
     def __init__(self, access: Access, handlers: Handlers) -> None:
-        (
-            functions,
-            operate,
-            uploads,
-            keys,
-            pools,
-            timeline,
-            advice,
-            logs,
-            errors,
-            events,
-            session,
-        ) = handlers
+        functions, operate, uploads, keys, pools, timeline = handlers[:6]
+        advice, logs, errors, events, session = handlers[6:]
         self._access = access
         self.settled: Callable[[], Awaitable[None]] = at_once
         """Awaited after each change, until every gateway process knows of it."""

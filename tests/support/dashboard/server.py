@@ -48,6 +48,11 @@ class Dashboard:
         self._queues: set[asyncio.Queue[bytes | None]] = set()
         self._is_away = False
 
+    @property
+    def told(self) -> int:
+        """Events that were sent to everyone, without beats."""
+        return self._seq
+
     def tell(self, events: list[Event]) -> None:
         """Send them, now."""
         for kind, data in events:
@@ -81,7 +86,7 @@ class Dashboard:
         router.add_patch("/admin/v1/functions/{name}", self._scale)
         router.add_delete("/admin/v1/functions/{name}", self._act(self.world.remove))
         router.add_post("/admin/v1/functions/{name}/warm", self._act(self.world.warm))
-        router.add_post("/admin/v1/functions/{name}/sleep", self._act(self.world.sleep))
+        router.add_post("/admin/v1/functions/{name}/sleep", self._act(self.world.rest))
         router.add_post("/admin/v1/functions/{name}/rollback", self._act(lambda _name: []))
         return app
 

@@ -125,7 +125,7 @@ class World:
         if state == "waking":
             return self.fail(name) if self.random.random() < 0.02 else self._next_phase(name)
         if state == "warm":
-            return self.sleep(name) if self.random.random() < 0.7 else self.error(name)
+            return self.rest(name) if self.random.random() < 0.7 else self.error(name)
         return self.wake(name)
 
     def wake(self, name: str) -> list[Event]:
@@ -139,7 +139,7 @@ class World:
             events += self._next_phase(name)
         return events
 
-    def sleep(self, name: str) -> list[Event]:
+    def rest(self, name: str) -> list[Event]:
         """Its replicas go."""
         events = self._release(name)
         self._put(name, "cold", f"idle for {self.functions[name]['idle_s']:g} s")

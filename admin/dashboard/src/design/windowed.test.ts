@@ -2,8 +2,8 @@ import { expect, test } from "vitest";
 import { spanOf } from "./windowed.ts";
 
 test("what is in sight is drawn, with a few rows around", () => {
-  expect(spanOf(1000, 40, 0, 800)).toEqual({ first: 0, end: 28 });
-  expect(spanOf(1000, 40, -20_000, 800)).toEqual({ first: 492, end: 528 });
+  expect(spanOf(1000, 40, 0, 800)).toEqual({ first: 0, end: 24 });
+  expect(spanOf(1000, 40, -20_000, 800)).toEqual({ first: 496, end: 524 });
 });
 
 test("it ends with the list, and a list beyond the view is empty", () => {

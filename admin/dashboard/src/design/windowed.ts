@@ -13,7 +13,7 @@ const STEP = 4;
  * top lies `top` px below the viewport's (negative: scrolled past) and the viewport is `view` px
  * high. It moves in steps of a few rows, so that most scrolling draws nothing anew.
  */
-export function spanOf(count: number, height: number, top: number, view: number, around = 8): Span {
+export function spanOf(count: number, height: number, top: number, view: number, around = 4): Span {
   const above = Math.floor(-top / height) - around;
   const below = Math.ceil((view - top) / height) + around;
   const first = Math.floor(Math.min(Math.max(0, above), count) / STEP) * STEP;

@@ -16,13 +16,14 @@ export interface Activity {
 
 export const KEPT = 50;
 export const DEPARTED_KEPT = 5;
-/** Functions of which activity is kept; the one that was quiet longest is forgotten first. */
-export const FUNCTIONS_KEPT = 2_000;
+/** Of all functions together; that of the one that was quiet longest is forgotten first. */
+export const KEPT_IN_ALL = 1_000;
 export const QUIET: Activity = { decisions: [], errors: [], coldStarts: [], departed: [] };
 
 /** Activity of many functions, bounded. Values are replaced, never changed. */
 export class Activities {
   private readonly byName = new Map<string, Activity>();
+  private kept = 0;
 
   get(name: string): Activity {
     return this.byName.get(name) ?? QUIET;
@@ -55,21 +56,29 @@ export class Activities {
   }
 
   forget(name: string): void {
+    this.kept -= sizeOf(this.get(name));
     this.byName.delete(name);
   }
 
   clear(): void {
+    this.kept = 0;
     this.byName.clear();
   }
 
   private keep(name: string, activity: Activity): void {
     // A map keeps the order of insertion: put back, it is the youngest.
-    this.byName.delete(name);
+    this.forget(name);
     this.byName.set(name, activity);
-    if (this.byName.size <= FUNCTIONS_KEPT) return;
-    const oldest = this.byName.keys().next();
-    if (!oldest.done) this.byName.delete(oldest.value);
+    this.kept += sizeOf(activity);
+    for (const quiet of this.byName.keys()) {
+      if (this.kept <= KEPT_IN_ALL) return;
+      this.forget(quiet);
+    }
   }
+}
+
+function sizeOf({ decisions, errors, coldStarts, departed }: Activity): number {
+  return decisions.length + errors.length + coldStarts.length + departed.length;
 }
 
 function newest<T>(item: T, items: readonly T[]): T[] {

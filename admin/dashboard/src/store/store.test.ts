@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { Beat, Device, FunctionLine, Replica } from "../api/types.ts";
-import { FUNCTIONS_KEPT, KEPT } from "./activity.ts";
+import { KEPT_IN_ALL, KEPT } from "./activity.ts";
 import { SPARK, Store, topic } from "./store.ts";
 
 const LINE: FunctionLine = {
@@ -96,7 +96,7 @@ test("what happened is bounded for each function and in all", () => {
   }
   expect(store.activities.get("a").decisions).toHaveLength(KEPT);
   expect(store.activities.get("a").decisions[0]?.at_s).toBe(3 * KEPT - 1);
-  for (let n = 0; n < FUNCTIONS_KEPT; n += 1) {
+  for (let n = 0; n < KEPT_IN_ALL; n += 1) {
     store.apply({ type: "decision", data: { function: `f${n}`, revision: "", at_s: 0, text: "" } });
   }
   expect(store.activities.get("a").decisions).toEqual([]);

