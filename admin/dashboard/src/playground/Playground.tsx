@@ -1,4 +1,4 @@
-import { useCallback, useMemo, useState } from "react";
+import { memo, useCallback, useMemo, useState } from "react";
 import type { FunctionDetail } from "../api/detail.ts";
 import { ADMIN, functionPath } from "../api/client.ts";
 import { problemOf, wordsOf } from "../api/problem.ts";
@@ -27,7 +27,7 @@ interface Draft {
 const LIVE_MAX = 50_000;
 
 /** Calls the function from a form made of its signature. */
-export function Playground({ detail, whyNot }: { detail: FunctionDetail; whyNot: string }) {
+export const Playground = memo(function Playground({ detail, whyNot }: { detail: FunctionDetail; whyNot: string }) {
   const form = useMemo(() => formOf(detail), [detail.signature, detail.inputs]);
   const [draft, setDraft] = useState<Draft>({
     way: form.file ? "file" : "fields",
@@ -105,7 +105,7 @@ export function Playground({ detail, whyNot }: { detail: FunctionDetail; whyNot:
       {history.length > 1 && <History calls={history} picked={shown?.n ?? null} onPick={setPicked} />}
     </section>
   );
-}
+});
 
 const WORDS: Record<Way, string> = { file: "File", fields: "JSON", raw: "Raw" };
 

@@ -6,6 +6,7 @@ import { phaseColour, PhaseBar } from "../../receipts/PhaseBar.tsx";
 import { length_ms, segments, sentence } from "../../receipts/waterfall.ts";
 import { useSecond } from "../../store/clock.ts";
 import { useActivity, useReplicasVersion, useSite } from "../../store/hooks.ts";
+import { endOf } from "./recent.ts";
 
 /** The function's replicas as they are, and the last that went, with the reason. */
 export function ReplicasPanel({ name }: { name: string }) {
@@ -16,7 +17,7 @@ export function ReplicasPanel({ name }: { name: string }) {
     () => [...store.replicas.values()].filter((replica) => replica.function === name),
     [store, name, version],
   );
-  const { departed: gone } = useActivity(name);
+  const { departed: gone, decisions } = useActivity(name);
   const now_s = store.serverNow_s();
   return (
     <section className="panel" aria-labelledby="replicas-title">
@@ -49,7 +50,7 @@ export function ReplicasPanel({ name }: { name: string }) {
               <span className="mono">{replica.id}</span>
               <span className="muted">gone {ago(now_s - at_s)}</span>
             </div>
-            {replica.why && <p className="small">{replica.why}</p>}
+            <p className="small">{endOf(replica.id, decisions) || replica.why}</p>
           </li>
         ))}
       </ul>

@@ -4,6 +4,12 @@ interface Dated {
   at_s: number;
 }
 
+/** Why a replica ended, as the decisions about its function tell it; "" where they do not. */
+export function endOf(id: string, decisions: readonly { text: string }[]): string {
+  const start = `${id} ended: `;
+  return decisions.find(({ text }) => text.startsWith(start))?.text.slice(start.length) ?? "";
+}
+
 /** Items of both, each once by `key`, newest first, at most `max`. */
 export function joined<T extends Dated>(
   fetched: readonly T[],
