@@ -13,6 +13,7 @@ from registry.catalog import Deployed
 from registry.exchange import Expected, Load, PoolEndpoints
 from registry.model import Bundle, Function, Key, Operation, Profile
 from registry.spec import model_spec
+from runtime_image.codecs.request import content_types
 from runtime_image.contract import signature as signatures
 
 
@@ -63,6 +64,21 @@ def function_json(deployed: Deployed, live: Live) -> dict[str, Any]:
 def scaling_json(function: Function) -> dict[str, Any]:
     """What a change of scaling leaves."""
     return {"name": function.name, **asdict(function.scaling)}
+
+
+def call_json(deployed: Deployed) -> dict[str, Any]:
+    """How a function is called and run, by its revision with the traffic. `inputs` and `output` are
+    what function.toml adds to the signature; `sample` is where a sample comes from."""
+    revision = deployed.revision
+    return {
+        "signature": signatures.to_json(revision.signature),
+        "content_types": content_types(revision.signature, revision.inputs),
+        "inputs": {name: asdict(rule) for name, rule in revision.inputs.items()},
+        "output": asdict(revision.output),
+        "batching": asdict(revision.batching),
+        "device": asdict(revision.device),
+        "sample": "manifest" if revision.sample else "zeros",
+    }
 
 
 def revision_json(deployed: Deployed, bundle: Bundle) -> dict[str, Any]:

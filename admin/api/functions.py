@@ -10,14 +10,14 @@ from aiohttp import web
 from admin.api.paging import page_of
 from admin.deploy.deploys import Deploys
 from admin.deploy.etag import etag
+from admin.deploy.samples import Samples
 from admin.events.lines import Lines
 from admin.past import Past
 from admin.store import Store
-from admin.views import revision_json
+from admin.views import call_json, revision_json
 from gateway.http.describe import example
 from gateway.problems import OK, json_answer
 from pool_manager.manager import Manager
-from runtime_image.contract import signature as signatures
 
 ITEMS = 20
 
@@ -36,6 +36,7 @@ class FunctionRoutes:
         self._lines = lines
         self._deploys = deploys
         self._past = past
+        self._samples = Samples(store.bundles, store.blobs)
 
     async def list_functions(self, request: web.Request) -> web.Response:
         """The functions as they are now, a page of them, by name."""
@@ -56,7 +57,7 @@ class FunctionRoutes:
             {
                 **self._lines.line(deployed, loads),
                 "limits": asdict(deployed.function.limits),
-                "signature": signatures.to_json(deployed.revision.signature),
+                **call_json(deployed),
                 "revisions": self._revisions(deployed.function.name),
                 "previous": await self._traffic.previous(deployed.function.name),
                 "cold_starts": self._past.table(deployed.revision.key),
@@ -97,6 +98,12 @@ class FunctionRoutes:
                 "intervals": [asdict(r) for r in await self._history.intervals(name, ITEMS)],
             }
         )
+
+    async def sample(self, request: web.Request) -> web.Response:
+        """A body to try the function with, and the content type that it is sent with."""
+        deployed = self._catalog.resolve(request.match_info["name"])
+        kind, body = await self._samples.body(deployed)
+        return web.Response(body=body, headers={"Content-Type": kind, "Cache-Control": "no-store"})
 
     def _revisions(self, name: str) -> list[dict[str, Any]]:
         return [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 from registry.catalog import Deployed
@@ -46,21 +47,29 @@ def example(deployed: Deployed, origin: str) -> str:
         if rule.kind == "bytes":
             kind = "application/octet-stream"
             return f"curl {url} -H 'Content-Type: {kind}' --data-binary @file"
-    inputs = {tensor.name: _zeros(tensor) for tensor in deployed.revision.signature.inputs}
+    inputs = {tensor.name: _shown(tensor) for tensor in deployed.revision.signature.inputs}
     body = json.dumps({"inputs": inputs})
     return f"curl {url} -H 'Content-Type: application/json' -d '{body}'"
 
 
-def _zeros(tensor: TensorSpec) -> Any:
-    shape = [1 if size == DYNAMIC else size for size in tensor.shape]
-    items = 1
-    for size in shape:
-        items *= size
-    if items > EXAMPLE_ITEMS_MAX:
-        return f"<{tensor.dtype} {shape}>"
+def zeros(tensor: TensorSpec, items_max: int) -> Any | None:
+    """The least value that fits, as JSON: dynamic dimensions are 1, numbers 0. None where it has
+    more than `items_max` items."""
+    shape = _least(tensor)
+    if math.prod(shape) > items_max:
+        return None
     value: Any = 0.0 if tensor.dtype in FLOATS else 0
     if tensor.dtype in (BYTES, "BOOL"):
         value = "" if tensor.dtype == BYTES else False
     for size in reversed(shape):
         value = [value] * size
     return value
+
+
+def _shown(tensor: TensorSpec) -> Any:
+    value = zeros(tensor, EXAMPLE_ITEMS_MAX)
+    return f"<{tensor.dtype} {_least(tensor)}>" if value is None else value
+
+
+def _least(tensor: TensorSpec) -> list[int]:
+    return [1 if size == DYNAMIC else size for size in tensor.shape]

@@ -13,6 +13,7 @@ from runtime_image.codecs.accept import AnswerForm
 from runtime_image.codecs.answer import encode
 from runtime_image.codecs.arrays import to_arrays
 from runtime_image.codecs.request import RequestHead, parse
+from runtime_image.contract import sample as samples
 from runtime_image.contract import signature as signatures
 from runtime_image.contract.control import Report
 from runtime_image.contract.dtypes import BYTES
@@ -23,18 +24,6 @@ from runtime_image.engines.base import Engine
 from runtime_image.replica import proof
 
 ZERO = {"BOOL": np.bool_, "FP16": np.float16, "FP32": np.float32, "FP64": np.float64}
-CONTENT_TYPES = {
-    ".png": "image/png",
-    ".jpg": "image/jpeg",
-    ".jpeg": "image/jpeg",
-    ".webp": "image/webp",
-    ".bmp": "image/bmp",
-    ".gif": "image/gif",
-    ".wav": "audio/wav",
-    ".npy": "application/x-npy",
-    ".json": "application/json",
-}
-"""What a sample file is, by its ending; anything else is sent as raw bytes."""
 
 
 class SampleError(LoadError):
@@ -119,20 +108,15 @@ def example(signature: Signature, spec: ModelSpec, folder: Path) -> tuple[dict[s
 
 
 def _sample_body(sample: dict[str, Any], folder: Path) -> tuple[RequestHead, bytes]:
-    files = {name: value[1:] for name, value in sample.items() if _is_file(value)}
-    if not files:
+    try:
+        file = samples.file_of(sample)
+    except ValueError as error:
+        raise SampleError(str(error)) from error
+    if not file:
         import msgspec
 
-        return RequestHead("application/json"), msgspec.json.encode({"inputs": sample})
-    if len(sample) > 1:
-        raise SampleError("a sample with a file must have that file as its only input")
-    path = folder / next(iter(files.values()))
-    kind = CONTENT_TYPES.get(path.suffix.lower(), "application/octet-stream")
-    return RequestHead(kind), path.read_bytes()
-
-
-def _is_file(value: Any) -> bool:
-    return isinstance(value, str) and value.startswith("@")
+        return RequestHead(samples.JSON), msgspec.json.encode({"inputs": sample})
+    return RequestHead(samples.content_type(file)), (folder / file).read_bytes()
 
 
 def _zeros(tensor: TensorSpec) -> Any:

@@ -20,6 +20,7 @@ from gateway.problems import answer, json_answer
 from registry.errors import FnError, NoKey, Unknown
 from registry.store.keys import KeyRing, fingerprint
 from registry.tasks import every
+from tests.support.dashboard.function_routes import FunctionRoutes
 from tests.support.dashboard.world import Event, World
 
 KEY: Final = "dev-key"
@@ -35,6 +36,7 @@ class Dashboard:
 
     def __init__(self, world: World) -> None:
         self.world = world
+        self.routes = FunctionRoutes(world, self.tell)
         self.url = ""
         self.requests: list[str] = []
         """Method and path of whatever was asked."""
@@ -86,7 +88,7 @@ class Dashboard:
         router = app.router
         router.add_get("/admin/v1/session", self._session)
         router.add_get("/admin/v1/events", self._events)
-        router.add_get("/admin/v1/functions/{name}", self._function)
+        self.routes.add_routes(router)
         router.add_patch("/admin/v1/functions/{name}", self._scale)
         router.add_delete("/admin/v1/functions/{name}", self._act(self.world.remove))
         router.add_post("/admin/v1/functions/{name}/warm", self._act(self.world.warm))
@@ -113,9 +115,6 @@ class Dashboard:
         if name not in self.world.functions:
             raise Unknown(f"no function is called {name!r}")
         return self.world.functions[name]
-
-    async def _function(self, request: web.Request) -> web.Response:
-        return json_answer(self._line(request), headers={"ETag": '"1"'})
 
     async def _scale(self, request: web.Request) -> web.Response:
         change = await request.json()

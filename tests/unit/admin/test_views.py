@@ -9,6 +9,7 @@ from typing import Any
 from admin.events.rates import REST, Pace
 from admin.views import (
     Live,
+    call_json,
     function_json,
     key_json,
     occupancy_json,
@@ -24,6 +25,7 @@ from pool_manager.ports import GpuView
 from pool_manager.telling.occupancy import Occupancy
 from registry.exchange import NOTHING, Expected, Load, PoolEndpoints, ReplicaEndpoint
 from registry.model import Batching, Key, Operation
+from runtime_image.contract.model import ImageForm, InputRule, OutputRule
 from tests.support.nouns import bundle, deployed, profile
 
 
@@ -81,6 +83,25 @@ def test_a_waking_function_shows_its_phase() -> None:
     warm = function_json(deployed(), live(PoolEndpoints([], "warm", ""), outlook=coming))
 
     assert (waking["phase"], warm["phase"]) == ("load", None)
+
+
+def test_a_call_is_told_with_what_the_manifest_adds() -> None:
+    """Which input is a picture, which output is made readable, where a sample comes from."""
+    known = deployed()
+    picture = InputRule(kind="image", image=ImageForm((8, 8)))
+    output = OutputRule("y", ("no", "yes"), 1)
+    revision = replace(known.revision, inputs={"x": picture}, output=output)
+
+    shown = call_json(replace(known, revision=revision))
+
+    assert shown["signature"]["kind"] == "tensors"
+    assert shown["inputs"]["x"]["kind"] == "image"
+    assert shown["inputs"]["x"]["image"]["size"] == (8, 8)
+    assert "image/*" in shown["content_types"]
+    assert shown["output"] == {"tensor": "y", "labels": ("no", "yes"), "top_k": 1}
+    assert (shown["batching"]["mode"], shown["device"]["kind"]) == ("auto", "any")
+    assert shown["sample"] == "zeros"
+    json.dumps(shown)
 
 
 def test_a_revision_shows_what_it_is_and_was_measured() -> None:

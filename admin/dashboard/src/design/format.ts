@@ -72,3 +72,10 @@ export function clockTime(at_s: number): string {
 export function plural(n: number, noun: string): string {
   return `${count(n)} ${noun}${n === 1 ? "" : "s"}`;
 }
+
+/** The size of a file: "312 B", "4.1 KiB", "12.0 MiB". */
+export function bytes(size: number): string {
+  if (size < 1024) return `${size} B`;
+  const kib = size / 1024;
+  return kib < 1024 ? `${kib.toFixed(kib < 100 ? 1 : 0)} KiB` : `${(kib / 1024).toFixed(1)} MiB`;
+}

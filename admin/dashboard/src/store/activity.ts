@@ -1,10 +1,17 @@
-import type { CallError, ColdStart, Decision } from "../api/types.ts";
+import type { CallError, ColdStart, Decision, Replica } from "../api/types.ts";
+
+/** A replica that is no more, as it was last. */
+export interface Departed {
+  readonly replica: Replica;
+  readonly at_s: number;
+}
 
 /** What happened to one function, newest first. */
 export interface Activity {
   readonly decisions: readonly Decision[];
   readonly errors: readonly CallError[];
   readonly coldStarts: readonly ColdStart[];
+  readonly departed: readonly Departed[];
 }
 
 export const KEPT = 50;
@@ -12,7 +19,8 @@ export const KEPT = 50;
 export const KEPT_IN_ALL = 400;
 /** Functions of which just the last error is left. */
 const ERRORS_LEFT = 2_000;
-export const QUIET: Activity = { decisions: [], errors: [], coldStarts: [] };
+export const DEPARTED_KEPT = 5;
+export const QUIET: Activity = { decisions: [], errors: [], coldStarts: [], departed: [] };
 
 /** Activity of many functions, bounded. Values are replaced, never changed. */
 export class Activities {
@@ -41,6 +49,13 @@ export class Activities {
     const isSame = last && last.code === item.code && last.detail === item.detail && last.replica === item.replica;
     const merged = isSame ? [{ ...item, count: last.count + item.count }, ...before] : newest(item, errors);
     this.keep(item.function, { ...rest, errors: merged });
+  }
+
+  /** Kept with its last words, which may come in the same moment as its end. */
+  departed(replica: Replica, at_s: number): void {
+    const activity = this.get(replica.function);
+    const departed = [{ replica, at_s }, ...activity.departed].slice(0, DEPARTED_KEPT);
+    this.keep(replica.function, { ...activity, departed });
   }
 
   forget(name: string): void {
@@ -73,8 +88,8 @@ export class Activities {
   }
 }
 
-function sizeOf({ decisions, errors, coldStarts }: Activity): number {
-  return decisions.length + errors.length + coldStarts.length;
+function sizeOf({ decisions, errors, coldStarts, departed }: Activity): number {
+  return decisions.length + errors.length + coldStarts.length + departed.length;
 }
 
 function newest<T>(item: T, items: readonly T[]): T[] {

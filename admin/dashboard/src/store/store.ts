@@ -196,7 +196,13 @@ export class Store {
   }
 
   private dropReplica(id: string): void {
-    if (!this.replicas.delete(id)) return;
+    const last = this.replicas.get(id);
+    if (!last) return;
+    this.replicas.delete(id);
+    if (last.function) {
+      this.activities.departed(last, this.serverNow_s());
+      this.topics.touch(topic.activity(last.function));
+    }
     this.replicasVersion += 1;
     this.topics.touch(topic.replica(id));
     this.topics.touch(topic.replicas);

@@ -1,12 +1,86 @@
-import { StateText } from "../../design/State.tsx";
-import { useFunction } from "../../store/hooks.ts";
+import { useState } from "react";
+import { RollbackDialog } from "../../actions/RollbackDialog.tsx";
+import type { Session } from "../../api/types.ts";
+import { LogPanel } from "../../logs/LogPanel.tsx";
+import { Playground } from "../../playground/Playground.tsx";
+import { ColdStarts } from "../../receipts/ColdStarts.tsx";
+import { useConnection, useFunction, useMayDeploy, useNamesVersion, useSite } from "../../store/hooks.ts";
+import { AdvicePanel } from "../../timeline/AdvicePanel.tsx";
+import { FunctionTimelinePanel } from "../../timeline/FunctionTimelinePanel.tsx";
+import { DecisionsPanel, ErrorsPanel } from "./ActivityPanels.tsx";
+import { FunctionActions } from "./FunctionActions.tsx";
+import { Header } from "./Header.tsx";
+import { ReplicasPanel } from "./ReplicasPanel.tsx";
+import { RevisionsPanel } from "./RevisionsPanel.tsx";
+import { SettingsPanel } from "./SettingsPanel.tsx";
+import { SignaturePanel } from "./SignaturePanel.tsx";
+import { useFunctionData } from "./useFunctionData.ts";
+import "./function.css";
 
+/** Everything about one function, as it is now, and a way to call it. */
 export function FunctionPage({ name }: { name: string; query: URLSearchParams }) {
   const line = useFunction(name);
+  const { session } = useSite();
+  const { detail, why, errors, starts } = useFunctionData(name, line);
+  const [to, setTo] = useState<number | null>(null);
+  const mayDeploy = useMayDeploy();
+  if (!line) return <Missing name={name} why={detail.problem?.message ?? ""} />;
+  const known = detail.data;
   return (
-    <div className="page live">
-      <h1>{name}</h1>
-      {line ? <StateText state={line.state} /> : <p className="muted">There is no function of this name.</p>}
+    <div className="page live fn-page">
+      <nav aria-label="Back" className="small">
+        <a href="#/">← All functions</a>
+      </nav>
+      <Header line={line} actions={<FunctionActions line={line} revisions={known?.revisions.length ?? null} />} />
+      {detail.problem && <p className={known ? "note warn" : "note bad"}>{detail.problem.message}</p>}
+      <div className="fn-columns">
+        <div className="fn-column">
+          {known && <Playground detail={known} whyNot={whyNotInvoke(session, name)} />}
+          <section className="panel" aria-labelledby="starts-title">
+            <div className="panel-head">
+              <h2 id="starts-title">Cold starts</h2>
+            </div>
+            <ColdStarts starts={starts} table={known?.cold_starts ?? []} />
+          </section>
+          <LogPanel name={name} />
+          <FunctionTimelinePanel name={name} version={`${line.state} ${line.ready}`} />
+          <AdvicePanel name={name} />
+        </div>
+        <div className="fn-column fn-side">
+          <ReplicasPanel name={name} />
+          <DecisionsPanel name={name} why={why} />
+          <ErrorsPanel errors={errors} />
+          {known && <SignaturePanel detail={known} />}
+          {known && <SettingsPanel detail={known} line={line} />}
+        </div>
+      </div>
+      {known && <RevisionsPanel detail={known} whyNot={mayDeploy.why} onRollback={setTo} />}
+      {to !== null && <RollbackDialog name={name} to={to} onClose={() => setTo(null)} />}
     </div>
   );
+}
+
+/** Not there, or not there yet: until a snapshot is whole nobody can tell. */
+function Missing({ name, why }: { name: string; why: string }) {
+  const { store } = useSite();
+  const connection = useConnection();
+  useNamesVersion();
+  const isKnown = store.isWhole && connection.is === "live";
+  return (
+    <div className="page live">
+      <nav aria-label="Back" className="small">
+        <a href="#/">← All functions</a>
+      </nav>
+      <h1>{name}</h1>
+      <p className="muted" role="status">
+        {isKnown ? why || "There is no function of this name, or no longer." : "…"}
+      </p>
+    </div>
+  );
+}
+
+/** Why this key may not invoke; "" where it may. */
+export function whyNotInvoke({ scopes }: Session, name: string): string {
+  const may = ["admin", "invoke", `invoke:${name}`].some((scope) => scopes.includes(scope));
+  return may ? "" : `this key has ${scopes.join(", ")}; calling ${name} needs the scope invoke`;
 }

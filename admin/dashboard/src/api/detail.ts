@@ -1,0 +1,114 @@
+/** What GET /functions/{name} and its parts answer beside the line. */
+
+import type { FunctionLine, Phase } from "./types.ts";
+
+export interface TensorSpec {
+  name: string;
+  dtype: string;
+  /** -1 is a dimension that each request may choose. */
+  shape: number[];
+}
+
+export interface Signature {
+  kind: "tensors" | "json" | "bytes";
+  inputs: TensorSpec[];
+  outputs: TensorSpec[];
+}
+
+/** What function.toml says of an input beside its tensor. */
+export interface InputRule {
+  kind: "tensor" | "image" | "audio" | "bytes" | "json";
+  finite?: boolean;
+  image?: { size: [number, number]; mode: string; layout: string } | null;
+  audio?: { rate_hz: number; samples: number | null } | null;
+  bytes?: { length: number | null; pad: number } | null;
+}
+
+/** What one way to make a session costs. `cpu_ms` by rows. */
+export interface SessionTimes {
+  load_ms: number;
+  first_ms: number;
+  cpu_ms: Record<string, number>;
+}
+
+export interface Profile {
+  device_kind: string;
+  load_ms: number;
+  memory_mib: number;
+  /** Of one run, by rows. */
+  latency_ms: Record<string, number>;
+  batchable: boolean;
+  why_not: string;
+  batch_max: number;
+  profiled: boolean;
+  note: string;
+  prepared: { original: SessionTimes; quick: SessionTimes; fast: SessionTimes | null } | null;
+  why_not_prepared: string;
+}
+
+export interface Revision {
+  number: number;
+  traffic: boolean;
+  bundle: string;
+  engine: string;
+  model: string;
+  handler: string;
+  size: number;
+  created_s: number;
+  signature: Signature;
+  profile: Profile | null;
+  batch_max: number;
+}
+
+export interface Quantiles {
+  p50_ms: number;
+  p90_ms: number;
+}
+
+/** Cold starts of one kind: on which devices, with or without a standby. */
+export interface ColdStartRow {
+  device_kind: string;
+  standby: boolean;
+  samples: number;
+  total: Quantiles;
+  phases: Partial<Record<Phase, Quantiles>>;
+}
+
+export interface Limits {
+  timeout_s: number;
+  wait_s: number;
+  queue: number;
+  body_mib: number;
+  retry: string;
+}
+
+export interface FunctionDetail extends FunctionLine {
+  limits: Limits;
+  signature: Signature;
+  content_types: string[];
+  inputs: Record<string, InputRule>;
+  output: { tensor: string; labels: string[]; top_k: number };
+  batching: { mode: string; max_size: number; wait_ms: number };
+  device: { kind: string; memory_mib: number; share: number };
+  /** Where GET .../sample takes its body from. */
+  sample: "manifest" | "zeros";
+  revisions: Revision[];
+  previous: number | null;
+  cold_starts: ColdStartRow[];
+  example: string;
+}
+
+export interface Why {
+  blocked: string;
+  decisions: { at_s: number; text: string }[];
+  cold_starts: {
+    name: string;
+    number: number;
+    replica: string;
+    device_kind: string;
+    at_s: number;
+    total_ms: number;
+    phases: Partial<Record<Phase, number>>;
+    outcome: string;
+  }[];
+}

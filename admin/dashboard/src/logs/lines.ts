@@ -1,0 +1,62 @@
+/** The last lines of a log, bounded, and what of them is looked at. */
+
+export interface Line {
+  /** Counts all lines that ever came. */
+  n: number;
+  replica: string;
+  text: string;
+  /** What the page says itself, such as that a replica is gone. */
+  isNote: boolean;
+}
+
+export const LINES_MAX = 5_000;
+export const TEXT_MAX = 4_000;
+
+export class Lines {
+  private kept: Line[] = [];
+  private came = 0;
+
+  constructor(private readonly max = LINES_MAX) {}
+
+  /** How many lines ever came. */
+  get count(): number {
+    return this.came;
+  }
+
+  /** Oldest first, as of now: later lines do not change it. */
+  get all(): readonly Line[] {
+    return this.kept;
+  }
+
+  add(lines: readonly { replica: string; text: string; isNote?: boolean }[]): void {
+    if (!lines.length) return;
+    const fresh = lines.map(({ replica, text, isNote }) => ({
+      n: (this.came += 1),
+      replica,
+      text: text.length > TEXT_MAX ? `${text.slice(0, TEXT_MAX)}…` : text,
+      isNote: isNote ?? false,
+    }));
+    this.kept = [...this.kept.slice(-this.max), ...fresh].slice(-this.max);
+  }
+
+  clear(): void {
+    this.kept = [];
+  }
+}
+
+/** Lines that have `filter` in them, whatever its case; of one replica where that is named. */
+export function matching(lines: readonly Line[], filter: string, replica = ""): readonly Line[] {
+  const wanted = filter.trim().toLowerCase();
+  if (!wanted && !replica) return lines;
+  return lines.filter(
+    (line) => (!replica || line.replica === replica) && (!wanted || line.text.toLowerCase().includes(wanted)),
+  );
+}
+
+/** Whether a list scrolled like this shows its end, give or take a row. */
+export function isAtEnd(
+  scroll: { scrollTop: number; clientHeight: number; scrollHeight: number },
+  row_px: number,
+): boolean {
+  return scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < row_px * 1.5;
+}

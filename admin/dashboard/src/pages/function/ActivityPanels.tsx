@@ -1,0 +1,72 @@
+import type { Why } from "../../api/detail.ts";
+import type { CallError } from "../../api/types.ts";
+import { ago, clockTime, count } from "../../design/format.ts";
+import { useSecond } from "../../store/clock.ts";
+import { useActivity, useSite } from "../../store/hooks.ts";
+import { joined } from "./recent.ts";
+
+const MAX = 50;
+
+/** What was decided about the function and why, newest first. */
+export function DecisionsPanel({ name, why }: { name: string; why: Why | null }) {
+  const { decisions } = useActivity(name);
+  const { store } = useSite();
+  useSecond();
+  const items = joined<{ at_s: number; text: string }>(why?.decisions ?? [], decisions, decisionKey, MAX);
+  return (
+    <section className="panel" aria-labelledby="decisions-title">
+      <div className="panel-head">
+        <h2 id="decisions-title">Decisions</h2>
+      </div>
+      {why?.blocked && <p className="note warn fn-blocked">{why.blocked}</p>}
+      {items.length === 0 ? (
+        <p className="panel-body muted">Nothing was decided since the server started.</p>
+      ) : (
+        <ol className="happenings" tabIndex={0} aria-label="Decisions, newest first">
+          {items.map((item) => (
+            <li key={decisionKey(item)}>
+              <time title={clockTime(item.at_s)}>{ago(store.serverNow_s() - item.at_s)}</time>
+              <span>{item.text}</span>
+            </li>
+          ))}
+        </ol>
+      )}
+    </section>
+  );
+}
+
+const decisionKey = (item: { at_s: number; text: string }): string => `${item.at_s.toFixed(2)} ${item.text}`;
+
+/** Requests that ended with an error that was not their client's, newest first. */
+export function ErrorsPanel({ errors }: { errors: readonly CallError[] }) {
+  const { store } = useSite();
+  useSecond();
+  return (
+    <section className="panel" aria-labelledby="errors-title">
+      <div className="panel-head">
+        <h2 id="errors-title">Errors</h2>
+      </div>
+      {errors.length === 0 ? (
+        <p className="panel-body muted">None that the function or the server caused.</p>
+      ) : (
+        <ol className="happenings" tabIndex={0} aria-label="Errors, newest first">
+          {errors.map((error) => (
+            <li key={`${error.at_s} ${error.code} ${error.request_id}`}>
+              <time title={clockTime(error.at_s)}>{ago(store.serverNow_s() - error.at_s)}</time>
+              <span>
+                <b className="error-code">{error.code}</b>{" "}
+                {error.count > 1 && <span className="tag">× {count(error.count)}</span>}
+                <br />
+                {error.detail}
+                <br />
+                <span className="small muted mono">
+                  {[error.revision, error.replica, error.request_id].filter(Boolean).join(" · ")}
+                </span>
+              </span>
+            </li>
+          ))}
+        </ol>
+      )}
+    </section>
+  );
+}

@@ -1,0 +1,46 @@
+import { useActions, type ActionKind } from "../../actions/ActionsHost.tsx";
+import type { FunctionLine } from "../../api/types.ts";
+import { useMayDeploy } from "../../store/hooks.ts";
+
+const BUTTONS: readonly { kind: ActionKind; title: string }[] = [
+  { kind: "warm", title: "Warm" },
+  { kind: "sleep", title: "Sleep" },
+  { kind: "scale", title: "Scale" },
+  { kind: "rollback", title: "Roll back" },
+  { kind: "delete", title: "Delete" },
+];
+
+/** What can be done to the function, each with the reason where it cannot. */
+export function FunctionActions({ line, revisions }: { line: FunctionLine; revisions: number | null }) {
+  const { ask } = useActions();
+  const { may, why } = useMayDeploy();
+  const needless: Partial<Record<ActionKind, string>> = {
+    ...(line.state === "warm" ? { warm: "it is warm" } : {}),
+    ...(line.state === "cold" ? { sleep: "it is cold" } : {}),
+    ...(revisions === 1 ? { rollback: "it has one revision only" } : {}),
+  };
+  return (
+    <div className="row-of" role="group" aria-label={`Actions of ${line.name}`}>
+      {BUTTONS.map(({ kind, title }) => {
+        const reason = may ? (needless[kind] ?? "") : why;
+        return (
+          // Not `disabled`: whoever cannot press it must still reach it to learn why.
+          <button
+            key={kind}
+            className={kind === "delete" ? "button danger" : "button"}
+            type="button"
+            aria-disabled={reason ? true : undefined}
+            title={reason || undefined}
+            onClick={() => {
+              if (!reason) ask(kind, line.name);
+            }}
+          >
+            {title}
+            {reason && <span className="unseen">: not now, {reason}</span>}
+          </button>
+        );
+      })}
+      {!may && <p className="small muted fn-may">{why}</p>}
+    </div>
+  );
+}

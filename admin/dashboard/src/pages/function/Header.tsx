@@ -1,0 +1,101 @@
+import type { ReactNode } from "react";
+import type { FunctionLine } from "../../api/types.ts";
+import { Sparkline } from "../../design/Sparkline.tsx";
+import { StateText } from "../../design/State.tsx";
+import { countdown, millis, rate, span } from "../../design/format.ts";
+import { useSecond } from "../../store/clock.ts";
+import { topic } from "../../store/store.ts";
+import { useSite, useTopic } from "../../store/hooks.ts";
+
+/** What the function is doing, in one glance. `actions` stand at its side. */
+export function Header({ line, actions }: { line: FunctionLine; actions: ReactNode }) {
+  return (
+    <header className="fn-head panel">
+      <div className="fn-title">
+        <div className="row-of">
+          <h1>{line.name}</h1>
+          <span className="fn-state" role="status">
+            <StateText state={line.state} more={line.state === "warm" ? `${line.ready}/${line.max}` : ""} />
+          </span>
+          <Doing line={line} />
+        </div>
+        <p className="muted">
+          <span className="mono">{line.revision}</span>
+          {line.reason && ` · ${line.reason}`}
+          {Object.entries(line.labels).map(([key, value]) => (
+            <span key={key} className="tag fn-label">
+              {key}={value}
+            </span>
+          ))}
+        </p>
+      </div>
+      <div className="fn-actions">{actions}</div>
+      <Facts line={line} />
+    </header>
+  );
+}
+
+/** While it wakes: the phase and the time left; while it idles: until it sleeps. */
+export function Doing({ line }: { line: FunctionLine }) {
+  const { store } = useSite();
+  useSecond();
+  if (line.state === "waking") {
+    const left_ms = leftOf(line, Date.now() - store.heardAt_ms(line.name));
+    return (
+      <span className="fn-doing waking">
+        {line.phase ?? "starting"}
+        {left_ms !== null &&
+          ` · ${left_ms > 0 ? `about ${left_ms < 1000 ? "a second" : span(left_ms / 1000)} left` : "any moment now"}`}
+      </span>
+    );
+  }
+  if (line.sleeps_at_s !== null) {
+    return <span className="fn-doing muted">sleeps in {countdown(line.sleeps_at_s - store.serverNow_s())}</span>;
+  }
+  return null;
+}
+
+/** Milliseconds until it is ready, by what was expected `heard_ms` ago; null where nobody can tell. */
+export function leftOf(line: Pick<FunctionLine, "ready_in_ms">, heard_ms: number): number | null {
+  return line.ready_in_ms === null ? null : line.ready_in_ms - heard_ms;
+}
+
+function Facts({ line }: { line: FunctionLine }) {
+  const { store } = useSite();
+  useTopic(topic.order, (store) => store.orderVersion);
+  useSecond();
+  const ring = store.ring(line.name)?.toArray() ?? [];
+  const facts: [string, string][] = [
+    ["replicas", `${line.ready} of ${line.wanted} wanted`],
+    ["held", String(line.held)],
+    ["in flight", String(line.in_flight)],
+    ["requests/s", rate(line.rate)],
+    ["p50", millis(line.p50_ms)],
+    ["p95", millis(line.p95_ms)],
+    ["usual cold start", millis(line.cold_start_ms)],
+    [line.state, `for ${span(Math.max(0, store.serverNow_s() - line.since_s))}`],
+  ];
+  return (
+    <dl className="fn-facts">
+      {facts.map(([name, value]) => (
+        <div key={name}>
+          <dt>{name}</dt>
+          <dd>{value}</dd>
+        </div>
+      ))}
+      {ring.length > 0 && (
+        <div className="fn-spark">
+          <dt className="unseen">requests per second over the last minute</dt>
+          <dd>
+            <Sparkline
+              values={ring}
+              width={132}
+              height={30}
+              label={`the last minute, now ${rate(line.rate)} per second`}
+            />
+          </dd>
+        </div>
+      )}
+    </dl>
+  );
+}

@@ -1,0 +1,83 @@
+import { useMemo } from "react";
+import { PHASES, type Replica } from "../../api/types.ts";
+import { ago, mebibytes, millis, span } from "../../design/format.ts";
+import { StateText } from "../../design/State.tsx";
+import { phaseColour, PhaseBar } from "../../receipts/PhaseBar.tsx";
+import { length_ms, segments, sentence } from "../../receipts/waterfall.ts";
+import { useSecond } from "../../store/clock.ts";
+import { useActivity, useReplicasVersion, useSite } from "../../store/hooks.ts";
+import { endOf } from "./recent.ts";
+
+/** The function's replicas as they are, and the last that went, with the reason. */
+export function ReplicasPanel({ name }: { name: string }) {
+  const { store } = useSite();
+  const version = useReplicasVersion();
+  useSecond();
+  const replicas = useMemo(
+    () => [...store.replicas.values()].filter((replica) => replica.function === name),
+    [store, name, version],
+  );
+  const { departed: gone, decisions } = useActivity(name);
+  const now_s = store.serverNow_s();
+  return (
+    <section className="panel" aria-labelledby="replicas-title">
+      <div className="panel-head">
+        <h2 id="replicas-title">Replicas</h2>
+        <span className="tag">{replicas.length}</span>
+      </div>
+      {replicas.length + gone.length === 0 && <p className="panel-body muted">None: the function costs nothing now.</p>}
+      <ul className="replicas">
+        {replicas.map((replica) => (
+          <li key={replica.id}>
+            <div className="row-of">
+              <StateText state={replica.state} />
+              <span className="mono">{replica.id}</span>
+              {replica.role !== "serve" && <span className="tag">{replica.role}</span>}
+              {replica.adopted && <span className="tag">adopted</span>}
+              <span className="spread" />
+              <span className="muted small">{span(Math.max(0, now_s - replica.since_s))}</span>
+            </div>
+            <p className="small muted">
+              {replica.device} · {mebibytes(replica.memory_mib)} · limit {replica.limit} · {replica.revision}
+            </p>
+            {replica.why && <p className="small">{replica.why}</p>}
+            <Phases replica={replica} />
+          </li>
+        ))}
+        {gone.map(({ replica, at_s }) => (
+          <li key={`gone ${replica.id}`} className="is-gone">
+            <div className="row-of">
+              <span className="mono">{replica.id}</span>
+              <span className="muted">gone {ago(now_s - at_s)}</span>
+            </div>
+            <p className="small">{endOf(replica.id, decisions) || replica.why}</p>
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+function Phases({ replica }: { replica: Replica }) {
+  const total_ms = length_ms({ phases: replica.phases, total_ms: 0 });
+  if (total_ms <= 0) return null;
+  const pieces = segments(replica.phases, total_ms).map(({ phase, from, share }) => ({
+    name: phase,
+    colour: phaseColour(phase),
+    from,
+    share,
+  }));
+  const longest = PHASES.reduce((a, b) => ((replica.phases[b] ?? 0) > (replica.phases[a] ?? 0) ? b : a));
+  const words = sentence(replica.phases);
+  const isComing = replica.state === "starting" || replica.state === "loading";
+  return (
+    <div className="replica-phases" title={words}>
+      <PhaseBar pieces={pieces} height={6} />
+      <span className="small muted">
+        {isComing ? `${millis(total_ms)} so far` : `woke in ${millis(total_ms)}`}, {longest}{" "}
+        {millis(replica.phases[longest])}
+        <span className="unseen">: {words}</span>
+      </span>
+    </div>
+  );
+}

@@ -1,0 +1,67 @@
+import type { FunctionDetail } from "../../api/detail.ts";
+import type { FunctionLine } from "../../api/types.ts";
+import { count, mebibytes } from "../../design/format.ts";
+import { exactly } from "../../timeline/words.ts";
+
+/** What function.toml and `fnctl scale` have set. Scaling is the line's: it changes while one looks. */
+export function SettingsPanel({ detail, line }: { detail: FunctionDetail; line: FunctionLine }) {
+  const { limits, batching, device } = detail;
+  const groups: [string, [string, string][]][] = [
+    [
+      "scaling",
+      [
+        ["min", String(line.min)],
+        ["max", String(line.max)],
+        ["idle", exactly(line.idle_s)],
+      ],
+    ],
+    [
+      "limits",
+      [
+        ["timeout", exactly(limits.timeout_s)],
+        ["wait", exactly(limits.wait_s)],
+        ["queue", count(limits.queue)],
+        ["body", mebibytes(limits.body_mib)],
+        ["retry", limits.retry],
+      ],
+    ],
+    [
+      "batching",
+      [
+        ["mode", batching.mode],
+        ["at most", batching.max_size ? `${batching.max_size} rows` : "as measured"],
+        ["wait", `${batching.wait_ms} ms`],
+      ],
+    ],
+    [
+      "device",
+      [
+        ["kind", device.kind],
+        ["memory", device.memory_mib ? mebibytes(device.memory_mib) : "the driver's default"],
+        ["share", device.share === 1 ? "whole" : String(device.share)],
+      ],
+    ],
+  ];
+  return (
+    <section className="panel" aria-labelledby="settings-title">
+      <div className="panel-head">
+        <h2 id="settings-title">Settings</h2>
+      </div>
+      <div className="settings panel-body">
+        {groups.map(([name, pairs]) => (
+          <div key={name}>
+            <h3>{name}</h3>
+            <dl>
+              {pairs.map(([key, value]) => (
+                <div key={key}>
+                  <dt>{key}</dt>
+                  <dd>{value}</dd>
+                </div>
+              ))}
+            </dl>
+          </div>
+        ))}
+      </div>
+    </section>
+  );
+}

@@ -1,0 +1,37 @@
+import { functionPath } from "../../api/client.ts";
+import type { FunctionDetail, Why } from "../../api/detail.ts";
+import { useFetched } from "../../api/fetched.ts";
+import type { CallError, ColdStart, FunctionLine } from "../../api/types.ts";
+import { keyOf } from "../../receipts/waterfall.ts";
+import { useActivity, useOperationsVersion, useSite } from "../../store/hooks.ts";
+import { joined } from "./recent.ts";
+
+const STARTS_MAX = 20;
+
+/**
+ * What the page needs beside the event store: asked for once, and again when something happened
+ * that changes it.
+ */
+export function useFunctionData(name: string, line: FunctionLine | undefined) {
+  const path = functionPath(name);
+  const activity = useActivity(name);
+  const ended = useEnded(name);
+  const lastStart = activity.coldStarts[0]?.at_s ?? 0;
+  const lastError = activity.errors[0]?.at_s ?? 0;
+  const settings = line ? `${line.revision} ${line.min} ${line.max} ${line.idle_s} ${line.created_s}` : "";
+  const detail = useFetched<FunctionDetail>(path, `${settings} ${ended} ${lastStart}`);
+  const why = useFetched<Why>(
+    `${path}/why`,
+    `${settings} ${line?.state ?? ""} ${line?.ready ?? 0} ${line?.wanted ?? 0}`,
+  );
+  const errors = useFetched<{ items: CallError[] }>(`${path}/errors`, lastError);
+  const starts: ColdStart[] = joined<ColdStart>(why.data?.cold_starts ?? [], activity.coldStarts, keyOf, STARTS_MAX);
+  return { detail, why: why.data, errors: errors.data?.items ?? activity.errors, starts };
+}
+
+/** How many operations of this function have ended, of those that are known. */
+function useEnded(name: string): number {
+  const { store } = useSite();
+  useOperationsVersion();
+  return [...store.operations.values()].filter((one) => one["name"] === name && one.state !== "running").length;
+}

@@ -1,0 +1,84 @@
+import { useEffect, useId, useState, type ClipboardEvent, type DragEvent } from "react";
+import { bytes } from "../design/format.ts";
+import type { FileField } from "./form.ts";
+import { FaultText } from "./TensorInput.tsx";
+import type { Fault } from "./tensor.ts";
+
+const NOUN = { image: "picture", audio: "WAV file", bytes: "file" };
+
+/** A file that is dropped, pasted or picked; a picture is shown. */
+export function FileInput({
+  field,
+  file,
+  fault,
+  onFile,
+}: {
+  field: FileField;
+  file: File | null;
+  fault: Fault | undefined;
+  onFile: (file: File) => void;
+}) {
+  const id = useId();
+  const [isOver, setIsOver] = useState(false);
+  const take = (files: FileList | null | undefined) => {
+    const first = files?.[0];
+    if (first) onFile(first);
+  };
+  const drop = (event: DragEvent) => {
+    event.preventDefault();
+    setIsOver(false);
+    take(event.dataTransfer.files);
+  };
+  const paste = (event: ClipboardEvent) => take(event.clipboardData.files);
+  const over = (event: DragEvent) => {
+    event.preventDefault();
+    setIsOver(true);
+  };
+  return (
+    <div className="play-field">
+      <span className="label">
+        <span className="mono">{field.name}</span> <span className="muted">{field.hint}</span>
+      </span>
+      <div
+        className={isOver ? "play-drop is-over" : "play-drop"}
+        onDragOver={over}
+        onDragLeave={() => setIsOver(false)}
+        onDrop={drop}
+        onPaste={paste}
+      >
+        {file && field.kind === "image" && <Preview file={file} />}
+        <div className="play-drop-words">
+          {file ? (
+            <span>
+              <b>{file.name}</b> <span className="muted">{bytes(file.size)}</span>
+            </span>
+          ) : (
+            <span className="muted">
+              Drop{field.kind === "image" ? ", paste" : ""} or pick a {NOUN[field.kind]}
+            </span>
+          )}
+          <input
+            id={id}
+            className="play-pick"
+            type="file"
+            accept={field.accept}
+            aria-label={`Pick a ${NOUN[field.kind]} for ${field.name}`}
+            aria-describedby={`${id}-fault`}
+            onChange={(event) => take(event.target.files)}
+          />
+        </div>
+      </div>
+      <FaultText id={`${id}-fault`} fault={fault} />
+    </div>
+  );
+}
+
+function Preview({ file }: { file: File }) {
+  const [url, setUrl] = useState("");
+  useEffect(() => {
+    const made = URL.createObjectURL(file);
+    setUrl(made);
+    return () => URL.revokeObjectURL(made);
+  }, [file]);
+  return url ? <img className="play-preview" src={url} alt={`What will be sent: ${file.name}`} /> : null;
+}

@@ -1,0 +1,95 @@
+import { useState } from "react";
+import type { ColdStartRow } from "../api/detail.ts";
+import { PHASES, type ColdStart } from "../api/types.ts";
+import { ago, clockTime, millis, plural } from "../design/format.ts";
+import { useSecond } from "../store/clock.ts";
+import { useSite } from "../store/hooks.ts";
+import { Legend, phaseColour, PhaseBar, type Key, type Piece } from "./PhaseBar.tsx";
+import { Quantiles } from "./Quantiles.tsx";
+import { keyOf, length_ms, rest, scaleOf, segments, sentence } from "./waterfall.ts";
+
+const SHOWN = 12;
+/** What is in no phase. */
+const OTHER = "other";
+
+/** The last cold starts as bars on one scale, and what they usually take. `starts`: newest first. */
+export function ColdStarts({ starts, table }: { starts: readonly ColdStart[]; table: ColdStartRow[] }) {
+  const [pointed, setPointed] = useState<string | null>(null);
+  const shown = starts.slice(0, SHOWN);
+  const scale_ms = scaleOf(shown);
+  const looked = shown.find((start) => keyOf(start) === pointed) ?? shown[0];
+  if (!looked) {
+    return (
+      <p className="panel-body muted">
+        No cold start yet. The first call wakes the function, and its phases stand here.
+      </p>
+    );
+  }
+  const keys: Key[] = PHASES.filter((phase) => shown.some((start) => (start.phases[phase] ?? 0) > 0)).map((phase) => ({
+    name: phase,
+    colour: phaseColour(phase),
+    text: millis(looked.phases[phase]),
+  }));
+  const other_ms = looked.total_ms - length_ms({ ...looked, total_ms: 0 });
+  if (shown.some((start) => rest(start, scale_ms))) {
+    keys.push({ name: OTHER, colour: phaseColour(OTHER), text: other_ms > 0 ? millis(other_ms) : "–" });
+  }
+  return (
+    <>
+      <div className="panel-body">
+        <Legend keys={keys} of={`${looked === shown[0] ? "the last" : "the one"} at ${clockTime(looked.at_s)}:`} />
+      </div>
+      <div className="falls-scale" aria-hidden="true">
+        <span />
+        <span>
+          <span>0</span>
+          <span>{millis(scale_ms / 2)}</span>
+          <span>{millis(scale_ms)}</span>
+        </span>
+      </div>
+      <ol className="falls" aria-label={`The last ${plural(shown.length, "cold start")}, newest first`}>
+        {shown.map((start) => (
+          <Fall key={keyOf(start)} start={start} scale_ms={scale_ms} onPoint={setPointed} />
+        ))}
+      </ol>
+      {table.length > 0 && <Quantiles table={table} />}
+    </>
+  );
+}
+
+function Fall({
+  start,
+  scale_ms,
+  onPoint,
+}: {
+  start: ColdStart;
+  scale_ms: number;
+  onPoint: (key: string | null) => void;
+}) {
+  const { store } = useSite();
+  useSecond();
+  const pieces: Piece[] = segments(start.phases, scale_ms).map(({ phase, from, share }) => ({
+    name: phase,
+    colour: phaseColour(phase),
+    from,
+    share,
+  }));
+  const other = rest(start, scale_ms);
+  if (other) pieces.push({ name: OTHER, colour: phaseColour(OTHER), ...other });
+  const old_s = store.serverNow_s() - start.at_s;
+  const isReady = start.outcome === "ready";
+  const words = `${millis(start.total_ms)} ${isReady ? "" : `${start.outcome} `}on ${start.device_kind}: ${sentence(start.phases)}`;
+  const point = () => onPoint(keyOf(start));
+  return (
+    // A stop for the keyboard, as its phases show in the legend only while it is pointed at.
+    <li className={old_s < 3 ? "fall is-new" : "fall"} tabIndex={0} onMouseEnter={point} onFocus={point} title={words}>
+      <span className="muted">{ago(old_s)}</span>
+      <span className="cut small fall-where">
+        <span className="mono">{start.replica}</span> <span className="muted">{start.device_kind}</span>
+      </span>
+      <PhaseBar pieces={pieces} />
+      <span className={isReady ? "right" : "right bad"}>{isReady ? millis(start.total_ms) : start.outcome}</span>
+      <span className="unseen">{words}</span>
+    </li>
+  );
+}

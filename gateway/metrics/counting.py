@@ -1,0 +1,237 @@
+"""Counters and distributions that cost next to nothing to count in.
+
+Shown by prometheus_client, counted by ourselves: its own take a lock for every number and look
+through all bounds, which for one request is more than dispatching it. Here only the loop's thread
+counts, each number belongs to one object that its owner keeps, and other threads only read.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, MutableSequence, Sequence
+from heapq import nlargest
+from itertools import accumulate, chain
+from typing import NamedTuple, Protocol
+
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar as ShownExemplar
+from prometheus_client.utils import floatToGoString
+
+from gateway.metrics.exemplars import Exemplar, Labels, Marked
+
+UNITS = ("seconds", "bytes", "ratio")
+Row = tuple[str, float] | tuple[str, float, ShownExemplar]
+"""A bucket: its bound, values up to it, and the request that it was last of."""
+
+
+class Store(Protocol):
+    """Where numbers are. `values` may only be counted in by the loop's thread."""
+
+    @property
+    def values(self) -> MutableSequence[float]:
+        """Every number, by its place."""
+
+    def take(self, name: str, labelnames: Sequence[str], labelvalues: Sequence[str]) -> int:
+        """The place of a number that begins at 0: by its sample's name, label names and values."""
+
+
+class Memory:
+    """Numbers in this process's own memory; places are not given out again."""
+
+    def __init__(self) -> None:
+        self.values: list[float] = []
+
+    def take(self, name: str, labelnames: Sequence[str], labelvalues: Sequence[str]) -> int:  # noqa: ARG002 - Store's
+        """As Store says."""
+        self.values.append(0.0)
+        return len(self.values) - 1
+
+
+class Number:
+    """One number that grows."""
+
+    __slots__ = ("_place", "_values")
+
+    def __init__(self, values: MutableSequence[float], place: int) -> None:
+        self._values = values
+        self._place = place
+
+    def inc(self, amount: float) -> None:
+        """Add."""
+        self._values[self._place] += amount
+
+    def get(self) -> float:
+        """The number now."""
+        return self._values[self._place]
+
+
+class Counts(Collector):
+    """Counters of one name, one for each combination of label values."""
+
+    def __init__(self, name: str, text: str, labelnames: tuple[str, ...], store: Store) -> None:
+        self._about = (name, text)
+        self._labelnames = labelnames
+        self._store = store
+        self._numbers: dict[tuple[str, ...], Number] = {}
+
+    def of(self, *labelvalues: str) -> Number:
+        """The counter with these labels; to be kept by whoever counts often."""
+        number = self._numbers.get(labelvalues)
+        if number is None:
+            name = f"{self._about[0]}_total"
+            place = self._store.take(name, self._labelnames, labelvalues)
+            number = self._numbers[labelvalues] = Number(self._store.values, place)
+        return number
+
+    def remove(self, *labelvalues: str) -> None:
+        """Show it no more."""
+        self._numbers.pop(labelvalues, None)
+
+    def collect(self) -> Iterable[CounterMetricFamily]:
+        """prometheus_client's: the family."""
+        unit = unit_of(self._about[0])
+        family = CounterMetricFamily(*self._about, labels=self._labelnames, unit=unit)
+        for labelvalues, number in list(self._numbers.items()):
+            family.add_metric(labelvalues, number.get())
+        return [family]
+
+
+class Distribution:
+    """Counts values by the bound that they do not exceed, and sums them up. `exemplars` has one
+    at most for each bucket that a named request fell into, by the bucket's number."""
+
+    __slots__ = ("_bounds", "_buckets", "_total", "_values", "exemplars")
+
+    def __init__(
+        self,
+        bounds: Sequence[float],
+        values: MutableSequence[float],
+        buckets: list[int],
+        total: int,
+    ) -> None:
+        """`buckets` and `total` are places; there is one bucket more than there are bounds."""
+        self._bounds = bounds
+        self._values = values
+        self._buckets = buckets
+        self._total = total
+        self.exemplars: dict[int, Exemplar] = {}
+
+    def observe(self, value: float, request: Labels | None = None, at_s: float = 0.0) -> None:
+        """Count a value. `request` names whose it is, `at_s` when (Unix seconds)."""
+        values = self._values
+        bucket = bisect_left(self._bounds, value)
+        values[self._buckets[bucket]] += 1.0
+        values[self._total] += value
+        if request is not None:
+            kept = self.exemplars.get(bucket)
+            if kept is None or not kept.is_fresh(at_s):
+                self.exemplars[bucket] = Exemplar(request, value, at_s)
+
+    def buckets(self) -> list[int]:
+        """Values in each bucket, the one beyond all bounds last."""
+        return [int(self._values[place]) for place in self._buckets]
+
+    def counts(self) -> list[float]:
+        """Values up to each bound, all of them last."""
+        return list(accumulate(self._values[place] for place in self._buckets))
+
+    @property
+    def total(self) -> float:
+        """The sum of all values."""
+        return self._values[self._total]
+
+
+class Distributions(Collector):
+    """Histograms of one name and the same `bounds`, one for each combination of label values."""
+
+    def __init__(
+        self,
+        name: str,
+        text: str,
+        labelnames: tuple[str, ...],
+        bounds: Sequence[float],
+        store: Store,
+    ) -> None:
+        self._about = (name, text)
+        self._labelnames = labelnames
+        self._bounds = [float(bound) for bound in bounds]
+        self._shown = [*map(floatToGoString, self._bounds), "+Inf"]
+        self._store = store
+        self._children: dict[tuple[str, ...], Distribution] = {}
+
+    def of(self, *labelvalues: str) -> Distribution:
+        """The histogram with these labels; to be kept by whoever counts often."""
+        child = self._children.get(labelvalues)
+        if child is None:
+            child = self._children[labelvalues] = self._make(labelvalues)
+        return child
+
+    def _make(self, labelvalues: tuple[str, ...]) -> Distribution:
+        name, names, take = self._about[0], (*self._labelnames, "le"), self._store.take
+        buckets = [take(f"{name}_bucket", names, (*labelvalues, bound)) for bound in self._shown]
+        total = take(f"{name}_sum", self._labelnames, labelvalues)
+        return Distribution(self._bounds, self._store.values, buckets, total)
+
+    def remove(self, *labelvalues: str) -> None:
+        """Show it no more."""
+        self._children.pop(labelvalues, None)
+
+    def kept(self) -> Iterator[Kept]:
+        """Every exemplar there is."""
+        for labelvalues, child in list(self._children.items()):
+            for bucket, exemplar in list(child.exemplars.items()):
+                yield Kept(exemplar, self, labelvalues, bucket)
+
+    def marked(self, kept: Kept) -> Marked:
+        """An exemplar of this histogram, by the sample that it belongs to."""
+        names, values = (*self._labelnames, "le"), (*kept.labelvalues, self._shown[kept.bucket])
+        labels = tuple(text for pair in zip(names, values, strict=True) for text in pair)
+        return Marked(f"{self._about[0]}_bucket", labels, kept.exemplar)
+
+    def collect(self) -> Iterable[HistogramMetricFamily]:
+        """prometheus_client's: the family."""
+        unit = unit_of(self._about[0])
+        family = HistogramMetricFamily(*self._about, labels=self._labelnames, unit=unit)
+        for labelvalues, child in list(self._children.items()):
+            family.add_metric(labelvalues, self._rows(child), child.total)
+        return [family]
+
+    def _rows(self, child: Distribution) -> list[Row]:
+        rows: list[Row] = list(zip(self._shown, child.counts(), strict=True))
+        for bucket, exemplar in list(child.exemplars.items()):
+            rows[bucket] = (*rows[bucket][:2], shown(exemplar))
+        return rows
+
+
+class Kept(NamedTuple):
+    """An exemplar of one bucket of one child."""
+
+    exemplar: Exemplar
+    of: Distributions
+    labelvalues: tuple[str, ...]
+    bucket: int
+
+
+def newest(histograms: Iterable[Distributions], count: int) -> list[Marked]:
+    """The latest exemplars of all these, so many at most."""
+    kept = chain.from_iterable(one.kept() for one in histograms)
+    # What they are of is put into words only for the few: this is done in the loop's thread.
+    return [one.of.marked(one) for one in nlargest(count, kept, key=_made_s)]
+
+
+def _made_s(kept: Kept) -> float:
+    return kept.exemplar.at_s
+
+
+def shown(exemplar: Exemplar) -> ShownExemplar:
+    """As prometheus_client has it."""
+    labels = exemplar.labels
+    by_name = dict(zip(labels[::2], labels[1::2], strict=True))
+    return ShownExemplar(by_name, exemplar.value, exemplar.at_s)
+
+
+def unit_of(name: str) -> str:
+    """The unit that a family's name ends with, "" for none."""
+    last = name.rpartition("_")[2]
+    return last if last in UNITS else ""

@@ -1,0 +1,288 @@
+"""A function's page and the timeline in a real browser, on a made-up server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.support.browser import Scheme, View, need_browser, viewing
+from tests.support.dashboard.server import KEY, READER, Dashboard, serving_dashboard
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+LOOKS: tuple[tuple[Scheme, int], ...] = (("light", 1440), ("dark", 1440), ("light", 360))
+
+
+@pytest.fixture(autouse=True)
+def _browser() -> None:
+    need_browser()
+
+
+@asynccontextmanager
+async def page_of(
+    path: str,
+    ready: str,
+    *,
+    functions: int = 20,
+    key: str = KEY,
+    width: int = 1440,
+    scheme: Scheme = "light",
+) -> AsyncIterator[tuple[Dashboard, View]]:
+    """The page at `path` once `ready` is in it; afterwards nothing may have been complained of."""
+    async with serving_dashboard(functions, 4) as dashboard:
+        dashboard.routes.pace_s = 0.05
+        async with viewing(f"{dashboard.url}/ui/#key={key}", width, scheme=scheme) as view:
+            await view.page.locator(".topbar").wait_for()
+            await view.page.evaluate("path => { location.hash = path }", path)
+            await view.page.locator(ready).first.wait_for()
+            yield dashboard, view
+            # Besides its server, only pictures that the page made itself (blob: has no host).
+            assert view.hosts - {""} == {urlsplit(dashboard.url).netloc}
+        # Whatever a call is refused with, the browser's own console tells, too.
+        assert [text for text in view.complaints if "Failed to load resource" not in text] == []
+
+
+async def test_a_cold_call_is_seen_from_waking_to_its_waterfall() -> None:
+    """State, phases, answer, receipt and the new cold start come by themselves; so does sleep."""
+    async with page_of("#/fn/digits", "#playground-title") as (dashboard, view):
+        page, world = view.page, dashboard.world
+        dashboard.tell(world.sleep("digits"))
+        state = page.locator(".fn-state")
+        await state.get_by_text("cold").wait_for()
+        await page.locator(".fall").first.wait_for()
+        before = await view.count(".fall")
+        await page.evaluate("() => { window.sameDocument = true }")
+
+        await page.get_by_role("button", name="Sample").click()
+        await page.locator(".play-preview").wait_for()
+        await page.get_by_role("button", name="Invoke").click()
+
+        await state.get_by_text("waking").wait_for()
+        await page.locator(".play-waiting", has_text="waking").wait_for()
+        await state.get_by_text("warm 1/").wait_for()
+        await page.locator(".outcome-status.good", has_text="200").wait_for()
+        await page.locator(".outcome", has_text="cold start on").wait_for()
+        await page.locator(".top", has_text="seven").wait_for()
+        await view.until("n => document.querySelectorAll('.fall').length === n", before + 1)
+        assert dashboard.routes.calls[0][0] == "image/png"
+
+        dashboard.tell(world.sleep("digits"))
+        await state.get_by_text("cold").wait_for()
+        assert await page.evaluate("() => window.sameDocument")
+
+
+async def test_a_call_can_be_given_up() -> None:
+    """The page says so at once, and the next one may go."""
+    async with page_of("#/fn/digits", "#playground-title") as (dashboard, view):
+        dashboard.routes.pace_s = 60
+        dashboard.tell(dashboard.world.sleep("digits"))
+        await view.page.locator(".fn-state", has_text="cold").wait_for()
+        await view.page.get_by_role("button", name="Sample").click()
+        await view.page.locator(".play-preview").wait_for()
+        await view.page.get_by_role("button", name="Invoke").click()
+
+        await view.page.get_by_role("button", name="Cancel").click()
+
+        await view.page.locator(".play-waiting").wait_for(state="detached")
+        assert await view.page.get_by_role("button", name="Invoke").is_enabled()
+        assert await view.count(".outcome") == 0
+
+
+async def test_a_replica_that_goes_leaves_its_reason() -> None:
+    """Killed, evicted or idle: the page keeps why."""
+    async with page_of("#/fn/digits", "#replicas-title") as (dashboard, view):
+        dashboard.tell(dashboard.world.warm("digits"))
+        await view.page.locator(".replicas .state.warm").wait_for()
+        replicas = dashboard.world.replicas.values()
+        mine = next(one for one in replicas if one["function"] == "digits")
+        killed = {**mine, "state": "releasing", "why": "killed by signal 9 (SIGKILL)"}
+
+        dashboard.tell([("replicas", {"items": [killed]})])
+        dashboard.tell([("gone", {"replicas": [mine["id"]]})])
+
+        gone = view.page.locator(".replicas .is-gone", has_text="signal 9")
+        await gone.wait_for()
+        assert "gone" in await gone.inner_text()
+
+
+async def test_what_does_not_fit_is_told_beside_its_input() -> None:
+    """By the page before anything is sent, by the server for what only it knows."""
+    async with page_of("#/fn/faces", "#playground-title") as (dashboard, view):
+        page = view.page
+        first, second = page.get_by_label("x FP32"), page.get_by_label("ids INT64")
+        await first.fill("[[1, 2, 3]]")
+        await second.fill("[1.5]")
+        await page.get_by_role("button", name="Invoke").click()
+
+        await page.get_by_text("expected 4 items at [0]").wait_for()
+        await page.get_by_text("expected an integer for INT64 at [0], got 1.5").wait_for()
+        assert await first.get_attribute("aria-invalid") == "true"
+        assert dashboard.routes.calls == []
+
+        await first.fill("[[1, 2, 3, 4.50]]")
+        await second.fill("[9007199254740993]")
+        await page.get_by_role("button", name="Invoke").click()
+        await page.locator(".outcome-status").wait_for()
+        sent = b'{"inputs": {"x": [[1, 2, 3, 4.50]], "ids": [9007199254740993]}}'
+        assert dashboard.routes.calls == [("application/json", sent)]
+
+        await page.get_by_role("button", name="Raw").click()
+        await page.get_by_role("textbox", name="Body").fill("refuse")
+        await page.get_by_role("button", name="Invoke").click()
+        await page.locator(".outcome-status.bad", has_text="400").wait_for()
+        await page.get_by_role("button", name="JSON").click()
+        await page.get_by_text("got shape [1, 3]").first.wait_for()
+
+
+async def test_text_from_outside_stays_text() -> None:
+    """Names, reasons and answers come from models and clients."""
+    nasty = "<img src=x onerror=alert(1)>"
+    async with page_of("#/fn/digits", ".happenings") as (dashboard, view):
+        fields = {"function": "digits", "revision": "digits@1", "at_s": dashboard.world.now_s + 5}
+        dashboard.tell([("decision", {**fields, "text": nasty})])
+
+        await view.page.get_by_text(nasty).wait_for()
+        assert await view.count("img[src=x]") == 0
+
+
+async def test_a_key_that_may_only_read_says_so() -> None:
+    """Every action is there with the reason why not, and does nothing."""
+    async with page_of("#/fn/digits", "#playground-title", key=READER) as (dashboard, view):
+        page = view.page
+        buttons = page.get_by_role("group", name="Actions of digits").get_by_role("button")
+        assert await buttons.count() == 5
+        for at in range(5):
+            assert await buttons.nth(at).get_attribute("aria-disabled") == "true"
+            assert "needs the scope deploy" in (await buttons.nth(at).get_attribute("title") or "")
+        await buttons.nth(4).click(force=True)
+
+        assert await page.get_by_role("button", name="Invoke").is_disabled()
+        assert await view.count("dialog") == 0
+        assert not [one for one in dashboard.requests if one.startswith(("POST", "DELETE"))]
+
+
+async def test_logs_follow_until_they_are_held() -> None:
+    """Few rows are in the page, the end stays in sight, and a pause holds them."""
+    async with page_of("#/fn/digits", ".log-line") as (dashboard, view):
+        page = view.page
+        dashboard.routes.line_s = 0.02
+        await page.get_by_text("request 3 of digits").wait_for()
+        assert await view.count(".log-line") < 60
+        assert "\x1b" not in await page.locator(".log-list").inner_text()
+
+        await page.get_by_role("button", name="Pause").click()
+        await page.get_by_text("paused, ").wait_for()
+        held = await page.locator(".log-list").get_attribute("aria-label")
+        await page.get_by_label("Filter lines").fill("line 42 of")
+        await view.until("() => document.querySelectorAll('.log-line').length === 1")
+        await page.get_by_label("Filter lines").fill("")
+        assert await page.locator(".log-list").get_attribute("aria-label") == held
+
+        await page.get_by_role("button", name="Resume").click()
+        await page.get_by_text("following").wait_for()
+
+
+async def test_a_cold_starts_phases_are_read_by_keyboard() -> None:
+    """The legend tells the phases of whichever row has the focus; its words are all there."""
+    async with page_of("#/fn/digits", ".fall") as (_, view):
+        legend = view.page.locator(".phase-legend").first
+        first = await legend.inner_text()
+
+        await view.page.locator(".fall").nth(2).focus()
+
+        await view.until("was => document.querySelector('.phase-legend').innerText !== was", first)
+        words = await view.page.locator(".fall").nth(2).get_attribute("title") or ""
+        assert "load " in words
+
+
+async def test_another_idle_time_is_worked_out_and_applied() -> None:
+    """Asked before it is changed, and changed only as it was read."""
+    async with page_of("#/fn/digits", "#advice-title") as (dashboard, view):
+        page = view.page
+        await page.get_by_role("button", name="Work it out").click()
+        await page.get_by_role("button", name="Apply an idle time of 10 min").click()
+        dialog = page.get_by_role("dialog")
+        await dialog.get_by_text("of idle device time").wait_for()
+
+        await dialog.get_by_role("button", name="Apply").click()
+
+        await dialog.wait_for(state="detached")
+        await page.locator(".advice tr.is-current", has_text="10 min").wait_for()
+        assert dashboard.world.functions["digits"]["idle_s"] == 600
+        assert "PATCH /admin/v1/functions/digits" in dashboard.requests
+
+
+async def test_a_timeline_of_many_is_few_rows() -> None:
+    """Lanes are fetched for what is in sight only, and a key moves through time."""
+    async with page_of("#/timeline?hours=24", "#functions-title", functions=250) as (
+        dashboard,
+        view,
+    ):
+        page = view.page
+        await page.locator(".tl-list .lane path").first.wait_for()
+        assert await view.count(".tl-list .tl-row") < 60
+        lanes = [
+            one for one in dashboard.requests if one.endswith("/timeline") and "/fn" not in one
+        ]
+        assert len(lanes) < 60
+
+        await page.evaluate("() => window.scrollTo(0, document.body.scrollHeight)")
+        await page.locator(".tl-list .tl-row").last.locator(".lane path").first.wait_for()
+        assert await view.count(".tl-list .tl-row") < 60
+
+        cursor = page.get_by_role("slider", name="Look at a time of all devices")
+        await cursor.focus()
+        before = await cursor.get_attribute("aria-valuetext")
+        await page.keyboard.press("ArrowLeft")
+        after = await cursor.get_attribute("aria-valuetext")
+        assert after is not None
+        assert after != before
+        assert "gpu-000" in after
+
+
+@pytest.mark.parametrize(("scheme", "width"), LOOKS)
+async def test_everybody_can_use_a_functions_page(scheme: Scheme, width: int) -> None:
+    """axe finds nothing serious, with an answer, advice and a dialog open; nothing overflows."""
+    async with page_of("#/fn/digits", "#playground-title", width=width, scheme=scheme) as (_, view):
+        page = view.page
+        await page.get_by_role("button", name="Sample").click()
+        await page.locator(".play-preview").wait_for()
+        await page.get_by_role("button", name="Invoke").click()
+        await page.locator(".outcome-status").wait_for()
+        await page.get_by_role("button", name="Work it out").click()
+        await page.locator(".advice").wait_for()
+
+        assert await view.faults() == []
+        wide = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        assert await page.evaluate(wide) <= 0
+
+        await page.get_by_role("button", name="Delete").click()
+        await page.get_by_role("dialog").wait_for()
+        assert await view.faults() == []
+        await page.keyboard.press("Escape")
+        focused = await page.evaluate("() => document.activeElement.innerText")
+        assert focused == "Delete"
+
+
+@pytest.mark.parametrize(("scheme", "width"), LOOKS)
+async def test_everybody_can_use_the_timeline(scheme: Scheme, width: int) -> None:
+    """axe finds nothing serious; nothing overflows."""
+    async with page_of("#/timeline", "#functions-title", width=width, scheme=scheme) as (_, view):
+        await view.page.locator(".tl-list .lane path").first.wait_for()
+
+        assert await view.faults() == []
+        wide = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        assert await view.page.evaluate(wide) <= 0
+
+
+async def test_the_example_can_be_copied_or_taken() -> None:
+    """A call for the shell stands on the page."""
+    async with page_of("#/fn/digits", ".fn-example") as (dashboard, view):
+        text = await view.page.locator(".fn-example pre").inner_text()
+
+        assert text.startswith(f"curl {dashboard.url}/fn/digits ")
+        assert json.loads(text.rpartition("-d '")[2].rstrip("'")) == {}
