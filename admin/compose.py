@@ -35,10 +35,10 @@ from gateway.dispatch.dispatcher import Limits
 from gateway.http.app import Gateway, StatePages, stop_serving
 from gateway.http.assembly import assemble
 from gateway.http.site import Site
+from gateway.metrics.families import Metrics
+from gateway.metrics.pulse import Pulse
 from gateway.observing.failures import FailureCount, RecentFailures
 from gateway.observing.handover import Handover
-from gateway.observing.metrics import Metrics
-from gateway.observing.pulse import Pulse
 from gateway.traffic import follow_traffic
 from pool_manager.devices import cpu_slots, host_memory_mib
 from pool_manager.driver import Driver

@@ -14,8 +14,8 @@ from gateway.dispatch.dispatcher import Dispatcher, Limits
 from gateway.dispatch.moves import Terms
 from gateway.dispatch.pool import UNKNOWN
 from gateway.dispatch.reports import Reports
-from gateway.observing.counting import Memory, Store
-from gateway.observing.ledger import Balance, Ledger
+from gateway.metrics.counting import Memory, Store
+from gateway.metrics.ledger import Balance, Ledger
 from gateway.outcome import Delivered, HeldCall, Outcome
 from gateway.ports import Past, Pools
 from gateway.slabs.slabs import Slabs

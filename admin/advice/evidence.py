@@ -46,7 +46,7 @@ class Evidence:
     notes: list[str]
 
 
-def gather(deployed: Deployed, span: Span, past: Past) -> Evidence:
+def weigh(deployed: Deployed, span: Span, past: Past) -> Evidence:
     """What a function's past says, from its first day on and up to the last whole minute."""
     function = deployed.function
     from_s = max(span.from_s, int(function.created_s) // 60 * 60)

@@ -18,7 +18,8 @@ from admin.replay.world import World
 IDLE_S: Final = (0.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 """Tried besides the present one."""
 PLAYED_MIN, PLAYED_MAX = 15, 150
-"""Arrivals of one minute that are played singly, for long and for short `idle_s`."""
+"""Arrivals of one minute that are played singly, for an `idle_s` of 10 s and more, and for one of
+1 s and less: two of them are at most 8 s apart, or 0.8 s."""
 KEY: Final = "default/it@1"
 
 
@@ -78,8 +79,7 @@ def played(idle_s: float) -> int:
     between them that would not go with all of them. And as each takes as long as all that it stands
     for, as much is in flight, by which replicas become more.
     """
-    wanted = ceil(2.5 * MINUTE_S / idle_s) if idle_s else PLAYED_MAX
-    return max(PLAYED_MIN, min(PLAYED_MAX, wanted))
+    return max(PLAYED_MIN, ceil(PLAYED_MAX / max(1.0, idle_s)))
 
 
 def is_blurred(case: Case, idle_s: float) -> bool:

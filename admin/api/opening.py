@@ -30,7 +30,7 @@ from admin.ui.files import read_files
 from admin.ui.pages import UiPages
 from admin.ui.session import SessionRoutes
 from gateway.http.app import Border
-from gateway.observing.pulse import Answered
+from gateway.metrics.pulse import Answered
 
 wall: Final = time.time  # noqa: TID251 - the shell passes the clock in
 

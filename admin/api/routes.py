@@ -32,6 +32,8 @@ WAITING = ("/functions/{name}/warm",)
 
 Scoped = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Outcome = web.StreamResponse | Exception
+Row = tuple[str, str, Need, Scoped]
+"""Method, path below the prefix, scope, handler."""
 
 
 class Handlers(NamedTuple):
@@ -50,47 +52,50 @@ class Handlers(NamedTuple):
     session: SessionRoutes
 
 
+def table(to: Handlers) -> list[Row]:
+    """Every route."""
+    return [
+        ("HEAD", "/blobs/{sha256}", "deploy", to.uploads.head_blob),
+        ("PUT", "/blobs/{sha256}", "deploy", to.uploads.put_blob),
+        ("POST", "/functions/{name}/revisions", "deploy", to.uploads.post_revision),
+        ("GET", "/operations", "read", to.uploads.list_operations),
+        ("GET", "/operations/{id}", "read", to.uploads.get_operation),
+        ("DELETE", "/operations/{id}", "deploy", to.uploads.cancel_operation),
+        ("GET", "/functions", "read", to.functions.list_functions),
+        ("GET", "/functions/{name}", "read", to.functions.get_function),
+        ("PATCH", "/functions/{name}", "deploy", to.operate.patch_function),
+        ("DELETE", "/functions/{name}", "deploy", to.functions.remove_function),
+        ("POST", "/functions/{name}/rollback", "deploy", to.operate.post_rollback),
+        ("POST", "/functions/{name}/warm", "deploy", to.operate.warm),
+        ("POST", "/functions/{name}/sleep", "deploy", to.operate.sleep),
+        ("GET", "/functions/{name}/revisions", "read", to.functions.list_revisions),
+        ("GET", "/functions/{name}/why", "read", to.functions.why),
+        ("GET", "/functions/{name}/logs", "read", to.logs.logs),
+        ("GET", "/functions/{name}/errors", "read", to.errors.errors),
+        ("GET", "/functions/{name}/sample", "read", to.functions.sample),
+        ("GET", "/functions/{name}/timeline", "read", to.timeline.of_function),
+        ("GET", "/functions/{name}/advice", "read", to.advice.of_function),
+        ("GET", "/timeline", "read", to.timeline.of_all),
+        ("GET", "/pools", "read", to.pools.list_pools),
+        ("GET", "/replicas", "read", to.pools.list_replicas),
+        ("GET", "/devices", "read", to.pools.list_devices),
+        ("GET", "/events", "read", to.events.follow),
+        ("GET", "/session", "read", to.session.get_session),
+        ("GET", "/keys", "admin", to.keys.list_keys),
+        ("POST", "/keys", "admin", to.keys.add_key),
+        ("DELETE", "/keys/{id}", "admin", to.keys.remove_key),
+    ]
+
+
 class AdminApi:
     """Every route needs the admin token or a key with the scope in the table."""
 
     def __init__(self, access: Access, handlers: Handlers) -> None:
-        functions, operate, uploads, keys, pools, timeline = handlers[:6]
-        advice, logs, errors, events, session = handlers[6:]
         self._access = access
         self.settled: Callable[[], Awaitable[None]] = at_once
         """Awaited after each change, until every gateway process knows of it."""
         self._tasks = Tasks("admin API")
-        self._table: list[tuple[str, str, Need, Scoped]] = [
-            ("HEAD", "/blobs/{sha256}", "deploy", uploads.head_blob),
-            ("PUT", "/blobs/{sha256}", "deploy", uploads.put_blob),
-            ("POST", "/functions/{name}/revisions", "deploy", uploads.post_revision),
-            ("GET", "/operations", "read", uploads.list_operations),
-            ("GET", "/operations/{id}", "read", uploads.get_operation),
-            ("DELETE", "/operations/{id}", "deploy", uploads.cancel_operation),
-            ("GET", "/functions", "read", functions.list_functions),
-            ("GET", "/functions/{name}", "read", functions.get_function),
-            ("PATCH", "/functions/{name}", "deploy", operate.patch_function),
-            ("DELETE", "/functions/{name}", "deploy", functions.remove_function),
-            ("POST", "/functions/{name}/rollback", "deploy", operate.post_rollback),
-            ("POST", "/functions/{name}/warm", "deploy", operate.warm),
-            ("POST", "/functions/{name}/sleep", "deploy", operate.sleep),
-            ("GET", "/functions/{name}/revisions", "read", functions.list_revisions),
-            ("GET", "/functions/{name}/why", "read", functions.why),
-            ("GET", "/functions/{name}/logs", "read", logs.logs),
-            ("GET", "/functions/{name}/errors", "read", errors.errors),
-            ("GET", "/functions/{name}/sample", "read", functions.sample),
-            ("GET", "/functions/{name}/timeline", "read", timeline.of_function),
-            ("GET", "/functions/{name}/advice", "read", advice.of_function),
-            ("GET", "/timeline", "read", timeline.of_all),
-            ("GET", "/pools", "read", pools.list_pools),
-            ("GET", "/replicas", "read", pools.list_replicas),
-            ("GET", "/devices", "read", pools.list_devices),
-            ("GET", "/events", "read", events.follow),
-            ("GET", "/session", "read", session.get_session),
-            ("GET", "/keys", "admin", keys.list_keys),
-            ("POST", "/keys", "admin", keys.add_key),
-            ("DELETE", "/keys/{id}", "admin", keys.remove_key),
-        ]
+        self._table = table(handlers)
 
     def add_routes(self, app: web.Application, border: Border) -> None:
         """Add the table behind the border; what is not in it is for nobody."""

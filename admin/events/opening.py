@@ -16,8 +16,8 @@ from admin.events.scene import Scene, function_of
 from admin.events.watch import Watch
 from admin.settings import Settings
 from admin.views import operation_json
+from gateway.metrics.series import SECONDS
 from gateway.observing.failures import Failure
-from gateway.observing.metrics import SECONDS
 from pool_manager.telling.journal import Decision
 from registry.model import ColdStart, Operation
 

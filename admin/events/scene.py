@@ -10,7 +10,7 @@ import msgspec
 from admin.events.lines import Lines
 from admin.events.picture import Thing
 from admin.views import occupancy_json, replica_json
-from gateway.observing.pulse import Answered
+from gateway.metrics.pulse import Answered
 from registry.catalog import Catalog
 from registry.model import NAMESPACE
 

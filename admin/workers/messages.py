@@ -10,9 +10,9 @@ from typing import Literal
 
 import msgspec
 
-from gateway.observing.exemplars import Labels, Marked
+from gateway.metrics.exemplars import Labels, Marked
+from gateway.metrics.pulse import Answered
 from gateway.observing.failures import Failure
-from gateway.observing.pulse import Answered
 from gateway.settings import GatewaySettings
 from registry.catalog import Deployed
 from registry.exchange import Expected
@@ -105,7 +105,7 @@ class Reached(_Message, frozen=True):
 
 
 class Reckoned(_Message, frozen=True):
-    """Up: the ledger (`gateway.observing.ledger`) in the turn in which that Reckon came, and the
+    """Up: the ledger (`gateway.metrics.ledger`) in the turn in which that Reckon came, and the
     newest exemplars of this process's histograms."""
 
     number: int

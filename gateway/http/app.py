@@ -16,7 +16,7 @@ from gateway.delivery import Delivery
 from gateway.http.assembly import Invoker
 from gateway.http.describe import describe
 from gateway.http.invoke import invoke
-from gateway.observing.exposition import Form, form_of
+from gateway.metrics.exposition import Form, form_of
 from registry.errors import FnError, MethodNotAllowed, Unknown
 
 log = structlog.get_logger()

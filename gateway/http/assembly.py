@@ -13,10 +13,10 @@ from gateway.cold_check import ColdCheck
 from gateway.delivery import Delivery
 from gateway.http.admissions import Admissions
 from gateway.http.door import Door
-from gateway.observing.counting import Store
+from gateway.metrics.counting import Store
+from gateway.metrics.families import Metrics
 from gateway.observing.failures import FailureCount
 from gateway.observing.handover import Handover
-from gateway.observing.metrics import Metrics
 from gateway.observing.tracing import Tracer
 from gateway.ports import Past
 from gateway.settings import GatewaySettings

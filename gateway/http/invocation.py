@@ -15,8 +15,8 @@ from gateway.answers.reply import Body, Reply
 from gateway.http.admissions import Admission
 from gateway.http.assembly import Invoker
 from gateway.http.head import NOT_CORRELATED, REQUEST_ID, Correlation, Head
+from gateway.metrics.exemplars import exemplar_of
 from gateway.observing import trace_context
-from gateway.observing.exemplars import exemplar_of
 from gateway.observing.record import CLIENT_LEFT, Asked, Ending, record_of
 from gateway.outcome import Delivered, HeldCall, Outcome
 from gateway.slabs.slab import Slot

@@ -86,7 +86,7 @@ class UseWatch:
         return self._meter.busy(device)
 
     def _owner(self, replica: Replica) -> Owner:
-        """Of a trial, the function that is deployed, under the number that it will have."""
+        """A trial is its function's, which has no revision of it yet: number 0."""
         if replica.role == "standby":
             return NOBODY
         if binding := self._bindings.get(replica.pool):

@@ -165,6 +165,7 @@ async def delivering(
     delivery.open()
     try:
         yield delivery
+        assert delivery.balance().missing == 0, "a call is nowhere, or in two places"
     finally:
         await delivery.close()
         await asyncio.sleep(0)

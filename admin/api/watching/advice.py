@@ -9,7 +9,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from admin.advice.advisor import Advisor
-from admin.advice.evidence import Evidence, Past, gather
+from admin.advice.evidence import Evidence, Past, weigh
 from admin.advice.rows import Row
 from admin.api.paging import whole_number
 from admin.api.watching.timeline import HOURS_MAX
@@ -52,7 +52,7 @@ class AdviceRoutes:
             await history.cold_starts(name, LIST_MAX),
             self._expected(deployed.revision.key).p50_s,
         )
-        evidence = gather(deployed, span, past)
+        evidence = weigh(deployed, span, past)
         rows = await self.advisor.rows(evidence.case) if evidence.case else []
         return json_answer(_advice_json(evidence, rows, deployed.function.scaling.idle_s))
 

@@ -11,8 +11,8 @@ from admin.workers.supervisor.hub import Hub
 from admin.workers.supervisor.overview import Overview
 from admin.workers.supervisor.page import Gathered
 from admin.workers.supervisor.process import WorkerProcess
-from gateway.observing.metrics import Metrics
-from gateway.observing.pulse import Answered
+from gateway.metrics.families import Metrics
+from gateway.metrics.pulse import Answered
 from pool_manager.manager import Manager
 from registry.exchange import decode_demand
 

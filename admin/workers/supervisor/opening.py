@@ -42,7 +42,7 @@ from admin.workers.supervisor.page import Gathered
 from admin.workers.supervisor.reckonings import Reckonings
 from admin.workers.worker.passing import PASSED_MAX
 from gateway.http.app import Border, StatePages
-from gateway.observing.metrics import Metrics
+from gateway.metrics.families import Metrics
 from pool_manager.driver import Driver
 from pool_manager.manager import Manager
 from registry.store.keys import fingerprint

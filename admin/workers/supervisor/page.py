@@ -10,11 +10,11 @@ from prometheus_client.samples import Sample as ShownSample
 from admin.workers.cells import Sample, Table, summed
 from admin.workers.messages import Reckoned
 from admin.workers.supervisor.reckonings import Reckonings
-from gateway.observing.counting import shown
-from gateway.observing.exemplars import Exemplar
-from gateway.observing.exposition import TEXT, Form
-from gateway.observing.ledger import ACCEPTED, ENDED
-from gateway.observing.metrics import OTHERS, Metrics
+from gateway.metrics.counting import shown
+from gateway.metrics.exemplars import Exemplar
+from gateway.metrics.exposition import TEXT, Form
+from gateway.metrics.families import OTHERS, Metrics
+from gateway.metrics.ledger import ACCEPTED, ENDED
 from registry.catalog import Change
 
 _Seen = tuple[list[Table], dict[Sample, float], dict[Sample, Exemplar]]

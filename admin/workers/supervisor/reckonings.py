@@ -10,8 +10,8 @@ from typing import Final
 
 from admin.workers.cells import Sample, Table
 from admin.workers.messages import Reckon, Reckoned, encode
-from gateway.observing.exemplars import Exemplar
-from gateway.observing.ledger import ACCEPTED, ENDED, Balance, Ledger, total
+from gateway.metrics.exemplars import Exemplar
+from gateway.metrics.ledger import ACCEPTED, ENDED, Balance, Ledger, total
 
 ANSWER_S: Final = 1.0
 """How long a scrape waits for the processes. One that takes longer is counted by its counters."""

@@ -51,10 +51,10 @@ from gateway.dispatch.dispatcher import Limits
 from gateway.http.app import Gateway, stop_serving
 from gateway.http.assembly import assemble
 from gateway.http.site import Site
+from gateway.metrics.families import Metrics
+from gateway.metrics.ledger import Balance
+from gateway.metrics.pulse import Pulse
 from gateway.observing.handover import Handover
-from gateway.observing.ledger import Balance
-from gateway.observing.metrics import Metrics
-from gateway.observing.pulse import Pulse
 from gateway.traffic import follow_traffic
 from registry.exchange import decode_endpoints
 from registry.tasks import Tasks, every

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from admin.workers.messages import Arrived, Beat, Wants, Woken, encode
-from gateway.observing.exemplars import Labels
+from gateway.metrics.exemplars import Labels
+from gateway.metrics.pulse import Answered
 from gateway.observing.failures import Failure
-from gateway.observing.pulse import Answered
 from registry.exchange import Expected
 
 UNHEARD_OF = Expected(0.0, 0.0, 0.0, 0)

@@ -284,3 +284,53 @@ async def test_news_that_come_too_late_connect_nobody(tmp_path: Path) -> None:
         delivery.receive_endpoints(published(peer.endpoint()))
 
     assert delivery.states() == {}
+
+
+async def test_every_call_is_accounted_for(
+    manager: ListeningManager, client: Client, tmp_path: Path
+) -> None:
+    """Held, in flight, or ended in its way; one whose client has left is cancelled although its
+    replica still has it."""
+    async with delivering(manager) as delivery, Peer(tmp_path / "r1").listening() as peer:
+        held = [client.call(), client.call(), client.call()]
+        for call in held:
+            delivery.submit(call)
+        assert (delivery.balance().held, delivery.balance().in_flight) == ({KEY: 3}, {})
+        delivery.leave(held[2])
+        delivery.leave(held[2])
+        delivery.receive_endpoints(published(peer.endpoint()))
+        await peer.greet()
+        first, second = await peer.next(Kind.REQUEST), await peer.next(Kind.REQUEST)
+        assert (delivery.balance().held, delivery.balance().in_flight) == ({}, {KEY: 2})
+        delivery.leave(held[1])
+        await peer.next(Kind.CANCEL)
+        assert delivery.loads()[KEY].in_flight == 2
+        assert delivery.balance().in_flight == {KEY: 1}
+        peer.answer(first.id)
+        peer.send(Kind.CANCELLED, second.id)
+        await delivery.wait_idle()
+        ended = delivery.balance()
+
+    assert isinstance(await client.outcomes.get(), Delivered)
+    assert (ended.accepted, ended.held, ended.in_flight) == (3, {}, {})
+    assert {how: n for how, n in ended.ended.items() if n} == {"completed": 1, "cancelled": 2}
+
+
+async def test_a_call_that_fails_or_waits_too_long_has_ended_so(
+    manager: ListeningManager, client: Client
+) -> None:
+    """What was refused was never accepted."""
+    async with delivering(manager) as delivery:
+        delivery.receive_endpoints(published())
+        now = asyncio.get_running_loop().time()
+        delivery.submit(client.call(wait_until_s=now))
+        delivery.submit(client.call())
+        with pytest.raises(QueueFull):
+            delivery.submit(client.call(queue_max=2))
+        assert isinstance(await client.outcomes.get(), WaitBudgetOver)
+        delivery.receive_endpoints(nothing_left())
+        assert isinstance(await client.outcomes.get(), UnknownFunction)
+        ended = delivery.balance()
+
+    assert ended.accepted == 2
+    assert {how: n for how, n in ended.ended.items() if n} == {"expired": 1, "failed": 1}

@@ -132,3 +132,19 @@ def test_whose_fault_an_answer_tells_of() -> None:
     """No answer at all is nobody's."""
     faults = [problems.is_servers_fault(status) for status in (0, 200, 404, 429, 500, 503)]
     assert faults == [False] * 4 + [True] * 2
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [
+        (200, "ok"),
+        (202, "ok"),
+        (400, "refused"),
+        (429, "refused"),
+        (500, "failed"),
+        (504, "failed"),
+    ],
+)
+def test_an_answer_is_right_refused_or_failed(status: int, outcome: str) -> None:
+    """What is the client's own doing is no failure of the server."""
+    assert problems.outcome(status) == outcome

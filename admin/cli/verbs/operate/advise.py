@@ -64,24 +64,22 @@ def render(answer: dict[str, Any]) -> str:
 def better(answer: dict[str, Any]) -> dict[str, Any] | None:
     """The row that is clearly better than the present one, if there is one.
 
-    Either it has a tenth less of the device while no more requests wait, or half as much waiting
+    Either it has a tenth less of the device for 10 s a day of waiting at most, or half the waiting
     (and 10 s a day less) for at most a tenth more of the device.
     """
-    rows = answer.get("rows") or []
+    rows: list[dict[str, Any]] = answer.get("rows") or []
     current = _current(rows)
     if current is None:
         return None
-    is_free = [
+    least_s = WAITED_MIN_S * _length_s(answer) / DAY_S
+    cheaper = [
         row
         for row in rows
-        if row["held"] <= current["held"]
+        if row["waited_s"] <= current["waited_s"] + least_s
         and row["device_s"] <= (1 - SAVED_MIN) * current["device_s"]
     ]
-    if is_free:
-        free: dict[str, Any] = min(is_free, key=lambda row: (row["device_s"], row["idle_s"]))
-        return free
-    length_s = _length_s(answer)
-    least_s = WAITED_MIN_S * length_s / DAY_S
+    if cheaper:
+        return min(cheaper, key=lambda row: (row["device_s"], row["idle_s"]))
     quicker = [
         row
         for row in rows
@@ -99,7 +97,8 @@ def sentence(answer: dict[str, Any]) -> str:
         return ""
     if best is None:
         return (
-            f"idle {current['idle_s']:g} s is as good as any: less of one costs more of the other"
+            f"idle {current['idle_s']:g} s is as good as any: less of the device would be more"
+            " waiting, less waiting more of the device"
         )
     a_day = DAY_S / _length_s(answer)
     saved_h = (current["device_s"] - best["device_s"]) * a_day / HOUR_S

@@ -15,9 +15,9 @@ export interface Activity {
 }
 
 export const KEPT = 50;
-export const DEPARTED_KEPT = 5;
 /** Of all functions together; that of the one that was quiet longest is forgotten first. */
 export const KEPT_IN_ALL = 1_000;
+export const DEPARTED_KEPT = 5;
 export const QUIET: Activity = { decisions: [], errors: [], coldStarts: [], departed: [] };
 
 /** Activity of many functions, bounded. Values are replaced, never changed. */

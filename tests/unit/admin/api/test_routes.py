@@ -14,7 +14,7 @@ from tests.support.operator import locked, until
 from tests.support.server import ServingServer, serving
 
 SOURCE = Path(routes.__file__).read_text("utf-8")
-ROWS = re.findall(r'\("([A-Z]+)", "(/[^"]*)", "(\w+)", \w+\.\w+\)', SOURCE)
+ROWS = re.findall(r'\("([A-Z]+)", "(/[^"]*)", "(\w+)", [\w.]+\)', SOURCE)
 PARTS = {"name": "nobody", "id": "nothing", "sha256": "0" * 64}
 ENDLESS = {"/events": "/events?function=0"}
 """Streams, asked for something that there cannot be."""

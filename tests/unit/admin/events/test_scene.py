@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from admin.events.scene import function_of
-from gateway.observing.metrics import SECONDS
-from gateway.observing.pulse import Answered
+from gateway.metrics.pulse import Answered
+from gateway.metrics.series import SECONDS
 from tests.support.server import ServingServer
 
 CALL = {"inputs": {}}

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from admin.workers.cells import Cells, Sample, Table, summed
-from gateway.observing.counting import Counts, Distributions
+from gateway.metrics.counting import Counts, Distributions
 from registry.catalog import Change
 
 LABELS = ("namespace", "function")

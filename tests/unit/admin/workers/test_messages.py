@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from admin.workers import messages as m
+from gateway.metrics.exemplars import Exemplar, Marked
 from gateway.observing.failures import Failure
 from gateway.settings import GatewaySettings
 from registry.exchange import Expected
@@ -15,6 +16,7 @@ from registry.model import Key
 from tests.support import nouns
 
 DEPLOYED = nouns.deployed()
+MARKED = Marked("n_bucket", ("le", "1.0"), Exemplar(("request_id", "a"), 0.5, 100.0))
 DOWN = [
     m.Welcome("7", GatewaySettings(), "json", "ab", "/s", True),
     m.Functions([m.FunctionNow("default", "digits", [DEPLOYED])]),
@@ -24,6 +26,7 @@ DOWN = [
     m.Began(),
     m.Pools(b"\x00endpoints"),
     m.Reach(4),
+    m.Reckon(5),
     m.Stop(),
 ]
 UP = [
@@ -35,7 +38,9 @@ UP = [
     m.Beat(
         1, [], [], [Failure("default", "digits", "digits@3", "poison", 1.5, "why", "r", "q", 9)]
     ),
+    m.Reckoned(5, 3.0, {"completed": 1.0}, {"a": 1}, {"a": 1}, [MARKED]),
     m.Woken("default", "digits", "r1", {"load": 1.5}),
+    m.Woken("default", "digits", "r1", {"load": 1.5}, ("request_id", "a")),
     m.Finished(),
 ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.dispatch.call import Call
+from gateway.dispatch.call import Call, Stage
 from gateway.dispatch.links import Link
 from gateway.dispatch.pool import UNKNOWN, Pool
 from registry.exchange import NOTHING, Expected, Load, PoolEndpoints
@@ -129,3 +129,14 @@ def test_the_estimate_is_of_the_line_or_of_the_cold_start() -> None:
         pool.pace.answered(10.0 + number / 4)
         pool.waiting.append(Call(pool.key, META, b"", 0.0, 55.0, 60.0))
     assert pool.retry_after_s(15.0) == 5
+
+
+def test_what_nobody_waits_for_is_owed_to_nobody() -> None:
+    """A replica may still run what its client has given up."""
+    pool = Pool("default/f@1")
+    pool.links["r1"] = Link("r1", pool.key, 4, True)
+    for id, stage in enumerate((Stage.SENT, Stage.STARTED, Stage.ABANDONED)):
+        call = Call(pool.key, META, b"", 0.0, 1.0, 1.0, stage=stage)
+        pool.links["r1"].in_flight[id] = call
+
+    assert (pool.in_flight, pool.owed) == (3, 2)

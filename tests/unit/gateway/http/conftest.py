@@ -20,9 +20,9 @@ from gateway.http.app import Gateway, StatePages
 from gateway.http.assembly import Invoker, request_ids
 from gateway.http.door import Door
 from gateway.http.site import Site
+from gateway.metrics.families import Metrics
 from gateway.observing.failures import FailureCount
 from gateway.observing.handover import Handover
-from gateway.observing.metrics import Metrics
 from gateway.observing.record import RequestRecord
 from gateway.settings import GatewaySettings
 from registry.catalog import Catalog

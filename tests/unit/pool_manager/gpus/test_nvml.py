@@ -58,6 +58,17 @@ def test_many_processes_are_read(nvml: Nvml, board: Board) -> None:
     assert {process.pid for process in reading.processes} == set(range(100))
 
 
+def test_the_driver_says_how_busy_a_gpu_is(nvml: Nvml, board: Board) -> None:
+    """As a share of the time; nothing where it does not tell, and of slices nobody asks."""
+    board.claim(A, 71, 2_000)
+    board.claim(A, 72, 10)
+    board.add(Gpu("MIG-1", 10_000, parent=B, instance=1))
+    assert [gpu.utilization for gpu in nvml.read().gpus] == [0.2, None]
+    board.answer("nvmlDeviceGetUtilizationRates", NOT_SUPPORTED)
+
+    assert [gpu.utilization for gpu in nvml.read().gpus] == [None, None]
+
+
 def test_slices_take_the_place_of_their_gpu(nvml: Nvml, board: Board) -> None:
     """A GPU in MIG mode is read as its slices, each with memory and processes of its own."""
     board.add(

@@ -42,11 +42,13 @@ async def test_one_after_the_other(line: StartLine) -> None:
     second = asyncio.create_task(line.enter("b"))
     await turn_of_loop()
     waits = not second.done()
+    assert len(line) == 1
 
     line.leave("a")
 
     assert waits
     assert await second
+    assert len(line) == 0
 
 
 async def test_the_order_is_the_managers(line: StartLine) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from pool_manager.core import events
 from pool_manager.core.policy.ledger import Ledger
 from pool_manager.core.state import Device, PoolSpec
@@ -56,3 +60,29 @@ def test_a_device_is_free_taken_or_quarantined() -> None:
     play.on(events.NotReleased("r1", "GPU-a still shows pid 7"))
     shown = {one.device.id: one for one in occupancies(play.machine, OneGpu())}
     assert (shown[gpu].state, shown[gpu].reason) == ("quarantined", "r1: GPU-a still shows pid 7")
+
+
+class Shows(NoGpus):
+    """Sees every device with so much in use, of which 100 MiB are foreign."""
+
+    def __init__(self, used_mib: float | None) -> None:
+        super().__init__()
+        self._used_mib = used_mib
+
+    def view(self, device: str) -> GpuView | None:
+        return replace(VIEW, used_mib=self._used_mib, foreign_mib=100.0)
+
+
+@pytest.mark.parametrize(("used_mib", "leaked_mib"), [(None, 700.0), (350.0, 250.0), (90.0, 0.0)])
+def test_what_a_gone_replica_has_kept_has_leaked(used_mib: float | None, leaked_mib: float) -> None:
+    """What it was charged, or what the GPU shows beyond all others; nothing while it lives."""
+    spec = PoolSpec("default/a@1", device_kind="cuda", memory_mib=700.0)
+    play = Play(spec, devices=[A])
+    play.demand(a=1)
+    assert occupancies(play.machine, Shows(used_mib))[0].leaked_mib == 0.0
+    play.on(events.Lost("r1", "exit 1"))
+    play.on(events.NotReleased("r1", "GPU-a still shows pid 7"))
+
+    assert occupancies(play.machine, Shows(used_mib))[0].leaked_mib == leaked_mib
+    play.on(events.Released("r1"))
+    assert occupancies(play.machine, Shows(used_mib))[0].leaked_mib == 0.0

@@ -146,6 +146,8 @@ async def test_what_workers_say_goes_on_under_their_names() -> None:
         first.say(m.Wants(b"demand"))
         first.say(m.Reached(4))
         first.say(m.Beat(3, [], []))
+        reckoned = m.Reckoned(1, 0.0, {}, {}, {}, [])
+        first.say(reckoned)
         woken = m.Woken("default", "f", "r", {})
         first.say(woken)
 
@@ -153,6 +155,7 @@ async def test_what_workers_say_goes_on_under_their_names() -> None:
             ("wants", "p0", b"demand"),
             ("reached", "p0", 4),
             ("beat", "p0", m.Beat(3, [], [])),
+            ("reckoned", "p0", reckoned),
             ("woken", woken),
         ]
 

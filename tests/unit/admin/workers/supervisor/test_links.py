@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from admin.workers.messages import Arrived, Beat, Woken
+from admin.workers.messages import Arrived, Beat, Reckoned, Woken
 from admin.workers.supervisor.links import Links
 from registry.exchange import Demand, Load, encode
 
@@ -85,6 +85,8 @@ def test_other_words_go_to_whom_they_concern(links: Links, said: list[tuple[Any,
     links.beat("7", Beat(4, [Arrived("default", "f", 3)], []))
     links.woken(Woken("default", "f", "r1", {"load": 1.0}))
     links.reached("7", 9)
+    reckoned = Reckoned(1, 0.0, {}, {}, {}, [])
+    links.reckoned("7", reckoned)
 
     assert said == [
         ("overview", "beat", "7", 4),
@@ -92,4 +94,5 @@ def test_other_words_go_to_whom_they_concern(links: Links, said: list[tuple[Any,
         ("past", "arrivals", "default", "f", 3),
         ("own", "cold_start", "default", "f", "r1", {"load": 1.0}, None),
         ("hub", "reached", "7", 9),
+        ("page", "reckoned", "7", reckoned),
     ]

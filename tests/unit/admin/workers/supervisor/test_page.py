@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator
 
@@ -9,11 +10,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from admin.workers.cells import Cells, Table
+from admin.workers.messages import Reckon, Reckoned, decode_down
 from admin.workers.supervisor.page import Gathered, family_of
 from admin.workers.supervisor.reckonings import Reckonings
-from gateway.observing.counting import Store
-from gateway.observing.ledger import Ledger
-from gateway.observing.metrics import OTHERS, Metrics
+from gateway.metrics.counting import Store
+from gateway.metrics.exemplars import Exemplar, Marked
+from gateway.metrics.exposition import OPENMETRICS
+from gateway.metrics.families import OTHERS, Metrics
+from gateway.metrics.ledger import Ledger
 from registry.catalog import Change
 
 REMOVED = Change("remove", "default", "f", None, None)
@@ -157,3 +161,40 @@ def test_changes_but_removals_take_nothing_away(rig: Rig) -> None:
 def test_samples_belong_to_a_family(name: str, family: str) -> None:
     """By what their names end in."""
     assert family_of(name) == family
+
+
+async def test_the_ledger_is_as_the_workers_answer(rig: Rig) -> None:
+    """Not as their counters are a moment later; what is held and where is theirs to know."""
+    rig.worker("a")
+    asking = asyncio.create_task(rig.page.ask())
+    await asyncio.sleep(0)
+    [question] = [decode_down(data) for data in rig.sent]
+    assert isinstance(question, Reckon)
+    ended = {"completed": 2.0}
+    labels = ("namespace", "default", "function", "f", "le", "0.025")
+    exemplar = Exemplar(("request_id", "x"), 0.02, 100.0)
+    marked = [Marked("fngate_request_seconds_bucket", labels, exemplar)]
+    answer = Reckoned(question.number, 4.0, ended, {"default/f@1": 1}, {"default/f@1": 1}, marked)
+    rig.page.reckoned("a", answer)
+    await asking
+
+    found = rig.samples()
+    assert found["fngate_accepted_total",] == 4
+    assert found["fngate_ended_total", "completed"] == 2
+    assert found["fngate_held", "default/f@1"] == 1
+    text = rig.page.render(OPENMETRICS).decode()
+    assert text.count("# {") == 1
+    assert 'function="f",le="0.025",namespace="default"} 1.0 # {request_id="x"} 0.02 100.0' in text
+
+
+def test_no_sample_is_there_twice(rig: Rig) -> None:
+    """Prometheus takes one of two, and nobody knows which."""
+    rig.worker("a").left_out(2)
+    rig.worker("b").left_out(1)
+    rig.page._own.cold_start("default", "f", "r1", {"load": 1.0})
+    rig.page.look()
+    rows = [line for line in rig.page.render().decode().splitlines() if line[0] != "#"]
+    names = [row.rpartition(" ")[0] for row in rows]
+
+    assert len(names) == len(set(names))
+    assert rig.samples()["fngate_access_events_left_out_total",] == 3

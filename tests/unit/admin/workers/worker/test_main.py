@@ -208,3 +208,27 @@ def test_a_process_ignores_ctrl_c_and_ends_with_its_supervisor() -> None:
 
     assert child.wait(UNTIL_S) == 0
     table.close()
+
+
+async def test_a_worker_says_where_its_requests_are(running: Running) -> None:
+    """Also before it serves: then it has none."""
+    supervisor, _ = running
+    supervisor.tell(m.Reckon(1))
+    assert await supervisor.heard(m.Reckoned) == m.Reckoned(1, 0.0, {}, {}, {}, [])
+    supervisor.said.clear()
+    await supervisor.ready()
+    url = f"{supervisor.url}/fn/digits"
+    body = {"inputs": {"x": [[0.0] * 4]}}
+    async with ClientSession() as session:
+        asking = asyncio.create_task(session.post(url, json=body))
+        held: dict[str, int] = {}
+        while not held:
+            supervisor.said.clear()
+            supervisor.tell(m.Reckon(2))
+            said = await supervisor.heard(m.Reckoned)
+            assert isinstance(said, m.Reckoned)
+            held = said.held
+        asking.cancel()
+
+    assert held == {"default/digits@1": 1}
+    assert (said.accepted, sum(said.ended.values())) == (1, 0)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.observing.ledger import HOWS, Balance
+from gateway.metrics.ledger import HOWS, Balance
 
 
 class Gauges(Collector):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import chain
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry
@@ -12,18 +10,23 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.answers.receipt import Receipt
-from gateway.observing.counting import Counts, Distribution, Distributions, Memory, Number, Store
-from gateway.observing.exemplars import Labels, Marked, newest
-from gateway.observing.exposition import TEXT, Form
-from gateway.observing.gauges import Gauges
-from gateway.observing.ledger import Balance
+from gateway.metrics.counting import (
+    Counts,
+    Distribution,
+    Distributions,
+    Memory,
+    Number,
+    Store,
+    newest,
+)
+from gateway.metrics.exemplars import Labels, Marked
+from gateway.metrics.exposition import TEXT, Form
+from gateway.metrics.gauges import Gauges
+from gateway.metrics.ledger import Balance
+from gateway.metrics.series import LABELS, ROWS, SECONDS, SENDS, Series
 from registry.catalog import Change
 from runtime_image.contract.control import PHASES
 
-SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-LABELS = ("namespace", "function")
-SENDS = (1, 2, 3, 4, 6, 12)
-ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 RETRIES = ("died", "not_started")
 OK = ("ok", "")
 """Outcome and reason of an answer of a replica."""
@@ -33,8 +36,8 @@ OTHERS = "_others"
 """The function of all beyond; no name begins like this."""
 REPLICAS_MAX = 1000
 """Replicas whose cold starts are remembered as counted, the newest."""
-MARKED_MAX = 1000
-"""Exemplars that one process tells another of, the newest: about 200 kB."""
+MARKED_MAX = 500
+"""Exemplars that one process tells another of, the newest: about 70 kB."""
 
 ColdStartHeard = Callable[[str, str, str, Mapping[str, float], Labels | None], None]
 
@@ -47,18 +50,6 @@ class Source(Protocol):
 
     def collect(self) -> Iterable[Metric]:
         """prometheus_client's: the families; in a thread."""
-
-
-@dataclass(slots=True)
-class _Series:
-    """One function's children. Binding them costs more than using them: each is bound once."""
-
-    labels: tuple[str, str]
-    duration: Distribution
-    queue: Distribution
-    sends: Distribution
-    rows: Distribution
-    outcomes: dict[tuple[str, str], Number] = field(default_factory=dict)
 
 
 class Metrics:
@@ -87,8 +78,8 @@ class Metrics:
         self._gauges = Gauges(balance, states, tasks)
         self._sources: list[Source] = [self._gauges]
         self._registry.register(self._gauges)
-        self._series: dict[tuple[str, str], _Series] = {}
-        self._others: _Series | None = None
+        self._series: dict[tuple[str, str], Series] = {}
+        self._others: Series | None = None
         self._woken: set[tuple[str, str]] = set()
         # Each replica's cold start once, whoever waited for it.
         self._counted: dict[str, None] = {}
@@ -170,7 +161,7 @@ class Metrics:
         else:
             self.sent(*key, sends, deaths)
 
-    def _outcome(self, series: _Series, outcome: str, reason: str) -> Number:
+    def _outcome(self, series: Series, outcome: str, reason: str) -> Number:
         counter = series.outcomes.get((outcome, reason))
         if counter is None:
             counter = self._requests.of(*series.labels, outcome, reason)
@@ -241,7 +232,7 @@ class Metrics:
         """What answers took, of every function with series of its own."""
         return ((key, series.duration) for key, series in self._series.items())
 
-    def _begin(self, namespace: str, function: str) -> _Series:
+    def _begin(self, namespace: str, function: str) -> Series:
         """The series of a function counted for the first time, or that of all beyond the limit and
         of removed ones, whose last answers come after they went."""
         if len(self._series) >= FUNCTIONS_MAX or not self._is_deployed(namespace, function):
@@ -250,9 +241,9 @@ class Metrics:
         series = self._series[namespace, function] = self._bind(namespace, function)
         return series
 
-    def _bind(self, namespace: str, function: str) -> _Series:
+    def _bind(self, namespace: str, function: str) -> Series:
         labels = (namespace, function)
-        return _Series(
+        return Series(
             labels,
             self._duration.of(*labels),
             self._queue.of(*labels),
@@ -280,8 +271,7 @@ class Metrics:
 
     def marked(self) -> list[Marked]:
         """The newest exemplars, MARKED_MAX at most."""
-        histograms = (self._duration, self._queue, self._phases)
-        return newest(chain.from_iterable(one.marked() for one in histograms), MARKED_MAX)
+        return newest((self._duration, self._queue, self._phases), MARKED_MAX)
 
     def collect(self) -> Iterable[Metric]:
         """prometheus_client's: every family with its samples."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from gateway.observing.counting import Distribution
+from gateway.metrics.counting import Distribution
 
 Durations = Callable[[], Iterable[tuple[tuple[str, str], Distribution]]]
 
 
 class Answered(NamedTuple):
-    """Requests of one function, by the bucket of gateway.observing.metrics.SECONDS that their
+    """Requests of one function, by the bucket of gateway.metrics.series.SECONDS that their
     duration falls into; one bucket more than there are bounds."""
 
     namespace: str

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, MutableSequence, Sequence
-from itertools import accumulate
-from typing import Protocol
+from heapq import nlargest
+from itertools import accumulate, chain
+from typing import NamedTuple, Protocol
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar as ShownExemplar
 from prometheus_client.utils import floatToGoString
 
-from gateway.observing.exemplars import Exemplar, Labels, Marked
+from gateway.metrics.exemplars import Exemplar, Labels, Marked
 
 UNITS = ("seconds", "bytes", "ratio")
 Row = tuple[str, float] | tuple[str, float, ShownExemplar]
@@ -176,14 +177,17 @@ class Distributions(Collector):
         """Show it no more."""
         self._children.pop(labelvalues, None)
 
-    def marked(self) -> Iterator[Marked]:
-        """Every exemplar, by the sample that it belongs to."""
-        name, names = f"{self._about[0]}_bucket", (*self._labelnames, "le")
+    def kept(self) -> Iterator[Kept]:
+        """Every exemplar there is."""
         for labelvalues, child in list(self._children.items()):
             for bucket, exemplar in list(child.exemplars.items()):
-                values = (*labelvalues, self._shown[bucket])
-                labels = tuple(text for pair in zip(names, values, strict=True) for text in pair)
-                yield Marked(name, labels, exemplar)
+                yield Kept(exemplar, self, labelvalues, bucket)
+
+    def marked(self, kept: Kept) -> Marked:
+        """An exemplar of this histogram, by the sample that it belongs to."""
+        names, values = (*self._labelnames, "le"), (*kept.labelvalues, self._shown[kept.bucket])
+        labels = tuple(text for pair in zip(names, values, strict=True) for text in pair)
+        return Marked(f"{self._about[0]}_bucket", labels, kept.exemplar)
 
     def collect(self) -> Iterable[HistogramMetricFamily]:
         """prometheus_client's: the family."""
@@ -198,6 +202,26 @@ class Distributions(Collector):
         for bucket, exemplar in list(child.exemplars.items()):
             rows[bucket] = (*rows[bucket][:2], shown(exemplar))
         return rows
+
+
+class Kept(NamedTuple):
+    """An exemplar of one bucket of one child."""
+
+    exemplar: Exemplar
+    of: Distributions
+    labelvalues: tuple[str, ...]
+    bucket: int
+
+
+def newest(histograms: Iterable[Distributions], count: int) -> list[Marked]:
+    """The latest exemplars of all these, so many at most."""
+    kept = chain.from_iterable(one.kept() for one in histograms)
+    # What they are of is put into words only for the few: this is done in the loop's thread.
+    return [one.of.marked(one) for one in nlargest(count, kept, key=_made_s)]
+
+
+def _made_s(kept: Kept) -> float:
+    return kept.exemplar.at_s
 
 
 def shown(exemplar: Exemplar) -> ShownExemplar:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from heapq import nlargest
 from typing import Final, NamedTuple
 
 Labels = tuple[str, ...]
@@ -50,8 +48,3 @@ def exemplar_of(request_id: str, traceparent: str) -> Labels | None:
     if not labels or sum(map(len, labels)) > CHARACTERS_MAX:
         return None
     return labels
-
-
-def newest(marked: Iterable[Marked], count: int) -> list[Marked]:
-    """At most so many, the latest."""
-    return nlargest(count, marked, key=lambda one: one.exemplar.at_s)

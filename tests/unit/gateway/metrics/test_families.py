@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.answers.receipt import Receipt
-from gateway.observing import metrics as pages
-from gateway.observing.ledger import Balance
-from gateway.observing.metrics import OTHERS, REPLICAS_MAX, Metrics
+from gateway.metrics import families as pages
+from gateway.metrics.exposition import OPENMETRICS
+from gateway.metrics.families import OTHERS, REPLICAS_MAX, Metrics
+from gateway.metrics.ledger import Balance
 from registry.catalog import Change
 from runtime_image.link.meta import AnswerMeta
 
@@ -239,3 +241,75 @@ def test_a_served_request_may_have_been_sent_again() -> None:
     assert found["fngate_retries_total", "f", "default", "died"] == 1
     assert found["fngate_retries_total", "f", "default", "not_started"] == 1
     assert found["fngate_requests_total", "f", "default", "ok", ""] == 1
+
+
+def test_a_request_that_is_named_is_an_exemplar() -> None:
+    """Of its time, its wait and the cold start it waited for; by the time of the wall clock."""
+    page = Metrics(Balance, dict, lambda: 0, exists, wall=lambda: 100.0)
+    page.served(("default", "f"), 0.02, receipt(cold=True, first=True), 1, 0, ("request_id", "a"))
+    text = page.render(OPENMETRICS).decode()
+
+    rows = [line for line in text.splitlines() if line.endswith(" 100.0")]
+    assert [line.partition("{")[0] for line in rows] == [
+        "fngate_request_seconds_bucket",
+        "fngate_queue_seconds_bucket",
+        "fngate_cold_start_seconds_bucket",
+    ]
+    assert all('# {request_id="a"}' in line for line in rows)
+    assert {one.name for one in page.marked()} == {line.partition("{")[0] for line in rows}
+
+
+def test_a_batch_is_counted_by_its_rows() -> None:
+    """By each request that it answered."""
+    page = metrics()
+    page.served(("default", "f"), 0.02, receipt(cold=False, first=False), 1, 0)
+
+    assert samples(page)["fngate_batch_rows_bucket", "f", "1.0", "default"] == 1
+
+
+async def test_others_may_show_families_too() -> None:
+    """They look when the page does; there is nobody to ask."""
+
+    class Other:
+        """Counts its looks."""
+
+        looks = 0
+
+        def look(self) -> None:
+            """One more."""
+            self.looks += 1
+
+        def collect(self) -> list[GaugeMetricFamily]:
+            """How many."""
+            return [GaugeMetricFamily("looks", "text", self.looks)]
+
+    page = metrics()
+    page.add(Other())
+    await page.ask()
+
+    assert samples(page)["looks",] == 1
+
+
+def test_cold_starts_alone_bring_no_other_series(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where workers have the requests, a series of the supervisor would be the second of its name;
+    the limit of functions holds all the same."""
+    monkeypatch.setattr(pages, "FUNCTIONS_MAX", 1)
+    page = metrics()
+    page.cold_start("default", "f", "r1", {"load": 2000.0})
+    page.cold_start("default", "g", "r2", {"load": 2000.0})
+    found = samples(page)
+
+    assert not any(key[0].startswith("fngate_request") for key in found)
+    assert found["fngate_cold_start_seconds_count", "f", "default", "load"] == 1
+    assert found["fngate_cold_start_seconds_count", OTHERS, "default", "load"] == 1
+    page.changed(Change("remove", "default", "f", None, None))
+    assert not any("f" in key for key in samples(page))
+
+
+def test_left_out_events_are_counted() -> None:
+    """From 0."""
+    page = metrics()
+    assert samples(page)["fngate_access_events_left_out_total",] == 0
+    page.left_out(3)
+
+    assert samples(page)["fngate_access_events_left_out_total",] == 3

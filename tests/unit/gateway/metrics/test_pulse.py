@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.observing.counting import Distributions, Memory
-from gateway.observing.pulse import Answered, Pulse
+from gateway.metrics.counting import Distributions, Memory
+from gateway.metrics.pulse import Answered, Pulse
 
 F = ("default", "f")
 

@@ -1,0 +1,1 @@
+"""What `/metrics` shows, and what is counted for it."""

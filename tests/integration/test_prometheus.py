@@ -1,0 +1,248 @@
+"""A real Prometheus server over real replicas under load, some of which are killed."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.support import models, promql
+from tests.support.families import families
+from tests.support.process_server import ServerProcess, server_process
+from tests.support.prometheus import Prometheus, program, scraping
+from tests.support.worker_server import Line, lines, worker_pids
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+ONE: dict[str, Any] = {"x": [[1, 0, 0, 0]]}
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+TRACED = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
+CALLERS = 4
+QUIET, LOADED = 3, 6
+"""Scrapes before anything is called or after all is over, and between two faults."""
+
+
+def connected(server: ServerProcess) -> http.client.HTTPConnection:
+    """A connection to whichever gateway process takes it."""
+    return http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=30)
+
+
+def ask(server: ServerProcess, path: str) -> bytes:
+    """The answer to a GET by an administrator, on a connection of its own."""
+    with contextlib.closing(connected(server)) as connection:
+        connection.request("GET", path, headers=server.headers)
+        with connection.getresponse() as answer:
+            assert answer.status == 200
+            return answer.read()
+
+
+class Load:
+    """Calls of two functions from several threads, until `stop`. `statuses` are what came back."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        self._server = server
+        self._over = threading.Event()
+        self.statuses: set[int] = set()
+        self.cut_off = 0
+        self._threads = [
+            threading.Thread(target=self._call, args=(number,), daemon=True)
+            for number in range(CALLERS)
+        ]
+
+    def _call(self, number: int) -> None:
+        while not self._over.is_set():
+            with contextlib.closing(connected(self._server)) as connection:
+                try:
+                    self._calls(connection, number)
+                except (OSError, http.client.HTTPException):
+                    self.cut_off += 1
+
+    def _calls(self, connection: http.client.HTTPConnection, number: int) -> None:
+        """Quick ones with a trace; slow ones, which have no time to wait."""
+        name, headers = ("quick", TRACED) if number % 2 else ("slow", {"Prefer": "wait=0"})
+        headers = {"Content-Type": "application/json", **headers}
+        while not self._over.is_set():
+            connection.request("POST", f"/fn/{name}", json.dumps({"inputs": ONE}), headers)
+            with connection.getresponse() as answer:
+                answer.read()
+                self.statuses.add(answer.status)
+
+    @contextmanager
+    def running(self) -> Iterator[Load]:
+        """Go on while the block runs."""
+        for thread in self._threads:
+            thread.start()
+        try:
+            yield self
+        finally:
+            self._over.set()
+            for thread in self._threads:
+                thread.join(60)
+
+
+def deploy(server: ServerProcess, folder: Path) -> None:
+    """A quick function, and one that takes about a tenth of a second."""
+    server.fnctl_json("deploy", str(models.affine(folder, 2, 0)), "--name", "quick")
+    server.fnctl_json("deploy", str(models.slow(folder, 10_000)), "--name", "slow")
+
+
+def wait_scrapes(prometheus: Prometheus, count: int) -> None:
+    """Return when there are so many more; one that meets a dying process may fail."""
+    until = prometheus.scrapes() + count
+    while prometheus.scrapes() < until:
+        pass  # each look is an exchange with Prometheus
+
+
+def kill_worker(server: ServerProcess) -> None:
+    """Kill a gateway process that has requests in flight."""
+    with lines(server, each=2) as found:
+        victim = found[0].pid
+        there = [line for line in found if line.pid == victim]
+        begun = [threading.Event() for _ in there]
+        threads = [
+            threading.Thread(target=call_on, args=pair, daemon=True)
+            for pair in zip(there, begun, strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        # From its first answer on, each is between two calls for next to no time.
+        assert all(event.wait(30) for event in begun)
+        os.kill(victim, signal.SIGKILL)
+        for thread in threads:
+            thread.join(30)
+
+
+def call_on(line: Line, begun: threading.Event) -> None:
+    """Call the slow function again and again, until the connection breaks."""
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        while True:
+            line.call("slow", ONE)
+            begun.set()
+
+
+def run(server: ServerProcess, prometheus: Prometheus) -> Load:
+    """Quiet, load with faults, quiet."""
+    wait_scrapes(prometheus, QUIET)
+    with Load(server).running() as load:
+        wait_scrapes(prometheus, LOADED)
+        for pid in server.replica_pids():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+        wait_scrapes(prometheus, LOADED)
+        assert server.process is not None
+        if worker_pids(server.process.pid):
+            kill_worker(server)
+        wait_scrapes(prometheus, LOADED)
+    wait_scrapes(prometheus, QUIET)
+    return load
+
+
+def check_ledger(prometheus: Prometheus) -> dict[str, float]:
+    """At every scrape whatever was accepted has ended, is held or is in flight. The last numbers
+    of how requests ended."""
+    [accepted] = prometheus.series("fngate_accepted_total").values()
+    ended = prometheus.series("fngate_ended_total")
+    unended = prometheus.series("fngate_open_requests")
+    assert len(accepted) >= 2 * QUIET + 3 * LOADED
+    missing = {
+        at: all_ - sum(one[at] for one in [*ended.values(), *unended.values()])
+        for at, all_ in accepted.items()
+    }
+    assert {at: count for at, count in missing.items() if count} == {}
+    values = [accepted[at] for at in sorted(accepted)]
+    assert values == sorted(values)
+    assert any(max(one.values()) for one in unended.values())
+    last = max(accepted)
+    assert [one[last] for one in unended.values()] == [0, 0]
+    [record] = prometheus.series("fngate:ledger_missing:requests").values()
+    assert set(record.values()) == {0}
+    return {how: one[last] for (how,), one in ended.items()}
+
+
+def check_names(prometheus: Prometheus) -> None:
+    """Whatever dashboard and rules ask for was seen; of what only a GPU has, the family."""
+    seen = set(prometheus.get("label/__name__/values"))
+    expressions = [*promql.queries(), *(rule.expression for rule in promql.rules())]
+    asked = {name for expression in expressions for name in promql.names(expression)}
+    told = set(prometheus.get("metadata"))
+    unseen = asked - seen
+
+    assert {name for name in unseen if name not in told} == set()
+    assert unseen <= {"fngate_device_memory_used_bytes", "fngate_device_utilization_ratio"}
+    ours = {one.name for one in families()}
+    assert {name for name in seen if name.startswith("fngate_")} <= {
+        sample for one in families() for sample in one.samples
+    }
+    assert ours
+
+
+def check_rules(prometheus: Prometheus) -> None:
+    """Every rule is evaluated without an error, and every panel's query."""
+    rules = [rule for group in prometheus.get("rules")["groups"] for rule in group["rules"]]
+    assert len(rules) == len(promql.rules())
+    assert [rule for rule in rules if rule["health"] != "ok"] == []
+    firing = {
+        rule["name"] for rule in rules if rule["type"] == "alerting" and rule["state"] == "firing"
+    }
+    assert "FngateLedgerDoesNotBalance" not in firing
+    for query in promql.queries():
+        asked = query.replace("$__rate_interval", "1m").replace('"$instance"', '".*"')
+        prometheus.get("query", query=asked.replace('"$function"', '".*"'))
+
+
+def check_target(prometheus: Prometheus) -> None:
+    """Nothing of a scrape was refused; no sample came twice."""
+    [target] = prometheus.get("targets")["activeTargets"]
+    assert (target["health"], target["lastError"]) == ("up", "")
+    assert prometheus.own("prometheus_target_scrapes_sample_duplicate_timestamp_total") == 0
+    assert prometheus.own("prometheus_target_scrapes_sample_out_of_order_total") == 0
+    start = str(min(next(iter(prometheus.series("fngate_accepted_total").values()))))
+    found = prometheus.get(
+        "query_exemplars", query="fngate_request_seconds_bucket", start=start, end="9999999999"
+    )
+    labels = [exemplar["labels"] for one in found for exemplar in one["exemplars"]]
+    assert {"trace_id": TRACE} in [{"trace_id": one.get("trace_id")} for one in labels]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_prometheus_sees_is_right(tmp_path: Path, workers: int) -> None:
+    """At every scrape, while replicas and a gateway process are killed under load."""
+    program("prometheus")
+    options = ("--cpu-slots", "2", "--workers", str(workers))
+    with server_process(tmp_path / "data", *options) as server:
+        deploy(server, tmp_path)
+        with scraping(tmp_path / "prometheus", server.url) as prometheus:
+            load = run(server, prometheus)
+            ended = check_ledger(prometheus)
+            check_names(prometheus)
+            check_rules(prometheus)
+            check_target(prometheus)
+
+    assert 200 in load.statuses
+    assert ended["completed"] > 100
+    assert ended["expired"] > 0
+    assert (ended["aborted"] > 0) == (workers > 1)
+    assert (load.cut_off > 0) == (workers > 1)
+
+
+def test_the_page_and_the_rules_are_as_prometheus_wants_them(tmp_path: Path) -> None:
+    """promtool knows the conventions for names, and reads every rule."""
+    promtool = program("promtool")
+    with server_process(tmp_path / "data", "--driver", "fake") as server:
+        page = ask(server, "/metrics")
+    for command, given in ((["metrics"], page), (["rules", str(promql.RULES)], None)):
+        done = subprocess.run(
+            [promtool, "check", *command], input=given, capture_output=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, b""), done.stdout

@@ -1,0 +1,68 @@
+"""All that `/metrics` can show, out of the code that shows it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+from typing import NamedTuple
+
+from prometheus_client.core import Metric
+
+from admin.metrics.devices import DeviceFamilies
+from admin.metrics.replicas import ReplicaFamilies
+from admin.metrics.server import OneGateway, ServerFamilies
+from gateway.metrics.families import Metrics
+from gateway.metrics.ledger import Balance
+from pool_manager.core.state import Device
+from pool_manager.counters.supplied import Supplied
+from pool_manager.counters.tally import Counts
+from pool_manager.ports import GpuView
+from pool_manager.telling.occupancy import Occupancy
+from registry.store.history import HistoryStatistics
+
+SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "info": ("_info",)}
+
+
+class Family(NamedTuple):
+    """A family by the name that Prometheus knows, its kind, and the names of its samples."""
+
+    name: str
+    kind: str
+    samples: frozenset[str]
+
+
+class _Counters:
+    """A manager's."""
+
+    waiting_starts = 0
+
+    def counts(self) -> Counts:
+        return Counts(Counter(), Counter(), Counter(), Counter(), {})
+
+    def supplied(self) -> list[Supplied]:
+        return [Supplied("default/f@1", 1, {"ready": 1})]
+
+
+def page() -> Metrics:
+    """A page with every source, nothing counted yet."""
+    metrics = Metrics(Balance, lambda: {"default/f@1": "warm"}, lambda: 1, lambda *_: True)
+    view = GpuView("GPU", "0", "9.0", "580", 2.0, 1.0, 0.0, 0.5)
+    gpu = Occupancy(Device("GPU-a", "cuda", 2.0), "taken", "", (), 1.0, view)
+    metrics.add(ReplicaFamilies(_Counters()))
+    metrics.add(DeviceFamilies(lambda: [gpu], dict))
+    metrics.add(ServerFamilies("process", lambda: HistoryStatistics(0, 0, 0, 0), OneGateway()))
+    return metrics
+
+
+@cache
+def families() -> tuple[Family, ...]:
+    """Every family."""
+    metrics = page()
+    metrics.look()
+    return tuple(_family(one) for one in metrics.collect())
+
+
+def _family(metric: Metric) -> Family:
+    suffixes = SUFFIXES.get(metric.type, ("",))
+    shown = metric.name if metric.type == "histogram" else metric.name + suffixes[0]
+    return Family(shown, metric.type, frozenset(metric.name + one for one in suffixes))

@@ -1,0 +1,75 @@
+"""Tests of the ledger of requests."""
+
+from __future__ import annotations
+
+from gateway.metrics.counting import Memory
+from gateway.metrics.ledger import ACCEPTED, HOWS, UNKNOWN_POOL, Balance, Ledger, total
+
+
+class Named(Memory):
+    """Remembers what was taken, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def take(self, name: str, labelnames: object, labelvalues: object) -> int:
+        """As Memory."""
+        self.names.append(name)
+        return super().take(name, (), ())
+
+
+def test_a_ledger_balances() -> None:
+    """What was accepted has ended, waits, or is at a replica."""
+    ledger = Ledger(Memory())
+    for _ in range(5):
+        ledger.accept()
+    ledger.end("completed")
+    ledger.end("expired")
+    now = ledger.balance({"a": 1}, {"a": 1, "b": 1})
+
+    assert now.accepted == 5
+    assert (now.ended["completed"], now.ended["expired"], now.ended["deferred"]) == (1, 1, 0)
+    assert set(now.ended) == set(HOWS)
+    assert now.missing == 0
+
+
+def test_a_request_that_is_lost_is_missing() -> None:
+    """The parts are counted apart, so the sum can be wrong: that is what it is for."""
+    assert Balance(3, {"completed": 1}, {"a": 1}, {}).missing == 1
+    assert Balance(1, {"completed": 1, "cancelled": 1}).missing == -1
+
+
+def test_what_a_dead_process_had_is_aborted() -> None:
+    """Held or in flight, it has ended now."""
+    dead = Balance(5, {"completed": 2, "aborted": 0}, {"a": 2}, {"a": 1}).aborted()
+
+    assert dead == Balance(5, {"completed": 2, "aborted": 3})
+    assert dead.missing == 0
+
+
+def test_what_a_silent_process_has_is_in_flight_somewhere() -> None:
+    """Its counters tell no more."""
+    silent = Balance(5, {"completed": 2}).unheard()
+
+    assert silent.in_flight == {UNKNOWN_POOL: 3}
+    assert silent.missing == 0
+    assert Balance(2, {"completed": 2}).unheard().in_flight == {}
+
+
+def test_balances_add_up() -> None:
+    """By pool and by end."""
+    first = Balance(3, {"completed": 1}, {"a": 1}, {"a": 1})
+    second = Balance(2, {"completed": 1, "failed": 1}, {}, {})
+
+    assert total([first, second]) == Balance(5, {"completed": 2, "failed": 1}, {"a": 1}, {"a": 1})
+    assert total([]) == Balance()
+
+
+def test_what_was_accepted_is_read_last() -> None:
+    """Read in their order while they grow, no more has ended than was accepted."""
+    store = Named()
+    Ledger(store)
+
+    assert len(store.names) == Ledger.NUMBERS
+    assert store.names[-1] == ACCEPTED

@@ -1,0 +1,23 @@
+"""Tests of all that the manager counts."""
+
+from __future__ import annotations
+
+from pool_manager.core.commands import Launch
+from pool_manager.core.events import Loaded, Tick
+from pool_manager.core.host import Host
+from pool_manager.core.state import Device
+from pool_manager.counters.counters import Counters
+
+
+def test_counts_supply_and_waiting_starts_are_together() -> None:
+    """Each as it is when it is asked for."""
+    line = ["r1"]
+    counters = Counters(Host([Device("cpu0", "cpu")]), line)
+    before = counters.counts()
+    counters.note(Tick(), [Launch("r1", "default/a@1", "cpu0", "serve", {})])
+    counters.note(Loaded("r1", 1, True, 10.0, {}), [])
+
+    assert before.starts == {}
+    assert counters.counts().starts == {("process", "ready"): 1}
+    assert counters.waiting_starts == 1
+    assert counters.supplied() == []
