@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,14 +28,19 @@ _SERVING = re.compile(r"(?:\"url\": \"|\bserving\b.*\burl=)(http://[^\s\"]+)")
 class ServerProcess:
     """`fnctl serve` on a port of the system's choice over the data folder `data`.
 
-    `environment` is added to that of this process. `log` has the last lines of its log,
-    `complaints` those that tell of an error.
+    `environment` is added to that of this process, `program` takes the place of fnctl. `log` has
+    the last lines of its log, `complaints` those that tell of an error.
     """
 
     def __init__(
-        self, data: Path, *options: str, environment: Mapping[str, str] | None = None
+        self,
+        data: Path,
+        *options: str,
+        environment: Mapping[str, str] | None = None,
+        program: Sequence[str] = (FNCTL,),
     ) -> None:
         self.data = data
+        self._program = program
         self._options = options
         self._environment = environment or {}
         self.process: subprocess.Popen[str] | None = None
@@ -45,7 +50,7 @@ class ServerProcess:
 
     def start(self) -> None:
         """Start, and return when calls are accepted."""
-        command = [FNCTL, "serve", "--port", "0", "--data", str(self.data)]
+        command = [*self._program, "serve", "--port", "0", "--data", str(self.data)]
         self.process = subprocess.Popen(
             [*command, "--log-format", "json", *self._options],
             env={**os.environ, **self._environment},
@@ -178,10 +183,13 @@ class ServerProcess:
 
 @contextmanager
 def server_process(
-    data: Path, *options: str, environment: Mapping[str, str] | None = None
+    data: Path,
+    *options: str,
+    environment: Mapping[str, str] | None = None,
+    program: Sequence[str] = (FNCTL,),
 ) -> Iterator[ServerProcess]:
     """A running server; at the end it and every replica of its data folder are gone."""
-    server = ServerProcess(data, *options, environment=environment)
+    server = ServerProcess(data, *options, environment=environment, program=program)
     server.start()
     try:
         yield server
