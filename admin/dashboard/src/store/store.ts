@@ -199,7 +199,7 @@ export class Store {
     const last = this.replicas.get(id);
     if (!last) return;
     this.replicas.delete(id);
-    if (last.function) {
+    if (this.functions.has(last.function)) {
       this.activities.departed(last, this.serverNow_s());
       this.topics.touch(topic.activity(last.function));
     }
