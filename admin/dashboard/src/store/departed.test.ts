@@ -24,5 +24,6 @@ test("only the last few are kept, and a snapshot forgets them", () => {
   }
   expect(store.activities.get("digits").departed.map(({ replica }) => replica.id)).toHaveLength(DEPARTED_KEPT);
   store.apply({ type: "reset", data: { reason: "", server: { version: "", driver: "", started_s: 0, workers: 1 } } });
+  store.apply({ type: "ready", data: {} });
   expect(store.activities.get("digits").departed).toEqual([]);
 });
