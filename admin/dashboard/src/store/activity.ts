@@ -63,6 +63,12 @@ export class Activities {
     this.left.delete(name);
   }
 
+  clear(): void {
+    this.kept = 0;
+    this.byName.clear();
+    this.left.clear();
+  }
+
   private drop(name: string): void {
     const found = this.byName.get(name);
     if (found && this.byName.delete(name)) this.kept -= sizeOf(found);

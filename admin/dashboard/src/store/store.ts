@@ -162,6 +162,8 @@ export class Store {
     for (const name of [...this.functions.keys()]) if (!coming.functions.has(name)) this.dropFunction(name);
     for (const id of [...this.replicas.keys()]) if (!coming.replicas.has(id)) this.dropReplica(id);
     for (const id of [...this.devices.keys()]) if (!coming.devices.has(id)) this.dropDevice(id);
+    // Also the ends of replicas that nobody has told of.
+    this.activities.clear();
     for (const line of coming.functions.values()) this.putFunction(line);
     for (const replica of coming.replicas.values()) this.putReplica(replica);
     for (const device of coming.devices.values()) this.putDevice(device);
