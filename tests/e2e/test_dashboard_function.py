@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -220,7 +221,8 @@ async def test_logs_follow_until_they_are_held() -> None:
     async with page_of("#/fn/digits", ".log-line") as (dashboard, view):
         page = view.page
         dashboard.routes.line_s = 0.02
-        await page.get_by_text("request 3 of digits").wait_for()
+        # Any of them: the first may be out of sight again before somebody looks.
+        await page.get_by_text(re.compile(r"request \d+ of digits")).last.wait_for()
         assert await view.count(".log-line") < 60
         assert "\x1b" not in await page.locator(".log-list").inner_text()
 

@@ -121,7 +121,7 @@ test("what happened is bounded for each function and in all", () => {
   for (let n = 0; n < KEPT_IN_ALL; n += 1) {
     store.apply({ type: "decision", data: { function: `f${n}`, revision: "", at_s: 0, text: "" } });
   }
-  expect(store.activities.get("a")).toEqual({ decisions: [], coldStarts: [], errors: [error], departed: [] });
+  expect(store.activities.get("a")).toMatchObject({ decisions: [], coldStarts: [], errors: [error] });
   store.apply({ type: "gone", data: { functions: ["a"] } });
 });
 
