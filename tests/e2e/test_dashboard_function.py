@@ -50,7 +50,7 @@ async def test_a_cold_call_is_seen_from_waking_to_its_waterfall() -> None:
     """State, phases, answer, receipt and the new cold start come by themselves; so does sleep."""
     async with page_of("#/fn/digits", "#playground-title") as (dashboard, view):
         page, world = view.page, dashboard.world
-        dashboard.tell(world.sleep("digits"))
+        dashboard.tell(world.rest("digits"))
         state = page.locator(".fn-state")
         await state.get_by_text("cold").wait_for()
         await page.locator(".fall").first.wait_for()
@@ -70,7 +70,7 @@ async def test_a_cold_call_is_seen_from_waking_to_its_waterfall() -> None:
         await view.until("n => document.querySelectorAll('.fall').length === n", before + 1)
         assert dashboard.routes.calls[0][0] == "image/png"
 
-        dashboard.tell(world.sleep("digits"))
+        dashboard.tell(world.rest("digits"))
         await state.get_by_text("cold").wait_for()
         assert await page.evaluate("() => window.sameDocument")
 
@@ -79,7 +79,7 @@ async def test_a_call_can_be_given_up() -> None:
     """The page says so at once, and the next one may go."""
     async with page_of("#/fn/digits", "#playground-title") as (dashboard, view):
         dashboard.routes.pace_s = 60
-        dashboard.tell(dashboard.world.sleep("digits"))
+        dashboard.tell(dashboard.world.rest("digits"))
         await view.page.locator(".fn-state", has_text="cold").wait_for()
         await view.page.get_by_role("button", name="Sample").click()
         await view.page.locator(".play-preview").wait_for()
