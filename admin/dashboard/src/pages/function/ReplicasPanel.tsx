@@ -6,6 +6,7 @@ import { phaseColour, PhaseBar } from "../../receipts/PhaseBar.tsx";
 import { length_ms, segments, sentence } from "../../receipts/waterfall.ts";
 import { useSecond } from "../../store/clock.ts";
 import { useActivity, useReplicasVersion, useSite } from "../../store/hooks.ts";
+import { lastWords } from "./recent.ts";
 
 /** The function's replicas as they are, and the last that went, with the reason. */
 export function ReplicasPanel({ name }: { name: string }) {
@@ -16,7 +17,8 @@ export function ReplicasPanel({ name }: { name: string }) {
     () => [...store.replicas.values()].filter((replica) => replica.function === name),
     [store, name, version],
   );
-  const { departed: gone } = useActivity(name);
+  const { departed, decisions } = useActivity(name);
+  const gone = departed.map(({ replica, at_s }) => ({ id: replica.id, at_s, why: lastWords(replica, decisions) }));
   const now_s = store.serverNow_s();
   return (
     <section className="panel" aria-labelledby="replicas-title">
@@ -43,13 +45,13 @@ export function ReplicasPanel({ name }: { name: string }) {
             <Phases replica={replica} />
           </li>
         ))}
-        {gone.map(({ replica, at_s }) => (
-          <li key={`gone ${replica.id}`} className="is-gone">
+        {gone.map(({ id, at_s, why }) => (
+          <li key={`gone ${id}`} className="is-gone">
             <div className="row-of">
-              <span className="mono">{replica.id}</span>
+              <span className="mono">{id}</span>
               <span className="muted">gone {ago(now_s - at_s)}</span>
             </div>
-            {replica.why && <p className="small">{replica.why}</p>}
+            {why && <p className="small">{why}</p>}
           </li>
         ))}
       </ul>
