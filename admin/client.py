@@ -121,11 +121,6 @@ class Client:
         path = f"/admin/v1/functions/{_part(name)}/advice?{urlencode({'hours': hours})}"
         return self._json("GET", path, timeout_s=ADVICE_S)
 
-    def timeline(self, name: str, hours: int) -> dict[str, Any]:
-        """A function's states, device-seconds and requests in the last hours."""
-        path = f"/admin/v1/functions/{_part(name)}/timeline?{urlencode({'hours': hours})}"
-        return self._json("GET", path)
-
     def errors(self, name: str) -> list[dict[str, Any]]:
         """Its last errors, the newest first."""
         return self._items(f"/admin/v1/functions/{_part(name)}/errors")

@@ -8,7 +8,7 @@ import os
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from benchmarks.measuring.setting import Setting
 from benchmarks.models.subjects import Subject
 from benchmarks.references.engines import Task, task
 from runtime_image.contract.model import SessionPlan
-from tests.support.process_server import ServerProcess, server_process
+from tests.support.process_server import FNCTL, ServerProcess, server_process
 
 WAIT_S = 120.0
 ALLOCATOR = {
@@ -171,10 +171,14 @@ def quick_plan(profile: Any) -> SessionPlan | None:
 
 
 @contextmanager
-def gateway(*options: str, environment: Mapping[str, str] | None = None) -> Iterator[Gateway]:
-    """A new server on a data folder of its own."""
+def gateway(
+    *options: str,
+    environment: Mapping[str, str] | None = None,
+    program: Sequence[str] = (FNCTL,),
+) -> Iterator[Gateway]:
+    """A new server on a data folder of its own. `program` takes the place of fnctl."""
     with (
         tempfile.TemporaryDirectory(prefix="fn-") as data,
-        server_process(Path(data), *options, environment=environment) as server,
+        server_process(Path(data), *options, environment=environment, program=program) as server,
     ):
         yield Gateway(server)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import sys
 from typing import Final
 
 import msgspec
 import structlog
 
+from admin.advice.child import LIMIT_S
 from admin.advice.rows import Case, Row
 from registry.errors import AdviceUnavailable, ShuttingDown
 
 log = structlog.get_logger()
 
 MODULE: Final = "admin.advice.child"
-LIMIT_S: Final = 120.0
 RETRY_S: Final = 10.0
 
 
@@ -74,6 +75,8 @@ class Advisor:
                 await asyncio.shield(child.wait())
         if self._is_closed:
             raise ShuttingDown("the server is shutting down")
+        if child.returncode == -signal.SIGALRM:
+            raise TimeoutError
         if child.returncode:
             said = complaints.decode(errors="replace").strip()
             log.error("an advice could not be worked out", code=child.returncode, said=said[-2000:])

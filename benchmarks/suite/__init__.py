@@ -13,6 +13,7 @@ NAMES = (
     "burst",
     "limit",
     "workers",
+    "observing",
     "progressive",
     "idle",
     "containers",

@@ -196,3 +196,38 @@ def test_a_worker_that_is_asked_to_go_finishes_and_is_replaced(server: ServerPro
         until_replaced(server, gone)
         with pytest.raises((http.client.HTTPException, OSError)):
             both[0].ask("GET", "/healthz")
+
+
+def balance(found: dict[str, float]) -> tuple[float, float]:
+    """What was accepted, and how much of it is nowhere."""
+    accepted = found["fngate_accepted_total"]
+    parts = ("fngate_ended_total{", "fngate_open_requests{")
+    return accepted, accepted - sum(n for name, n in found.items() if name.startswith(parts))
+
+
+def test_the_ledger_balances_over_a_worker_that_hangs_and_dies(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    """Stopped, it is counted by its counters and has whatever it has not ended in flight; it
+    answers again when it goes on, and what it had is aborted when it dies."""
+    deploy(server, tmp_path, "hung", 2)
+    with lines(server) as both:
+        for line in both:
+            assert line.call("hung", ONE)[0] == 200
+        mine, other = both
+        accepted, missing = balance(samples(server, mine))
+        assert missing == 0
+        gone = other.pid
+        os.kill(gone, signal.SIGSTOP)
+        try:
+            assert balance(samples(server, mine)) == (accepted, 0)
+        finally:
+            os.kill(gone, signal.SIGCONT)
+        assert other.call("hung", ONE)[0] == 200
+        assert balance(samples(server, mine)) == (accepted + 1, 0)
+        ended = watch(gone)
+        os.kill(gone, signal.SIGKILL)
+        wait_end(ended)
+        assert balance(samples(server, mine)) == (accepted + 1, 0)
+        until_replaced(server, gone)
+        assert balance(samples(server, mine)) == (accepted + 1, 0)

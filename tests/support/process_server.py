@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,14 +28,19 @@ _SERVING = re.compile(r"(?:\"url\": \"|\bserving\b.*\burl=)(http://[^\s\"]+)")
 class ServerProcess:
     """`fnctl serve` over the data folder `data`, on `port`, or for 0 on one of the system's choice.
 
-    `environment` is added to that of this process. `log` has the last lines of its log,
-    `complaints` those that tell of an error.
+    `environment` is added to that of this process, `program` takes the place of fnctl. `log` has
+    the last lines of its log, `complaints` those that tell of an error.
     """
 
     def __init__(
-        self, data: Path, *options: str, environment: Mapping[str, str] | None = None
+        self,
+        data: Path,
+        *options: str,
+        environment: Mapping[str, str] | None = None,
+        program: Sequence[str] = (FNCTL,),
     ) -> None:
         self.data = data
+        self._program = program
         self._options = options
         self._environment = environment or {}
         self.process: subprocess.Popen[str] | None = None
@@ -46,7 +51,7 @@ class ServerProcess:
 
     def start(self) -> None:
         """Start, and return when calls are accepted."""
-        command = [FNCTL, "serve", "--port", str(self.port), "--data", str(self.data)]
+        command = [*self._program, "serve", "--port", str(self.port), "--data", str(self.data)]
         self.process = subprocess.Popen(
             [*command, "--log-format", "json", *self._options],
             env={**os.environ, **self._environment},
@@ -179,10 +184,13 @@ class ServerProcess:
 
 @contextmanager
 def server_process(
-    data: Path, *options: str, environment: Mapping[str, str] | None = None
+    data: Path,
+    *options: str,
+    environment: Mapping[str, str] | None = None,
+    program: Sequence[str] = (FNCTL,),
 ) -> Iterator[ServerProcess]:
     """A running server; at the end it and every replica of its data folder are gone."""
-    server = ServerProcess(data, *options, environment=environment)
+    server = ServerProcess(data, *options, environment=environment, program=program)
     server.start()
     try:
         yield server

@@ -30,6 +30,7 @@ class Records:
     def __init__(self) -> None:
         self.cold_starts: asyncio.Queue[ColdStart] = asyncio.Queue()
         self.intervals: list[StateInterval] = []
+        self.use_kept: list[Use] = []
 
     def cold_start(self, record: ColdStart) -> None:
         self.cold_starts.put_nowait(record)
@@ -38,7 +39,7 @@ class Records:
         self.intervals.append(record)
 
     def use(self, record: Use) -> None:
-        """Not looked at here."""
+        self.use_kept.append(record)
 
 
 class Gateway:
@@ -371,3 +372,17 @@ async def test_a_gpus_standby_is_started_for_its_kind(tmp_path: Path) -> None:
         assert (record.role, record.device_kind) == ("standby", "cuda")
         assert [one.device for one in manager.replicas()] == ["GPU-1"]
         await manager.close()
+
+
+async def test_what_replicas_have_of_devices_is_kept(rig: Rig) -> None:
+    """Under the function's name, from the launch on, without waiting for the replica's end."""
+    warm = await rig.warm()
+
+    rig.manager.keep_use()
+
+    [device] = {one.device for one in rig.records.use_kept}
+    assert device == warm.replicas[0].device
+    assert {(one.name, one.number) for one in rig.records.use_kept} == {("digits", 1)}
+    assert sum(one.waking_s for one in rig.records.use_kept) > 0.0
+    assert rig.manager.busy(device) is None  # it has not been asked yet
+    assert [rig.manager.busy(one.id) for one in rig.manager.devices() if one.id != device] == [0.0]

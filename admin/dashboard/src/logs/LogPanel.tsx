@@ -1,4 +1,4 @@
-import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "react";
+import { memo, useEffect, useLayoutEffect, useMemo, useRef, useState } from "react";
 import { count } from "../design/format.ts";
 import { useWindowed } from "../design/windowed.ts";
 import { useSite } from "../store/hooks.ts";
@@ -9,7 +9,7 @@ import "./logs.css";
 const ROW_PX = 19;
 
 /** What the function's replicas write, as they write it. */
-export function LogPanel({ name }: { name: string }) {
+export const LogPanel = memo(function LogPanel({ name }: { name: string }) {
   const { all, state, came } = useLog(name);
   const [held, setHeld] = useState<{ lines: readonly Line[]; came: number } | null>(null);
   const [filter, setFilter] = useState("");
@@ -50,7 +50,7 @@ export function LogPanel({ name }: { name: string }) {
       )}
     </section>
   );
-}
+});
 
 function useLog(name: string): { all: readonly Line[]; state: Following; came: number } {
   const { client } = useSite();

@@ -4,11 +4,13 @@ import { PHASES, type ColdStart } from "../api/types.ts";
 import { ago, clockTime, millis, plural } from "../design/format.ts";
 import { useSecond } from "../store/clock.ts";
 import { useSite } from "../store/hooks.ts";
-import { Legend, phaseColour, PhaseBar } from "./PhaseBar.tsx";
+import { Legend, phaseColour, PhaseBar, type Key, type Piece } from "./PhaseBar.tsx";
 import { Quantiles } from "./Quantiles.tsx";
-import { keyOf, scaleOf, segments, sentence } from "./waterfall.ts";
+import { keyOf, length_ms, rest, scaleOf, segments, sentence } from "./waterfall.ts";
 
 const SHOWN = 12;
+/** What is in no phase. */
+const OTHER = "other";
 
 /** The last cold starts as bars on one scale, and what they usually take. `starts`: newest first. */
 export function ColdStarts({ starts, table }: { starts: readonly ColdStart[]; table: ColdStartRow[] }) {
@@ -23,11 +25,15 @@ export function ColdStarts({ starts, table }: { starts: readonly ColdStart[]; ta
       </p>
     );
   }
-  const keys = PHASES.filter((phase) => shown.some((start) => (start.phases[phase] ?? 0) > 0)).map((phase) => ({
+  const keys: Key[] = PHASES.filter((phase) => shown.some((start) => (start.phases[phase] ?? 0) > 0)).map((phase) => ({
     name: phase,
     colour: phaseColour(phase),
     text: millis(looked.phases[phase]),
   }));
+  const other_ms = looked.total_ms - length_ms({ ...looked, total_ms: 0 });
+  if (shown.some((start) => rest(start, scale_ms))) {
+    keys.push({ name: OTHER, colour: phaseColour(OTHER), text: other_ms > 0 ? millis(other_ms) : "–" });
+  }
   return (
     <>
       <div className="panel-body">
@@ -62,12 +68,14 @@ function Fall({
 }) {
   const { store } = useSite();
   useSecond();
-  const pieces = segments(start.phases, scale_ms).map(({ phase, from, share }) => ({
+  const pieces: Piece[] = segments(start.phases, scale_ms).map(({ phase, from, share }) => ({
     name: phase,
     colour: phaseColour(phase),
     from,
     share,
   }));
+  const other = rest(start, scale_ms);
+  if (other) pieces.push({ name: OTHER, colour: phaseColour(OTHER), ...other });
   const old_s = store.serverNow_s() - start.at_s;
   const isReady = start.outcome === "ready";
   const words = `${millis(start.total_ms)} ${isReady ? "" : `${start.outcome} `}on ${start.device_kind}: ${sentence(start.phases)}`;

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 
-import { length_ms, roundUp, scaleOf, segments, sentence } from "./waterfall.ts";
+import { length_ms, rest, roundUp, scaleOf, segments, sentence } from "./waterfall.ts";
 
 const PHASES = { load: 50, place: 10, start: 40, first_run: 0 };
 
@@ -29,6 +29,12 @@ test("the scale is round and holds the longest", () => {
   ).toBe(200);
   expect(length_ms({ phases: PHASES, total_ms: 95 })).toBe(100);
   expect(scaleOf([])).toBe(1);
+});
+
+test("what no phase covers is at the end", () => {
+  expect(rest({ phases: PHASES, total_ms: 150 }, 200)).toEqual({ from: 0.5, share: 0.25 });
+  expect(rest({ phases: PHASES, total_ms: 100 }, 200)).toBeNull();
+  expect(rest({ phases: {}, total_ms: 500 }, 200)).toEqual({ from: 0, share: 1 });
 });
 
 test("words begin with what took longest", () => {

@@ -31,6 +31,17 @@ export function length_ms(start: Pick<ColdStart, "phases" | "total_ms">): number
   return Math.max(sum, start.total_ms);
 }
 
+/** What of a cold start is in no phase: its call's way there and back, and waits between them. */
+export function rest(
+  start: Pick<ColdStart, "phases" | "total_ms">,
+  scale_ms: number,
+): { from: number; share: number } | null {
+  const used = segments(start.phases, scale_ms).at(-1);
+  const from = used ? used.from + used.share : 0;
+  const share = Math.min(1, start.total_ms / scale_ms) - from;
+  return share > 0.004 ? { from, share } : null;
+}
+
 /** A round length that all of these fit into, ms. */
 export function scaleOf(starts: readonly Pick<ColdStart, "phases" | "total_ms">[]): number {
   return roundUp(Math.max(1, ...starts.map(length_ms)));

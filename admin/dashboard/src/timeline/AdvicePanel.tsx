@@ -1,4 +1,4 @@
-import { useEffect, useRef, useState } from "react";
+import { memo, useEffect, useRef, useState } from "react";
 import { functionPath } from "../api/client.ts";
 import { wordsOf } from "../api/problem.ts";
 import { count, millis } from "../design/format.ts";
@@ -14,7 +14,7 @@ const PATIENCE_MS = 120_000;
 type Asked = { is: "no" } | { is: "out" } | { is: "told"; advice: Advice } | { is: "refused"; why: string };
 
 /** What another idle time would have cost or saved; worked out when it is asked for. */
-export function AdvicePanel({ name }: { name: string }) {
+export const AdvicePanel = memo(function AdvicePanel({ name }: { name: string }) {
   const [asked, setAsked] = useState<Asked>({ is: "no" });
   const { client } = useSite();
   const stop = useRef<AbortController | null>(null);
@@ -59,12 +59,13 @@ export function AdvicePanel({ name }: { name: string }) {
       </div>
     </section>
   );
-}
+});
 
 function Told({ name, advice, onApplied }: { name: string; advice: Advice; onApplied: () => void }) {
   const [applying, setApplying] = useState<Compared | null>(null);
   const { may, why } = useMayDeploy();
   const { basis } = advice;
+  if (!advice.rows.length) return <Notes notes={advice.notes} />;
   return (
     <>
       <p className="panel-body muted small">
@@ -126,15 +127,19 @@ function Told({ name, advice, onApplied }: { name: string; advice: Advice; onApp
           </tbody>
         </table>
       </div>
-      {advice.notes.length > 0 && (
-        <ul className="panel-body small muted advice-notes">
-          {advice.notes.map((note) => (
-            <li key={note}>{note}</li>
-          ))}
-        </ul>
-      )}
+      <Notes notes={advice.notes} />
       {applying && <ApplyIdle name={name} row={applying} onClose={() => setApplying(null)} onApplied={onApplied} />}
     </>
+  );
+}
+
+function Notes({ notes }: { notes: readonly string[] }) {
+  return (
+    <ul className="panel-body small muted advice-notes">
+      {notes.map((note) => (
+        <li key={note}>{note}</li>
+      ))}
+    </ul>
   );
 }
 

@@ -1,4 +1,4 @@
-import { useMemo, useRef, useState } from "react";
+import { memo, useMemo, useRef, useState } from "react";
 import { functionPath } from "../api/client.ts";
 import { useFetched } from "../api/fetched.ts";
 import { clockTime, count } from "../design/format.ts";
@@ -16,7 +16,13 @@ const EVERY_MS = 30_000;
 const DEVICES_SHOWN = 6;
 
 /** When the function was cold, waking, idle and busy, and who called. `version` changes with its state. */
-export function FunctionTimelinePanel({ name, version }: { name: string; version: string | number }) {
+export const FunctionTimelinePanel = memo(function FunctionTimelinePanel({
+  name,
+  version,
+}: {
+  name: string;
+  version: string | number;
+}) {
   const [hours, setHours] = useState<Hours>(1);
   const path = `${functionPath(name)}/timeline?hours=${hours}`;
   const { data, problem } = useFetched<FunctionTimeline>(path, version, hours === 1 ? EVERY_MS / 6 : EVERY_MS);
@@ -31,7 +37,7 @@ export function FunctionTimelinePanel({ name, version }: { name: string; version
       {data && <Drawn data={data} />}
     </section>
   );
-}
+});
 
 function Drawn({ data }: { data: FunctionTimeline }) {
   const box = useRef<HTMLDivElement>(null);

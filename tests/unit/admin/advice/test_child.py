@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 
@@ -32,6 +33,19 @@ def test_it_leaves_the_processors_to_others() -> None:
     )
 
     assert done.stderr == f"{LOWEST}\n".encode()
+
+
+def test_it_ends_by_itself() -> None:
+    """Also where the server that would end it was killed."""
+    text = (
+        "import signal; set_alarm = signal.alarm; signal.alarm = lambda _: set_alarm(1);"
+        f"from {MODULE} import main; main()"
+    )
+    # Its standard input stays open, so it waits for ever.
+    with subprocess.Popen([sys.executable, "-c", text], stdin=subprocess.PIPE) as child:
+        code = child.wait(20)
+
+    assert code == -signal.SIGALRM
 
 
 def test_what_is_no_case_is_an_error() -> None:

@@ -1,6 +1,6 @@
 import { millis } from "../../design/format.ts";
 
-const WIDTH = 172;
+const WIDTH = 216;
 const HEIGHT = 46;
 const FOOT = 13;
 

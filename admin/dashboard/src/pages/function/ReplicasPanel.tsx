@@ -6,7 +6,7 @@ import { phaseColour, PhaseBar } from "../../receipts/PhaseBar.tsx";
 import { length_ms, segments, sentence } from "../../receipts/waterfall.ts";
 import { useSecond } from "../../store/clock.ts";
 import { useActivity, useReplicasVersion, useSite } from "../../store/hooks.ts";
-import { lastWords } from "./recent.ts";
+import { endOf } from "./recent.ts";
 
 /** The function's replicas as they are, and the last that went, with the reason. */
 export function ReplicasPanel({ name }: { name: string }) {
@@ -17,8 +17,7 @@ export function ReplicasPanel({ name }: { name: string }) {
     () => [...store.replicas.values()].filter((replica) => replica.function === name),
     [store, name, version],
   );
-  const { departed, decisions } = useActivity(name);
-  const gone = departed.map(({ replica, at_s }) => ({ id: replica.id, at_s, why: lastWords(replica, decisions) }));
+  const { departed: gone, decisions } = useActivity(name);
   const now_s = store.serverNow_s();
   return (
     <section className="panel" aria-labelledby="replicas-title">
@@ -45,13 +44,13 @@ export function ReplicasPanel({ name }: { name: string }) {
             <Phases replica={replica} />
           </li>
         ))}
-        {gone.map(({ id, at_s, why }) => (
-          <li key={`gone ${id}`} className="is-gone">
+        {gone.map(({ replica, at_s }) => (
+          <li key={`gone ${replica.id}`} className="is-gone">
             <div className="row-of">
-              <span className="mono">{id}</span>
+              <span className="mono">{replica.id}</span>
               <span className="muted">gone {ago(now_s - at_s)}</span>
             </div>
-            {why && <p className="small">{why}</p>}
+            <p className="small">{endOf(replica.id, decisions) || replica.why}</p>
           </li>
         ))}
       </ul>

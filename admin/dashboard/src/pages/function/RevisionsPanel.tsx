@@ -1,10 +1,11 @@
+import { memo } from "react";
 import type { FunctionDetail, Profile, Revision } from "../../api/detail.ts";
 import { ago, bytes, mebibytes, millis } from "../../design/format.ts";
 import { useSite } from "../../store/hooks.ts";
 import { LatencyChart } from "./LatencyChart.tsx";
 
 /** Every revision with what deploy measured of it, newest first. */
-export function RevisionsPanel({
+export const RevisionsPanel = memo(function RevisionsPanel({
   detail,
   whyNot,
   onRollback,
@@ -58,7 +59,7 @@ export function RevisionsPanel({
       </div>
     </section>
   );
-}
+});
 
 function Row({
   name,

@@ -1,8 +1,8 @@
-import { useState } from "react";
+import { memo, useState } from "react";
 import type { FunctionDetail, InputRule, TensorSpec } from "../../api/detail.ts";
 
 /** What the function takes and gives, and a call that can be pasted into a shell. */
-export function SignaturePanel({ detail }: { detail: FunctionDetail }) {
+export const SignaturePanel = memo(function SignaturePanel({ detail }: { detail: FunctionDetail }) {
   const { signature, inputs } = detail;
   const isOpen = signature.kind !== "tensors";
   return (
@@ -48,7 +48,7 @@ export function SignaturePanel({ detail }: { detail: FunctionDetail }) {
       </p>
     </section>
   );
-}
+});
 
 function Row({ spec, way, kind }: { spec: TensorSpec; way: "in" | "out"; kind: string }) {
   return (

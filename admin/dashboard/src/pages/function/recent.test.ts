@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 
-import { joined, lastWords } from "./recent.ts";
+import { endOf, joined } from "./recent.ts";
 
 const item = (at_s: number, text = "x") => ({ at_s, text });
 const key = ({ at_s, text }: { at_s: number; text: string }) => `${at_s} ${text}`;
@@ -15,9 +15,7 @@ test("what came twice is there once, newest first", () => {
   expect(joined([item(1), item(2)], [item(3)], key, 2)).toHaveLength(2);
 });
 
-test("a replica that was gone before anybody looked has the reason that was noted", () => {
-  const decisions = [{ text: "b ended: was killed by SIGKILL" }, { text: "a ended: it was idle" }];
-  expect(lastWords({ id: "a", why: "" }, decisions)).toBe("it was idle");
-  expect(lastWords({ id: "a", why: "its own" }, decisions)).toBe("its own");
-  expect(lastWords({ id: "c", why: "" }, decisions)).toBe("");
+test("a replica's end is told by a decision", () => {
+  const decisions = [{ text: "r1 is ready" }, { text: "r1 ended: was killed by SIGKILL" }, { text: "r10 ended: idle" }];
+  expect([endOf("r1", decisions), endOf("r2", decisions)]).toEqual(["was killed by SIGKILL", ""]);
 });

@@ -4,13 +4,10 @@ interface Dated {
   at_s: number;
 }
 
-/**
- * Why a replica went: its own last words, or where it was gone before anybody looked (a killed one
- * is within a moment) what was noted of its end; "" where nothing is known.
- */
-export function lastWords({ id, why }: { id: string; why: string }, decisions: readonly { text: string }[]): string {
-  const beginning = `${id} ended: `;
-  return why || (decisions.find(({ text }) => text.startsWith(beginning))?.text.slice(beginning.length) ?? "");
+/** Why a replica ended, as the decisions about its function tell it; "" where they do not. */
+export function endOf(id: string, decisions: readonly { text: string }[]): string {
+  const start = `${id} ended: `;
+  return decisions.find(({ text }) => text.startsWith(start))?.text.slice(start.length) ?? "";
 }
 
 /** Items of both, each once by `key`, newest first, at most `max`. */
