@@ -20,7 +20,7 @@ export function Totals() {
   const beat = useBeat();
   const sums = useSums();
   const readyz = beat?.readyz;
-  const isWell = !readyz || readyz.status === "ok";
+  const look = !readyz ? "cold" : readyz.status === "ok" ? "ready" : "failing";
   return (
     <section className="totals panel" aria-label="Totals">
       <Total name="Held" value={count(beat?.held ?? 0)} more="waiting" isHot={(beat?.held ?? 0) > 0} />
@@ -31,9 +31,9 @@ export function Totals() {
       <Total name="Devices busy" value={count(sums.busy)} more={`of ${count(sums.devices)}`} />
       <div className="total server" role="group" aria-label="Server">
         <span className="total-name">Server</span>
-        <StateText state={isWell ? "ready" : "failing"} word={readyz?.status ?? "unknown"} />
+        <StateText state={look} word={readyz?.status ?? "unknown"} />
         <span className="total-more clamp" title={readyz?.reasons.join("\n")}>
-          {readyz?.reasons.join("; ") || "accepts calls"}
+          {readyz ? readyz.reasons.join("; ") || "accepts calls" : "not heard of yet"}
         </span>
       </div>
     </section>
