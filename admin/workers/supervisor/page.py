@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from math import inf
 
 from prometheus_client.core import Metric
 from prometheus_client.samples import Sample as ShownSample
@@ -100,26 +101,41 @@ def family_of(name: str) -> str:
 def _add(family: Metric, numbers: dict[Sample, float], exemplars: dict[Sample, Exemplar]) -> None:
     """Add to the samples that the supervisor itself has counted, of which there are few. Of these a
     counter may be the workers', too, and is shown once; no histogram is."""
+    if family.type == "histogram":
+        _add_histograms(family, numbers, exemplars)
+        return
     own = {_sample(one): one.value for one in family.samples} if numbers else {}
     if own.keys() & numbers.keys():
         family.samples = [one for one in family.samples if _sample(one) not in numbers]
+    for sample, value in numbers.items():
+        family.add_sample(sample.name, sample.by_label, value + own.get(sample, 0.0))
+
+
+def _add_histograms(
+    family: Metric, numbers: dict[Sample, float], exemplars: dict[Sample, Exemplar]
+) -> None:
+    """One after the other: OpenMetrics wants all of one histogram together, its buckets rising. One
+    of which a worker has not made all numbers yet is left out."""
     buckets: dict[tuple[str, ...], list[tuple[float, Sample, float]]] = {}
     for sample, value in numbers.items():
         if sample.name.endswith("_bucket"):
             # The bound comes last, and is no label of the histogram itself.
             bound = float(sample.labels[-1])
             buckets.setdefault(sample.labels[:-2], []).append((bound, sample, value))
-        else:
-            family.add_sample(sample.name, sample.by_label, value + own.get(sample, 0.0))
     for labels, row in buckets.items():
+        row.sort()
+        total = Sample(f"{family.name}_sum", labels)
+        if total not in numbers or row[-1][0] != inf:
+            continue
         so_far = 0.0
-        for _, sample, value in sorted(row):
+        for _, sample, value in row:
             so_far += value
             found = exemplars.get(sample)
             exemplar = shown(found) if found is not None else None
             family.add_sample(sample.name, sample.by_label, so_far, exemplar=exemplar)
         count = Sample(f"{family.name}_count", labels)
         family.add_sample(count.name, count.by_label, so_far)
+        family.add_sample(total.name, total.by_label, numbers[total])
 
 
 def _sample(shown: ShownSample) -> Sample:
