@@ -10,6 +10,7 @@ from prometheus_client.samples import Sample as ShownSample
 
 from admin.workers.cells import Sample, Table, summed
 from admin.workers.messages import Reckoned
+from admin.workers.supervisor.folding import Folding
 from admin.workers.supervisor.reckonings import Reckonings
 from gateway.metrics.counting import shown
 from gateway.metrics.exemplars import Exemplar
@@ -35,6 +36,7 @@ class Gathered:
         self._own = own
         self._reckonings = reckonings
         self._is_deployed = is_deployed
+        self._folding = Folding(is_deployed)
         self._tables: dict[str, Table] = {}
         self._ended: dict[Sample, float] = {}
         self._seen: _Seen = ([], {}, {})
@@ -64,6 +66,7 @@ class Gathered:
         if change.kind == "remove":
             gone = (change.namespace, change.name)
             self._ended = {s: value for s, value in self._ended.items() if s.owner != gone}
+            self._folding.forget(gone)
 
     async def ask(self) -> None:
         """Have every worker say where its requests are; a second at most."""
@@ -81,7 +84,7 @@ class Gathered:
     def collect(self) -> Iterable[Metric]:
         """prometheus_client's: every family with the samples of all."""
         tables, ended, exemplars = self._seen
-        total = summed([ended, *(table.read() for table in tables)])
+        total = self._folding.fold(summed([ended, *(table.read() for table in tables)]))
         by_family: dict[str, dict[Sample, float]] = {}
         for sample, value in total.items():
             if sample.name in (ACCEPTED, ENDED):
