@@ -27,7 +27,7 @@ export function Totals() {
       <Total name="In flight" value={count(beat?.in_flight ?? 0)} more="running" />
       <Total name="Rate" value={beat && beat.rate > 0 ? rate(beat.rate) : "0"} more="answers / s" />
       <Total name="Warm" value={count(sums.states.warm)} more={`of ${count(sums.functions)}`} />
-      <Total name="Replicas" value={count(sums.ready)} more={sums.coming ? `ready, ${sums.coming} coming` : "ready"} />
+      <Total name="Replicas" value={count(sums.ready)} more={sums.coming ? `ready, +${sums.coming}` : "ready"} />
       <Total name="Devices busy" value={count(sums.busy)} more={`of ${count(sums.devices)}`} />
       <div className="total server" role="group" aria-label="Server">
         <span className="total-name">Server</span>
