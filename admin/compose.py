@@ -216,7 +216,7 @@ async def _open_gateway(
 ) -> tuple[Gateway, web.AppRunner, Admin]:
     settings, store = side.settings, side.store
     access, section = access_of(settings, store), settings.gateway()
-    write = access_writer(settings.log_format)
+    write = access_writer(settings.log_format, is_shared=False)
     invoker = assemble(
         section,
         access,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Final
 
 import msgspec
 
@@ -14,6 +15,8 @@ from gateway.observing import trace_context
 from gateway.observing.handover import Handover, Write
 from gateway.observing.record import RequestRecord
 from runtime_image.contract.control import PHASES
+
+STAMP_S: Final = 0.001
 
 
 class AccessEvent(
@@ -56,8 +59,8 @@ class AccessLog:
         self._events = Handover("access log", write)
         self._note = self._events.note
         self._wall = wall
-        self._ms = -1
         self._stamp = ""
+        self._stamp_until_s = 0.0
         self.flush = self._events.flush
         self.close = self._events.close
 
@@ -97,7 +100,7 @@ class AccessLog:
             call.sends,
             bool(phases),
             "info",
-            self._stamp if int(now * 1e3) == self._ms else self._stamped(now),
+            self._stamp if now < self._stamp_until_s else self._stamped(now),
             decode_us,
             batch_us,
             compute_us,
@@ -132,7 +135,7 @@ class AccessLog:
 
     def _stamped(self, now: float) -> str:
         """The time of day, put into words once a millisecond: each costs 2 us."""
-        self._ms = int(now * 1e3)
+        self._stamp_until_s = now + STAMP_S
         at = datetime.fromtimestamp(self._wall(), UTC)
         self._stamp = f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03}Z"
         return self._stamp

@@ -13,7 +13,7 @@ import pytest
 from msgspec import structs
 
 from admin.logs import access
-from admin.logs.access import PIPE_PIECE, access_writer
+from admin.logs.access import AT_ONCE, PIPE_PIECE, access_writer
 from gateway.observing.access_log import AccessEvent
 
 EVENT = AccessEvent(
@@ -155,6 +155,22 @@ def test_a_pipe_and_a_file_get_whole_lines(
     assert re.findall(rb"id-(\d+)", b"".join(pieces)) == [b"%d" % one for one in range(200)]
 
 
+def test_a_pipe_of_one_process_takes_more_while_it_is_empty(
+    pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as that has room for it; where its reader is behind, what it takes whole anyhow."""
+    pieces: list[bytes] = []
+    write = access_writer("json", pipe[1], is_shared=False)
+    monkeypatch.setattr(access, "_put", lambda _descriptor, piece: pieces.append(piece))
+    write([EVENT] * AT_ONCE, 0)
+    (whole,), pieces = pieces, []
+    os.write(pipe[1], b"x")
+    write([EVENT] * AT_ONCE, 0)
+
+    assert whole == b"".join(pieces)
+    assert len(whole) > PIPE_PIECE >= max(map(len, pieces))
+
+
 def test_a_line_longer_than_a_piece_is_written_whole(pipe: tuple[int, int]) -> None:
     """And the next one after it."""
     long = structs.replace(EVENT, request_id="x" * PIPE_PIECE)
@@ -170,4 +186,4 @@ def test_a_reader_that_is_gone_is_no_error() -> None:
     os.close(reading)
     access_writer("json", writing)([EVENT], 0)
     os.close(writing)
-    access_writer("json", -1)([EVENT], 0)
+    access_writer("json", -1, is_shared=False)([EVENT], 0)
