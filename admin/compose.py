@@ -53,6 +53,8 @@ from registry.store.keys import fingerprint
 from registry.tasks import Tasks, every
 
 FAILURES_S: Final = 1.0
+KEEP_S: Final = 5.0
+"""Requests count on the timeline after so long, also where no other comes."""
 """Between two looks at what has failed."""
 
 
@@ -107,6 +109,9 @@ async def open_past(store: Store, stack: AsyncExitStack) -> Past:
     past = Past(store.history, time.time, partial(prior_of, store.catalog))  # noqa: TID251 - the shell passes the clock in
     await past.load()
     stack.callback(past.flush)
+    tasks = Tasks("past")
+    stack.push_async_callback(tasks.close)
+    tasks.spawn("keep", every(KEEP_S, past.flush))
     return past
 
 

@@ -90,7 +90,7 @@ class Past:
         return self._cold_starts.table(pool)
 
     def arrived(self, namespace: str, name: str) -> None:
-        """One more request came; a minute's count is kept when the next minute begins."""
+        """One more request came."""
         if not 0 <= self._wall() - self._minute_s < MINUTE_S:
             self._begin_minute()
         self._arrivals[namespace, name] = self._arrivals.get((namespace, name), 0) + 1
@@ -106,7 +106,7 @@ class Past:
         self._minute_s = int(self._wall()) // MINUTE_S * MINUTE_S
 
     def flush(self) -> None:
-        """Keep the counts of the minute that has passed, or is broken off by a shutdown."""
+        """Keep what was counted since the last time; parts of one minute add up."""
         arrivals, self._arrivals = self._arrivals, {}
         for (namespace, name), count in arrivals.items():
             self._history.record(Arrivals(namespace, name, self._minute_s, count))

@@ -67,7 +67,8 @@ class Supply:
         is_fresh = is_kept or pool.warming is not None
         count, reason = wanted(spec, load, pool.scaler, pool.ready(), now, is_fresh=is_fresh)
         if count != pool.wanted:
-            commands.append(Note(pool.key, f"wants {count} replicas: {reason}"))
+            noun = "replica" if count == 1 else "replicas"
+            commands.append(Note(pool.key, f"wants {count} {noun}: {reason}"))
         pool.wanted, pool.wanted_reason = count, reason
 
     def _start_one(self, pool: Pool, now: float, commands: list[Command]) -> bool:

@@ -51,25 +51,24 @@ def read(path: Path, place: int, size: int) -> Piece:
 def kept(path: Path, most: int) -> bytes:
     """The last `most` bytes of what is kept, from the start of a line, and behind a line that says
     so where there was more. Raises OSError."""
+    start, data = _tail(path, most)
+    return DROPPED + data.partition(b"\n")[2] if start else data
+
+
+def _tail(path: Path, most: int) -> Piece:
+    """The last `most` bytes of what is kept."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         length = os.fstat(descriptor).st_size
         start = max(_data_from(descriptor, 0, length), length - most)
-        data = os.pread(descriptor, most, start)
+        return Piece(start, os.pread(descriptor, most, start))
     finally:
         os.close(descriptor)
-    return DROPPED + data.partition(b"\n")[2] if start else data
 
 
 def last_lines(path: Path, count: int, most: int) -> int:
     """The place where the last `count` lines begin, of the last `most` bytes. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        length = os.fstat(descriptor).st_size
-        start = max(_data_from(descriptor, 0, length), length - most)
-        data = os.pread(descriptor, most, start)
-    finally:
-        os.close(descriptor)
+    start, data = _tail(path, most)
     place = len(data) - data.endswith(b"\n")
     for _ in range(count):
         place = data.rfind(b"\n", 0, max(0, place))

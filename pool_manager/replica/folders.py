@@ -188,9 +188,10 @@ class Folders:
                 path.unlink(missing_ok=True)
                 over -= size
         for folder in self._settings.log_dir.iterdir():
-            # Only empty ones go.
+            # Only empty ones go, and none that was just made for a log that is about to be.
             with contextlib.suppress(OSError):
-                folder.rmdir()
+                if now_s - folder.stat().st_mtime > GONE_KEPT_S:
+                    folder.rmdir()
 
     def remove(self, id: str) -> None:
         """Remove a replica's run and model folders; what is missing is fine."""

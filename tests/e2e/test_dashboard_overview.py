@@ -120,6 +120,24 @@ async def test_a_lost_stream_is_said_and_taken_up() -> None:
         assert await view.count("html.is-stale") == 0
 
 
+async def test_a_restarted_server_leaves_the_reader_where_he_was() -> None:
+    """The list is not emptied and filled again: place and focus stay, what is gone goes."""
+    async with overview(200) as (dashboard, view):
+        await view.page.locator(f"{ROW}[tabindex='0']").focus()
+        await view.page.keyboard.press("End")
+        await view.until("() => document.activeElement.ariaRowIndex === '201'")
+        name = "() => document.activeElement.querySelector('a').innerText"
+        last = await view.page.evaluate(name)
+        place = await view.page.evaluate("() => window.scrollY")
+        dashboard.world.remove("faces")
+
+        dashboard.restart()
+        await view.until("() => document.querySelector('[role=grid]').ariaRowCount === '200'")
+
+        assert await view.page.evaluate(name) == last
+        assert abs(await view.page.evaluate("() => window.scrollY") - place) < 100
+
+
 async def test_the_keyboard_is_enough() -> None:
     """From the search through rows to a function's page, and the menu of its actions."""
     async with overview(200) as (_, view):

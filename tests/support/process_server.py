@@ -26,7 +26,7 @@ _SERVING = re.compile(r"(?:\"url\": \"|\bserving\b.*\burl=)(http://[^\s\"]+)")
 
 
 class ServerProcess:
-    """`fnctl serve` on a port of the system's choice over the data folder `data`.
+    """`fnctl serve` over the data folder `data`, on `port`, or for 0 on one of the system's choice.
 
     `environment` is added to that of this process, `program` takes the place of fnctl. `log` has
     the last lines of its log, `complaints` those that tell of an error.
@@ -44,13 +44,14 @@ class ServerProcess:
         self._options = options
         self._environment = environment or {}
         self.process: subprocess.Popen[str] | None = None
+        self.port = 0
         self.url = ""
         self.log: deque[str] = deque(maxlen=1000)
         self.complaints: deque[str] = deque(maxlen=1000)
 
     def start(self) -> None:
         """Start, and return when calls are accepted."""
-        command = [*self._program, "serve", "--port", "0", "--data", str(self.data)]
+        command = [*self._program, "serve", "--port", str(self.port), "--data", str(self.data)]
         self.process = subprocess.Popen(
             [*command, "--log-format", "json", *self._options],
             env={**os.environ, **self._environment},

@@ -89,7 +89,7 @@ class FunctionRoutes:
             for at in range(1_000_000):
                 text = f"\x1b[32mINFO\x1b[0m request {at} of {name} took {at % 7}.{at % 10} ms"
                 await _event(response, "lines", {"replica": "77ab01cd", "text": text})
-                await asyncio.sleep(self.line_s)
+                await elapse(self.line_s)
         return response
 
     async def _invoke(self, request: web.Request) -> web.StreamResponse:
@@ -114,7 +114,7 @@ class FunctionRoutes:
         if world.functions[name]["state"] != "waking":
             self._tell(world.wake(name))
         while world.functions[name]["state"] == "waking":
-            await asyncio.sleep(self.pace_s)
+            await elapse(self.pace_s)
             world.now_s = time()
             if world.functions[name]["state"] == "waking":
                 self._tell(world.advance(name))
@@ -132,3 +132,10 @@ async def _event(response: web.StreamResponse, kind: str, data: dict[str, Any]) 
 
 def _hours(request: web.Request) -> int:
     return int(request.query.get("hours", "1"))
+
+
+async def elapse(seconds: float) -> None:
+    """Take so long, as work would."""
+    over = asyncio.Event()
+    asyncio.get_running_loop().call_later(seconds, over.set)
+    await over.wait()

@@ -28,7 +28,6 @@ READER: Final = "read-key"
 """A key that may only read."""
 KEPT: Final = 2000
 """Events that may be resumed from."""
-BOOT: Final = "b1"
 TURN_S: Final = 0.02
 
 
@@ -43,6 +42,7 @@ class Dashboard:
         """Method and path of whatever was asked."""
         self.streams = 0
         """Streams that were opened."""
+        self._boot = "b1"
         self._seq = 0
         self._kept: deque[tuple[int, bytes]] = deque(maxlen=KEPT)
         self._queues: set[asyncio.Queue[bytes | None]] = set()
@@ -59,7 +59,7 @@ class Dashboard:
             text = f"event: {kind}\ndata: {json.dumps(data)}\n\n"
             if kind != "beat":
                 self._seq += 1
-                text = f"id: {BOOT}-{self._seq}\n{text}"
+                text = f"id: {self._boot}-{self._seq}\n{text}"
                 self._kept.append((self._seq, text.encode()))
             for queue in self._queues:
                 queue.put_nowait(text.encode())
@@ -69,6 +69,12 @@ class Dashboard:
         self._is_away = stays_away
         for queue in self._queues:
             queue.put_nowait(None)
+
+    def restart(self) -> None:
+        """End every stream; no id of before is known any more."""
+        self._boot += "1"
+        self._kept.clear()
+        self.cut()
 
     def come_back(self) -> None:
         """Let streams in again."""
@@ -147,12 +153,12 @@ class Dashboard:
     def _first(self, last: str) -> list[bytes]:
         boot, _, number = last.partition("-")
         oldest = self._kept[0][0] if self._kept else self._seq + 1
-        if boot == BOOT and number.isdecimal() and oldest - 1 <= int(number) <= self._seq:
+        if boot == self._boot and number.isdecimal() and oldest - 1 <= int(number) <= self._seq:
             return [text for seq, text in self._kept if seq > int(number)]
         texts = [
             f"event: {kind}\ndata: {json.dumps(data)}\n\n" for kind, data in self.world.snapshot()
         ]
-        texts[-1] = f"id: {BOOT}-{self._seq}\n{texts[-1]}"
+        texts[-1] = f"id: {self._boot}-{self._seq}\n{texts[-1]}"
         return [text.encode() for text in texts]
 
 

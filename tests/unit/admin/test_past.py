@@ -170,6 +170,16 @@ async def test_a_shutdown_keeps_the_broken_minute(past: Past, history: History) 
     assert await history.arrivals("digits", 0) == [Arrivals("default", "digits", MINUTE_S, 1)]
 
 
+async def test_a_minute_is_kept_in_parts(past: Past, history: History) -> None:
+    """What came before a flush and after it adds up."""
+    for _ in range(2):
+        past.arrived("default", "digits")
+        past.flush()
+        await history.flush()
+
+    assert await history.arrivals("digits", 0) == [Arrivals("default", "digits", MINUTE_S, 2)]
+
+
 async def test_state_intervals_are_kept(past: Past, history: History) -> None:
     """How long a pool was warm, and why, comes back from the store."""
     interval = StateInterval("default", "digits", 1, "warm", "idle", NOW_S - 5, NOW_S)

@@ -172,7 +172,7 @@ async def test_why_is_told(rig: Rig) -> None:
     assert shown is not None
     assert (shown[0].state, shown[1]) == ("warm", 1)
     texts = [decision.text for decision in rig.manager.decisions(KEY)]
-    assert texts[0].startswith("wants 1 replicas: 1 held")
+    assert texts[0].startswith("wants 1 replica: 1 held")
     assert texts[-1].endswith("is ready")
     assert rig.manager.pool("default/none@1") is None
 

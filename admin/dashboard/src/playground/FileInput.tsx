@@ -1,4 +1,4 @@
-import { useEffect, useId, useState, type ClipboardEvent, type DragEvent } from "react";
+import { useEffect, useId, useState, type DragEvent } from "react";
 import { bytes } from "../design/format.ts";
 import type { FileField } from "./form.ts";
 import { FaultText } from "./TensorInput.tsx";
@@ -29,7 +29,15 @@ export function FileInput({
     setIsOver(false);
     take(event.dataTransfer.files);
   };
-  const paste = (event: ClipboardEvent) => take(event.clipboardData.files);
+  useEffect(() => {
+    // On the whole page: nobody knows that a drop zone must have the focus first.
+    const paste = (event: ClipboardEvent) => {
+      const [file] = event.clipboardData?.files ?? [];
+      if (file) onFile(file);
+    };
+    document.addEventListener("paste", paste);
+    return () => document.removeEventListener("paste", paste);
+  }, [onFile]);
   const over = (event: DragEvent) => {
     event.preventDefault();
     setIsOver(true);
@@ -44,7 +52,6 @@ export function FileInput({
         onDragOver={over}
         onDragLeave={() => setIsOver(false)}
         onDrop={drop}
-        onPaste={paste}
       >
         {file && field.kind === "image" && <Preview file={file} />}
         <div className="play-drop-words">
@@ -53,9 +60,7 @@ export function FileInput({
               <b>{file.name}</b> <span className="muted">{bytes(file.size)}</span>
             </span>
           ) : (
-            <span className="muted">
-              Drop{field.kind === "image" ? ", paste" : ""} or pick a {NOUN[field.kind]}
-            </span>
+            <span className="muted">Drop, paste or pick a {NOUN[field.kind]}</span>
           )}
           <input
             id={id}

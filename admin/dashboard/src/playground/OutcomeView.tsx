@@ -64,7 +64,7 @@ function ReceiptBar({ receipt }: { receipt: Receipt }) {
       <p className="small muted">
         {exact(receipt.totalMs)} inside the server
         {receipt.replica && ` · replica ${receipt.replica}`}
-        {receipt.rows && ` · ran with ${receipt.rows}`}
+        {receipt.rows && ` · in a run of ${receipt.rows.replace(/^1 rows$/, "1 row")}`}
       </p>
     </div>
   );

@@ -2,7 +2,7 @@ import { memo, useCallback, useMemo, useState } from "react";
 import type { FunctionDetail } from "../api/detail.ts";
 import { ADMIN, functionPath } from "../api/client.ts";
 import { problemOf, wordsOf } from "../api/problem.ts";
-import { clockTime, millis } from "../design/format.ts";
+import { bytes, clockTime, millis } from "../design/format.ts";
 import { useFunction, useSite } from "../store/hooks.ts";
 import type { Outcome } from "./call.ts";
 import { FileInput } from "./FileInput.tsx";
@@ -25,6 +25,8 @@ interface Draft {
 
 /** Text that is checked at every key; more only when it is sent. */
 const LIVE_MAX = 50_000;
+/** Text that a page can still edit without stumbling: zeros for a large picture and more. */
+const TEXT_MAX = 2_000_000;
 
 /** Calls the function from a form made of its signature. */
 export const Playground = memo(function Playground({ detail, whyNot }: { detail: FunctionDetail; whyNot: string }) {
@@ -101,7 +103,10 @@ export const Playground = memo(function Playground({ detail, whyNot }: { detail:
         )}
       </form>
       {isOut && <Waiting line={line} />}
-      <div aria-live="polite">{!isOut && shown && <OutcomeView key={shown.n} outcome={shown.outcome} />}</div>
+      <p className="unseen" role="status">
+        {!isOut && shown && `${shown.outcome.status || "no answer"} after ${millis(shown.outcome.ms)}`}
+      </p>
+      {!isOut && shown && <OutcomeView key={shown.n} outcome={shown.outcome} />}
       {history.length > 1 && <History calls={history} picked={shown?.n ?? null} onPick={setPicked} />}
     </section>
   );
@@ -257,7 +262,10 @@ function useSample(name: string, form: Form, onFilled: (filled: Partial<Draft>) 
 
 async function draftOf(form: Form, type: string, response: Response): Promise<Partial<Draft>> {
   if (type.startsWith("application/json") && form.texts.length) {
-    return { way: "fields", texts: textsOf(form.texts, await response.text()) };
+    const text = await response.text();
+    if (text.length > TEXT_MAX)
+      throw new Error(`the sample has ${bytes(text.length)}, too many to edit here: send it with curl`);
+    return { way: "fields", texts: textsOf(form.texts, text) };
   }
   const ending = /^\w+\/(?:x-)?([a-z0-9]+)/.exec(type)?.[1] ?? "bin";
   return {

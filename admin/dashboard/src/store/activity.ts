@@ -15,18 +15,21 @@ export interface Activity {
 }
 
 export const KEPT = 50;
-/** Of all functions together; that of the one that was quiet longest is forgotten first. */
-export const KEPT_IN_ALL = 1_000;
+/** Of all functions together; of the one that was quiet longest only its last error is left. */
+export const KEPT_IN_ALL = 400;
+/** Functions of which just the last error is left. */
+const ERRORS_LEFT = 2_000;
 export const DEPARTED_KEPT = 5;
 export const QUIET: Activity = { decisions: [], errors: [], coldStarts: [], departed: [] };
 
 /** Activity of many functions, bounded. Values are replaced, never changed. */
 export class Activities {
   private readonly byName = new Map<string, Activity>();
+  private readonly left = new Map<string, Activity>();
   private kept = 0;
 
   get(name: string): Activity {
-    return this.byName.get(name) ?? QUIET;
+    return this.byName.get(name) ?? this.left.get(name) ?? QUIET;
   }
 
   decision(item: Decision): void {
@@ -56,13 +59,19 @@ export class Activities {
   }
 
   forget(name: string): void {
-    this.kept -= sizeOf(this.get(name));
-    this.byName.delete(name);
+    this.drop(name);
+    this.left.delete(name);
   }
 
   clear(): void {
     this.kept = 0;
     this.byName.clear();
+    this.left.clear();
+  }
+
+  private drop(name: string): void {
+    const found = this.byName.get(name);
+    if (found && this.byName.delete(name)) this.kept -= sizeOf(found);
   }
 
   private keep(name: string, activity: Activity): void {
@@ -70,10 +79,18 @@ export class Activities {
     this.forget(name);
     this.byName.set(name, activity);
     this.kept += sizeOf(activity);
-    for (const quiet of this.byName.keys()) {
+    for (const [quiet, { errors }] of this.byName) {
       if (this.kept <= KEPT_IN_ALL) return;
-      this.forget(quiet);
+      this.drop(quiet);
+      if (errors[0]) this.leave(quiet, { ...QUIET, errors: errors.slice(0, 1) });
     }
+  }
+
+  private leave(name: string, activity: Activity): void {
+    this.left.delete(name);
+    this.left.set(name, activity);
+    const oldest = this.left.keys().next();
+    if (this.left.size > ERRORS_LEFT && !oldest.done) this.left.delete(oldest.value);
   }
 }
 

@@ -58,16 +58,36 @@ test("names change when a function comes or goes, not with its state", () => {
   expect(store.functions.size).toBe(0);
 });
 
-test("a reset forgets everything, and the snapshot is whole when ready comes", () => {
+test("a snapshot takes the place of what was known only once it is whole", () => {
   const { store } = setUp();
-  store.apply(functions(line("a", { rate: 1 })));
+  store.apply(functions(line("a", { rate: 1 }), line("b")));
   store.apply({ type: "replicas", data: { items: [{ id: "r1" } as Replica] } });
   store.apply({ type: "devices", data: { items: [{ id: "cpu0" } as Device] } });
   store.apply({ type: "beat", data: BEAT });
+  const known = store.functions.get("b");
+
   store.apply({ type: "reset", data: { reason: "", server: SERVER } });
-  expect([store.functions.size, store.replicas.size, store.devices.size, store.ring("a"), store.isWhole]).toEqual([0, 0, 0, null, false]);
+  store.apply(functions(line("b", { held: 5 }), line("c"), line("d")));
+  store.apply({ type: "replicas", data: { items: [{ id: "r2" } as Replica, { id: "r3" } as Replica] } });
+  store.apply({ type: "gone", data: { functions: ["d"], replicas: ["r3"] } });
+  store.apply({ type: "beat", data: BEAT });
+  expect([...store.functions.keys()]).toEqual(["a", "b"]);
+  expect([store.functions.get("b"), store.connection.is]).toEqual([known, "connecting"]);
+
   store.apply({ type: "ready", data: {} });
-  expect([store.isWhole, store.connection.is]).toEqual([true, "live"]);
+  expect([...store.functions.keys()]).toEqual(["b", "c"]);
+  expect([store.functions.get("b")?.held, [...store.replicas.keys()], store.devices.size]).toEqual([5, ["r2"], 0]);
+  expect([store.ring("a"), store.isWhole, store.connection.is, store.server]).toEqual([null, true, "live", SERVER]);
+});
+
+test("a snapshot that breaks off is forgotten with the next", () => {
+  const { store } = setUp();
+  store.apply({ type: "reset", data: { reason: "", server: SERVER } });
+  store.apply(functions(line("old")));
+  store.apply({ type: "reset", data: { reason: "", server: SERVER } });
+  store.apply(functions(line("new")));
+  store.apply({ type: "ready", data: {} });
+  expect([...store.functions.keys()]).toEqual(["new"]);
 });
 
 test("a resumed stream is live with its first beat", () => {
@@ -96,10 +116,13 @@ test("what happened is bounded for each function and in all", () => {
   }
   expect(store.activities.get("a").decisions).toHaveLength(KEPT);
   expect(store.activities.get("a").decisions[0]?.at_s).toBe(3 * KEPT - 1);
+  const error = { function: "a", revision: null, replica: null, code: "x", detail: "y", request_id: null, at_s: 1, count: 1 };
+  store.apply({ type: "error", data: error });
   for (let n = 0; n < KEPT_IN_ALL; n += 1) {
     store.apply({ type: "decision", data: { function: `f${n}`, revision: "", at_s: 0, text: "" } });
   }
-  expect(store.activities.get("a").decisions).toEqual([]);
+  expect(store.activities.get("a")).toMatchObject({ decisions: [], coldStarts: [], errors: [error] });
+  store.apply({ type: "gone", data: { functions: ["a"] } });
 });
 
 test("errors alike in a row are counted", () => {

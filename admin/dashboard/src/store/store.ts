@@ -33,10 +33,21 @@ export const topic = {
   operations: "operations",
 } as const;
 
+/** A snapshot while it comes. */
+interface Coming {
+  server: ServerFacts;
+  functions: Map<string, FunctionLine>;
+  replicas: Map<string, Replica>;
+  devices: Map<string, Device>;
+}
+
 /**
  * All that the page knows of its server, outside of React: events go in, subscribers are told once
  * per frame. Values are replaced, never changed, so a reader may compare them by identity. Bounded
  * by what the server has: rings, activity and operations have limits of their own.
+ *
+ * A snapshot is kept apart until it is whole. Until then the old picture stays, and says so: a list
+ * that is emptied and filled again loses the reader's place.
  */
 export class Store {
   readonly functions = new Map<string, FunctionLine>();
@@ -59,6 +70,7 @@ export class Store {
   operationsVersion = 0;
   /** How far the server's clock is ahead of this machine's, ms. */
   skew_ms = 0;
+  private coming: Coming | null = null;
   private beatAt_ms = 0;
   private readonly rings = new Map<string, Ring>();
   private readonly phaseSince = new Map<string, { key: string; at_ms: number }>();
@@ -96,9 +108,11 @@ export class Store {
   }
 
   apply(event: ServerEvent): void {
+    if (this.coming && collect(this.coming, event)) return;
     switch (event.type) {
       case "reset":
-        return this.reset(event.data.server);
+        this.coming = { server: event.data.server, functions: new Map(), replicas: new Map(), devices: new Map() };
+        return;
       case "functions":
         for (const line of event.data.items) this.putFunction(line);
         return;
@@ -124,6 +138,7 @@ export class Store {
       case "operation":
         return this.putOperation(event.data);
       case "ready":
+        if (this.coming) this.take(this.coming);
         this.isWhole = true;
         this.bumpNames();
         this.setConnection({ is: "live" });
@@ -136,19 +151,22 @@ export class Store {
     }
   }
 
-  private reset(server: ServerFacts): void {
-    this.server = server;
-    this.isWhole = false;
-    this.functions.clear();
-    this.replicas.clear();
-    this.devices.clear();
+  /** Let a whole snapshot take the place of what was known. */
+  private take(coming: Coming): void {
+    this.coming = null;
+    this.server = coming.server;
     this.operations.clear();
-    this.activities.clear();
+    this.operationsVersion += 1;
     this.rings.clear();
     this.phaseSince.clear();
-    this.bumpNames();
-    this.replicasVersion += 1;
-    this.devicesVersion += 1;
+    for (const name of [...this.functions.keys()]) if (!coming.functions.has(name)) this.dropFunction(name);
+    for (const id of [...this.replicas.keys()]) if (!coming.replicas.has(id)) this.dropReplica(id);
+    for (const id of [...this.devices.keys()]) if (!coming.devices.has(id)) this.dropDevice(id);
+    // Also the ends of replicas that nobody has told of.
+    this.activities.clear();
+    for (const line of coming.functions.values()) this.putFunction(line);
+    for (const replica of coming.replicas.values()) this.putReplica(replica);
+    for (const device of coming.devices.values()) this.putDevice(device);
     this.topics.touchAll();
   }
 
@@ -183,7 +201,7 @@ export class Store {
     const last = this.replicas.get(id);
     if (!last) return;
     this.replicas.delete(id);
-    if (last.function) {
+    if (this.functions.has(last.function)) {
       this.activities.departed(last, this.serverNow_s());
       this.topics.touch(topic.activity(last.function));
     }
@@ -199,6 +217,13 @@ export class Store {
     }
     this.devices.set(device.id, device);
     this.topics.touch(topic.device(device.id));
+  }
+
+  private dropDevice(id: string): void {
+    if (!this.devices.delete(id)) return;
+    this.devicesVersion += 1;
+    this.topics.touch(topic.device(id));
+    this.topics.touch(topic.devices);
   }
 
   private putOperation(operation: Operation): void {
@@ -225,11 +250,32 @@ export class Store {
     this.topics.touch(topic.order);
     this.topics.touch(topic.beat);
     // A resumed stream has no snapshot and so no `ready`: the first beat says that it runs.
-    if (this.connection.is !== "live" && this.isWhole) this.setConnection({ is: "live" });
+    if (this.connection.is !== "live" && this.isWhole && !this.coming) this.setConnection({ is: "live" });
   }
 
   private bumpNames(): void {
     this.namesVersion += 1;
     this.topics.touch(topic.names);
+  }
+}
+
+/** Put an event of a snapshot into it; whether it was one. */
+function collect(coming: Coming, event: ServerEvent): boolean {
+  switch (event.type) {
+    case "functions":
+      for (const line of event.data.items) coming.functions.set(line.name, line);
+      return true;
+    case "replicas":
+      for (const replica of event.data.items) coming.replicas.set(replica.id, replica);
+      return true;
+    case "devices":
+      for (const device of event.data.items) coming.devices.set(device.id, device);
+      return true;
+    case "gone":
+      for (const name of event.data.functions ?? []) coming.functions.delete(name);
+      for (const id of event.data.replicas ?? []) coming.replicas.delete(id);
+      return true;
+    default:
+      return false;
   }
 }

@@ -4,6 +4,7 @@ import { useFetched } from "../api/fetched.ts";
 import { clockTime, count } from "../design/format.ts";
 import { Axis } from "./Axis.tsx";
 import { Cursor } from "./Cursor.tsx";
+import { Facts } from "./Facts.tsx";
 import { barPath, blocks, bucketAt, summed, x, type Scale } from "./lanes.ts";
 import { Lane } from "./Lane.tsx";
 import { SpanChoice, UseLegend, type Hours } from "./Span.tsx";
@@ -57,14 +58,7 @@ function Drawn({ data }: { data: FunctionTimeline }) {
   ];
   return (
     <div className="panel-body stack">
-      <dl className="use-facts">
-        {facts.map(([key, value]) => (
-          <div key={key}>
-            <dt>{key}</dt>
-            <dd>{value}</dd>
-          </div>
-        ))}
-      </dl>
+      <Facts facts={facts} />
       <div ref={box} className="lanes">
         <Cursor
           scale={scale}

@@ -17,6 +17,10 @@ test("seconds stack up, busy lowest", () => {
   expect(paths.waking).toBe("M10 20h10v-20h-10z");
 });
 
+test("what took a moment is still seen", () => {
+  expect(stack([use(0, 0, 0, 0.01)], 60, SCALE, 20).waking).toBe("M0 20h10v-1h-10z");
+});
+
 test("a bucket is full with all its devices, or as the fullest", () => {
   expect(stack([use(0, 60)], 60, SCALE, 20, 2).busy).toBe("M0 20h10v-10h-10z");
   expect(stack([use(0, 60), use(60, 240)], 60, SCALE, 20).busy).toBe("M0 20h10v-5h-10zM10 20h10v-20h-10z");

@@ -6,6 +6,9 @@ export const PARTS = ["busy", "idle", "waking"] as const;
 export type Part = (typeof PARTS)[number];
 export type Paths = Record<Part, string>;
 
+/** A cold start of a tenth of a second is still to be seen in a bucket of ten minutes. */
+const LEAST_PX = 1;
+
 /** A stretch of time `from_s`..`to_s` drawn `width` wide. */
 export interface Scale {
   from_s: number;
@@ -46,8 +49,9 @@ export function stack(use: readonly Use[], bucket_s: number, scale: Scale, heigh
     if (width <= 0) continue;
     let base = height;
     for (const part of PARTS) {
-      const tall = (one[`${part}_s`] / peak) * height;
-      if (tall < 0.05) continue;
+      const seconds = one[`${part}_s`];
+      if (seconds <= 0) continue;
+      const tall = Math.max(LEAST_PX, (seconds / peak) * height);
       paths[part] += `M${short(left)} ${short(base)}h${short(width)}v${short(-tall)}h${short(-width)}z`;
       base -= tall;
     }

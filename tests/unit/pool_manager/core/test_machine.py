@@ -454,7 +454,7 @@ def test_decisions_carry_their_reasons() -> None:
     play.demand(a=3)
 
     assert [note.text for note in play.notes] == [
-        "wants 1 replicas: 3 held and 0 in flight, none is ready yet",
+        "wants 1 replica: 3 held and 0 in flight, none is ready yet",
         "starts r1 on cpu0: 3 held and 0 in flight, none is ready yet",
     ]
 

@@ -226,7 +226,19 @@ def test_all_logs_together_have_a_limit(settings: PoolSettings) -> None:
     folders.trim_all({*"abcde"}, {paths[0]}, now_s=9.0)
 
     assert [path.stem for path in paths if path.exists()] == ["a", "d", "e"]
-    assert not paths[1].parent.exists()
+
+
+def test_a_folder_without_logs_goes_when_it_is_old(folders: Folders) -> None:
+    """Not before: it may have been made for a log that is about to be opened."""
+    emptied = written(folders, "emptied", "a", 1.0).parent
+    (emptied / "a.log").unlink()
+    made_s = emptied.stat().st_mtime
+
+    folders.trim_all(set(), set(), now_s=made_s + GONE_KEPT_S)
+    is_spared = emptied.exists()
+    folders.trim_all(set(), set(), now_s=made_s + GONE_KEPT_S + 1.0)
+
+    assert (is_spared, emptied.exists()) == (True, False)
 
 
 def test_logs_of_gone_functions_stay_for_an_hour(folders: Folders) -> None:

@@ -20,20 +20,20 @@ export function Totals() {
   const beat = useBeat();
   const sums = useSums();
   const readyz = beat?.readyz;
-  const isWell = !readyz || readyz.status === "ok";
+  const look = !readyz ? "cold" : readyz.status === "ok" ? "ready" : "failing";
   return (
     <section className="totals panel" aria-label="Totals">
       <Total name="Held" value={count(beat?.held ?? 0)} more="waiting" isHot={(beat?.held ?? 0) > 0} />
       <Total name="In flight" value={count(beat?.in_flight ?? 0)} more="running" />
       <Total name="Rate" value={beat && beat.rate > 0 ? rate(beat.rate) : "0"} more="answers / s" />
       <Total name="Warm" value={count(sums.states.warm)} more={`of ${count(sums.functions)}`} />
-      <Total name="Replicas" value={count(sums.ready)} more={sums.coming ? `ready, ${sums.coming} coming` : "ready"} />
+      <Total name="Replicas" value={count(sums.ready)} more={sums.coming ? `ready, +${sums.coming}` : "ready"} />
       <Total name="Devices busy" value={count(sums.busy)} more={`of ${count(sums.devices)}`} />
       <div className="total server" role="group" aria-label="Server">
         <span className="total-name">Server</span>
-        <StateText state={isWell ? "ready" : "failing"} word={readyz?.status ?? "unknown"} />
+        <StateText state={look} word={readyz?.status ?? "unknown"} />
         <span className="total-more clamp" title={readyz?.reasons.join("\n")}>
-          {readyz?.reasons.join("; ") || "accepts calls"}
+          {readyz ? readyz.reasons.join("; ") || "accepts calls" : "not heard of yet"}
         </span>
       </div>
     </section>

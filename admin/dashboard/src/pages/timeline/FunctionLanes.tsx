@@ -29,7 +29,7 @@ export function FunctionLanes({ data, hours }: { data: Timeline; hours: Hours })
     <section className="panel" aria-labelledby="functions-title">
       <div className="tl-row is-head">
         <h2 id="functions-title">Functions</h2>
-        <div ref={box} className="tl-lane tl-wide" />
+        <div ref={box} className="tl-lane" />
         <span className="right">busy</span>
         <span className="right">idle</span>
         <span className="right tl-wide">waking</span>

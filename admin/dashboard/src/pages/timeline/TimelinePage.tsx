@@ -6,6 +6,7 @@ import { hashOf } from "../../route/hash.ts";
 import { useBeat } from "../../store/hooks.ts";
 import { Axis } from "../../timeline/Axis.tsx";
 import { Cursor } from "../../timeline/Cursor.tsx";
+import { Facts } from "../../timeline/Facts.tsx";
 import { bucketAt } from "../../timeline/lanes.ts";
 import { Lane } from "../../timeline/Lane.tsx";
 import { hoursOf, SpanChoice, UseLegend } from "../../timeline/Span.tsx";
@@ -59,14 +60,7 @@ function Sums({ data }: { data: Timeline }) {
   ];
   return (
     <section className="panel panel-body stack" aria-label="Sums">
-      <dl className="use-facts">
-        {facts.map(([key, value]) => (
-          <div key={key}>
-            <dt>{key}</dt>
-            <dd>{value}</dd>
-          </div>
-        ))}
-      </dl>
+      <Facts facts={facts} />
       <UseLegend />
     </section>
   );

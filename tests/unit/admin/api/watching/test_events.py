@@ -42,7 +42,7 @@ async def test_a_cold_start_is_told_as_it_goes(server: ServingServer) -> None:
         paced = await told.line("digits", in_flight=0, rate=0.1)
 
     texts = [one.data["text"] for one in told.came if one.kind == "decision"]
-    assert any("wants 1 replicas" in text for text in texts)
+    assert any("wants 1 replica" in text for text in texts)
     [cold] = [one.data for one in told.came if one.kind == "cold_start"]
     assert (cold["name"], cold["outcome"]) == ("digits", "ready")
     assert warm["devices"] != []
