@@ -54,6 +54,7 @@ class Admin:
         operate = OperateRoutes(store.catalog, manager, deploys, time.monotonic)
         advice = AdviceRoutes(store, side.past.expected, wall)
         logs = LogRoutes(store.catalog, manager, time.monotonic)
+        events = EventRoutes(self.watch, time.monotonic)
         handlers = Handlers(
             FunctionRoutes(store, manager, self.lines, deploys, side.past),
             operate,
@@ -64,13 +65,13 @@ class Admin:
             advice,
             logs,
             ErrorRoutes(store.catalog, manager, side.failures),
-            EventRoutes(self.watch),
+            events,
             SessionRoutes(border.access, server_facts(side.settings)),
         )
         api = AdminApi(border.access, handlers)
         api.add_routes(app, border)
         UiPages(border, read_files()).add_routes(app)
-        waiting = (deploys.runner, operate, self.watch, logs.streams)
+        waiting = (deploys.runner, operate, events.streams, logs.streams)
         app.on_shutdown.extend(one.stop_waiting for one in waiting)
         app.on_shutdown.append(advice.advisor.close)
         return api

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
@@ -11,6 +11,9 @@ from admin.events.ring import News
 
 ITEMS_MAX: Final = 200
 """Things in one event: what a page can take in without a pause that is seen."""
+PIECE: Final = 32 * 1024
+"""Bytes written at once, or the one event that is longer: what waits for a client who reads slowly
+is not much more."""
 
 
 def frame(kind: str, data: bytes, id: str = "") -> bytes:
@@ -49,10 +52,28 @@ def frames(news: Iterable[News], boot: str, about: str = "") -> Iterator[bytes]:
         things = list(group)
         for at in range(0, len(things), ITEMS_MAX):
             part = things[at : at + ITEMS_MAX]
-            data = items(one.data for one in part)
+            data = _items([one.data for one in part])
             yield frame(kind, data, str(Position(boot, part[-1].seq)))
 
 
-def items(things: Iterable[bytes]) -> bytes:
-    """The JSON of several things."""
+def listing(kind: str, things: Sequence[bytes]) -> Iterator[bytes]:
+    """The events of a picture's things. They have no id: who has read half a picture has nothing
+    that he could go on from."""
+    for at in range(0, len(things), ITEMS_MAX):
+        yield frame(kind, _items(things[at : at + ITEMS_MAX]))
+
+
+def pieces(events: Iterable[bytes]) -> list[bytes]:
+    """Events joined to some PIECE bytes."""
+    found, waiting, size = [], list[bytes](), 0
+    for event in events:
+        if waiting and size + len(event) > PIECE:
+            found.append(b"".join(waiting))
+            waiting, size = [], 0
+        waiting.append(event)
+        size += len(event)
+    return [*found, b"".join(waiting)] if waiting else found
+
+
+def _items(things: Iterable[bytes]) -> bytes:
     return b'{"items":[' + b",".join(things) + b"]}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 KINDS: Final = ("devices", "functions", "replicas")
@@ -41,11 +41,10 @@ class Picture:
         """Forget those that are not among these; them."""
         return self.gone(kind, self._things[kind].keys() - ids)
 
-    def all(self) -> Iterator[tuple[str, Thing]]:
-        """Everything told, with its kind."""
-        for kind in KINDS:
-            for thing in self._things[kind].values():
-                yield kind, thing
+    def all(self, kind: str, about: str = "") -> list[bytes]:
+        """The JSON of everything told of a kind, of one function's alone if `about` names one."""
+        things = self._things[kind].values()
+        return [one.data for one in things if not about or one.about in ("", about)]
 
     def clear(self) -> None:
         """Nobody was told anything."""

@@ -56,24 +56,33 @@ class Rates:
         the last second, by bucket."""
         if len(counts) != len(self._bounds) + 1:
             raise ValueError(f"expected {len(self._bounds) + 1} counts, got {len(counts)}")
-        window = self._windows.get(key)
-        if window is None:
-            window = self._windows[key] = _Window(len(counts))
+        self._expire(int(now))
+        window = self._windows.pop(key, None) or _Window(len(counts))
+        window.expire(int(now))
         window.add(int(now), counts)
+        self._windows[key] = window
         self._counts.append((int(now), sum(counts)))
 
     def rate(self, now: float) -> float:
         """Requests per second of all functions."""
-        while self._counts and self._counts[0][0] <= int(now) - RATE_S:
-            self._counts.popleft()
+        self._expire(int(now))
         return round(sum(count for _, count in self._counts) / RATE_S, 2)
+
+    def _expire(self, second: int) -> None:
+        """With each addition, too, for nobody may ever look. The window that got its last answer
+        first comes first."""
+        while self._windows:
+            key, window = next(iter(self._windows.items()))
+            window.expire(second)
+            if window.seconds:
+                break
+            del self._windows[key]
+        while self._counts and self._counts[0][0] <= second - RATE_S:
+            self._counts.popleft()
 
     def active(self, now: float) -> Iterable[tuple[str, str]]:
         """The functions that answered anything within the window."""
-        for key, window in list(self._windows.items()):
-            window.expire(int(now))
-            if not window.seconds:
-                del self._windows[key]
+        self._expire(int(now))
         return self._windows.keys()
 
     def pace(self, key: tuple[str, str], now: float) -> Pace:

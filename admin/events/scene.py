@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -13,6 +13,8 @@ from admin.views import occupancy_json, replica_json
 from gateway.metrics.pulse import Answered
 from registry.catalog import Catalog
 from registry.model import NAMESPACE
+
+JUMP_S: Final = 1.0
 
 encode = msgspec.json.Encoder().encode
 
@@ -33,12 +35,15 @@ class Scene:
         self._manager, self._clock, self._wall = lines.manager, lines.clock, lines.wall
         self._take_answered = take_answered
         self._reasons = reasons
-        # One difference for all times: taken anew each time they would seem to change.
         self._boot_s = lines.wall() - lines.clock()
 
     def pulse(self) -> None:
         """A second has passed: count what was answered in it."""
         self.answered(self._take_answered())
+        boot_s = self._wall() - self._clock()
+        # Times made with ever another difference would all seem to change, unless a clock jumped.
+        if abs(boot_s - self._boot_s) > JUMP_S:
+            self._boot_s = boot_s
 
     def answered(self, several: Iterable[Answered]) -> None:
         """So much was answered in about the last second."""

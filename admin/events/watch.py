@@ -5,26 +5,25 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import msgspec
 import structlog
 
 from admin.events.follower import Follower
-from admin.events.frames import Position, frame, frames
-from admin.events.picture import Picture, Thing
-from admin.events.ring import News, Ring
+from admin.events.frames import Position, frame, frames, listing, pieces
+from admin.events.picture import KINDS, Picture, Thing
+from admin.events.ring import Ring
 from admin.events.scene import Scene, function_of
 from registry.catalog import Catalog, Change
-from registry.errors import QueueFull, ShuttingDown
 from registry.exchange import decode_endpoints
 from registry.model import NAMESPACE
 from registry.tasks import Tasks, every
 
 log = structlog.get_logger()
 
-FOLLOWERS_MAX: Final = 100
 LOOK_S: Final = 0.1
 """What changes several times within this is told once."""
 FUNCTIONS_AT_ONCE: Final = 50
@@ -55,7 +54,7 @@ class Watch:
         self._ring = Ring()
         self._picture = Picture()
         self._recent: deque[tuple[str, str, bytes]] = deque(maxlen=RECENT_MAX)
-        self._beat = b""
+        self._last_read: tuple[tuple[int, int, str], list[bytes]] = ((0, 0, ""), [])
         self._dirty: dict[str, None] = {}
         self._busy: set[str] = set()
         self._followers: set[Follower] = set()
@@ -76,18 +75,11 @@ class Watch:
         """Begin to look, once a second while somebody follows."""
         self._tasks.spawn("second", every(1.0, self.second))
 
-    async def stop_waiting(self, _app: object = None) -> None:
-        """aiohttp's shutdown signal: who follows is let go."""
-        self._is_closed = True
-        for follower in self._followers:
-            follower.close()
-
     async def close(self) -> None:
         """Look no more."""
-        await self.stop_waiting()
+        self._is_closed = True
         self._unsubscribe()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._look_no_more()
         await self._tasks.close()
 
     def happened(self, kind: str, about: str, data: Any) -> None:
@@ -102,24 +94,22 @@ class Watch:
         if self._is_watching:
             self._touch(function_of(pool) for pool in decode_endpoints(endpoints).pools)
 
-    def follow(self, last: Position | None, about: str) -> Follower:
-        """Follow from behind `last` on, or from a whole picture; of one function alone if `about`
-        names one. Raises QueueFull, ShuttingDown."""
-        if self._is_closed:
-            raise ShuttingDown("the server is shutting down", retry_after_s=5)
-        if len(self._followers) >= FOLLOWERS_MAX:
-            text = f"{FOLLOWERS_MAX} follow the events already"
-            raise QueueFull(text, retry_after_s=10)
+    @contextmanager
+    def follow(self, last: Position | None, about: str) -> Iterator[Follower]:
+        """Follow while the block runs, from behind `last` on, or from a whole picture; of one
+        function alone if `about` names one."""
         if not self._is_watching:
             self._begin()
         seq = last.seq if last is not None and last.boot == self._boot else -1
-        follower = Follower(self._read, self._left, seq, about)
+        follower = Follower(self._read, seq, about)
+        if self._is_whole:
+            follower.beat(self._beat())
         self._followers.add(follower)
-        return follower
-
-    def _left(self, follower: Follower) -> None:
-        self._followers.discard(follower)
-        self._left_s = self._clock()
+        try:
+            yield follower
+        finally:
+            self._followers.discard(follower)
+            self._left_s = self._clock()
 
     def _begin(self) -> None:
         self._is_watching = True
@@ -130,34 +120,39 @@ class Watch:
 
     def _end(self) -> None:
         self._is_watching = False
+        self._look_no_more()
+        self._last_read = ((0, 0, ""), [])
         self._dirty.clear()
         self._busy.clear()
         self._picture.clear()
         self._ring.clear()
 
-    def _read(self, seq: int, about: str) -> tuple[bytes, int]:
+    def _read(self, seq: int, about: str) -> tuple[list[bytes], int]:
         """What whoever has read up to `seq` is to be told, and up to where he has read then."""
-        if not self._is_whole:
-            return b"", seq
+        now = self._ring.seq
+        if not self._is_whole or seq == now:
+            return [], seq
+        asked = seq, now, about
+        # Many ask for the same: all that were woken, all that come after a start.
+        if self._last_read[0] != asked:
+            self._last_read = asked, pieces(self._events(seq, about))
+        return self._last_read[1], now
+
+    def _events(self, seq: int, about: str) -> Iterable[bytes]:
         news = self._ring.after(seq)
         if news is not None:
-            return b"".join(frames(news, self._boot, about)), self._ring.seq
-        return self._snapshot("from the beginning" if seq < 0 else "too old", about), self._ring.seq
+            return frames(news, self._boot, about)
+        return self._snapshot("from the beginning" if seq < 0 else "too old", about)
 
-    def _snapshot(self, reason: str, about: str) -> bytes:
+    def _snapshot(self, reason: str, about: str) -> Iterator[bytes]:
         """Everything as it is now, and what happened last."""
-        seq = self._ring.seq
-        at = str(Position(self._boot, seq))
-        things = [News(seq, kind, one.about, one.data) for kind, one in self._picture.all()]
-        events = [News(seq, kind, name, data) for kind, name, data in self._recent]
-        return b"".join(
-            [
-                frame("reset", encode({"reason": reason, "server": self._server})),
-                *frames(things, self._boot, about),
-                *frames(events, self._boot, about),
-                frame("ready", b"{}", at),
-            ]
-        )
+        yield frame("reset", encode({"reason": reason, "server": self._server}))
+        for kind in KINDS:
+            yield from listing(kind, self._picture.all(kind, about))
+        for kind, name, data in self._recent:
+            if not about or name in ("", about):
+                yield frame(kind, data)
+        yield frame("ready", b"{}", str(Position(self._boot, self._ring.seq)))
 
     def _changed(self, change: Change) -> None:
         if self._is_watching and change.namespace == NAMESPACE:
@@ -183,9 +178,17 @@ class Watch:
         before, self._busy = self._busy, self._scene.busy()
         self._touch(before | self._busy)
         self._soon(LOOK_S)
-        self._beat = frame("beat", encode(self._scene.beat()))
+        beat = self._beat()
         for follower in self._followers:
-            follower.beat(self._beat)
+            follower.beat(beat)
+
+    def _beat(self) -> bytes:
+        return frame("beat", encode(self._scene.beat()))
+
+    def _look_no_more(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _look(self) -> None:
         self._timer = None

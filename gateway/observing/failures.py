@@ -127,7 +127,8 @@ class RecentFailures:
 
 def _keep(kept: deque[Failure], failure: Failure) -> None:
     for known in reversed(kept):
-        if known.at_s < failure.at_s - ALIKE_S:
+        # To both sides: a clock that was put back must not hide what comes now.
+        if abs(known.at_s - failure.at_s) > ALIKE_S:
             break
         if (known.revision, known.code) == (failure.revision, failure.code):
             known.count += failure.count

@@ -53,8 +53,9 @@ class _Source:
             start, data = logfile.read(self.path, self.place, PIECE)
         except OSError:  # not made yet, or it had to make room
             start, data = self.place, b""
-        if start > self.place:
-            self.lines.skip(start - self.place)
+        if start != self.place:
+            # Before it where the log has begun anew.
+            self.lines.skip(max(0, start - self.place))
         found = self.lines.feed(data)
         self.place = start + len(data)
         is_over = was_gone and not data

@@ -83,12 +83,15 @@ def bound(path: Path, limit: int, keep: int) -> bool:
     had. Raises OSError."""
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        length = os.fstat(descriptor).st_size
+        found = os.fstat(descriptor)
+        length = found.st_size
         if length - _data_from(descriptor, 0, length) <= limit:
             return False
         end = (length - keep) // BLOCK * BLOCK
         if length > SIZE_MAX or not _punched(descriptor, end):
             _begin_anew(path, descriptor, length, keep)
+        # Its time is that of what was written last, for whoever goes on behind that (`spooling`).
+        os.utime(descriptor, ns=(found.st_atime_ns, found.st_mtime_ns))
         return True
     finally:
         os.close(descriptor)

@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from pool_manager.output.logfile import DROPPED
+
 STAMP: Final = len("2026-01-02T03:04:05.123456789Z")
 """Characters of a time as the engine writes it: in UTC, always with all nine digits."""
 NS: Final = 10**9
@@ -47,12 +49,16 @@ def fresh(output: bytes, after: str) -> tuple[bytes, str]:
     """The lines later than `after` without their times, and the time of the last.
 
     A line that has not ended yet is left for later: the engine gives a long one in parts, all with
-    the time of the first.
+    the time of the first. Where the line of `after` is not given again, more has come since than
+    the engine gives at once, or keeps: a line says that something is missing.
     """
-    texts, last = [], after
+    texts, last, is_first = [], after, True
     for line in output.split(b"\n")[:-1]:
         stamp, text = line[:STAMP], line[STAMP + 1 :]
         shown = stamp.decode("ascii", "replace")
+        if is_first and after and shown > after:
+            texts.append(DROPPED)
+        is_first = False
         if shown > after:
             texts.append(text.replace(stamp + b" ", b"") + b"\n")
             last = shown

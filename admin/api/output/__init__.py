@@ -1,1 +1,1 @@
-"""What functions wrote and where they failed: logs, event streams of them, errors."""
+"""What functions wrote, and where they failed: logs, errors."""

@@ -10,10 +10,11 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from admin.api.output import streaming
-from admin.api.output.streaming import Stream, Streams
+from admin.api import streaming
 from admin.api.paging import whole_number
+from admin.api.streaming import Stream, Streams
 from admin.deploy.tail import last_lines
+from admin.events.frames import frame
 from gateway.problems import json_answer
 from pool_manager.manager import Manager
 from pool_manager.output.following import Said
@@ -73,4 +74,4 @@ async def _tell(stream: Stream, said: list[Said], cursor: str) -> None:
         if is_over:
             events.append(("end", {"replica": replica}))
     for left, (kind, data) in zip(range(len(events) - 1, -1, -1), events, strict=True):
-        await stream.send(_encode(data).decode(), kind, "" if left else cursor)
+        await stream.write(frame(kind, _encode(data), "" if left else cursor))

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from admin.events.frames import ITEMS_MAX, Position, frame, frames, position
+from admin.events.frames import ITEMS_MAX, PIECE, Position, frame, frames, listing, pieces, position
 from admin.events.ring import News
 
 
@@ -49,6 +49,23 @@ def test_an_event_does_not_grow_without_end() -> None:
     news = [News(n, "functions", "f", b"{}") for n in range(ITEMS_MAX + 1)]
 
     assert [one.count(b"{}") for one in frames(news, "b")] == [ITEMS_MAX, 1]
+
+
+def test_a_picture_has_no_ids() -> None:
+    """Its things come as those of news do, many in an event."""
+    told = list(listing("devices", [b"{}"] * (ITEMS_MAX + 1)))
+
+    assert [one.count(b"{}") for one in told] == [ITEMS_MAX, 1]
+    assert not any(b"id:" in one for one in told)
+    assert list(listing("devices", [])) == []
+
+
+def test_pieces_are_whole_events() -> None:
+    """Of some size together; one that is longer stands alone, and nothing is lost."""
+    events = [b"a" * 10, b"b" * PIECE, b"c" * (PIECE - 1), b"d", b"e"]
+
+    assert pieces(events) == [events[0], events[1], events[2] + b"d", b"e"]
+    assert pieces([]) == []
 
 
 def test_a_follower_of_one_function_hears_of_that_alone() -> None:

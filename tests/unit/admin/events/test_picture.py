@@ -22,7 +22,7 @@ def test_kinds_are_apart() -> None:
     picture.differs("functions", WARM)
 
     assert picture.differs("replicas", WARM)
-    assert [kind for kind, _ in picture.all()] == ["functions", "replicas"]
+    assert picture.all("functions") == picture.all("replicas") == [WARM.data]
 
 
 def test_what_is_gone_was_told_of() -> None:
@@ -50,4 +50,13 @@ def test_a_cleared_picture_is_new_again() -> None:
     picture.differs("functions", WARM)
     picture.clear()
 
-    assert list(picture.all()) == []
+    assert picture.all("functions") == []
+
+
+def test_one_function_can_be_looked_at_alone() -> None:
+    """With what concerns everybody."""
+    picture = Picture()
+    for about in ("f", "g", ""):
+        picture.differs("replicas", Thing(f"of {about}", about, about.encode()))
+
+    assert picture.all("replicas", "g") == [b"g", b""]

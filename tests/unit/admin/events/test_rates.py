@@ -41,6 +41,18 @@ def test_a_minute_later_it_is_at_rest_again() -> None:
     assert list(rates.active(160.0)) == []
 
 
+def test_what_nobody_looks_at_takes_no_memory() -> None:
+    """Servers run for months, with functions that come and go, and nobody may ever watch."""
+    rates = Rates(BOUNDS)
+    for second in range(200):
+        rates.add(F, (1, 0, 0, 0), float(second))
+        rates.add(("default", f"f{second}"), (1, 0, 0, 0), float(second))
+
+    assert len(rates._windows[F].seconds) <= 60
+    assert len(rates._windows) <= 62
+    assert len(rates._counts) <= 20
+
+
 def test_another_count_of_buckets_is_a_defect() -> None:
     """It says what was expected."""
     with pytest.raises(ValueError, match="expected 4 counts, got 3"):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from admin.events.scene import function_of
 from gateway.metrics.pulse import Answered
 from gateway.metrics.series import SECONDS
@@ -46,3 +48,19 @@ async def test_what_is_shown_is_the_same_at_every_look(server: ServingServer) ->
 
     assert list(scene.replicas()) == list(scene.replicas())
     assert list(scene.devices()) == list(scene.devices())
+
+
+async def test_a_clock_that_was_set_counts_from_then_on(
+    server: ServingServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine may start with a wrong one."""
+    assert (await server.call("digits", CALL)).status == 200
+    scene = server.server.admin.scene
+    [before] = [json.loads(one.data)["since_s"] for one in scene.replicas() if one.about]
+    wall = scene._wall
+    monkeypatch.setattr(scene, "_wall", lambda: wall() + 3600.0)
+    scene.pulse()
+
+    [after] = [json.loads(one.data)["since_s"] for one in scene.replicas() if one.about]
+
+    assert after - before == pytest.approx(3600.0, abs=1.0)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import ExitStack
 from typing import Any, cast
 
 import pytest
@@ -17,9 +18,10 @@ from admin.events.scene import Scene
 from admin.events.watch import Watch
 from admin.streams.parsing import Parser
 from registry.catalog import Catalog
-from registry.errors import QueueFull, ShuttingDown
 from registry.exchange import Endpoints, PoolEndpoints, encode
 from tests.support.nouns import deployed
+
+Joined = Callable[..., "Reader"]
 
 
 class Play:
@@ -82,7 +84,7 @@ class Reader:
         async with asyncio.timeout(5):
             while kind not in [one for one, _ in self.told]:
                 await self._follower.news()
-                for event in self._parser.feed(self._follower.take()):
+                for event in self._parser.feed(b"".join(self._follower.take())):
                     self.told.append((event.type, json.loads(event.data)))
                     self.last_id = event.id
         at = [one for one, _ in self.told].index(kind) + 1
@@ -120,9 +122,15 @@ def pools(*keys: str) -> bytes:
     return encode(Endpoints(1, False, {key: PoolEndpoints([], "warm", "") for key in keys}))
 
 
-def joined(watch: Watch, last: Position | None = None, about: str = "") -> Reader:
-    """A new follower."""
-    return Reader(watch.follow(last, about))
+@pytest.fixture
+def joined(watch: Watch) -> Iterator[Joined]:
+    """New followers, who leave with the test."""
+    with ExitStack() as stack:
+
+        def join(last: Position | None = None, about: str = "") -> Reader:
+            return Reader(stack.enter_context(watch.follow(last, about)))
+
+        yield join
 
 
 async def test_while_nobody_follows_nothing_is_looked_at(watch: Watch, play: Play) -> None:
@@ -135,19 +143,21 @@ async def test_while_nobody_follows_nothing_is_looked_at(watch: Watch, play: Pla
     assert play.looks == []
 
 
-async def test_a_newcomer_gets_the_picture_and_what_happened_last(watch: Watch) -> None:
+async def test_a_newcomer_gets_the_picture_and_what_happened_last(
+    watch: Watch, joined: Joined
+) -> None:
     """Also what happened while nobody followed."""
     watch.happened("decision", "digits", {"text": "x"})
 
-    told = await joined(watch).until("ready")
+    told = await joined().until("ready")
 
     assert [kind for kind, _ in told] == ["reset", "devices", "functions", "decision", "ready"]
     assert told[2][1] == {"items": [{"name": "digits", "s": "cold"}]}
 
 
-async def test_a_change_is_told_once(watch: Watch, play: Play) -> None:
+async def test_a_change_is_told_once(watch: Watch, play: Play, joined: Joined) -> None:
     """What looks the same is not."""
-    reader = joined(watch)
+    reader = joined()
     await reader.until("ready")
     watch.pools(pools("default/digits@1"))
     play.states["digits"] = "warm"
@@ -161,10 +171,10 @@ async def test_a_change_is_told_once(watch: Watch, play: Play) -> None:
     assert [kind for kind, _ in later if kind != "beat"] == ["decision"]
 
 
-async def test_what_goes_is_told(watch: Watch, play: Play) -> None:
+async def test_what_goes_is_told(watch: Watch, play: Play, joined: Joined) -> None:
     """Functions and replicas."""
     play.there = ["r1"]
-    reader = joined(watch)
+    reader = joined()
     await reader.until("ready")
     play.there = []
     del play.states["digits"]
@@ -177,9 +187,11 @@ async def test_what_goes_is_told(watch: Watch, play: Play) -> None:
     assert second[-1][1] == {"functions": [], "replicas": ["r1"]}
 
 
-async def test_numbers_are_looked_at_each_second_and_once_more(watch: Watch, play: Play) -> None:
+async def test_numbers_are_looked_at_each_second_and_once_more(
+    watch: Watch, play: Play, joined: Joined
+) -> None:
     """What had a load has none now: that is a change, too."""
-    reader = joined(watch)
+    reader = joined()
     await reader.until("ready")
     play.active = {"digits"}
     watch.second()
@@ -195,9 +207,11 @@ async def test_numbers_are_looked_at_each_second_and_once_more(watch: Watch, pla
     assert play.looks[0] == ["digits"]
 
 
-async def test_many_functions_are_looked_at_in_turns(watch: Watch, play: Play) -> None:
+async def test_many_functions_are_looked_at_in_turns(
+    watch: Watch, play: Play, joined: Joined
+) -> None:
     """The loop has calls to answer in between."""
-    reader = joined(watch)
+    reader = joined()
     await reader.until("ready")
     names = [f"f{number}" for number in range(120)]
     play.states.update(dict.fromkeys(names, "warm"))
@@ -213,21 +227,20 @@ async def test_many_functions_are_looked_at_in_turns(watch: Watch, play: Play) -
 
 async def test_who_returns_soon_misses_nothing(watch: Watch, clock: Clock) -> None:
     """Within LINGER_S; later there is a new picture."""
-    follower = watch.follow(None, "")
-    reader = Reader(follower)
-    await reader.until("ready")
+    with watch.follow(None, "") as follower:
+        reader = Reader(follower)
+        await reader.until("ready")
     last = Position(*_split(reader.last_id))
-    follower.leave()
     clock.now += 20.0
     watch.second()
     watch.happened("decision", "digits", {"text": "missed"})
 
-    again = watch.follow(last, "")
-    told = await Reader(again).until("decision")
-    again.leave()
+    with watch.follow(last, "") as again:
+        told = await Reader(again).until("decision")
     clock.now += 31.0
     watch.second()
-    late = await joined(watch, last).until("ready")
+    with watch.follow(last, "") as after:
+        late = await Reader(after).until("ready")
 
     assert [kind for kind, _ in told if kind != "beat"] == ["decision"]
     assert late[0][0] == "reset"
@@ -238,9 +251,9 @@ def _split(id: str) -> tuple[str, int]:
     return boot, int(seq)
 
 
-async def test_who_is_too_slow_gets_a_new_picture(watch: Watch) -> None:
+async def test_who_is_too_slow_gets_a_new_picture(watch: Watch, joined: Joined) -> None:
     """What he missed is not kept; he is told so."""
-    reader = joined(watch)
+    reader = joined()
     await reader.until("ready")
     for number in range(6000):
         watch.happened("decision", "digits", {"text": str(number)})
@@ -250,22 +263,58 @@ async def test_who_is_too_slow_gets_a_new_picture(watch: Watch) -> None:
     assert (told[0][0], told[0][1]["reason"]) == ("reset", "too old")
 
 
-async def test_there_is_a_limit(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And an end."""
-    monkeypatch.setattr(watches, "FOLLOWERS_MAX", 1)
-    first = watch.follow(None, "")
-    with pytest.raises(QueueFull):
-        watch.follow(None, "")
-    await watch.close()
+async def test_half_a_picture_is_no_place_to_go_on_from(watch: Watch, joined: Joined) -> None:
+    """Only its end has an id: whoever loses the connection before gets all of it again."""
+    watch.happened("decision", "digits", {"text": "x"})
+    with watch.follow(None, "") as follower:
+        ids = []
+        parser = Parser()
+        while not (ids and ids[-1]):
+            await follower.news()
+            ids += [event.id for event in parser.feed(b"".join(follower.take()))]
 
-    assert first.is_closed
-    with pytest.raises(ShuttingDown):
-        watch.follow(None, "")
+    assert len(ids) >= 5
+    assert set(ids[:-1]) == {""}
 
 
-async def test_a_look_that_fails_is_not_the_end(watch: Watch, play: Play) -> None:
+async def test_who_asks_for_the_same_gets_the_same(watch: Watch) -> None:
+    """A crowd that comes at once costs what one does, in time and in memory."""
+    with watch.follow(None, "") as first, watch.follow(None, "") as second:
+        pieces: list[bytes] = []
+        while not pieces:
+            await first.news()
+            pieces = first.take()
+        others = second.take()
+
+    assert [id(one) for one in pieces] == [id(one) for one in others]
+
+
+async def test_a_newcomer_need_not_wait_for_a_beat(watch: Watch, joined: Joined) -> None:
+    """While others follow he is told the server's time behind the picture, not a second later."""
+    await joined().until("ready")
+
+    told = await joined().until("beat")
+
+    assert [kind for kind, _ in told[-2:]] == ["ready", "beat"]
+
+
+async def test_at_the_end_nothing_more_is_looked_at(watch: Watch, play: Play, clock: Clock) -> None:
+    """Also where a look was due."""
+    with watch.follow(None, "") as follower:
+        await Reader(follower).until("ready")
+    watch.pools(pools("default/digits@1"))
+    clock.now += 31.0
+    watch.second()
+    play.looks.clear()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+    assert play.looks == []
+
+
+async def test_a_look_that_fails_is_not_the_end(watch: Watch, play: Play, joined: Joined) -> None:
     """The next one goes well."""
-    reader = joined(watch)
+    reader = joined()
     await reader.until("ready")
     play.there = cast("list[str]", None)
     watch.pools(pools("default/digits@1"))

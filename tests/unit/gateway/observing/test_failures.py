@@ -88,6 +88,18 @@ def test_alike_errors_of_several_processes_are_one() -> None:
     assert [[one.count for one in several] for several in told] == [[1], [1, 1]]
 
 
+def test_a_clock_that_is_put_back_hides_nothing() -> None:
+    """What comes after is no part of what seems to have been later."""
+    recent = RecentFailures()
+    recent.add([failure(5000.0)])
+    recent.add([failure(1000.0)])
+
+    assert [(one.at_s, one.count) for one in recent.of("default", "digits")] == [
+        (5000.0, 1),
+        (1000.0, 1),
+    ]
+
+
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """So many of a function, and so many functions: those that failed last."""
     monkeypatch.setattr(failures, "FUNCTIONS_MAX", 2)

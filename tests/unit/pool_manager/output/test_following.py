@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,21 @@ async def test_lines_come_as_they_are_written(followers: Followers, log: Path) -
         followers.ended("a1", log)
         assert await drained(follow) == [Said("a1", ["last"], is_over=True)]
         assert follow.cursor == "@"
+
+
+async def test_a_log_that_begins_anew_within_a_line(followers: Followers, log: Path) -> None:
+    """What there was of the line is not joined to another one, and there is a place to go on."""
+    with followers.follow("digits") as follow:
+        followers.began("a1", log)
+        write(log, b"one\ntw")
+        await follow.read()
+        os.truncate(log, 0)
+        assert await follow.read() == []
+        assert follow.cursor == "@a1:0"
+        write(log, b"rest\nnew\n")
+
+        assert await follow.read() == [Said("a1", [left_out(7), "new"], is_over=False)]
+        assert follow.cursor == "@a1:9"
 
 
 async def test_what_concerns_others_is_not_heard(followers: Followers, log: Path) -> None:

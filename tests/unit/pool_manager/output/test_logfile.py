@@ -80,6 +80,20 @@ def test_a_log_without_holes_begins_anew(log: Path) -> None:
     assert log.read_bytes().endswith(LINE + b"the last word\n")
 
 
+@pytest.mark.parametrize("has_holes", [True, False])
+def test_a_log_that_is_cut_is_as_old_as_before(
+    log: Path, monkeypatch: pytest.MonkeyPatch, has_holes: bool
+) -> None:
+    """Or what an engine has kept from that time on would be taken for known."""
+    write(log, LINE * (LIMIT // len(LINE) + 1))
+    os.utime(log, ns=(1, 1_000_000_007))
+    if not has_holes:
+        monkeypatch.setattr(logfile, "_punched", lambda *_: False)
+
+    assert logfile.bound(log, LIMIT, KEEP)
+    assert log.stat().st_mtime_ns == 1_000_000_007
+
+
 def test_a_log_has_an_end(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that has grown beyond all measure begins anew, although holes cost nothing."""
     monkeypatch.setattr(logfile, "SIZE_MAX", LIMIT)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pool_manager.output.logfile import DROPPED
 from pool_manager.output.spooling import Spool, fresh
 
 ONE = "2026-01-02T03:04:05.000000001Z"
@@ -64,6 +65,12 @@ def test_a_line_in_parts_is_one() -> None:
     output = f"{ONE} abc{ONE} def\n{TWO} gh".encode()
 
     assert fresh(output, "") == (b"abcdef\n", ONE)
+
+
+def test_what_an_engine_leaves_out_is_said() -> None:
+    """The last line that is known comes again, unless too much has come since."""
+    assert fresh(f"{TWO} b\n{LATER} c\n".encode(), ONE) == (DROPPED + b"b\nc\n", LATER)
+    assert fresh(b"", ONE) == (b"", ONE)
 
 
 def test_nothing_new_is_nothing() -> None:

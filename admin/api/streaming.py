@@ -40,15 +40,6 @@ def is_asked(request: web.Request) -> bool:
     return any(one.partition(";")[0].strip().lower() == CONTENT_TYPE for one in accepted)
 
 
-def encode(data: str, kind: str = "", id: str = "") -> bytes:
-    """One event as bytes; without `id` the last one stays the last."""
-    lines = [f"id: {id}"] if id else []
-    if kind:
-        lines.append(f"event: {kind}")
-    lines += [f"data: {line}" for line in data.replace("\r", "\n").split("\n")]
-    return ("\n".join(lines) + "\n\n").encode(errors="replace")
-
-
 class Stream:
     """One client's events. `clock` gives seconds."""
 
@@ -57,20 +48,17 @@ class Stream:
         self._clock = clock
         self._sent_s = clock()
 
-    async def send(self, data: str, kind: str = "", id: str = "") -> None:
-        """Send an event; returns when the connection can take another. Raises TimeoutError where
+    async def write(self, events: bytes) -> None:
+        """Send whole events; returns when the connection can take more. Raises TimeoutError where
         the client does not read, ConnectionError where it is gone."""
-        await self._write(encode(data, kind, id))
+        async with asyncio.timeout(SLOW_S):
+            await self._response.write(events)
+        self._sent_s = self._clock()
 
     async def keep(self) -> None:
         """To be called now and then: says that this is still there if nothing else has."""
         if self._clock() - self._sent_s >= QUIET_S:
-            await self._write(b":\n\n")
-
-    async def _write(self, data: bytes) -> None:
-        async with asyncio.timeout(SLOW_S):
-            await self._response.write(data)
-        self._sent_s = self._clock()
+            await self.write(b":\n\n")
 
 
 class Streams:
