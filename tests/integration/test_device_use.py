@@ -70,10 +70,10 @@ def kept(server: ServerProcess) -> tuple[float, float, float]:
     return sums[2] if sums[2][0] is not None else (0.0, 0.0, 0.0)
 
 
-def since_s(server: ServerProcess) -> float:
+def age_s(server: ServerProcess) -> float:
     """How long ago the function's replica was made ready, as the replica list says."""
     (replica,) = [one for one in get(server, "/replicas")["items"] if one["role"] == "serve"]
-    return float(replica["since_s"])
+    return time.time() - float(replica["since_s"])
 
 
 @pytest.mark.parametrize("options", [(), ("--workers", "2")])
@@ -83,7 +83,7 @@ def test_runs_are_busy_seconds(tmp_path: Path, options: Sequence[str]) -> None:
     with server_process(tmp_path / "data", *options) as server:
         deploy(server, tmp_path / "slow")
         call(server, 3)
-        ready_s = since_s(server)
+        ready_s = age_s(server)
         server.stop()
         waking_s, idle_s, busy_s = kept(server)
         server.start()
