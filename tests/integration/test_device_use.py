@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
