@@ -24,7 +24,8 @@ def set_up(form: Literal["human", "json"]) -> None:
             render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", _Unfailing(sys.stderr))),
+        # Not PrintLogger, which ends a line in a write of its own: another process may come between.
+        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", _Unfailing(sys.stderr))),
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
@@ -44,7 +45,7 @@ def _without_quotations(record: logging.LogRecord) -> bool:
 
 class _Unfailing:
     """A stream whose errors are nobody's: where the log cannot be written, for the disk is full or
-    its reader gone, whatever was to be told of goes on. PrintLogger needs no more of a stream."""
+    its reader gone, whatever was to be told of goes on. WriteLogger needs no more of a stream."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
