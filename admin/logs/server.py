@@ -25,6 +25,7 @@ def set_up(form: Literal["human", "json"]) -> None:
             render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        # Not PrintLogger, which ends a line in a write of its own: another process may cut in.
         logger_factory=structlog.WriteLoggerFactory(cast("TextIO", _Unfailing(sys.stderr))),
         cache_logger_on_first_use=True,
     )
