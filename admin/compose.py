@@ -37,8 +37,8 @@ from gateway.http.assembly import assemble
 from gateway.http.site import Site
 from gateway.metrics.families import Metrics
 from gateway.metrics.pulse import Pulse
+from gateway.observing.access_log import AccessLog
 from gateway.observing.failures import FailureCount, RecentFailures
-from gateway.observing.handover import Handover
 from gateway.traffic import follow_traffic
 from pool_manager.devices import cpu_slots, host_memory_mib
 from pool_manager.driver import Driver
@@ -221,7 +221,7 @@ async def _open_gateway(
 ) -> tuple[Gateway, web.AppRunner, Admin]:
     settings, store = side.settings, side.store
     access, section = access_of(settings, store), settings.gateway()
-    write = access_writer(settings.log_format)
+    write = access_writer(settings.log_format, is_shared=False)
     invoker = assemble(
         section,
         access,
@@ -229,7 +229,7 @@ async def _open_gateway(
         delivery,
         side.past,
         time.time,  # noqa: TID251 - the shell passes the clock in
-        Handover("access log", write) if section.access_log else None,
+        AccessLog(write, time.time) if section.access_log else None,  # noqa: TID251 - as above
         tracer=open_tracer(section, f"{os.getpid()}"),
     )
     gateway = Gateway(invoker)

@@ -12,7 +12,8 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 
 def set_up(form: Literal["human", "json"]) -> None:
-    """One line per event on standard error, for people or for machines."""
+    """One line per event on standard error, for people or for machines. Each is written at once:
+    gateway processes and the access log write to the same place."""
     render: structlog.types.Processor = structlog.processors.JSONRenderer()
     if form == "human":
         render = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
@@ -24,7 +25,7 @@ def set_up(form: Literal["human", "json"]) -> None:
             render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", _Unfailing(sys.stderr))),
+        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", _Unfailing(sys.stderr))),
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
@@ -44,7 +45,7 @@ def _without_quotations(record: logging.LogRecord) -> bool:
 
 class _Unfailing:
     """A stream whose errors are nobody's: where the log cannot be written, for the disk is full or
-    its reader gone, whatever was to be told of goes on. PrintLogger needs no more of a stream."""
+    its reader gone, whatever was to be told of goes on. WriteLogger needs no more of a stream."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -29,10 +29,14 @@ def open_tracer(settings: GatewaySettings, name: str) -> Tracer | None:
         return None
     check_traces(settings)
     # An optional extra, and a tenth of a second: only for whoever wants it.
-    from admin.traces.exporting import Exporting, collector
+    from admin.traces.exporting import Exporting, OtlpCollector
 
     instance = f"{socket.gethostname()}/{name}"
-    exporting = Exporting(collector(settings.traces), instance, version("fngate"), time.monotonic)
+    try:
+        collector = OtlpCollector(settings.traces)
+    except AttributeError as error:
+        raise BadRequest(f"FN_TRACES: this OpenTelemetry exporter is not known: {error}") from error
+    exporting = Exporting(collector, instance, version("fngate"), time.monotonic)
     random = Random()  # noqa: S311 - ids and chances, no secrets
     return Tracer(settings.traces_sample, exporting.write, random, exporting.close)
 

@@ -79,7 +79,7 @@ def dashboard(server: Gateway) -> Iterator[None]:
         try:
             while response.read1(65536):
                 pass
-        except (OSError, ValueError, AttributeError):
+        except (OSError, ValueError, AttributeError, http.client.HTTPException):
             return  # closed below, in the middle of a read
 
     reader = threading.Thread(target=read, name="dashboard", daemon=True)

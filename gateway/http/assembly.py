@@ -15,8 +15,8 @@ from gateway.http.admissions import Admissions
 from gateway.http.door import Door
 from gateway.metrics.counting import Store
 from gateway.metrics.families import Metrics
+from gateway.observing.access_log import AccessLog
 from gateway.observing.failures import FailureCount
-from gateway.observing.handover import Handover
 from gateway.observing.tracing import Tracer
 from gateway.ports import Past
 from gateway.settings import GatewaySettings
@@ -39,7 +39,7 @@ class Invoker(NamedTuple):
     admissions: Admissions
     wall: Callable[[], float]
     new_id: Callable[[], str]
-    events: Handover | None
+    events: AccessLog | None
     tracer: Tracer | None
     failures: FailureCount
 
@@ -51,7 +51,7 @@ def assemble(  # noqa: PLR0913 - the parts of a gateway process
     delivery: Delivery,
     past: Past,
     wall: Callable[[], float],
-    events: Handover | None = None,
+    events: AccessLog | None = None,
     store: Store | None = None,
     tracer: Tracer | None = None,
 ) -> Invoker:
@@ -68,7 +68,7 @@ def assemble(  # noqa: PLR0913 - the parts of a gateway process
     )
     catalog.subscribe(metrics.changed)
     if events is not None:
-        events.on_left_out = metrics.left_out
+        events.when_left_out(metrics.left_out)
     return Invoker(
         settings,
         access,

@@ -17,7 +17,7 @@ from gateway.http.assembly import Invoker
 from gateway.http.head import NOT_CORRELATED, REQUEST_ID, Correlation, Head
 from gateway.metrics.exemplars import exemplar_of
 from gateway.observing import trace_context
-from gateway.observing.record import CLIENT_LEFT, Asked, Ending, record_of
+from gateway.observing.record import CLIENT_LEFT, Asked, Ending, RequestRecord, record_of
 from gateway.outcome import Delivered, HeldCall, Outcome
 from gateway.slabs.slab import Slot
 from registry.catalog import Deployed
@@ -79,13 +79,6 @@ class Invocation:
         self._size = 0
         # Nobody wants to be told, or was already.
         self._is_told = invoker.events is None and self.trace is None
-
-    @property
-    def trace_id(self) -> str:
-        """The trace it belongs to, "" for none. Its client may record it even if we do not."""
-        if self.trace is not None:
-            return self.trace.trace_id
-        return trace_context.trace_id(self._correlation.traceparent)
 
     def admit(self, key: Hashable) -> int:
         """Check what the head says, which is known again by `key`; the most bytes that the body may
@@ -261,7 +254,13 @@ class Invocation:
         reply = Reply(problems.OK, tuple(headers), body)
         self.withdraw()
         if not self._is_told:
-            self._tell(Ending("ok", now, reply.status, len(body), receipt, up_s), call)
+            self._is_told = True
+            if invoker.events is not None:
+                sizes, times = (self._size, len(body)), (self._began_s, now)
+                invoker.events.served(self.request_id, function.name, call, receipt, sizes, times)
+            if invoker.tracer is not None and self.trace is not None:
+                ending = Ending("ok", now, reply.status, len(body), receipt, up_s)
+                invoker.tracer.note(self._record(ending, call))
         self._reply(reply)
 
     def _end(self, outcome: str, reply: Reply, call: HeldCall | None) -> None:
@@ -279,16 +278,21 @@ class Invocation:
         self._reply(reply)
 
     def _tell(self, ending: Ending, call: HeldCall | None) -> None:
-        """Hand the request's record to whoever wants it: one, however its end came about."""
+        """Tell whoever wants to know of a request that no replica answered."""
         self._is_told = True
-        invoker, deployed, trace = self._invoker, self._deployed, self.trace
+        invoker, record = self._invoker, self._record(ending, call)
+        if invoker.events is not None:
+            invoker.events.ended(record, ending.now)
+        if invoker.tracer is not None and self.trace is not None:
+            invoker.tracer.note(record)
+
+    def _record(self, ending: Ending, call: HeldCall | None) -> RequestRecord:
+        deployed, trace = self._deployed, self.trace
         name, revision = self._head.name, ""
         if deployed is not None:
             name, revision = deployed.function.name, deployed.revision.ref
         about = name, revision, self._began_s, self._size
-        asked = Asked(self.request_id, self.trace_id, *about, trace)
-        record = record_of(asked, ending, call, invoker.wall())
-        if invoker.events is not None:
-            invoker.events.note(record)
-        if invoker.tracer is not None and trace is not None:
-            invoker.tracer.note(record)
+        # Its client may record it even if we do not.
+        traceparent = self._correlation.traceparent if trace is None else trace.traceparent
+        asked = Asked(self.request_id, trace_context.trace_id(traceparent), *about, trace)
+        return record_of(asked, ending, call, self._invoker.wall())

@@ -15,7 +15,9 @@ from registry.tasks import Tasks, every
 
 BACKLOG = 1024
 SWEEP_S = 1.0
-FLUSH_S = 0.25
+EVENTS_FLUSH_S = 0.25
+TRACES_FLUSH_S = 1.0
+"""Longer than events wait: each batch is an HTTP request, as much work as 20 traces."""
 
 
 class Site:
@@ -46,9 +48,9 @@ class Site:
         )
         self._tasks.spawn("uploads", every(SWEEP_S, self._front.sweep))
         if self._events is not None:
-            self._tasks.spawn("access log", every(FLUSH_S, self._events.flush))
+            self._tasks.spawn("access log", every(EVENTS_FLUSH_S, self._events.flush))
         if self._tracer is not None:
-            self._tasks.spawn("traces", every(FLUSH_S, self._tracer.flush))
+            self._tasks.spawn("traces", every(TRACES_FLUSH_S, self._tracer.flush))
         port: int = self._server.sockets[0].getsockname()[1]
         return port
 

@@ -49,21 +49,21 @@ class Memory:
 
 
 class Number:
-    """One number that grows."""
+    """One number that grows; at `place` of its store."""
 
-    __slots__ = ("_place", "_values")
+    __slots__ = ("_values", "place")
 
     def __init__(self, values: MutableSequence[float], place: int) -> None:
         self._values = values
-        self._place = place
+        self.place = place
 
     def inc(self, amount: float) -> None:
         """Add."""
-        self._values[self._place] += amount
+        self._values[self.place] += amount
 
     def get(self) -> float:
         """The number now."""
-        return self._values[self._place]
+        return self._values[self.place]
 
 
 class Counts(Collector):
@@ -117,16 +117,25 @@ class Distribution:
         self._total = total
         self.exemplars: dict[int, Exemplar] = {}
 
+    @property
+    def places(self) -> tuple[list[int], int]:
+        """Of its buckets and of its sum: for whoever counts there without a call."""
+        return self._buckets, self._total
+
     def observe(self, value: float, request: Labels | None = None, at_s: float = 0.0) -> None:
         """Count a value. `request` names whose it is, `at_s` when (Unix seconds)."""
         values = self._values
-        bucket = bisect_left(self._bounds, value)
-        values[self._buckets[bucket]] += 1.0
+        values[self._buckets[bisect_left(self._bounds, value)]] += 1.0
         values[self._total] += value
         if request is not None:
-            kept = self.exemplars.get(bucket)
-            if kept is None or not kept.is_fresh(at_s):
-                self.exemplars[bucket] = Exemplar(request, value, at_s)
+            self.mark(value, request, at_s)
+
+    def mark(self, value: float, request: Labels, at_s: float) -> None:
+        """A value that was counted is an exemplar, if its bucket needs one."""
+        bucket = bisect_left(self._bounds, value)
+        kept = self.exemplars.get(bucket)
+        if kept is None or not kept.is_fresh(at_s):
+            self.exemplars[bucket] = Exemplar(request, value, at_s)
 
     def buckets(self) -> list[int]:
         """Values in each bucket, the one beyond all bounds last."""

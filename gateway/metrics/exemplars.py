@@ -39,12 +39,12 @@ class Marked(NamedTuple):
 
 
 def exemplar_of(request_id: str, traceparent: str) -> Labels | None:
-    """What leads to a request: its id and its trace, where that is kept. "" is what it has not;
-    None where there is nothing to say, or too much."""
-    labels: Labels = ("request_id", request_id) if request_id else ()
+    """What leads to a request: its id and its trace, where that is kept. "" is what it has not, and
+    an id that leaves no room for the trace is left out; None where there is nothing to say."""
+    labels: Labels = ()
     found = _TRACEPARENT.fullmatch(traceparent) if traceparent else None
     if found is not None and int(found[2], 16) & _SAMPLED:
-        labels = (*labels, "trace_id", found[1])
-    if not labels or sum(map(len, labels)) > CHARACTERS_MAX:
-        return None
-    return labels
+        labels = ("trace_id", found[1])
+    if request_id and sum(map(len, labels)) + len("request_id" + request_id) <= CHARACTERS_MAX:
+        labels = ("request_id", request_id, *labels)
+    return labels or None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
@@ -23,7 +24,7 @@ from gateway.metrics.exemplars import Labels, Marked
 from gateway.metrics.exposition import TEXT, Form
 from gateway.metrics.gauges import Gauges
 from gateway.metrics.ledger import Balance
-from gateway.metrics.series import LABELS, ROWS, SECONDS, SENDS, Series
+from gateway.metrics.series import BUCKET_OF_ROWS, LABELS, ROWS, ROWS_KNOWN, SECONDS, SENDS, Series
 from registry.catalog import Change
 from runtime_image.contract.control import PHASES
 
@@ -74,7 +75,8 @@ class Metrics:
         self._is_deployed = is_deployed
         self._wall = wall
         self._registry = CollectorRegistry()
-        self._make_counts(store or Memory())
+        self._make_counts(store := store or Memory())
+        self._values = store.values
         self._gauges = Gauges(balance, states, tasks)
         self._sources: list[Source] = [self._gauges]
         self._registry.register(self._gauges)
@@ -144,22 +146,26 @@ class Metrics:
         """A replica answered a request of the function with this namespace and name, which was
         sent so often; so many replicas died while they ran it. `request` says whose it was."""
         series = self._series.get(key) or self._begin(*key)
-        counter = series.outcomes.get(OK) or self._outcome(series, *OK)
-        counter.inc(1.0)
-        if request is None:
-            series.duration.observe(seconds)
-            series.queue.observe(receipt.queue_ms / 1e3)
-        else:
-            at_s = self._wall()
-            series.duration.observe(seconds, request, at_s)
-            series.queue.observe(receipt.queue_ms / 1e3, request, at_s)
-        series.rows.observe(receipt.meta.rows)
-        if receipt.phases:
-            self.on_cold_start(*key, receipt.replica, receipt.phases, request)
+        served = series.served or series.bind_served(self._outcome(series, *OK))
+        ok, durations, duration_sum, queues, queue_sum, rows, rows_sum, once, sends_sum = served
+        # Counted in place: a call for each histogram costs as much again as all of this.
+        values, queue_s, count = self._values, receipt.queue_ms / 1e3, receipt.meta.rows
+        values[ok] += 1.0
+        values[durations[bisect_left(SECONDS, seconds)]] += 1.0
+        values[duration_sum] += seconds
+        values[queues[bisect_left(SECONDS, queue_s)]] += 1.0
+        values[queue_sum] += queue_s
+        values[rows[BUCKET_OF_ROWS[count] if count < ROWS_KNOWN else -1]] += 1.0
+        values[rows_sum] += count
         if sends == 1:
-            series.sends.observe(1)
+            values[once] += 1.0
+            values[sends_sum] += 1.0
         else:
             self.sent(*key, sends, deaths)
+        if request is not None:
+            series.mark(seconds, queue_s, request, self._wall())
+        if receipt.phases:
+            self.on_cold_start(*key, receipt.replica, receipt.phases, request)
 
     def _outcome(self, series: Series, outcome: str, reason: str) -> Number:
         counter = series.outcomes.get((outcome, reason))

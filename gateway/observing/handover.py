@@ -1,15 +1,13 @@
-"""Records of requests, handed in batches to a thread: the loop only appends to a list."""
+"""What is known of requests, handed in batches to a thread: the loop only appends to a list."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import structlog
-
-from gateway.observing.record import RequestRecord
 
 log = structlog.get_logger()
 
@@ -20,18 +18,19 @@ BATCHES_MAX: Final = 64
 CLOSE_S: Final = 5.0
 """How long a writer may hold up a shutdown."""
 
-Write = Callable[[list[RequestRecord], int], None]
+Record = TypeVar("Record")
+Write = Callable[[list[Record], int], None]
 """Takes records, and how many were left out before them."""
 
 
-class Handover:
+class Handover(Generic[Record]):
     """`write` is called in a thread of its own, called `name`; what it raises is its own business
     and ends nothing. `ended` is called there at the end."""
 
     def __init__(
         self,
         name: str,
-        write: Write,
+        write: Write[Record],
         *,
         batches_max: int = BATCHES_MAX,
         ended: Callable[[], None] | None = None,
@@ -40,15 +39,15 @@ class Handover:
         self._write = write
         self._batches_max = batches_max
         self._ended = ended
-        self._records: list[RequestRecord] = []
+        self._records: list[Record] = []
         self._left_out = 0
         self.on_left_out: Callable[[int], None] = lambda _count: None
         """Told of records that nobody will see."""
-        self._waiting: SimpleQueue[tuple[list[RequestRecord], int] | None] = SimpleQueue()
+        self._waiting: SimpleQueue[tuple[list[Record], int] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def note(self, record: RequestRecord) -> None:
+    def note(self, record: Record) -> None:
         """Keep a record; it is written soon."""
         self._records.append(record)
         if len(self._records) >= BATCH:

@@ -8,6 +8,7 @@ from typing import Final
 
 from gateway.observing import trace_context
 from gateway.observing.handover import Handover, Write
+from gateway.observing.record import RequestRecord
 from gateway.observing.trace_context import Trace
 
 BATCHES_MAX: Final = 8
@@ -22,7 +23,11 @@ class Tracer:
     """
 
     def __init__(
-        self, ratio: float, write: Write, random: Random, ended: Callable[[], None] | None = None
+        self,
+        ratio: float,
+        write: Write[RequestRecord],
+        random: Random,
+        ended: Callable[[], None] | None = None,
     ) -> None:
         self._ratio = ratio
         self._random = random

@@ -261,7 +261,7 @@ class Machine:
         self.host.live[pool.key] = None
         pool.quiet_until_s = 0.0
         is_moving = busy or pool.blocked or pool.warming or spec.role != "serve"
-        if is_moving or pool.count() < spec.min or len(pool.replicas) > 1:
+        if is_moving or pool.count() < spec.min or len(pool.replicas) > max(1, spec.min):
             return
         due_s = [pool.retry_at_s] if retries else []
         for one in pool.replicas.values():

@@ -15,6 +15,10 @@ WINDOW_S: Final = 5.0
 """Over how long "busy now" is a mean; where replicas are asked less often, from one time to the
 next."""
 
+BACK_MS: Final = BUSY_MASK // 2
+"""Nobody runs for 25 days between two words: the count went back. It does by a little where a run
+ended in the very moment in which the replica looked at it."""
+
 Stage = Literal["waking", "up", "standby"]
 """Starting or loading; able to run a model; without a model."""
 
@@ -82,6 +86,8 @@ class Meter:
             return
         before_ms, account.said_ms = account.said_ms, said_ms
         more_ms = 0 if before_ms is None else (said_ms - before_ms) & BUSY_MASK
+        if more_ms > BACK_MS:
+            more_ms = 0
         busy_s = min(more_ms / 1e3, max(0.0, now - account.settled_s))
         if not account.said:
             account.said.append(_Said(account.settled_s, account.busy_s))

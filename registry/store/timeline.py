@@ -60,7 +60,8 @@ class BucketUse(NamedTuple):
 
 
 class Timeline:
-    """Answers over the history. Names are of one namespace."""
+    """Answers over the history. Names are of one namespace. What is recorded of a time to come was
+    so while the clock was wrong, and is left out."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -71,8 +72,8 @@ class Timeline:
         """The intervals that reach into the span, oldest first, the newest 2,000."""
         rows = await self._database.read(
             "SELECT record FROM state_intervals WHERE namespace = ? AND name = ? AND to_s > ?"
-            " ORDER BY id DESC LIMIT ?",
-            (namespace, name, span.from_s, STATES_MAX),
+            " AND to_s <= ? ORDER BY id DESC LIMIT ?",
+            (namespace, name, span.from_s, span.to_s, STATES_MAX),
         )
         return [decode_record(row[0], StateInterval) for row in reversed(rows)]
 
@@ -82,9 +83,9 @@ class Timeline:
             "SELECT at_s, device, sum(waking_s), sum(idle_s), sum(busy_s) FROM device_use"
             # Said, because without statistics SQLite reads everybody's buckets.
             " INDEXED BY device_use_by_function"
-            " WHERE namespace = ? AND name = ? AND bucket_s = ? AND at_s >= ?"
+            " WHERE namespace = ? AND name = ? AND bucket_s = ? AND at_s BETWEEN ? AND ?"
             " GROUP BY at_s, device ORDER BY at_s, device LIMIT ?",
-            (namespace, name, span.bucket_s, span.from_s, ROWS_MAX),
+            (namespace, name, span.bucket_s, span.from_s, span.to_s, ROWS_MAX),
         )
         return _buckets(rows)
 
@@ -94,8 +95,9 @@ class Timeline:
         """Buckets with requests: their beginning and how many came."""
         rows = await self._database.read(
             "SELECT minute_s / ? * ? AS at_s, sum(count) FROM arrivals"
-            " WHERE namespace = ? AND name = ? AND minute_s >= ? GROUP BY 1 ORDER BY 1",
-            (span.bucket_s, span.bucket_s, namespace, name, span.from_s),
+            " WHERE namespace = ? AND name = ? AND minute_s BETWEEN ? AND ?"
+            " GROUP BY 1 ORDER BY 1",
+            (span.bucket_s, span.bucket_s, namespace, name, span.from_s, span.to_s),
         )
         return [(at_s, count) for at_s, count in rows]
 
@@ -103,8 +105,8 @@ class Timeline:
         """How many cold starts there were, of those that are kept."""
         rows = await self._database.read(
             "SELECT count(*) FROM cold_starts WHERE namespace = ? AND name = ?"
-            " AND json_extract(record, '$.at_s') >= ?",
-            (namespace, name, span.from_s),
+            " AND json_extract(record, '$.at_s') BETWEEN ? AND ?",
+            (namespace, name, span.from_s, span.to_s),
         )
         return int(rows[0][0])
 
@@ -114,9 +116,9 @@ class Timeline:
         """The 200 functions with most device-seconds: name, seconds, requests; most first."""
         rows = await self._database.read(
             "SELECT name, sum(waking_s), sum(idle_s), sum(busy_s) FROM device_use"
-            " WHERE bucket_s = ? AND at_s >= ? AND namespace = ?"
+            " WHERE bucket_s = ? AND at_s BETWEEN ? AND ? AND namespace = ?"
             " GROUP BY name ORDER BY sum(waking_s + idle_s + busy_s) DESC, name LIMIT ?",
-            (span.bucket_s, span.from_s, namespace, FUNCTIONS_MAX),
+            (span.bucket_s, span.from_s, span.to_s, namespace, FUNCTIONS_MAX),
         )
         requests = await self._requests([row[0] for row in rows], span, namespace)
         return [(name, Seconds(*took), requests.get(name, 0)) for name, *took in rows]
@@ -126,8 +128,8 @@ class Timeline:
         marks = ", ".join("?" * len(names))
         rows = await self._database.read(
             "SELECT name, sum(count) FROM arrivals WHERE namespace = ?"  # noqa: S608 - marks only
-            f" AND name IN ({marks}) AND minute_s >= ? GROUP BY name",
-            (namespace, *names, span.from_s),
+            f" AND name IN ({marks}) AND minute_s BETWEEN ? AND ? GROUP BY name",
+            (namespace, *names, span.from_s, span.to_s),
         )
         return dict(rows)
 
@@ -135,12 +137,12 @@ class Timeline:
         """Device-seconds by bucket, of all functions and standbys, of the 64 devices with most."""
         rows = await self._database.read(
             "WITH had AS (SELECT at_s, device, sum(waking_s) AS waking_s, sum(idle_s) AS idle_s,"
-            " sum(busy_s) AS busy_s FROM device_use WHERE bucket_s = ? AND at_s >= ?"
+            " sum(busy_s) AS busy_s FROM device_use WHERE bucket_s = ? AND at_s BETWEEN ? AND ?"
             " GROUP BY at_s, device)"
             " SELECT * FROM had WHERE device IN (SELECT device FROM had GROUP BY device"
             " ORDER BY sum(waking_s + idle_s + busy_s) DESC, device LIMIT ?)"
             " ORDER BY at_s, device LIMIT ?",
-            (span.bucket_s, span.from_s, DEVICES_MAX, ROWS_MAX),
+            (span.bucket_s, span.from_s, span.to_s, DEVICES_MAX, ROWS_MAX),
         )
         return _buckets(rows)
 

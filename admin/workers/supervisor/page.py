@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from math import inf
 
 from prometheus_client.core import Metric
 from prometheus_client.samples import Sample as ShownSample
 
 from admin.workers.cells import Sample, Table, summed
 from admin.workers.messages import Reckoned
+from admin.workers.supervisor.folding import Folding
 from admin.workers.supervisor.reckonings import Reckonings
 from gateway.metrics.counting import shown
 from gateway.metrics.exemplars import Exemplar
@@ -34,6 +36,7 @@ class Gathered:
         self._own = own
         self._reckonings = reckonings
         self._is_deployed = is_deployed
+        self._folding = Folding(is_deployed)
         self._tables: dict[str, Table] = {}
         self._ended: dict[Sample, float] = {}
         self._seen: _Seen = ([], {}, {})
@@ -63,6 +66,7 @@ class Gathered:
         if change.kind == "remove":
             gone = (change.namespace, change.name)
             self._ended = {s: value for s, value in self._ended.items() if s.owner != gone}
+            self._folding.forget(gone)
 
     async def ask(self) -> None:
         """Have every worker say where its requests are; a second at most."""
@@ -80,7 +84,7 @@ class Gathered:
     def collect(self) -> Iterable[Metric]:
         """prometheus_client's: every family with the samples of all."""
         tables, ended, exemplars = self._seen
-        total = summed([ended, *(table.read() for table in tables)])
+        total = self._folding.fold(summed([ended, *(table.read() for table in tables)]))
         by_family: dict[str, dict[Sample, float]] = {}
         for sample, value in total.items():
             if sample.name in (ACCEPTED, ENDED):
@@ -100,26 +104,41 @@ def family_of(name: str) -> str:
 def _add(family: Metric, numbers: dict[Sample, float], exemplars: dict[Sample, Exemplar]) -> None:
     """Add to the samples that the supervisor itself has counted, of which there are few. Of these a
     counter may be the workers', too, and is shown once; no histogram is."""
+    if family.type == "histogram":
+        _add_histograms(family, numbers, exemplars)
+        return
     own = {_sample(one): one.value for one in family.samples} if numbers else {}
     if own.keys() & numbers.keys():
         family.samples = [one for one in family.samples if _sample(one) not in numbers]
+    for sample, value in numbers.items():
+        family.add_sample(sample.name, sample.by_label, value + own.get(sample, 0.0))
+
+
+def _add_histograms(
+    family: Metric, numbers: dict[Sample, float], exemplars: dict[Sample, Exemplar]
+) -> None:
+    """One after the other: OpenMetrics wants all of one histogram together, its buckets rising. One
+    of which a worker has not made all numbers yet is left out."""
     buckets: dict[tuple[str, ...], list[tuple[float, Sample, float]]] = {}
     for sample, value in numbers.items():
         if sample.name.endswith("_bucket"):
             # The bound comes last, and is no label of the histogram itself.
             bound = float(sample.labels[-1])
             buckets.setdefault(sample.labels[:-2], []).append((bound, sample, value))
-        else:
-            family.add_sample(sample.name, sample.by_label, value + own.get(sample, 0.0))
     for labels, row in buckets.items():
+        row.sort()
+        total = Sample(f"{family.name}_sum", labels)
+        if total not in numbers or row[-1][0] != inf:
+            continue
         so_far = 0.0
-        for _, sample, value in sorted(row):
+        for _, sample, value in row:
             so_far += value
             found = exemplars.get(sample)
             exemplar = shown(found) if found is not None else None
             family.add_sample(sample.name, sample.by_label, so_far, exemplar=exemplar)
         count = Sample(f"{family.name}_count", labels)
         family.add_sample(count.name, count.by_label, so_far)
+        family.add_sample(total.name, total.by_label, numbers[total])
 
 
 def _sample(shown: ShownSample) -> Sample:

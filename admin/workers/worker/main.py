@@ -54,7 +54,7 @@ from gateway.http.site import Site
 from gateway.metrics.families import Metrics
 from gateway.metrics.ledger import Balance
 from gateway.metrics.pulse import Pulse
-from gateway.observing.handover import Handover
+from gateway.observing.access_log import AccessLog
 from gateway.traffic import follow_traffic
 from registry.exchange import decode_endpoints
 from registry.tasks import Tasks, every
@@ -147,7 +147,7 @@ class Worker:
             delivery,
             upward,
             time.time,  # noqa: TID251 - the shell passes the clock in
-            Handover("access log", write) if settings.access_log else None,
+            AccessLog(write, time.time) if settings.access_log else None,  # noqa: TID251 - as above
             self._cells,
             open_tracer(settings, welcome.name),
         )

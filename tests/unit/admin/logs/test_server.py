@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,19 @@ def test_a_log_that_cannot_be_written_stops_nothing() -> None:
         ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=full, timeout=60)
 
     assert (ended.stdout, ended.returncode) == (b"went on\n", 0)
+
+
+def test_lines_of_several_writers_stay_whole() -> None:
+    """Gateway processes share the stream, and `python -u` keeps nothing back: a line is written
+    with its end. A datagram is what was written at once."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with ours, theirs:
+        command = [sys.executable, "-u", "-c", LOGS, "json"]
+        subprocess.run(command, stderr=theirs, check=True, timeout=60)
+        written = [ours.recv(65536), ours.recv(65536)]
+
+    assert [json.loads(one)["event"] for one in written] == ["serving", "it broke"]
+    assert all(one.endswith(b"}\n") for one in written)
 
 
 UNREADABLE = """

@@ -2,40 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
-from opentelemetry.trace import SpanKind
-from opentelemetry.trace.status import StatusCode
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from structlog.testing import capture_logs
 
-from admin.traces.exporting import COMPLAIN_S, Exporting, collector
+from admin.traces.exporting import AT_ONCE, COMPLAIN_S, Exporting, OtlpCollector
 from tests.support.collector import Collector, check_times, collecting, tree
 from tests.support.records import RECORD, TRACE, TRACED
 
 
-class Kept(SpanExporter):
-    """Keeps what it is to send; `result` is what becomes of it."""
+class Kept:
+    """Keeps the names and ids of the spans that it is to send; `is_fine`: it takes them."""
 
     def __init__(self) -> None:
-        self.spans: list[ReadableSpan] = []
-        self.result = SpanExportResult.SUCCESS
-        self.is_shut = False
+        self.spans: list[tuple[str, str, str]] = []
+        self.is_fine = True
+        self.is_closed = False
 
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """OpenTelemetry's."""
-        self.spans += spans
-        return self.result
+    def send(self, data: bytes) -> bool:
+        """Collector's."""
+        self.spans += [
+            (span.name, span.trace_id.hex(), span.span_id.hex())
+            for group in ExportTraceServiceRequest.FromString(data).resource_spans
+            for scope in group.scope_spans
+            for span in scope.spans
+        ]
+        return self.is_fine
 
-    def shutdown(self) -> None:
-        """OpenTelemetry's."""
-        self.is_shut = True
+    def close(self) -> None:
+        """Collector's."""
+        self.is_closed = True
 
 
 class World:
-    """An exporting whose clock and exporter are the test's."""
+    """An exporting whose clock and collector are the test's."""
 
     def __init__(self) -> None:
         self.kept = Kept()
@@ -44,47 +44,33 @@ class World:
 
     def lose(self, count: int, left_out: int = 0) -> list[object]:
         """Write records that cannot be sent; the losses that are logged."""
-        self.kept.result = SpanExportResult.FAILURE
+        self.kept.is_fine = False
         with capture_logs() as lines:
             self.exporting.write([RECORD] * count, left_out)
         return [line["requests"] for line in lines]
 
 
 def test_spans_are_those_of_the_record() -> None:
-    """Ids, times, kinds and parents; a replica is a resource of its own."""
+    """Of every one, however many come at once, each with an id of its own."""
     world = World()
+    count = 2 * AT_ONCE + 1
+    world.exporting.write([TRACED] * count, 0)
+
+    roots = [span for span in world.kept.spans if span[0].startswith("POST")]
+    assert roots == [("POST /fn/{name}", TRACE.trace_id, TRACE.span_id)] * count
+    assert len(world.kept.spans) == 6 * count
+    assert len({id for _, _, id in world.kept.spans}) == 5 * count + 1
+
+
+def test_a_batch_that_cannot_be_encoded_leaves_nothing_behind() -> None:
+    """The next one has its own spans only."""
+    world = World()
+    defect = TRACED._replace(trace=TRACE._replace(trace_id="no hex"))
+    with pytest.raises(ValueError, match="hex"):
+        world.exporting.write([TRACED, defect], 0)
     world.exporting.write([TRACED], 0)
-    request, send, batch, *_ = world.kept.spans
 
-    assert request.context is not None
-    assert (request.context.trace_id, request.parent) == (int(TRACE.trace_id, 16), None)
-    assert request.context.span_id == int(TRACE.span_id, 16)
-    assert (request.start_time, request.end_time) == (999 * 10**9, 1000 * 10**9)
-    assert (request.kind, send.kind, batch.kind) == (
-        SpanKind.SERVER,
-        SpanKind.CLIENT,
-        SpanKind.SERVER,
-    )
-    assert batch.parent is not None
-    assert (batch.parent.span_id, batch.parent.is_remote) == (send.context.span_id, True)
-    assert dict(request.resource.attributes) == {
-        "service.name": "fngate",
-        "service.instance.id": "host/1",
-        "service.version": "0.1",
-    }
-    assert batch.resource.attributes["service.name"] == "fngate-replica"
-    assert batch.resource.attributes["service.instance.id"] == "r1"
-    assert len({span.context.span_id for span in world.kept.spans}) == 6
-
-
-def test_a_span_says_what_went_wrong() -> None:
-    """By its status, which names the code."""
-    world = World()
-    world.exporting.write([TRACED._replace(outcome="poison", status=502, receipt=None)], 0)
-
-    assert [(one.status.status_code, one.status.description) for one in world.kept.spans] == [
-        (StatusCode.ERROR, "poison")
-    ] * 2
+    assert len(world.kept.spans) == 6
 
 
 def test_what_is_lost_is_told_of_once_a_minute() -> None:
@@ -94,7 +80,7 @@ def test_what_is_lost_is_told_of_once_a_minute() -> None:
     assert world.lose(2) == []
     world.now += COMPLAIN_S
     assert world.lose(1) == [3]
-    world.kept.result = SpanExportResult.SUCCESS
+    world.kept.is_fine = True
     world.now += COMPLAIN_S
     with capture_logs() as lines:
         world.exporting.write([TRACED], 0)
@@ -102,14 +88,14 @@ def test_what_is_lost_is_told_of_once_a_minute() -> None:
 
 
 def test_what_was_lost_last_is_told_of_in_the_end() -> None:
-    """And the exporter is shut."""
+    """And the collector is left."""
     world = World()
     world.lose(1)
     world.lose(4)
     with capture_logs() as lines:
         world.exporting.close()
     assert [line["requests"] for line in lines] == [4]
-    assert world.kept.is_shut
+    assert world.kept.is_closed
 
 
 @pytest.fixture
@@ -122,7 +108,7 @@ def away() -> str:
 def test_a_real_collector_understands_it() -> None:
     """Over HTTP, as protobuf."""
     with collecting() as there:
-        exporting = Exporting(collector(there.url), "host/1", "0.1", lambda: 0.0)
+        exporting = Exporting(OtlpCollector(there.url), "host/1", "0.1", lambda: 0.0)
         exporting.write([TRACED], 0)
         exporting.close()
         (trace,) = there.until(1)
@@ -138,7 +124,7 @@ def test_a_collector_that_is_away_costs_traces_only(
     away: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """One line of ours says so, none of the library's."""
-    exporting = Exporting(collector(away), "host/1", "0.1", lambda: 0.0)
+    exporting = Exporting(OtlpCollector(away), "host/1", "0.1", lambda: 0.0)
     with capture_logs() as lines:
         exporting.write([TRACED], 0)
     exporting.close()
@@ -153,7 +139,7 @@ def test_a_collector_that_refuses_costs_traces_only() -> None:
     with collecting() as there:
         refusing: Collector = there
         refusing.status = 400
-        exporting = Exporting(collector(there.url), "host/1", "0.1", lambda: 0.0)
+        exporting = Exporting(OtlpCollector(there.url), "host/1", "0.1", lambda: 0.0)
         with capture_logs() as lines:
             exporting.write([TRACED], 0)
         exporting.close()

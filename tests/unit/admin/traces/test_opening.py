@@ -47,6 +47,15 @@ def test_the_extra_is_named_where_it_is_not_installed(monkeypatch: pytest.Monkey
             check_traces(WANTED)
 
 
+def test_an_exporter_of_another_version_is_refused_at_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not when the first trace is to be sent with it."""
+    monkeypatch.setattr("admin.traces.exporting.OTLPSpanExporter", lambda **_given: object())
+    with pytest.raises(BadRequest, match=r"FN_TRACES: this OpenTelemetry exporter"):
+        open_tracer(WANTED, "1")
+
+
 def test_a_tracer_sends_what_it_has_when_it_closes() -> None:
     """With the machine and the process as its instance."""
     with collecting() as there:

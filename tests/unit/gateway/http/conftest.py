@@ -21,9 +21,8 @@ from gateway.http.assembly import Invoker, request_ids
 from gateway.http.door import Door
 from gateway.http.site import Site
 from gateway.metrics.families import Metrics
+from gateway.observing.access_log import AccessEvent, AccessLog
 from gateway.observing.failures import FailureCount
-from gateway.observing.handover import Handover
-from gateway.observing.record import RequestRecord
 from gateway.settings import GatewaySettings
 from registry.catalog import Catalog
 from registry.store.keys import KeyRing, fingerprint
@@ -48,7 +47,7 @@ class Front:
         self.manager = manager
         self.session = session
         self.reasons: list[str] = []
-        self.events: list[RequestRecord] = []
+        self.events: list[AccessEvent] = []
         self.past = KnownPast()
         self.catalog = Catalog([nouns.deployed()])
         self.metrics = Metrics(delivery.balance, delivery.states, lambda: 0, lambda *_: True)
@@ -75,13 +74,13 @@ class Front:
             Admissions(access, self.catalog, 600.0),
             time.time,
             request_ids("ours"),
-            Handover("access log", self.keep),
+            AccessLog(self.keep, time.time),
             None,
             FailureCount(time.time),
         )
         return Gateway(invoker)
 
-    def keep(self, events: list[RequestRecord], _left_out: int) -> None:
+    def keep(self, events: list[AccessEvent], _left_out: int) -> None:
         """What the access log was to write."""
         self.events += events
 

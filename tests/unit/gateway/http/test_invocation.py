@@ -11,6 +11,7 @@ from gateway.answers.reply import Reply
 from gateway.http.assembly import Invoker
 from gateway.http.head import NOT_CORRELATED, Correlation
 from gateway.http.invocation import Invocation
+from gateway.observing.access_log import AccessEvent
 from gateway.observing.record import RequestRecord
 from gateway.observing.tracing import Tracer
 from registry.errors import ReplicaDied, UnknownFunction
@@ -87,8 +88,8 @@ async def test_one_that_a_defect_answered_is_not_answered_again(
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0"
 
 
-def told(front: Front) -> list[RequestRecord]:
-    """The records there are; no more can come."""
+def told(front: Front) -> list[AccessEvent]:
+    """The events there are; no more can come."""
     assert front.gateway.invoker.events is not None
     front.gateway.invoker.events.close()
     return front.events

@@ -30,6 +30,7 @@ def test_an_exemplar_is_no_longer_than_a_scraper_takes() -> None:
     longest = CHARACTERS_MAX - len("request_id")
     assert exemplar_of("a" * longest, "") == ("request_id", "a" * longest)
     assert exemplar_of("a" * (longest + 1), "") is None
+    assert exemplar_of("a" * longest, SAMPLED) == ("trace_id", TRACE)
 
 
 def test_an_exemplar_stays_for_a_second() -> None:

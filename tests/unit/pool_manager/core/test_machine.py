@@ -549,6 +549,18 @@ def test_a_pool_that_is_idle_is_not_looked_at_before_its_time() -> None:
     assert play.pool("a").quiet_until_s == play.now - LOAD_S + 300.0
 
 
+def test_a_pool_with_no_more_than_it_must_have_is_not_looked_at() -> None:
+    """Its replicas stay however long nobody calls: time alone takes none of them."""
+    play = Play(PoolSpec(A, min=2, max=2, idle_s=300.0))
+    play.tick(1.0)
+    for id in ("r1", "r2"):
+        play.ready(id)
+        play.tick(1.0)
+
+    assert play.pool("a").replicas.keys() == {"r1", "r2"}
+    assert play.pool("a").quiet_until_s > play.now
+
+
 def test_an_engine_that_is_away_is_watched() -> None:
     """Nothing is started meanwhile, what waits is told why, and its return is acted on at once:
     what ended unseen is released, what is missing is started."""

@@ -48,11 +48,21 @@ def test_a_replica_is_believed_up_to_the_time_that_passed() -> None:
     """Neither a lie nor a count that went back makes more seconds than there were."""
     meter = Meter(OFFSET_S)
     up(meter)
-    meter.hear("r1", 3_000_000_000, 5.0)
+    meter.hear("r1", 2_000_000_000, 5.0)
     meter.hear("r1", 1, 10.0)
     meter.hear("r1", 900, 10.0)
 
-    assert meter.take(10.0) == [use(6000, 0.0, 0.0, 10.0)]
+    assert meter.take(10.0) == [use(6000, 0.0, 5.0, 5.0)]
+
+
+def test_a_count_that_goes_back_a_little_is_no_run() -> None:
+    """It was read while a run ended; that is not 49 days of running since."""
+    meter = Meter(OFFSET_S)
+    up(meter)
+    meter.hear("r1", 1000, 5.0)
+    meter.hear("r1", 998, 10.0)
+
+    assert meter.take(10.0) == [use(6000, 0.0, 9.0, 1.0)]
 
 
 def test_the_count_may_wrap() -> None:

@@ -122,3 +122,27 @@ def test_seconds_are_added_up() -> None:
     both = total([Seconds(1.0, 2.0, 3.0), Seconds(10.0, 20.0, 30.0)])
 
     assert (both, both.all_s, total([])) == (Seconds(11.0, 22.0, 33.0), 66.0, NONE)
+
+
+async def test_a_time_to_come_is_left_out(database: Database, history: History) -> None:
+    """It was recorded while the clock was wrong; the last bucket may hold the present moment."""
+    timeline, span = Timeline(database), Span.of_hours(1, NOW_S)
+    later = MINUTE + 60
+    await record(
+        history,
+        use("digits", MINUTE, 3.0),
+        use("digits", later, 4.0),
+        Arrivals("default", "digits", MINUTE, 2),
+        Arrivals("default", "digits", later, 5),
+        ColdStart("default", "digits", 1, "r1", "cpu", NOW_S + 60, 10.0, {}),
+        interval("warm", NOW_S - 10, NOW_S),
+        interval("cold", NOW_S + 60, NOW_S + 90),
+    )
+    seconds = Seconds(1.0, 2.0, 3.0)
+
+    assert await timeline.use("digits", span) == [BucketUse(MINUTE, "cuda:0", seconds)]
+    assert await timeline.devices(span) == [BucketUse(MINUTE, "cuda:0", seconds)]
+    assert await timeline.arrivals("digits", span) == [(MINUTE, 2)]
+    assert await timeline.functions(span) == [("digits", seconds, 2)]
+    assert await timeline.cold_starts("digits", span) == 0
+    assert [one.state for one in await timeline.states("digits", span)] == ["warm"]

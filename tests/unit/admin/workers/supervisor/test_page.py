@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as strict
 from prometheus_client.parser import text_string_to_metric_families
 
 from admin.workers.cells import Cells, Table
@@ -185,6 +186,29 @@ async def test_the_ledger_is_as_the_workers_answer(rig: Rig) -> None:
     text = rig.page.render(OPENMETRICS).decode()
     assert text.count("# {") == 1
     assert 'function="f",le="0.025",namespace="default"} 1.0 # {request_id="x"} 0.02 100.0' in text
+
+
+def test_a_strict_reader_takes_the_page(rig: Rig) -> None:
+    """OpenMetrics wants all samples of one histogram together; there are those of two functions."""
+    rig.worker("a")
+    rig.page._own.cold_start("default", "f", "r1", {"load": 1.0, "bind": 2.0})
+    rig.page._own.cold_start("default", "g", "r2", {"load": 1.0})
+    rig.page.look()
+    families = {one.name: one for one in strict(rig.page.render(OPENMETRICS).decode())}
+
+    samples = families["fngate_request_seconds"].samples
+    assert [one.name.rpartition("_")[2] for one in samples][-2:] == ["count", "sum"]
+    assert {one.labels["function"] for one in samples} == {"f", "g", OTHERS}
+
+
+def test_a_histogram_that_is_being_made_is_left_out(rig: Rig) -> None:
+    """A page is read while workers count: without its last bucket it is none."""
+    rig.worker("a")
+    labels = ("namespace", "function", "le")
+    for cells in rig.cells:
+        cells.take("fngate_request_seconds_bucket", labels, ("default", "new", "0.001"))
+
+    assert not any("new" in key for key in rig.samples())
 
 
 def test_no_sample_is_there_twice(rig: Rig) -> None:

@@ -1,0 +1,85 @@
+"""Whatever is answered, the page shows what a slow and plain count of the same answers gives."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.answers.receipt import Receipt
+from gateway.metrics.families import Metrics
+from gateway.metrics.ledger import Balance
+from gateway.metrics.series import ROWS, SECONDS, SENDS
+from runtime_image.link.meta import AnswerMeta
+
+
+class Answer(NamedTuple):
+    """What a replica answered; eighths of seconds are added up without an error."""
+
+    function: str
+    seconds: float
+    queue_s: float
+    rows: int
+    sends: int
+
+
+TIMES = st.one_of(
+    st.integers(0, 8 * 100).map(lambda eighths: eighths / 8), st.sampled_from([1.0, 0.25, 60.0])
+)
+ANSWERS = st.builds(
+    Answer,
+    st.sampled_from(["digits", "words"]),
+    TIMES,
+    TIMES,
+    st.one_of(st.integers(0, 140), st.just(2**32 - 1)),
+    st.integers(1, 14),
+)
+Page = dict[tuple[str, str, str], float]
+"""Numbers by sample, function, and bound ("" for none)."""
+
+
+def shown(metrics: Metrics) -> Page:
+    """What is counted of answers, without the moments of their making."""
+    metrics.look()
+    return {
+        (sample.name, sample.labels["function"], sample.labels.get("le", "")): sample.value
+        for family in text_string_to_metric_families(metrics.render().decode())
+        if family.name != "fngate_retries"
+        for sample in family.samples
+        if "function" in sample.labels
+    }
+
+
+def plainly(answers: Sequence[Answer]) -> Page:
+    """The same, bound by bound."""
+    page: Page = Counter()
+    for one in answers:
+        page["fngate_requests_total", one.function, ""] += 1
+        for name, value, bounds in (
+            ("fngate_request_seconds", one.seconds, SECONDS),
+            ("fngate_queue_seconds", one.queue_s, SECONDS),
+            ("fngate_batch_rows", one.rows, ROWS),
+            ("fngate_request_sends", one.sends, SENDS),
+        ):
+            page[f"{name}_sum", one.function, ""] += value
+            page[f"{name}_count", one.function, ""] += 1
+            page[f"{name}_bucket", one.function, "+Inf"] += 1
+            for bound in bounds:
+                page[f"{name}_bucket", one.function, str(float(bound))] += value <= bound
+    return page
+
+
+@given(st.lists(ANSWERS, max_size=30))
+def test_the_page_is_the_sum_of_all_answers(answers: list[Answer]) -> None:
+    """In every bucket of every histogram."""
+    metrics = Metrics(Balance, dict, lambda: 0, lambda *_: True)
+    for one in answers:
+        meta = AnswerMeta("application/json", 0, 0, 0, 0, one.rows)
+        receipt = Receipt(f"{one.function}@1", "r", "cpu-0", one.queue_s * 1e3, {}, False, meta)
+        metrics.served(("default", one.function), one.seconds, receipt, one.sends, 0)
+
+    assert shown(metrics) == plainly(answers)

@@ -1,0 +1,119 @@
+"""Tests of the access log's events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from gateway.answers.receipt import Receipt
+from gateway.dispatch.call import Call
+from gateway.observing.access_log import AccessEvent, AccessLog
+from runtime_image.link.meta import RequestMeta
+from tests.support.records import RECEIPT, RECORD, TRACE
+
+
+class World:
+    """An access log whose clock is the test's, and its events once it is over."""
+
+    def __init__(self) -> None:
+        self.wall = 1000.0
+        self.events: list[AccessEvent] = []
+        self.log = AccessLog(lambda events, _left_out: self.events.extend(events), self._wall)
+
+    def _wall(self) -> float:
+        return self.wall
+
+    def served(
+        self, receipt: Receipt = RECEIPT, traceparent: str = "", now: float = 12.0, sends: int = 1
+    ) -> None:
+        """A request that came at 10.0 s was answered."""
+        meta = RequestMeta("", "", -1, traceparent)
+        call = Call("default/digits@1", meta, b"body", 11.0, 66.0, 60.0, sends=sends)
+        self.log.served("id-1", "digits", call, receipt, (7, 9), (10.0, now))
+
+
+@contextmanager
+def logging() -> Iterator[World]:
+    """Ends the log's thread."""
+    world = World()
+    yield world
+    world.log.close()
+
+
+def test_an_answered_request() -> None:
+    """Who answered, how long that took, to the microsecond."""
+    with logging() as world:
+        world.served(RECEIPT._replace(queue_ms=0.0126), sends=3)
+    (event,) = world.events
+
+    assert (event.request_id, event.function, event.revision) == ("id-1", "digits", "digits@1")
+    assert (event.replica, event.outcome, event.status) == ("r1", "ok", 200)
+    assert (event.bytes_in, event.bytes_out, event.sends) == (7, 9, 3)
+    assert (event.ms, event.queue_ms) == (2000.0, 0.013)
+    assert (event.decode_us, event.batch_us, event.compute_us) == (1000, 2000, 3000)
+    assert (event.encode_us, event.rows) == (4000, 5)
+    assert (event.is_cold, event.phases, event.trace_id) == (False, None, "")
+
+
+@pytest.mark.parametrize("flags", ["00", "01"])
+def test_the_trace_is_told_whoever_records_it(flags: str) -> None:
+    """By its id."""
+    with logging() as world:
+        world.served(traceparent=f"00-{TRACE.trace_id}-{TRACE.span_id}-{flags}")
+
+    assert [event.trace_id for event in world.events] == [TRACE.trace_id]
+
+
+def test_a_cold_start_is_told_by_our_names() -> None:
+    """Those that a replica gives may be anything."""
+    phases = {"load": 2.0, "start": 1.2345678, "made\nup": 1.0}
+    with logging() as world:
+        world.served(RECEIPT._replace(phases=phases))
+    (event,) = world.events
+
+    assert event.is_cold
+    assert list((event.phases or {}).items()) == [("start", 1.235), ("load", 2.0)]
+
+
+def test_a_request_that_no_replica_answered() -> None:
+    """Nothing is said that is not known."""
+    refused = RECORD._replace(
+        outcome="queue_full", status=429, ms=1.23456, replica="", receipt=None, trace_id="ab"
+    )
+    with logging() as world:
+        world.log.ended(refused, 12.0)
+    (event,) = world.events
+
+    assert (event.outcome, event.status, event.ms, event.trace_id) == (
+        "queue_full",
+        429,
+        1.235,
+        "ab",
+    )
+    assert (event.is_cold, event.rows, event.decode_us, event.phases) == (False, None, None, None)
+
+
+def test_the_time_is_read_once_a_millisecond() -> None:
+    """Requests that end within one have the same."""
+    with logging() as world:
+        for now, wall in ((12.0, 1000.0), (12.0004, 1000.0004), (12.0011, 1000.0015)):
+            world.wall = wall
+            world.served(now=now)
+
+    assert [event.timestamp for event in world.events] == [
+        "1970-01-01T00:16:40.000Z",
+        "1970-01-01T00:16:40.000Z",
+        "1970-01-01T00:16:40.001Z",
+    ]
+
+
+def test_what_is_left_out_is_told_of() -> None:
+    """To whoever counts it."""
+    with logging() as world:
+        counted: list[int] = []
+        world.log.when_left_out(counted.append)
+        world.log._events.on_left_out(3)
+
+    assert counted == [3]
