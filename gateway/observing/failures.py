@@ -26,7 +26,6 @@ FUNCTIONS_MAX: Final = 1000
 """Functions whose errors are kept: those with the latest."""
 DETAIL_MAX: Final = 500
 """Characters."""
-SUBSCRIBERS_MAX: Final = 100
 
 Kind = tuple[str, str, str, str]
 
@@ -85,7 +84,8 @@ class RecentFailures:
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, str], deque[Failure]] = {}
-        self._subscribers: dict[object, Callable[[list[Failure]], None]] = {}
+        self.on_added: Callable[[list[Failure]], None] = lambda _several: None
+        """Told what is added, at most once a second from each gateway process."""
 
     def add(self, failures: Iterable[Failure]) -> None:
         """What was counted since the last time, anywhere."""
@@ -100,11 +100,10 @@ class RecentFailures:
             _keep(kept, failure)
             if len(self._kept) > FUNCTIONS_MAX:
                 del self._kept[next(iter(self._kept))]
-        for receiver in list(self._subscribers.values()):
-            try:
-                receiver(fresh)
-            except Exception:  # one who listens badly must not cost the others
-                log.exception("errors could not be told")
+        try:
+            self.on_added(fresh)
+        except Exception:  # who listens badly must not cost the one who tells
+            log.exception("errors could not be told")
 
     def of(self, namespace: str, name: str) -> list[Failure]:
         """The last errors of a function, the newest first."""
@@ -114,15 +113,6 @@ class RecentFailures:
     def forget(self, namespace: str, name: str) -> None:
         """The function is gone."""
         self._kept.pop((namespace, name), None)
-
-    def subscribe(self, receiver: Callable[[list[Failure]], None]) -> Callable[[], None]:
-        """Have what is added, at most once a second; the returned function ends it. Raises
-        RuntimeError where too many listen."""
-        if len(self._subscribers) >= SUBSCRIBERS_MAX:
-            raise RuntimeError("no room for another who listens for errors")
-        key = object()
-        self._subscribers[key] = receiver
-        return lambda: self._subscribers.pop(key, None) and None
 
 
 def _keep(kept: deque[Failure], failure: Failure) -> None:
