@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from benchmarks.gateway import Gateway, gateway
 from benchmarks.loading.call import Load
@@ -26,6 +28,7 @@ COUNTED = "counted"
 WATCHED = "counted, access events, dashboard"
 TRACED = "the same, traces of 1 %"
 UNCOUNTED = (sys.executable, "-m", "benchmarks.unobserved")
+LOGGED = (sys.executable, "-m", "benchmarks.logged")
 BARE = {"FN_STANDBYS": "0"}
 LEFT_OUT = re.compile(rb"^fngate_access_events_left_out_total (\S+)$", re.MULTILINE)
 
@@ -40,13 +43,14 @@ def measure(setting: Setting) -> list[Part]:
     subject = subjects.tiny(setting.models)
     with ExitStack() as stack:
         collector = stack.enter_context(collecting())
-        watched = {**BARE, "FN_ACCESS_LOG": "true"}
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="fn-")))
+        watched = {**BARE, "FN_ACCESS_LOG": "true", "FN_BENCHMARK_LOG": str(folder / "log")}
         traced = {**watched, "FN_TRACES": collector.url, "FN_TRACES_SAMPLE": "0.01"}
         servers = {
             UNOBSERVED: gateway(environment=BARE, program=UNCOUNTED),
             COUNTED: gateway(environment=BARE),
-            WATCHED: gateway(environment=watched),
-            TRACED: gateway(environment=traced),
+            WATCHED: gateway(environment=watched, program=LOGGED),
+            TRACED: gateway(environment=traced, program=LOGGED),
         }
         cases: dict[str, Case] = {}
         opened: dict[str, Gateway] = {}
