@@ -6,19 +6,19 @@ import http.client
 import re
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.gateway import Gateway, gateway
 from benchmarks.loading.call import Load
-from benchmarks.measuring.record import Case, interleaved
+from benchmarks.measuring.record import Case, Figures, interleaved
 from benchmarks.measuring.report import Note, Part, compare
 from benchmarks.measuring.setting import LeftOut, Setting, has_setting
 from benchmarks.models import subjects
+from benchmarks.models.subjects import Subject
 from benchmarks.suite.plain import CONNECTIONS, warmed
 from tests.support.collector import collecting
 
@@ -41,33 +41,46 @@ def measure(setting: Setting) -> list[Part]:
     if not setting.quick:
         setting = replace(setting, rounds=max(setting.rounds, ROUNDS_MIN))
     subject = subjects.tiny(setting.models)
-    with ExitStack() as stack:
-        collector = stack.enter_context(collecting())
-        folder = Path(stack.enter_context(TemporaryDirectory(prefix="fn-")))
-        watched = {**BARE, "FN_ACCESS_LOG": "true", "FN_BENCHMARK_LOG": str(folder / "log")}
+    lost: dict[str, float] = {}
+    with collecting() as collector, TemporaryDirectory(prefix="fn-") as folder:
+        watched = {**BARE, "FN_ACCESS_LOG": "true", "FN_BENCHMARK_LOG": f"{folder}/log"}
         traced = {**watched, "FN_TRACES": collector.url, "FN_TRACES_SAMPLE": "0.01"}
         servers = {
-            UNOBSERVED: gateway(environment=BARE, program=UNCOUNTED),
-            COUNTED: gateway(environment=BARE),
-            WATCHED: gateway(environment=watched, program=LOGGED),
-            TRACED: gateway(environment=traced, program=LOGGED),
+            UNOBSERVED: partial(gateway, environment=BARE, program=UNCOUNTED),
+            COUNTED: partial(gateway, environment=BARE),
+            WATCHED: partial(gateway, environment=watched, program=LOGGED),
+            TRACED: partial(gateway, environment=traced, program=LOGGED),
         }
-        cases: dict[str, Case] = {}
-        opened: dict[str, Gateway] = {}
-        for name, made in servers.items():
-            server = opened[name] = stack.enter_context(made)
-            on = warmed(server, subject, setting)
-            cases[name] = partial(on, Load(server.call(subject), CONNECTIONS, setting.load_s))
-            if name in (WATCHED, TRACED):
-                stack.enter_context(dashboard(server))
+        cases: dict[str, Case] = {
+            name: partial(once, name, opened, subject, setting, lost)
+            for name, opened in servers.items()
+        }
         record = interleaved(cases, setting.rounds)
-        lost = {name: left_out(opened[name]) for name in (WATCHED, TRACED)}
         spans = len(collector.spans)
     return [
         *compare(record, UNOBSERVED, title=f"c={CONNECTIONS}, tiny model"),
-        Note(f"access events left out, for they came faster than they were read: {lost}"),
+        Note(f"access events left out, for they came faster than they were written: {lost}"),
         Note(f"{spans} spans came to the collector"),
     ]
+
+
+def once(
+    name: str,
+    opened: Callable[[], AbstractContextManager[Gateway]],
+    subject: Subject,
+    setting: Setting,
+    lost: dict[str, float],
+) -> Figures:
+    """One load on a new server: two processes of the same program differ by up to a fifth, all
+    their lives, which is more than what is looked for."""
+    is_watched = name in (WATCHED, TRACED)
+    with opened() as server:
+        on = warmed(server, subject, setting)
+        with dashboard(server) if is_watched else nullcontext():
+            figures = on(Load(server.call(subject), CONNECTIONS, setting.load_s))
+        if is_watched:
+            lost[name] = lost.get(name, 0.0) + left_out(server)
+    return figures
 
 
 @contextmanager
