@@ -14,6 +14,7 @@ from admin.api.operate import OperateRoutes
 from admin.api.output.errors import ErrorRoutes
 from admin.api.output.logs import LogRoutes
 from admin.api.pools import PoolRoutes
+from admin.api.streaming import MAY_STILL
 from admin.api.uploads import UploadRoutes
 from admin.api.watching.advice import AdviceRoutes
 from admin.api.watching.events import EventRoutes
@@ -112,7 +113,9 @@ class AdminApi:
 
     def _scoped(self, need: Need, handler: Scoped, *, is_whole: bool) -> Handler:
         async def checked(request: web.Request) -> web.StreamResponse:
-            self._access.check(request.headers.get("Authorization"), need)
+            authorization = request.headers.get("Authorization")
+            self._access.check(authorization, need)
+            request[MAY_STILL] = lambda: self._access.check(authorization, need)
             if not is_whole:
                 return await handler(request)
             name = f"{request.method} {request.path[:200]}"

@@ -14,7 +14,7 @@ import structlog
 from aiohttp import hdrs, web
 
 from gateway.problems import OK
-from registry.errors import QueueFull, ShuttingDown
+from registry.errors import NoKey, QueueFull, ShuttingDown, WrongScope
 
 log = structlog.get_logger()
 
@@ -34,6 +34,11 @@ HEADERS: Final = {
 }
 
 
+MAY_STILL: Final[web.RequestKey[Callable[[], None]]] = web.RequestKey("may_still")
+"""Where a request has what raises FnError once its sender may not have this any more: keys are
+removed while streams go on."""
+
+
 def is_asked(request: web.Request) -> bool:
     """Whether the client wants events in place of an answer that has an end."""
     accepted = request.headers.get(hdrs.ACCEPT, "").split(",")
@@ -41,16 +46,24 @@ def is_asked(request: web.Request) -> bool:
 
 
 class Stream:
-    """One client's events. `clock` gives seconds."""
+    """One client's events. `may_still` is asked before each; `clock` gives seconds."""
 
-    def __init__(self, response: web.StreamResponse, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        response: web.StreamResponse,
+        may_still: Callable[[], None],
+        clock: Callable[[], float],
+    ) -> None:
         self._response = response
+        self._may_still = may_still
         self._clock = clock
         self._sent_s = clock()
 
     async def write(self, events: bytes) -> None:
         """Send whole events; returns when the connection can take more. Raises TimeoutError where
-        the client does not read, ConnectionError where it is gone."""
+        the client does not read, ConnectionError where it is gone, FnError where it may have no
+        more."""
+        self._may_still()
         async with asyncio.timeout(SLOW_S):
             await self._response.write(events)
         self._sent_s = self._clock()
@@ -93,10 +106,10 @@ class Streams:
                 self._waits.add(wait)
                 try:
                     await response.prepare(request)
-                    await produce(Stream(response, self._clock))
+                    await produce(Stream(response, request[MAY_STILL], self._clock))
                 finally:
                     self._waits.discard(wait)
-        except (TimeoutError, ConnectionError):
+        except (TimeoutError, ConnectionError, NoKey, WrongScope):
             _cut_off(request)
         except Exception:  # the head is out: no problem can be told any more
             log.exception("a stream failed", path=request.path[:200])

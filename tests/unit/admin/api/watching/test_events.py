@@ -101,6 +101,15 @@ async def test_each_second_has_a_beat(server: ServingServer) -> None:
     assert beat.data["at_s"] > 1e9
 
 
+async def test_a_removed_key_ends_its_streams(server: ServingServer) -> None:
+    """With its next event: whoever may not look any more sees nothing more."""
+    key = (await server.admin("POST", "/keys", {"scopes": ["read"]})).json()
+    async with following(server, token=key["secret"]) as told:
+        await told.until("ready")
+        assert (await server.admin("DELETE", f"/keys/{key['id']}")).status == 200
+        await told.over()
+
+
 async def test_a_bad_name_is_refused(server: ServingServer) -> None:
     """With what was expected."""
     answer = await server.admin("GET", "/events?function=No!")
