@@ -47,6 +47,11 @@ def ask(server: ServerProcess, path: str) -> bytes:
             return answer.read()
 
 
+OF_GPUS = ("fngate_device_memory_used_bytes", "fngate_device_utilization_ratio")
+OF_MOMENTS = ("fngate_held", "fngate_in_flight")
+"""Have a series only for a pool of which requests wait or run."""
+
+
 class Load:
     """Calls of two functions from several threads, until `stop`. `statuses` are what came back."""
 
@@ -171,7 +176,8 @@ def check_ledger(prometheus: Prometheus) -> dict[str, float]:
 
 
 def check_names(prometheus: Prometheus) -> None:
-    """Whatever dashboard and rules ask for was seen; of what only a GPU has, the family."""
+    """Whatever dashboard and rules ask for was seen; the family, of what only a GPU has and of what
+    is there for moments, between two scrapes if need be."""
     seen = set(prometheus.get("label/__name__/values"))
     expressions = [*promql.queries(), *(rule.expression for rule in promql.rules())]
     asked = {name for expression in expressions for name in promql.names(expression)}
@@ -179,7 +185,7 @@ def check_names(prometheus: Prometheus) -> None:
     unseen = asked - seen
 
     assert {name for name in unseen if name not in told} == set()
-    assert unseen <= {"fngate_device_memory_used_bytes", "fngate_device_utilization_ratio"}
+    assert unseen <= {*OF_GPUS, *OF_MOMENTS}
     ours = {one.name for one in families()}
     assert {name for name in seen if name.startswith("fngate_")} <= {
         sample for one in families() for sample in one.samples
@@ -233,7 +239,8 @@ def test_what_prometheus_sees_is_right(tmp_path: Path, workers: int) -> None:
     assert ended["completed"] > 100
     assert ended["expired"] > 0
     assert (ended["aborted"] > 0) == (workers > 1)
-    assert (load.cut_off > 0) == (workers > 1)
+    # With several, it may have been only the connections of `kill_worker`.
+    assert workers > 1 or load.cut_off == 0
 
 
 def test_the_page_and_the_rules_are_as_prometheus_wants_them(tmp_path: Path) -> None:
