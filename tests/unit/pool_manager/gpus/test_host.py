@@ -107,7 +107,7 @@ async def test_they_can_be_looked_at(gpus: HostGpus, board: Board, heard: Heard)
     await heard.look()
 
     assert gpus.view(A) == GpuView(
-        "NVIDIA Stand-in", "0", "9.0", "580.65.06", 24_000.0, 1_000.0, 0.0
+        "NVIDIA Stand-in", "0", "9.0", "580.65.06", 24_000.0, 1_000.0, 0.0, utilization=0.1
     )
     assert gpus.used_mib(A) == 1_000.0
     assert (gpus.view("cpu:0"), gpus.used_mib("cpu:0")) == (None, None)
