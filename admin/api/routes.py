@@ -127,9 +127,7 @@ class AdminApi:
 
         return checked
 
-    async def _outcome(
-        self, handler: Scoped, request: web.Request
-    ) -> web.StreamResponse | Exception:
+    async def _outcome(self, handler: Scoped, request: web.Request) -> Outcome:
         """What came of it: an error for a client that has left is nobody's defect."""
         try:
             response = await handler(request)
