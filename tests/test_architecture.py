@@ -16,17 +16,16 @@ from tests.support.rules import Source
 ROOT = Path(__file__).parent.parent
 PRODUCT = ("registry", "runtime_image", "pool_manager", "gateway", "admin")
 
-EXEMPT = {
-    "runtime_image/contract/control.py": "records and message shapes only",
-    "runtime_image/contract/dtypes.py": "constants only",
-    "runtime_image/contract/link.py": "constants only",
-}
-"""Source files that need no test file of their own, and why."""
-
 ENVIRONMENT = {
     "admin/settings.py": "the one place where settings are read",
 }
 """Source files that may touch the environment, and why."""
+
+POLLING = {
+    "tests/gpu/box.py": "a driver tells nobody that memory came back",
+    "tests/support/nvml/stand_ins/torch.py": "another process follows its files",
+}
+"""Files of the suite that may sleep, and why."""
 
 SPAWNERS = {"registry/tasks.py"}
 STATUSES = {"gateway/problems.py"}
@@ -55,17 +54,17 @@ def is_decision(source: Source) -> bool:
 
 
 def test_no_file_is_too_long() -> None:
-    """Every source file has at most 300 lines."""
+    """Every source file has at most 500 lines."""
     assert [c for source in product() for c in rules.long_file(source)] == []
 
 
 def test_no_function_is_too_long() -> None:
-    """Every function has at most 40 lines, or says on its first line why it has more."""
+    """Every function has at most 60 lines, or says on its first line why it has more."""
     assert [c for source in product() for c in rules.long_functions(source)] == []
 
 
 def test_no_folder_is_too_full() -> None:
-    """Every folder has at most 12 source files."""
+    """Every folder has at most 20 source files."""
     assert rules.full_folders(product()) == []
 
 
@@ -74,26 +73,9 @@ def test_every_module_is_named_after_what_it_holds() -> None:
     assert [c for source in (*product(), *suite()) for c in rules.vague_name(source)] == []
 
 
-def test_every_source_file_has_its_test_file() -> None:
-    """`a/b.py` is tested by `tests/unit/a/test_b.py`, unless it is exempt for a reason."""
-    inits = [source.path for source in product() if source.path.endswith("__init__.py")]
-    there = {source.path for source in suite()}
-
-    missing = [
-        f"{source.path}: expected {rules.unit_tests(source)}"
-        for source in without(product(), [*inits, *EXEMPT])
-        if rules.unit_tests(source) not in there
-    ]
-
-    assert missing == []
-
-
-@pytest.mark.parametrize("path", EXEMPT)
-def test_an_exempt_file_has_no_logic(path: str) -> None:
-    """What needs no test file exists and has no function."""
-    source = Source(path, (ROOT / path).read_text("utf-8"))
-
-    assert [function.name for function in source.functions()] == []
+def test_every_folder_has_its_tests() -> None:
+    """The files of `a/b/` are tested somewhere in `tests/unit/a/b/`."""
+    assert rules.untested_folders(product(), suite()) == []
 
 
 def test_decisions_cannot_wait() -> None:
@@ -110,7 +92,9 @@ def test_every_test_says_what_must_hold() -> None:
 
 def test_no_test_sleeps() -> None:
     """Tests are told when something has happened; none waits for a while and hopes."""
-    assert [c for source in suite() for c in rules.sleeps(source)] == []
+    waiting = without(suite(), POLLING)
+
+    assert [c for source in waiting for c in rules.sleeps(source)] == []
 
 
 def test_tasks_are_spawned_in_one_place() -> None:

@@ -19,10 +19,10 @@ def source(text: str, path: str = "gateway/a.py") -> Source:
 
 
 BREAKING: list[tuple[Rule, str, int]] = [
-    (rules.long_file, "x = 1\n" * 301, 1),
-    (rules.long_functions, "def f():\n" + "    x = 1\n" * 40, 1),
-    (rules.long_functions, "def f():  # longer because \n" + "    x = 1\n" * 40, 1),
-    (rules.long_functions, "class A:\n  async def f():\n" + "    x = 1\n" * 40, 2),
+    (rules.long_file, "x = 1\n" * 501, 1),
+    (rules.long_functions, "def f():\n" + "    x = 1\n" * 60, 1),
+    (rules.long_functions, "def f():  # longer because \n" + "    x = 1\n" * 60, 1),
+    (rules.long_functions, "class A:\n  async def f():\n" + "    x = 1\n" * 60, 2),
     (rules.waiting, "async def f(): pass", 1),
     (rules.waiting, "import asyncio\nlock = asyncio.Lock()", 2),
     (rules.waiting, "from threading import RLock", 1),
@@ -45,10 +45,10 @@ BREAKING: list[tuple[Rule, str, int]] = [
 ]
 
 KEEPING: list[tuple[Rule, str]] = [
-    (rules.long_file, "x = 1\n" * 300),
-    (rules.long_functions, "def f():\n" + "    x = 1\n" * 39),
-    (rules.long_functions, 'def f():\n    """A\n    B"""\n' + "    x = 1\n" * 39),
-    (rules.long_functions, "def f():  # longer because flat\n" + "    x = 1\n" * 40),
+    (rules.long_file, "x = 1\n" * 500),
+    (rules.long_functions, "def f():\n" + "    x = 1\n" * 59),
+    (rules.long_functions, 'def f():\n    """A\n    B"""\n' + "    x = 1\n" * 59),
+    (rules.long_functions, "def f():  # longer because flat\n" + "    x = 1\n" * 60),
     (rules.waiting, "def f(locked): return locked"),
     (rules.silent_tests, 'def test_it():\n    """It holds."""'),
     (rules.silent_tests, "def build(): pass"),
@@ -85,27 +85,30 @@ def test_a_vague_name_is_seen(path: str) -> None:
     assert len(rules.vague_name(source("", path))) == 1
 
 
-def test_a_thirteenth_file_is_one_too_many() -> None:
-    """Twelve files beside `__init__` fill a folder; other folders do not count."""
-    twelve = [source("", f"gateway/{number}.py") for number in range(12)]
+def test_a_full_folder_takes_no_further_file() -> None:
+    """Twenty files beside `__init__` fill a folder; other folders do not count."""
+    twenty = [source("", f"gateway/{number}.py") for number in range(20)]
     beside = [source("", "gateway/__init__.py"), source("", "gateway/http/a.py")]
 
-    assert rules.full_folders([*twelve, *beside]) == []
-    assert rules.full_folders([*twelve, *beside, source("", "gateway/b.py")]) == [
-        "gateway:1: 13 files"
+    assert rules.full_folders([*twenty, *beside]) == []
+    assert rules.full_folders([*twenty, *beside, source("", "gateway/b.py")]) == [
+        "gateway:1: 21 files"
     ]
 
 
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        ("gateway/http/app.py", "tests/unit/gateway/http/test_app.py"),
-        ("admin/__main__.py", "tests/unit/admin/test_main.py"),
-    ],
-)
-def test_tests_mirror_the_sources(path: str, expected: str) -> None:
-    """A test file stands where its source file does, below `tests/unit`."""
-    assert rules.unit_tests(source("", path)) == expected
+def test_a_folder_without_tests_is_named() -> None:
+    """Tests of a folder stand in its place below `tests/unit`, in any file there or below."""
+    sources = [source("", path) for path in ("gateway/a.py", "gateway/http/app.py")]
+    tests = [source("", "tests/unit/gateway/http/fast/test_front.py")]
+
+    assert rules.untested_folders(sources, tests) == []
+    assert rules.untested_folders([*sources, source("", "admin/x.py")], tests) == [
+        "admin:1: no tests/unit/admin"
+    ]
+    assert rules.untested_folders(sources, [source("", "tests/unit/gateway/conftest.py")]) == [
+        "gateway:1: no tests/unit/gateway",
+        "gateway/http:1: no tests/unit/gateway/http",
+    ]
 
 
 def test_a_folder_that_is_not_there_has_no_files(tmp_path: Path) -> None:
