@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 
 UI := $(BIN)/python -m admin.ui.build
 
-.PHONY: run test ui chaos check bench simulate image fmt docs clean
+.PHONY: run test ui chaos gpu check bench simulate image fmt docs clean
 
 run: $(READY)
 	@$(UI) --optional
@@ -27,6 +27,12 @@ ui: $(READY)
 # Scenes over containers need root and an engine first: eval "$(.ci/engine start)"
 chaos: $(READY)
 	$(BIN)/python -m tests.chaos --json chaos.json $(CHAOS)
+
+# Whether the promises about GPUs hold on this machine: no network, 8 minutes at most. Without a
+# virtual environment here it runs in the machine's own Python, with the PyTorch that is there.
+GPU_PYTHON ?= $(if $(wildcard $(READY)),$(BIN)/python,python3)
+gpu:
+	$(GPU_PYTHON) -m tests.gpu $(GPU)
 
 check: $(READY)
 	$(BIN)/ruff format --check .

@@ -28,8 +28,9 @@ _SERVING = re.compile(r"(?:\"url\": \"|\bserving\b.*\burl=)(http://[^\s\"]+)")
 class ServerProcess:
     """`fnctl serve` over the data folder `data`, on `port`, or for 0 on one of the system's choice.
 
-    `environment` is added to that of this process, `program` takes the place of fnctl. `log` has
-    the last lines of its log, `complaints` those that tell of an error.
+    `environment` is added to that of this process, `program` takes the place of fnctl for
+    the server, `client` for every other verb. `log` has the last lines of its log, `complaints`
+    those that tell of an error.
     """
 
     def __init__(
@@ -38,9 +39,11 @@ class ServerProcess:
         *options: str,
         environment: Mapping[str, str] | None = None,
         program: Sequence[str] = (FNCTL,),
+        client: Sequence[str] = (FNCTL,),
     ) -> None:
         self.data = data
         self._program = program
+        self._client = client
         self._options = options
         self._environment = environment or {}
         self.process: subprocess.Popen[str] | None = None
@@ -167,7 +170,7 @@ class ServerProcess:
             "FN_DATA": str(self.data),
         }
         return subprocess.run(
-            [FNCTL, *arguments],
+            [*self._client, *arguments],
             env=environment,
             capture_output=True,
             text=True,
@@ -188,9 +191,10 @@ def server_process(
     *options: str,
     environment: Mapping[str, str] | None = None,
     program: Sequence[str] = (FNCTL,),
+    client: Sequence[str] = (FNCTL,),
 ) -> Iterator[ServerProcess]:
     """A running server; at the end it and every replica of its data folder are gone."""
-    server = ServerProcess(data, *options, environment=environment, program=program)
+    server = ServerProcess(data, *options, environment=environment, program=program, client=client)
     server.start()
     try:
         yield server

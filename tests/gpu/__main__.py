@@ -1,0 +1,127 @@
+"""Does every promise about GPUs hold here? `python -m tests.gpu`, or `make gpu`.
+
+Needs an NVIDIA GPU and its driver, no network, and at most eight minutes. Exits with 0 if all that
+could be tried holds, with 1 if something does not, with 2 if there is no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import platform
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from pool_manager.gpus.nvml import NoDriver
+from tests.gpu.box import Box, running
+from tests.gpu.checks import CHECKS, Check
+from tests.gpu.machine import Machine, cores, find
+from tests.gpu.outcome import NotTried, Outcome, markdown
+
+LIMIT_S = 480.0
+CLOSING_S = 40.0
+"""Kept back for ending the server and writing the report."""
+RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
+
+
+def options() -> argparse.Namespace:
+    """The command line."""
+    names = [check.name for check in CHECKS]
+    parser = argparse.ArgumentParser(prog="python -m tests.gpu", description=__doc__)
+    parser.add_argument("--check", action="append", choices=names, help="default: all")
+    parser.add_argument("--limit-s", type=float, default=LIMIT_S, help="of all together")
+    parser.add_argument(
+        "--out", type=Path, help="the report (default: a file in benchmarks/results)"
+    )
+    return parser.parse_args()
+
+
+def outcomes(
+    machine: Machine,
+    folder: Path,
+    checks: Sequence[Check],
+    limit_s: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[Outcome]:
+    """Run the checks in order, on one server for each number of standbys."""
+    until_s = clock() + limit_s - CLOSING_S
+    with ExitStack() as stack:
+        box: Box | None = None
+        standbys = -1
+        for check in checks:
+            if check.standbys != standbys:
+                stack.close()
+                standbys = check.standbys
+                settings = {"FN_GPU_STANDBYS": str(standbys)}
+                server = running(machine, folder / f"standbys-{standbys}", **settings)
+                box = stack.enter_context(server)
+            assert box is not None
+            yield _outcome(check, box, until_s, clock)
+
+
+def _outcome(check: Check, box: Box, until_s: float, clock: Callable[[], float]) -> Outcome:
+    began = clock()
+    try:
+        if began >= until_s:
+            raise NotTried("no time was left")
+        with _alarm(until_s - began):
+            figure, verdict = check.run(box), "holds"
+    except NotTried as error:
+        figure, verdict = str(error), "not tried"
+    except Exception as error:  # noqa: BLE001 - one broken promise must not hide the others
+        figure, verdict = f"{type(error).__name__}: {error}"[:1500], "fails"
+    return Outcome(check.name, check.promise, verdict, figure, clock() - began)  # type: ignore[arg-type]
+
+
+@contextmanager
+def _alarm(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError in this thread after so long, whatever it waits for (setitimer(2))."""
+
+    def ring(_number: int, _frame: object) -> None:
+        raise TimeoutError("the time of all checks together is over")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def main() -> int:
+    """Run, print and write the report; the exit code."""
+    given = options()
+    with tempfile.TemporaryDirectory(prefix="fn-gpu-") as name:
+        folder = Path(name)
+        try:
+            machine = find(folder)
+        except (NoDriver, NotTried) as error:
+            print(f"there is no GPU to check: {error}", file=sys.stderr)
+            return 2
+        checks = [check for check in CHECKS if not given.check or check.name in given.check]
+        found = []
+        for outcome in outcomes(machine, folder, checks, given.limit_s):
+            print(outcome.line(), flush=True)
+            found.append(outcome)
+    about = {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "gpu": str(machine.gpu.name),
+        "driver": machine.driver,
+        "python": platform.python_version(),
+        "cores": str(cores()),
+        **{key: str(value) for key, value in machine.libraries.items()},
+    }
+    path = given.out or RESULTS / f"{about['date']}-gpu.md"
+    path.write_text(markdown(about, found, "python -m tests.gpu"))
+    print(f"written: {path}")
+    return int(any(outcome.verdict == "fails" for outcome in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,164 @@
+"""A server with the process driver on this machine's GPU, as the checks use it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from tests.gpu.machine import Machine
+from tests.support.process_server import ServerProcess, server_process
+
+CALL_S = 120.0
+POLL_S = 0.05
+FNCTL = "from admin.cli.main import main; main()"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The outputs of one call, with the milliseconds of each metric in Server-Timing."""
+
+    outputs: dict[str, Any]
+    timing: dict[str, float]
+    seconds: float
+
+
+class Box:
+    """One running server. `folder` takes the bundles of the functions."""
+
+    def __init__(self, machine: Machine, server: ServerProcess, folder: Path) -> None:
+        self.machine = machine
+        self.server = server
+        self.folder = folder
+        self._port = urlsplit(server.url).port or 0
+
+    def deploy(self, bundle: Path) -> str:
+        """Deploy a folder, trusted; the function's name. A name that is there is left alone.
+
+        Returns once the trial's device is free again: until then a call would evict others.
+        """
+        known = {item["name"] for item in self.items("functions")}
+        if bundle.name not in known:
+            self.server.fnctl_json("deploy", str(bundle), "--trust")
+            self.until(lambda: not self._trials(), f"the trial of {bundle.name} is released")
+        return bundle.name
+
+    def _trials(self) -> list[dict[str, Any]]:
+        return [item for item in self.items("replicas") if item["role"] == "trial"]
+
+    def call(self, name: str, x: Any = None) -> Reply:
+        """Call a function whose input is `x`. Raises RuntimeError unless the answer is 200."""
+        return self.post(name, json.dumps({"inputs": {"x": x or {}}}).encode())
+
+    def post(self, name: str, body: bytes, kind: str = "application/json") -> Reply:
+        """The same with a body of any content type; an answer that is no JSON has no outputs."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=CALL_S)
+        began = time.monotonic()
+        try:
+            headers = {**self.server.headers, "Content-Type": kind, "Accept": "application/json"}
+            connection.request("POST", f"/fn/{name}", body, headers)
+            response = connection.getresponse()
+            answer = response.read()
+        finally:
+            connection.close()
+        if response.status != 200:
+            raise RuntimeError(f"{name}: expected 200, got {response.status} {answer[:500]!r}")
+        timing = _timing(response.getheader("Server-Timing") or "")
+        return Reply(json.loads(answer)["outputs"], timing, time.monotonic() - began)
+
+    def items(self, path: str) -> list[dict[str, Any]]:
+        """A list of the admin API."""
+        return list(self.ask("GET", path)["items"])
+
+    def ask(self, method: str, path: str) -> Any:
+        """The admin API. Raises RuntimeError on an error."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=CALL_S)
+        try:
+            connection.request(method, f"/admin/v1/{path}", headers=self.server.headers)
+            response = connection.getresponse()
+            answer = response.read()
+        finally:
+            connection.close()
+        if response.status >= 400:
+            raise RuntimeError(f"{method} {path}: {response.status} {answer[:500]!r}")
+        return json.loads(answer)
+
+    def device(self) -> dict[str, Any]:
+        """The GPU as the admin API shows it."""
+        return next(item for item in self.items("devices") if item["id"] == self.machine.gpu.uuid)
+
+    def replicas(self, name: str = "", state: str = "ready") -> list[dict[str, Any]]:
+        """Replicas in a state, of one function or ("") of all."""
+        return [
+            item
+            for item in self.items("replicas")
+            if item["state"] == state and (not name or item["function"] == name)
+        ]
+
+    def pid(self, name: str) -> int:
+        """The process of a function's only ready replica."""
+        [replica] = self.replicas(name)
+        return self.server.replica_processes()[replica["id"]]
+
+    def sleep_all(self) -> None:
+        """Let every function go to zero, and return once its replicas are released."""
+        for name in [item["name"] for item in self.items("functions")]:
+            self.send_to_zero(name)
+        self.until(lambda: self.device()["state"] == "free", "the GPU is free")
+
+    def send_to_zero(self, name: str) -> None:
+        """Ask until no replica of a function serves: one that was called a moment ago stays."""
+
+        def is_gone() -> bool:
+            if not self.replicas(name):
+                return True
+            self.ask("POST", f"functions/{name}/sleep")
+            return False
+
+        self.until(is_gone, f"{name} goes to zero")
+
+    def until(self, is_so: Callable[[], bool], what: str, seconds: float = 40.0) -> float:
+        """Wait for a state that other processes bring about; the seconds it took.
+
+        Raises TimeoutError.
+        """
+        began = time.monotonic()
+        while not is_so():
+            if time.monotonic() - began > seconds:
+                raise TimeoutError(f"after {seconds:.0f} s still not: {what}; {self.device()}")
+            time.sleep(POLL_S)
+        return time.monotonic() - began
+
+    def until_used(self, most_mib: float, seconds: float = 20.0) -> float:
+        """Wait until NVML shows at most so much memory in use; the seconds it took."""
+        what = f"at most {most_mib:.0f} MiB in use by NVML"
+        return self.until(lambda: self.machine.used_mib() <= most_mib, what, seconds)
+
+
+def _timing(header: str) -> dict[str, float]:
+    """Durations of a Server-Timing header by metric name (W3C Server Timing)."""
+    found = {}
+    for metric in header.split(", "):
+        name, *parameters = metric.split(";")
+        for parameter in parameters:
+            if parameter.startswith("dur="):
+                found[name] = float(parameter.removeprefix("dur="))
+    return found
+
+
+@contextmanager
+def running(machine: Machine, folder: Path, **environment: str) -> Iterator[Box]:
+    """A new server over this GPU alone; at its end every replica is gone."""
+    program = (str(machine.python), "-c", FNCTL)
+    settings = {"FN_GPUS": machine.gpu.uuid, "FN_STANDBYS": "0", **environment}
+    folder.mkdir(parents=True)
+    with server_process(
+        folder / "data", environment=settings, program=program, client=program
+    ) as server:
+        yield Box(machine, server, folder / "bundles")

@@ -1,0 +1,138 @@
+"""The functions that the checks deploy, written into a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+MANIFEST = """schema = 1
+name = "{name}"
+
+[runtime]
+engine = "python"
+
+[device]
+kind = "{kind}"
+share = {share}
+
+[input.x]
+kind = "json"
+"""
+LINEAR = '''"""A linear layer with the same weights on every device."""
+
+import os
+import subprocess
+import sys
+import time
+
+import torch
+
+SIZE = 256
+KEPT_MIB = {kept_mib}
+LEAK = """
+import time
+import torch
+kept = torch.ones(2**28, device="cuda")
+print(1, flush=True)
+time.sleep(600)
+"""
+
+
+def load(ctx):
+    weights = torch.randn(SIZE, SIZE, generator=torch.Generator().manual_seed(7)).to(ctx.device)
+    return weights, torch.ones(KEPT_MIB * 2**18, device=ctx.device)
+
+
+def predict(inputs, ctx):
+    asked = inputs["x"]
+    weights, _ = ctx.state
+    rows = torch.tensor(asked.get("rows", [[1.0] * SIZE]), device=ctx.device)
+    answer = rows @ weights
+    until = time.monotonic() + asked.get("busy_s", 0.0)
+    while time.monotonic() < until:
+        answer = rows @ weights
+    told = {{"rows": answer.cpu().tolist(), "device": str(answer.device), "pid": os.getpid()}}
+    if asked.get("leak"):
+        # Outside of the replica's process group, as no honest handler would: it survives the kill.
+        child = subprocess.Popen(
+            [sys.executable, "-c", LEAK], stdout=subprocess.PIPE, start_new_session=True
+        )
+        child.stdout.readline()
+        told["leak_pid"] = child.pid
+    return told
+'''
+RESNET = '''"""A ResNet-50 with random weights; a request names the seed of its picture."""
+
+import torch
+from torch import nn
+
+STAGES = ((3, 64, 1), (4, 128, 2), (6, 256, 2), (3, 512, 2))
+
+
+class Bottleneck(nn.Module):
+    def __init__(self, channels, inner, stride):
+        super().__init__()
+        self.path = nn.Sequential(
+            nn.Conv2d(channels, inner, 1, bias=False), nn.BatchNorm2d(inner), nn.ReLU(),
+            nn.Conv2d(inner, inner, 3, stride, 1, bias=False), nn.BatchNorm2d(inner), nn.ReLU(),
+            nn.Conv2d(inner, 4 * inner, 1, bias=False), nn.BatchNorm2d(4 * inner),
+        )
+        self.skip = nn.Identity()
+        if stride != 1 or channels != 4 * inner:
+            self.skip = nn.Conv2d(channels, 4 * inner, 1, stride, bias=False)
+
+    def forward(self, x):
+        return torch.relu(self.path(x) + self.skip(x))
+
+
+def load(ctx):
+    torch.manual_seed(7)
+    layers = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+    channels = 64
+    for blocks, inner, stride in STAGES:
+        for block in range(blocks):
+            layers.append(Bottleneck(channels, inner, stride if block == 0 else 1))
+            channels = 4 * inner
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 1000)]
+    return nn.Sequential(*layers).eval().to(ctx.device), torch.rand(1, 3, 224, 224).to(ctx.device)
+
+
+@torch.inference_mode()
+def predict(inputs, ctx):
+    model, picture = ctx.state
+    return {"best": int(model(picture + 0.001 * inputs["x"]["seed"]).argmax())}
+'''
+ONNX_MANIFEST = """schema = 1
+name = "{name}"
+model = "model.onnx"
+
+[device]
+kind = "{kind}"
+share = {share}
+"""
+
+
+def linear(folder: Path, name: str, kind: str = "cuda", share: float = 0.4) -> Path:
+    """A PyTorch function that keeps 512 MiB on its device and answers from where and by whom."""
+    return _handler(folder, name, kind, share, LINEAR.format(kept_mib=512))
+
+
+def resnet(folder: Path, name: str) -> Path:
+    """A ResNet-50 as a PyTorch function, alone on its GPU."""
+    return _handler(folder, name, "cuda", 1.0, RESNET)
+
+
+def onnx(folder: Path, name: str, model: bytes, kind: str = "cuda", share: float = 1.0) -> Path:
+    """A function of an ONNX model."""
+    bundle = folder / name
+    bundle.mkdir(parents=True, exist_ok=True)
+    (bundle / "function.toml").write_text(ONNX_MANIFEST.format(name=name, kind=kind, share=share))
+    (bundle / "model.onnx").write_bytes(model)
+    return bundle
+
+
+def _handler(folder: Path, name: str, kind: str, share: float, source: str) -> Path:
+    bundle = folder / name
+    bundle.mkdir(parents=True, exist_ok=True)
+    (bundle / "function.toml").write_text(MANIFEST.format(name=name, kind=kind, share=share))
+    (bundle / "handler.py").write_text(source)
+    return bundle

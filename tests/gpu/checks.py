@@ -1,0 +1,253 @@
+"""The promises of "On a GPU box", one function each: it returns the figure that was measured.
+
+A broken promise raises AssertionError, something missing on this machine NotTried.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.gpu import bundles
+from tests.gpu.box import Box
+
+SLACK_MIB = 256
+TOLERANCE = 1e-3
+"""Of the largest value: what another order of additions and TF32 may change."""
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One promise. `standbys`: on a server with one standby on the GPU."""
+
+    name: str
+    promise: str
+    run: Callable[[Box], str]
+    standbys: int = 0
+
+
+def inventory(box: Box) -> str:
+    """The admin API names the GPU as NVML does."""
+    gpu, device = box.machine.gpu, box.device()
+    assert device["kind"] == "cuda", device
+    assert device["name"] == gpu.name, (device, gpu)
+    assert device["index"] == gpu.index, (device, gpu)
+    if gpu.total_mib is not None:
+        assert device["total_mib"] == round(gpu.total_mib), (device, gpu)
+    capability = None if gpu.capability is None else ".".join(map(str, gpu.capability))
+    assert device["capability"] == capability, (device, gpu)
+    return f"{gpu.name}, {device['total_mib']} MiB, compute capability {capability}"
+
+
+def handler(box: Box) -> str:
+    """A PyTorch handler runs on the GPU and answers as on the CPU."""
+    box.machine.need_torch()
+    name = box.deploy(bundles.linear(box.folder, "linear-a"))
+    twin = box.deploy(bundles.linear(box.folder, "linear-cpu", "cpu"))
+    rows = [[(7 * i + j) % 11 / 11 for j in range(256)] for i in range(4)]
+    on_gpu = box.call(name, {"rows": rows}).outputs
+    on_cpu = box.call(twin, {"rows": rows}).outputs
+    assert on_gpu["device"].startswith("cuda"), on_gpu["device"]
+    assert on_cpu["device"] == "cpu", on_cpu["device"]
+    return f"largest difference {_difference(on_gpu['rows'], on_cpu['rows']):.1e} of the largest"
+
+
+def ledger(box: Box) -> str:
+    """What replicas are charged covers what NVML shows of their processes."""
+    box.machine.need_torch()
+    name = box.deploy(bundles.linear(box.folder, "linear-a"))
+    box.call(name)
+    device, pid = box.device(), box.pid(name)
+    listed = {item.pid: item.memory_mib for item in box.machine.now().processes or ()}
+    grown = box.machine.used_mib() - (box.machine.gpu.used_mib or 0.0)
+    own = listed.get(pid)
+    seen = grown if own is None else own
+    assert seen >= 512, f"the replica keeps 512 MiB, NVML shows {seen:.0f}"
+    assert seen <= device["charged_mib"] + SLACK_MIB, (seen, device)
+    source = "in use" if own is None else f"of pid {pid}"
+    return f"charged {device['charged_mib']} MiB, NVML {seen:.0f} MiB {source}"
+
+
+def sharing(box: Box) -> str:
+    """Two functions with share = 0.4 are ready on one GPU at once."""
+    box.machine.need_torch()
+    names = [box.deploy(bundles.linear(box.folder, name)) for name in ("linear-a", "linear-b")]
+    pids = {name: box.call(name).outputs["pid"] for name in names}
+    assert {name: box.pid(name) for name in names} == pids
+    held = {item["device"] for name in names for item in box.replicas(name)}
+    assert held == {box.machine.gpu.uuid}, held
+    return f"pids {sorted(pids.values())} on {box.machine.gpu.uuid}"
+
+
+def memory_back(box: Box) -> str:
+    """After kill -9 of a replica its memory comes back, and the next call is answered."""
+    box.machine.need_torch()
+    name = box.deploy(bundles.linear(box.folder, "linear-a"))
+    box.sleep_all()
+    idle = box.machine.used_mib()
+    box.call(name)
+    taken = box.machine.used_mib() - idle
+    os.kill(box.pid(name), signal.SIGKILL)
+    back_s = box.until_used(idle + SLACK_MIB)
+    reply = box.call(name)
+    return f"{taken:.0f} MiB back after {back_s:.2f} s, next answer in {reply.seconds:.2f} s"
+
+
+def waiting(box: Box) -> str:
+    """A function that needs the whole GPU gets it from one that is busy, and both go on."""
+    box.machine.need_torch()
+    busy = box.deploy(bundles.linear(box.folder, "busy", share=1.0))
+    other = box.deploy(bundles.linear(box.folder, "waits", share=1.0))
+    box.call(busy)
+    over, failures, calls = threading.Event(), [], []
+
+    def keep_busy() -> None:
+        while not over.is_set():
+            try:
+                calls.append(box.call(busy, {"busy_s": 0.2}).seconds)
+            except Exception as error:  # noqa: BLE001 - reported as the check's failure
+                failures.append(repr(error))
+                return
+
+    caller = threading.Thread(target=keep_busy)
+    caller.start()
+    try:
+        waited = box.call(other).seconds
+    finally:
+        over.set()
+        caller.join()
+    assert not failures, failures
+    return (
+        f"waited {waited:.1f} s behind a busy function, which answered {len(calls)} calls, "
+        f"the slowest in {max(calls):.1f} s"
+    )
+
+
+def quarantine(box: Box) -> str:
+    """A GPU whose memory does not come back takes no replica until it does."""
+    box.machine.need_torch()
+    name = box.deploy(bundles.linear(box.folder, "leaks", share=1.0))
+    leak = box.call(name, {"leak": True}).outputs["leak_pid"]
+    try:
+        box.send_to_zero(name)
+        box.until(lambda: box.device()["state"] == "quarantined", "the GPU is quarantined")
+        reason = box.device()["reason"]
+    finally:
+        os.kill(leak, signal.SIGKILL)
+    free_s = box.until(lambda: box.device()["state"] == "free", "the GPU is free again")
+    return f"{reason}; free {free_s:.1f} s after the process ended"
+
+
+def phases(box: Box) -> str:
+    """A cold start without a standby, phase by phase."""
+    box.machine.need_torch()
+    return _cold(box, "start")
+
+
+def standby(box: Box) -> str:
+    """A standby on the GPU takes the cold start: no process is started for it.
+
+    A standby warms ONNX Runtime up on its GPU, so there is none without the CUDA provider.
+    """
+    box.machine.need_torch()
+    box.machine.need_onnxruntime()
+    box.until(lambda: bool(box.replicas(state="standby")), "a standby waits", seconds=60.0)
+    used = box.machine.used_mib() - (box.machine.gpu.used_mib or 0.0)
+    return f"{_cold(box, '')}; the standby holds {used:.0f} MiB"
+
+
+def _cold(box: Box, wanted: str) -> str:
+    """Call a function cold; the phases of its receipt. "start" is there only if `wanted`."""
+    name = box.deploy(bundles.linear(box.folder, "linear-a"))
+    box.sleep_all()
+    if not wanted:
+        box.until(lambda: bool(box.replicas(state="standby")), "a standby waits", seconds=60.0)
+    reply = box.call(name)
+    timing = {key: ms for key, ms in reply.timing.items() if key in _PHASES}
+    assert timing, f"the call was not cold: {reply.timing}"
+    assert ("start" in timing) == bool(wanted), timing
+    told = " ".join(f"{key} {ms:.0f}" for key, ms in timing.items())
+    return f"answered in {reply.seconds * 1e3:.0f} ms: {told} (ms)"
+
+
+_PHASES = ("place", "evict", "start", "import", "bind", "read", "load", "first_run")
+
+
+def _difference(some: list[list[float]], others: list[list[float]]) -> float:
+    """The largest difference relative to the largest value. Raises AssertionError."""
+    pairs = [
+        (a, b) for one, two in zip(some, others, strict=True) for a, b in zip(one, two, strict=True)
+    ]
+    largest = max(abs(b) for _, b in pairs)
+    difference = max(abs(a - b) for a, b in pairs) / largest
+    assert difference <= TOLERANCE, f"outputs differ by {difference:.1e} of the largest value"
+    return difference
+
+
+def session_on_cuda(box: Box) -> str:
+    """ONNX Runtime's session is on the GPU, and answers as on the CPU."""
+    box.machine.need_onnxruntime()
+    from benchmarks.models import graphs
+    from benchmarks.models.subjects import npy
+
+    model = graphs.convnet().SerializeToString()
+    name = box.deploy(bundles.onnx(box.folder, "convnet", model))
+    twin = box.deploy(bundles.onnx(box.folder, "convnet-cpu", model, "cpu"))
+    body = npy(_picture())
+    on_gpu = box.post(name, body, "application/x-npy").outputs["y"]
+    on_cpu = box.post(twin, body, "application/x-npy").outputs["y"]
+    [replica] = box.replicas(name)
+    assert replica["device"] == box.machine.gpu.uuid, replica
+    grown = box.machine.used_mib() - (box.machine.gpu.used_mib or 0.0)
+    assert grown > len(model) / MIB, f"the weights are {len(model) / MIB:.0f} MiB, NVML {grown:.0f}"
+    return f"NVML +{grown:.0f} MiB; largest difference {_difference(on_gpu, on_cpu):.1e}"
+
+
+def _picture():  # type: ignore[no-untyped-def]
+    import numpy as np
+
+    return np.random.default_rng(0).random((1, 3, 224, 224), np.float32)
+
+
+def resnet_onnx(box: Box) -> str:
+    """A ResNet-50 on ONNX Runtime beside the same session in a bare loop."""
+    box.machine.need_onnxruntime()
+    from benchmarks.models import graphs
+    from benchmarks.models.subjects import npy
+    from tests.gpu.speed import beside_bare
+
+    bundle = bundles.onnx(box.folder, "convnet", graphs.convnet().SerializeToString())
+    body = npy(_picture())
+    return beside_bare(
+        box, box.deploy(bundle), ("onnx", bundle / "model.onnx"), body, "application/x-npy"
+    )
+
+
+def resnet_torch(box: Box) -> str:
+    """A ResNet-50 in a PyTorch handler beside the same handler in a bare loop."""
+    box.machine.need_torch()
+    from tests.gpu.speed import beside_bare
+
+    bundle = bundles.resnet(box.folder, "resnet")
+    body = b'{"inputs": {"x": {"seed": 1}}}'
+    return beside_bare(box, box.deploy(bundle), ("handler", bundle / "handler.py"), body)
+
+
+CHECKS = (
+    Check("inventory", "Every GPU is a device, described as NVML does", inventory),
+    Check("handler", "A PyTorch handler runs on the GPU, with the CPU's answers", handler),
+    Check("ledger", "The ledger covers the memory that NVML shows", ledger),
+    Check("sharing", "Two functions share a GPU", sharing),
+    Check("memory-back", "Memory is back after kill -9", memory_back),
+    Check("waiting", "A function waits for its fair turn on a busy GPU", waiting),
+    Check("quarantine", "A GPU whose memory is not back is quarantined", quarantine),
+    Check("phases", "A cold start says where its time went", phases),
+    Check("session", "ONNX Runtime's session is on CUDA, with the CPU's answers", session_on_cuda),
+    Check("resnet-torch", "ResNet-50 in a PyTorch handler, beside a bare loop", resnet_torch),
+    Check("resnet-onnx", "ResNet-50 on ONNX Runtime, beside a bare session", resnet_onnx),
+    Check("standby", "A standby on the GPU takes a cold start", standby, standbys=1),
+)

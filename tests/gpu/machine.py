@@ -1,0 +1,110 @@
+"""This machine: its GPU, its libraries, and an interpreter that replicas can be started with."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import venv
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pool_manager.gpus.nvml import Nvml
+from pool_manager.gpus.reading import Reading
+from tests.gpu.outcome import NotTried
+
+ROOT = Path(__file__).resolve().parents[2]
+PROBE_S = 60.0
+PROBE = """
+import json
+found = {}
+try:
+    import torch
+    found["torch"] = torch.__version__
+    found["torch_cuda"] = torch.version.cuda if torch.cuda.is_available() else None
+except Exception as error:
+    found["torch_error"] = f"{type(error).__name__}: {error}"
+try:
+    import onnxruntime
+    found["onnxruntime"] = onnxruntime.__version__
+    found["providers"] = onnxruntime.get_available_providers()
+except Exception as error:
+    found["onnxruntime_error"] = f"{type(error).__name__}: {error}"
+print(json.dumps(found))
+"""
+"""Runs in a process of its own: this one must not hold a CUDA context that NVML would show."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """`gpu` is the first GPU that NVML names, `python` the interpreter of server and replicas,
+    `libraries` the answer of the probe."""
+
+    nvml: Nvml
+    gpu: Reading
+    driver: str
+    python: Path
+    libraries: dict[str, Any]
+
+    def need_torch(self) -> None:
+        """Raises NotTried without a PyTorch that reaches the GPU."""
+        if not self.libraries.get("torch_cuda"):
+            reason = self.libraries.get("torch_error", "it is built without CUDA, or finds no GPU")
+            raise NotTried(f"PyTorch cannot use the GPU: {reason}")
+
+    def need_onnxruntime(self) -> None:
+        """Raises NotTried without ONNX Runtime's CUDA provider."""
+        if "CUDAExecutionProvider" not in self.libraries.get("providers", ()):
+            version = self.libraries.get("onnxruntime", "none")
+            raise NotTried(f"onnxruntime {version} has no CUDAExecutionProvider")
+
+    def now(self) -> Reading:
+        """The GPU at this moment. Raises RuntimeError where it does not answer."""
+        reading = self.nvml.read_one(self.gpu.uuid)
+        if reading is None:
+            raise RuntimeError(f"{self.gpu.uuid} does not answer")
+        return reading
+
+    def used_mib(self) -> float:
+        """Memory in use by all processes. Raises NotTried where the driver does not tell."""
+        used = self.now().used_mib
+        if used is None:
+            raise NotTried("the driver does not tell how much memory is in use")
+        return used
+
+
+def find(folder: Path) -> Machine:
+    """The machine as it is; the interpreter is made in `folder`. Raises NoDriver, and NotTried
+    where the driver names no GPU."""
+    nvml = Nvml()
+    nvml.open()
+    snapshot = nvml.read()
+    if not snapshot.gpus:
+        raise NotTried("the NVIDIA driver names no GPU")
+    python = interpreter(folder / "python")
+    done = subprocess.run(
+        [python, "-I", "-c", PROBE], capture_output=True, text=True, timeout=PROBE_S, check=False
+    )
+    libraries = json.loads(done.stdout) if done.returncode == 0 else {"torch_error": done.stderr}
+    return Machine(nvml, snapshot.gpus[0], snapshot.driver or "?", python, libraries)
+
+
+def interpreter(folder: Path) -> Path:
+    """A virtual environment that sees this checkout and every package of this process.
+
+    Replicas start with `-I`, which ignores PYTHONPATH, and nothing is installed without a network:
+    so each folder of this process's module path gets its line in a .pth file.
+    """
+    venv.create(folder, symlinks=True, with_pip=False)
+    python = folder / "bin" / "python"
+    paths = [str(ROOT), *(path for path in sys.path if path and Path(path).is_dir())]
+    [packages] = (folder / "lib").glob("python*/site-packages")
+    (packages / "fngate.pth").write_text("\n".join(dict.fromkeys(paths)) + "\n")
+    return python
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))

@@ -1,0 +1,50 @@
+"""What one check found, and the report of all of them as text and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Verdict = Literal["holds", "fails", "not tried"]
+
+
+class NotTried(Exception):
+    """A check needs something that this machine lacks; the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The verdict on one promise. `figure` is the measurement, or the reason."""
+
+    name: str
+    promise: str
+    verdict: Verdict
+    figure: str
+    seconds: float
+
+    def line(self) -> str:
+        """One line for a terminal."""
+        return f"{self.verdict:<9} {self.name:<14} {self.figure} ({self.seconds:.1f} s)"
+
+
+def markdown(about: Mapping[str, str], outcomes: Sequence[Outcome], command: str) -> str:
+    """The results file: the machine, then a row per promise."""
+    counts = {
+        verdict: sum(outcome.verdict == verdict for outcome in outcomes)
+        for verdict in ("holds", "fails", "not tried")
+    }
+    lines = [
+        f"# {about['date']}: {about['gpu']}",
+        "",
+        f"`{command}`: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()),
+        "",
+        *(f"- {key}: {value}" for key, value in about.items() if key not in ("date", "gpu")),
+        "",
+        "| promise | verdict | figure | s |",
+        "|---|---|---|---|",
+    ]
+    for item in outcomes:
+        figure = item.figure.replace("|", "\\|").replace("\n", " ")
+        lines.append(f"| {item.promise} | {item.verdict} | {figure} | {item.seconds:.1f} |")
+    return "\n".join(lines) + "\n"
