@@ -175,10 +175,13 @@ def gateway(
     *options: str,
     environment: Mapping[str, str] | None = None,
     program: Sequence[str] = (FNCTL,),
+    client: Sequence[str] = (FNCTL,),
 ) -> Iterator[Gateway]:
-    """A new server on a data folder of its own. `program` takes the place of fnctl."""
-    with (
-        tempfile.TemporaryDirectory(prefix="fn-") as data,
-        server_process(Path(data), *options, environment=environment, program=program) as server,
-    ):
-        yield Gateway(server)
+    """A new server on a data folder of its own. `program` takes the place of fnctl for the server,
+    `client` for every other verb."""
+    with tempfile.TemporaryDirectory(prefix="fn-") as data:
+        running = server_process(
+            Path(data), *options, environment=environment, program=program, client=client
+        )
+        with running as server:
+            yield Gateway(server)
