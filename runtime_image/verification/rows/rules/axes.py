@@ -99,6 +99,29 @@ def _with(tensor: Tensor, axis: int, size: Size) -> tuple[Size, ...]:
     return (*tensor.sizes[:axis], size, *tensor.sizes[axis + 1 :])
 
 
+@rule("SplitToSequence 11 24")
+def split_to_sequence(node: Node) -> Tensor:
+    """A sequence of slices of one place each."""
+    tensor = node.tensor(0)
+    axis = axis_of(node.get("axis", 0), tensor.rank)
+    untouched(tensor.state, [axis], "splits")
+    if node.has(1):
+        raise Mixed("splits into a sequence of longer parts, which is not judged")
+    if node.flag("keepdims", 1):
+        return Tensor(tensor.state, _with(tensor, axis, ONE), is_sequence=True)
+    state = tensor.state
+    if state.has_axis:
+        state = state.at(state.axis - (state.axis > axis))
+    return Tensor(state, (*tensor.sizes[:axis], *tensor.sizes[axis + 1 :]), is_sequence=True)
+
+
+@rule("SequenceAt 11", sequences=True)
+def sequence_at(node: Node) -> Tensor:
+    """One tensor of a sequence, the same for all rows."""
+    node.without_rows(1)
+    return node.tensor(0).with_(is_sequence=False)
+
+
 @rule("Slice 1 10 11 13", reads=(1, 2, 3, 4))
 def cut(node: Node) -> Tensor:
     """From `starts` to `ends` by `steps` along `axes`."""

@@ -36,8 +36,8 @@ def fused_matmul(node: Node) -> Tensor:
 
 
 def _turned(node: Node, tensor: Tensor, side: str) -> Tensor:
-    matrices = node.get(f"trans{side}", 0) and tensor.rank > 1
-    batch = node.get(f"transBatch{side}", 0)
+    matrices = node.flag(f"trans{side}", 0) and tensor.rank > 1
+    batch = node.flag(f"transBatch{side}", 0)
     if batch and matrices:
         raise Mixed("transposes both the batch and the matrices")
     if batch:

@@ -13,7 +13,7 @@ def recurrent(node: Node) -> list[Tensor]:
     [directions, batch, hidden]; with layout 1 the batch comes first everywhere."""
     tensor, weights = node.tensor(0), node.tensor(2)
     node.without_rows(1, 2, 3, 7)
-    first = node.get("layout", 0) == 1
+    first = node.flag("layout", 0)
     state = _batch(tensor, 0 if first else 1)
     _belongs(node, 4, state, 0)
     for position in (5, 6):

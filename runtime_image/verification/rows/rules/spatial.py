@@ -37,7 +37,7 @@ def window_sizes(node: Node, tensor: Tensor, kernel: list[Size], low: int) -> tu
         pad = pads[axis] + pads[axis + count]
         exact = None
         if node.get("auto_pad", "NOTSET") == "NOTSET" and node.operator != "ConvTranspose":
-            ceiling = bool(node.get("ceil_mode", 0))
+            ceiling = node.flag("ceil_mode", 0)
             exact = _moved(size, kernel[axis], reach, pad, stride, ceiling)
         if exact is None:
             width = kernel[axis] if axis < len(kernel) else ONE
