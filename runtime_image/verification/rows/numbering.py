@@ -290,7 +290,7 @@ def _slice(node: Node, arrays: list[Any]) -> Any:
     result = arrays[0]
     for index, axis in enumerate(places):
         step = 1 if steps is None else int(steps[index])
-        cut = _cut(int(starts[index]), int(ends[index]), step, arrays[0].shape[axis])
+        cut = python_slice(int(starts[index]), int(ends[index]), step, arrays[0].shape[axis])
         result = result[(slice(None),) * axis + (cut,)]
     return result
 
@@ -300,12 +300,12 @@ def _slice_by_attributes(node: Node, arrays: list[Any]) -> Any:
     starts, ends = node.get("starts"), node.get("ends")
     result = arrays[0]
     for index, axis in enumerate(axes_of(node.get("axes", range(len(starts))), result.ndim)):
-        cut = _cut(starts[index], ends[index], 1, arrays[0].shape[axis])
+        cut = python_slice(starts[index], ends[index], 1, arrays[0].shape[axis])
         result = result[(slice(None),) * axis + (cut,)]
     return result
 
 
-def _cut(start: int, end: int, step: int, size: int) -> slice:
+def python_slice(start: int, end: int, step: int, size: int) -> slice:
     """ONNX's slice as Python's: with a negative step an end before the first element is no end."""
     if step < 0 and end < -size:
         return slice(start, None, step)
