@@ -14,7 +14,7 @@ from runtime_image.verification.rows import numbering
 from runtime_image.verification.rows.constants import constant
 from runtime_image.verification.rows.node import Node
 from runtime_image.verification.rows.rules.registry import MICROSOFT, ML, RULES, Rule
-from runtime_image.verification.rows.sizes import Symbols, Unknown
+from runtime_image.verification.rows.sizes import ZERO, Symbols, Unknown
 from runtime_image.verification.rows.states import (
     Culprit,
     Mixed,
@@ -329,26 +329,26 @@ def _spoilt(node: Node, rule: Rule) -> Tensor | None:
 
 
 def _checked(tensor: Tensor, culprit: Culprit) -> Tensor:
-    """The tensor, mixed where N is in the size of an axis that is not the rows'."""
-    if tensor.state.is_mixed:
+    """The tensor as its rule gave it, mixed where its sizes contradict its state."""
+    if tensor.state.is_mixed or tensor.state.kind == "padded":
         return tensor
-    dims = tensor.dims
-    if tensor.state.kind == "padded":
-        return tensor
-    if dims is None or any(size is None for size in dims):
-        return Tensor(mixed(replace(culprit, why="gives sizes that are not known")), dims)
-    axis = tensor.state.axis if tensor.state.has_axis else -1
-    for place, size in enumerate(dims):
-        if place == axis:
-            fits = size == tensor.state.size
-        else:
-            fits = size is not None and not size.has_rows
-        if not fits:
-            why = "gives an axis whose size depends on the number of rows but holds other things"
-            return Tensor(mixed(replace(culprit, why=why)), dims)
-    if axis >= len(dims):
-        return Tensor(mixed(replace(culprit, why="loses the rows' axis")), dims)
-    return tensor
+    why = _fault(tensor)
+    return Tensor(mixed(replace(culprit, why=why)), tensor.dims) if why else tensor
+
+
+def _fault(tensor: Tensor) -> str:
+    dims, state = tensor.dims, tensor.state
+    if dims is None or None in dims:
+        return "gives sizes that are not known"
+    if state.has_axis and (state.axis >= len(dims) or dims[state.axis] != state.size):
+        return "loses the rows' axis"
+    others = [size for axis, size in enumerate(dims) if not state.has_axis or axis != state.axis]
+    if any(size is not None and size.has_rows for size in others):
+        return "gives an axis whose size depends on the number of rows but holds other things"
+    if state.has_axis and ZERO in others:
+        # Some kernels leave memory as other callers left it where nothing is to be summed.
+        return "gives rows without places"
+    return ""
 
 
 def _attributes(proto: NodeProto) -> dict[str, Any]:

@@ -68,6 +68,7 @@ def fused_convolution(node: Node) -> Tensor:
     tensor, weights = node.tensor(0), node.tensor(1)
     node.without_rows(1, 2)
     spatial.rows_first(tensor)
+    spatial.filters(weights)
     places = spatial.window_sizes(node, tensor, list(weights.sizes[2:]), 1)
     if node.has(3) and node.tensor(3).state != tensor.state:
         raise Mixed("adds other rows")

@@ -7,7 +7,7 @@ from runtime_image.verification.rows.node import Node, axes_of, axis_of, untouch
 from runtime_image.verification.rows.rules.axes import joined
 from runtime_image.verification.rows.rules.contraction import product_of, turned
 from runtime_image.verification.rows.rules.registry import MICROSOFT, rule
-from runtime_image.verification.rows.rules.spatial import rows_first, window_sizes
+from runtime_image.verification.rows.rules.spatial import filters, rows_first, window_sizes
 from runtime_image.verification.rows.sizes import ONE, Size
 from runtime_image.verification.rows.states import Mixed, Tensor
 
@@ -73,6 +73,7 @@ def quantised_convolution(node: Node) -> Tensor:
     one_for_all(node, 1, 2, 6, 7)
     node.without_rows(3, 4, 5, 8)
     rows_first(tensor)
+    filters(node.tensor(3))
     places = window_sizes(node, tensor, list(weights.sizes[2:]), 1)
     return Tensor(tensor.state, (tensor.size(0), weights.size(0), *places))
 
@@ -86,6 +87,7 @@ def channels_last_convolution(node: Node) -> Tensor:
     one_for_all(node, 1, 2, 6, 7)
     node.without_rows(3, 4, 5, 8)
     rows_first(tensor)
+    filters(node.tensor(3))
     places = tuple(node.symbols.fresh("window", 1) for _ in range(tensor.rank - 2))
     return Tensor(tensor.state, (tensor.size(0), *places, node.tensor(3).size(0)))
 
