@@ -1,0 +1,432 @@
+"""The walk over a graph: operators in order, their rules applied, what they give checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any, Final
+
+import onnx
+from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, defs, helper
+
+from runtime_image.verification.rows import numbering
+from runtime_image.verification.rows.constants import constant
+from runtime_image.verification.rows.node import Node
+from runtime_image.verification.rows.rules.registry import MICROSOFT, ML, RULES, Rule
+from runtime_image.verification.rows.sizes import ZERO, Symbols, Unknown
+from runtime_image.verification.rows.states import (
+    Culprit,
+    Mixed,
+    Tensor,
+    mixed,
+)
+
+DEPTH_MAX: Final = 16
+"""Subgraphs and function bodies inside each other."""
+OWN: Final = ("SimplifiedLayerNormalization", "LayerNormalization")
+"""Operators that ONNX Runtime adds to ONNX's own domain where that lacks them."""
+JUDGED: Final = ("", ML, MICROSOFT)
+
+
+class NotAnalysed(Exception):
+    """The graph is none that an engine would run; says why."""
+
+
+@dataclass(slots=True)
+class Scope:
+    """Values by name, those of the surrounding graph behind them."""
+
+    parent: Scope | None = None
+    values: dict[str, Tensor] = field(default_factory=dict)
+
+    def find(self, name: str) -> Tensor:
+        """Raises NotAnalysed where no node before gives it."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.values:
+                return scope.values[name]
+            scope = scope.parent
+        raise NotAnalysed(f"{name!r} is read before anything gives it")
+
+    def add(self, name: str, tensor: Tensor) -> None:
+        """Raises NotAnalysed where the name is taken: engines differ in what it then means."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.values:
+                raise NotAnalysed(f"two values are called {name!r}")
+            scope = scope.parent
+        self.values[name] = tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Subgraphs:
+    """Runs the subgraphs of one node: they see the values around it."""
+
+    walk: Walk
+    scope: Scope
+    depth: int
+
+    def run(self, graph: GraphProto, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """The outputs of a subgraph for these inputs."""
+        if self.depth >= DEPTH_MAX:
+            raise Mixed(f"nests subgraphs deeper than {DEPTH_MAX}")
+        scope = Scope(self.scope)
+        if len(inputs) != len(graph.input):
+            raise Mixed(f"gives {len(inputs)} values to a subgraph with {len(graph.input)} inputs")
+        for value, tensor in zip(graph.input, inputs, strict=True):
+            scope.add(value.name, tensor)
+        return self.walk.graph(graph, scope, depth=self.depth + 1)
+
+    def captured(self, graph: GraphProto) -> list[Tensor]:
+        """The values of the surrounding graphs that a subgraph reads."""
+        found = (self.scope_value(name) for name in outer_names(graph))
+        return [tensor for tensor in found if tensor is not None]
+
+    def scope_value(self, name: str) -> Tensor | None:
+        """A value of the surrounding graphs, None where there is none of that name."""
+        try:
+            return self.scope.find(name)
+        except NotAnalysed:
+            return None
+
+    def body(self, function: FunctionProto, inputs: Sequence[Tensor | None]) -> list[Tensor]:
+        """The outputs of a function's body."""
+        if self.depth >= DEPTH_MAX:
+            raise Mixed(f"nests functions deeper than {DEPTH_MAX}")
+        scope = Scope()
+        for position, name in enumerate(function.input):
+            tensor = inputs[position] if position < len(inputs) else None
+            if tensor is not None:
+                scope.add(name, tensor)
+        versions = opsets(function.opset_import)
+        walk = replace(self.walk, versions=versions)
+        walk.nodes(function.node, scope, depth=self.depth + 1)
+        return [scope.find(name) for name in function.output]
+
+
+def opsets(imports: Iterable[Any]) -> dict[str, int]:
+    """Versions by domain. Raises NotAnalysed where one domain has two."""
+    found: dict[str, int] = {}
+    for entry in imports:
+        domain = domain_of(entry.domain)
+        if found.setdefault(domain, entry.version) != entry.version:
+            raise NotAnalysed(
+                f"the opset import names the domain {domain or 'ai.onnx'!r} with versions"
+                f" {found[domain]} and {entry.version}"
+            )
+    return found
+
+
+def domain_of(domain: str) -> str:
+    """ONNX has two names for its own domain."""
+    return "" if domain == "ai.onnx" else domain
+
+
+def outer_names(graph: GraphProto) -> set[str]:
+    """Names that a subgraph reads and does not give itself."""
+    own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    found: set[str] = set()
+    for node in graph.node:
+        found.update(name for name in reads(node) if name and name not in own)
+        own.update(node.output)
+    found.update(value.name for value in graph.output if value.name not in own)
+    return found
+
+
+def reads(node: NodeProto) -> set[str]:
+    """Names that a node or its subgraphs read."""
+    found = set(node.input)
+    for attribute in node.attribute:
+        for graph in _graphs(attribute):
+            found |= outer_names(graph)
+    return found
+
+
+NODES_MAX: Final = 200_000
+"""Operators judged in one walk: loops and functions may repeat theirs many times."""
+
+FunctionKey = tuple[str, str, str]
+"""Domain, name and overload."""
+
+
+@dataclass(slots=True)
+class Walk:
+    """One reading of a model under fixed assumptions about its sizes.
+
+    `functions` are the model's own.
+    """
+
+    versions: Mapping[str, int]
+    symbols: Symbols
+    functions: Mapping[FunctionKey, FunctionProto] = field(default_factory=dict)
+    judged: Iterator[int] = field(default_factory=count)
+
+    def graph(
+        self, graph: GraphProto, scope: Scope, depth: int = 0, needed: Needed | None = None
+    ) -> list[Tensor]:
+        """The outputs of a graph whose inputs are in `scope`. Raises NotAnalysed."""
+        for tensor in graph.initializer:
+            if tensor.name not in scope.values:
+                scope.add(tensor.name, constant(tensor))
+        for sparse in graph.sparse_initializer:
+            scope.add(sparse.values.name, constant(onnx.TensorProto(dims=sparse.dims)))
+        self.nodes(graph.node, scope, depth, needed)
+        return [scope.find(value.name) for value in graph.output]
+
+    def nodes(
+        self,
+        nodes: Iterable[NodeProto],
+        scope: Scope,
+        depth: int,
+        needed: Needed | None = None,
+    ) -> None:
+        """Judge nodes in order; their outputs go to `scope`."""
+        for index, proto in enumerate(nodes):
+            if needed is not None and index not in needed.nodes:
+                continue
+            must_run = needed is not None and index in needed.content
+            for name, tensor in zip(
+                proto.output, self._outputs(proto, scope, depth, must_run), strict=False
+            ):
+                if name:
+                    scope.add(name, tensor)
+
+    def _outputs(self, proto: NodeProto, scope: Scope, depth: int, must_run: bool) -> list[Tensor]:
+        if next(self.judged) >= NODES_MAX:
+            raise NotAnalysed(f"there are more than {NODES_MAX} operators")
+        inputs = tuple(scope.find(name) if name else None for name in proto.input)
+        operator = proto.op_type if not proto.domain else f"{proto.domain}.{proto.op_type}"
+        operator = proto.op_type if domain_of(proto.domain) == "" else operator
+        culprit = Culprit(operator, proto.name or (proto.output[0] if proto.output else ""), "")
+        places = len(proto.output)
+        try:
+            subgraphs = Subgraphs(self, scope, depth)
+            key = (domain_of(proto.domain), proto.op_type, proto.overload)
+            if key in self.functions:
+                function = _with_attributes(self.functions[key], proto)
+                found = subgraphs.body(function, inputs)
+            else:
+                found = self._apply(self._node(proto, inputs, subgraphs, must_run), proto)
+        except Mixed as error:
+            found = [Tensor(mixed(error.culprit or replace(culprit, why=str(error))))] * places
+        except (Unknown, IndexError, KeyError, ValueError, TypeError, OverflowError) as error:
+            why = str(error) if isinstance(error, Unknown) else "is not understood"
+            found = [Tensor(mixed(replace(culprit, why=why or "has unknown sizes")))] * places
+        found += [Tensor(mixed(replace(culprit, why="has an output that no rule speaks of")))] * (
+            places - len(found)
+        )
+        return [_checked(tensor, culprit) for tensor in found]
+
+    def _node(
+        self,
+        proto: NodeProto,
+        inputs: tuple[Tensor | None, ...],
+        subgraphs: Subgraphs,
+        must_run: bool,
+    ) -> Node:
+        domain = domain_of(proto.domain)
+        return Node(
+            domain,
+            proto.op_type,
+            self._since(domain, proto.op_type),
+            proto.name,
+            inputs,
+            tuple(bool(name) for name in proto.output),
+            _attributes(proto),
+            self.symbols,
+            subgraphs,
+            must_run,
+        )
+
+    def _since(self, domain: str, operator: str) -> int:
+        version = self.versions.get(domain)
+        if domain not in JUDGED:
+            raise Mixed("is of a domain without rules")
+        if domain == MICROSOFT:
+            return 1
+        if version is None:
+            raise Mixed("is of a domain that the model does not import")
+        if domain == "" and version > defs.onnx_opset_version():
+            raise Mixed(f"is of opset {version}, which is newer than the rules")
+        try:
+            schema = defs.get_schema(operator, version, domain)
+        except defs.SchemaError:
+            if domain == "" and operator in OWN:
+                return 1
+            raise Mixed(f"does not exist in version {version} of its domain") from None
+        if schema.deprecated:
+            raise Mixed(f"is deprecated in version {version}")
+        return int(schema.since_version)
+
+    def _apply(self, node: Node, proto: NodeProto) -> list[Tensor]:
+        numbers = numbering.evaluate(node)
+        if numbers is not None:
+            return numbers
+        rule = RULES.get((node.domain, node.operator, node.since))
+        if rule is None:
+            _raise_earlier(node)
+            return self._body(node, proto)
+        spoilt = _spoilt(node, rule)
+        if spoilt is not None and not (rule.tolerant and spoilt.dims is not None):
+            return [Tensor(spoilt.state)] * len(proto.output)
+        try:
+            result = rule.function(node)
+        except (Mixed, Unknown):
+            if spoilt is None:
+                raise
+            return [Tensor(spoilt.state)] * len(proto.output)
+        return [result] if isinstance(result, Tensor) else list(result)
+
+    def _body(self, node: Node, proto: NodeProto) -> list[Tensor]:
+        if node.domain not in ("", ML):
+            raise Mixed("has no rule")
+        schema = defs.get_schema(node.operator, self.versions[node.domain], node.domain)
+        if not schema.has_function:
+            raise Mixed(f"has no rule for version {node.since}")
+        defaults = [
+            declared.default_value
+            for declared in schema.attributes.values()
+            if declared.default_value.name
+        ]
+        function = _with_attributes(schema.function_body, proto, defaults)
+        return [
+            _renamed(tensor, node.given) for tensor in node.subgraphs.body(function, node.inputs)
+        ]
+
+
+def _renamed(tensor: Tensor, given: Sequence[Tensor]) -> Tensor:
+    """A result of a function's body: to blame is the operator that the graph has."""
+    culprit = tensor.state.culprit
+    if culprit is not None and all(tensor.state != other.state for other in given):
+        raise Mixed(f"computes {culprit.operator}, which {culprit.why}")
+    return tensor
+
+
+def _raise_earlier(node: Node) -> None:
+    """Raise Mixed with the culprit of an input, if one has any: it came first."""
+    for tensor in node.given:
+        if tensor.state.culprit is not None:
+            raise Mixed(tensor.state.culprit.why, tensor.state.culprit)
+
+
+def _spoilt(node: Node, rule: Rule) -> Tensor | None:
+    """The first input that is mixed already, None where there is none."""
+    for position, tensor in enumerate(node.inputs):
+        if tensor is None or position in rule.reads:
+            continue
+        if tensor.state.is_mixed and tensor.state.culprit is None:
+            raise Mixed("takes the number of rows as data")
+        if tensor.state.is_mixed:
+            return tensor
+        if tensor.state.kind in ("number", "index") and not rule.numbered:
+            raise Mixed("takes the number of a row as data")
+        if tensor.state.kind == "padded" and not rule.padded:
+            raise Mixed("takes rows that are padded to the longest", tensor.state.culprit)
+        if tensor.is_sequence and not rule.sequences:
+            raise Mixed("takes a sequence")
+    return None
+
+
+def _checked(tensor: Tensor, culprit: Culprit) -> Tensor:
+    """The tensor as its rule gave it, mixed where its sizes contradict its state."""
+    if tensor.state.is_mixed or tensor.state.kind == "padded":
+        return tensor
+    why = _fault(tensor)
+    return Tensor(mixed(replace(culprit, why=why)), tensor.dims) if why else tensor
+
+
+def _fault(tensor: Tensor) -> str:
+    dims, state = tensor.dims, tensor.state
+    if dims is None or None in dims:
+        return "gives sizes that are not known"
+    if state.has_axis and (state.axis >= len(dims) or dims[state.axis] != state.size):
+        return "loses the rows' axis"
+    others = [size for axis, size in enumerate(dims) if not state.has_axis or axis != state.axis]
+    if any(size is not None and size.has_rows for size in others):
+        return "gives an axis whose size depends on the number of rows but holds other things"
+    if state.has_axis and ZERO in others:
+        # Some kernels leave memory as other callers left it where nothing is to be summed.
+        return "gives rows without places"
+    return ""
+
+
+def _attributes(proto: NodeProto) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for attribute in proto.attribute:
+        if attribute.ref_attr_name:
+            raise Mixed(f"takes its attribute {attribute.name!r} from a function's caller")
+        if attribute.name in found:
+            raise Mixed(f"has two attributes {attribute.name!r}")
+        value = helper.get_attribute_value(attribute)
+        found[attribute.name] = (
+            value.decode(errors="replace") if isinstance(value, bytes) else value
+        )
+    return found
+
+
+def _with_attributes(
+    function: FunctionProto, caller: NodeProto, defaults: Iterable[AttributeProto] = ()
+) -> FunctionProto:
+    """A copy of the body with the caller's attributes, or their defaults, put in."""
+    given = {attribute.name: attribute for attribute in (*defaults, *function.attribute_proto)}
+    given |= {attribute.name: attribute for attribute in caller.attribute}
+    copy = FunctionProto()
+    copy.CopyFrom(function)
+    _bind(copy.node, given)
+    return copy
+
+
+def _bind(nodes: Iterable[NodeProto], given: Mapping[str, AttributeProto]) -> None:
+    for node in nodes:
+        kept = [_bound(attribute, given) for attribute in node.attribute]
+        del node.attribute[:]
+        node.attribute.extend(attribute for attribute in kept if attribute is not None)
+        for attribute in node.attribute:
+            for graph in _graphs(attribute):
+                _bind(graph.node, given)
+
+
+def _graphs(attribute: AttributeProto) -> list[GraphProto]:
+    return [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
+
+
+def _bound(attribute: AttributeProto, given: Mapping[str, AttributeProto]) -> AttributeProto | None:
+    if not attribute.ref_attr_name:
+        return attribute
+    if attribute.ref_attr_name not in given:
+        return None
+    bound = AttributeProto()
+    bound.CopyFrom(given[attribute.ref_attr_name])
+    bound.name = attribute.name
+    return bound
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """The nodes of a graph that its outputs need: engines leave the others out.
+
+    `content`: those of which more than a size is needed. Engines read sizes without running them.
+    """
+
+    nodes: frozenset[int]
+    content: frozenset[int]
+
+    @staticmethod
+    def of(graph: GraphProto) -> Needed:
+        """By one pass from the end; a graph's nodes are in order."""
+        wanted = {value.name for value in graph.output}
+        content = set(wanted)
+        nodes, contents = set(), set()
+        for index in range(len(graph.node) - 1, -1, -1):
+            node = graph.node[index]
+            if wanted.isdisjoint(node.output):
+                continue
+            nodes.add(index)
+            wanted |= reads(node)
+            if content.isdisjoint(node.output):
+                continue
+            contents.add(index)
+            if node.op_type not in ("Shape", "Size"):
+                content |= reads(node)
+        return Needed(frozenset(nodes), frozenset(contents))
