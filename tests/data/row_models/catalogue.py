@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 BOTH: Final = ("torchscript", "dynamo")
@@ -33,5 +33,5 @@ class Network:
     build: Callable[[], Any]
     inputs: tuple[Input, ...]
     exporters: tuple[str, ...] = BOTH
-    leaks: str = ""
-    """Why rows mix, "" where they do not."""
+    leaks: Mapping[str, str] = field(default_factory=dict)
+    """Why rows mix, by the exporters with which they do."""

@@ -154,7 +154,7 @@ def networks() -> Made:
                     f"{network.name}_{exporter}",
                     network.family,
                     exporter,
-                    network.leaks,
+                    network.leaks.get(exporter, ""),
                     **({"below": below} if below else {}),
                 ),
                 lambda network=network, exporter=exporter: exported(network, exporter),

@@ -144,7 +144,7 @@ MOVED: Final = (
     Case("split_rows", "Split", "y, z = Split <axis = 0, num_outputs = 2> (x)"),
     Case(
         "tile_rows",
-        "Tile",
+        ("Tile", "Reshape"),
         "t = Tile (x, times) y = Reshape (t, wide)",
         WIDE | {"times": [2, 1]},
         gives=PAIRS_OUT,

@@ -32,9 +32,9 @@ class Case:
     numbers become int64, others float32, bool or string. `shown` tells how a run shows the mixing:
     "neighbours" (the same row in the same place of a batch of the same size changes with the other
     rows, or rows are lost or added), "alone" (a batch of one differs from a larger one) or "again"
-    (random values: the same batch differs from itself). `rows` are the rows that each input is tried with,
-    nested lists; inputs without them get the usual rows of their type. `build` makes the model in
-    place of the text.
+    (random values: the same batch differs from itself). `rows` are the rows that each input is
+    tried with, nested lists; inputs without them get the usual rows of their type. `build` makes
+    the model in place of the text.
     """
 
     name: str

@@ -32,7 +32,7 @@ AS_DATA: Final = tuple(
         ),
         (
             "window_of_count",
-            ("HannWindow", "Unsqueeze", "Add"),
+            ("HannWindow", "Range", "Unsqueeze", "Add"),
             "w = HannWindow (n) u = Unsqueeze (w, last) y = Add (x, u)",
             {"last": [1]},
         ),

@@ -12,9 +12,12 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
+from tests.support.row_models import evidence
 from tests.support.row_models.evidence import DTYPES, Feed
 
 FOLDER: Final = Path(__file__).parents[2] / "data" / "row_models"
+ROWS: Final = 5
+PLACES: Final = (0, 2, ROWS - 1)
 STEPS: Final = 7
 """Size of every dynamic axis but the batch."""
 WORDS: Final = ("the red fox", "a whale swims", "", "red and blue and red and blue", "\u00e9")
@@ -49,7 +52,7 @@ def manifest() -> tuple[Honest, ...]:
 
 
 def usual(honest: Honest, running: ort.InferenceSession, rows: int) -> Feed:
-    """Random rows, as callers send them."""
+    """Random rows, as callers send them, and a last one of zeros, as padding is."""
     random = np.random.default_rng(11)
     feed: Feed = {}
     for wanted in running.get_inputs():
@@ -60,6 +63,8 @@ def usual(honest: Honest, running: ort.InferenceSession, rows: int) -> Feed:
             feed[wanted.name] = random.normal(size=shape).astype(dtype)
         else:
             feed[wanted.name] = random.integers(0, honest.below[wanted.name], shape).astype(dtype)
+        if dtype is not np.object_:
+            feed[wanted.name][-1] = 0
     return feed
 
 
@@ -68,7 +73,7 @@ def shape_of(wanted: Any, rows: int) -> list[int]:
 
 
 def neighbours(honest: Honest, feed: Feed, place: int) -> Iterator[Feed]:
-    """`feed` with extreme rows in place of all but the one at `place`, one extreme after another."""
+    """`feed` with one extreme after another in all rows but the one at `place`."""
     for at, extreme in enumerate(EXTREMES):
         other: Feed = {}
         for name, values in feed.items():
@@ -82,3 +87,20 @@ def neighbours(honest: Honest, feed: Feed, place: int) -> Iterator[Feed]:
             filled[place] = values[place]
             other[name] = filled
         yield other
+
+
+def changes(honest: Honest) -> list[int]:
+    """The places at which a row's answer changed with its neighbours, bit for bit."""
+    running = evidence.session(honest.model())
+    feed = usual(honest, running, ROWS)
+    expected = evidence.answers(running, feed, ROWS)
+    found = []
+    for place in PLACES:
+        for other in neighbours(honest, feed, place):
+            try:
+                got = evidence.answers(running, other, ROWS)
+            except evidence.FAILURES:  # an extreme that the model refuses
+                continue
+            if isinstance(got, str) or got[place] != expected[place]:
+                found.append(place)
+    return found

@@ -77,7 +77,7 @@ CASES: Final = (
         rows=BACKWARDS,
     ),
     Case(
-        "last_word_at_minus_one_of_pairs",
+        "pairs_of_sums_of_places",
         ("Add", "Gather", "GatherND", "Concat"),
         f"""{NUMBER} row = Unsqueeze (number, last) before = Add (row, at)
         where = Concat <axis = -1> (before, at) y = GatherND (x, where)""",

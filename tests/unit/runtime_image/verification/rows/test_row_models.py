@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
-import numpy as np
 import onnx
 import pytest
 
 from runtime_image.verification.rows.analysis import analyse
-from tests.support.row_models import evidence, honest
+from tests.support.row_models import apart, evidence, honest
 from tests.support.row_models.case import Case
 from tests.support.row_models.honest import Honest
 from tests.support.row_models.table import MIXING
 
 MODELS = honest.manifest()
 INDEPENDENT = tuple(model for model in MODELS if model.independent)
+DEPENDENT = tuple(model for model in MODELS if not model.independent)
 BYTES_MAX = 3_000_000
 MODELS_MIN = 40
-ROWS = 5
-SAME_AXES = "float[n,s] a, float[n,s] b"
 
 
 def named(one: Honest | Case) -> str:
@@ -49,7 +48,6 @@ def test_a_model_with_independent_rows_is_proven(model: Honest, proven: Counter[
     verdict = analyse(model.model())
     if model.unjudged:
         assert not verdict.proven
-        assert verdict.operator.startswith(model.unjudged), verdict
         return
     assert verdict.analysed, verdict
     assert verdict.proven, f"{verdict.operator}: {verdict.reason}"
@@ -58,26 +56,16 @@ def test_a_model_with_independent_rows_is_proven(model: Honest, proven: Counter[
 
 @pytest.mark.parametrize("model", INDEPENDENT, ids=named)
 def test_a_row_of_an_independent_model_ignores_its_neighbours(model: Honest) -> None:
-    """Bit for bit, in the first, a middle and the last place."""
-    running = evidence.session(model.model())
-    feed = honest.usual(model, running, ROWS)
-    expected = evidence.answers(running, feed, ROWS)
-    assert not isinstance(expected, str), expected
-    for place in (0, 2, ROWS - 1):
-        for other in honest.neighbours(model, feed, place):
-            try:
-                got = evidence.answers(running, other, ROWS)
-            except evidence.FAILURES:  # an extreme that the model refuses
-                continue
-            assert got[place] == expected[place]
+    assert honest.changes(model) == []
 
 
-@pytest.mark.parametrize("model", [m for m in MODELS if not m.independent], ids=named)
+@pytest.mark.parametrize("model", DEPENDENT, ids=named)
 def test_an_exported_model_that_mixes_rows_is_refused(model: Honest) -> None:
     verdict = analyse(model.model())
     assert verdict.analysed, verdict
     assert not verdict.proven
-    assert verdict.operator in {"DynamicQuantizeLinear", "Gather", "GatherND", "ScatterND"}
+    assert verdict.operator in {"DynamicQuantizeLinear", "Add", "Gather"}, verdict
+    assert honest.changes(model) != []
 
 
 @pytest.mark.parametrize("case", MIXING, ids=named)
@@ -94,3 +82,30 @@ def test_a_model_that_mixes_rows_is_refused_by_its_operator(case: Case) -> None:
 def test_a_model_that_mixes_rows_does_so_when_it_runs(case: Case) -> None:
     """The cases are no straw men: ONNX Runtime shows each of them."""
     assert evidence.mixing(case), "no run shows it"
+
+
+@pytest.mark.parametrize("case", apart.CASES, ids=named)
+def test_a_small_model_with_independent_rows_is_proven(case: Case) -> None:
+    verdict = analyse(case.model())
+    assert verdict.proven, verdict
+    assert not evidence.mixing(case)
+
+
+def test_axes_of_one_name_are_equal_only_on_a_condition() -> None:
+    """The size of `b` says how `a` is cut: rows mix where the sizes differ, as callers may send."""
+    case = next(case for case in MIXING if case.name == "other_axis_of_the_same_size")
+    verdict = analyse(replace(case, given="float[n,s] a, float[n,s] b").model())
+    assert not verdict.proven or (("a", 1), ("b", 1)) in verdict.equal_axes
+
+
+def test_an_initialiser_that_callers_replace_is_no_constant() -> None:
+    case = Case("replaced", "", "s = ReduceSum (x, axes) y = Sub (x, s)")
+    model = case.model()
+    axes = onnx.helper.make_tensor("axes", onnx.TensorProto.INT64, [1], [1])
+    model.graph.initializer.append(axes)
+    assert analyse(model).proven
+    model.graph.input.append(
+        onnx.helper.make_tensor_value_info("axes", onnx.TensorProto.INT64, [1])
+    )
+    assert analyse(model, constant_initialisers=True).proven
+    assert not analyse(model, constant_initialisers=False).proven
