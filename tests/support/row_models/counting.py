@@ -43,6 +43,20 @@ AS_DATA: Final = tuple(
             {"two": 2},
         ),
         (
+            "count_cast_to_int32",
+            ("Cast", "Greater", "Where"),
+            """large = Mul (n, many) s = Cast <to = 6> (large) z = Cast <to = 6> (zero)
+            c = Greater (s, z) other = Neg (x) y = Where (c, other, x)""",
+            {"many": 2**30},
+        ),
+        (
+            "count_overflows",
+            ("Greater", "Where", "Mul"),
+            """large = Mul (n, many) c = Greater (large, zero) other = Neg (x)
+            y = Where (c, other, x)""",
+            {"many": 2**62},
+        ),
+        (
             "columns_by_count",
             ("Slice", "ReduceSum", "Sub"),
             """to = Unsqueeze (n, first) s = Slice (x, first, to, last)

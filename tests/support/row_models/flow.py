@@ -180,6 +180,24 @@ FUNCTIONS: Final = (
         rows=ROWS,
     ),
     Case(
+        "function_with_a_default",
+        "Softmax",
+        "y = house.Share (x)",
+        functions="""<domain: "house", opset_import: ["" : 21]>
+        Share <along: int = 0> (v) => (w) { w = Softmax <axis : int = @along> (v) }""",
+        rows=ROWS,
+    ),
+    Case(
+        "function_of_a_function_with_a_default",
+        "CumSum",
+        "y = house.Outer (x)",
+        functions="""<domain: "house", opset_import: ["" : 21, "house" : 1]>
+        Outer (v) => (w) { w = house.Inner (v) }
+        <domain: "house", opset_import: ["" : 21]>
+        Inner <along: int = 0> (v) => (w) {
+            a = Constant <value_int : int = @along> () w = CumSum (v, a) }""",
+    ),
+    Case(
         "function_of_a_function",
         "ReduceMax",
         "y = house.Outer (x)",
