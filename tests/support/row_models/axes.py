@@ -162,6 +162,19 @@ MOVED: Final = (
         "t = Concat <axis = -2> (none, x) y = Slice (t, from, to, from)",
         {"none": [[0.0] * 4], "from": [0], "to": [-1]},
     ),
+    # ONNX Runtime skips the part without places and leaves its columns unwritten: memory of others.
+    Case(
+        "part_without_places",
+        "Concat",
+        """t = Transpose <perm = [1, 0, 2]> (x) pairs = Concat <axis = 2> (t, t)
+        most = ReduceMax (pairs, outside) nothing = Mul (most, none)
+        u = Transpose <perm = [1, 0, 2]> (nothing) v = Add (x, u)
+        empty = Slice (v, from, to, one) y = Concat <axis = 2> (v, empty)""",
+        {"from": [1000], "to": [2000], "one": [1], "outside": [0, 2], "none": 0.0},
+        given="float[n,h,4] x",
+        gives="float[n,h,8] y",
+        rows={"x": ([[1, 2, 3, 4]] * 3, [[5, 6, 7, 8]] * 3)},
+    ),
     Case(
         "reverse_sequence_of_rows",
         "ReverseSequence",

@@ -25,14 +25,14 @@ STRINGS: Final = (
     ),
     Case(
         "tokens_padded",
-        "com.microsoft.Tokenizer",
+        ("com.microsoft.Tokenizer", ""),
         f"y = {TOKENS}",
         given=TEXT,
         gives="string[n,m] y",
     ),
     Case(
         "tokens_padded_with_a_word",
-        "com.microsoft.Tokenizer",
+        ("com.microsoft.Tokenizer", "TfIdfVectorizer"),
         f"""t = {TOKENS}
         y = TfIdfVectorizer <mode = "TF", min_gram_length = 1, max_gram_length = 1,
             max_skip_count = 0, ngram_counts = [0], ngram_indexes = [0, 1],
@@ -42,7 +42,7 @@ STRINGS: Final = (
     ),
     Case(
         "tokens_read_twice",
-        "com.microsoft.Tokenizer",
+        ("com.microsoft.Tokenizer", "Shape", "Cast", "TfIdfVectorizer"),
         f"""t = {TOKENS}
         y = TfIdfVectorizer <mode = "TF", min_gram_length = 1, max_gram_length = 1,
             max_skip_count = 0, ngram_counts = [0], ngram_indexes = [0, 1],

@@ -59,7 +59,7 @@ BRANCHES: Final = (
     ),
     Case(
         "loop_carries_a_softmax",
-        "Softmax",
+        ("Softmax", "Loop"),
         """y = Loop (three, yes, x) <body =
             b (int64 i, bool c, float[n,4] v) => (bool go, float[n,4] w) {
             go = Identity (c) w = Softmax <axis = 0> (v) }>""",
@@ -149,7 +149,7 @@ SEQUENCES: Final = (
     ),
     Case(
         "sequence_inserted",
-        ("SequenceEmpty", "SequenceInsert", "SequenceConstruct", "ReduceMax"),
+        ("SequenceEmpty", "SequenceInsert", "SequenceAt", "SequenceConstruct", "ReduceMax"),
         """e = SequenceEmpty () m = ReduceMax (x, first) s = SequenceInsert (e, m)
         f = SequenceAt (s, zero) y = Sub (x, f)""",
         ZERO | FIRST,
