@@ -164,6 +164,15 @@ MOVED: Final = (
     ),
     # ONNX Runtime skips the part without places and leaves its columns unwritten: memory of others.
     Case(
+        "cast_that_writes_nothing",
+        "Cast",
+        """t = Transpose (x) turned = Neg (t) most = ReduceMax (turned, outside)
+        nothing = Mul (most, none) u = Transpose (nothing) v = Add (x, u)
+        large = Greater (v, none) y = Cast <to = 1, saturate = 2> (large)""",
+        {"outside": [0], "none": 0.0},
+        rows=SHORT,
+    ),
+    Case(
         "part_without_places",
         "Concat",
         """t = Transpose <perm = [1, 0, 2]> (x) pairs = Concat <axis = 2> (t, t)
@@ -206,6 +215,25 @@ MOVED: Final = (
         gives=PAIRS_OUT,
         opset=9,
         rows=SHORT,
+    ),
+    # The rows' axis keeps its size and is interpolated all the same: 0 * NaN of the row beside.
+    *(
+        Case(
+            f"resize_{mode}_beside_{len(by)}_axes_{opset}",
+            kind,
+            f'r = {kind} <mode = "{mode}"> (x, {"," if opset > 10 else ""} by) y = Identity (r)',
+            {"by": by},
+            given=given,
+            gives="float[] y",
+            opset=opset,
+        )
+        for kind, mode, given, by, opset in (
+            ("Resize", "linear", "float[n,4] x", [1.0, 2.0], 19),
+            ("Resize", "cubic", "float[n,4] x", [1.0, 2.0], 19),
+            ("Resize", "linear", "float[n,3,4] x", [1.0, 1.0, 2.0], 19),
+            ("Resize", "linear", "float[n,3,4] x", [1.0, 1.0, 2.0], 10),
+            ("Upsample", "linear", "float[n,4] x", [1.0, 2.0], 9),
+        )
     ),
     Case(
         "one_hot_before_rows",
