@@ -18,7 +18,17 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from tests.chaos import fronts, frozen, late_run, poison, restarts, rounds, turns, workers
+from tests.chaos import (
+    fronts,
+    frozen,
+    late_run,
+    poison,
+    restarts,
+    rounds,
+    row_graphs,
+    turns,
+    workers,
+)
 from tests.chaos.containers import neighbours, scene
 from tests.chaos.ledger import Ledger
 from tests.support.engine import make_runtime_image
@@ -46,6 +56,7 @@ def options() -> argparse.Namespace:
     parser.add_argument(
         "--streams", type=int, default=fronts.STREAMS, help="connections, in fronts"
     )
+    parser.add_argument("--graphs", type=int, default=row_graphs.GRAPHS, help="in row-graphs")
     parser.add_argument("--all-busy", action="store_true", help="call all functions all the time")
     parser.add_argument("--scenario", action="append", choices=SCENARIOS, help="default: all")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there, too")
@@ -107,6 +118,7 @@ SCENARIOS: dict[str, Callable[[Path, argparse.Namespace], Awaitable[Ledger]]] = 
     "fronts": lambda data, given: fronts.run(data, given.seed, given.streams),
     "restarts": lambda data, given: restarts.run(data, given.seed, given.kills),
     "workers": lambda data, given: workers.run(data, given.seed),
+    "row-graphs": lambda data, given: row_graphs.run(data, given.seed, given.graphs),
     "containers": containers,
     "neighbours": lambda data, given: neighbours.run(data, given.seed, image()),
 }

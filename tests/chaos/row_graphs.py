@@ -1,0 +1,92 @@
+"""Random graphs: none that the analysis proves row-independent is refuted on ONNX Runtime.
+
+`python -m tests.chaos.row_graphs FIRST COUNT` prints a line of JSON per graph. It is a process of
+its own because ONNX Runtime 1.31 crashes on some shapes that it should refuse.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.ledger import Ledger
+
+GRAPHS = 10_000
+SHARE_MIN = 0.1
+"""Of the graphs must be proven, and as many be refuted: else the rest shows nothing."""
+CRASHES_MAX = 0.01
+"""Share of the graphs that may crash ONNX Runtime."""
+GRAPH_S = 1.0
+
+
+def results(first: int, count: int) -> Iterator[dict[str, Any]]:
+    """One result per seed from `first` on; a crash of the process is one too."""
+    end = first + count
+    while first < end:
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.chaos.row_graphs", str(first), str(end - first)],
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=60 + GRAPH_S * count,
+            check=False,
+        )
+        for line in done.stdout.splitlines():
+            yield json.loads(line)
+            first += 1
+        if first < end:
+            yield {"seed": first, "found": f"crashes with exit code {done.returncode}"}
+            first += 1
+
+
+def judge(seed: int, graphs: int) -> Ledger:
+    """Draw so many graphs, one per seed from `seed` on, and hold each verdict against its runs."""
+    ledger, verdicts, refusals = Ledger("row-graphs"), Counter[str](), Counter[str]()
+    for result in results(seed, graphs):
+        verdicts[result["found"]] += 1
+        refutation = result.get("refutation", "")
+        verdicts["refuted"] += bool(refutation)
+        if result["found"] == "proven" and refutation:
+            ledger.violated(f"graph {result['seed']} is proven, but {refutation}")
+        if result["found"] == "not analysed":
+            ledger.violated(f"graph {result['seed']} is not analysed: {result['reason']}")
+        if result["found"] == "mixed" and not refutation:
+            refusals[result["operator"]] += 1
+    ledger.figures |= {"graphs": graphs, **verdicts}
+    ledger.figures["mixed, not refuted"] = dict(refusals.most_common())
+    for kind in ("proven", "refuted"):
+        ledger.require(verdicts[kind] >= SHARE_MIN * graphs, f"only {verdicts[kind]} are {kind}")
+    crashes = sum(count for kind, count in verdicts.items() if kind.startswith("crashes"))
+    ledger.require(crashes <= CRASHES_MAX * graphs, f"{crashes} graphs crash ONNX Runtime")
+    return ledger
+
+
+async def run(_data: Path, seed: int, graphs: int) -> Ledger:
+    """The full dose."""
+    return judge(seed % 2**31, graphs)
+
+
+def main() -> None:
+    """Judge the graphs of these seeds."""
+    # Here, so that the parent needs neither.
+    from runtime_image.verification.rows.analysis import analyse
+    from tests.support.random_graphs import Refuter, draw
+    from tests.support.random_nodes import RULES
+
+    first, count = int(sys.argv[1]), int(sys.argv[2])
+    for seed in range(first, first + count):
+        result: dict[str, Any] = {"seed": seed, "found": "without an output of rows"}
+        if drawn := draw(seed, RULES):
+            verdict = analyse(drawn.model)
+            found = "proven" if verdict.proven else "mixed" if verdict.analysed else "not analysed"
+            result |= {"found": found, "operator": verdict.operator, "reason": verdict.reason}
+            result["refutation"] = Refuter(drawn, seed, verdict.equal_axes).refutation()
+        print(json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,321 @@
+"""Random ONNX graphs that run, for the row-independence analysis to judge.
+
+A graph grows node by node. Each candidate is run by ONNX Runtime on what the nodes before it gave,
+for batches of two sizes, and is dropped where that fails: every drawn graph is a valid model.
+Which nodes are drawn takes no account of row independence, so both kinds come in numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import TensorProto, helper, numpy_helper
+
+SIZES = (3, 5)
+"""Rows of the batches that every candidate must run."""
+OPSETS = (11, 13, 17, 18, 21)
+IR_VERSION = 9
+ELEMENTS_MAX = 4096
+RANK_MAX = 5
+TYPES = {"f": TensorProto.FLOAT, "i": TensorProto.INT64, "b": TensorProto.BOOL}
+AXIS_NAMES = ("", "", "", "s", "t")
+"""Of axes behind the rows: most are static, others may share a name with one of another input."""
+INDEX_MAX = 3
+"""Integer inputs are 0 to 2, so that they are valid indices often enough."""
+
+Array = np.ndarray[Any, Any]
+
+
+EqualAxes = Sequence[Sequence[tuple[str, int]]]
+Shapes = dict[str, tuple[int, ...]]
+"""By input, the sizes behind the row axis."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """An input's sizes behind the row axis, the names of those that are dynamic (else ""), and its
+    kind, "f" or "i"."""
+
+    shape: tuple[int, ...]
+    names: tuple[str, ...]
+    kind: str
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A model and its inputs."""
+
+    model: onnx.ModelProto
+    inputs: dict[str, Input]
+
+    @property
+    def shapes(self) -> Shapes:
+        """The shapes that the graph grew with."""
+        return {name: given.shape for name, given in self.inputs.items()}
+
+    def rows(
+        self,
+        random: np.random.Generator,
+        count: int,
+        scale: float = 1.0,
+        shapes: Shapes | None = None,
+    ) -> dict[str, Array]:
+        """Random rows of every input; `scale` stretches the floats."""
+        made = {}
+        for name, shape in (shapes or self.shapes).items():
+            if self.inputs[name].kind == "f":
+                values = random.normal(size=(count, *shape)) * scale
+                made[name] = values.astype(np.float32)
+            else:
+                made[name] = random.integers(0, INDEX_MAX, (count, *shape))
+        return made
+
+
+class Graph:
+    """A graph while it grows. `values` has each tensor for both batch sizes, constants apart."""
+
+    def __init__(self, random: np.random.Generator) -> None:
+        self.random = random
+        self.opset = int(random.choice(OPSETS))
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: dict[str, Array] = {}
+        self.values: dict[str, tuple[Array, ...]] = {}
+        self._pending: list[onnx.NodeProto] = []
+        self._pending_values: dict[str, tuple[Array, ...]] = {}
+        self._count = 0
+
+    def pick(self, kinds: str = "f", rank: int | None = None) -> str:
+        """The name of a random tensor of one of these kinds. Raises LookupError."""
+        fitting = [
+            name
+            for name, arrays in self.values.items()
+            if _kind(arrays[0]) in kinds and rank in (None, arrays[0].ndim)
+        ]
+        if not fitting:
+            raise LookupError(kinds)
+        # Newer tensors more often: deep graphs tell more than broad ones.
+        return fitting[-1 - min(int(self.random.geometric(0.4)) - 1, len(fitting) - 1)]
+
+    def array(self, name: str) -> Array:
+        """A tensor's values for the first batch size."""
+        return {**self.values, **self._pending_values}[name][0]
+
+    def axis(self, name: str) -> int:
+        """Any axis of a tensor, negative ones too. Raises LookupError of a scalar."""
+        rank = self.array(name).ndim
+        if rank == 0:
+            raise LookupError("no axis")
+        return int(self.random.integers(-rank, rank))
+
+    def constant(self, value: Any) -> str:
+        """The name of an initialiser."""
+        self._count += 1
+        name = f"c{self._count}"
+        self.constants[name] = np.asarray(value)
+        return name
+
+    def add(self, operator: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
+        """Run a candidate; the name of its output, or of all. Raises ValueError where it fails."""
+        names = []
+        for _ in range(outputs):
+            self._count += 1
+            names.append(f"v{self._count}")
+        node = helper.make_node(operator, list(inputs), names, **attributes)
+        made = [self._run(node, names, index) for index in range(len(SIZES))]
+        for place, name in enumerate(names):
+            self._pending_values[name] = tuple(outputs[place] for outputs in made)
+        self._pending.append(node)
+        return names[0] if outputs == 1 else names
+
+    def _run(self, node: onnx.NodeProto, names: list[str], index: int) -> list[Array]:
+        known = {**self.values, **self._pending_values}
+        feeds = {name: known[name][index] for name in node.input if name in known}
+        takes = [
+            helper.make_tensor_value_info(name, TYPES[_kind(array)], None)
+            for name, array in feeds.items()
+        ]
+        gives = [helper.make_empty_tensor_value_info(name) for name in names]
+        graph = helper.make_graph([node], "g", takes, gives, self._initialisers([node]))
+        try:
+            outputs: list[Array] = _session(self._model(graph), optimise=False).run(names, feeds)
+        except Exception as error:
+            raise ValueError(str(error)) from error
+        for array in outputs:
+            if array.size > ELEMENTS_MAX or array.ndim > RANK_MAX or _kind(array) not in TYPES:
+                raise ValueError("too large, or of a type that no node takes")
+        return outputs
+
+    def _initialisers(self, nodes: Sequence[onnx.NodeProto]) -> list[onnx.TensorProto]:
+        used = {name for node in nodes for name in node.input}
+        return [
+            numpy_helper.from_array(value, name)
+            for name, value in self.constants.items()
+            if name in used
+        ]
+
+    def _model(self, graph: onnx.GraphProto) -> onnx.ModelProto:
+        opset = helper.make_opsetid("", self.opset)
+        return helper.make_model(graph, opset_imports=[opset], ir_version=IR_VERSION)
+
+    def grow(self, draw: Callable[[Graph], Any]) -> bool:
+        """Take what `draw` adds, all of it or nothing; whether it was taken."""
+        self._pending, self._pending_values = [], {}
+        try:
+            draw(self)
+        except (ValueError, LookupError):
+            self._pending, self._pending_values = [], {}
+            return False
+        self.nodes += self._pending
+        self.values |= self._pending_values
+        self._pending, self._pending_values = [], {}
+        return True
+
+    def model(self, inputs: dict[str, Input]) -> onnx.ModelProto | None:
+        """The whole: its outputs are the last tensors with a row for each row. None without one."""
+        gives = [
+            name
+            for name, arrays in self.values.items()
+            if name not in inputs
+            and all(a.ndim and len(a) == size for a, size in zip(arrays, SIZES, strict=True))
+        ]
+        if not gives:
+            return None
+        gives = gives[-int(self.random.integers(1, 3)) :]
+        takes = [
+            helper.make_tensor_value_info(
+                name,
+                TYPES[given.kind],
+                ["N", *(word or size for word, size in zip(given.names, given.shape, strict=True))],
+            )
+            for name, given in inputs.items()
+        ]
+        outs = [
+            helper.make_tensor_value_info(
+                name,
+                TYPES[_kind(self.values[name][0])],
+                ["N", *[None] * (self.values[name][0].ndim - 1)],
+            )
+            for name in gives
+        ]
+        graph = helper.make_graph(self.nodes, "g", takes, outs, self._initialisers(self.nodes))
+        return self._model(graph)
+
+
+def draw(seed: int, rules: Sequence[Callable[[Graph], Any]], nodes_max: int = 9) -> Drawn | None:
+    """The graph of a seed, grown by `rules`; None where it has no output with a row per row."""
+    random = np.random.default_rng(seed)
+    graph = Graph(random)
+    inputs: dict[str, Input] = {}
+    for number in range(int(random.integers(1, 4))):
+        kind = "f" if number == 0 or random.random() < 0.5 else "i"
+        shape = tuple(int(n) for n in random.integers(1, 5, int(random.integers(0, 4))))
+        names = tuple(str(name) for name in random.choice(AXIS_NAMES, len(shape)))
+        inputs[f"x{number}"] = Input(shape, names, kind)
+    drawn = Drawn(onnx.ModelProto(), inputs)
+    batches = [drawn.rows(random, size) for size in SIZES]
+    graph.values = {name: tuple(batch[name] for batch in batches) for name in inputs}
+    wanted, tries = int(random.integers(2, nodes_max)), 0
+    while len(graph.nodes) < wanted and tries < 8 * nodes_max:
+        tries += 1
+        graph.grow(rules[int(random.integers(len(rules)))])
+    model = graph.model(inputs)
+    return None if model is None else Drawn(model, inputs)
+
+
+def _session(model: onnx.ModelProto, *, optimise: bool = True) -> Any:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    if not optimise:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return ort.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+
+
+def _kind(array: Array) -> str:
+    return {"float32": "f", "int64": "i", "bool": "b"}.get(str(array.dtype), "?")
+
+
+class Refuter:
+    """Looks for a row whose answer changes with its neighbours, on ONNX Runtime.
+
+    Axes with a name take other sizes, too: those of one group of `equal_axes` the same one, all
+    others each its own, whatever their names.
+    """
+
+    BATCHES = (2, 3, 5)
+    SCALES = (1.0, 1e5, 0.0, 3e38)
+
+    def __init__(self, drawn: Drawn, seed: int, equal_axes: EqualAxes = ()) -> None:
+        self._drawn = drawn
+        self._random = np.random.default_rng(seed)
+        self._session = _session(drawn.model)
+        self._groups = {axis: group for group in equal_axes for axis in group}
+
+    def _shapes(self) -> Shapes:
+        """The shapes that the graph grew with, or others that the conditions allow."""
+        if self._random.random() < 0.5:
+            return self._drawn.shapes
+        sizes: dict[object, int] = {}
+        return {
+            name: tuple(
+                sizes.setdefault(
+                    self._groups.get((name, axis), (name, axis)), int(self._random.integers(1, 6))
+                )
+                if word
+                else size
+                for axis, (size, word) in enumerate(
+                    zip(given.shape, given.names, strict=True), start=1
+                )
+            )
+            for name, given in self._drawn.inputs.items()
+        }
+
+    def refutation(self, swaps: int = 8) -> str:
+        """What changed, "" where nothing did.
+
+        Rows that the model refuses alone are left out: of a batch that fails each runs alone.
+        """
+        for swap in range(swaps):
+            rows = self.BATCHES[swap % len(self.BATCHES)]
+            kept = int(self._random.integers(rows))
+            scale = self.SCALES[swap % len(self.SCALES)]
+            shapes = self._shapes()
+            own = self._drawn.rows(self._random, 1, 0.0 if swap % 3 == 2 else 1.0, shapes)
+            answers = [self._joined(own, rows, kept, one, shapes) for one in (1.0, scale)]
+            if any(answer is None for answer in answers):
+                continue
+            for name, one in answers[0].items():
+                other = answers[1][name]
+                if one.shape[:1] != (rows,) or other.shape[:1] != (rows,):
+                    return f"{name} has {one.shape[:1]} rows of {rows}"
+                if not _same(one[kept], other[kept]):
+                    return f"{name} of row {kept} in {rows} changes with its neighbours"
+        return ""
+
+    def _joined(
+        self, own: dict[str, Array], rows: int, kept: int, scale: float, shapes: Shapes
+    ) -> Any:
+        """Outputs by name of a batch whose row `kept` is `own`; None where the model refuses it."""
+        with np.errstate(over="ignore"):
+            feeds = self._drawn.rows(self._random, rows, scale, shapes)
+        for name, array in feeds.items():
+            array[kept] = own[name][0]
+        try:
+            outputs = self._session.run(None, feeds)
+        except Exception:  # noqa: BLE001 - an index out of range, or any other refusal
+            return None
+        names = [output.name for output in self._session.get_outputs()]
+        return dict(zip(names, outputs, strict=True))
+
+
+def _same(one: Array, other: Array) -> bool:
+    """Bit for bit, but for the payloads of NaN."""
+    floats = one.dtype.kind == "f"
+    return one.shape == other.shape and np.array_equal(one, other, equal_nan=floats)
