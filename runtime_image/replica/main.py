@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from runtime_image.contract.errors import LoadError
 from runtime_image.contract.link import BUSY_MASK, VERSION, Kind
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.prepared import PREPARES
+from runtime_image.contract.rows import RowVerdict
 from runtime_image.contract.signature import Signature
 from runtime_image.engines.base import Engine
 from runtime_image.engines.improvement import Improvement
@@ -36,7 +38,14 @@ from runtime_image.link.socket_end import SocketEnd
 from runtime_image.replica.loop import Loop
 from runtime_image.replica.manager_link import ManagerLink
 from runtime_image.replica.serving import Serving
-from runtime_image.replica.trial import SampleError, examine, resident_mib
+from runtime_image.replica.trial import (
+    UNANALYSED,
+    SampleError,
+    analyse,
+    examine,
+    not_analysed,
+    resident_mib,
+)
 from runtime_image.replica.worker import Worker
 
 TOLD_S = 5.0
@@ -55,8 +64,15 @@ class Replica:
     A standby has the libraries ready and waits for what it is to be bound to.
     """
 
-    def __init__(self, run_dir: Path, first_line_s: float) -> None:
-        """`first_line_s` is CLOCK_MONOTONIC at this process's first line of Python."""
+    def __init__(
+        self,
+        run_dir: Path,
+        first_line_s: float,
+        verdict_of: Callable[[Path], RowVerdict] = not_analysed,
+    ) -> None:
+        """`first_line_s` is CLOCK_MONOTONIC at this process's first line of Python; `verdict_of`
+        analyses a trial's model."""
+        self._verdict_of = verdict_of
         self._record = read_record(run_dir)
         self._was_standby = self._record.role == "standby"
         self._import()
@@ -183,6 +199,10 @@ class Replica:
         """In the worker thread, so that the loop goes on answering PING."""
         folder = Path(self._record.model_dir)
         try:
+            verdict = UNANALYSED
+            if self._record.role == "trial":
+                verdict = analyse(spec, folder, self._verdict_of)
+                began = self._loop.clock()
             engine = load_engine(
                 spec, folder, device_kind=self._record.device_kind, threads=self._record.threads
             )
@@ -196,7 +216,8 @@ class Replica:
                 "session": engine.session,
             }
             if self._record.role == "trial":
-                report = examine(engine, spec, folder, load_ms)
+                kind = self._record.device_kind
+                report = examine(engine, spec, folder, load_ms, verdict, device_kind=kind)
                 prepares = spec.prepare and bool(spec.model) and report.profiled
                 loaded["report"] = {**asdict(report), PREPARES: prepares}
         except BaseException as error:  # noqa: BLE001 - a handler may raise anything
@@ -218,7 +239,7 @@ class Replica:
         from runtime_image.preparation.handing import make_and_hand_out
         from runtime_image.preparation.making import Example
 
-        batch_max = report["batch_max"] if report["batchable"] else 1
+        batch_max = report["batch_max"] if report["compared"] else 1
         tried = Example(signature, batch_max, report["memory_mib"])
         make_and_hand_out(self._listener, self._record, spec, tried)
 

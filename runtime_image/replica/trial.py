@@ -1,4 +1,4 @@
-"""What a throw-away replica does at deploy: run the sample, prove batching, measure."""
+"""What a throw-away replica does at deploy: run the sample, check batching, measure."""
 
 from __future__ import annotations
 
@@ -19,10 +19,13 @@ from runtime_image.contract.control import Report
 from runtime_image.contract.dtypes import BYTES
 from runtime_image.contract.errors import LoadError, RequestError
 from runtime_image.contract.model import ModelSpec
+from runtime_image.contract.rows import PROOF, RowVerdict
 from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
 from runtime_image.engines.base import Engine
 from runtime_image.replica import proof
+from runtime_image.replica.swap import NeighbourSwap
 
+ALWAYS = '[batching] mode = "always"'
 ZERO = {"BOOL": np.bool_, "FP16": np.float16, "FP32": np.float32, "FP64": np.float64}
 
 
@@ -30,14 +33,40 @@ class SampleError(LoadError):
     """The manifest's sample could not be run; the text is the reason."""
 
 
-def examine(
+class BatchingRefuted(LoadError):
+    """Batching was asked for with mode = "always", and a comparison of runs shows that rows mix."""
+
+
+UNANALYSED = RowVerdict(analysed=False, proven=False, reason="there is no model file to analyse")
+
+
+def not_analysed(_model: Path) -> RowVerdict:
+    """The verdict where there is no analysis."""
+    return RowVerdict(analysed=False, proven=False, reason="there is no analysis here")
+
+
+def analyse(spec: ModelSpec, folder: Path, verdict_of: Callable[[Path], RowVerdict]) -> RowVerdict:
+    """The static verdict on the rows of a trial's model. It runs in a process of its own, before
+    the engine takes memory. A handler may do anything with its rows: there is nothing to prove."""
+    if not spec.model or spec.handler or not spec.batching:
+        return UNANALYSED
+    return verdict_of(folder / spec.model)
+
+
+def examine(  # noqa: PLR0913 - all that is known of a model before it is run
     engine: Engine,
     spec: ModelSpec,
     folder: Path,
     load_ms: float,
+    verdict: RowVerdict = UNANALYSED,
+    *,
+    device_kind: str = "cpu",
     clock: Callable[[], float] = time.perf_counter,
 ) -> Report:
-    """Everything deploy wants to know. Raises LoadError where the bundle must be refused."""
+    """Everything deploy wants to know. Raises LoadError where the bundle must be refused.
+
+    `verdict` is the static one of the model file.
+    """
     check_rules(engine.signature, spec)
     inputs, given = example(engine.signature, spec, folder)
     try:
@@ -47,12 +76,15 @@ def examine(
             raise SampleError(f"the sample failed: {type(error).__name__}: {error}") from error
         return _unprofiled(engine.signature, load_ms, f"{type(error).__name__}: {error}")
     shown = _shown(engine.signature, spec, outputs) if given else {}
-    why_not = "batching is off in function.toml"
-    if spec.batching and run_ms > proof.SLOW_MS:
-        why_not = f"a single run takes {run_ms / 1e3:.1f} s, joining more would only add to that"
-    elif spec.batching:
-        why_not = proof.why_not_batchable(engine, inputs, outputs)
-    latency_ms = proof.latencies(engine, inputs, batchable=not why_not, clock=clock)
+    compared = False
+    why_not = _why_not_joined(engine.signature, spec, verdict, run_ms)
+    if not why_not or (spec.batch_unproven and not _is_slow(run_ms)):
+        refuted = _refutation(engine, spec, inputs, outputs, device_kind)
+        if refuted and spec.batch_unproven:
+            raise BatchingRefuted(f"{ALWAYS} in function.toml, but {refuted}")
+        why_not = why_not or refuted
+        compared = not refuted
+    latency_ms = proof.latencies(engine, inputs, batchable=compared, clock=clock)
     return Report(
         signature=signatures.to_json(engine.signature),
         load_ms=load_ms,
@@ -63,7 +95,47 @@ def examine(
         batch_max=proof.knee(latency_ms),
         profiled=True,
         sample_outputs=shown,
+        proof=PROOF,
+        operator=verdict.operator,
+        equal_axes=[[list(place) for place in group] for group in verdict.equal_axes],
+        compared=compared,
     )
+
+
+def _why_not_joined(
+    signature: Signature, spec: ModelSpec, verdict: RowVerdict, run_ms: float
+) -> str:
+    """ "" where rows are proven to be independent, else why they run singly."""
+    if not spec.batching:
+        return "batching is off in function.toml"
+    if _is_slow(run_ms):
+        return f"a single run takes {run_ms / 1e3:.1f} s, joining more would only add to that"
+    if reason := proof.why_no_batch_axis(signature):
+        return reason
+    if spec.handler:
+        return f"a handler may mix rows: {ALWAYS} in function.toml joins them"
+    if not verdict.analysed:
+        return f"its rows could not be analysed: {verdict.reason}"
+    return "" if verdict.proven else verdict.reason
+
+
+def _is_slow(run_ms: float) -> bool:
+    return run_ms > proof.SLOW_MS
+
+
+def _refutation(
+    engine: Engine,
+    spec: ModelSpec,
+    inputs: dict[str, Any],
+    outputs: dict[str, Any],
+    device_kind: str,
+) -> str:
+    """What comparing runs shows against joining rows, "" where that is nothing."""
+    reason = proof.why_not_batchable(engine, inputs, outputs)
+    if reason:
+        return reason
+    rows = proof.rows_like(engine.signature.inputs, inputs)
+    return NeighbourSwap(engine, device_kind).refutation(rows, spec.inputs)
 
 
 def check_rules(signature: Signature, spec: ModelSpec) -> None:
@@ -151,4 +223,5 @@ def _unprofiled(signature: Signature, load_ms: float, reason: str) -> Report:
         batch_max=1,
         profiled=False,
         note=f"a synthetic input failed, give a [sample]: {reason}"[:500],
+        proof=PROOF,
     )
