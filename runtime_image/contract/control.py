@@ -91,8 +91,16 @@ class Loaded(TypedDict):
     memory_mib: float
     session: SessionName
     """With what it began to serve."""
+    batching_off: NotRequired[str]
+    """Why it joins requests no more, in HELLO only: what a joined run showed."""
     report: NotRequired[dict[str, Any]]
     """Only of a trial: `Report` as JSON."""
+
+
+class BatchingOff(TypedDict):
+    """What a joined run showed: rows of requests are not independent."""
+
+    reason: str
 
 
 class LoadFailed(TypedDict):

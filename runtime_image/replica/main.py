@@ -17,12 +17,13 @@ from typing import Any
 
 from runtime_image.contract.control import (
     CONTROL_SOCKET,
+    BatchingOff,
     Hello,
     Loaded,
     LoadFailed,
 )
 from runtime_image.contract.errors import LoadError
-from runtime_image.contract.link import BUSY_MASK, VERSION, Kind
+from runtime_image.contract.link import BUSY_MASK, REFUTATION_MAX, VERSION, Kind
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.prepared import PREPARES
 from runtime_image.contract.rows import RowVerdict
@@ -82,6 +83,7 @@ class Replica:
         self._improvement: Improvement | None = None
         self._loaded: Loaded | None = None
         self._is_bound = False
+        self._joins = True
         self._telling: threading.Event | None = None
         self._exit_code = 0
         self._greeted_s = time.monotonic()
@@ -156,6 +158,8 @@ class Replica:
             self._bind(frame)
         elif frame.kind is Kind.DRAIN:
             self._drain(frame.aux)
+        elif frame.kind is Kind.BATCHING_OFF:
+            self._stop_batching()
         elif frame.kind is not Kind.WELCOME:
             raise LinkError(f"unexpected {frame.kind.name} on the control link")
 
@@ -260,8 +264,11 @@ class Replica:
                 engine,
                 spec,
                 first_run=lambda us: self._manager.send(pack(Kind.FIRST_RUN, aux=us)),
+                mixed=self._mixed,
                 gone=self._go,
             )
+            if not self._joins:
+                self._serving.stop_batching()
             loaded["limit"] = self._serving.intake.limit
             loaded["marks_started"] = self._serving.marks_started
             # What was loaded stays for ever, too.
@@ -274,6 +281,20 @@ class Replica:
         if self._serving is not None and engine.improvement is not None:
             self._improvement = engine.improvement
             self._improvement.begin(self._record.memory_mib)
+
+    def _stop_batching(self) -> None:
+        """Another replica of the same model has seen that rows mix."""
+        self._joins = False
+        if self._serving is not None:
+            self._serving.stop_batching()
+
+    def _mixed(self, reason: str) -> None:
+        """Say that requests are joined no more; a manager that comes later reads it in HELLO."""
+        told: BatchingOff = {"reason": reason[:REFUTATION_MAX]}
+        print(f"fngate: requests are joined no more: {reason}", flush=True)  # noqa: T201 - the log is its standard output
+        if self._loaded is not None:
+            self._loaded["batching_off"] = told["reason"]
+        self._manager.send(pack(Kind.BATCHING_OFF, body=json.dumps(told).encode()))
 
     def _drain(self, if_idle_ms: int) -> None:
         if self._serving is None:
