@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-HEAVY = ("numpy", "onnxruntime", "PIL")
+HEAVY = ("numpy", "onnx", "onnxruntime", "PIL", "google")
 
 IMPORT = """
 import importlib, sys
@@ -34,6 +34,19 @@ def test_the_server_brings_no_engine(module: str) -> None:
 def test_the_gateway_does_not_know_the_manager(module: str) -> None:
     """Gateway and pool manager meet in the wiring only."""
     assert imported_by(module) & {"pool_manager", "admin", "pydantic"} == set()
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "runtime_image.replica.main",
+        "runtime_image.engines.preload",
+        "runtime_image.verification.child",
+    ],
+)
+def test_a_replica_parses_no_graph(module: str) -> None:
+    """The row analysis runs in a child: replicas and standbys never load what it needs."""
+    assert imported_by(module) & {"onnx", "google"} == set()
 
 
 def test_the_contract_is_the_standard_librarys_alone() -> None:

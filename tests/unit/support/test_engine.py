@@ -90,7 +90,7 @@ def test_the_wheelhouse_is_enough(engine: str, wheelhouse: Path) -> None:
     with connected(engine) as client:
         said = client.containers.run(
             support.base_image(),
-            ["sh", "-c", f"{INSTALL} onnxruntime numpy pillow msgspec && {IMPORT}"],
+            ["sh", "-c", f"{INSTALL} onnxruntime onnx numpy pillow msgspec && {IMPORT}"],
             mounts=[mount],
             network_mode="none",
             remove=True,

@@ -1,0 +1,1 @@
+"""Verification of a model before it serves: whether its rows may share a run."""

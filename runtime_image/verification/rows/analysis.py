@@ -1,0 +1,230 @@
+"""Whether a model keeps its rows apart: the graph is walked once for each set of assumptions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import onnx
+from onnx import GraphProto, ModelProto, inliner
+
+from runtime_image.contract.rows import RowVerdict
+from runtime_image.verification.rows.graph import (
+    JUDGED,
+    Needed,
+    NotAnalysed,
+    Scope,
+    Walk,
+    domain_of,
+    opsets,
+)
+from runtime_image.verification.rows.reading import read_model
+from runtime_image.verification.rows.rules import (
+    axes,
+    contraction,
+    elementwise,
+    gather,
+    layout,
+    reduction,
+    spatial,
+    training,
+)
+from runtime_image.verification.rows.sizes import N, Size, Symbols
+from runtime_image.verification.rows.states import Tensor, rows
+
+RESTARTS_MAX: Final = 8
+FAMILIES: Final = (
+    axes,
+    contraction,
+    elementwise,
+    gather,
+    layout,
+    reduction,
+    spatial,
+    training,
+)
+"""Modules that register the rules when they are imported."""
+
+Axis = tuple[str, int]
+
+
+@dataclass(slots=True)
+class _Assumptions:
+    """What holds of the axes of the inputs: which are equal, which have one value only."""
+
+    equal: tuple[tuple[Axis, ...], ...] = ()
+    fixed: dict[Axis, int] = field(default_factory=dict)
+
+    def of(self, axis: Axis) -> Axis:
+        """The axis whose symbol stands for this one."""
+        return next((group[0] for group in self.equal if axis in group), axis)
+
+
+def analyse_file(path: Path) -> RowVerdict:
+    """The verdict on a file. Its large tensors are not read."""
+    try:
+        model = read_model(path)
+    except Exception as error:  # noqa: BLE001 the file is anybody's, and so is the parser's error
+        return RowVerdict(False, False, f"the file cannot be read: {error}"[:500])
+    return analyse(model)
+
+
+def analyse(model: ModelProto, constant_initialisers: bool = True) -> RowVerdict:
+    """The verdict on a model. Never raises for what is wrong with it.
+
+    `constant_initialisers`: callers cannot replace an initialiser that is an input, too.
+    """
+    try:
+        return _analysed(model, constant_initialisers)
+    except NotAnalysed as error:
+        return RowVerdict(False, False, str(error)[:500])
+    except Exception as error:  # noqa: BLE001 a model may be wrong in any way
+        return RowVerdict(False, False, f"{type(error).__name__}: {error}"[:500])
+
+
+def _analysed(model: ModelProto, constant_initialisers: bool) -> RowVerdict:
+    _check_functions(model)
+    if model.functions:
+        model = inliner.inline_local_functions(model)
+    inputs = _inputs(model.graph, constant_initialisers)
+    refusal = _refusal(inputs)
+    if refusal is not None:
+        return refusal
+    verdict = _judged(model, inputs, ())
+    groups = _equal_axes(inputs)
+    if verdict.proven or not groups:
+        return verdict
+    joined = _judged(model, inputs, groups)
+    return joined if joined.proven else verdict
+
+
+def _check_functions(model: ModelProto) -> None:
+    """Engines differ in what a function means that bears an operator's name."""
+    for function in model.functions:
+        if domain_of(function.domain) in JUDGED:
+            raise NotAnalysed(
+                f"the model has a function {function.name!r} of its own in the domain"
+                f" {function.domain or 'ai.onnx'!r}"
+            )
+
+
+def _inputs(graph: GraphProto, constant_initialisers: bool) -> list[onnx.ValueInfoProto]:
+    """The inputs that a caller sends."""
+    constants = {tensor.name for tensor in graph.initializer}
+    constants |= {tensor.values.name for tensor in graph.sparse_initializer}
+    if not constant_initialisers:
+        constants = set()
+    return [value for value in graph.input if value.name not in constants]
+
+
+def _refusal(inputs: list[onnx.ValueInfoProto]) -> RowVerdict | None:
+    """A verdict where the inputs alone speak against joining rows."""
+    if not inputs:
+        return RowVerdict(True, False, "the model has no inputs")
+    for value in inputs:
+        kind = value.type.tensor_type
+        why = ""
+        if not value.type.HasField("tensor_type"):
+            why = "is no tensor"
+        elif not kind.HasField("shape"):
+            why = "declares no shape"
+        elif not kind.shape.dim:
+            why = "has no axes"
+        elif kind.shape.dim[0].HasField("dim_value"):
+            why = f"has a first axis of {kind.shape.dim[0].dim_value} rows, always"
+        if why:
+            return RowVerdict(True, False, f"input {value.name!r} {why}")
+    return None
+
+
+def _equal_axes(inputs: Iterable[onnx.ValueInfoProto]) -> tuple[tuple[Axis, ...], ...]:
+    """Axes with the same name, but for the batch's: it may be that of a later axis by mistake."""
+    found: dict[str, list[Axis]] = {}
+    batch = set()
+    for value in inputs:
+        dims = value.type.tensor_type.shape.dim
+        batch.add(dims[0].dim_param)
+        for axis, dim in enumerate(dims):
+            if axis and dim.dim_param:
+                found.setdefault(dim.dim_param, []).append((value.name, axis))
+    return tuple(
+        tuple(group) for name, group in found.items() if len(group) > 1 and name not in batch
+    )
+
+
+def _judged(
+    model: ModelProto,
+    inputs: list[onnx.ValueInfoProto],
+    equal: tuple[tuple[Axis, ...], ...],
+) -> RowVerdict:
+    assumptions = _Assumptions(equal)
+    for _ in range(RESTARTS_MAX + 1):
+        walk = Walk(opsets(model.opset_import), Symbols())
+        scope, symbols = _opened(inputs, walk, assumptions)
+        try:
+            outputs = walk.graph(model.graph, scope, needed=Needed.of(model.graph))
+        except layout.Fixed as found:
+            assumptions.fixed[symbols[found.size]] = found.value
+            continue
+        names = [value.name for value in model.graph.output]
+        verdict = _verdict(dict(zip(names, outputs, strict=True)))
+        return RowVerdict(
+            True, verdict.proven, verdict.reason, verdict.operator, equal if verdict.proven else ()
+        )
+    return RowVerdict(True, False, f"more than {RESTARTS_MAX} axes are of one size only")
+
+
+def _opened(
+    inputs: list[onnx.ValueInfoProto], walk: Walk, assumptions: _Assumptions
+) -> tuple[Scope, dict[Size, Axis]]:
+    """The inputs as tensors with rows, and the axis behind each symbol."""
+    scope = Scope()
+    symbols: dict[Axis, Size] = {}
+    for value in inputs:
+        dims = value.type.tensor_type.shape.dim
+        sizes = [N]
+        for axis in range(1, len(dims)):
+            if dims[axis].HasField("dim_value"):
+                sizes.append(Size.of(max(0, dims[axis].dim_value)))
+                continue
+            place = assumptions.of((value.name, axis))
+            if place in assumptions.fixed:
+                sizes.append(Size.of(assumptions.fixed[place]))
+                continue
+            if place not in symbols:
+                symbols[place] = walk.symbols.of_input(f"{place[0]}[{place[1]}]", 1)
+            sizes.append(symbols[place])
+        scope.add(value.name, Tensor(rows(0), tuple(sizes)))
+    return scope, {size: axis for axis, size in symbols.items()}
+
+
+def _verdict(outputs: dict[str, Tensor]) -> RowVerdict:
+    if not outputs:
+        return RowVerdict(True, False, "the model has no outputs")
+    for name, tensor in outputs.items():
+        why, operator = _objection(tensor)
+        if why:
+            return RowVerdict(True, False, f"output {name!r}: {why}", operator)
+    return RowVerdict(True, True)
+
+
+def _objection(tensor: Tensor) -> tuple[str, str]:
+    """Why an output may not be cut into rows, "" where it may, and the operator to blame."""
+    state = tensor.state
+    if state.is_mixed and state.culprit is not None:
+        culprit = state.culprit
+        node = f" (node {culprit.node!r})" if culprit.node else ""
+        return f"{culprit.operator}{node} {culprit.why}", culprit.operator
+    if state.is_mixed:
+        return "it depends on the number of rows", ""
+    if state.is_none:
+        return "it has no axis of rows", ""
+    if state.kind != "rows":
+        return "it holds the numbers of rows", ""
+    if state.axis != 0:
+        return f"it has its rows on axis {state.axis}, not on the first", ""
+    if state.size != N:
+        return f"it has {state.size} places on its first axis for N rows", ""
+    return "", ""

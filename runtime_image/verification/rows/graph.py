@@ -1,0 +1,369 @@
+"""The walk over a graph: operators in order, their rules applied, what they give checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import onnx
+from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, defs, helper
+
+from runtime_image.verification.rows import numbering
+from runtime_image.verification.rows.constants import constant
+from runtime_image.verification.rows.node import Node
+from runtime_image.verification.rows.rules.registry import MICROSOFT, ML, RULES, Rule
+from runtime_image.verification.rows.sizes import Symbols, Unknown
+from runtime_image.verification.rows.states import (
+    Culprit,
+    Mixed,
+    Tensor,
+    mixed,
+)
+
+DEPTH_MAX: Final = 16
+"""Subgraphs and function bodies inside each other."""
+JUDGED: Final = ("", ML, MICROSOFT)
+
+
+class NotAnalysed(Exception):
+    """The graph is none that an engine would run; says why."""
+
+
+@dataclass(slots=True)
+class Scope:
+    """Values by name, those of the surrounding graph behind them."""
+
+    parent: Scope | None = None
+    values: dict[str, Tensor] = field(default_factory=dict)
+
+    def find(self, name: str) -> Tensor:
+        """Raises NotAnalysed where no node before gives it."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.values:
+                return scope.values[name]
+            scope = scope.parent
+        raise NotAnalysed(f"{name!r} is read before anything gives it")
+
+    def add(self, name: str, tensor: Tensor) -> None:
+        """Raises NotAnalysed where the name is taken: engines differ in what it then means."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.values:
+                raise NotAnalysed(f"two values are called {name!r}")
+            scope = scope.parent
+        self.values[name] = tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Subgraphs:
+    """Runs the subgraphs of one node: they see the values around it."""
+
+    walk: Walk
+    scope: Scope
+    depth: int
+
+    def run(self, graph: GraphProto, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """The outputs of a subgraph for these inputs."""
+        if self.depth >= DEPTH_MAX:
+            raise Mixed(f"nests subgraphs deeper than {DEPTH_MAX}")
+        scope = Scope(self.scope)
+        if len(inputs) != len(graph.input):
+            raise Mixed(f"gives {len(inputs)} values to a subgraph with {len(graph.input)} inputs")
+        for value, tensor in zip(graph.input, inputs, strict=True):
+            scope.add(value.name, tensor)
+        return self.walk.graph(graph, scope, depth=self.depth + 1)
+
+    def captured(self, graph: GraphProto) -> list[Tensor]:
+        """The values of the surrounding graphs that a subgraph reads."""
+        found = (self.scope_value(name) for name in outer_names(graph))
+        return [tensor for tensor in found if tensor is not None]
+
+    def scope_value(self, name: str) -> Tensor | None:
+        """A value of the surrounding graphs, None where there is none of that name."""
+        try:
+            return self.scope.find(name)
+        except NotAnalysed:
+            return None
+
+    def body(self, function: FunctionProto, inputs: Sequence[Tensor | None]) -> list[Tensor]:
+        """The outputs of a function's body."""
+        if self.depth >= DEPTH_MAX:
+            raise Mixed(f"nests functions deeper than {DEPTH_MAX}")
+        scope = Scope()
+        for position, name in enumerate(function.input):
+            tensor = inputs[position] if position < len(inputs) else None
+            if tensor is not None:
+                scope.add(name, tensor)
+        versions = opsets(function.opset_import)
+        walk = replace(self.walk, versions=versions, is_body=True)
+        walk.nodes(function.node, scope, depth=self.depth + 1)
+        return [scope.find(name) for name in function.output]
+
+
+def opsets(imports: Iterable[Any]) -> dict[str, int]:
+    """Versions by domain. Raises NotAnalysed where one domain has two."""
+    found: dict[str, int] = {}
+    for entry in imports:
+        domain = domain_of(entry.domain)
+        if found.setdefault(domain, entry.version) != entry.version:
+            raise NotAnalysed(
+                f"the opset import names the domain {domain or 'ai.onnx'!r} with versions"
+                f" {found[domain]} and {entry.version}"
+            )
+    return found
+
+
+def domain_of(domain: str) -> str:
+    """ONNX has two names for its own domain."""
+    return "" if domain == "ai.onnx" else domain
+
+
+def outer_names(graph: GraphProto) -> set[str]:
+    """Names that a subgraph reads and does not give itself."""
+    own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    found: set[str] = set()
+    for node in graph.node:
+        found.update(name for name in reads(node) if name and name not in own)
+        own.update(node.output)
+    found.update(value.name for value in graph.output if value.name not in own)
+    return found
+
+
+def reads(node: NodeProto) -> set[str]:
+    """Names that a node or its subgraphs read."""
+    found = set(node.input)
+    for attribute in node.attribute:
+        for graph in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+            found |= outer_names(graph)
+    return found
+
+
+@dataclass(slots=True)
+class Walk:
+    """One reading of a model under fixed assumptions about its sizes."""
+
+    versions: Mapping[str, int]
+    symbols: Symbols
+    is_body: bool = False
+
+    def graph(
+        self, graph: GraphProto, scope: Scope, depth: int = 0, needed: Needed | None = None
+    ) -> list[Tensor]:
+        """The outputs of a graph whose inputs are in `scope`. Raises NotAnalysed."""
+        for tensor in graph.initializer:
+            if tensor.name not in scope.values:
+                scope.add(tensor.name, constant(tensor))
+        for sparse in graph.sparse_initializer:
+            scope.add(sparse.values.name, constant(onnx.TensorProto(dims=sparse.dims)))
+        self.nodes(graph.node, scope, depth, needed)
+        return [scope.find(value.name) for value in graph.output]
+
+    def nodes(
+        self,
+        nodes: Iterable[NodeProto],
+        scope: Scope,
+        depth: int,
+        needed: Needed | None = None,
+    ) -> None:
+        """Judge nodes in order; their outputs go to `scope`."""
+        for index, proto in enumerate(nodes):
+            if needed is not None and index not in needed.nodes:
+                continue
+            must_run = needed is not None and index in needed.content
+            for name, tensor in zip(
+                proto.output, self._outputs(proto, scope, depth, must_run), strict=False
+            ):
+                if name:
+                    scope.add(name, tensor)
+
+    def _outputs(self, proto: NodeProto, scope: Scope, depth: int, must_run: bool) -> list[Tensor]:
+        inputs = tuple(scope.find(name) if name else None for name in proto.input)
+        operator = proto.op_type if not proto.domain else f"{proto.domain}.{proto.op_type}"
+        operator = proto.op_type if domain_of(proto.domain) == "" else operator
+        culprit = Culprit(operator, proto.name or (proto.output[0] if proto.output else ""), "")
+        count = len(proto.output)
+        try:
+            node = self._node(proto, inputs, Subgraphs(self, scope, depth), must_run)
+            found = self._apply(node, proto)
+        except Mixed as error:
+            found = [Tensor(mixed(replace(culprit, why=str(error))))] * count
+        except (Unknown, IndexError, KeyError, ValueError, TypeError, OverflowError) as error:
+            why = str(error) if isinstance(error, Unknown) else "is not understood"
+            found = [Tensor(mixed(replace(culprit, why=why or "has unknown sizes")))] * count
+        found += [Tensor(mixed(replace(culprit, why="has an output that no rule speaks of")))] * (
+            count - len(found)
+        )
+        return [_checked(tensor, culprit) for tensor in found]
+
+    def _node(
+        self,
+        proto: NodeProto,
+        inputs: tuple[Tensor | None, ...],
+        subgraphs: Subgraphs,
+        must_run: bool,
+    ) -> Node:
+        domain = domain_of(proto.domain)
+        return Node(
+            domain,
+            proto.op_type,
+            self._since(domain, proto.op_type),
+            proto.name,
+            inputs,
+            tuple(bool(name) for name in proto.output),
+            _attributes(proto),
+            self.symbols,
+            subgraphs,
+            must_run,
+        )
+
+    def _since(self, domain: str, operator: str) -> int:
+        version = self.versions.get(domain)
+        if domain not in JUDGED:
+            raise Mixed("is of a domain without rules")
+        if domain == MICROSOFT:
+            return 1
+        if version is None:
+            raise Mixed("is of a domain that the model does not import")
+        if domain == "" and version > defs.onnx_opset_version():
+            raise Mixed(f"is of opset {version}, which is newer than the rules")
+        try:
+            schema = defs.get_schema(operator, version, domain)
+        except defs.SchemaError:
+            raise Mixed(f"does not exist in version {version} of its domain") from None
+        if schema.deprecated:
+            raise Mixed(f"is deprecated in version {version}")
+        return int(schema.since_version)
+
+    def _apply(self, node: Node, proto: NodeProto) -> list[Tensor]:
+        numbers = numbering.evaluate(node)
+        if numbers is not None:
+            return [numbers]
+        rule = RULES.get((node.domain, node.operator, node.since))
+        if rule is None:
+            return self._body(node, proto)
+        spoilt = _spoilt(node, rule)
+        if spoilt is not None and not (rule.tolerant and spoilt.dims is not None):
+            return [Tensor(spoilt.state)] * len(proto.output)
+        try:
+            result = rule.function(node)
+        except (Mixed, Unknown):
+            if spoilt is None:
+                raise
+            return [Tensor(spoilt.state)] * len(proto.output)
+        return [result] if isinstance(result, Tensor) else list(result)
+
+    def _body(self, node: Node, proto: NodeProto) -> list[Tensor]:
+        if node.domain not in ("", ML):
+            raise Mixed("has no rule")
+        schema = defs.get_schema(node.operator, self.versions[node.domain], node.domain)
+        if not schema.has_function:
+            raise Mixed(f"has no rule for version {node.since}")
+        function = _with_attributes(schema.function_body, proto, schema)
+        return node.subgraphs.body(function, node.inputs)
+
+
+def _spoilt(node: Node, rule: Rule) -> Tensor | None:
+    """The first input that is mixed already, None where there is none."""
+    for position, tensor in enumerate(node.inputs):
+        if tensor is None or position in rule.reads:
+            continue
+        if tensor.state.is_mixed and tensor.state.culprit is None:
+            raise Mixed("takes the number of rows as data")
+        if tensor.state.is_mixed:
+            return tensor
+        if tensor.state.kind in ("number", "index") and not rule.numbered:
+            raise Mixed("takes the number of a row as data")
+    return None
+
+
+def _checked(tensor: Tensor, culprit: Culprit) -> Tensor:
+    """The tensor, mixed where N is in the size of an axis that is not the rows'."""
+    if tensor.state.is_mixed:
+        return tensor
+    dims = tensor.dims
+    if dims is None or any(size is None for size in dims):
+        return Tensor(mixed(replace(culprit, why="gives sizes that are not known")), dims)
+    axis = tensor.state.axis if tensor.state.has_axis else -1
+    for place, size in enumerate(dims):
+        if place == axis:
+            fits = size == tensor.state.size
+        else:
+            fits = size is not None and not size.has_rows
+        if not fits:
+            why = "gives an axis whose size depends on the number of rows but holds other things"
+            return Tensor(mixed(replace(culprit, why=why)), dims)
+    if axis >= len(dims):
+        return Tensor(mixed(replace(culprit, why="loses the rows' axis")), dims)
+    return tensor
+
+
+def _attributes(proto: NodeProto) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for attribute in proto.attribute:
+        if attribute.ref_attr_name:
+            raise Mixed(f"takes its attribute {attribute.name!r} from a function's caller")
+        if attribute.name in found:
+            raise Mixed(f"has two attributes {attribute.name!r}")
+        value = helper.get_attribute_value(attribute)
+        found[attribute.name] = (
+            value.decode(errors="replace") if isinstance(value, bytes) else value
+        )
+    return found
+
+
+def _with_attributes(function: FunctionProto, caller: NodeProto, schema: Any) -> FunctionProto:
+    """A copy of the body with the caller's attributes, or their defaults, put in."""
+    given = {attribute.name: attribute for attribute in caller.attribute}
+    for name, declared in schema.attributes.items():
+        if name not in given and declared.default_value.name:
+            given[name] = declared.default_value
+    copy = FunctionProto()
+    copy.CopyFrom(function)
+    for node in copy.node:
+        kept = [_bound(attribute, given) for attribute in node.attribute]
+        del node.attribute[:]
+        node.attribute.extend(attribute for attribute in kept if attribute is not None)
+    return copy
+
+
+def _bound(attribute: AttributeProto, given: Mapping[str, AttributeProto]) -> AttributeProto | None:
+    if not attribute.ref_attr_name:
+        return attribute
+    if attribute.ref_attr_name not in given:
+        return None
+    bound = AttributeProto()
+    bound.CopyFrom(given[attribute.ref_attr_name])
+    bound.name = attribute.name
+    return bound
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """The nodes of a graph that its outputs need: engines leave the others out.
+
+    `content`: those of which more than a size is needed. Engines read sizes without running them.
+    """
+
+    nodes: frozenset[int]
+    content: frozenset[int]
+
+    @staticmethod
+    def of(graph: GraphProto) -> Needed:
+        """By one pass from the end; a graph's nodes are in order."""
+        wanted = {value.name for value in graph.output}
+        content = set(wanted)
+        nodes, contents = set(), set()
+        for index in range(len(graph.node) - 1, -1, -1):
+            node = graph.node[index]
+            if wanted.isdisjoint(node.output):
+                continue
+            nodes.add(index)
+            wanted |= reads(node)
+            if content.isdisjoint(node.output):
+                continue
+            contents.add(index)
+            if node.op_type not in ("Shape", "Size"):
+                content |= reads(node)
+        return Needed(frozenset(nodes), frozenset(contents))

@@ -1,0 +1,112 @@
+"""One operator of a graph as its rule sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from runtime_image.verification.rows.sizes import Size, Symbols
+from runtime_image.verification.rows.states import Mixed, State, Tensor
+
+if TYPE_CHECKING:
+    from runtime_image.verification.rows.graph import Subgraphs
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """`inputs` has None where an optional one is left out; `used` says which outputs are named.
+
+    `must_run` is false in a branch or loop body, and where only a size of the result is used: what
+    such a node needs in order to succeed does not hold in every run.
+    """
+
+    domain: str
+    operator: str
+    since: int
+    name: str
+    inputs: tuple[Tensor | None, ...]
+    used: tuple[bool, ...]
+    attributes: dict[str, Any]
+    symbols: Symbols
+    subgraphs: Subgraphs
+    must_run: bool = False
+
+    def has(self, position: int) -> bool:
+        """Whether this input is given."""
+        return position < len(self.inputs) and self.inputs[position] is not None
+
+    def tensor(self, position: int) -> Tensor:
+        """An input. Raises Mixed where it is left out."""
+        found = self.inputs[position] if position < len(self.inputs) else None
+        if found is None:
+            raise Mixed(f"lacks input {position}")
+        return found
+
+    @property
+    def given(self) -> list[Tensor]:
+        """The inputs that are not left out."""
+        return [tensor for tensor in self.inputs if tensor is not None]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """An attribute."""
+        return self.attributes.get(name, default)
+
+    def elements(self, position: int) -> list[Size]:
+        """The elements of a small tensor of integers, unknown ones as fresh symbols.
+
+        Raises Mixed where one may depend on rows or the tensor has no fixed length.
+        """
+        tensor = self.tensor(position)
+        if tensor.numbers is not None:
+            found: list[Size | None] = list(tensor.numbers.reshape(-1))
+            if any(size is None for size in found):
+                raise Mixed("takes a size that depends on the rows")
+            return [size for size in found if size is not None]
+        if not tensor.state.is_none:
+            raise Mixed("takes a size from data that depends on the rows")
+        count = 1
+        for size in tensor.sizes:
+            if size.constant is None:
+                raise Mixed("takes a list of sizes whose length is not fixed")
+            count *= size.constant
+        if count > 64:
+            raise Mixed("takes a list of sizes that is too long")
+        return [self.symbols.fresh("element", None) for _ in range(count)]
+
+    def integers(self, position: int) -> list[int]:
+        """The elements of an input where all are constants; raises Mixed otherwise."""
+        found = [size.constant for size in self.elements(position)]
+        if any(number is None for number in found):
+            raise Mixed(f"takes input {position} that is no constant")
+        return [number for number in found if number is not None]
+
+    def integers_of(self, attribute: str, position: int) -> list[int] | None:
+        """A list that older versions have as an attribute and newer ones as an input."""
+        if attribute in self.attributes:
+            return [int(number) for number in self.attributes[attribute]]
+        return self.integers(position) if self.has(position) else None
+
+    def without_rows(self, *positions: int) -> None:
+        """Raise Mixed unless these inputs, where given, hold nothing of the rows."""
+        for position in positions:
+            if self.has(position) and not self.tensor(position).state.is_none:
+                raise Mixed(f"has rows in input {position}")
+
+
+def axis_of(axis: int, rank: int) -> int:
+    """The axis as a number from 0 on; raises Mixed where there is no such axis."""
+    if not -rank <= axis < rank:
+        raise Mixed(f"names axis {axis} of a tensor with {rank} axes")
+    return axis % rank
+
+
+def axes_of(axes: Sequence[int], rank: int) -> list[int]:
+    """The same for several."""
+    return [axis_of(axis, rank) for axis in axes]
+
+
+def untouched(state: State, axes: Sequence[int], doing: str = "works along") -> None:
+    """Raise Mixed where the row axis is among `axes`."""
+    if state.has_axis and state.axis in axes:
+        raise Mixed(f"{doing} the rows' axis {state.axis}")
