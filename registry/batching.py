@@ -69,6 +69,5 @@ def _why_off(revision: Revision, profile: Profile) -> str:
         return NOT_ANALYSED if is_stale(revision, profile) else profile.why_not or NOT_ANALYSED
     if profile.refuted_at_runtime:
         return f"a joined run lost rows: {profile.refuted_at_runtime}"
-    if mode == "always":
-        return "" if profile.compared else profile.why_not or profile.note
-    return "" if profile.batchable else profile.why_not
+    may_join = profile.compared if mode == "always" else profile.batchable
+    return "" if may_join else profile.why_not or profile.note or "not proven"

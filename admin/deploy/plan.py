@@ -252,11 +252,11 @@ def profile_from_report(report: dict[str, Any], plan: Plan) -> Profile:
             note=str(report["note"])[:1000],
             prepared=prepared,
             why_not_prepared=str(report.get("why_not_prepared", ""))[:1000],
-            proof=int(report["proof"]),
+            proof=int(report.get("proof", 0)),
             model=plan.revision.model,
-            operator=str(report["operator"])[:200],
-            equal_axes=_equal_axes(report["equal_axes"]),
-            compared=bool(report["compared"]),
+            operator=str(report.get("operator", ""))[:200],
+            equal_axes=_equal_axes(report.get("equal_axes", ())),
+            compared=bool(report.get("compared", False)),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadRequest(f"the trial's report makes no sense: {error!r}") from error

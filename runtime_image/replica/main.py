@@ -9,7 +9,6 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +25,6 @@ from runtime_image.contract.errors import LoadError
 from runtime_image.contract.link import BUSY_MASK, REFUTATION_MAX, VERSION, Kind
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.prepared import PREPARES
-from runtime_image.contract.rows import RowVerdict
 from runtime_image.contract.signature import Signature
 from runtime_image.engines.base import Engine
 from runtime_image.engines.improvement import Improvement
@@ -44,7 +42,6 @@ from runtime_image.replica.trial import (
     SampleError,
     analyse,
     examine,
-    not_analysed,
     resident_mib,
 )
 from runtime_image.replica.worker import Worker
@@ -65,15 +62,8 @@ class Replica:
     A standby has the libraries ready and waits for what it is to be bound to.
     """
 
-    def __init__(
-        self,
-        run_dir: Path,
-        first_line_s: float,
-        verdict_of: Callable[[Path], RowVerdict] = not_analysed,
-    ) -> None:
-        """`first_line_s` is CLOCK_MONOTONIC at this process's first line of Python; `verdict_of`
-        analyses a trial's model."""
-        self._verdict_of = verdict_of
+    def __init__(self, run_dir: Path, first_line_s: float) -> None:
+        """`first_line_s` is CLOCK_MONOTONIC at this process's first line of Python."""
         self._record = read_record(run_dir)
         self._was_standby = self._record.role == "standby"
         self._import()
@@ -205,7 +195,7 @@ class Replica:
         try:
             verdict = UNANALYSED
             if self._record.role == "trial":
-                verdict = analyse(spec, folder, self._verdict_of)
+                verdict = analyse(spec, folder)
                 began = self._loop.clock()
             engine = load_engine(
                 spec, folder, device_kind=self._record.device_kind, threads=self._record.threads

@@ -40,16 +40,13 @@ class BatchingRefuted(LoadError):
 UNANALYSED = RowVerdict(analysed=False, proven=False, reason="there is no model file to analyse")
 
 
-def not_analysed(_model: Path) -> RowVerdict:
-    """The verdict where there is no analysis."""
-    return RowVerdict(analysed=False, proven=False, reason="there is no analysis here")
-
-
-def analyse(spec: ModelSpec, folder: Path, verdict_of: Callable[[Path], RowVerdict]) -> RowVerdict:
+def analyse(spec: ModelSpec, folder: Path) -> RowVerdict:
     """The static verdict on the rows of a trial's model. It runs in a process of its own, before
     the engine takes memory. A handler may do anything with its rows: there is nothing to prove."""
     if not spec.model or spec.handler or not spec.batching:
         return UNANALYSED
+    from runtime_image.verification.child import verdict_of  # only a trial needs it
+
     return verdict_of(folder / spec.model)
 
 
