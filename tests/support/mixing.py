@@ -145,3 +145,20 @@ MIXING: Final[dict[str, Callable[[Path], Path]]] = {
     "Softmax over the batch": models.softmax_over_batch,
 }
 """By the operator that mixes rows."""
+
+
+def drops_seven(folder: Path) -> Path:
+    """Rows with 7 in column 0 are left out of `y` FP32 [m, 4]; no comparison sends one."""
+    return written(
+        folder,
+        "drops_seven",
+        f"({ROW} x) => (float[m,4] y)",
+        """
+        zero = Constant <value = int64 {0}> ()
+        seven = Constant <value = float {7}> ()
+        column = Gather <axis = 1> (x, zero)
+        is_seven = Equal(column, seven)
+        wanted = Not(is_seven)
+        y = Compress <axis = 0> (x, wanted)
+        """,
+    )
