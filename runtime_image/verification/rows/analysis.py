@@ -24,9 +24,14 @@ from runtime_image.verification.rows.reading import read_model
 from runtime_image.verification.rows.rules import (
     axes,
     contraction,
+    control,
     elementwise,
     gather,
     layout,
+    microsoft,
+    ml,
+    quantised,
+    recurrent,
     reduction,
     spatial,
     training,
@@ -38,9 +43,14 @@ RESTARTS_MAX: Final = 8
 FAMILIES: Final = (
     axes,
     contraction,
+    control,
     elementwise,
     gather,
     layout,
+    microsoft,
+    ml,
+    quantised,
+    recurrent,
     reduction,
     spatial,
     training,
@@ -221,6 +231,8 @@ def _objection(tensor: Tensor) -> tuple[str, str]:
         return "it depends on the number of rows", ""
     if state.is_none:
         return "it has no axis of rows", ""
+    if state.kind == "padded":
+        return "its rows are padded to the longest", ""
     if state.kind != "rows":
         return "it holds the numbers of rows", ""
     if state.axis != 0:

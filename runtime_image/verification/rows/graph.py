@@ -23,6 +23,8 @@ from runtime_image.verification.rows.states import (
 
 DEPTH_MAX: Final = 16
 """Subgraphs and function bodies inside each other."""
+OWN: Final = ("SimplifiedLayerNormalization", "LayerNormalization")
+"""Operators that ONNX Runtime adds to ONNX's own domain where that lacks them."""
 JUDGED: Final = ("", ML, MICROSOFT)
 
 
@@ -231,6 +233,8 @@ class Walk:
         try:
             schema = defs.get_schema(operator, version, domain)
         except defs.SchemaError:
+            if domain == "" and operator in OWN:
+                return 1
             raise Mixed(f"does not exist in version {version} of its domain") from None
         if schema.deprecated:
             raise Mixed(f"is deprecated in version {version}")
@@ -261,7 +265,17 @@ class Walk:
         if not schema.has_function:
             raise Mixed(f"has no rule for version {node.since}")
         function = _with_attributes(schema.function_body, proto, schema)
-        return node.subgraphs.body(function, node.inputs)
+        return [
+            _renamed(tensor, node.given) for tensor in node.subgraphs.body(function, node.inputs)
+        ]
+
+
+def _renamed(tensor: Tensor, given: Sequence[Tensor]) -> Tensor:
+    """A result of a function's body: to blame is the operator that the graph has."""
+    culprit = tensor.state.culprit
+    if culprit is not None and all(tensor.state != other.state for other in given):
+        raise Mixed(f"computes {culprit.operator}, which {culprit.why}")
+    return tensor
 
 
 def _spoilt(node: Node, rule: Rule) -> Tensor | None:
@@ -275,6 +289,8 @@ def _spoilt(node: Node, rule: Rule) -> Tensor | None:
             return tensor
         if tensor.state.kind in ("number", "index") and not rule.numbered:
             raise Mixed("takes the number of a row as data")
+        if tensor.state.kind == "padded" and not rule.padded:
+            raise Mixed("takes rows that are padded to the longest")
     return None
 
 
@@ -283,6 +299,8 @@ def _checked(tensor: Tensor, culprit: Culprit) -> Tensor:
     if tensor.state.is_mixed:
         return tensor
     dims = tensor.dims
+    if tensor.state.kind == "padded":
+        return tensor
     if dims is None or any(size is None for size in dims):
         return Tensor(mixed(replace(culprit, why="gives sizes that are not known")), dims)
     axis = tensor.state.axis if tensor.state.has_axis else -1

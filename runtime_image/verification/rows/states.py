@@ -30,6 +30,7 @@ class State:
     on `row`, o and j alone, neither on other rows, nor on N, nor on the row's position.
     "number": as "rows", but integers scale * row + offset with 0 <= offset < below.
     "index": as "rows", but column `column` of the last axis is such a "number".
+    "padded": rows on axis 0, each filled up with `padding` to the longest row's length.
     "mixed": anything.
     """
 
@@ -40,6 +41,7 @@ class State:
     scale: Size = ONE
     below: Size = ONE
     column: int = 0
+    padding: str = ""
     culprit: Culprit | None = None
 
     @property

@@ -16,7 +16,7 @@ from runtime_image.verification.rows.sizes import (
     at_least,
     never_more,
 )
-from runtime_image.verification.rows.states import NONE, Mixed, State, Tensor
+from runtime_image.verification.rows.states import NONE, Dims, Mixed, Tensor
 
 
 @rule("Concat 4 11 13", numbered=True)
@@ -26,19 +26,30 @@ def concat(node: Node) -> Tensor:
     axis = axis_of(node.get("axis", 1), parts[0].rank)
     if any(part.rank != parts[0].rank for part in parts):
         raise Mixed("joins tensors with different numbers of axes")
-    dims = list(parts[0].shape)
+    if len(parts) > 1 and any(part.state.kind in ("number", "index") for part in parts):
+        if axis != parts[0].rank - 1:
+            raise Mixed("takes the number of a row as data")
+        return Tensor(indices_of(parts), _joined_dims(parts, axis))
+    return joined(parts, axis)
+
+
+def joined(parts: Sequence[Tensor], axis: int) -> Tensor:
+    """Tensors one after the other along an axis."""
+    if len(parts) == 1:
+        return Tensor(parts[0].state, parts[0].dims)
+    found = {part.state for part in parts}
+    if len(found) > 1:
+        raise Mixed("joins the rows with a size that belongs to no row, or rows on different axes")
+    state = found.pop()
+    untouched(state, [axis], "joins along")
+    return Tensor(state, _joined_dims(parts, axis), below=_below(parts))
+
+
+def _joined_dims(parts: Sequence[Tensor], axis: int) -> Dims:
     total = ZERO
     for part in parts:
         total = total + part.size(axis)
-    dims[axis] = total
-    if len(parts) == 1:
-        return Tensor(parts[0].state, parts[0].dims)
-    if any(part.state.kind in ("number", "index") for part in parts):
-        if axis != parts[0].rank - 1:
-            raise Mixed("takes the number of a row as data")
-        return Tensor(indices_of(parts), tuple(dims))
-    below = _below(parts)
-    return Tensor(_joined(parts, axis), tuple(dims), below=below)
+    return (*parts[0].shape[:axis], total, *parts[0].shape[axis + 1 :])
 
 
 def _below(parts: Sequence[Tensor]) -> Size | None:
@@ -51,15 +62,6 @@ def _below(parts: Sequence[Tensor]) -> Size | None:
         elif not never_more(part.below, highest):
             return None
     return highest
-
-
-def _joined(parts: Sequence[Tensor], axis: int) -> State:
-    found = {part.state for part in parts}
-    if len(found) > 1:
-        raise Mixed("joins the rows with a size that belongs to no row, or rows on different axes")
-    state = found.pop()
-    untouched(state, [axis], "joins along")
-    return state
 
 
 @rule("Split 2 11 13 18", reads=(1,))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from runtime_image.verification.rows.broadcasting import meet
 from runtime_image.verification.rows.node import Node, axes_of, axis_of
 from runtime_image.verification.rows.rules.registry import rule
-from runtime_image.verification.rows.sizes import ONE, N, Size, Unknown, at_least, product
+from runtime_image.verification.rows.sizes import ONE, ZERO, N, Size, Unknown, at_least, product
 from runtime_image.verification.rows.states import (
     NONE,
     Dims,
@@ -31,7 +31,7 @@ class Fixed(Exception):
         self.value = value
 
 
-@rule("Identity 1 13 14 16 19 21 23 24 25", tolerant=True, numbered=True)
+@rule("Identity 1 13 14 16 19 21 23 24 25", tolerant=True, numbered=True, padded=True)
 def identity(node: Node) -> Tensor:
     """As it is."""
     return node.tensor(0)
@@ -115,21 +115,33 @@ def _not_an_index(state: State) -> State:
     return state
 
 
-@rule("Flatten 1 9 11 13 21 23 24 25")
+@rule("Flatten 1 9 11 13 21 23 24 25", padded=True)
 def flatten(node: Node) -> Tensor:
     """Two axes: those before `axis` and the others."""
     tensor = node.tensor(0)
     axis = node.get("axis", 1)
+    if tensor.state.kind == "padded":
+        return _flat_words(tensor, axis == 1)
     axis = tensor.rank if axis == tensor.rank else axis_of(axis, tensor.rank)
     target = (product(tensor.sizes[:axis]), product(tensor.sizes[axis:]))
     return reshaped(tensor, target)
 
 
-@rule("Reshape 5 13 14 19 21 23 24 25", tolerant=True, numbered=True, reads=(1,))
+def _flat_words(tensor: Tensor, fits: bool) -> Tensor:
+    """Padded rows as [rows, words], if they are not cut elsewhere."""
+    if not fits or any(size != ONE for size in tensor.shape[1:-1]):
+        raise Mixed("cuts rows that are padded to the longest")
+    return tensor.with_(dims=(tensor.shape[0], None))
+
+
+@rule("Reshape 5 13 14 19 21 23 24 25", tolerant=True, numbered=True, padded=True, reads=(1,))
 def reshape(node: Node) -> Tensor:
     """Other axes for the same elements in the same order."""
     tensor = node.tensor(0)
     asked = node.elements(1)
+    if tensor.state.kind == "padded":
+        copied = asked[0] == N or (asked[0] == ZERO and not node.get("allowzero", 0))
+        return _flat_words(tensor, copied and [size.constant for size in asked[1:]] == [-1])
     if tensor.state.is_mixed and (tensor.dims is None or None in tensor.dims):
         return Tensor(tensor.state, _plain_dims(asked))
     target = _target(node, tensor, asked)

@@ -22,13 +22,15 @@ class Rule:
 
     `reads`: positions of inputs of which only the numbers are read (a shape, axes): such an input
     may hold the number of rows. `tolerant`: the function takes mixed inputs, too, and gives mixed
-    results with the sizes that are known. `numbered`: it knows what becomes of the row number.
+    results with the sizes that are known. `numbered`: it knows what becomes of the row number;
+    `padded`: of rows that are padded to the longest.
     """
 
     function: Function
     reads: frozenset[int]
     tolerant: bool
     numbered: bool
+    padded: bool
 
 
 RULES: Final[dict[tuple[str, str, int], Rule]] = {}
@@ -43,6 +45,7 @@ def rule(
     reads: Sequence[int] = (),
     tolerant: bool = False,
     numbered: bool = False,
+    padded: bool = False,
 ) -> Callable[[_Rule], _Rule]:
     """Register a function for operators, each "Name VERSION...": the since_versions it holds for.
 
@@ -50,7 +53,7 @@ def rule(
     """
 
     def register(function: _Rule) -> _Rule:
-        known = Rule(function, frozenset(reads), tolerant, numbered)
+        known = Rule(function, frozenset(reads), tolerant, numbered, padded)
         for name, *versions in (operator.split() for operator in operators):
             for version in versions:
                 key = (domain, name, int(version))
