@@ -27,8 +27,8 @@ from runtime_image.preparation.decision import Candidate, Choice, choose
 from runtime_image.preparation.measuring import Bench
 from runtime_image.preparation.writing import write_prepared
 from runtime_image.replica import proof
-from runtime_image.replica.swap import NeighbourSwap
 from runtime_image.replica.trial import example
+from runtime_image.verification.swap import NeighbourSwap
 
 MIB: Final = 2**20
 SMALL_BYTES: Final = 512 * 1024

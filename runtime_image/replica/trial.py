@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,16 @@ from runtime_image.codecs.arrays import to_arrays
 from runtime_image.codecs.request import RequestHead, parse
 from runtime_image.contract import sample as samples
 from runtime_image.contract import signature as signatures
-from runtime_image.contract.control import Report
+from runtime_image.contract.control import LoadFailed, Report
 from runtime_image.contract.dtypes import BYTES
 from runtime_image.contract.errors import LoadError, RequestError
 from runtime_image.contract.model import ModelSpec
+from runtime_image.contract.prepared import PREPARES
 from runtime_image.contract.rows import PROOF, RowVerdict
 from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
 from runtime_image.engines.base import Engine
 from runtime_image.replica import proof
-from runtime_image.replica.swap import NeighbourSwap
+from runtime_image.verification.swap import NeighbourSwap
 
 ALWAYS = '[batching] mode = "always"'
 ZERO = {"BOOL": np.bool_, "FP16": np.float16, "FP32": np.float32, "FP64": np.float64}
@@ -73,14 +75,11 @@ def examine(  # noqa: PLR0913 - all that is known of a model before it is run
             raise SampleError(f"the sample failed: {type(error).__name__}: {error}") from error
         return _unprofiled(engine.signature, load_ms, f"{type(error).__name__}: {error}")
     shown = _shown(engine.signature, spec, outputs) if given else {}
-    compared = False
     why_not = _why_not_joined(engine.signature, spec, verdict, run_ms)
+    compared = False
     if not why_not or (spec.batch_unproven and not _is_slow(run_ms)):
         refuted = _refutation(engine, spec, inputs, outputs, device_kind)
-        if refuted and spec.batch_unproven:
-            raise BatchingRefuted(f"{ALWAYS} in function.toml, but {refuted}")
-        why_not = why_not or refuted
-        compared = not refuted
+        why_not, compared = why_not or refuted, not refuted
     latency_ms = proof.latencies(engine, inputs, batchable=compared, clock=clock)
     return Report(
         signature=signatures.to_json(engine.signature),
@@ -127,12 +126,36 @@ def _refutation(
     outputs: dict[str, Any],
     device_kind: str,
 ) -> str:
-    """What comparing runs shows against joining rows, "" where that is nothing."""
-    reason = proof.why_not_batchable(engine, inputs, outputs)
-    if reason:
-        return reason
-    rows = proof.rows_like(engine.signature.inputs, inputs)
-    return NeighbourSwap(engine, device_kind).refutation(rows, spec.inputs)
+    """What comparing runs shows against joining rows, "" where that is nothing. Raises
+    BatchingRefuted where the owner wants them joined all the same."""
+    refuted = proof.why_not_batchable(engine, inputs, outputs)
+    if not refuted:
+        rows = proof.rows_like(engine.signature.inputs, inputs)
+        refuted = NeighbourSwap(engine, device_kind).refutation(rows, spec.inputs)
+    if refuted and spec.batch_unproven:
+        raise BatchingRefuted(f"{ALWAYS} in function.toml, but {refuted}")
+    return refuted
+
+
+def report_of(
+    engine: Engine,
+    spec: ModelSpec,
+    folder: Path,
+    load_ms: float,
+    verdict: RowVerdict,
+    device_kind: str,
+) -> dict[str, Any]:
+    """The report of `examine` as JSON, and whether its model is prepared next."""
+    report = examine(engine, spec, folder, load_ms, verdict, device_kind=device_kind)
+    prepares = spec.prepare and bool(spec.model) and report.profiled
+    return {**asdict(report), PREPARES: prepares}
+
+
+def failure_of(error: BaseException) -> LoadFailed:
+    """What ended a load, in words."""
+    reason = str(error) if isinstance(error, LoadError) else repr(error)
+    stage = "sample" if isinstance(error, SampleError) else "load"
+    return {"stage": stage, "reason": reason[:4000]}
 
 
 def check_rules(signature: Signature, spec: ModelSpec) -> None:
