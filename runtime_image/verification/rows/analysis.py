@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import onnx
-from onnx import GraphProto, ModelProto, inliner
+from onnx import GraphProto, ModelProto
 
 from runtime_image.contract.rows import RowVerdict
 from runtime_image.verification.rows.graph import (
@@ -96,8 +96,6 @@ def analyse(model: ModelProto, constant_initialisers: bool = True) -> RowVerdict
 
 def _analysed(model: ModelProto, constant_initialisers: bool) -> RowVerdict:
     _check_functions(model)
-    if model.functions:
-        model = inliner.inline_local_functions(model)
     inputs = _inputs(model.graph, constant_initialisers)
     refusal = _refusal(inputs)
     if refusal is not None:
@@ -170,8 +168,9 @@ def _judged(
     equal: tuple[tuple[Axis, ...], ...],
 ) -> RowVerdict:
     assumptions = _Assumptions(equal)
+    functions = {(domain_of(f.domain), f.name, f.overload): f for f in model.functions}
     for _ in range(RESTARTS_MAX + 1):
-        walk = Walk(opsets(model.opset_import), Symbols())
+        walk = Walk(opsets(model.opset_import), Symbols(), functions)
         scope, symbols = _opened(inputs, walk, assumptions)
         try:
             outputs = walk.graph(model.graph, scope, needed=Needed.of(model.graph))
@@ -223,7 +222,9 @@ def _verdict(outputs: dict[str, Tensor]) -> RowVerdict:
 def _objection(tensor: Tensor) -> tuple[str, str]:
     """Why an output may not be cut into rows, "" where it may, and the operator to blame."""
     state = tensor.state
-    if state.is_mixed and state.culprit is not None:
+    if tensor.is_sequence:
+        return "it is a sequence", ""
+    if state.culprit is not None:
         culprit = state.culprit
         node = f" (node {culprit.node!r})" if culprit.node else ""
         return f"{culprit.operator}{node} {culprit.why}", culprit.operator
@@ -231,8 +232,6 @@ def _objection(tensor: Tensor) -> tuple[str, str]:
         return "it depends on the number of rows", ""
     if state.is_none:
         return "it has no axis of rows", ""
-    if state.kind == "padded":
-        return "its rows are padded to the longest", ""
     if state.kind != "rows":
         return "it holds the numbers of rows", ""
     if state.axis != 0:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any, Final
 
 import onnx
@@ -13,7 +14,7 @@ from runtime_image.verification.rows import numbering
 from runtime_image.verification.rows.constants import constant
 from runtime_image.verification.rows.node import Node
 from runtime_image.verification.rows.rules.registry import MICROSOFT, ML, RULES, Rule
-from runtime_image.verification.rows.sizes import Symbols, Unknown
+from runtime_image.verification.rows.sizes import ZERO, Symbols, Unknown
 from runtime_image.verification.rows.states import (
     Culprit,
     Mixed,
@@ -99,7 +100,7 @@ class Subgraphs:
             if tensor is not None:
                 scope.add(name, tensor)
         versions = opsets(function.opset_import)
-        walk = replace(self.walk, versions=versions, is_body=True)
+        walk = replace(self.walk, versions=versions)
         walk.nodes(function.node, scope, depth=self.depth + 1)
         return [scope.find(name) for name in function.output]
 
@@ -137,18 +138,29 @@ def reads(node: NodeProto) -> set[str]:
     """Names that a node or its subgraphs read."""
     found = set(node.input)
     for attribute in node.attribute:
-        for graph in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+        for graph in _graphs(attribute):
             found |= outer_names(graph)
     return found
 
 
+NODES_MAX: Final = 200_000
+"""Operators judged in one walk: loops and functions may repeat theirs many times."""
+
+FunctionKey = tuple[str, str, str]
+"""Domain, name and overload."""
+
+
 @dataclass(slots=True)
 class Walk:
-    """One reading of a model under fixed assumptions about its sizes."""
+    """One reading of a model under fixed assumptions about its sizes.
+
+    `functions` are the model's own.
+    """
 
     versions: Mapping[str, int]
     symbols: Symbols
-    is_body: bool = False
+    functions: Mapping[FunctionKey, FunctionProto] = field(default_factory=dict)
+    judged: Iterator[int] = field(default_factory=count)
 
     def graph(
         self, graph: GraphProto, scope: Scope, depth: int = 0, needed: Needed | None = None
@@ -181,21 +193,28 @@ class Walk:
                     scope.add(name, tensor)
 
     def _outputs(self, proto: NodeProto, scope: Scope, depth: int, must_run: bool) -> list[Tensor]:
+        if next(self.judged) >= NODES_MAX:
+            raise NotAnalysed(f"there are more than {NODES_MAX} operators")
         inputs = tuple(scope.find(name) if name else None for name in proto.input)
         operator = proto.op_type if not proto.domain else f"{proto.domain}.{proto.op_type}"
         operator = proto.op_type if domain_of(proto.domain) == "" else operator
         culprit = Culprit(operator, proto.name or (proto.output[0] if proto.output else ""), "")
-        count = len(proto.output)
+        places = len(proto.output)
         try:
-            node = self._node(proto, inputs, Subgraphs(self, scope, depth), must_run)
-            found = self._apply(node, proto)
+            subgraphs = Subgraphs(self, scope, depth)
+            key = (domain_of(proto.domain), proto.op_type, proto.overload)
+            if key in self.functions:
+                function = _with_attributes(self.functions[key], proto)
+                found = subgraphs.body(function, inputs)
+            else:
+                found = self._apply(self._node(proto, inputs, subgraphs, must_run), proto)
         except Mixed as error:
-            found = [Tensor(mixed(replace(culprit, why=str(error))))] * count
+            found = [Tensor(mixed(error.culprit or replace(culprit, why=str(error))))] * places
         except (Unknown, IndexError, KeyError, ValueError, TypeError, OverflowError) as error:
             why = str(error) if isinstance(error, Unknown) else "is not understood"
-            found = [Tensor(mixed(replace(culprit, why=why or "has unknown sizes")))] * count
+            found = [Tensor(mixed(replace(culprit, why=why or "has unknown sizes")))] * places
         found += [Tensor(mixed(replace(culprit, why="has an output that no rule speaks of")))] * (
-            count - len(found)
+            places - len(found)
         )
         return [_checked(tensor, culprit) for tensor in found]
 
@@ -243,9 +262,10 @@ class Walk:
     def _apply(self, node: Node, proto: NodeProto) -> list[Tensor]:
         numbers = numbering.evaluate(node)
         if numbers is not None:
-            return [numbers]
+            return numbers
         rule = RULES.get((node.domain, node.operator, node.since))
         if rule is None:
+            _raise_earlier(node)
             return self._body(node, proto)
         spoilt = _spoilt(node, rule)
         if spoilt is not None and not (rule.tolerant and spoilt.dims is not None):
@@ -264,7 +284,12 @@ class Walk:
         schema = defs.get_schema(node.operator, self.versions[node.domain], node.domain)
         if not schema.has_function:
             raise Mixed(f"has no rule for version {node.since}")
-        function = _with_attributes(schema.function_body, proto, schema)
+        defaults = [
+            declared.default_value
+            for declared in schema.attributes.values()
+            if declared.default_value.name
+        ]
+        function = _with_attributes(schema.function_body, proto, defaults)
         return [
             _renamed(tensor, node.given) for tensor in node.subgraphs.body(function, node.inputs)
         ]
@@ -276,6 +301,13 @@ def _renamed(tensor: Tensor, given: Sequence[Tensor]) -> Tensor:
     if culprit is not None and all(tensor.state != other.state for other in given):
         raise Mixed(f"computes {culprit.operator}, which {culprit.why}")
     return tensor
+
+
+def _raise_earlier(node: Node) -> None:
+    """Raise Mixed with the culprit of an input, if one has any: it came first."""
+    for tensor in node.given:
+        if tensor.state.culprit is not None:
+            raise Mixed(tensor.state.culprit.why, tensor.state.culprit)
 
 
 def _spoilt(node: Node, rule: Rule) -> Tensor | None:
@@ -290,31 +322,33 @@ def _spoilt(node: Node, rule: Rule) -> Tensor | None:
         if tensor.state.kind in ("number", "index") and not rule.numbered:
             raise Mixed("takes the number of a row as data")
         if tensor.state.kind == "padded" and not rule.padded:
-            raise Mixed("takes rows that are padded to the longest")
+            raise Mixed("takes rows that are padded to the longest", tensor.state.culprit)
+        if tensor.is_sequence and not rule.sequences:
+            raise Mixed("takes a sequence")
     return None
 
 
 def _checked(tensor: Tensor, culprit: Culprit) -> Tensor:
-    """The tensor, mixed where N is in the size of an axis that is not the rows'."""
-    if tensor.state.is_mixed:
+    """The tensor as its rule gave it, mixed where its sizes contradict its state."""
+    if tensor.state.is_mixed or tensor.state.kind == "padded":
         return tensor
-    dims = tensor.dims
-    if tensor.state.kind == "padded":
-        return tensor
-    if dims is None or any(size is None for size in dims):
-        return Tensor(mixed(replace(culprit, why="gives sizes that are not known")), dims)
-    axis = tensor.state.axis if tensor.state.has_axis else -1
-    for place, size in enumerate(dims):
-        if place == axis:
-            fits = size == tensor.state.size
-        else:
-            fits = size is not None and not size.has_rows
-        if not fits:
-            why = "gives an axis whose size depends on the number of rows but holds other things"
-            return Tensor(mixed(replace(culprit, why=why)), dims)
-    if axis >= len(dims):
-        return Tensor(mixed(replace(culprit, why="loses the rows' axis")), dims)
-    return tensor
+    why = _fault(tensor)
+    return Tensor(mixed(replace(culprit, why=why)), tensor.dims) if why else tensor
+
+
+def _fault(tensor: Tensor) -> str:
+    dims, state = tensor.dims, tensor.state
+    if dims is None or None in dims:
+        return "gives sizes that are not known"
+    if state.has_axis and (state.axis >= len(dims) or dims[state.axis] != state.size):
+        return "loses the rows' axis"
+    others = [size for axis, size in enumerate(dims) if not state.has_axis or axis != state.axis]
+    if any(size is not None and size.has_rows for size in others):
+        return "gives an axis whose size depends on the number of rows but holds other things"
+    if state.has_axis and ZERO in others:
+        # Some kernels leave memory as other callers left it where nothing is to be summed.
+        return "gives rows without places"
+    return ""
 
 
 def _attributes(proto: NodeProto) -> dict[str, Any]:
@@ -331,19 +365,30 @@ def _attributes(proto: NodeProto) -> dict[str, Any]:
     return found
 
 
-def _with_attributes(function: FunctionProto, caller: NodeProto, schema: Any) -> FunctionProto:
+def _with_attributes(
+    function: FunctionProto, caller: NodeProto, defaults: Iterable[AttributeProto] = ()
+) -> FunctionProto:
     """A copy of the body with the caller's attributes, or their defaults, put in."""
-    given = {attribute.name: attribute for attribute in caller.attribute}
-    for name, declared in schema.attributes.items():
-        if name not in given and declared.default_value.name:
-            given[name] = declared.default_value
+    given = {attribute.name: attribute for attribute in (*defaults, *function.attribute_proto)}
+    given |= {attribute.name: attribute for attribute in caller.attribute}
     copy = FunctionProto()
     copy.CopyFrom(function)
-    for node in copy.node:
+    _bind(copy.node, given)
+    return copy
+
+
+def _bind(nodes: Iterable[NodeProto], given: Mapping[str, AttributeProto]) -> None:
+    for node in nodes:
         kept = [_bound(attribute, given) for attribute in node.attribute]
         del node.attribute[:]
         node.attribute.extend(attribute for attribute in kept if attribute is not None)
-    return copy
+        for attribute in node.attribute:
+            for graph in _graphs(attribute):
+                _bind(graph.node, given)
+
+
+def _graphs(attribute: AttributeProto) -> list[GraphProto]:
+    return [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
 
 
 def _bound(attribute: AttributeProto, given: Mapping[str, AttributeProto]) -> AttributeProto | None:

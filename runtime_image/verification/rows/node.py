@@ -52,6 +52,13 @@ class Node:
         """An attribute."""
         return self.attributes.get(name, default)
 
+    def flag(self, name: str, default: int) -> bool:
+        """An attribute that is 0 or 1. Raises Mixed for others: engines differ in what 2 means."""
+        value = self.attributes.get(name, default)
+        if value not in (0, 1):
+            raise Mixed(f"has the attribute {name} = {value}: expected 0 or 1")
+        return bool(value)
+
     def elements(self, position: int) -> list[Size]:
         """The elements of a small tensor of integers, unknown ones as fresh symbols.
 

@@ -42,13 +42,13 @@ EVALUATORS: Final[dict[tuple[str, int], _Evaluator]] = {}
 SOURCES: Final[dict[tuple[str, int], _Source]] = {}
 
 
-def evaluate(node: Node) -> Tensor | None:
-    """The node's only output number by number; None where its rule must decide."""
+def evaluate(node: Node) -> list[Tensor] | None:
+    """The node's outputs number by number; None where its rule must decide."""
     if node.domain:
         return None
     source = SOURCES.get((node.operator, node.since))
     if source is not None:
-        return source(node)
+        return [source(node)]
     evaluator = EVALUATORS.get((node.operator, node.since))
     if evaluator is None or all(t.numbers is None for t in node.given) or not node.given:
         return None
@@ -56,8 +56,16 @@ def evaluate(node: Node) -> Tensor | None:
     found = None if _unfit(node, arrays) else evaluator(node, arrays)
     if found is None:
         return None
-    found = np.asarray(found, dtype=object)  # numpy gives the bare number for an array of no axes
-    return numbered(found) if found.size <= ELEMENTS_MAX else None
+    # numpy gives the bare number for an array without axes.
+    parts = [np.asarray(part, object) for part in (found if isinstance(found, list) else [found])]
+    if any(part.size > ELEMENTS_MAX for part in parts):
+        return None
+    to = node.get("to") if node.operator == "Cast" else None
+    if to == TensorProto.INT32 or any(tensor.is_narrow for tensor in node.given):
+        parts = [_each(partial(_narrowed, node.symbols), part) for part in parts]
+        narrow = to != TensorProto.INT64
+        return [numbered(part).with_(is_narrow=narrow) for part in parts]
+    return [numbered(part) for part in parts]
 
 
 def numbered(array: Any) -> Tensor:
@@ -78,6 +86,18 @@ def _below(array: Any) -> Size | None:
         elif not never_more(size, highest):
             return None
     return highest + ONE
+
+
+def _narrowed(symbols: Symbols, size: Size | None) -> Size | None:
+    """A number in 32 bits: the same where it is one size, else one that may have overflowed."""
+    if size is None:
+        return None
+    number = size.constant
+    if number is not None and -(2**31) <= number < 2**31:
+        return size
+    if len(size.terms) == 1 and size.symbols and size == Size.symbol(*size.symbols):
+        return size
+    return None if size.has_rows else symbols.derived(("narrowed", size), None)
 
 
 def _unfit(node: Node, arrays: Sequence[Any]) -> bool:
@@ -130,7 +150,10 @@ def _shape(node: Node) -> Tensor:
     dims = tensor.dims[node.get("start", 0) : node.get("end", len(tensor.dims))]
     found = np.empty(len(dims), dtype=object)
     found[:] = dims
-    return numbered(found)
+    result = numbered(found)
+    if None in dims and tensor.state.culprit is not None:
+        return result.with_(state=mixed(tensor.state.culprit))
+    return result
 
 
 @_source("Size 1 13 19 21 23 24 25")
@@ -206,6 +229,16 @@ def _concat(node: Node, arrays: list[Any]) -> Any:
     return np.concatenate(arrays, axis_of(node.get("axis", 0), arrays[0].ndim))
 
 
+@_evaluates("Split 2 11 13 18")
+def _split(node: Node, arrays: list[Any]) -> Any:
+    axis = axis_of(node.get("axis", 0), arrays[0].ndim)
+    lengths = node.integers_of("split", 1)
+    if lengths is None:
+        each = -(-arrays[0].shape[axis] // len(node.used))
+        lengths = [each] * len(node.used)
+    return np.split(arrays[0], np.cumsum(lengths)[:-1], axis)
+
+
 @_evaluates("Squeeze 1 11 13 21 23 24 25")
 def _squeeze(node: Node, arrays: list[Any]) -> Any:
     axes = node.integers_of("axes", 1)
@@ -222,7 +255,7 @@ def _unsqueeze(node: Node, arrays: list[Any]) -> Any:
 @_evaluates("Reshape 5 13 14 19 21 23 24 25")
 def _reshape(node: Node, arrays: list[Any]) -> Any:
     shape = _constants(arrays[1])
-    if shape is None or node.get("allowzero", 0) or 0 in shape:
+    if shape is None or node.flag("allowzero", 0) or 0 in shape:
         return None
     return arrays[0].reshape(shape)
 
@@ -257,7 +290,7 @@ def _slice(node: Node, arrays: list[Any]) -> Any:
     result = arrays[0]
     for index, axis in enumerate(places):
         step = 1 if steps is None else int(steps[index])
-        cut = _cut(int(starts[index]), int(ends[index]), step, arrays[0].shape[axis])
+        cut = python_slice(int(starts[index]), int(ends[index]), step, arrays[0].shape[axis])
         result = result[(slice(None),) * axis + (cut,)]
     return result
 
@@ -267,12 +300,12 @@ def _slice_by_attributes(node: Node, arrays: list[Any]) -> Any:
     starts, ends = node.get("starts"), node.get("ends")
     result = arrays[0]
     for index, axis in enumerate(axes_of(node.get("axes", range(len(starts))), result.ndim)):
-        cut = _cut(starts[index], ends[index], 1, arrays[0].shape[axis])
+        cut = python_slice(starts[index], ends[index], 1, arrays[0].shape[axis])
         result = result[(slice(None),) * axis + (cut,)]
     return result
 
 
-def _cut(start: int, end: int, step: int, size: int) -> slice:
+def python_slice(start: int, end: int, step: int, size: int) -> slice:
     """ONNX's slice as Python's: with a negative step an end before the first element is no end."""
     if step < 0 and end < -size:
         return slice(start, None, step)
@@ -293,7 +326,7 @@ def _range(_node: Node, arrays: list[Any]) -> Any:
 def _reduces(operator: str, versions: str, step: _Pair, start: Size | None) -> None:
     def evaluator(node: Node, arrays: list[Any]) -> Any:
         axes = node.integers_of("axes", 1)
-        if not axes and node.get("noop_with_empty_axes", 0):
+        if not axes and node.flag("noop_with_empty_axes", 0):
             return None
         rank = arrays[0].ndim
         if axes and sorted(axes_of(axes, rank)) != list(range(rank)):
@@ -303,7 +336,7 @@ def _reduces(operator: str, versions: str, step: _Pair, start: Size | None) -> N
             result = size if result is None else _paired(step, node.symbols, result, size)
             if result is None:
                 break
-        found = np.empty((1,) * rank if node.get("keepdims", 1) else (), dtype=object)
+        found = np.empty((1,) * rank if node.flag("keepdims", 1) else (), dtype=object)
         found[...] = result
         return found
 

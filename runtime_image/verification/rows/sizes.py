@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 TERMS_MAX: Final = 64
-DEGREE_MAX: Final = 6
-COEFFICIENT_MAX: Final = 2**31
+DEGREE_MAX: Final = 5
+COEFFICIENT_MAX: Final = 2**28
 """Beyond these a size is unknown. They also keep real sizes far from 64-bit overflow, where
 polynomials and a run's integers would part."""
 ENDLESS: Final = 2**31 - 1

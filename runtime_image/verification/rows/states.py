@@ -8,10 +8,6 @@ from typing import Any, Final
 from runtime_image.verification.rows.sizes import ONE, N, Size
 
 
-class Mixed(Exception):
-    """An operator's result may depend on other rows, or nothing is known of it; says why."""
-
-
 @dataclass(frozen=True, slots=True)
 class Culprit:
     """The first operator that mixed rows."""
@@ -19,6 +15,17 @@ class Culprit:
     operator: str
     node: str
     why: str
+
+
+class Mixed(Exception):
+    """An operator's result may depend on other rows, or nothing is known of it; says why.
+
+    `culprit` is the operator to blame where that is an earlier one.
+    """
+
+    def __init__(self, why: str, culprit: Culprit | None = None) -> None:
+        super().__init__(why)
+        self.culprit = culprit
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +115,10 @@ class Tensor:
     below: Size | None = None
     constant: Any = None
     """The elements as a NumPy array, for small constants of floats and strings."""
+    is_narrow: bool = False
+    """Whether `numbers` have 32 bits, which computing with them may leave."""
+    is_sequence: bool = False
+    """Whether it is a sequence, of which each tensor is like this one."""
 
     @property
     def rank(self) -> int:

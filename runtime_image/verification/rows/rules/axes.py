@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from runtime_image.verification.rows.node import Node, axes_of, axis_of, untouched
-from runtime_image.verification.rows.numbering import is_endless
+from runtime_image.verification.rows.numbering import is_endless, python_slice
 from runtime_image.verification.rows.rules.gather import indices_of
 from runtime_image.verification.rows.rules.registry import rule
 from runtime_image.verification.rows.sizes import (
@@ -42,7 +42,19 @@ def joined(parts: Sequence[Tensor], axis: int) -> Tensor:
         raise Mixed("joins the rows with a size that belongs to no row, or rows on different axes")
     state = found.pop()
     untouched(state, [axis], "joins along")
+    _check_places(parts, axis)
     return Tensor(state, _joined_dims(parts, axis), below=_below(parts))
+
+
+def _check_places(parts: Sequence[Tensor], axis: int) -> None:
+    """Raise Mixed where a part may be empty although the others are not.
+
+    ONNX Runtime then skips it, does not compare its other sizes, and leaves its share of the result
+    as it finds the memory: as other callers left it.
+    """
+    heads = {part.sizes[:axis] + part.sizes[axis + 1 :] for part in parts}
+    if len(heads) > 1 and not all(at_least(size, 1) for part in parts for size in part.sizes):
+        raise Mixed("joins a part that may be empty where others are not")
 
 
 def _joined_dims(parts: Sequence[Tensor], axis: int) -> Dims:
@@ -99,6 +111,29 @@ def _with(tensor: Tensor, axis: int, size: Size) -> tuple[Size, ...]:
     return (*tensor.sizes[:axis], size, *tensor.sizes[axis + 1 :])
 
 
+@rule("SplitToSequence 11 24")
+def split_to_sequence(node: Node) -> Tensor:
+    """A sequence of slices of one place each."""
+    tensor = node.tensor(0)
+    axis = axis_of(node.get("axis", 0), tensor.rank)
+    untouched(tensor.state, [axis], "splits")
+    if node.has(1):
+        raise Mixed("splits into a sequence of longer parts, which is not judged")
+    if node.flag("keepdims", 1):
+        return Tensor(tensor.state, _with(tensor, axis, ONE), is_sequence=True)
+    state = tensor.state
+    if state.has_axis:
+        state = state.at(state.axis - (state.axis > axis))
+    return Tensor(state, (*tensor.sizes[:axis], *tensor.sizes[axis + 1 :]), is_sequence=True)
+
+
+@rule("SequenceAt 11", sequences=True)
+def sequence_at(node: Node) -> Tensor:
+    """One tensor of a sequence, the same for all rows."""
+    node.without_rows(1)
+    return node.tensor(0).with_(is_sequence=False)
+
+
 @rule("Slice 1 10 11 13", reads=(1, 2, 3, 4))
 def cut(node: Node) -> Tensor:
     """From `starts` to `ends` by `steps` along `axes`."""
@@ -131,6 +166,10 @@ def _is_whole(size: Size, start: Size, end: Size, step: Size) -> bool:
 
 def cut_length(node: Node, size: Size, start: Size, end: Size, step: Size) -> Size:
     """The length of a slice of an axis without rows."""
+    known = [number.constant for number in (start, end, step, size)]
+    numbers = [number for number in known if number is not None]
+    if len(numbers) == len(known) and numbers[2] != 0:
+        return Size.of(len(range(numbers[3])[python_slice(*numbers)]))
     try:
         first, last = _clipped(node, size, start), _clipped(node, size, end)
         if step == ONE and first is not None and last is not None and never_more(first, last):

@@ -81,8 +81,8 @@ def _batch(tensor: Tensor) -> Tensor:
 @rule("Gemm 7 9 11 13")
 def gemm(node: Node) -> Tensor:
     """A @ B + C, A and B perhaps transposed; C is broadcast to the product."""
-    left = turned(node.tensor(0)) if node.get("transA", 0) else node.tensor(0)
-    right = turned(node.tensor(1)) if node.get("transB", 0) else node.tensor(1)
+    left = turned(node.tensor(0)) if node.flag("transA", 0) else node.tensor(0)
+    right = turned(node.tensor(1)) if node.flag("transB", 0) else node.tensor(1)
     if left.rank != 2 or right.rank != 2:
         raise Mixed("multiplies other things than matrices")
     result = _matrices(node, left, right)

@@ -90,8 +90,7 @@ def _stable(
 def _joined(node: Node, old: Tensor, new: Tensor, loose: set[Size]) -> Tensor:
     """What holds of a carried value before and after a round; sizes that change become symbols."""
     if new.state.is_mixed and new.state.culprit is not None:
-        culprit = new.state.culprit
-        raise Mixed(f"carries what {culprit.operator} in it gives, which {culprit.why}")
+        raise Mixed(new.state.culprit.why, new.state.culprit)
     if old.state != new.state or old.rank != new.rank:
         raise Mixed("carries a value that gains or loses rows, or axes")
     dims = []

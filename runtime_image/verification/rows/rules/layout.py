@@ -140,7 +140,7 @@ def reshape(node: Node) -> Tensor:
     tensor = node.tensor(0)
     asked = node.elements(1)
     if tensor.state.kind == "padded":
-        copied = asked[0] == N or (asked[0] == ZERO and not node.get("allowzero", 0))
+        copied = asked[0] == N or (asked[0] == ZERO and not node.flag("allowzero", 0))
         return _flat_words(tensor, copied and [size.constant for size in asked[1:]] == [-1])
     if tensor.state.is_mixed and (tensor.dims is None or None in tensor.dims):
         return Tensor(tensor.state, _plain_dims(asked))
@@ -158,7 +158,7 @@ def _plain_dims(asked: Sequence[Size]) -> Dims:
 
 def _target(node: Node, tensor: Tensor, asked: Sequence[Size]) -> tuple[Size, ...]:
     """The sizes that a Reshape gives: 0 copies one unless `allowzero`, -1 takes what is left."""
-    copies = not node.get("allowzero", 0)
+    copies = not node.flag("allowzero", 0)
     target: list[Size | None] = []
     for place, size in enumerate(asked):
         if size.constant == -1:

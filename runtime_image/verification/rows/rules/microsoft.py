@@ -36,8 +36,8 @@ def fused_matmul(node: Node) -> Tensor:
 
 
 def _turned(node: Node, tensor: Tensor, side: str) -> Tensor:
-    matrices = node.get(f"trans{side}", 0) and tensor.rank > 1
-    batch = node.get(f"transBatch{side}", 0)
+    matrices = node.flag(f"trans{side}", 0) and tensor.rank > 1
+    batch = node.flag(f"transBatch{side}", 0)
     if batch and matrices:
         raise Mixed("transposes both the batch and the matrices")
     if batch:
@@ -68,6 +68,7 @@ def fused_convolution(node: Node) -> Tensor:
     tensor, weights = node.tensor(0), node.tensor(1)
     node.without_rows(1, 2)
     spatial.rows_first(tensor)
+    spatial.filters(weights)
     places = spatial.window_sizes(node, tensor, list(weights.sizes[2:]), 1)
     if node.has(3) and node.tensor(3).state != tensor.state:
         raise Mixed("adds other rows")

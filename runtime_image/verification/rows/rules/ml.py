@@ -12,7 +12,7 @@ from runtime_image.verification.rows.node import Node
 from runtime_image.verification.rows.rules.layout import reshaped
 from runtime_image.verification.rows.rules.registry import MICROSOFT, ML, rule
 from runtime_image.verification.rows.sizes import ONE, Size, product
-from runtime_image.verification.rows.states import NONE, Mixed, State, Tensor
+from runtime_image.verification.rows.states import NONE, Culprit, Mixed, State, Tensor
 
 
 def table(node: Node, position: int = 0) -> Tensor:
@@ -32,9 +32,19 @@ def table(node: Node, position: int = 0) -> Tensor:
 def classifier(node: Node) -> list[Tensor]:
     """A label and scores for each row."""
     tensor = table(node)
-    scores = node.symbols.fresh("scores", 1)
+    scores = _scores(node)
     count = tensor.size(0)
     return [Tensor(tensor.state, (count,)), Tensor(tensor.state, (count, scores))]
+
+
+def _scores(node: Node) -> Size:
+    """One for each class, where the attributes say so."""
+    if node.operator == "LinearClassifier":
+        count = len(node.get("intercepts", []))
+    else:
+        count = len(node.get("classlabels_int64s") or node.get("classlabels_strings") or [])
+    known = count > 2 and node.operator != "SVMClassifier"
+    return Size.of(count) if known else node.symbols.fresh("scores", 1)
 
 
 @rule(
@@ -112,12 +122,12 @@ def normalise_strings(node: Node) -> Tensor:
 def tokens(node: Node) -> Tensor:
     """Words of each string, padded to the longest row's: only TfIdfVectorizer may read them."""
     tensor = node.tensor(0)
-    if node.get("mark", 0) or not tensor.state.has_axis or tensor.state.axis != 0:
+    if node.flag("mark", 0) or not tensor.state.has_axis or tensor.state.axis != 0:
         raise Mixed("pads each row to the longest")
     if any(size != ONE for size in tensor.sizes[1:]) or tensor.state.factors != (ONE, ONE):
         raise Mixed("pads each row to the longest")
-    padding = node.get("pad_value", "")
-    state = State("padded", padding=padding)
+    culprit = Culprit(f"{MICROSOFT}.Tokenizer", node.name, "pads each row to the longest")
+    state = State("padded", padding=node.get("pad_value", ""), culprit=culprit)
     return Tensor(state, (*tensor.shape, None))
 
 
@@ -127,10 +137,8 @@ def count_words(node: Node) -> Tensor:
     tensor = table(node)
     width = Size.of(1 + max(node.get("ngram_indexes", [0])))
     if tensor.state.kind == "padded" and tensor.state.padding in _pool(node):
-        raise Mixed("counts the words that pad a row to the longest")
-    state = State("rows") if tensor.state.has_axis else NONE
-    if tensor.state.kind == "rows":
-        state = tensor.state
+        raise Mixed("counts the words that pad a row", tensor.state.culprit)
+    state = State("rows") if tensor.state.kind == "padded" else tensor.state
     return Tensor(state, (tensor.size(0), width))
 
 

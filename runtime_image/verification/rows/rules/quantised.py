@@ -7,7 +7,7 @@ from runtime_image.verification.rows.node import Node, axes_of, axis_of, untouch
 from runtime_image.verification.rows.rules.axes import joined
 from runtime_image.verification.rows.rules.contraction import product_of, turned
 from runtime_image.verification.rows.rules.registry import MICROSOFT, rule
-from runtime_image.verification.rows.rules.spatial import rows_first, window_sizes
+from runtime_image.verification.rows.rules.spatial import filters, rows_first, window_sizes
 from runtime_image.verification.rows.sizes import ONE, Size
 from runtime_image.verification.rows.states import Mixed, Tensor
 
@@ -73,8 +73,32 @@ def quantised_convolution(node: Node) -> Tensor:
     one_for_all(node, 1, 2, 6, 7)
     node.without_rows(3, 4, 5, 8)
     rows_first(tensor)
+    filters(node.tensor(3))
     places = window_sizes(node, tensor, list(weights.sizes[2:]), 1)
     return Tensor(tensor.state, (tensor.size(0), weights.size(0), *places))
+
+
+@rule("QLinearConv 1", domain=MICROSOFT)
+def channels_last_convolution(node: Node) -> Tensor:
+    """As QLinearConv; with `channels_last` x is [rows, places, channels]."""
+    if not node.flag("channels_last", 0):
+        return quantised_convolution(node)
+    tensor = node.tensor(0)
+    one_for_all(node, 1, 2, 6, 7)
+    node.without_rows(3, 4, 5, 8)
+    rows_first(tensor)
+    filters(node.tensor(3))
+    places = tuple(node.symbols.fresh("window", 1) for _ in range(tensor.rank - 2))
+    return Tensor(tensor.state, (tensor.size(0), *places, node.tensor(3).size(0)))
+
+
+@rule("NhwcMaxPool 1", domain=MICROSOFT)
+def channels_last_pool(node: Node) -> Tensor:
+    """Places of each row and channel of [rows, places, channels]."""
+    tensor = node.tensor(0)
+    rows_first(tensor)
+    places = tuple(node.symbols.fresh("window") for _ in range(tensor.rank - 2))
+    return Tensor(tensor.state, (tensor.size(0), *places, tensor.size(tensor.rank - 1)))
 
 
 @rule("QGemm 1", domain=MICROSOFT)
@@ -83,8 +107,8 @@ def quantised_gemm(node: Node) -> Tensor:
     one_for_all(node, 1, 2, 7, 8)
     node.without_rows(3, 4, 5, 6)
     left, right = node.tensor(0), node.tensor(3)
-    left = turned(left) if node.get("transA", 0) else left
-    right = turned(right) if node.get("transB", 0) else right
+    left = turned(left) if node.flag("transA", 0) else left
+    right = turned(right) if node.flag("transB", 0) else right
     if left.rank != 2 or (node.has(6) and node.tensor(6).rank > 1):
         raise Mixed("has operands that are not judged")
     return product_of(node, left, right)
@@ -121,13 +145,13 @@ def quantised_pool(node: Node) -> Tensor:
     one_for_all(node, *range(1, len(node.inputs)))
     rows_first(tensor)
     if node.operator == "QLinearAveragePool":
-        if node.get("channels_last", 0):
+        if node.flag("channels_last", 0):
             raise Mixed("has its channels last, which is not judged")
         kernel = [Size.of(size) for size in node.get("kernel_shape", [])]
         return Tensor(tensor.state, (*tensor.sizes[:2], *window_sizes(node, tensor, kernel, 0)))
     ones = (ONE,) * (tensor.rank - 2)
     first, last = tensor.size(0), tensor.size(tensor.rank - 1)
-    if node.get("channels_last", 0):
+    if node.flag("channels_last", 0):
         return Tensor(tensor.state, (first, *ones, last))
     return Tensor(tensor.state, (*tensor.sizes[:2], *ones))
 

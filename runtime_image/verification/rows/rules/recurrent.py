@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from runtime_image.verification.rows.node import Node
 from runtime_image.verification.rows.rules.registry import rule
+from runtime_image.verification.rows.rules.spatial import filters
 from runtime_image.verification.rows.states import NONE, Mixed, State, Tensor
 
 
@@ -13,7 +14,9 @@ def recurrent(node: Node) -> list[Tensor]:
     [directions, batch, hidden]; with layout 1 the batch comes first everywhere."""
     tensor, weights = node.tensor(0), node.tensor(2)
     node.without_rows(1, 2, 3, 7)
-    first = node.get("layout", 0) == 1
+    filters(node.tensor(1))
+    filters(weights)
+    first = node.flag("layout", 0)
     state = _batch(tensor, 0 if first else 1)
     _belongs(node, 4, state, 0)
     for position in (5, 6):

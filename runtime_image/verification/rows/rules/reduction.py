@@ -26,12 +26,12 @@ def reduce(node: Node) -> Tensor:
     """Without axes all are joined, unless `noop_with_empty_axes`."""
     tensor = node.tensor(0)
     given = node.integers_of("axes", 1)
-    if not given and node.get("noop_with_empty_axes", 0):
+    if not given and node.flag("noop_with_empty_axes", 0):
         # Elements only, but for sums of squares and the like not as they are.
         return Tensor(tensor.state, tensor.dims)
     axes = axes_of(given or range(tensor.rank), tensor.rank)
     untouched(tensor.state, axes, "reduces")
-    return _without(tensor, axes, bool(node.get("keepdims", 1)))
+    return _without(tensor, axes, node.flag("keepdims", 1))
 
 
 def _without(tensor: Tensor, axes: list[int], keep: bool) -> Tensor:
@@ -51,7 +51,7 @@ def arg(node: Node) -> Tensor:
     tensor = node.tensor(0)
     axis = axis_of(node.get("axis", 0), tensor.rank)
     untouched(tensor.state, [axis], "compares along")
-    return _without(tensor, [axis], bool(node.get("keepdims", 1)))
+    return _without(tensor, [axis], node.flag("keepdims", 1))
 
 
 @rule("Softmax 13", "LogSoftmax 13", "Hardmax 13", "LpNormalization 1 22")

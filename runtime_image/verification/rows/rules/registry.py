@@ -23,7 +23,7 @@ class Rule:
     `reads`: positions of inputs of which only the numbers are read (a shape, axes): such an input
     may hold the number of rows. `tolerant`: the function takes mixed inputs, too, and gives mixed
     results with the sizes that are known. `numbered`: it knows what becomes of the row number;
-    `padded`: of rows that are padded to the longest.
+    `padded`: of rows that are padded to the longest; `sequences`: of sequences.
     """
 
     function: Function
@@ -31,6 +31,7 @@ class Rule:
     tolerant: bool
     numbered: bool
     padded: bool
+    sequences: bool
 
 
 RULES: Final[dict[tuple[str, str, int], Rule]] = {}
@@ -46,6 +47,7 @@ def rule(
     tolerant: bool = False,
     numbered: bool = False,
     padded: bool = False,
+    sequences: bool = False,
 ) -> Callable[[_Rule], _Rule]:
     """Register a function for operators, each "Name VERSION...": the since_versions it holds for.
 
@@ -53,7 +55,7 @@ def rule(
     """
 
     def register(function: _Rule) -> _Rule:
-        known = Rule(function, frozenset(reads), tolerant, numbered, padded)
+        known = Rule(function, frozenset(reads), tolerant, numbered, padded, sequences)
         for name, *versions in (operator.split() for operator in operators):
             for version in versions:
                 key = (domain, name, int(version))

@@ -16,6 +16,12 @@ def rows_first(tensor: Tensor, last: int = 0) -> None:
         raise Mixed(f"works along the rows' axis {tensor.state.axis}")
 
 
+def filters(weights: Tensor) -> None:
+    """Raise Mixed where weights may be empty: the kernel then leaves the result unwritten."""
+    if not all(at_least(size, 1) for size in weights.sizes):
+        raise Mixed("has weights without places")
+
+
 def _setting(node: Node) -> tuple[Any, ...]:
     names = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "output_padding")
     found = [node.get(name) for name in (*names, "output_shape", "pads", "strides")]
@@ -37,7 +43,7 @@ def window_sizes(node: Node, tensor: Tensor, kernel: list[Size], low: int) -> tu
         pad = pads[axis] + pads[axis + count]
         exact = None
         if node.get("auto_pad", "NOTSET") == "NOTSET" and node.operator != "ConvTranspose":
-            ceiling = bool(node.get("ceil_mode", 0))
+            ceiling = node.flag("ceil_mode", 0)
             exact = _moved(size, kernel[axis], reach, pad, stride, ceiling)
         if exact is None:
             width = kernel[axis] if axis < len(kernel) else ONE
@@ -66,6 +72,7 @@ def convolution(node: Node) -> Tensor:
     tensor, weights = node.tensor(0), node.tensor(1)
     node.without_rows(1, 2, 3)
     rows_first(tensor)
+    filters(weights)
     channels = weights.size(0)
     if node.operator == "ConvTranspose":
         channels = weights.size(1) * Size.of(node.get("group", 1))
@@ -231,6 +238,7 @@ def deformed(node: Node) -> Tensor:
     tensor, weights = node.tensor(0), node.tensor(1)
     node.without_rows(1, 3)
     rows_first(tensor)
+    filters(weights)
     if any(node.has(place) and node.tensor(place).state != tensor.state for place in (2, 4)):
         raise Mixed("joins the rows with offsets that belong to no row")
     dims = (tensor.size(0), weights.size(0), *node.tensor(2).sizes[2:])

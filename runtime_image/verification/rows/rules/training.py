@@ -12,9 +12,9 @@ def batch_normalization(node: Node) -> Tensor:
     """With statistics from outside it is a scale and a shift for each channel."""
     tensor = node.tensor(0)
     node.without_rows(1, 2, 3, 4)
-    if node.get("training_mode", 0) or any(node.used[1:]):
+    if node.flag("training_mode", 0) or any(node.used[1:]):
         raise Mixed("normalises by the statistics of the batch: it is in training")
-    if not node.get("spatial", 1):
+    if not node.flag("spatial", 1):
         raise Mixed("has statistics for each place: spatial = 0")
     untouched(tensor.state, [1], "scales along")
     return Tensor(tensor.state, tensor.dims)
