@@ -106,13 +106,9 @@ async def test_a_trial_that_fails_leaves_the_function_as_it_is(tmp_path: Path) -
         await operator.deploy("digits")
         await aged(operator)
 
-    driver = FakeDriver(Script(batch=8))
+    driver = FakeDriver(Script(batch=8, refuse_load="no"))
     async with operating(tmp_path, driver, pause=Pauses()) as operator:
-        blobs = operator.store.blobs
-
         await operator.manager.warm(KEY)
-        sha256 = operator.store.bundles[profile(operator).bundle].files[0].sha256
-        blobs.path(sha256).unlink()
         await until(
             lambda: any(
                 one.text.startswith("its rows could not be analysed: ")
