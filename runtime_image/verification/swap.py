@@ -27,6 +27,8 @@ the comparison can refute, the analysis proves."""
 BATCHES: Final = ((2, 1), (2, 0), (3, 1), (8, 7), (33, 16))
 """Rows of a batch and the place of the kept row, in this order; larger ones run the same code."""
 FLOATS: Final = (1e5, 3e38, float("nan"), float("inf"), float("-inf"), 0.0, -3e38)
+INTEGERS: Final = (0, 1, -1, 1000)
+"""An index that the model refuses drops the row; one of -1 may read what lies before the row."""
 TEXTS: Final = ("", "a", "zzz zz z", "\u00e9\u4e16 0 -1e9")
 ULPS: Final = 4
 """Units in the last place of the row's largest value that two runs on a GPU may differ by."""
@@ -213,7 +215,7 @@ def _with_floats(row: Row, names: list[str], finite: set[str]) -> Iterator[tuple
 def _with_integers(row: Row, names: list[str]) -> Iterator[tuple[str, Row]]:
     if not names:
         return
-    for value in (0, 1):
+    for value in INTEGERS:
         yield f"rows of {value}", {**row, **{n: _filled(row[n], value) for n in names}}
     above = {n: _filled(row[n], int(row[n].max(initial=0)) + 1) for n in names}
     yield "rows above the sample's largest value", {**row, **above}
