@@ -8,39 +8,39 @@ import resource
 import signal
 import subprocess
 import sys
-import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from runtime_image.contract.rows import RowVerdict
 
-MODULE: Final = "runtime_image.verification.rows"
+COMMAND: Final = (sys.executable, "-I", "-B", "-m", "runtime_image.verification.rows")
 VERDICT_BYTES_MAX: Final = 2**20
-ENVIRONMENT: Final = {"PYTHONDONTWRITEBYTECODE": "1", "LANG": "C.UTF-8"}
+"""The child caps what it writes at the same length."""
 
 
-def verdict_of(model: Path, timeout_s: float = 30.0) -> RowVerdict:
+def verdict_of(
+    model: Path, timeout_s: float = 30.0, command: Sequence[str] = COMMAND
+) -> RowVerdict:
     """The verdict on a model file; `analysed` is false, with a reason, where the child has none.
 
-    Never raises, and blocks for `timeout_s` at most and the start of a process. The child inherits
-    this process's limits, a memory cap among them.
+    Never raises, and blocks for the start of a process and `timeout_s` at most. The child inherits
+    this process's limits, and dies with its process group. Any thread may call it.
     """
     try:
-        with tempfile.TemporaryFile() as output:
-            return _ran([sys.executable, "-I", "-m", MODULE, str(model)], output, timeout_s)
+        # In memory: a replica's folders may be read-only. No pipe, which had to be read meanwhile.
+        output = os.memfd_create("row-verdict", os.MFD_CLOEXEC)
+        try:
+            return _verdict([*command, str(model)], output, timeout_s)
+        finally:
+            os.close(output)
     except Exception as error:  # noqa: BLE001 a model that is not analysed runs all the same
-        return _failed(f"the analysis could not run: {error}")
+        return _failed(f"the analysis could not run: {type(error).__name__}: {error}")
 
 
-def _ran(command: list[str], output: IO[bytes], timeout_s: float) -> RowVerdict:
-    # A file, not a pipe: a pipe would have to be read while the clock runs.
+def _verdict(command: list[str], output: int, timeout_s: float) -> RowVerdict:
     child = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.DEVNULL,
-        env=ENVIRONMENT,
-        start_new_session=True,
+        command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.DEVNULL
     )
     try:
         code = child.wait(timeout_s)
@@ -50,11 +50,11 @@ def _ran(command: list[str], output: IO[bytes], timeout_s: float) -> RowVerdict:
         if child.poll() is None:
             child.kill()
             child.wait()
-    size = os.fstat(output.fileno()).st_size
-    if code or size > VERDICT_BYTES_MAX:
+    if code:
         return _failed(_ending(code))
-    output.seek(0)
-    return _parsed(json.loads(output.read(VERDICT_BYTES_MAX)))
+    if os.fstat(output).st_size > VERDICT_BYTES_MAX:
+        return _failed(f"the analysis wrote more than {VERDICT_BYTES_MAX} bytes")
+    return _parsed(json.loads(os.pread(output, VERDICT_BYTES_MAX, 0)))
 
 
 def _parsed(found: Any) -> RowVerdict:
@@ -76,7 +76,9 @@ def _ending(code: int) -> str:
     if code == -signal.SIGXCPU:
         return "the analysis used up its processor time"
     if code < 0:
-        return f"the analysis was ended by {signal.Signals(-code).name}"
+        return f"the analysis was ended by signal {-code}"
     limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
-    capped = "" if limit == resource.RLIM_INFINITY else f" of {limit >> 20} MiB, this process's"
-    return f"the analysis failed, probably at its memory limit{capped} (exit code {code})"
+    inherited = ""
+    if limit != resource.RLIM_INFINITY:
+        inherited = f"; the limit of this process is {limit >> 20} MiB"
+    return f"the analysis ended with code {code}: probably it ran out of memory{inherited}"

@@ -14,6 +14,7 @@ from typing import Final
 
 MEMORY_BYTES: Final = 2**30
 CPU_S: Final = 30
+VERDICT_BYTES: Final = 2**20
 
 
 def main(path: str) -> None:
@@ -22,6 +23,7 @@ def main(path: str) -> None:
     _cap(resource.RLIMIT_DATA, MEMORY_BYTES)
     _cap(resource.RLIMIT_CPU, CPU_S)
     _cap(resource.RLIMIT_CORE, 0)
+    _cap(resource.RLIMIT_FSIZE, VERDICT_BYTES)
     from runtime_image.verification.rows.analysis import analyse_file
 
     sys.stdout.write(json.dumps(asdict(analyse_file(Path(path)))))
