@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pool_manager.core.state import PoolSpec
 from pool_manager.manager import Manager
 from pool_manager.ports import Binding
+from registry.batching import rows_of
 from registry.catalog import Catalog, Change, Deployed
 from registry.model import Bundle, pool_key
 from registry.spec import model_spec, prepared_of
@@ -51,18 +52,20 @@ def pool_spec(deployed: Deployed, bundle: Bundle) -> PoolSpec:
     function, revision, profile = deployed.function, deployed.revision, deployed.profile
     is_current = function.revision == revision.number
     idle_s = function.scaling.idle_s
+    batch_max = rows_of(revision, profile)
     return PoolSpec(
         key=revision.key,
         min=function.scaling.min if is_current else 0,
         max=function.scaling.max,
         idle_s=idle_s if is_current else min(idle_s, SUPERSEDED_IDLE_S),
         device_kind=revision.device.kind,
-        target=max(2, 2 * model_spec(deployed).batch_max),
+        target=max(2, 2 * batch_max),
         load_s=profile.load_ms / 1e3 if profile else 0.0,
         bundle_bytes=bundle.size,
         function=f"{function.namespace}/{function.name}",
         share=revision.device.share,
         memory_mib=max(profile.memory_mib if profile else 0.0, bundle.size / 2**20),
+        batches=batch_max > 1,
     )
 
 

@@ -9,10 +9,10 @@ from admin.events.rates import Pace
 from pool_manager.core.life.outlook import Outlook
 from pool_manager.core.state import Replica
 from pool_manager.telling.occupancy import Occupancy
+from registry.batching import rows_of, summary
 from registry.catalog import Deployed
 from registry.exchange import Expected, Load, PoolEndpoints
 from registry.model import Bundle, Function, Key, Operation, Profile
-from registry.spec import model_spec
 from runtime_image.codecs.request import content_types
 from runtime_image.contract import signature as signatures
 
@@ -83,7 +83,7 @@ def call_json(deployed: Deployed) -> dict[str, Any]:
 
 def revision_json(deployed: Deployed, bundle: Bundle) -> dict[str, Any]:
     """One revision of `fnctl show`. `traffic`: calls by plain name go to it; `batch_max`: rows of
-    one run, as measured and as its settings allow."""
+    one run, as measured and as its settings allow; `batching`: the same in words, or why not."""
     revision = deployed.revision
     return {
         "number": revision.number,
@@ -96,7 +96,8 @@ def revision_json(deployed: Deployed, bundle: Bundle) -> dict[str, Any]:
         "created_s": revision.created_s,
         "signature": signatures.to_json(revision.signature),
         "profile": profile_json(deployed.profile),
-        "batch_max": model_spec(deployed).batch_max,
+        "batch_max": rows_of(revision, deployed.profile),
+        "batching": summary(revision, deployed.profile),
     }
 
 

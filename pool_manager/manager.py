@@ -82,6 +82,7 @@ class Manager(Sight):
         wall = time.time  # noqa: TID251 - the shell passes the clock in
         self._use = UseWatch(self._machine, self._bindings, recorder, self._clock, wall)
         self._launcher.on_pong = self._use.hear
+        self._on_refutation: Callable[[str, str], None] = lambda _key, _reason: None
         self._none_left = asyncio.Event()
         self._events: deque[events.Event] = deque()
         self._actions = self._table()
@@ -93,6 +94,8 @@ class Manager(Sight):
             commands.Assign: self._assign,
             commands.Bind: self._bind,
             commands.Drain: self._drain,
+            commands.StopBatching: self._stop_batching,
+            commands.KeepRefutation: lambda c: self._on_refutation(c.key, c.reason),
             commands.Terminate: lambda c: self._launcher.terminate(c.id),
             commands.Release: lambda c: self._launcher.release(c.id),
             commands.Publish: lambda c: self._publisher.publish(c.keys),
@@ -160,6 +163,18 @@ class Manager(Sight):
     def sleep(self, key: str) -> None:
         """Ask a pool's idle replicas to go now; a floor keeps its replicas."""
         self.feed(events.SleepAsked(key))
+
+    def watch_refutations(self, receiver: Callable[[str, str], None]) -> None:
+        """Have the key of each pool whose requests must not be joined any more, and the reason;
+        at once of those that said so already."""
+        self._on_refutation = receiver
+        for pool in self._machine.pools.values():
+            if pool.refuted:
+                receiver(pool.key, pool.refuted)
+
+    def note(self, key: str, text: str) -> None:
+        """Keep a decision about a pool that was made elsewhere."""
+        self._journal.note(key, text)
 
     def receive_demand(self, data: bytes) -> None:
         """A gateway worker's Demand."""
@@ -246,6 +261,11 @@ class Manager(Sight):
         control = self._launcher.control(command.id)
         if control is not None:
             control.drain(command.if_idle_s)
+
+    def _stop_batching(self, command: commands.StopBatching) -> None:
+        control = self._launcher.control(command.id)
+        if control is not None:
+            control.stop_batching()
 
     def _keep_cold_start(self, command: commands.KeepColdStart) -> None:
         binding = self._bindings.get(command.key)

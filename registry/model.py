@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from runtime_image.contract.model import InputRule, OutputRule, Preparation
+from runtime_image.contract.model import EqualAxes, InputRule, OutputRule, Preparation
 from runtime_image.contract.signature import Signature
 
 NAMESPACE = "default"
@@ -44,9 +44,10 @@ class DeviceNeed:
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """`auto` batches where deploy proved it; `max_size` 0 leaves the size to the profile."""
+    """`auto` batches where deploy proved it, `always` also where nothing refuted it; `max_size` 0
+    leaves the size to the profile."""
 
-    mode: Literal["auto", "off"] = "auto"
+    mode: Literal["auto", "always", "off"] = "auto"
     max_size: int = 0
     wait_ms: float = 0.0
 
@@ -159,6 +160,11 @@ class Profile:
     `latency_ms` is per run, keyed by rows. `batch_max` is the knee: more rows gain nothing.
     `memory_mib` is with both sessions where `prepared` has two. `why_not_prepared` is "" where it
     is prepared, or nobody tried.
+
+    `batchable`, `why_not`, `operator`, `equal_axes` and `compared` as in the trial's `Report`, by
+    rules of version `proof` (0: before they had a number) for the bundle's file `model`.
+    `refuted_at_runtime` is what a joined run of a replica showed; "" for nothing. It stays when
+    the model is tried again.
     """
 
     bundle: str
@@ -174,6 +180,12 @@ class Profile:
     note: str = ""
     prepared: Prepared | None = None
     why_not_prepared: str = ""
+    proof: int = 0
+    model: str = ""
+    operator: str = ""
+    equal_axes: EqualAxes = ()
+    compared: bool = False
+    refuted_at_runtime: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from registry.batching import rows_of
 from registry.catalog import Deployed
 from registry.model import Prepared, Profile, Revision
 from runtime_image.contract.model import ModelSpec
@@ -17,10 +18,11 @@ INLINE_BELOW_MS: Final = 0.1
 def model_spec(deployed: Deployed) -> ModelSpec:
     """The spec that binds a replica to `deployed.revision`.
 
-    Rows are batched only where the profile proved that it is safe and the manifest allows it.
+    Rows are batched only where `registry.batching` allows it.
     """
     revision, profile = deployed.revision, deployed.profile
-    batch_max = _batch_max(revision, profile)
+    batch_max = rows_of(revision, profile)
+    may_rerun = not revision.handler or deployed.function.limits.retry == "always"
     return ModelSpec(
         revision=revision.ref,
         engine=revision.engine,
@@ -35,6 +37,8 @@ def model_spec(deployed: Deployed) -> ModelSpec:
         timeout_s=deployed.function.limits.timeout_s,
         sample=revision.sample,
         preparation=prepared.preparation if (prepared := prepared_of(deployed)) else None,
+        equal_axes=profile.equal_axes if profile and batch_max > 1 else (),
+        may_rerun=may_rerun,
     )
 
 
@@ -56,12 +60,6 @@ def settings_equal(a: Revision, b: Revision) -> bool:
 
 def _comparable(revision: Revision) -> Revision:
     return replace(revision, number=0, created_s=0.0, signature=Signature("json", (), ()))
-
-
-def _batch_max(revision: Revision, profile: Profile | None) -> int:
-    if profile is None or not profile.batchable or revision.batching.mode != "auto":
-        return 1
-    return max(1, min(profile.batch_max, revision.batching.max_size or profile.batch_max))
 
 
 def _inline(revision: Revision, profile: Profile | None) -> bool:

@@ -18,6 +18,7 @@ from admin.views import call_json, revision_json
 from gateway.http.describe import example
 from gateway.problems import OK, json_answer
 from pool_manager.manager import Manager
+from registry.batching import summary
 
 ITEMS = 20
 
@@ -92,6 +93,7 @@ class FunctionRoutes:
                 "state": line["state"],
                 "reason": line["reason"],
                 "blocked": self._manager.blocked(key),
+                "batching": summary(deployed.revision, deployed.profile),
                 "since_s": line["since_s"],
                 "decisions": decisions,
                 "cold_starts": [asdict(r) for r in await self._history.cold_starts(name, ITEMS)],

@@ -29,24 +29,12 @@ def render(result: dict[str, Any], collected: Collected) -> str:
         ("sample", first_line(sample) if sample else ""),
         ("load", duration(float(profile["load_ms"])) if "load_ms" in profile else ""),
         ("memory", f"{number(float(profile['memory_mib']))} MiB" if profile else ""),
-        ("batching", batching(profile, result.get("batch_max")) if profile else ""),
+        ("batching", get(result, "batching")),
         ("prepared", prepared(profile)),
         ("note", get(profile, "note")),
         ("switch", get(result, "switch")),
     ]
     return f"{revision} deployed ({files})\n{fields(pairs)}"
-
-
-def batching(profile: dict[str, Any], allowed: int | None = None) -> str:
-    """Whether requests share runs: "up to 32 rows", or why not. `allowed`: what settings leave."""
-    if profile.get("batchable"):
-        rows = allowed or profile.get("batch_max")
-        if profile.get("batch_max") == 1:
-            return "off: it could, but several rows in one run are no faster"
-        return "off, as asked" if rows == 1 else f"up to {rows} rows"
-    why = get(profile, "why_not")
-    unprofiled = "" if profile.get("profiled", True) else " (unprofiled)"
-    return f"off{unprofiled}: {why}" if why else f"off{unprofiled}"
 
 
 def prepared(profile: dict[str, Any]) -> str:

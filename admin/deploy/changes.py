@@ -13,7 +13,7 @@ from admin.deploy.verification import Verified
 from admin.store import Store
 from registry.catalog import Deployed
 from registry.manifest import rescaled
-from registry.model import Function
+from registry.model import Function, Profile, Revision
 
 
 class Changes:
@@ -93,6 +93,33 @@ class Changes:
             changed = replace(function, scaling=rescaled(function.scaling, changes))
             await self._save(changed)
         return changed
+
+    async def keep_refutation(self, key: str, reason: str) -> None:
+        """Remember of a revision, by its pool's key, that a joined run lost rows. It holds for all
+        that run the same model of the same bundle."""
+        async with self._writing:
+            namespace, _, ref = key.partition("/")
+            found = self._store.catalog.find(ref, namespace)
+            if found is None or found.profile is None:
+                return
+            profile = replace(found.profile, refuted_at_runtime=reason)
+            await self._store.functions.put_profile(profile)
+            self._share(found.revision, profile)
+
+    async def keep_profile(self, revision: Revision, profile: Profile) -> None:
+        """Remember what a further trial of a revision has measured."""
+        async with self._writing:
+            await self._store.functions.put_profile(profile)
+            self._share(revision, profile)
+
+    def _share(self, revision: Revision, profile: Profile) -> None:
+        """Have all revisions with that model of that bundle know its profile, as after a start."""
+        ran = (revision.bundle, revision.engine, revision.model)
+        catalog = self._store.catalog
+        for one in list(catalog.every()):
+            other = one.revision
+            if (other.bundle, other.engine, other.model) == ran:
+                catalog.put(replace(one, profile=profile))
 
     async def _save(self, function: Function) -> None:
         await self._store.functions.save_function(function)

@@ -18,17 +18,19 @@ from admin.deploy.plan import (
     plan,
 )
 from admin.deploy.removal import Removal
+from admin.deploy.revalidation import Revalidation
 from admin.deploy.rollout import Rollout, check_compatible
 from admin.deploy.runner import SWITCH, Phase, Runner, Work
 from admin.deploy.verification import Verification, Verified
 from admin.store import Store
 from admin.views import profile_json
 from pool_manager.manager import Manager
+from registry.batching import rows_of, summary
 from registry.catalog import Deployed
 from registry.errors import Conflict
 from registry.model import Function, Operation
 from registry.names import check_name
-from registry.spec import model_spec, settings_equal
+from registry.spec import settings_equal
 
 
 class Deploys:
@@ -61,6 +63,7 @@ class Deploys:
         self._verification = Verification(store, manager, prepare=prepare)
         self._changes = Changes(store)
         self._rollout = Rollout(store, manager, self._changes)
+        self._revalidation = Revalidation(store, manager, self._changes, self._verification, pause)
         self.runner = Runner(
             store.operations,
             {"deploy": self._known(self._deploy), "rollback": self._known(self._roll_back)},
@@ -74,9 +77,11 @@ class Deploys:
         running = await self._store.operations.running()
         await self._changes.unstage_abandoned({operation.id for operation in running})
         await self.runner.resume()
+        self._revalidation.start()
 
     async def close(self) -> None:
         """Stop; what is running will be resumed by the next server."""
+        await self._revalidation.close()
         await self.runner.close()
         await self._rollout.close()
 
@@ -204,7 +209,8 @@ class Deploys:
             "created": True,
             "sample": {**sample, "revision": ref} if sample else {},
             "profile": profile_json(deployed.profile),
-            "batch_max": model_spec(deployed).batch_max,
+            "batch_max": rows_of(deployed.revision, deployed.profile),
+            "batching": summary(deployed.revision, deployed.profile),
             "switch": how,
         }
 

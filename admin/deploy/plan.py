@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from registry import manifest as manifests
+from registry.batching import is_current
 from registry.bundles.paths import make_bundle
 from registry.catalog import Catalog, Deployed
 from registry.errors import BadBundle, BadManifest, BadRequest, Conflict, Refused
@@ -18,11 +19,13 @@ from registry.model import Bundle, BundleFile, Function, Prepared, Profile, Revi
 from registry.names import check_name
 from registry.spec import model_spec
 from runtime_image.contract import signature as signatures
-from runtime_image.contract.model import ModelSpec
+from runtime_image.contract.model import EqualAxes, ModelSpec, equal_axes_from_json
 from runtime_image.contract.signature import Signature
 
 UNKNOWN_SIGNATURE = Signature("json", (), ())
 FILES_MAX = 1000
+AXES_MAX = 1000
+"""Axes in the conditions of a proof."""
 MIB = 1024 * 1024
 
 
@@ -74,7 +77,8 @@ class Plan:
         """What the throw-away replica is bound to. It measures the model, whatever the settings:
         its profile outlives them. `prepare`: it also makes what later cold starts load."""
         spec = model_spec(Deployed(self.function, self.revision))
-        return replace(spec, batching=True, prepare=prepare)
+        is_unproven = self.revision.batching.mode == "always"
+        return replace(spec, batching=True, batch_unproven=is_unproven, prepare=prepare)
 
 
 def parse_request(body: bytes) -> WireDeploy:
@@ -195,7 +199,8 @@ def _names_idle_s(request: WireDeploy) -> bool:
 
 
 def verified_before(draft: Plan, catalog: Catalog, device_kind: str) -> Deployed | None:
-    """A revision that differs from the draft in nothing a trial would look at."""
+    """A revision that differs from the draft in nothing a trial would look at, and was tried by the
+    present rules; where rows are to be joined unproven, with batches."""
 
     def tried(revision: Revision) -> tuple[Any, ...]:
         return (
@@ -214,8 +219,11 @@ def verified_before(draft: Plan, catalog: Catalog, device_kind: str) -> Deployed
         if deployed.revision.bundle != draft.revision.bundle:
             continue
         profile = deployed.profile
-        is_measured = profile and profile.profiled and profile.device_kind == device_kind
-        if is_measured and tried(deployed.revision) == wanted:
+        if profile is None or not profile.profiled or profile.device_kind != device_kind:
+            continue
+        if draft.revision.batching.mode == "always" and not profile.compared:
+            continue
+        if is_current(draft.revision, profile) and tried(deployed.revision) == wanted:
             return deployed
     return None
 
@@ -244,9 +252,21 @@ def profile_from_report(report: dict[str, Any], plan: Plan) -> Profile:
             note=str(report["note"])[:1000],
             prepared=prepared,
             why_not_prepared=str(report.get("why_not_prepared", ""))[:1000],
+            proof=int(report.get("proof", 0)),
+            model=plan.revision.model,
+            operator=str(report.get("operator", ""))[:200],
+            equal_axes=_equal_axes(report.get("equal_axes", ())),
+            compared=bool(report.get("compared", False)),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadRequest(f"the trial's report makes no sense: {error!r}") from error
+
+
+def _equal_axes(data: Any) -> EqualAxes:
+    groups = equal_axes_from_json(data)
+    if sum(map(len, groups)) > AXES_MAX:
+        raise ValueError(f"equal_axes: expected at most {AXES_MAX} axes")
+    return groups
 
 
 def signature_from_report(report: dict[str, Any]) -> Signature:

@@ -16,6 +16,7 @@ from admin.feed import binding
 from admin.store import Store
 from pool_manager.core.state import PoolSpec
 from pool_manager.manager import Manager
+from registry.batching import with_refutation
 from registry.bundles import onnx_external
 from registry.catalog import Deployed
 from registry.errors import BadBundle, ModelRefused
@@ -84,6 +85,8 @@ class Verification:
         trial_spec = draft.trial_spec(prepare=self._prepare)
         report = await self._manager.trial(spec, replace(bound, spec=trial_spec))
         profile = profile_from_report(report, draft)
+        measured = (profile.bundle, profile.engine, profile.device_kind)
+        profile = with_refutation(profile, await self._store.functions.find_profile(*measured))
         return Verified(
             replace(draft.revision, signature=signature_from_report(report)),
             await asyncio.to_thread(self._checked, profile),

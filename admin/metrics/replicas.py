@@ -61,6 +61,8 @@ class ReplicaFamilies:
         )
         text = "Replicas that made room for another pool: idle ones, and busy ones after a wait."
         yield _singles("fngate_evictions", text, ("victim", EVICTIONS), counts.evictions)
+        text = "Revisions whose requests are joined no more, because a joined run lost rows."
+        yield CounterMetricFamily("fngate_batching_refuted", text, counts.refuted.total())
         text = "Cold starts, whether or not somebody waited for them."
         yield _singles("fngate_cold_starts", text, ("outcome", COLD_STARTS), counts.cold_starts)
 

@@ -50,6 +50,21 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
+class StopBatching:
+    """Have a replica join no more requests."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeepRefutation:
+    """Remember of a revision that its requests must not be joined; the reason is a replica's."""
+
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Terminate:
     """Send TERM to the replica's group."""
 
@@ -124,6 +139,8 @@ Command = (
     | Assign
     | Bind
     | Drain
+    | StopBatching
+    | KeepRefutation
     | Terminate
     | Release
     | Publish

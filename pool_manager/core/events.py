@@ -103,6 +103,16 @@ class Loaded:
     memory_mib: float
     phases: dict[str, float]
     report: dict[str, Any] = field(default_factory=dict)
+    refuted: str = ""
+    """As of `BatchingRefuted`, said again by one that had been serving before."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchingRefuted:
+    """A joined run of a replica showed that rows mix; it joins no more."""
+
+    id: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +214,7 @@ Event = (
     | Begun
     | Greeted
     | Loaded
+    | BatchingRefuted
     | FirstRun
     | NotIdle
     | Lost

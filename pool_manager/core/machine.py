@@ -118,7 +118,7 @@ class Machine:
         """Change the records; the pools that may need a decision now."""
         match event:
             case events.PoolDefined() | events.PoolRemoved():
-                return self._revise(event)
+                return self._revise(event, commands)
             case events.DemandCame() | events.WorkerLost():
                 return self._hear(event, now)
             case events.Tick():
@@ -141,9 +141,13 @@ class Machine:
         self.stopping = True
         return set(self.pools)
 
-    def _revise(self, event: events.PoolDefined | events.PoolRemoved) -> set[str]:
+    def _revise(
+        self, event: events.PoolDefined | events.PoolRemoved, commands: list[Command]
+    ) -> set[str]:
         if isinstance(event, events.PoolDefined):
-            return {self.host.define(event.spec).key}
+            pool = self.host.define(event.spec)
+            self._replicas.stop_batching(pool, commands)
+            return {pool.key}
         if event.key in self.pools:
             self.pools[event.key].removed = True
         return {event.key}

@@ -32,7 +32,8 @@ class Pool:
     `waiting_since_s` is when the present first waiter came, from which its cold start counts;
     `unserved_since_s` since when somebody waits and there is no replica to serve them. `blocked`
     says why no replica can be started, `last_used_s` when there was last something to do, and
-    `quiet_until_s` until when time alone changes nothing.
+    `quiet_until_s` until when time alone changes nothing. `refuted` is what a joined run showed
+    against joining requests, "" for nothing.
     """
 
     spec: PoolSpec
@@ -48,6 +49,7 @@ class Pool:
     claim: Claim | None = None
     warming: Warming | None = None
     blocked: str = ""
+    refuted: str = ""
     wanted: int = 0
     wanted_reason: str = ""
     measured_mib: float = 0.0
@@ -66,6 +68,11 @@ class Pool:
     def memory_mib(self) -> float:
         """What one replica takes, as far as it is known."""
         return max(self.spec.memory_mib, self.measured_mib)
+
+    @property
+    def batches(self) -> bool:
+        """Whether its replicas may join requests."""
+        return self.spec.batches and not self.refuted
 
     def count(self) -> int:
         """Replicas that serve or will."""

@@ -95,7 +95,8 @@ class PoolSpec:
     `function` is the namespace and name; `max` bounds it over all its revisions. `target` is how
     many requests one replica takes at once. `load_s` is the measured load time, 0 if unknown,
     `memory_mib` what one replica was measured to take and `share` the part of a device it needs,
-    1 for a device of its own. A trial is the pool of one throw-away replica.
+    1 for a device of its own. `batches`: its replicas join requests. A trial is the pool of one
+    throw-away replica.
     """
 
     key: str
@@ -110,6 +111,7 @@ class PoolSpec:
     function: str = ""
     share: float = 1.0
     memory_mib: float = 0.0
+    batches: bool = True
 
 
 @dataclass(slots=True)
@@ -119,7 +121,8 @@ class Replica:
     A standby is in a pool of its own until it is assigned; `is_bound` says whether the process
     was told, or is about to be told, which model to load. `if_idle` marks a drain that the replica
     may refuse, `refused_s` when it last did, `ready_s` when it had loaded. `kill_at_s` is when
-    patience with the present state ends; `terminated` that TERM was sent.
+    patience with the present state ends; `terminated` that TERM was sent. `batches`: it may join
+    requests, as far as is known.
     """
 
     id: str
@@ -142,6 +145,7 @@ class Replica:
     phases: dict[str, float] = field(default_factory=dict)
     waiting_since_s: float | None = None
     why: str = ""
+    batches: bool = True
 
     @property
     def can_serve(self) -> bool:

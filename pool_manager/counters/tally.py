@@ -24,13 +24,15 @@ COLD_STARTS: Final = ("ready", "failed")
 @dataclass(frozen=True, slots=True)
 class Counts:
     """Since the start: starts by kind and outcome, failures of replicas by when and reason,
-    evictions by what the victim did, cold starts by outcome, MiB given back by device."""
+    evictions by what the victim did, cold starts by outcome, MiB given back by device, and
+    pools whose requests are joined no more."""
 
     starts: Counter[tuple[str, str]] = field(default_factory=Counter)
     failures: Counter[tuple[str, str]] = field(default_factory=Counter)
     evictions: Counter[str] = field(default_factory=Counter)
     cold_starts: Counter[str] = field(default_factory=Counter)
     reclaimed_mib: dict[str, float] = field(default_factory=dict)
+    refuted: Counter[str] = field(default_factory=Counter)
 
     def copy(self) -> Counts:
         """The same, which grows no more."""
@@ -40,6 +42,7 @@ class Counts:
             self.evictions.copy(),
             self.cold_starts.copy(),
             dict(self.reclaimed_mib),
+            self.refuted.copy(),
         )
 
 
@@ -100,6 +103,8 @@ class Tally:
                 self._lives[command.id].is_leaving = True
             case commands.Release() if command.id in self._lives:
                 self._over(self._lives[command.id], command.reason)
+            case commands.KeepRefutation():
+                self.counts.refuted["rows"] += 1
             case commands.KeepColdStart():
                 self.counts.cold_starts["ready" if command.outcome == "ready" else "failed"] += 1
 

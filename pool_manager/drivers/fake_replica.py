@@ -27,6 +27,7 @@ from runtime_image.contract.control import (
 )
 from runtime_image.contract.link import BUSY_MASK, VERSION, Kind
 from runtime_image.contract.model import ModelSpec
+from runtime_image.contract.rows import PROOF
 from runtime_image.link.binding import read_bind
 from runtime_image.link.frames import Frame, FrameReader, LinkError, pack
 from runtime_image.link.greeting import greet
@@ -216,6 +217,8 @@ class FakeReplica:
             why_not="" if script.batch > 1 else "the fake driver's script says batch 1",
             batch_max=script.batch,
             profiled=True,
+            proof=PROOF,
+            compared=script.batch > 1,
         )
 
     def _readable(self) -> None:
@@ -239,6 +242,8 @@ class FakeReplica:
                 self._bind(*read_bind(frame))
             case Kind.DRAIN:
                 self._drain(frame.aux)
+            case Kind.BATCHING_OFF:
+                pass  # it joins nothing
             case _:
                 raise LinkError(f"unexpected {frame.kind.name} on the control link")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 import structlog
 
 from pool_manager.core import events
@@ -10,29 +12,36 @@ from pool_manager.replica.control import Feed
 from pool_manager.replica.launching import Launcher
 from registry.errors import DriverError, EngineDown
 from runtime_image.contract.control import ReplicaRecord
+from runtime_image.contract.link import VERSION
 
 log = structlog.get_logger()
 
 
 async def adopt_all(driver: Driver, launcher: Launcher, feed: Feed) -> None:
-    """Listen for whoever runs and has a record, and clear away the others. Raises EngineDown, or
-    DriverError where nobody can say what runs."""
+    """Listen for each replica that runs, has a record and speaks this link version; clear away the
+    others. Raises EngineDown, or DriverError where nobody can say what runs."""
     running = await driver.list()
     found = launcher.folders.read_records()
     for id in found.keys() | running:
         record = found.get(id)
-        if id in running and record is not None:
+        if id in running and _speaks_this_link(record):
             _adopt(id, record, launcher, feed)
         else:
             await _clear_away(id, driver, launcher)
     launcher.folders.remove_stale_models(running)
     if found:
-        log.info("what an earlier server left", adopted=sorted(found.keys() & running))
+        adopted = [id for id, one in found.items() if id in running and _speaks_this_link(one)]
+        log.info("what an earlier server left", adopted=sorted(adopted))
+
+
+def _speaks_this_link(record: ReplicaRecord | None) -> TypeGuard[ReplicaRecord]:
+    return record is not None and record.link == VERSION
 
 
 async def _clear_away(id: str, driver: Driver, launcher: Launcher) -> None:
-    """What does not run any more, or has no record. One that cannot be got rid of is left to
-    the next server: this one can serve without. Raises EngineDown."""
+    """What does not run any more, has no record, or speaks another link version and may serve by
+    older rules: its callers are held until another has started. One that cannot be got rid of is
+    left to the next server: this one can serve without. Raises EngineDown."""
     log.info("an earlier replica is cleared away", replica=id)
     try:
         await driver.release(id)

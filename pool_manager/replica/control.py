@@ -57,6 +57,7 @@ class Control:
         """Told with each PONG for how many milliseconds the model has run, modulo 2**32."""
         self._has_loaded = False
         self._has_run = False
+        self._is_refuted = False
         self._closed = False
 
     def open(self, tasks: Tasks, ping_s: float) -> None:
@@ -124,6 +125,10 @@ class Control:
         """Say which model to load, and as what."""
         self._send(pack_bind(request))
 
+    def stop_batching(self) -> None:
+        """Have the replica join no more requests."""
+        self._send(pack(Kind.BATCHING_OFF))
+
     def drain(self, if_idle_s: float | None) -> None:
         """Ask the replica to go; with `if_idle_s` it may refuse."""
         # First it says for how long its model has run: it may be gone before the next PING.
@@ -181,6 +186,10 @@ class Control:
                 self._expect(not self._has_loaded, frame)
                 self._has_loaded = True
                 self._feed(statements.load_failed(self.id, statements.read(frame)))
+            case Kind.BATCHING_OFF:
+                self._expect(self._has_loaded and not self._is_refuted, frame)
+                self._is_refuted = True
+                self._feed(statements.batching_off(self.id, statements.read(frame)))
             case Kind.NOT_IDLE:
                 self._expect(self._drains > 0, frame)
                 self._drains -= 1

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from pool_manager.core import events
 from runtime_image.contract.control import PHASES
+from runtime_image.contract.link import REFUTATION_MAX
 from runtime_image.link.frames import Frame, LinkError
 
 LIMIT_MAX: Final = 65536
@@ -35,7 +36,14 @@ def loaded(id: str, data: dict[str, Any]) -> events.Loaded:
         float(memory),
         numbers(data.get("phases", {})),
         _report(data.get("report")),
+        text(data.get("batching_off", ""), REFUTATION_MAX),
     )
+
+
+def batching_off(id: str, data: dict[str, Any]) -> events.BatchingRefuted:
+    """BATCHING_OFF."""
+    reason = text(data.get("reason", ""), REFUTATION_MAX) or "it gave no reason"
+    return events.BatchingRefuted(id, reason)
 
 
 def load_failed(id: str, data: dict[str, Any]) -> events.Lost:

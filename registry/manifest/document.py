@@ -73,6 +73,7 @@ class Overrides(TypedDict, total=False):
     memory_mib: int | None
     device: str | None
     batch_max: int | None
+    batching: str | None
     timeout_s: float | None
 
 
@@ -83,6 +84,7 @@ _OVERRIDDEN: Final[dict[str, tuple[str, str]]] = {
     "memory_mib": ("device", "memory_mib"),
     "device": ("device", "kind"),
     "batch_max": ("batching", "max_size"),
+    "batching": ("batching", "mode"),
     "timeout_s": ("limits", "timeout_s"),
 }
 

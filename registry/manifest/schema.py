@@ -108,7 +108,7 @@ class DeviceTable(Section):
 class BatchingTable(Section):
     """[batching]"""
 
-    mode: Literal["auto", "off"] = "auto"
+    mode: Literal["auto", "always", "off"] = "auto"
     max_size: int = Field(default=0, ge=0, le=65_536)
     wait_ms: float = Field(default=0.0, ge=0, le=1000)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from registry.batching import with_refutation
 from registry.errors import UnknownRevision
 from registry.model import Bundle, Function, Profile, Revision
 from registry.store.database import Transaction
-from registry.store.records import encode_record
+from registry.store.records import decode_record, encode_record
 
 
 async def put_bundle(transaction: Transaction, bundle: Bundle) -> None:
@@ -39,10 +40,17 @@ async def add_revision(transaction: Transaction, revision: Revision) -> Revision
 
 
 async def put_profile(transaction: Transaction, profile: Profile) -> None:
-    """Remember what was measured, in place of what was measured before."""
+    """Remember what was measured, in place of what was measured before.
+
+    What a joined run has shown of the same model stays: a trial cannot show that it was wrong.
+    """
+    key = (profile.bundle, profile.engine, profile.device_kind)
+    sql = "SELECT record FROM profiles WHERE bundle = ? AND engine = ? AND device_kind = ?"
+    for row in await transaction.query(sql, key):
+        profile = with_refutation(profile, decode_record(row[0], Profile))
     await transaction.query(
         "INSERT OR REPLACE INTO profiles (bundle, engine, device_kind, record) VALUES (?, ?, ?, ?)",
-        (profile.bundle, profile.engine, profile.device_kind, encode_record(profile)),
+        (*key, encode_record(profile)),
     )
 
 

@@ -91,8 +91,16 @@ class Loaded(TypedDict):
     memory_mib: float
     session: SessionName
     """With what it began to serve."""
+    batching_off: NotRequired[str]
+    """Why it joins requests no more, in HELLO only: what a joined run showed."""
     report: NotRequired[dict[str, Any]]
     """Only of a trial: `Report` as JSON."""
+
+
+class BatchingOff(TypedDict):
+    """What a joined run showed: rows of requests are not independent."""
+
+    reason: str
 
 
 class LoadFailed(TypedDict):
@@ -106,8 +114,11 @@ class LoadFailed(TypedDict):
 class Report:
     """What a trial replica measured. Latencies in milliseconds per run, keyed by rows.
 
-    `batchable` is only true where different inputs run singly and together agreed; else
-    `why_not` says why. `profiled` is false where a synthetic input could not be run.
+    `batchable` is only true where the analysis proved that rows are independent and no comparison
+    of runs refuted it; else `why_not` says why, and `operator` which one mixes rows, "" where none
+    is to blame. `compared` is true where the comparison was made and refuted nothing.
+    `equal_axes` as in `RowVerdict`; `proof` is the version of the rules. `profiled` is false where
+    a synthetic input could not be run.
     """
 
     signature: dict[str, Any]
@@ -120,3 +131,7 @@ class Report:
     profiled: bool
     note: str = ""
     sample_outputs: dict[str, Any] = field(default_factory=dict)
+    proof: int = 0
+    operator: str = ""
+    equal_axes: list[list[list[Any]]] = field(default_factory=list)
+    compared: bool = False

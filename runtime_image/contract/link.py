@@ -1,4 +1,4 @@
-"""Constants of the link, version 2: frame layout, kinds, flags, limits.
+"""Constants of the link, version 3: frame layout, kinds, flags, limits.
 
 Every frame is a 16-byte little-endian header, `meta_len` bytes of meta, `body_len` bytes of body:
 
@@ -11,7 +11,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import Final
 
-VERSION: Final = 2
+VERSION: Final = 3
 HEADER: Final = Struct("<IIBBHI")
 BODY_MAX: Final = 320 * 1024 * 1024
 """Bytes; above the largest answer (256 MiB) and body anyone may configure."""
@@ -20,6 +20,8 @@ ANSWER_MAX: Final = 256 * 1024 * 1024
 """Bytes of one answer's body."""
 CONTROL_MAX: Final = 1024 * 1024
 """Bytes of a body on a control link: texts and numbers, read by whoever runs everything."""
+REFUTATION_MAX: Final = 500
+"""Characters of the reason in BATCHING_OFF."""
 FAILED_MAX: Final = 256 * 1024
 """Bytes of a RequestError, whose texts are bounded themselves."""
 STARTED_MAX: Final = 4 * 0xFFFF
@@ -55,6 +57,7 @@ class Kind(IntEnum):
     NOT_IDLE = 9  # replica -> manager: aux = milliseconds since the last request ended
     FIRST_RUN = 10  # replica -> manager: aux = microseconds of the first run
     GOAWAY = 11  # replica -> gateway: aux = last id it will still answer
+    BATCHING_OFF = 12  # replica -> manager: JSON body, why it joins no more; and back: join no more
     REQUEST = 16  # gateway -> replica: aux = execution timeout in milliseconds
     RESPONSE = 17  # replica -> gateway: aux = length of the JSON part of a binary answer, or 0
     FAILED = 18  # replica -> gateway: JSON body, a RequestError

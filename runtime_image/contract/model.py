@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 InputKind = Literal["tensor", "image", "audio", "bytes", "json"]
+EqualAxes = tuple[tuple[tuple[str, int], ...], ...]
+"""Groups of (input name, axis) whose sizes must be equal, as in `RowVerdict`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,10 @@ class ModelSpec:
     `model` and `handler` are file names inside the replica's model folder, "" for none.
     `batch_max` is 1 where batching is off; an unfilled batch waits `batch_wait_ms` for company.
     `sample` maps inputs to "@file" or JSON values. `prepare`: a trial also makes the files of a
-    preparation.
+    preparation. `batch_unproven`: the owner wants rows joined although nothing proves that they
+    are independent; a trial then refuses the model where its comparison refutes it. `equal_axes`
+    as in `RowVerdict`: a request that violates one runs alone. `may_rerun`: what has run may run
+    again.
     """
 
     revision: str
@@ -123,6 +128,9 @@ class ModelSpec:
     sample: dict[str, Any] = field(default_factory=dict)
     preparation: Preparation | None = None
     prepare: bool = False
+    batch_unproven: bool = False
+    equal_axes: EqualAxes = ()
+    may_rerun: bool = True
 
 
 def to_json(spec: ModelSpec) -> dict[str, Any]:
@@ -138,7 +146,13 @@ def from_json(data: dict[str, Any]) -> ModelSpec:
     plain["output"] = OutputRule(**{**output, "labels": tuple(output.get("labels", ()))})
     if plain.get("preparation") is not None:
         plain["preparation"] = preparation_from_json(plain["preparation"])
+    plain["equal_axes"] = equal_axes_from_json(plain.get("equal_axes", ()))
     return ModelSpec(**plain)
+
+
+def equal_axes_from_json(data: Any) -> EqualAxes:
+    """Rebuild `ModelSpec.equal_axes`. Raises TypeError or ValueError on anything else."""
+    return tuple(tuple((str(name), int(axis)) for name, axis in group) for group in data)
 
 
 def preparation_from_json(data: dict[str, Any]) -> Preparation:

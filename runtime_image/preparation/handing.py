@@ -9,7 +9,7 @@ import socket
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.link import Kind
@@ -22,6 +22,7 @@ from runtime_image.contract.prepared import (
     Described,
     Part,
 )
+from runtime_image.contract.signature import Signature
 from runtime_image.link.frames import Frame, FrameReader, LinkError, pack
 from runtime_image.preparation.making import Example, Place, prepared_or_why_not
 
@@ -29,6 +30,19 @@ ASKED_S: Final = 60.0
 """How long a trial waits for the next question; its server ends it when there is none."""
 QUESTION_MAX: Final = 1024
 """Bytes of one."""
+
+
+def prepare(
+    listener: socket.socket,
+    record: ReplicaRecord,
+    spec: ModelSpec,
+    signature: Signature,
+    report: dict[str, Any],
+) -> None:
+    """Prepare what a trial has reported of, `Report` as JSON."""
+    batch_max = report["batch_max"] if report["compared"] else 1
+    tried = Example(signature, batch_max, report["memory_mib"])
+    make_and_hand_out(listener, record, spec, tried)
 
 
 def make_and_hand_out(

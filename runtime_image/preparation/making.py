@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from runtime_image.contract.errors import LoadError
-from runtime_image.contract.model import ModelSpec, Preparation, SessionPlan
+from runtime_image.contract.model import InputRule, ModelSpec, Preparation, SessionPlan
 from runtime_image.contract.prepared import (
     FOLDER,
     GRAPH_FILE,
@@ -28,6 +28,7 @@ from runtime_image.preparation.measuring import Bench
 from runtime_image.preparation.writing import write_prepared
 from runtime_image.replica import proof
 from runtime_image.replica.trial import example
+from runtime_image.verification.swap import NeighbourSwap
 
 MIB: Final = 2**20
 SMALL_BYTES: Final = 512 * 1024
@@ -77,7 +78,8 @@ def prepare(spec: ModelSpec, tried: Example, place: Place) -> Described:
         _write(spec, place)
         batch_max = 1 if spec.handler else tried.batch_max
         bench = Bench(_feeds(inputs[0], batch_max), place.device_kind, place.threads)
-        original, prepared = _measure(spec, place, bench, inputs)
+        rules = spec.inputs if batch_max > 1 else None
+        original, prepared = _measure(spec, place, bench, inputs, rules)
     except Unprepared:
         raise
     except Exception as error:
@@ -128,10 +130,15 @@ def _write(spec: ModelSpec, place: Place) -> None:
 
 
 def _measure(
-    spec: ModelSpec, place: Place, bench: Bench, inputs: list[dict[str, Any]]
+    spec: ModelSpec,
+    place: Place,
+    bench: Bench,
+    inputs: list[dict[str, Any]],
+    rules: Mapping[str, InputRule] | None,
 ) -> tuple[Candidate, list[Candidate]]:
     """The model as it is and the prepared ways, one session at a time. Raises Unprepared where
-    they do not agree."""
+    they do not agree, or where rows of a prepared one are not independent; `rules` are those of
+    the inputs, None where rows are not joined."""
     original, engine = bench.measure(place.folder, SessionPlan(spec.model))
     wanted = [engine.run(one, engine.ticket()) for one in _accepted(engine, inputs)]
     del engine
@@ -139,6 +146,8 @@ def _measure(
     for plan in PREPARED[place.device_kind]:
         candidate, engine = bench.measure(place.scratch, plan)
         _check(engine, inputs[: len(wanted)], wanted)
+        if rules is not None:
+            _check_rows(engine, inputs[0], rules, place.device_kind)
         del engine
         prepared.append(candidate)
     return original, prepared
@@ -164,6 +173,15 @@ def _check(
         for name, value in outputs.items():
             if not same(got[name], value):
                 raise Unprepared(f"prepared, it gives another {name} for the same input")
+
+
+def _check_rows(
+    engine: OnnxEngine, inputs: dict[str, Any], rules: Mapping[str, InputRule], device_kind: str
+) -> None:
+    """The analysis proved the model as deployed; what was written of it is compared only."""
+    rows = proof.rows_like(engine.signature.inputs, inputs)
+    if refuted := NeighbourSwap(engine, device_kind).refutation(rows, rules):
+        raise Unprepared(f"prepared, {refuted}")
 
 
 def same(one: Any, other: Any) -> bool:

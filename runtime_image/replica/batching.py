@@ -5,8 +5,10 @@ Unlike shapes are grouped apart, never padded. Requests keep their order of arri
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
+
+from runtime_image.contract.model import EqualAxes
 
 T = TypeVar("T")
 
@@ -33,6 +35,20 @@ def group(items: Sequence[tuple[T, Candidate]], rows_max: int) -> list[list[T]]:
         members.append(item)
         open_groups[shape] = (members, filled + rows)
     return groups
+
+
+def violates(shapes: Mapping[str, Sequence[int]], equal_axes: EqualAxes) -> bool:
+    """Whether the proof that rows are independent does not hold for inputs of these shapes: the
+    axes of each group in `equal_axes` must have one size.
+
+    What the proof supposes besides, that no axis is empty and all inputs have as many rows, every
+    request was held to when it was decoded.
+    """
+    for group in equal_axes:
+        sizes = {shapes[name][axis] for name, axis in group}
+        if len(sizes) > 1:
+            return True
+    return False
 
 
 def row_ranges(rows: Iterable[int]) -> list[tuple[int, int]]:

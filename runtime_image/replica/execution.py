@@ -97,7 +97,7 @@ class Execution:
         """A batch with anything in it that needs the thread goes there as a whole."""
         waiting = self._intake.waiting
         while waiting and not self._is_busy and not self._waits_for_more(waiting[0], len(waiting)):
-            jobs = self._intake.take(self._spec.batch_max)
+            jobs = self._intake.take(self._runner.batch_max)
             if any(map(_needs_thread, jobs)):
                 self._backlog.add(map(Entry, jobs))
                 self._wake_worker()
@@ -145,7 +145,7 @@ class Execution:
 
         Nobody waits for a request that must run alone, nor once no more can come.
         """
-        if not self._spec.batch_wait_ms or count >= self._spec.batch_max:
+        if not self._spec.batch_wait_ms or count >= self._runner.batch_max:
             return False
         if first.alone or self._intake.draining:
             return False
@@ -160,7 +160,7 @@ class Execution:
         self._will_wake = False
 
     def _wake_worker(self) -> None:
-        begun = self._backlog.begin(self._spec.batch_max)
+        begun = self._backlog.begin(self._runner.batch_max)
         if begun:
             self._begun = begun  # no closure, which would keep the bodies for as long as it works
             self._worker.submit(self._work)
@@ -170,7 +170,7 @@ class Execution:
         entries, self._begun = self._begun, []
         while entries:
             self._run_batch(entries)
-            entries = self._backlog.take(self._spec.batch_max if self._goes_on else 0)
+            entries = self._backlog.take(self._runner.batch_max if self._goes_on else 0)
         self._results.append(_nothing)
         self._hand_over()
 

@@ -9,24 +9,17 @@ import signal
 import socket
 import threading
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from runtime_image.contract.control import (
-    CONTROL_SOCKET,
-    Hello,
-    Loaded,
-    LoadFailed,
-)
+from runtime_image.contract.control import CONTROL_SOCKET, BatchingOff, Hello, Loaded, LoadFailed
 from runtime_image.contract.errors import LoadError
-from runtime_image.contract.link import BUSY_MASK, VERSION, Kind
+from runtime_image.contract.link import BUSY_MASK, REFUTATION_MAX, VERSION, Kind
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.prepared import PREPARES
-from runtime_image.contract.signature import Signature
 from runtime_image.engines.base import Engine
-from runtime_image.engines.improvement import Improvement
+from runtime_image.engines.improvement import Improvement, say
 from runtime_image.engines.loading import load_engine
 from runtime_image.link.binding import read_bind
 from runtime_image.link.frames import Frame, LinkError, pack
@@ -36,7 +29,7 @@ from runtime_image.link.socket_end import SocketEnd
 from runtime_image.replica.loop import Loop
 from runtime_image.replica.manager_link import ManagerLink
 from runtime_image.replica.serving import Serving
-from runtime_image.replica.trial import SampleError, examine, resident_mib
+from runtime_image.replica.trial import analyse, failure_of, report_of, resident_mib
 from runtime_image.replica.worker import Worker
 
 TOLD_S = 5.0
@@ -66,6 +59,7 @@ class Replica:
         self._improvement: Improvement | None = None
         self._loaded: Loaded | None = None
         self._is_bound = False
+        self._joins = True
         self._telling: threading.Event | None = None
         self._exit_code = 0
         self._greeted_s = time.monotonic()
@@ -140,6 +134,8 @@ class Replica:
             self._bind(frame)
         elif frame.kind is Kind.DRAIN:
             self._drain(frame.aux)
+        elif frame.kind is Kind.BATCHING_OFF:
+            self._stop_batching()
         elif frame.kind is not Kind.WELCOME:
             raise LinkError(f"unexpected {frame.kind.name} on the control link")
 
@@ -183,6 +179,8 @@ class Replica:
         """In the worker thread, so that the loop goes on answering PING."""
         folder = Path(self._record.model_dir)
         try:
+            verdict = analyse(spec, folder) if self._record.role == "trial" else None
+            began = began if verdict is None else self._loop.clock()
             engine = load_engine(
                 spec, folder, device_kind=self._record.device_kind, threads=self._record.threads
             )
@@ -195,32 +193,22 @@ class Replica:
                 "memory_mib": resident_mib(),
                 "session": engine.session,
             }
-            if self._record.role == "trial":
-                report = examine(engine, spec, folder, load_ms)
-                prepares = spec.prepare and bool(spec.model) and report.profiled
-                loaded["report"] = {**asdict(report), PREPARES: prepares}
+            if verdict is not None:
+                kind = self._record.device_kind
+                loaded["report"] = report_of(engine, spec, folder, load_ms, verdict, kind)
         except BaseException as error:  # noqa: BLE001 - a handler may raise anything
-            reason = str(error) if isinstance(error, LoadError) else repr(error)
-            stage = "sample" if isinstance(error, SampleError) else "load"
-            failure: LoadFailed = {"stage": stage, "reason": reason[:4000]}
-            self._loop.post(lambda: self._fail(failure))
+            self._loop.post(partial(self._fail, failure_of(error)))
             return
         signature = engine.signature
         told = threading.Event()
         self._loop.post(partial(self._serve, engine, spec, loaded, told))
         if loaded.get("report", {}).get(PREPARES):
+            from runtime_image.preparation.handing import prepare
+
             del engine  # its memory is wanted
             # What was measured has left by then: from there on it may fail as it likes.
             told.wait(TOLD_S)
-            self._prepare(spec, signature, loaded["report"])
-
-    def _prepare(self, spec: ModelSpec, signature: Signature, report: dict[str, Any]) -> None:
-        from runtime_image.preparation.handing import make_and_hand_out
-        from runtime_image.preparation.making import Example
-
-        batch_max = report["batch_max"] if report["batchable"] else 1
-        tried = Example(signature, batch_max, report["memory_mib"])
-        make_and_hand_out(self._listener, self._record, spec, tried)
+            prepare(self._listener, self._record, spec, signature, loaded["report"])
 
     def _fail(self, failure: LoadFailed) -> None:
         self._is_bound = False
@@ -239,8 +227,11 @@ class Replica:
                 engine,
                 spec,
                 first_run=lambda us: self._manager.send(pack(Kind.FIRST_RUN, aux=us)),
+                mixed=self._mixed,
                 gone=self._go,
             )
+            if not self._joins:
+                self._serving.stop_batching()
             loaded["limit"] = self._serving.intake.limit
             loaded["marks_started"] = self._serving.marks_started
             # What was loaded stays for ever, too.
@@ -253,6 +244,19 @@ class Replica:
         if self._serving is not None and engine.improvement is not None:
             self._improvement = engine.improvement
             self._improvement.begin(self._record.memory_mib)
+
+    def _stop_batching(self) -> None:
+        self._joins = False
+        if self._serving is not None:
+            self._serving.stop_batching()
+
+    def _mixed(self, reason: str) -> None:
+        """Say that requests are joined no more; a manager that comes later reads it in HELLO."""
+        assert self._loaded is not None, "only what has loaded runs"
+        say(f"requests are joined no more: {reason}")
+        told: BatchingOff = {"reason": reason[:REFUTATION_MAX]}
+        self._loaded["batching_off"] = told["reason"]
+        self._manager.send(pack(Kind.BATCHING_OFF, body=json.dumps(told).encode()))
 
     def _drain(self, if_idle_ms: int) -> None:
         if self._serving is None:

@@ -1,4 +1,4 @@
-"""Proves that a model may be batched, and finds how many rows are worth joining."""
+"""Compares rows run singly and joined, and finds how many rows are worth joining."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from runtime_image.contract.signature import DYNAMIC, TensorSpec
+from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
 from runtime_image.engines.base import Engine
 
 VARIANTS = 5
@@ -30,20 +30,26 @@ TOLERANCE = {"f2": (2e-2, 1e-2), "f4": (1e-3, 1e-4), "f8": (1e-5, 1e-7)}
 """Relative and absolute difference allowed between single and joined runs, by float size."""
 
 
-def why_not_batchable(
-    engine: Engine, inputs: dict[str, Any], outputs: dict[str, Any], seed: int = 0
-) -> str:
-    """ "" where the first axis is proved to be a batch axis, else the reason it is not.
-
-    Different inputs are run singly and joined, in two orders; every row must agree.
-    """
-    signature = engine.signature
+def why_no_batch_axis(signature: Signature) -> str:
+    """ "" where every input and output has a dynamic first axis, else which has not."""
     if signature.kind != "tensors":
         return f"a {signature.kind} function has no batch axis"
     named = [*signature.inputs, *(signature.outputs or ())]
     fixed = [t.name for t in named if not t.shape or t.shape[0] != DYNAMIC]
-    if fixed:
-        return f"the first axis of {', '.join(fixed)} is not dynamic"
+    return f"the first axis of {', '.join(fixed)} is not dynamic" if fixed else ""
+
+
+def why_not_batchable(
+    engine: Engine, inputs: dict[str, Any], outputs: dict[str, Any], seed: int = 0
+) -> str:
+    """ "" where runs do not refute that the first axis is a batch axis, else how they do.
+
+    Different inputs are run singly and joined, in two orders; every row must agree. This finds
+    gross errors only; the neighbour swap compares exactly.
+    """
+    signature = engine.signature
+    if reason := why_no_batch_axis(signature):
+        return reason
     variants = [variant(signature.inputs, inputs, i, seed) for i in range(VARIANTS)]
     try:
         singles = [engine.run(one, engine.ticket()) for one in variants]
@@ -122,10 +128,21 @@ def variant(
     return made
 
 
+def rows_like(tensors: tuple[TensorSpec, ...], inputs: dict[str, Any]) -> list[dict[str, Any]]:
+    """The first row of the example, then others like it, for the neighbour swap."""
+    first = {name: array[:1] for name, array in inputs.items()}
+    return [first, *(variant(tensors, inputs, index, 0) for index in range(2))]
+
+
+def has_rows(value: Any, rows: int) -> bool:
+    """Whether an output is an array with exactly so many rows on its first axis."""
+    return isinstance(value, np.ndarray) and value.ndim > 0 and value.shape[0] == rows
+
+
 def _rows_differ(inputs: dict[str, Any], outputs: dict[str, Any]) -> str:
     rows = next(iter(inputs.values())).shape[0]
     for name, value in outputs.items():
-        if not isinstance(value, np.ndarray) or value.ndim == 0 or value.shape[0] != rows:
+        if not has_rows(value, rows):
             return f"output {name} does not have one row per input row"
     return ""
 
@@ -141,6 +158,9 @@ def _disagreement(
         together = engine.run(joined, engine.ticket())
     except Exception as error:  # noqa: BLE001 - a model may raise anything on a batch
         return f"a batch of {len(order)} failed: {error}"[:300]
+    rows = len(order)
+    if ragged := [name for name, value in together.items() if not has_rows(value, rows)]:
+        return f"output {ragged[0]} does not have one row per input row"
     for place, index in enumerate(order):
         for name, single in singles[index].items():
             part = together[name][place : place + 1]

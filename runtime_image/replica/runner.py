@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from math import inf
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from runtime_image.contract.errors import EXECUTION_TIMEOUT, FUNCTION_FAILED, RequestError
 from runtime_image.contract.link import NotStarted
 from runtime_image.contract.model import ModelSpec
 from runtime_image.engines.base import Engine, Stopped
-from runtime_image.replica.batching import Candidate, group
+from runtime_image.replica.batching import Candidate, group, violates
 from runtime_image.replica.intake import Job
 from runtime_image.replica.stages.answering import Answerer, Done, Emit, Outcome
 from runtime_image.replica.stages.decoding import Decoded, Decoder
@@ -46,6 +48,10 @@ class Run:
         return self.alone_s < min([job.timeout_s for job in self.jobs])
 
 
+class RowsMixed(Exception):
+    """A joined run gave an output that has not exactly one row per row of its requests."""
+
+
 OnRun = Callable[[Run | None], None]
 
 
@@ -64,11 +70,25 @@ class Runner:
     timer elsewhere can stop it. Errors of one job never reach another: a joined run that fails or
     runs out of time is repeated request by request. After a timeout that is a matter of seconds;
     what takes longer is handed back, to be run again with all its time.
+
+    A joined run whose outputs have not exactly its rows shows that rows are not independent: its
+    requests run alone, or all fail where they may not run twice, nothing is joined from then on,
+    and `on_mixed(reason)` is called once, in the thread of the run.
     """
 
-    def __init__(self, engine: Engine, spec: ModelSpec, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        spec: ModelSpec,
+        clock: Callable[[], float],
+        on_mixed: Callable[[str], None] = lambda _reason: None,
+    ) -> None:
         self._engine = engine
-        self._batch_max = spec.batch_max
+        self.batch_max = spec.batch_max
+        """Rows of a joined run; 1 once `stop_batching` was called."""
+        self._may_rerun = spec.may_rerun
+        self._equal_axes = spec.equal_axes
+        self._on_mixed = on_mixed
         self._clock = clock
         self._has_run = False
         # While a run goes on its beginning is subtracted: of one number another thread never sees
@@ -104,19 +124,35 @@ class Runner:
         answered; all other jobs are emitted."""
         desk = _Desk(emit, on_run, deliver)
         for members in self._grouped(items):
-            self._run_group(members, desk)
+            # Batching may have been stopped since they were grouped.
+            if len(members) > 1 and self.batch_max == 1:
+                self._repeat(members, desk, is_late=False)
+            else:
+                self._run_group(members, desk)
 
     def _grouped(self, items: list[Decoded]) -> list[list[Decoded]]:
         is_one_shape = len({id(item.shape) for item in items}) == 1
-        if is_one_shape and sum([item.rows for item in items]) <= self._batch_max:
+        if is_one_shape and sum([item.rows for item in items]) <= self.batch_max:
             return [items]
-        return group([(item, Candidate(item.rows, item.shape)) for item in items], self._batch_max)
+        shaped = [(item, Candidate(item.rows, self._shape(item))) for item in items]
+        return group(shaped, self.batch_max)
+
+    def _shape(self, item: Decoded) -> Hashable:
+        """By what a request is grouped: one to which the proof does not apply runs alone."""
+        if not self._equal_axes or item.arrays is None:
+            return item.shape
+        shapes = {name: array.shape for name, array in item.arrays.items()}
+        return item if violates(shapes, self._equal_axes) else item.shape
 
     def busy_s(self) -> float:
         """Seconds in which the engine has run until now, a run that is going on included. In any
         thread."""
         ran_s = self._ran_s
         return ran_s if ran_s >= 0 else ran_s + self._clock()
+
+    def stop_batching(self) -> None:
+        """Join nothing from the next run on; in any thread."""
+        self.batch_max = 1
 
     def stop(self, run: Run, why: str) -> None:
         """End `run` early, from another thread."""
@@ -137,6 +173,9 @@ class Runner:
         run = Run(jobs, self._engine.ticket(), self._clock(), alone_s=alone_s)
         try:
             done = self._done(wanted, run, desk.on_run)
+        except RowsMixed as error:
+            self._mixed(wanted, str(error), desk)
+            return
         except BaseException as error:  # noqa: BLE001 - the thread must outlive any handler
             failure = _failure(error, run)
         else:
@@ -148,7 +187,7 @@ class Runner:
             self._repeat(wanted, desk, is_late=run.why_stopped == "timeout")
 
     def _done(self, members: list[Decoded], run: Run, on_run: OnRun) -> Done:
-        """Raises whatever the engine does, and where the outputs have no rows to be split."""
+        """Raises whatever the engine does, and RowsMixed."""
         inputs = join(members, self._decoder.reader)
         if self._trace is not None:
             self._trace(next((j.meta.traceparent for j in run.jobs if j.meta.traceparent), ""))
@@ -162,10 +201,20 @@ class Runner:
             self._ran_s += ended_s
             on_run(None)
         if len(members) > 1:
-            for value in outputs.values():
-                _ = value[:0]
+            check_rows(outputs, sum([item.rows for item in members]))
         is_first, self._has_run = not self._has_run, True
         return Done(members, outputs, run.began_s, ended_s, is_first)
+
+    def _mixed(self, members: list[Decoded], reason: str, desk: _Desk) -> None:
+        was_batching, self.batch_max = self.batch_max > 1, 1
+        if was_batching:
+            self._on_mixed(reason)
+        if self._may_rerun:
+            self._repeat(members, desk, is_late=False)
+            return
+        failure = RequestError(FUNCTION_FAILED, f"{reason}; it may not be run again")
+        for item in members:
+            desk.emit(item.job, failure)
 
     def _repeat(self, members: list[Decoded], desk: _Desk, *, is_late: bool) -> None:
         """Each alone; after a timeout only while there is time for it."""
@@ -176,6 +225,17 @@ class Runner:
                 self._run_group([item], desk, min(ALONE_S, left_s) if is_late else inf)
             else:
                 desk.emit(item.job, NotStarted.BATCH_TIMEOUT)
+
+
+def check_rows(outputs: dict[str, Any], rows: int) -> None:
+    """Raises RowsMixed unless every output is an array with exactly so many rows on axis 0."""
+    for name, value in outputs.items():
+        if not isinstance(value, np.ndarray):
+            raise RowsMixed(f"output {name!s:.80} of a joined run is no array")
+        if not value.ndim or value.shape[0] != rows:
+            shape = list(value.shape)
+            text = f"output {name!s:.80} of a joined run of {rows} rows has shape {shape}"
+            raise RowsMixed(text)
 
 
 def _failure(error: BaseException, run: Run) -> Outcome:

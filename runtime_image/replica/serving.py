@@ -47,9 +47,11 @@ class Serving:
         spec: ModelSpec,
         *,
         first_run: Callable[[int], None],
+        mixed: Callable[[str], None],
         gone: Callable[[int], None],
     ) -> None:
-        """`first_run(us)` reports the first engine run, `gone(exit_code)` ends the process."""
+        """`first_run(us)` reports the first engine run, `mixed(reason)` that requests are joined no
+        more because a joined run lost its rows, `gone(exit_code)` ends the process."""
         self._loop = loop
         self._listener = listener
         self._spec = spec
@@ -60,7 +62,8 @@ class Serving:
         self._gone = gone
         self._sharing = Sharing(loop, self._drop)
         self.intake = Intake(limit=max(2, 2 * spec.batch_max), last_end_s=loop.clock())
-        runner = Runner(engine, spec, loop.clock)
+        runner = Runner(engine, spec, loop.clock, lambda reason: loop.post(lambda: mixed(reason)))
+        self.stop_batching = runner.stop_batching
         self.busy_s = runner.busy_s
         """Seconds in which the engine has run until now."""
         self._execution = Execution(

@@ -1,9 +1,10 @@
-"""What a throw-away replica does at deploy: run the sample, prove batching, measure."""
+"""What a throw-away replica does at deploy: run the sample, check batching, measure."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,18 @@ from runtime_image.codecs.arrays import to_arrays
 from runtime_image.codecs.request import RequestHead, parse
 from runtime_image.contract import sample as samples
 from runtime_image.contract import signature as signatures
-from runtime_image.contract.control import Report
+from runtime_image.contract.control import LoadFailed, Report
 from runtime_image.contract.dtypes import BYTES
 from runtime_image.contract.errors import LoadError, RequestError
 from runtime_image.contract.model import ModelSpec
+from runtime_image.contract.prepared import PREPARES
+from runtime_image.contract.rows import PROOF, RowVerdict
 from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
 from runtime_image.engines.base import Engine
 from runtime_image.replica import proof
+from runtime_image.verification.swap import NeighbourSwap
 
+ALWAYS = '[batching] mode = "always"'
 ZERO = {"BOOL": np.bool_, "FP16": np.float16, "FP32": np.float32, "FP64": np.float64}
 
 
@@ -30,14 +35,37 @@ class SampleError(LoadError):
     """The manifest's sample could not be run; the text is the reason."""
 
 
-def examine(
+class BatchingRefuted(LoadError):
+    """Batching was asked for with mode = "always", and a comparison of runs shows that rows mix."""
+
+
+UNANALYSED = RowVerdict(analysed=False, proven=False, reason="there is no model file to analyse")
+
+
+def analyse(spec: ModelSpec, folder: Path) -> RowVerdict:
+    """The static verdict on the rows of a trial's model. It runs in a process of its own, before
+    the engine takes memory. A handler may do anything with its rows: there is nothing to prove."""
+    if not spec.model or spec.handler or not spec.batching:
+        return UNANALYSED
+    from runtime_image.verification.child import verdict_of  # only a trial needs it
+
+    return verdict_of(folder / spec.model)
+
+
+def examine(  # noqa: PLR0913 - all that is known of a model before it is run
     engine: Engine,
     spec: ModelSpec,
     folder: Path,
     load_ms: float,
+    verdict: RowVerdict = UNANALYSED,
+    *,
+    device_kind: str = "cpu",
     clock: Callable[[], float] = time.perf_counter,
 ) -> Report:
-    """Everything deploy wants to know. Raises LoadError where the bundle must be refused."""
+    """Everything deploy wants to know. Raises LoadError where the bundle must be refused.
+
+    `verdict` is the static one of the model file.
+    """
     check_rules(engine.signature, spec)
     inputs, given = example(engine.signature, spec, folder)
     try:
@@ -47,12 +75,12 @@ def examine(
             raise SampleError(f"the sample failed: {type(error).__name__}: {error}") from error
         return _unprofiled(engine.signature, load_ms, f"{type(error).__name__}: {error}")
     shown = _shown(engine.signature, spec, outputs) if given else {}
-    why_not = "batching is off in function.toml"
-    if spec.batching and run_ms > proof.SLOW_MS:
-        why_not = f"a single run takes {run_ms / 1e3:.1f} s, joining more would only add to that"
-    elif spec.batching:
-        why_not = proof.why_not_batchable(engine, inputs, outputs)
-    latency_ms = proof.latencies(engine, inputs, batchable=not why_not, clock=clock)
+    why_not = _why_not_joined(engine.signature, spec, verdict, run_ms)
+    compared = False
+    if not why_not or (spec.batch_unproven and not _is_slow(run_ms)):
+        refuted = _refutation(engine, spec, inputs, outputs, device_kind)
+        why_not, compared = why_not or refuted, not refuted
+    latency_ms = proof.latencies(engine, inputs, batchable=compared, clock=clock)
     return Report(
         signature=signatures.to_json(engine.signature),
         load_ms=load_ms,
@@ -63,7 +91,71 @@ def examine(
         batch_max=proof.knee(latency_ms),
         profiled=True,
         sample_outputs=shown,
+        proof=PROOF,
+        operator=verdict.operator,
+        equal_axes=[[list(place) for place in group] for group in verdict.equal_axes],
+        compared=compared,
     )
+
+
+def _why_not_joined(
+    signature: Signature, spec: ModelSpec, verdict: RowVerdict, run_ms: float
+) -> str:
+    """ "" where rows are proven to be independent, else why they run singly."""
+    if not spec.batching:
+        return "batching is off in function.toml"
+    if _is_slow(run_ms):
+        return f"a single run takes {run_ms / 1e3:.1f} s, joining more would only add to that"
+    if reason := proof.why_no_batch_axis(signature):
+        return reason
+    if spec.handler:
+        return f"a handler may mix rows: {ALWAYS} in function.toml joins them"
+    if not verdict.analysed:
+        return f"its rows could not be analysed: {verdict.reason}"
+    return "" if verdict.proven else verdict.reason
+
+
+def _is_slow(run_ms: float) -> bool:
+    return run_ms > proof.SLOW_MS
+
+
+def _refutation(
+    engine: Engine,
+    spec: ModelSpec,
+    inputs: dict[str, Any],
+    outputs: dict[str, Any],
+    device_kind: str,
+) -> str:
+    """What comparing runs shows against joining rows, "" where that is nothing. Raises
+    BatchingRefuted where the owner wants them joined all the same."""
+    refuted = proof.why_not_batchable(engine, inputs, outputs)
+    if not refuted:
+        rows = proof.rows_like(engine.signature.inputs, inputs)
+        refuted = NeighbourSwap(engine, device_kind).refutation(rows, spec.inputs)
+    if refuted and spec.batch_unproven:
+        raise BatchingRefuted(f"{ALWAYS} in function.toml, but {refuted}")
+    return refuted
+
+
+def report_of(
+    engine: Engine,
+    spec: ModelSpec,
+    folder: Path,
+    load_ms: float,
+    verdict: RowVerdict,
+    device_kind: str,
+) -> dict[str, Any]:
+    """The report of `examine` as JSON, and whether its model is prepared next."""
+    report = examine(engine, spec, folder, load_ms, verdict, device_kind=device_kind)
+    prepares = spec.prepare and bool(spec.model) and report.profiled
+    return {**asdict(report), PREPARES: prepares}
+
+
+def failure_of(error: BaseException) -> LoadFailed:
+    """What ended a load, in words."""
+    reason = str(error) if isinstance(error, LoadError) else repr(error)
+    stage = "sample" if isinstance(error, SampleError) else "load"
+    return {"stage": stage, "reason": reason[:4000]}
 
 
 def check_rules(signature: Signature, spec: ModelSpec) -> None:
@@ -151,4 +243,5 @@ def _unprofiled(signature: Signature, load_ms: float, reason: str) -> Report:
         batch_max=1,
         profiled=False,
         note=f"a synthetic input failed, give a [sample]: {reason}"[:500],
+        proof=PROOF,
     )

@@ -30,7 +30,7 @@ REFUSED_DATA = {
     "times with a header": "malformed answer meta",
     "a time that is missing": "malformed answer meta",
     "a head longer than all": "the JSON part is longer than the answer",
-    "a second greeting": "unexpected HELLO of link version 2",
+    "a second greeting": "unexpected HELLO of link version 3",
     "half an id": "malformed STARTED",
     "an error that is none": "malformed FAILED",
     "an error without a bottom": "malformed FAILED",
@@ -59,6 +59,7 @@ REFUSED_CONTROL = {
     "busy without end": "NOT_IDLE that nobody asked for",
     "answers to no PING": "PONG that nobody asked for",
     "first runs without end": "FIRST_RUN that nobody asked for",
+    "refutations without end": "BATCHING_OFF that nobody asked for",
 }
 
 REFUSED_SIDE = {

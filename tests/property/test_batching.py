@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime_image.replica.batching import Candidate, group, row_ranges
+from runtime_image.replica.batching import Candidate, group, row_ranges, violates
 
 candidates = st.lists(st.builds(Candidate, st.integers(1, 12), st.sampled_from("abc")), max_size=30)
 
@@ -31,6 +31,37 @@ def test_batches_are_bounded_and_uniform(items: list[Candidate], rows_max: int) 
         assert members
         assert rows <= rows_max or len(members) == 1
         assert len({items[place].shape for place in members}) == 1
+
+
+sizes = st.integers(1, 3)
+requests = st.lists(
+    st.fixed_dictionaries({"a": st.tuples(sizes, sizes), "b": st.tuples(sizes, sizes, sizes)}),
+    max_size=20,
+)
+conditions = st.lists(
+    st.lists(st.sampled_from([("a", 1), ("b", 1), ("b", 2)]), min_size=2, max_size=3).map(tuple),
+    max_size=2,
+).map(tuple)
+
+
+@given(requests, conditions)
+def test_no_batch_is_outside_the_proof(
+    shapes: list[dict[str, tuple[int, ...]]], equal_axes: tuple[tuple[tuple[str, int], ...], ...]
+) -> None:
+    """In a batch of several the axes that the proof supposes equal are, and all fit together."""
+    items = []
+    for place, one in enumerate(shapes):
+        shape = tuple((name, size[1:]) for name, size in one.items())
+        mine = object() if violates(one, equal_axes) else shape
+        items.append((place, Candidate(one["a"][0], mine)))
+
+    for members in group(items, 8):
+        if len(members) == 1:
+            continue
+        joined = [shapes[place] for place in members]
+        assert len({(one["a"][1:], one["b"][1:]) for one in joined}) == 1
+        for one in joined:
+            assert all(len({one[name][axis] for name, axis in same}) == 1 for same in equal_axes)
 
 
 @given(st.lists(st.integers(0, 20), max_size=20))

@@ -17,6 +17,7 @@ from registry.model import (
     SessionTimes,
 )
 from runtime_image.contract.model import Preparation, SessionPlan
+from runtime_image.contract.rows import PROOF
 from runtime_image.contract.signature import Signature, TensorSpec
 
 SIGNATURE = Signature(
@@ -62,6 +63,9 @@ def profile(**changes: Any) -> Profile:
         "latency_ms": {1: 1.0, 32: 4.0},
         "batchable": True,
         "batch_max": 32,
+        "proof": PROOF,
+        "model": "model.onnx",
+        "compared": True,
     }
     return Profile(**{**defaults, **changes})
 

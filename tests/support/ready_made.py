@@ -13,7 +13,7 @@ from runtime_image.codecs.request import RequestHead, parse
 from runtime_image.contract.control import Report
 from runtime_image.contract.model import ModelSpec
 from runtime_image.engines.onnx import OnnxEngine
-from runtime_image.replica.trial import examine
+from runtime_image.replica.trial import analyse, examine
 
 
 class ReadyMade:
@@ -55,4 +55,4 @@ class ReadyMade:
             output=self.manifest.output,
             sample=self.manifest.sample,
         )
-        return examine(self.engine, spec, self.folder, load_ms=1.0)
+        return examine(self.engine, spec, self.folder, 1.0, analyse(spec, self.folder))

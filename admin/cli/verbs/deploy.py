@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from admin.cli.collect import Collected
 
 OFF = "off"
+ALWAYS = "always"
 ROWS_MAX = 65_536
 
 
@@ -45,7 +46,12 @@ Memory = Annotated[
     int | None, typer.Option(min=0, metavar="MIB", help="Memory cap of a replica; 0 for none.")
 ]
 DeviceGiven = Annotated[Device | None, typer.Option(help="Where replicas run.")]
-Batch = Annotated[str | None, typer.Option(metavar="N|off", help="Rows that may share a run.")]
+Batch = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N|off|always", help="Rows that may share a run; always: although not proven."
+    ),
+]
 Timeout = Annotated[
     float | None, typer.Option(min=0, metavar="SECONDS", help="Longest run of one request.")
 ]
@@ -94,6 +100,7 @@ def deploy(  # noqa: PLR0913 - typer takes one parameter per option
         memory_mib=memory,
         device=device and device.value,
         batch_max=batch_max(batch),
+        batching=batch if batch == ALWAYS else None,
         timeout_s=timeout,
     )
     collected = collect(path, name)
@@ -106,12 +113,14 @@ def given(**values: Any) -> dict[str, Any]:
 
 
 def batch_max(text: str | None) -> int | None:
-    """--batch as a number of rows: "off" is 1. Raises typer.BadParameter."""
-    if text is None or text == OFF:
-        return None if text is None else 1
+    """--batch as a number of rows: "off" is 1, "always" names none. Raises typer.BadParameter."""
+    if text in (None, ALWAYS, OFF):
+        return 1 if text == OFF else None
+    assert text is not None
     if not text.isdecimal() or not 1 <= int(text[:9]) <= ROWS_MAX:
         raise typer.BadParameter(
-            f"expected a number from 1 to {ROWS_MAX} or {OFF}, got {text!r}", param_hint="--batch"
+            f"expected a number from 1 to {ROWS_MAX}, {OFF} or {ALWAYS}, got {text!r}",
+            param_hint="--batch",
         )
     return int(text)
 

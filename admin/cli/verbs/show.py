@@ -9,7 +9,7 @@ import typer
 
 from admin.cli.errors import failures
 from admin.cli.session import Session, connected
-from admin.cli.summary import batching, prepared
+from admin.cli.summary import prepared
 from admin.cli.text import NONE, duration, fields, get, number, size, table
 from admin.cli.verbs.ls import ready_in
 
@@ -110,7 +110,7 @@ def _revisions(revisions: list[dict[str, Any]], previous: int | None) -> str:
                 size(int(revision.get("size") or 0)),
                 duration(float(profile["load_ms"])) if "load_ms" in profile else NONE,
                 f"{number(float(profile['memory_mib']))} MiB" if profile else NONE,
-                batching(profile, revision.get("batch_max")) if profile else NONE,
+                get(revision, "batching") or NONE,
             )
         )
     head = ("REVISION", "TRAFFIC", "ENGINE", "SIZE", "LOAD", "MEMORY", "BATCHING")

@@ -40,6 +40,8 @@ def render(answer: dict[str, Any], now_s: float) -> str:
     blocked = get(answer, "blocked")
     if blocked and blocked != get(answer, "reason"):
         parts[0] += f"\nblocked: {blocked}"
+    if batching := get(answer, "batching"):
+        parts[0] += f"\nbatching: {batching}"
     decisions = sorted(answer.get("decisions") or [], key=_at_s)[-DECISIONS_MAX:]
     if decisions:
         lines = [f"  {ago(_at_s(each), now_s):<12}  {get(each, 'text')}" for each in decisions]

@@ -12,6 +12,9 @@ GREETING_AFTER_ADOPTION_S = 10.0
 LOAD_MIN_S = 60.0
 LOAD_FACTOR = 10.0
 LOAD_S_PER_GIB = 20.0
+CHECKS_S = 60.0
+"""Of a trial: the analysis of its model's rows (30 s at most) and the comparison of runs, which has
+some seconds for each of up to three sessions."""
 DRAIN_S = 30.0
 TERM_S = 5.0
 """Between TERM and KILL."""
@@ -31,8 +34,9 @@ def patience_s(replica: Replica, spec: PoolSpec) -> float:
             return GREETING_AFTER_ADOPTION_S
         return LINE_S if replica.state is State.STARTING else START_S
     if replica.state is State.LOADING:
-        prepare_s = prepared.patience_s(spec.bundle_bytes) if replica.role == "trial" else 0.0
-        return load_deadline_s(spec) + prepare_s
+        if replica.role != "trial":
+            return load_deadline_s(spec)
+        return load_deadline_s(spec) + CHECKS_S + prepared.patience_s(spec.bundle_bytes)
     if replica.state is State.DRAINING:
         return DRAIN_S
     return float("inf")

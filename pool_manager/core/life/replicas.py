@@ -6,7 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 from pool_manager.core import events
-from pool_manager.core.commands import Assign, Bind, Command, EndTrial, Note
+from pool_manager.core.commands import (
+    Assign,
+    Bind,
+    Command,
+    EndTrial,
+    KeepRefutation,
+    Note,
+    StopBatching,
+)
 from pool_manager.core.host import STANDBY_KEY, Host
 from pool_manager.core.life.endings import RELEASE_RETRY_S, Endings
 from pool_manager.core.life.patience import START_S, patience_s
@@ -26,6 +34,7 @@ class ReplicaEvents(Endings):
             events.Begun: self._begun,
             events.Greeted: self._greeted,
             events.Loaded: self._loaded,
+            events.BatchingRefuted: self._refuted,
             events.FirstRun: self._first_run,
             events.NotIdle: self._not_idle,
             events.Lost: self._lost,
@@ -40,6 +49,16 @@ class ReplicaEvents(Endings):
         if standby.state is State.STARTING:
             return []
         return [self._tell(standby, now)]
+
+    def stop_batching(self, pool: Pool, commands: list[Command]) -> None:
+        """Tell each replica of a pool that must join no more; one that is still coming is told when
+        it has loaded."""
+        if pool.batches or pool.spec.role != "serve":
+            return
+        for replica in pool.replicas.values():
+            if replica.batches and replica.state in (State.READY, State.DRAINING):
+                replica.batches = False
+                commands.append(StopBatching(replica.id))
 
     def apply(self, event: events.Event, now: float, commands: list[Command]) -> set[str]:
         """Take an event about one replica; the pools it touches. Unknown ids are ignored: the
@@ -114,10 +133,12 @@ class ReplicaEvents(Endings):
         replica.phases = dict(event.phases)
         self._advance(replica, Step.BOUND, now)
         if not event.loaded:
+            replica.batches = self._host.pools[replica.pool].spec.batches
             commands.append(Bind(replica.id, replica.pool))
 
     def _tell(self, standby: Replica, now: float) -> Command:
         standby.is_bound = True
+        standby.batches = self._host.pools[standby.pool].spec.batches
         self._advance(standby, Step.BOUND, now)
         phases = dict(standby.phases)
         return Assign(standby.id, standby.pool, standby.device, standby.role, phases)
@@ -146,6 +167,31 @@ class ReplicaEvents(Endings):
         pool.reload_s = sum(loading) / 1e3
         self._advance(replica, Step.LOADED, now)
         commands.append(Note(replica.pool, f"{replica.id} is ready"))
+        if event.refuted:
+            self._refute(replica, event.refuted, commands)
+        self.stop_batching(pool, commands)
+
+    def _refuted(
+        self,
+        replica: Replica,
+        event: events.BatchingRefuted,
+        _now: float,
+        commands: list[Command],
+    ) -> None:
+        if replica.role == "serve":
+            self._refute(replica, event.reason, commands)
+
+    def _refute(self, replica: Replica, reason: str, commands: list[Command]) -> None:
+        """Believed once, and only of a pool whose requests are joined: a replica may lie, but only
+        about its own."""
+        pool = self._host.pools[replica.pool]
+        replica.batches = False
+        if not pool.batches:
+            return
+        pool.refuted = reason
+        commands.append(Note(pool.key, f"requests are joined no more: {replica.id}: {reason}"))
+        commands.append(KeepRefutation(pool.key, reason))
+        self.stop_batching(pool, commands)
 
     def _first_run(
         self, replica: Replica, event: events.FirstRun, now: float, commands: list[Command]

@@ -14,6 +14,7 @@ from runtime_image.contract.errors import FUNCTION_FAILED, RequestError
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.signature import Signature
 from runtime_image.link.meta import RequestMeta
+from runtime_image.replica.batching import violates
 from runtime_image.replica.intake import Job
 
 Refuse = Callable[[Job, RequestError | None], None]
@@ -45,8 +46,9 @@ class Decoder:
         self._signature = signature
         self._rules = spec.inputs
         self._is_batched = spec.batch_max > 1
+        self._equal_axes = spec.equal_axes
         self._clock = clock
-        self._plain = plain_reader(signature)
+        self._plain = self._plain_reader()
         # Only tensors are views of the body; everything else is decoded into objects of its own.
         self._keeps_inputs = bool(spec.handler) and signature.kind == "tensors"
         self._last_meta: tuple[RequestMeta | None, bool] = None, False
@@ -55,6 +57,13 @@ class Decoder:
             (tensor.name, DTYPES.get(tensor.dtype), tensor.shape[1:])
             for tensor in (signature.inputs if self._is_batched else ())
         )
+
+    def _plain_reader(self) -> PlainReader | None:
+        """None, too, where fixed axes are not as the proof supposes: every request runs alone."""
+        shapes = {tensor.name: tensor.shape for tensor in self._signature.inputs}
+        if self._is_batched and violates(shapes, self._equal_axes):
+            return None
+        return plain_reader(self._signature)
 
     @property
     def reader(self) -> PlainReader | None:

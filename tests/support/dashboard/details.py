@@ -108,6 +108,7 @@ def revision(name: str, number: int, current: int, signature: dict[str, Any]) ->
             "why_not_prepared": "" if batches else "it gains less than it costs",
         },
         "batch_max": 16 if batches else 1,
+        "batching": "up to 16 rows" if batches else f"off: {fixed}",
     }
 
 

@@ -12,6 +12,7 @@ from trying import waited
 
 HEADER = struct.Struct("<IIBBHI")
 HELLO, LOADED, LOAD_FAILED, PING, PONG, NOT_IDLE, FIRST_RUN, GOAWAY = 1, 4, 5, 6, 7, 9, 10, 11
+BATCHING_OFF = 12
 RESPONSE, FAILED, STARTED, NOT_STARTED, PART, WINDOW = 17, 18, 19, 20, 23, 25
 OPTIONAL = 1
 META = struct.pack("<B5I", 0, 1, 2, 3, 4, 1)
@@ -50,7 +51,7 @@ DATA_LIES = {
     "times with a header": lambda id: answer(id, META + b"\r\nSet-Cookie: a=b"),
     "a time that is missing": lambda id: answer(id, META[:-4]),
     "a head longer than all": lambda id: answer(id, aux=3),
-    "a second greeting": lambda id: frame(HELLO, aux=2),
+    "a second greeting": lambda id: frame(HELLO, aux=3),
     "half an id": lambda id: frame(STARTED, body=b"123"),
     "an error that is none": lambda id: frame(FAILED, id, b"{"),
     "an error without a bottom": lambda id: frame(FAILED, id, DEEP),
@@ -79,6 +80,7 @@ CONTROL_LIES = {
     "busy without end": lambda: frame(NOT_IDLE) * MANY,
     "answers to no PING": lambda: frame(PONG) * MANY,
     "first runs without end": lambda: frame(FIRST_RUN, aux=5) * MANY,
+    "refutations without end": lambda: frame(BATCHING_OFF, body=b"{}") * MANY,
 }
 
 

@@ -58,6 +58,8 @@ export interface Revision {
   signature: Signature;
   profile: Profile | null;
   batch_max: number;
+  /** Whether requests share runs, or why not. */
+  batching: string;
 }
 
 export interface Quantiles {

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from admin.cli.collect import Collected
-from admin.cli.summary import batching, example, prepared, render
+from admin.cli.summary import example, prepared, render
 from registry.bundles.paths import make_bundle
 from registry.model import BundleFile
 
@@ -24,6 +24,7 @@ def test_a_new_revision_is_summed_up() -> None:
         "created": True,
         "sample": {"outputs": {"y": [1]}},
         "profile": PROFILE,
+        "batching": "up to 32 rows",
         "switch": "calls go to digits@1",
     }
 
@@ -47,33 +48,6 @@ def test_a_known_revision_is_named() -> None:
 def test_a_bare_result_is_enough() -> None:
     """What the server leaves out is not shown."""
     assert render({"revision": "digits@1"}, FILES) == "digits@1 deployed (1 file, 2.0 KiB)\n"
-
-
-@pytest.mark.parametrize(
-    ("profile", "shown"),
-    [
-        ({"batchable": True, "batch_max": 8}, "up to 8 rows"),
-        (
-            {"batchable": False, "why_not": "the first axis is fixed"},
-            "off: the first axis is fixed",
-        ),
-        ({"batchable": False, "profiled": False, "why_not": "x"}, "off (unprofiled): x"),
-        ({}, "off"),
-    ],
-)
-def test_batching_says_why_not(profile: dict[str, Any], shown: str) -> None:
-    """Batching is a number of rows, or off with the reason."""
-    assert batching(profile) == shown
-
-
-def test_batching_tells_settings_from_measurements() -> None:
-    """Off because the settings say so, and off because it gains nothing, are two things."""
-    profile = {"batchable": True, "batch_max": 8}
-
-    assert batching(profile, 4) == "up to 4 rows"
-    assert batching(profile, 1) == "off, as asked"
-    assert "no faster" in batching({**profile, "batch_max": 1}, 1)
-    assert "no faster" in batching({**profile, "batch_max": 1})
 
 
 @pytest.mark.parametrize(

@@ -60,3 +60,4 @@ def test_what_can_be_counted_is_there_from_the_start() -> None:
     assert found["fngate_replica_starts_total", "trial", "failed"] == 0
     assert found["fngate_evictions_total", "busy"] == 0
     assert found["fngate_cold_starts_total", "failed"] == 0
+    assert found["fngate_batching_refuted_total",] == 0

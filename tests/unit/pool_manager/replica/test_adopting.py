@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from pool_manager.drivers.fake import FakeDriver
 from pool_manager.replica.adopting import adopt_all
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError, EngineDown
+from runtime_image.contract.link import VERSION
 from tests.support.replicas import KEY, Stage, pool_settings
 
 ID, STANDBY, STRANGER = "aaaa0001", "aaaa0002", "dead0001"
@@ -52,6 +54,19 @@ async def test_what_runs_and_has_a_record_is_adopted(stage: Stage) -> None:
     ]
     assert stage.launcher.control(ID) is not None
     assert [log.stem for log in stage.launcher.folders.logs("digits")] == [ID]
+
+
+async def test_what_speaks_another_link_version_is_released(stage: Stage) -> None:
+    """It may serve by older rules; a new one takes its place."""
+    await stage.ready(ID)
+    stage.launcher._close_control(ID)
+    record = stage.launcher.folders.read_records()[ID]
+    assert record is not None
+    stage.launcher.folders.rewrite(replace(record, link=VERSION - 1))
+
+    assert await adopt(stage) == []
+    assert await stage.driver.list() == set()
+    assert stage.launcher.folders.read_records() == {}
 
 
 async def test_what_does_not_run_is_removed(stage: Stage, settings: PoolSettings) -> None:

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from pool_manager.core import events
 from pool_manager.replica.control import Control
 from registry.tasks import Tasks
-from runtime_image.contract.link import CONTROL_MAX, HEADER, Kind
+from runtime_image.contract.link import CONTROL_MAX, HEADER, REFUTATION_MAX, Kind
 from runtime_image.contract.model import ModelSpec
 from runtime_image.link.binding import read_bind
 from runtime_image.link.frames import LinkError
@@ -338,3 +338,53 @@ async def test_closing_is_silent(rig: Rig) -> None:
 
     assert not rig.lost.done()
     assert rig.events.empty()
+
+
+async def test_a_refutation_is_told_once(rig: Rig) -> None:
+    """By a replica that has loaded; its reason is held to its length, and again ends the link."""
+    rig.open()
+    link = await rig.greeted()
+    link.send(Kind.LOADED, body=json.dumps(LOADED).encode())
+    await rig.events.get()
+
+    link.send(Kind.BATCHING_OFF, body=json.dumps({"reason": "x" * 1000}).encode())
+    told = await rig.events.get()
+    link.send(Kind.BATCHING_OFF, body=b"{}")
+
+    assert told == events.BatchingRefuted(ID, "x" * REFUTATION_MAX)
+    assert "BATCHING_OFF that nobody asked for" in await rig.lost
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{"])
+async def test_a_refutation_comes_after_loading(rig: Rig, body: bytes) -> None:
+    """Before that nothing was joined."""
+    rig.open()
+    link = await rig.greeted()
+
+    link.send(Kind.BATCHING_OFF, body=body)
+
+    assert await rig.lost
+    assert rig.events.empty()
+
+
+async def test_a_replica_is_told_to_join_no_more(rig: Rig) -> None:
+    """By a frame without a body."""
+    rig.open()
+    link = await rig.greeted()
+
+    rig.control.stop_batching()
+
+    assert (await read(link, Kind.BATCHING_OFF)).body == b""
+
+
+async def test_an_earlier_refutation_is_told_with_the_greeting(rig: Rig) -> None:
+    """The manager that it was told to first may be gone."""
+    rig.open()
+
+    with pytest.raises(LinkError, match="with 0"):
+        await rig.greet(loaded={**LOADED, "batching_off": "rows are lost"})
+
+    await rig.events.get()
+    loaded = await rig.events.get()
+    assert isinstance(loaded, events.Loaded)
+    assert loaded.refuted == "rows are lost"

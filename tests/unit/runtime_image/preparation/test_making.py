@@ -166,3 +166,13 @@ def test_outputs_agree_in_shape_type_and_value() -> None:
     assert not same(one, np.ones((2, 4), np.float32))
     assert not same(one, one * np.nan)
     assert same([1, 2], [1, 2])
+
+
+def test_what_mixes_rows_is_not_prepared(place: Place) -> None:
+    """A session that answers like the original alone is compared in batches, too."""
+    nodes = "soft = Softmax <axis = 0> (x)\n zero = Constant <value = float {0}> ()\n"
+    nodes += "nothing = Mul(soft, zero)\n y = Add(x, nothing)"
+    model = models.written(place.folder, "mixes", "(float[n,4] x) => (float[n,4] y)", nodes)
+
+    with pytest.raises(Unprepared, match="prepared, output y of a row changes beside"):
+        prepare(ModelSpec("a@1", model=model.name), tried(model, batch_max=8), place)

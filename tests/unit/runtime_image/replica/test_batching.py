@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runtime_image.replica.batching import Candidate, group, row_ranges
+from runtime_image.replica.batching import Candidate, group, row_ranges, violates
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,17 @@ def test_rows_are_found_again() -> None:
     """Each request's rows lie behind those before it, without a gap."""
     assert row_ranges([1, 3, 2]) == [(0, 1), (1, 4), (4, 6)]
     assert row_ranges([]) == []
+
+
+@pytest.mark.parametrize(
+    ("shapes", "is_violated"),
+    [
+        ({"a": (1, 2), "b": (1, 2)}, False),
+        ({"a": (3, 2), "b": (3, 2)}, False),
+        ({"a": (1, 2), "b": (1, 3)}, True),
+    ],
+)
+def test_conditions_of_the_proof(shapes: dict[str, tuple[int, ...]], is_violated: bool) -> None:
+    """Axes that it supposes to have one size."""
+    assert violates(shapes, ((("a", 1), ("b", 1)),)) is is_violated
+    assert not violates(shapes, ())

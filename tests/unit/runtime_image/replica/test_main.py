@@ -18,8 +18,9 @@ from runtime_image.contract.control import CONTROL_SOCKET, DATA_SOCKET, RECORD_F
 from runtime_image.contract.link import VERSION, Kind
 from runtime_image.contract.model import InputRule, ModelSpec
 from runtime_image.link.frames import pack
+from runtime_image.link.meta import unpack_answer
 from runtime_image.link.record import EXIT_OTHER_LINK
-from tests.support import prepared
+from tests.support import mixing, prepared
 from tests.support.blocking import BlockingLink
 from tests.support.greetings import bind_request
 
@@ -155,6 +156,52 @@ def test_a_replica_lives_and_goes(play: Play) -> None:
     assert json.loads(answer.body)["outputs"] == {"y": 1}
     assert first_run.aux >= 0
     assert play.end() == (0, "")
+
+
+JOINS = ModelSpec("digits@1", model="compress.onnx", batch_max=8, batch_wait_ms=200.0)
+
+
+def body(*rows: float) -> bytes:
+    return json.dumps({"inputs": {"x": [[row] * 4 for row in rows]}}).encode()
+
+
+def test_a_replica_that_sees_rows_mix_says_so(play: Play) -> None:
+    """Once, and again to a manager that comes later; all its requests are answered alone."""
+    mixing.compress(play.run_dir)
+    link, _ = play.greet(engine="onnx")
+    bind(link, JOINS)
+    link.next(Kind.LOADED)
+    gateway = play.gateway()
+
+    gateway.request(1, body=body(1))
+    gateway.request(2, body=body(-5))
+    told = next(frame for frame in iter(link.next, None) if frame.kind is Kind.BATCHING_OFF)
+    found = [gateway.answer() for _ in range(2)]
+    answers = {frame.id: json.loads(frame.body)["outputs"]["y"] for frame in found}
+    link.close()
+    hello = json.loads(play.accept().next(Kind.HELLO).body)
+
+    assert answers == {1: [[1.0] * 4], 2: []}
+    reason = "output y of a joined run of 2 rows has shape [1, 4]"
+    assert json.loads(told.body) == {"reason": reason}
+    assert hello["loaded"]["batching_off"] == reason
+
+
+def test_a_replica_told_to_stop_joins_no_more(play: Play) -> None:
+    """Before or after it has loaded."""
+    mixing.compress(play.run_dir)
+    link, _ = play.greet(engine="onnx")
+    link.send(Kind.BATCHING_OFF)
+    bind(link, JOINS)
+    link.next(Kind.LOADED)
+    gateway = play.gateway()
+
+    gateway.request(1, 2, body=body(-5))
+    answers = [gateway.answer() for _ in range(2)]
+
+    assert [unpack_answer(frame.meta).rows for frame in answers] == [1, 1]
+    link.send(Kind.PING)
+    assert {link.next().kind for _ in range(2)} == {Kind.FIRST_RUN, Kind.PONG}
 
 
 def test_a_standby_becomes_what_it_is_bound_to(play: Play) -> None:

@@ -20,7 +20,7 @@ from runtime_image.replica.intake import Job
 from runtime_image.replica.runner import ALONE_ALL_S, ALONE_S, Run, Runner
 from runtime_image.replica.stages import answering
 from runtime_image.replica.stages.answering import Answer, Outcome
-from tests.support import models
+from tests.support import mixing, models
 
 META = RequestMeta("application/json", "", -1, "")
 JSON_RULES = {"x": InputRule("json")}
@@ -152,6 +152,87 @@ def test_a_failed_batch_is_repeated_one_by_one(tmp_path: Path) -> None:
     assert results.error(2)[0] == "function_failed"
     assert "out of data bounds" in results.error(2)[1]
     assert (results.output(1), results.output(3)) == ({"y": [[2] * 4]}, {"y": [[4] * 4]})
+
+
+def compress(folder: Path, reasons: list[str], **spec: Any) -> Runner:
+    """Rows of -3 and less are left out of its output."""
+    mixing.compress(folder)
+    made = ModelSpec("digits@1", model="compress.onnx", batch_max=8, **spec)
+    engine = load_engine(made, folder, device_kind="cpu", threads=1)
+    return Runner(engine, made, time.monotonic, reasons.append)
+
+
+def test_rows_that_are_not_all_there_end_batching(tmp_path: Path) -> None:
+    """Nobody has a row of somebody else; each runs alone from then on, and it is told once."""
+    reasons: list[str] = []
+    runs, results = compress(tmp_path, reasons), Results()
+
+    runs.run([job(1, 1), job(2, -5), job(3, 3)], results.emit, results.watch)
+    runs.run([job(4, 4), job(5, 5)], results.emit, results.watch)
+
+    assert [len(run.jobs) for run in results.runs] == [3, 1, 1, 1, 1, 1]
+    assert [results.output(id)["y"] for id in (1, 2, 3)] == [[[1] * 4], [], [[3] * 4]]
+    assert reasons == ["output y of a joined run of 3 rows has shape [2, 4]"]
+    assert runs.batch_max == 1
+
+
+def test_groups_made_before_the_end_of_batching_run_singly(tmp_path: Path) -> None:
+    """What was decoded together with the run that showed it is joined no more either."""
+    runs, results = compress(tmp_path, []), Results()
+
+    runs.run([job(1, *[-5] * 7), job(2, 1), job(3, 3), job(4, 4)], results.emit, results.watch)
+
+    assert [len(run.jobs) for run in results.runs] == [2, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("output", ["list(inputs['x'])", "inputs['x'][:1]", "inputs['x'].sum()"])
+def test_what_may_not_run_twice_fails_instead(tmp_path: Path, output: str) -> None:
+    """A handler has run for all of them."""
+    code = "calls = []\ndef predict(inputs, ctx):\n    calls.append(1)\n"
+    (tmp_path / "handler.py").write_text(f"{code}    return {{'y': {output}}}\n")
+    rule = InputRule(dtype="FP32", shape=(-1, 4))
+    made = runner(tmp_path, handler="handler.py", inputs={"x": rule}, may_rerun=False)
+    results = Results()
+
+    made.run([job(1, 1), job(2, 2)], results.emit, results.watch)
+
+    assert [results.error(id)[0] for id in (1, 2)] == ["function_failed"] * 2
+    assert "it may not be run again" in results.error(1)[1]
+    assert len(modules["handler"].calls) == 1
+
+
+def pair(id: int, a: int, b: int) -> Job:
+    """A row of so many columns for each of two inputs."""
+    body = json.dumps({"inputs": {"a": [[1.0] * a], "b": [[1.0] * b]}}).encode()
+    return job(id, body=body)
+
+
+def test_what_the_proof_does_not_cover_runs_alone(tmp_path: Path) -> None:
+    """Requests whose axes differ where the proof supposes them equal, although they are alike."""
+    nodes = "most = ReduceMax <keepdims = 1> (b, last)\n y = Add(a, most)"
+    nodes = f"last = Constant <value = int64[1] {{1}}> ()\n {nodes}"
+    models.written(tmp_path, "pairs", "(float[n,m] a, float[n,k] b) => (float[n,m] y)", nodes)
+    equal_axes = ((("a", 1), ("b", 1)),)
+    made, results = runner(tmp_path, model="pairs.onnx", equal_axes=equal_axes), Results()
+
+    jobs = [pair(1, 2, 3), pair(2, 2, 3), pair(3, 2, 2), pair(4, 2, 2)]
+    made.run(jobs, results.emit, results.watch)
+
+    assert [[j.id for j in run.jobs] for run in results.runs] == [[1], [2], [3, 4]]
+    assert all(isinstance(one, Answer) for one in results.outcomes.values())
+
+
+@pytest.mark.parametrize("shape", [[0, 4], [1, 0]])
+def test_nothing_empty_is_run(tmp_path: Path, shape: list[int]) -> None:
+    """The proof supposes that no axis is empty: such requests are refused, with input and axis."""
+    models.written(tmp_path, "open", "(float[n,m] x) => (float[n,m] y)", "y = Identity(x)")
+    made, results = runner(tmp_path, model="open.onnx"), Results()
+    body = {"inputs": [{"name": "x", "shape": shape, "datatype": "FP32", "data": []}]}
+
+    made.run([job(1, body=json.dumps(body).encode())], results.emit, results.watch)
+
+    text = f"input 'x': expected FP32 of shape [-1, -1], got shape {shape}"
+    assert results.error(1) == ("bad_input", text)
 
 
 def test_a_batch_out_of_time_is_repeated_one_by_one(tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ class Rig:
     def __init__(self, folder: Path, engine: Any, spec: ModelSpec) -> None:
         self.engine = engine
         self.first_runs: list[int] = []
+        self.mixed: list[str] = []
         self.gone: list[int] = []
         self.loop = Loop(time.monotonic)
         self.worker = Worker()
@@ -74,6 +75,7 @@ class Rig:
             engine,
             spec,
             first_run=self.first_runs.append,
+            mixed=self.mixed.append,
             gone=self._go,
         )
         self.loop.turn_end = self.serving.turn_end

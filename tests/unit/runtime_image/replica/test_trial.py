@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from sys import modules, path
@@ -13,8 +14,15 @@ import pytest
 from runtime_image.contract.control import Report
 from runtime_image.contract.errors import LoadError
 from runtime_image.contract.model import BytesForm, ImageForm, InputRule, ModelSpec, OutputRule
+from runtime_image.contract.rows import PROOF, RowVerdict
 from runtime_image.engines.loading import load_engine
-from runtime_image.replica.trial import SampleError, examine, resident_mib
+from runtime_image.replica.trial import (
+    BatchingRefuted,
+    SampleError,
+    analyse,
+    examine,
+    resident_mib,
+)
 from tests.support import models
 
 JSON_RULES = {"x": InputRule("json")}
@@ -35,10 +43,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def report(folder: Path, **spec: Any) -> Report:
+PROVEN = RowVerdict(analysed=True, proven=True)
+
+
+def report(folder: Path, verdict: RowVerdict = PROVEN, **spec: Any) -> Report:
     made = ModelSpec("digits@1", **spec)
     engine = load_engine(made, folder, device_kind="cpu", threads=1)
-    return examine(engine, made, folder, 12.5)
+    return examine(engine, made, folder, 12.5, verdict)
 
 
 def test_a_model_is_measured(folder: Path) -> None:
@@ -60,6 +71,86 @@ def test_batching_may_be_off(folder: Path) -> None:
 
     assert (found.batchable, found.batch_max) == (False, 1)
     assert found.why_not == "batching is off in function.toml"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "reason", "operator"),
+    [
+        (
+            RowVerdict(True, False, "Softmax 'mix' is over the batch axis", "Softmax"),
+            "Softmax 'mix' is over the batch axis",
+            "Softmax",
+        ),
+        (RowVerdict(False, False, "it took over 30 s"), "could not be analysed: it took", ""),
+    ],
+)
+def test_nothing_is_joined_without_a_proof(
+    folder: Path, verdict: RowVerdict, reason: str, operator: str
+) -> None:
+    """The reason names the operator; an analysis that failed refuses no model."""
+    found = report(folder, verdict, model="add_one.onnx")
+
+    assert (found.batchable, found.compared, found.operator) == (False, False, operator)
+    assert reason in found.why_not
+    assert set(found.latency_ms) == {"1"}
+
+
+def test_conditions_and_the_rules_version_are_reported(folder: Path) -> None:
+    """Whoever joins rows later has to know both."""
+    verdict = RowVerdict(True, True, equal_axes=((("a", 1), ("b", 1)),))
+
+    found = report(folder, verdict, model="add_one.onnx")
+
+    assert (found.batchable, found.compared, found.proof) == (True, True, PROOF)
+    assert found.equal_axes == [[["a", 1], ["b", 1]]]
+
+
+def test_a_comparison_refutes_a_proof(tmp_path: Path) -> None:
+    """Whatever the analysis says of it."""
+    models.softmax_over_batch(tmp_path)
+
+    found = report(tmp_path, model="softmax_over_batch.onnx")
+
+    assert (found.batchable, found.compared, set(found.latency_ms)) == (False, False, {"1"})
+    assert found.why_not.startswith("output y of a row changes")
+
+
+def test_the_owners_word_joins_what_nothing_proves(tmp_path: Path) -> None:
+    """Batches are measured, and it is not called proven; a handler counts, too."""
+    models.add_one(tmp_path)
+    (tmp_path / "handler.py").write_text("def predict(inputs, ctx): return ctx.run(inputs)\n")
+    mixed = RowVerdict(True, False, "Compress 'c' drops rows", "Compress")
+
+    for handler in ("", "handler.py"):
+        found = report(tmp_path, mixed, model="add_one.onnx", handler=handler, batch_unproven=True)
+        assert (found.batchable, found.compared) == (False, True)
+        assert len(found.latency_ms) > 1
+
+
+def test_a_handler_is_joined_by_its_owners_word_only(tmp_path: Path) -> None:
+    """The reason names the line to add, and its model is not even analysed."""
+    models.add_one(tmp_path)
+    (tmp_path / "handler.py").write_text("def predict(inputs, ctx): return ctx.run(inputs)\n")
+    spec = ModelSpec("digits@1", model="add_one.onnx", handler="handler.py")
+
+    found = report(tmp_path, model="add_one.onnx", handler="handler.py")
+
+    assert found.why_not == (
+        'a handler may mix rows: [batching] mode = "always" in function.toml joins them'
+    )
+    assert not analyse(spec, tmp_path).analysed
+    assert analyse(replace(spec, handler=""), tmp_path).proven
+
+
+def test_a_refuted_owners_word_refuses_the_model(tmp_path: Path) -> None:
+    """The reason is the comparison's."""
+    models.softmax_over_batch(tmp_path)
+
+    with pytest.raises(BatchingRefuted, match="output y of a row changes"):
+        report(tmp_path, model="softmax_over_batch.onnx", batch_unproven=True)
+    models.fixed_batch(tmp_path)
+    with pytest.raises(BatchingRefuted, match="the first axis of x, y is not dynamic"):
+        report(tmp_path, model="fixed_batch.onnx", batch_unproven=True)
 
 
 def test_what_runs_long_is_not_joined(folder: Path) -> None:

@@ -92,7 +92,7 @@ function Row({
       <td className="right">{millis(profile?.load_ms)}</td>
       <td className="right">{mebibytes(profile?.memory_mib)}</td>
       <td>{profile ? <LatencyChart latency_ms={profile.latency_ms} knee={revision.batch_max} /> : "–"}</td>
-      <td className="revision-words">{profile ? batchingOf(profile, revision.batch_max) : "unprofiled"}</td>
+      <td className="revision-words">{revision.batching}</td>
       <td className="revision-words">{profile ? preparedOf(profile) : "–"}</td>
       <td className="right">
         {!traffic && (
@@ -110,13 +110,6 @@ function Row({
       </td>
     </tr>
   );
-}
-
-/** Whether it batches, and if not, why. */
-export function batchingOf(profile: Profile, used: number): string {
-  if (!profile.profiled) return `unprofiled: ${profile.note}`;
-  if (profile.batchable) return used > 1 ? `up to ${used} rows` : "off by its settings";
-  return `off: ${profile.why_not}`;
 }
 
 /** What the preparation gains at load, as "load 240 → 2 ms", or why there is none. */

@@ -145,7 +145,7 @@ def test_ctrl_c_may_come_too_late(api: AdminApi, fnctl: Callable[..., Result], m
     assert result.stdout.startswith("adder@1 deployed")
 
 
-@pytest.mark.parametrize(("text", "rows"), [(None, None), ("off", 1), ("8", 8)])
+@pytest.mark.parametrize(("text", "rows"), [(None, None), ("off", 1), ("8", 8), ("always", None)])
 def test_batch_is_a_number_or_off(text: str | None, rows: int | None) -> None:
     """off is a batch of one."""
     assert batch_max(text) == rows
@@ -154,7 +154,7 @@ def test_batch_is_a_number_or_off(text: str | None, rows: int | None) -> None:
 @pytest.mark.parametrize("text", ["0", "-1", "many", "", "9" * 5000])
 def test_another_batch_is_wrong_usage(text: str) -> None:
     """What is neither is told by what came."""
-    with pytest.raises(typer.BadParameter, match="expected a number from 1 to 65536 or off"):
+    with pytest.raises(typer.BadParameter, match="expected a number from 1 to 65536, off or always"):
         batch_max(text)
 
 

@@ -37,6 +37,7 @@ FUNCTION: dict[str, Any] = {
             "engine": "onnx",
             "size": 2048,
             "profile": {"load_ms": 9, "memory_mib": 41, "batchable": True, "batch_max": 8},
+            "batching": "up to 6 rows",
             "batch_max": 6,
         },
         {"number": 2, "traffic": False, "engine": "onnx", "size": 0, "profile": None},

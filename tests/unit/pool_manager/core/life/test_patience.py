@@ -51,9 +51,9 @@ def test_a_standby_may_wait_for_ever() -> None:
     assert patience_s(standby, PoolSpec("standby/cpu")) == float("inf")
 
 
-def test_a_trial_has_time_to_prepare() -> None:
+def test_a_trial_has_time_to_check_and_prepare() -> None:
     """On top of what loading may take: its server gives up waiting for that before."""
     trial = Replica("r1", KEY, "cpu0", "trial", 0.0, State.LOADING)
 
-    assert patience_s(trial, PoolSpec(KEY, role="trial")) == 90.0
-    assert patience_s(trial, PoolSpec(KEY, role="trial", bundle_bytes=8 * 2**30)) == 430.0
+    assert patience_s(trial, PoolSpec(KEY, role="trial")) == 150.0
+    assert patience_s(trial, PoolSpec(KEY, role="trial", bundle_bytes=8 * 2**30)) == 490.0

@@ -1,0 +1,119 @@
+"""Keeps the verdicts on batching true after a deploy: run-time refutations, and rules that change.
+
+A profile of an earlier release is not believed. Its model is tried again in a trial replica like
+that of a deploy, because the rules ask for runs of every session that will serve, once the function
+has been called: one trial at a time, and only where a device is free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from itertools import count
+from typing import Final
+
+import structlog
+
+from admin.deploy.changes import Changes
+from admin.deploy.plan import Plan
+from admin.deploy.verification import Verification
+from admin.store import Store
+from pool_manager.manager import Manager
+from registry.batching import is_stale, summary
+from registry.catalog import Deployed
+from registry.errors import FnError, StoreUnavailable
+from registry.tasks import Tasks
+
+log = structlog.get_logger()
+
+LOOK_S: Final = 5.0
+"""Between two looks for a stale function that was called, and between two tries to store."""
+
+
+class Revalidation:
+    """Background work of one server. `pause` is awaited between two looks."""
+
+    def __init__(
+        self,
+        store: Store,
+        manager: Manager,
+        changes: Changes,
+        verification: Verification,
+        pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self._store = store
+        self._manager = manager
+        self._changes = changes
+        self._verification = verification
+        self._pause = pause
+        self._tasks = Tasks("revalidation")
+        self._numbers = count(1)
+        self._stale: set[str] = set()
+        self._called: set[str] = set()
+        self._refuted: dict[str, str] = {}
+
+    def start(self) -> None:
+        """Hear of refutations, and look for functions that were judged by older rules."""
+        self._manager.watch_refutations(self._refute)
+        every = self._store.catalog.every()
+        self._stale = {one.revision.key for one in every if is_stale(one.revision, one.profile)}
+        if self._stale:
+            self._tasks.spawn("retry stale profiles", self._retry_stale())
+
+    async def close(self) -> None:
+        """Stop; the next server finds again what is stale."""
+        await self._tasks.close()
+
+    def _refute(self, key: str, reason: str) -> None:
+        """Store it in the background: one entry for each pool, which says it once."""
+        is_new = not self._refuted
+        self._refuted[key] = reason
+        if is_new:
+            self._tasks.spawn("store refutations", self._store_refutations())
+
+    async def _store_refutations(self) -> None:
+        """The pool's replicas have stopped by now; a store that fails is tried until it works."""
+        while self._refuted:
+            key, reason = next(iter(self._refuted.items()))
+            try:
+                await self._changes.keep_refutation(key, reason)
+                del self._refuted[key]
+            except StoreUnavailable as error:
+                log.error("a refutation cannot be stored yet", pool=key, reason=error.message)
+                await self._pause(LOOK_S)
+
+    async def _retry_stale(self) -> None:
+        while self._stale:
+            await self._pause(LOOK_S)
+            found = self._next()
+            if found is not None:
+                await self._retry(found)
+
+    def _next(self) -> Deployed | None:
+        """A stale revision that was called, if there is a free device for its trial."""
+        states = {key: pool[0].state for key in self._stale if (pool := self._manager.pool(key))}
+        self._stale &= states.keys()
+        self._called &= self._stale
+        self._called |= {key for key, state in states.items() if state != "cold"}
+        free = {one.device.kind for one in self._manager.occupancies() if one.state == "free"}
+        for key in sorted(self._called):
+            namespace, _, ref = key.partition("/")
+            found = self._store.catalog.find(ref, namespace)
+            if found is None or not is_stale(found.revision, found.profile):
+                self._stale.discard(key)
+            elif free and found.revision.device.kind in {"any", *free}:
+                return found
+        return None
+
+    async def _retry(self, old: Deployed) -> None:
+        """One trial. One that fails leaves the function as it is, one request at a time."""
+        key, revision = old.revision.key, old.revision
+        self._stale.discard(key)
+        plan = Plan(old.function, revision, self._store.bundles[revision.bundle])
+        try:
+            verified = await self._verification.verify(plan, f"again-{next(self._numbers)}")
+            await self._changes.keep_profile(revision, verified.profile)
+        except FnError as error:
+            self._manager.note(key, f"its rows could not be analysed: {error.message}")
+            return
+        self._manager.note(key, f"batching by today's rules: {summary(revision, verified.profile)}")

@@ -1,0 +1,73 @@
+"""Whether requests of a revision share runs, and why. Pure.
+
+A profile is believed only where it was made by the present rules for the model that the revision
+runs: other rules were weaker, and a bundle may hold several models.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from registry.model import Profile, Revision
+from runtime_image.contract.rows import PROOF
+
+NOT_ANALYSED = "not analysed yet"
+HANDLER = 'a handler may mix rows: [batching] mode = "always" in function.toml joins them'
+
+
+def rows_of(revision: Revision, profile: Profile | None) -> int:
+    """Rows of one run at most; 1 where requests run one by one."""
+    if profile is None or _why_off(revision, profile):
+        return 1
+    return max(1, min(profile.batch_max, revision.batching.max_size or profile.batch_max))
+
+
+def is_current(revision: Revision, profile: Profile) -> bool:
+    """Whether a profile was made by the present rules, for what the revision runs."""
+    return profile.proof >= PROOF and profile.model == revision.model
+
+
+def is_stale(revision: Revision, profile: Profile | None) -> bool:
+    """Whether a new trial might let a revision's requests be joined: they were, by other rules."""
+    if profile is None or is_current(revision, profile) or revision.batching.mode == "off":
+        return False
+    if revision.handler and revision.batching.mode != "always":
+        return False
+    return profile.batchable or profile.compared
+
+
+def summary(revision: Revision, profile: Profile | None) -> str:
+    """In words: "up to 32 rows", or "off" and why."""
+    if profile is None:
+        return f"off: {NOT_ANALYSED}"
+    if why := _why_off(revision, profile):
+        return f"off: {why}" if profile.profiled else f"off (unprofiled): {why}"
+    if profile.batch_max == 1:
+        return "off: it could, but several rows in one run are no faster"
+    rows = rows_of(revision, profile)
+    if rows == 1:
+        return "off, as asked"
+    unproven = "" if profile.batchable else ", on by function.toml, not proven"
+    return f"up to {rows} rows{unproven}"
+
+
+def with_refutation(profile: Profile, earlier: Profile | None) -> Profile:
+    """`profile` with what a joined run of the same model has shown before."""
+    if earlier is None or earlier.model != profile.model or not earlier.refuted_at_runtime:
+        return profile
+    return replace(profile, refuted_at_runtime=earlier.refuted_at_runtime)
+
+
+def _why_off(revision: Revision, profile: Profile) -> str:
+    """ "" where rows may be joined."""
+    mode = revision.batching.mode
+    if mode == "off":
+        return "as function.toml asks"
+    if revision.handler and mode != "always":
+        return HANDLER
+    if not is_current(revision, profile):
+        return NOT_ANALYSED if is_stale(revision, profile) else profile.why_not or NOT_ANALYSED
+    if profile.refuted_at_runtime:
+        return f"a joined run lost rows: {profile.refuted_at_runtime}"
+    may_join = profile.compared if mode == "always" else profile.batchable
+    return "" if may_join else profile.why_not or profile.note or "not proven"
