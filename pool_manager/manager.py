@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -64,7 +65,9 @@ class Manager(Sight):
         """`devices` are all that replicas may be put on; those of `gpus` are among them."""
         self._settings, self._driver, self._clock = settings, driver, time.monotonic
         self._tasks = Tasks("pool manager")
-        self._machine = Machine(devices, _new_ids(), settings.standbys, settings.gpu_standbys)
+        self._machine = Machine(
+            devices, _new_ids(settings.run_dir), settings.standbys, settings.gpu_standbys
+        )
         self._bindings: dict[str, Binding] = {}
         find, run_dir = self._machine.host.find, settings.run_dir
         feed = Fetching(self.feed, bundles, self._tasks, run_dir, find, self._bindings).feed
@@ -254,7 +257,14 @@ class Manager(Sight):
             self._journal.cold_start(command, binding, device.kind if device else "unknown")
 
 
-def _new_ids() -> Callable[[], str]:
-    """Ids of replicas that no earlier server has given, most likely."""
-    boot, numbers = secrets.token_hex(2), itertools.count(1)
-    return lambda: f"{boot}{next(numbers) % 65536:04x}"
+def _new_ids(run_dir: Path) -> Callable[[], str]:
+    """Replica ids: eight hex digits, counted from a random number, so that ids of earlier servers
+    (whose logs are kept) hardly ever come again. Ids with a folder in `run_dir` are skipped."""
+    numbers = itertools.count(secrets.randbits(32))
+
+    def new_id() -> str:
+        while (run_dir / (id := f"{next(numbers) % 2**32:08x}")).exists():
+            pass
+        return id
+
+    return new_id

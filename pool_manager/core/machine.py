@@ -29,8 +29,9 @@ COLD = PoolEndpoints([], "cold", NOBODY_CALLS)
 
 
 class Machine:
-    """All pools and devices of one host. `new_id` gives ids never given before; `standbys` is how
-    many replicas without a model are kept ready for CPU slots, `gpu_standbys` on each GPU."""
+    """All pools and devices of one host. `new_id` gives ids for replicas; one that a replica of
+    this host has is skipped. `standbys` is how many replicas without a model are kept ready for
+    CPU slots, `gpu_standbys` on each GPU."""
 
     def __init__(
         self,
@@ -43,7 +44,7 @@ class Machine:
         self.stopping = False
         self._replicas = ReplicaEvents(self.host)
         self._cordons = Cordons(self.host, self._replicas)
-        self._supply = Supply(self.host, self._replicas, new_id)
+        self._supply = Supply(self.host, self._replicas, lambda: self.host.unused_id(new_id))
         self._list_read_s: float | None = None
         self.is_open = False
         self._shown: dict[str, PoolEndpoints] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from pool_manager import orders
 from pool_manager.core.state import Device, PoolSpec
 from pool_manager.devices import cpu_slots
 from pool_manager.drivers.fake import BEHAVES, FakeDriver, Script
-from pool_manager.manager import Manager
+from pool_manager.manager import Manager, _new_ids
 from pool_manager.settings import PoolSettings
 from registry.errors import ModelRefused, ShuttingDown
 from registry.exchange import Demand, Endpoints, Load, PoolEndpoints, decode_endpoints, encode
@@ -372,6 +373,19 @@ async def test_a_gpus_standby_is_started_for_its_kind(tmp_path: Path) -> None:
         assert (record.role, record.device_kind) == ("standby", "cuda")
         assert [one.device for one in manager.replicas()] == ["GPU-1"]
         await manager.close()
+
+
+def test_replica_ids_skip_recorded_replicas(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The count goes round after 2**32 ids, and leaves out every id that has a run folder."""
+    monkeypatch.setattr(secrets, "randbits", lambda bits: 2**bits - 1)
+    for recorded in ("00000000", "00000001"):
+        (tmp_path / recorded).mkdir()
+
+    new_id = _new_ids(tmp_path)
+
+    assert [new_id() for _ in range(3)] == ["ffffffff", "00000002", "00000003"]
 
 
 async def test_what_replicas_have_of_devices_is_kept(rig: Rig) -> None:
