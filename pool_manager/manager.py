@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from pool_manager.core import commands, events
 from pool_manager.core.machine import Machine
 from pool_manager.core.state import Device, PoolSpec
 from pool_manager.counters.counters import Counters
+from pool_manager.counters.tally import Step
 from pool_manager.driver import Driver
 from pool_manager.engine import EngineWatch
 from pool_manager.gpus.absent import NoGpus
@@ -202,29 +204,39 @@ class Manager(Sight):
         if len(self._events) > 1:
             return  # an action of an outer call fed this; that call goes on with it
         while self._events:
-            self._handle(self._events[0])
-            self._events.popleft()
+            try:
+                self._handle(self._events[0])
+            finally:
+                self._events.popleft()
         self._alarm.set(self._machine.due_s(self._clock()))
         if self._machine.stopping and not self._machine.replicas():
             self._none_left.set()
 
     def _handle(self, event: events.Event) -> None:
-        """A defect in one event or command is reported and must not stop all that follow."""
-        try:
-            asked = self._machine.handle(event, self._clock())
-            self.counters.note(event, asked)
-            self._use.look(event)
-            for command in asked:
-                self._do(command)
-        except Exception:
-            log.exception("an event could not be handled", happened=event)
+        """A defect in one event, command or counter is reported and must not stop the others."""
+        asked: list[commands.Command] = []
+        with self._reported("event", "an event could not be handled", event):
+            self._machine.handle(event, self._clock(), asked)
+        self._count(event)
+        for command in asked:
+            self._count(command)
+            with self._reported("command", "a command could not be done", command):
+                self._actions[type(command)](command)
 
-    def _do(self, command: commands.Command) -> None:
+    def _count(self, about: events.Event | commands.Command) -> None:
+        with self._reported("metering", "an event or a command could not be counted", about):
+            self.counters.note(about)
+        with self._reported("metering", "the use of a device could not be counted", about):
+            self._use.look(about)
+
+    @contextlib.contextmanager
+    def _reported(self, step: Step, failure: str, about: object) -> Iterator[None]:
+        """Log and count whatever the block raises."""
         try:
-            self._use.look(command)
-            self._actions[type(command)](command)
+            yield
         except Exception:
-            log.exception("a command could not be done", wanted=command)
+            self.counters.failed(step)
+            log.exception(failure, about=about)
 
     def _tick(self) -> None:
         self.feed(events.Tick())

@@ -347,6 +347,39 @@ async def test_one_defect_does_not_stop_the_rest(rig: Rig) -> None:
     assert "a command could not be done" in {line["event"] for line in logs}
 
 
+@pytest.mark.parametrize("counter", ["counters.note", "_use.look"])
+async def test_a_defect_in_counting_keeps_nothing_from_being_done(
+    rig: Rig, counter: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pool comes up although nothing of it can be counted; the defects are."""
+
+    def fail(_: object) -> None:
+        raise RuntimeError("a counter's defect")
+
+    owner, _, method = counter.rpartition(".")
+    monkeypatch.setattr(getattr(rig.manager, owner), method, fail)
+
+    await rig.warm()
+
+    assert rig.manager.counters.counts().defects["metering"] > 0
+
+
+async def test_a_defect_half_way_through_an_event_loses_no_command(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the machine had decided is done, the defect is counted, later events are handled."""
+    handle = rig.manager._machine.handle
+
+    def broken(*args: Any) -> Any:
+        handle(*args)
+        raise RuntimeError("a defect after the decisions")
+
+    monkeypatch.setattr(rig.manager._machine, "handle", broken)
+    await rig.warm()
+
+    assert rig.manager.counters.counts().defects["event"] > 0
+
+
 class Starts(FakeDriver):
     """Keeps the records of what it starts."""
 
