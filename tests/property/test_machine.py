@@ -31,8 +31,6 @@ DEVICES = [
     Device("GPU-3", "cuda", 4_000),
 ]
 NOWHERE = "GPU-9"
-IDS = 48
-"""Ids are drawn from a ring of this size, so that histories go round it while replicas live."""
 ENDINGS_MAX = 40
 """Steps of 5 s in which a house that is shut down must be empty."""
 
@@ -59,8 +57,7 @@ class World(Promises):
 
     def __init__(self) -> None:
         super().__init__()
-        self.seqs = itertools.count(1)
-        self.olds = itertools.cycle(f"r{number}" for number in range(0, IDS, 3))
+        self.seqs, self.olds = itertools.count(1), itertools.count(1)
         self.said: dict[str, dict[str, Load]] = {}
         self.missed: set[str] = set()
 
@@ -80,9 +77,9 @@ class World(Promises):
         """A host with some devices, of which an earlier manager may have left some taken."""
         self.standbys, self.gpu_standbys = standbys
         self.book = Book({device.id: device for device in there})
-        ids, twins = (itertools.cycle(f"r{number}" for number in range(IDS)) for _ in "mt")
-        self.machine = Machine(there, lambda: next(ids), *standbys)
-        self.twin = Sleepless(there, lambda: next(twins), *standbys)
+        ids, twins = itertools.count(1), itertools.count(1)
+        self.machine = Machine(there, lambda: f"r{next(ids)}", *standbys)
+        self.twin = Sleepless(there, lambda: f"r{next(twins)}", *standbys)
         for key in KEYS[:3]:
             self.define(key, 0, 2, 10.0, 1.0, 0.0)
         for key, role, device in found:
@@ -94,9 +91,7 @@ class World(Promises):
     @rule(key=keys, role=roles, device=places)
     def find(self, key: str, role: Role, device: str) -> None:
         """The driver's list has a replica of an earlier manager; the device may be gone since."""
-        id = next(self.olds)
-        if id in self.book.entries:
-            return
+        id = f"old{next(self.olds)}"
         if role == "standby":
             where = "" if device.startswith("cpu") else device
             self.book.stand_by(id, where)

@@ -30,6 +30,7 @@ class Book:
 
     devices: dict[str, Device]
     entries: dict[str, Entry] = field(default_factory=dict)
+    ever: set[str] = field(default_factory=set)
     measured: dict[str, float] = field(default_factory=dict)
 
     def place(self, id: str, spec: PoolSpec, device: str) -> None:
@@ -39,11 +40,13 @@ class Book:
         if spec.role == "trial":
             share = max(0.0, 1.0 - sum(self.shares(device)))
         self.entries[id] = Entry(spec.key, device, share, self.memory_mib(spec), is_told=told)
+        self.ever.add(id)
 
     def stand_by(self, id: str, device: str = "") -> None:
         """A replica without a model is there."""
         memory_mib = GPU_STANDBY_MIB if device else STANDBY_MIB
         self.entries[id] = Entry("", device, 0.0, memory_mib, is_standby=True)
+        self.ever.add(id)
 
     def measure(self, id: str, spec: PoolSpec, memory_mib: float, now: float) -> None:
         """A replica of a pool is ready and takes so much."""

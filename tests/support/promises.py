@@ -115,7 +115,6 @@ class Promises(RuleBasedStateMachine):
         match event:
             case events.Released(id) if self.before.get(id) == "releasing":
                 del self.book.entries[id]
-                self.refused.pop(id, None)
             case events.Loaded(id, memory_mib=memory) if self.before.get(id) == "loading":
                 pool = self.machine.pools[self.replica(id).pool]
                 if pool.spec.role == "serve":
@@ -191,7 +190,7 @@ class Promises(RuleBasedStateMachine):
         """In the order of the decisions: launches, and standbys, which belong to a pool from their
         assignment on, whether they were told or not."""
         new = {c.id for c in commands if isinstance(c, Launch) and c.role != "standby"}
-        assert not new & self.before.keys(), "a new replica got the id of another one"
+        assert not new & self.book.ever, "an id was given twice"
         there = {id: self.machine.replica(id) for id in self.book.standbys()}
         given = {id for id, one in there.items() if one and one.role != "standby"}
         named = [one.text.split() for one in commands if isinstance(one, Note)]
@@ -212,7 +211,7 @@ class Promises(RuleBasedStateMachine):
         """Not more are started than there are to be."""
         for command in commands:
             if isinstance(command, Launch) and command.role == "standby":
-                assert command.id not in self.before, "a standby got the id of another one"
+                assert command.id not in self.book.ever, "an id was given twice"
                 assert self.has_reason(command.id, commands)
                 self.check_start()
                 assert command.device not in self.cordoned
