@@ -33,6 +33,7 @@ from runtime_image.link.frames import Frame, LinkError, pack
 from runtime_image.link.greeting import greet
 from runtime_image.link.record import RecordRefused, read_record
 from runtime_image.link.socket_end import SocketEnd
+from runtime_image.replica.faults import describe, end_process
 from runtime_image.replica.loop import Loop
 from runtime_image.replica.manager_link import ManagerLink
 from runtime_image.replica.serving import Serving
@@ -200,7 +201,7 @@ class Replica:
                 prepares = spec.prepare and bool(spec.model) and report.profiled
                 loaded["report"] = {**asdict(report), PREPARES: prepares}
         except BaseException as error:  # noqa: BLE001 - a handler may raise anything
-            reason = str(error) if isinstance(error, LoadError) else repr(error)
+            reason = describe(error, str if isinstance(error, LoadError) else repr)
             stage = "sample" if isinstance(error, SampleError) else "load"
             failure: LoadFailed = {"stage": stage, "reason": reason[:4000]}
             self._loop.post(lambda: self._fail(failure))
@@ -293,4 +294,7 @@ def main(run_dir: str, first_line_s: float) -> int:
     except (LinkError, LoadError, OSError) as error:
         print(f"fngate replica: {error}", flush=True)  # noqa: T201 - the log is its standard output
         return 1
-    return replica.run()
+    try:
+        return replica.run()
+    except BaseException as error:  # noqa: BLE001 - a handler's SystemExit(0) is no orderly end
+        end_process(error)
