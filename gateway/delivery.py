@@ -82,6 +82,10 @@ class Delivery:
         self.slabs.close()
         self._pools.worker_lost(self._worker)
 
+    def lose_manager(self) -> None:
+        """Nobody starts replicas any more; see `Dispatcher.lose_manager`."""
+        self._perform(self._dispatcher.lose_manager(monotonic()))
+
     async def wait_idle(self) -> None:
         """Return when nothing is owed to any client."""
         self._idle = asyncio.Event()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -18,6 +20,7 @@ from pool_manager.core import commands, events
 from pool_manager.core.machine import Machine
 from pool_manager.core.state import Device, PoolSpec
 from pool_manager.counters.counters import Counters
+from pool_manager.counters.tally import Step
 from pool_manager.driver import Driver
 from pool_manager.engine import EngineWatch
 from pool_manager.gpus.absent import NoGpus
@@ -64,7 +67,9 @@ class Manager(Sight):
         """`devices` are all that replicas may be put on; those of `gpus` are among them."""
         self._settings, self._driver, self._clock = settings, driver, time.monotonic
         self._tasks = Tasks("pool manager")
-        self._machine = Machine(devices, _new_ids(), settings.standbys, settings.gpu_standbys)
+        self._machine = Machine(
+            devices, _new_ids(settings.run_dir), settings.standbys, settings.gpu_standbys
+        )
         self._bindings: dict[str, Binding] = {}
         find, run_dir = self._machine.host.find, settings.run_dir
         feed = Fetching(self.feed, bundles, self._tasks, run_dir, find, self._bindings).feed
@@ -214,29 +219,39 @@ class Manager(Sight):
         if len(self._events) > 1:
             return  # an action of an outer call fed this; that call goes on with it
         while self._events:
-            self._handle(self._events[0])
-            self._events.popleft()
+            try:
+                self._handle(self._events[0])
+            finally:
+                self._events.popleft()
         self._alarm.set(self._machine.due_s(self._clock()))
         if self._machine.stopping and not self._machine.replicas():
             self._none_left.set()
 
     def _handle(self, event: events.Event) -> None:
-        """A defect in one event or command is reported and must not stop all that follow."""
-        try:
-            asked = self._machine.handle(event, self._clock())
-            self.counters.note(event, asked)
-            self._use.look(event)
-            for command in asked:
-                self._do(command)
-        except Exception:
-            log.exception("an event could not be handled", happened=event)
+        """A defect in one event, command or counter is reported and must not stop the others."""
+        asked: list[commands.Command] = []
+        with self._reported("event", "an event could not be handled", event):
+            self._machine.handle(event, self._clock(), asked)
+        self._count(event)
+        for command in asked:
+            self._count(command)
+            with self._reported("command", "a command could not be done", command):
+                self._actions[type(command)](command)
 
-    def _do(self, command: commands.Command) -> None:
+    def _count(self, about: events.Event | commands.Command) -> None:
+        with self._reported("metering", "an event or a command could not be counted", about):
+            self.counters.note(about)
+        with self._reported("metering", "the use of a device could not be counted", about):
+            self._use.look(about)
+
+    @contextlib.contextmanager
+    def _reported(self, step: Step, failure: str, about: object) -> Iterator[None]:
+        """Log and count whatever the block raises."""
         try:
-            self._use.look(command)
-            self._actions[type(command)](command)
+            yield
         except Exception:
-            log.exception("a command could not be done", wanted=command)
+            self.counters.failed(step)
+            log.exception(failure, about=about)
 
     def _tick(self) -> None:
         self.feed(events.Tick())
@@ -274,7 +289,14 @@ class Manager(Sight):
             self._journal.cold_start(command, binding, device.kind if device else "unknown")
 
 
-def _new_ids() -> Callable[[], str]:
-    """Ids of replicas that no earlier server has given, most likely."""
-    boot, numbers = secrets.token_hex(2), itertools.count(1)
-    return lambda: f"{boot}{next(numbers) % 65536:04x}"
+def _new_ids(run_dir: Path) -> Callable[[], str]:
+    """Replica ids: eight hex digits, counted from a random number, so that ids of earlier servers
+    (whose logs are kept) hardly ever come again. Ids with a folder in `run_dir` are skipped."""
+    numbers = itertools.count(secrets.randbits(32))
+
+    def new_id() -> str:
+        while (run_dir / (id := f"{next(numbers) % 2**32:08x}")).exists():
+            pass
+        return id
+
+    return new_id

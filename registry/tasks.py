@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Coroutine
 from math import inf
 from typing import Any
@@ -89,8 +90,17 @@ class Alarm:
         self._action()
 
 
-async def every(period_s: float, action: Callable[[], Any]) -> None:
-    """Call `action` each `period_s` for ever; an error in it is logged and not the end."""
+def every(period_s: float, action: Callable[[], Any]) -> Coroutine[Any, Any, None]:
+    """Call `action` each `period_s` seconds for ever; an error in it is logged and not the end.
+
+    Raises TypeError for a coroutine function, which would be called and never run.
+    """
+    if inspect.iscoroutinefunction(action):
+        raise TypeError(f"expected a plain function to call, got the coroutine function {action!r}")
+    return _every(period_s, action)
+
+
+async def _every(period_s: float, action: Callable[[], Any]) -> None:
     while True:
         await asyncio.sleep(period_s)
         try:

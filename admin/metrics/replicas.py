@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from pool_manager.counters.reasons import REASONS
 from pool_manager.counters.supplied import Supplied
-from pool_manager.counters.tally import COLD_STARTS, EVICTIONS, KINDS, OUTCOMES, WHEN, Counts
+from pool_manager.counters.tally import COLD_STARTS, EVICTIONS, KINDS, OUTCOMES, STEPS, WHEN, Counts
 
 
 class Counters(Protocol):
@@ -65,6 +65,8 @@ class ReplicaFamilies:
         yield CounterMetricFamily("fngate_batching_refuted", text, counts.refuted.total())
         text = "Cold starts, whether or not somebody waited for them."
         yield _singles("fngate_cold_starts", text, ("outcome", COLD_STARTS), counts.cold_starts)
+        text = "Defects of the pool manager in handling an event, doing a command, or counting it."
+        yield _singles("fngate_manager_errors", text, ("step", STEPS), counts.defects)
 
 
 def _supply(supplied: list[Supplied]) -> Iterable[Metric]:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from gateway.dispatch.call import Call
 from gateway.dispatch.pool import Pool
-from registry.errors import FnError, FunctionFailing, QueueFull, UnknownFunction, WaitBudgetOver
+from registry.errors import (
+    FnError,
+    FunctionFailing,
+    QueueFull,
+    ShuttingDown,
+    UnknownFunction,
+    WaitBudgetOver,
+)
+
+TAKEOVER_S = 2.0
+"""After how long a client should try again that a process without its supervisor turned away."""
 
 
 def check(call: Call, pool: Pool, now: float, held_bytes: int, bytes_max: int) -> None:
@@ -41,6 +51,9 @@ def refusal(pool: Pool, now: float) -> FnError | None:
     """Why nobody may wait for this pool at present, if so."""
     if pool.shown.state == "gone":
         return UnknownFunction("the function was removed")
+    if not pool.has_manager and not pool.is_open:
+        text = "nothing can be started: the server is gone, and the next one has to take over"
+        return ShuttingDown(text, retry_after_s=TAKEOVER_S)
     if pool.shown.state != "failing" or now >= pool.retry_at_s:
         return None
     return FunctionFailing(

@@ -40,6 +40,7 @@ class Dispatcher:
         self.pools: dict[str, Pool] = {}
         self.links: dict[str, Link] = {}
         self._called: set[str] = set()
+        self._has_manager = True
 
     # What clients do
 
@@ -100,7 +101,8 @@ class Dispatcher:
     def pool(self, key: str) -> Pool:
         """The view of a revision, made when first asked for and kept while anything goes on."""
         if key not in self.pools:
-            self.pools[key] = Pool(key, WaitingLine(self._places))
+            line = WaitingLine(self._places)
+            self.pools[key] = Pool(key, line, has_manager=self._has_manager)
         return self.pools[key]
 
     def look(self, key: str, shown: PoolEndpoints, now: float) -> list[Command]:
@@ -110,16 +112,21 @@ class Dispatcher:
         pool = self.pool(key)
         pool.shown = shown
         pool.retry_at_s = now + shown.retry_after_s
-        commands: list[Command] = []
-        error = admission.refusal(pool, now)
-        if error is not None:
-            pool.wanted_until_s = 0.0
-            for call in pool.waiting.clear():
-                self._endings.fail(call, error, commands)
+        commands = self._refuse(pool, now)
         pool.watch(now)
         if shown.state == "gone":
             self._moves.forget(key)
         self._forget_if_gone(pool)
+        return commands
+
+    def lose_manager(self, now: float) -> list[Command]:
+        """The pool manager is gone for good: calls that no ready replica can take are answered
+        at once, now and from now on. All others go on."""
+        self._has_manager = False
+        commands: list[Command] = []
+        for pool in self.pools.values():
+            pool.has_manager = False
+            commands += self._refuse(pool, now)
         return commands
 
     def move(self, source: str, target: str, terms: Terms | None, now: float) -> list[Command]:
@@ -232,6 +239,8 @@ class Dispatcher:
         commands: list[Command] = []
         for pool in self.pools.values():
             commands += self._endings.sweep(pool, now)
+            if not pool.has_manager:
+                commands += self._refuse(pool, now)
             pool.watch(now)
         return commands
 
@@ -261,6 +270,16 @@ class Dispatcher:
         return not any(pool.waiting or pool.in_flight for pool in self.pools.values())
 
     # Inside
+
+    def _refuse(self, pool: Pool, now: float) -> list[Command]:
+        """Answer everything that waits where nothing may wait any more."""
+        commands: list[Command] = []
+        error = admission.refusal(pool, now)
+        if error is not None:
+            pool.wanted_until_s = 0.0
+            for call in pool.waiting.clear():
+                self._endings.fail(call, error, commands)
+        return commands
 
     def _fill(self, pool: Pool, now: float) -> list[Command]:
         """Serve who waits for this pool, and those whom it may just have handed to its heir."""

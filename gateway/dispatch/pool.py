@@ -19,7 +19,8 @@ class Pool:
 
     `retry_at_s` is `shown.retry_after_s` on this process's clock, `waking_since_s` since when it
     has been woken, None while it is not. It is wanted until `wanted_until_s` although perhaps
-    nobody waits: somebody would, had they more time. 0 where that is over.
+    nobody waits: somebody would, had they more time. 0 where that is over. Without `has_manager`
+    no replica is started any more.
     """
 
     key: str
@@ -30,6 +31,7 @@ class Pool:
     pace: Pace = field(default_factory=Pace)
     waking_since_s: float | None = None
     wanted_until_s: float = 0.0
+    has_manager: bool = True
 
     @property
     def is_at_rest(self) -> bool:

@@ -122,6 +122,7 @@ class Gateway:
         """The routes that every gateway process serves by itself."""
         app.router.add_route("*", "/fn/{ref}", self._function)
         app.router.add_get("/healthz", self.border.bordered(_healthz))
+        app.on_response_prepare.append(self._end_connection)
 
     async def close(self, _app: web.Application) -> None:
         """aiohttp's clean-up signal: end what the routes hold."""
@@ -130,6 +131,12 @@ class Gateway:
             self.invoker.events.close()
         if self.invoker.tracer is not None:
             self.invoker.tracer.close()
+
+    async def _end_connection(self, _request: web.Request, response: web.StreamResponse) -> None:
+        """aiohttp's signal, once its own headers are made."""
+        if self.door.headers:
+            response.force_close()
+            response.headers.update(self.door.headers)
 
     async def _function(self, request: web.Request) -> web.StreamResponse:
         if request.method == "POST":
@@ -163,10 +170,16 @@ async def _nowhere(request: web.Request) -> web.Response:
 VARIES = {"Vary": "Accept"}
 
 
-async def stop_serving(gateway: Gateway, delivery: Delivery, seconds: float) -> None:
-    """Finish what was accepted, for at most so long."""
+async def stop_serving(
+    gateway: Gateway, delivery: Delivery, seconds: float, *, is_orphaned: bool = False
+) -> None:
+    """Finish what was accepted, for at most so long. `is_orphaned`: there is no pool manager any
+    more; what ready replicas can take is still accepted from connections that are there."""
     try:
         async with asyncio.timeout(seconds):
+            if is_orphaned:
+                delivery.lose_manager()
+                await gateway.door.empty()
             await gateway.door.shut()
             await delivery.wait_idle()
     except TimeoutError:

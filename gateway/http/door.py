@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from gateway.answers.reply import CLOSE
 from registry.errors import ShuttingDown
 
 
@@ -12,6 +13,8 @@ class Door:
 
     def __init__(self) -> None:
         self.is_open = True
+        self.headers: tuple[tuple[str, str], ...] = ()
+        """Of every answer. Once the server goes, each is the last one of its connection."""
         self.inside = 0
         self._empty = asyncio.Event()
 
@@ -30,6 +33,12 @@ class Door:
     async def shut(self) -> None:
         """Let nobody in any more; returns when the last one has left."""
         self.is_open = False
+        await self.empty()
+
+    async def empty(self) -> None:
+        """Return when nobody is inside. Until then requests of connections that are there are let
+        in, but each is the last one of its connection."""
+        self.headers = (CLOSE,)
         while self.inside:
             self._empty.clear()
             await self._empty.wait()

@@ -251,7 +251,7 @@ class Invocation:
             request = exemplar_of(self.request_id, call.meta.traceparent)
         key, seconds = (function.namespace, function.name), now - self._began_s
         metrics.served(key, seconds, receipt, call.sends, call.deaths, request)
-        reply = Reply(problems.OK, tuple(headers), body)
+        reply = Reply(problems.OK, (*headers, *invoker.door.headers), body)
         self.withdraw()
         if not self._is_told:
             self._is_told = True
@@ -271,7 +271,8 @@ class Invocation:
             kind, seconds = problems.outcome(reply.status), now - self._began_s
             metrics = self._invoker.metrics
             metrics.answered(function.namespace, function.name, kind, outcome, seconds)
-        reply = reply._replace(headers=(*reply.headers, (REQUEST_ID, self.request_id)))
+        more = () if reply.closes else self._invoker.door.headers
+        reply = reply._replace(headers=(*reply.headers, (REQUEST_ID, self.request_id), *more))
         self.withdraw()
         if not self._is_told:
             self._tell(Ending(outcome, now, reply.status, len(reply.body)), call)

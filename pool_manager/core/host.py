@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from pool_manager.core.demand import DemandBook
 from pool_manager.core.policy.ledger import Ledger, Need
@@ -80,6 +80,13 @@ class Host:
         """The record of a replica that is not yet stopped."""
         pool = self.pools.get(self._where.get(id, ""))
         return pool.replicas.get(id) if pool else None
+
+    def unused_id(self, new_id: Callable[[], str]) -> str:
+        """The next id of `new_id` that none of its replicas has."""
+        id = new_id()
+        while id in self._where:
+            id = new_id()
+        return id
 
     def replicas(self) -> Iterator[Replica]:
         """Every replica that is not yet stopped."""

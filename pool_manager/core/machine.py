@@ -29,8 +29,9 @@ COLD = PoolEndpoints([], "cold", NOBODY_CALLS)
 
 
 class Machine:
-    """All pools and devices of one host. `new_id` gives ids never given before; `standbys` is how
-    many replicas without a model are kept ready for CPU slots, `gpu_standbys` on each GPU."""
+    """All pools and devices of one host. `new_id` gives ids for replicas; one that a replica of
+    this host has is skipped. `standbys` is how many replicas without a model are kept ready for
+    CPU slots, `gpu_standbys` on each GPU."""
 
     def __init__(
         self,
@@ -43,7 +44,7 @@ class Machine:
         self.stopping = False
         self._replicas = ReplicaEvents(self.host)
         self._cordons = Cordons(self.host, self._replicas)
-        self._supply = Supply(self.host, self._replicas, new_id)
+        self._supply = Supply(self.host, self._replicas, lambda: self.host.unused_id(new_id))
         self._list_read_s: float | None = None
         self.is_open = False
         self._shown: dict[str, PoolEndpoints] = {}
@@ -67,10 +68,38 @@ class Machine:
         """The devices that get no replica, each with the reason."""
         return {id: cordon.reason for id, cordon in self.host.ledger.cordons.items()}
 
-    def handle(self, event: events.Event, now: float) -> list[Command]:
-        """What must be done because of `event` at `now` (monotonic seconds)."""
-        commands: list[Command] = []
+    def handle(
+        self, event: events.Event, now: float, commands: list[Command] | None = None
+    ) -> list[Command]:
+        """What must be done because of `event` at `now` (monotonic seconds).
+
+        A defect with the event or with one pool keeps no other pool from being settled: then
+        ExceptionGroup is raised at the end, and `commands`, the list that was passed, has all that
+        is to be done nevertheless.
+        """
+        commands = [] if commands is None else commands
+        defects: list[Exception] = []
         self._supply.room.guests.forget()
+        try:
+            touched = self._changed(event, now, commands)
+        except Exception as error:  # noqa: BLE001 - raised below
+            defects.append(error)
+            touched = set(self.host.live) | self.host.blocked
+        for key in sorted(touched, key=self._turn):
+            pool = self.pools.get(key)
+            if pool is None:
+                continue
+            try:
+                self._settle(pool, now, commands)
+            except Exception as error:  # noqa: BLE001 - raised below
+                defects.append(error)
+        self._publish(touched, now, commands, defects)
+        if defects:
+            raise ExceptionGroup(f"defects in handling {type(event).__name__}", defects)
+        return commands
+
+    def _changed(self, event: events.Event, now: float, commands: list[Command]) -> set[str]:
+        """Change the records; the pools to be settled now."""
         touched = self._apply(event, now, commands)
         if not self.is_open and self._may_open(now):
             self.is_open = True
@@ -78,12 +107,7 @@ class Machine:
         if self.host.ledger.cordons:
             touched |= self._cordons.clear(now, commands, is_open=self.is_open)
             self._cordons.end_hopeless(touched if self.is_open else set(), commands)
-        for key in sorted(touched, key=self._turn):
-            pool = self.pools.get(key)
-            if pool is not None:
-                self._settle(pool, now, commands)
-        self._publish(touched, now, commands)
-        return commands
+        return touched
 
     def endpoints(self, key: str, now: float) -> PoolEndpoints:
         """What gateways may know of a pool."""
@@ -275,22 +299,32 @@ class Machine:
                 due_s.append(now + spec.idle_s - idle_s)
         pool.quiet_until_s = min(due_s, default=float("inf"))
 
-    def _publish(self, touched: set[str], now: float, commands: list[Command]) -> None:
+    def _publish(
+        self, touched: set[str], now: float, commands: list[Command], defects: list[Exception]
+    ) -> None:
         changed = set()
         for key in touched | self.host.changed:
-            pool = self.pools.get(key)
-            if pool is not None and pool.spec.role == "standby":
-                continue
-            shown = self.endpoints(key, now) if pool is not None else None
-            if shown != self._shown.get(key):
-                changed.add(key)
-            if shown is None:
-                self._shown.pop(key, None)
-            else:
-                self._shown[key] = shown
+            try:
+                if self._looks_new(key, now):
+                    changed.add(key)
+            except Exception as error:  # noqa: BLE001 - the caller raises it
+                defects.append(error)
         self.host.changed.clear()
         if changed:
             commands.append(Publish(frozenset(changed)))
+
+    def _looks_new(self, key: str, now: float) -> bool:
+        """Whether gateways do not know yet how a pool looks; from now on they do."""
+        pool = self.pools.get(key)
+        if pool is not None and pool.spec.role == "standby":
+            return False
+        shown = self.endpoints(key, now) if pool is not None else None
+        is_new = shown != self._shown.get(key)
+        if shown is None:
+            self._shown.pop(key, None)
+        else:
+            self._shown[key] = shown
+        return is_new
 
 
 def _waited_phases(replica: Replica) -> dict[str, float]:

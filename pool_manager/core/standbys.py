@@ -15,7 +15,7 @@ REFILL_AFTER_S = 2.0
 
 
 class Standbys:
-    """Starts standbys for the cold starts to come. `new_id` gives ids never given before."""
+    """Starts standbys for the cold starts to come. `new_id` gives ids that no replica has."""
 
     def __init__(self, host: Host, replicas: ReplicaEvents, new_id: Callable[[], str]) -> None:
         self._host = host

@@ -16,7 +16,7 @@ from registry.exchange import Load
 
 
 class Supply:
-    """Decides about one pool at a time. `new_id` gives ids never given before."""
+    """Decides about one pool at a time. `new_id` gives ids that no replica has."""
 
     def __init__(self, host: Host, replicas: ReplicaEvents, new_id: Callable[[], str]) -> None:
         self._host = host

@@ -17,6 +17,7 @@ class Counters:
         self._line = line
         self._tally = Tally()
         self.note = self._tally.note
+        self.failed = self._tally.failed
 
     def counts(self) -> Counts:
         """What became of replicas since the start."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal, get_args
 
 from pool_manager.core import commands, events
 from pool_manager.core.life.endings import OVERDUE
@@ -19,13 +18,16 @@ OUTCOMES: Final = ("ready", "failed", "dropped")
 WHEN: Final = ("starting", "serving")
 EVICTIONS: Final = ("idle", "busy")
 COLD_STARTS: Final = ("ready", "failed")
+Step = Literal["event", "command", "metering"]
+STEPS: Final[tuple[Step, ...]] = get_args(Step)
+"""Where the manager may have a defect: in handling an event, in doing or in counting it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
     """Since the start: starts by kind and outcome, failures of replicas by when and reason,
-    evictions by what the victim did, cold starts by outcome, MiB given back by device, and
-    pools whose requests are joined no more."""
+    evictions by what the victim did, cold starts by outcome, MiB given back by device, pools whose
+    requests are joined no more, defects of the manager by step."""
 
     starts: Counter[tuple[str, str]] = field(default_factory=Counter)
     failures: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -33,6 +35,7 @@ class Counts:
     cold_starts: Counter[str] = field(default_factory=Counter)
     reclaimed_mib: dict[str, float] = field(default_factory=dict)
     refuted: Counter[str] = field(default_factory=Counter)
+    defects: Counter[str] = field(default_factory=Counter)
 
     def copy(self) -> Counts:
         """The same, which grows no more."""
@@ -43,6 +46,7 @@ class Counts:
             self.cold_starts.copy(),
             dict(self.reclaimed_mib),
             self.refuted.copy(),
+            self.defects.copy(),
         )
 
 
@@ -66,16 +70,18 @@ class Tally:
         self.counts = Counts()
         self._lives: dict[str, _Life] = {}
 
-    def note(self, event: events.Event, done: Iterable[commands.Command]) -> None:
-        """The machine has handled an event by these commands."""
-        if isinstance(event, events.Found):
-            self._lives[event.id] = _Life(event.device)
-        else:
-            life = self._lives.get(getattr(event, "id", ""))
-            if life is not None:
-                self._happened(event, life)
-        for command in done:
-            self._done(command)
+    def note(self, about: events.Event | commands.Command) -> None:
+        """The machine has handled this event, or asked for this command."""
+        if isinstance(about, commands.Command):
+            self._done(about)
+        elif isinstance(about, events.Found):
+            self._lives[about.id] = _Life(about.device)
+        elif life := self._lives.get(getattr(about, "id", "")):
+            self._happened(about, life)
+
+    def failed(self, step: Step) -> None:
+        """The manager met a defect of its own there."""
+        self.counts.defects[step] += 1
 
     def _happened(self, event: events.Event, life: _Life) -> None:
         match event:

@@ -49,6 +49,8 @@ async def _clear_away(id: str, driver: Driver, launcher: Launcher) -> None:
         raise
     except DriverError as error:
         log.error("an earlier replica is left as it is", replica=id, reason=error.message)
+        # While the folder is there, no new replica gets this id.
+        launcher.folders.run_dir(id).mkdir(mode=0o700, exist_ok=True)
         return
     launcher.folders.remove(id)
 

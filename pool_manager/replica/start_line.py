@@ -33,7 +33,7 @@ class StartLine:
         try:
             return await self._waiting[id]
         except asyncio.CancelledError:
-            self._starts.leave(id)
+            self.leave(id)
             raise
         finally:
             del self._waiting[id]
@@ -49,7 +49,9 @@ class StartLine:
     def _let_in(self) -> None:
         now = self._clock()
         for id in self._starts.begin(self.turn, now):
-            self._waiting[id].set_result(True)
+            waiting = self._waiting[id]
+            if not waiting.done():  # else it was cancelled in this turn, and will leave
+                waiting.set_result(True)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

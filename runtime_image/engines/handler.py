@@ -90,7 +90,7 @@ class HandlerEngine:
             raise TypeError("predict is a generator; streamed answers are not available yet")
         if not isinstance(outputs, dict):
             raise TypeError(f"predict must return a dict of outputs, got {type(outputs).__name__}")
-        return outputs
+        return dict(outputs)  # of a subclass every look would be the handler's code
 
     def stop(self, ticket: Any) -> None:
         """Stop the model's run, if one is going on."""

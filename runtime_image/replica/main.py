@@ -26,6 +26,7 @@ from runtime_image.link.frames import Frame, LinkError, pack
 from runtime_image.link.greeting import greet
 from runtime_image.link.record import RecordRefused, read_record
 from runtime_image.link.socket_end import SocketEnd
+from runtime_image.replica.faults import end_process
 from runtime_image.replica.loop import Loop
 from runtime_image.replica.manager_link import ManagerLink
 from runtime_image.replica.serving import Serving
@@ -297,4 +298,7 @@ def main(run_dir: str, first_line_s: float) -> int:
     except (LinkError, LoadError, OSError) as error:
         print(f"fngate replica: {error}", flush=True)  # noqa: T201 - the log is its standard output
         return 1
-    return replica.run()
+    try:
+        return replica.run()
+    except BaseException as error:  # noqa: BLE001 - a handler's SystemExit(0) is no orderly end
+        end_process(error)

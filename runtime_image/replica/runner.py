@@ -14,6 +14,7 @@ from runtime_image.contract.link import NotStarted
 from runtime_image.contract.model import ModelSpec
 from runtime_image.engines.base import Engine, Stopped
 from runtime_image.replica.batching import Candidate, group, violates
+from runtime_image.replica.faults import describe
 from runtime_image.replica.intake import Job
 from runtime_image.replica.stages.answering import Answerer, Done, Emit, Outcome
 from runtime_image.replica.stages.decoding import Decoded, Decoder
@@ -246,4 +247,5 @@ def _failure(error: BaseException, run: Run) -> Outcome:
     if run.why_stopped or isinstance(error, Stopped):
         text = f"the run was stopped after its timeout of {run.timeout_s:g} s"
         return RequestError(EXECUTION_TIMEOUT, text)
-    return RequestError(FUNCTION_FAILED, f"{type(error).__name__}: {error}")
+    text = describe(error, lambda error: f"{type(error).__name__}: {error}")
+    return RequestError(FUNCTION_FAILED, text)

@@ -25,6 +25,7 @@ from runtime_image.contract.rows import PROOF, RowVerdict
 from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
 from runtime_image.engines.base import Engine
 from runtime_image.replica import proof
+from runtime_image.replica.faults import describe
 from runtime_image.verification.swap import NeighbourSwap
 
 ALWAYS = '[batching] mode = "always"'
@@ -153,7 +154,7 @@ def report_of(
 
 def failure_of(error: BaseException) -> LoadFailed:
     """What ended a load, in words."""
-    reason = str(error) if isinstance(error, LoadError) else repr(error)
+    reason = describe(error, str if isinstance(error, LoadError) else repr)
     stage = "sample" if isinstance(error, SampleError) else "load"
     return {"stage": stage, "reason": reason[:4000]}
 

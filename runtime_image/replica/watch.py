@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from runtime_image.replica.faults import end_process
 from runtime_image.replica.runner import Run
 
 LOOK_S = 0.25
@@ -43,11 +44,14 @@ class Watch:
             self._wake.set()
 
     def _look_on(self) -> None:
-        while self._wake.wait():
-            self._wake.clear()
-            self._pause(LOOK_S)
-            while self._look():
+        try:
+            while self._wake.wait():
+                self._wake.clear()
                 self._pause(LOOK_S)
+                while self._look():
+                    self._pause(LOOK_S)
+        except BaseException as error:  # noqa: BLE001 - no run would be stopped any more
+            end_process(error)
 
     def _look(self) -> bool:
         """Stop the run that is going on if its time is over; False if there is none, and then

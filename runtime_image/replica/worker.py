@@ -6,11 +6,14 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
+from runtime_image.replica.faults import end_process
+
 
 class Worker:
     """Runs one piece of work at a time, in order; the owner submits the next when one is done.
 
     A daemon thread: a run that never returns must not keep a process alive that has decided to go.
+    Whatever a piece of work raises ends the process: nothing would run any more, in silence.
     """
 
     def __init__(self, name: str = "worker") -> None:
@@ -23,5 +26,8 @@ class Worker:
         self._work.put(work)
 
     def _run(self) -> None:
-        while True:
-            self._work.get()()
+        try:
+            while True:
+                self._work.get()()
+        except BaseException as error:  # noqa: BLE001 - a handler's code may raise anything
+            end_process(error)

@@ -101,8 +101,9 @@ def calling(callers: list[Caller]) -> Iterator[None]:
 class Held:
     """One call over each of several connections, in a thread of its own; their answers."""
 
-    def __init__(self, over: list[Line]) -> None:
+    def __init__(self, over: list[Line], name: str = "f") -> None:
         self._over = over
+        self._name = name
         self.answers: list[tuple[int, Any]] = []
 
     @contextmanager
@@ -118,7 +119,7 @@ class Held:
                 thread.join(END_S)
 
     def _call(self, line: Line) -> None:
-        status, document = line.call("f", {"n": [41]})
+        status, document = line.call(self._name, {"n": [41]})
         self.answers.append((status, document.get("outputs")))
 
 
@@ -163,6 +164,40 @@ def test_a_killed_worker_takes_only_its_own_connections(server: ServerProcess) -
         assert [line.call("f", {"n": [1]})[0] for line in both] == [200, 200]
 
 
+def test_a_killed_server_serves_on_what_is_warm_and_holds_nothing_else(
+    server: ServerProcess, flag: Path
+) -> None:
+    """kill -9 of the supervisor while workers have calls that run, calls that wait for a start
+    that cannot come, and connections over which more of both come."""
+    assert server.process is not None
+    folder = flag.parent / "f"
+    server.fnctl_json("deploy", str(folder), "--name", "g", "--trust")
+    with lines(server, 4) as all_lines:
+        first, second = all_lines[:4], all_lines[4:]
+        assert first[0].call("f", {"n": [1]})[0] == 200
+        running, cold = Held([first[0]]), Held([first[1], second[1]], "g")
+        warm = Held([first[3]])
+        flag.touch()
+        died = watch(server.process.pid)
+        with running.calling():
+            until(lambda: counts(server) == (1, 0))
+            with cold.calling():
+                until(lambda: counts(server, "g")[1] == 2)
+                os.kill(server.process.pid, signal.SIGKILL)
+                wait_end(died)
+            # The flag is still there: these are answered while the other call runs on.
+            assert [status for status, _ in cold.answers] == [503, 503]
+            status, document = first[2].call("g", {"n": [1]})
+            assert (status, document["code"]) == (503, "shutting_down")
+            with warm.calling():
+                flag.unlink()
+        for line in (first[1], first[2], second[1]):
+            assert (line.headers["Retry-After"], line.headers["Connection"]) == ("2", "close")
+    assert running.answers == warm.answers == [(200, {"n": [42]})]
+    assert [first[number].headers["Connection"] for number in (0, 3)] == ["close", "close"]
+    server.forget()
+
+
 def test_a_server_that_is_killed_is_finished_by_its_workers(
     server: ServerProcess, flag: Path
 ) -> None:
@@ -194,11 +229,11 @@ def test_a_server_that_is_killed_is_finished_by_its_workers(
     server.forget()
 
 
-def shown(server: ServerProcess) -> dict[str, Any]:
-    """The function as the admin API shows it."""
+def shown(server: ServerProcess, name: str) -> dict[str, Any]:
+    """A function as the admin API shows it."""
     line = Line(server)
     try:
-        status, document = line.ask("GET", "/admin/v1/functions/f", headers=server.headers)
+        status, document = line.ask("GET", f"/admin/v1/functions/{name}", headers=server.headers)
         assert status == 200
         return dict(document)
     finally:
@@ -253,9 +288,9 @@ def test_a_server_that_stops_answers_what_it_has_accepted(
     assert server.sockets() == []
 
 
-def counts(server: ServerProcess) -> tuple[int, int]:
-    """Calls of f at replicas, and calls that wait."""
-    document = shown(server)
+def counts(server: ServerProcess, name: str = "f") -> tuple[int, int]:
+    """Calls of a function at replicas, and calls that wait."""
+    document = shown(server, name)
     return document["in_flight"], document["held"]
 
 

@@ -60,6 +60,7 @@ class Traffic(RuleBasedStateMachine):
         self.wanted_at: dict[str, float] = {}
         self.count = 0
         self.current = REVISIONS[0]
+        self.has_manager = True
 
     # Clients
 
@@ -105,6 +106,8 @@ class Traffic(RuleBasedStateMachine):
             return
         except FnError:
             return
+        if call.stage is Stage.QUEUED and not self.has_manager:
+            assert self.dispatcher.pools[call.pool].is_open
         # A line may be longer by those that came from another one, and then takes nobody new.
         if call.stage is Stage.QUEUED:
             assert len(self.dispatcher.pools[call.pool].waiting) <= QUEUE_MAX
@@ -255,6 +258,21 @@ class Traffic(RuleBasedStateMachine):
         """Time goes by."""
         self.now += step_s
         self.perform(self.dispatcher.sweep(self.now))
+        self.check_orphans()
+
+    @precondition(lambda self: self.has_manager)
+    @rule(is_lost=st.sampled_from([False, False, False, True]))
+    def lose_manager(self, is_lost: bool) -> None:
+        """Nobody starts replicas any more; those that are there serve on."""
+        if is_lost:
+            self.has_manager = False
+            self.perform(self.dispatcher.lose_manager(self.now))
+            self.check_orphans()
+
+    def check_orphans(self) -> None:
+        """Without a manager nobody waits for a replica that cannot come."""
+        for pool in self.dispatcher.pools.values():
+            assert self.has_manager or pool.is_open or not pool.waiting
 
     def teardown(self) -> None:
         """When every budget is over and every replica has gone, all calls have ended."""

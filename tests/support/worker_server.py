@@ -48,6 +48,8 @@ class Line:
         assert parts.hostname is not None
         self._http = http.client.HTTPConnection(parts.hostname, parts.port, timeout=END_S)
         assert server.process is not None
+        self.headers: dict[str, str] = {}
+        """Of the last answer."""
         # Nothing is sent yet: whatever the first request is decides who reads the others.
         self._http.connect()
         mine = self._http.sock.getsockname()[1]
@@ -67,6 +69,7 @@ class Line:
             given.setdefault("Content-Type", "application/json")
         self._http.request(method, path, body, given)
         answer = self._http.getresponse()
+        self.headers = dict(answer.getheaders())
         data = answer.read()
         is_json = "json" in answer.headers.get("Content-Type", "")
         return answer.status, json.loads(data) if is_json and data else data

@@ -70,7 +70,8 @@ SetUpLog = Callable[[Literal["human", "json"]], None]
 
 class Worker:
     """One gateway from its welcome to its end. It ends when it is told to, and when its supervisor
-    is gone: then it finishes what it has accepted, since nobody else could."""
+    is gone: then it finishes what ready replicas can take, since nobody else could, and turns
+    away all else."""
 
     def __init__(self, cells: Cells, set_up_log: SetUpLog) -> None:
         self._cells = cells
@@ -125,7 +126,8 @@ class Worker:
             self._send(encode(Ready()))
             await self._ended.wait()
             await _stop_listening(site)
-            await stop_serving(gateway, delivery, welcome.settings.shutdown_s)
+            seconds = welcome.settings.shutdown_s
+            await stop_serving(gateway, delivery, seconds, is_orphaned=self._lost.is_set())
             upward.beat()
             self._send(encode(Finished()))
 
@@ -215,6 +217,8 @@ class Worker:
         if not self._ended.is_set():
             log.error("the supervisor is gone: what was accepted is finished", reason=reason)
         self._lost.set()
+        if self._delivery is not None:
+            self._delivery.lose_manager()
         self._end()
 
     def _end(self) -> None:

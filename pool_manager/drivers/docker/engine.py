@@ -8,7 +8,8 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -106,6 +107,10 @@ class _Line:
     def __init__(self, url: str, timeout_s: float, at_once: int) -> None:
         self._url, self._timeout_s, self._at_once = url, timeout_s, at_once
         self._client = connect(url, timeout_s, at_once)
+        self._users: Counter[docker.APIClient] = Counter()
+        self._lock = threading.Lock()
+        """Guards `_client` and `_users`."""
+        self._connecting = threading.Lock()
         self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._is_closed = False
@@ -140,15 +145,36 @@ class _Line:
 
     def _ask(self, work: Callable[[docker.APIClient], T]) -> T:
         """Once more, in its language, if the engine came back as another version."""
-        client = self._client
-        try:
+        with self._leased() as client:
+            try:
+                return work(client)
+            except (DriverError, *ENGINE_ERRORS) as error:
+                if not speaks_another_version(error):
+                    raise
+            with self._connecting:  # one thread connects for all that met the change
+                if client is self._client:
+                    fresh = connect(self._url, self._timeout_s, self._at_once)
+                    with self._lock:
+                        self._client = fresh
+        with self._leased() as client:
             return work(client)
-        except (DriverError, *ENGINE_ERRORS) as error:
-            if not speaks_another_version(error):
-                raise
-        with contextlib.closing(client):
-            self._client = connect(self._url, self._timeout_s, self._at_once)
-        return work(self._client)
+
+    @contextlib.contextmanager
+    def _leased(self) -> Iterator[docker.APIClient]:
+        """The client of now. One that was replaced is closed by its last user."""
+        with self._lock:
+            client = self._client
+            self._users[client] += 1
+        try:
+            yield client
+        finally:
+            with self._lock:
+                self._users[client] -= 1
+                is_last = not self._users[client] and client is not self._client
+                if not self._users[client]:
+                    del self._users[client]
+            if is_last:
+                client.close()
 
     def close(self) -> None:
         self._is_closed = True

@@ -19,6 +19,7 @@ from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.signature import Signature
 from runtime_image.link.meta import AnswerMeta
 from runtime_image.replica.batching import row_ranges
+from runtime_image.replica.faults import describe
 from runtime_image.replica.intake import Job
 from runtime_image.replica.stages.decoding import Decoded
 
@@ -61,7 +62,8 @@ def is_short(done: Done) -> bool:
     """Whether encoding its answers takes no longer than handing them to another thread."""
     size = 0
     for value in done.outputs.values():
-        if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiub":
+        # A subclass is a handler's: its attributes are code, too.
+        if type(value) is not np.ndarray or value.dtype.kind not in "fiub":
             return False
         size += value.nbytes
     return size <= SHORT_MAX
@@ -103,7 +105,7 @@ class Answerer:
                 return None
         try:
             bodies = self._writer.write(done.outputs, ranges)
-        except Exception:  # noqa: BLE001 - outputs of a handler can be anything
+        except BaseException:  # noqa: BLE001 - outputs of a handler can be anything
             return None
         if bodies is None or max(map(len, bodies)) > ANSWER_MAX:
             return None
@@ -125,8 +127,9 @@ class Answerer:
             )
         except RequestError as error:
             return error
-        except Exception as error:  # noqa: BLE001 - outputs of a handler can be anything
-            return RequestError(FUNCTION_FAILED, f"the outputs cannot be encoded: {error!r}")
+        except BaseException as error:  # noqa: BLE001 - outputs of a handler can be anything
+            text = f"the outputs cannot be encoded: {describe(error)}"
+            return RequestError(FUNCTION_FAILED, text)
         if len(answer.body) > ANSWER_MAX:
             text = f"the answer has {len(answer.body)} bytes, at most {ANSWER_MAX} are allowed"
             return RequestError(ANSWER_TOO_LARGE, text)

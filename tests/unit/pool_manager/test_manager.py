@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from pool_manager import orders
 from pool_manager.core.state import Device, PoolSpec
 from pool_manager.devices import cpu_slots
 from pool_manager.drivers.fake import BEHAVES, FakeDriver, Script
-from pool_manager.manager import Manager
+from pool_manager.manager import Manager, _new_ids
 from pool_manager.settings import PoolSettings
 from registry.errors import ModelRefused, ShuttingDown
 from registry.exchange import Demand, Endpoints, Load, PoolEndpoints, decode_endpoints, encode
@@ -346,6 +347,39 @@ async def test_one_defect_does_not_stop_the_rest(rig: Rig) -> None:
     assert "a command could not be done" in {line["event"] for line in logs}
 
 
+@pytest.mark.parametrize("counter", ["counters.note", "_use.look"])
+async def test_a_defect_in_counting_keeps_nothing_from_being_done(
+    rig: Rig, counter: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pool comes up although nothing of it can be counted; the defects are."""
+
+    def fail(_: object) -> None:
+        raise RuntimeError("a counter's defect")
+
+    owner, _, method = counter.rpartition(".")
+    monkeypatch.setattr(getattr(rig.manager, owner), method, fail)
+
+    await rig.warm()
+
+    assert rig.manager.counters.counts().defects["metering"] > 0
+
+
+async def test_a_defect_half_way_through_an_event_loses_no_command(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the machine had decided is done, the defect is counted, later events are handled."""
+    handle = rig.manager._machine.handle
+
+    def broken(*args: Any) -> Any:
+        handle(*args)
+        raise RuntimeError("a defect after the decisions")
+
+    monkeypatch.setattr(rig.manager._machine, "handle", broken)
+    await rig.warm()
+
+    assert rig.manager.counters.counts().defects["event"] > 0
+
+
 class Starts(FakeDriver):
     """Keeps the records of what it starts."""
 
@@ -372,6 +406,19 @@ async def test_a_gpus_standby_is_started_for_its_kind(tmp_path: Path) -> None:
         assert (record.role, record.device_kind) == ("standby", "cuda")
         assert [one.device for one in manager.replicas()] == ["GPU-1"]
         await manager.close()
+
+
+def test_replica_ids_skip_recorded_replicas(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The count goes round after 2**32 ids, and leaves out every id that has a run folder."""
+    monkeypatch.setattr(secrets, "randbits", lambda bits: 2**bits - 1)
+    for recorded in ("00000000", "00000001"):
+        (tmp_path / recorded).mkdir()
+
+    new_id = _new_ids(tmp_path)
+
+    assert [new_id() for _ in range(3)] == ["ffffffff", "00000002", "00000003"]
 
 
 async def test_what_replicas_have_of_devices_is_kept(rig: Rig) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from math import inf
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -95,6 +98,17 @@ async def test_every_survives_an_error() -> None:
     await tasks.close()
 
     assert [line["event"] for line in logs] == ["a periodic action failed"]
+
+
+async def _coroutine_function() -> None:
+    """Nobody would await it."""
+
+
+@pytest.mark.parametrize("action", [_coroutine_function, partial(_coroutine_function)])
+def test_a_coroutine_function_is_no_periodic_action(action: Callable[[], Any]) -> None:
+    """It is refused when it is registered, not ignored at each period."""
+    with pytest.raises(TypeError, match="coroutine function"):
+        _ = every(1.0, action)
 
 
 async def test_an_alarm_rings_at_the_earliest_time_once() -> None:

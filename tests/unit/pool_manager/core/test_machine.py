@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from math import inf
+from typing import Any
 
 import pytest
 
 from pool_manager.core import events
 from pool_manager.core.commands import (
     Bind,
+    Command,
     Drain,
     EndTrial,
     EndWarm,
     Launch,
+    Publish,
     Release,
     WatchEngine,
 )
@@ -44,6 +47,33 @@ def test_what_one_replica_cannot_take_starts_a_second() -> None:
     assert launched(play.tick()) == []
     assert [r.id for r in play.machine.replicas()] == ["r1", "r2"]
     assert play.machine.pools[A].wanted == 2
+
+
+@pytest.mark.parametrize("place", ["_apply", "_settle", "endpoints"])
+def test_a_defect_with_one_pool_keeps_no_other_from_its_start(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever step it is in: the others' commands are there, and the defect is raised."""
+    play = Play(PoolSpec(A), PoolSpec(B))
+    step = getattr(play.machine, place)
+
+    def broken(about: Any, *rest: Any) -> Any:
+        result = step(about, *rest)
+        if getattr(about, "key", about) == A or place == "_apply":
+            raise RuntimeError("a defect")
+        return result
+
+    monkeypatch.setattr(play.machine, place, broken)
+    demand = Demand("w1", 1, True, {A: Load(1, 0, 0.0), B: Load(1, 0, 0.0)})
+    commands: list[Command] = []
+    with pytest.raises(ExceptionGroup, match="DemandCame"):
+        play.machine.handle(events.DemandCame(demand), play.now, commands)
+    if place == "_apply":
+        monkeypatch.undo()
+        commands += play.machine.handle(events.Tick(), play.now)
+
+    assert B in {one.pool for one in commands if isinstance(one, Launch)}
+    assert B in {key for one in commands if isinstance(one, Publish) for key in one.keys}
 
 
 def test_a_start_comes_before_its_launch() -> None:

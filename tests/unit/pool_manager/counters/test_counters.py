@@ -14,10 +14,13 @@ def test_counts_supply_and_waiting_starts_are_together() -> None:
     line = ["r1"]
     counters = Counters(Host([Device("cpu0", "cpu")]), line)
     before = counters.counts()
-    counters.note(Tick(), [Launch("r1", "default/a@1", "cpu0", "serve", {})])
-    counters.note(Loaded("r1", 1, True, 10.0, {}), [])
+    launch, loaded = Launch("r1", "a@1", "cpu0", "serve", {}), Loaded("r1", 1, True, 10.0, {})
+    for about in (Tick(), launch, loaded):
+        counters.note(about)
+    counters.failed("metering")
 
     assert before.starts == {}
     assert counters.counts().starts == {("process", "ready"): 1}
+    assert counters.counts().defects == {"metering": 1}
     assert counters.waiting_starts == 1
     assert counters.supplied() == []

@@ -22,7 +22,8 @@ class Told(Play):
 
         def told(event: events.Event, now: float) -> list[commands.Command]:
             done = handle(event, now)
-            self.tally.note(event, done)
+            for about in (event, *done):
+                self.tally.note(about)
             return done
 
         self.machine.handle = told  # type: ignore[method-assign]

@@ -82,8 +82,13 @@ async def test_what_does_not_run_is_removed(stage: Stage, settings: PoolSettings
 async def test_what_cannot_be_removed_stops_no_server(
     stage: Stage, settings: PoolSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is left to the next one, unless the engine is away: nothing can be done without that."""
-    (settings.run_dir / STRANGER).mkdir(parents=True)
+    """It is left to the next server and keeps its id, even if it had no run folder. An engine that
+    is away is an error: nothing can be done without it."""
+
+    async def only_stranger() -> set[str]:
+        return {STRANGER}
+
+    monkeypatch.setattr(stage.driver, "list", only_stranger)
     errors = [DriverError("survives KILL"), EngineDown("away")]
 
     async def fail(id: str) -> None:
@@ -91,6 +96,7 @@ async def test_what_cannot_be_removed_stops_no_server(
 
     monkeypatch.setattr(stage.driver, "release", fail)
     await adopt(stage)
+    assert (settings.run_dir / STRANGER).is_dir()
     with pytest.raises(EngineDown):
         await adopt(stage)
 

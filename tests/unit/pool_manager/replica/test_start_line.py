@@ -66,6 +66,24 @@ async def test_the_order_is_the_managers(line: StartLine) -> None:
     assert await tasks["b"]
 
 
+async def test_who_is_cancelled_in_the_turn_of_its_start_holds_nobody_up(clock: Clock) -> None:
+    """The others that begin in that turn begin, and its place goes to the next one."""
+    line = StartLine(2, clock)
+    assert await line.enter("a")
+    assert await line.enter("b")
+    tasks = {id: asyncio.create_task(line.enter(id)) for id in "cde"}
+    await turn_of_loop()
+
+    tasks["c"].cancel()
+    line.leave("a")
+    line.leave("b")
+    await turn_of_loop()
+
+    assert tasks["c"].cancelled()
+    assert await tasks["d"]
+    assert await tasks["e"]
+
+
 async def test_who_leaves_the_line_is_told(line: StartLine) -> None:
     """Its start is not wanted any more, and is not begun."""
     await line.enter("a")

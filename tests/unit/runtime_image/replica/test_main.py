@@ -20,6 +20,7 @@ from runtime_image.contract.model import InputRule, ModelSpec
 from runtime_image.link.frames import pack
 from runtime_image.link.meta import unpack_answer
 from runtime_image.link.record import EXIT_OTHER_LINK
+from runtime_image.replica.faults import EXIT_FAULT
 from tests.support import mixing, prepared
 from tests.support.blocking import BlockingLink
 from tests.support.greetings import bind_request
@@ -332,6 +333,45 @@ def test_a_load_may_raise_anything(play: Play) -> None:
     bind(link, replace(SPEC, handler="gives_up.py"))
 
     assert json.loads(link.next(Kind.LOAD_FAILED).body)["reason"] == "KeyboardInterrupt('no')"
+
+
+ESCAPES = """
+import runtime_image.replica.{module} as module
+
+def predict(inputs, ctx):
+    def broken(*_):
+        raise SystemExit(0)
+    module.{name} = broken
+    raise ValueError
+"""
+
+
+@pytest.mark.parametrize(
+    ("thread", "module", "name"),
+    [("worker", "runner", "_failure"), ("MainThread", "main", "Replica._busy_ms")],
+)
+def test_an_exception_that_nothing_handles_ends_the_process(
+    play: Play, thread: str, module: str, name: str
+) -> None:
+    """In the thread that runs the model, or in the loop: not in silence, and never with code 0."""
+    (play.run_dir / "escapes.py").write_text(ESCAPES.format(module=module, name=name))
+    link, _ = play.greet()
+    bind(link, replace(SPEC, handler="escapes.py"))
+    link.next(Kind.LOADED)
+    gateway = play.gateway()
+    gateway.request(1)
+    gateway.next(Kind.STARTED)
+    if thread == "MainThread":
+        gateway.next(Kind.FAILED)
+        link.send(Kind.PING)
+
+    code, output = play.end()
+
+    said = output.splitlines()[-1]
+    assert (code, said) == (
+        EXIT_FAULT,
+        f"fngate replica: the thread {thread} ended with SystemExit(0)",
+    )
 
 
 def test_a_trial_reports(play: Play) -> None:

@@ -354,12 +354,17 @@ def test_a_runs_timeout_is_its_shortest(tmp_path: Path) -> None:
     assert Run(jobs, None, 0.0).timeout_s == 0.5
 
 
+UNSHOWN = "an exception of type <class 'handler.E'> that cannot be shown"
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [
         ("raise KeyError('w')", "KeyError: 'w'"),
         ("raise SystemExit(3)", "SystemExit: 3"),
         ("raise KeyboardInterrupt", "KeyboardInterrupt: "),
+        ("raise GeneratorExit", "GeneratorExit: "),
+        ("raise type('E', (Exception,), {'__str__': lambda _: 1 / 0})", UNSHOWN),
         ("return 5", "TypeError: predict must return a dict of outputs, got int"),
     ],
 )
@@ -372,11 +377,20 @@ def test_a_handler_may_raise_anything(tmp_path: Path, body: str, message: str) -
     assert results.error(1) == ("function_failed", message)
 
 
-def test_outputs_that_cannot_be_written_are_a_failure(tmp_path: Path) -> None:
-    """An output of a type that has no JSON form fails the request."""
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        "object()",
+        "type('A', (ndarray,), {'tolist': lambda _: (_ for _ in ()).throw(SystemExit(0))})(3)",
+        "type('T', (str,), {'encode': lambda *_: (_ for _ in ()).throw(GeneratorExit)})('a')",
+    ],
+)
+def test_outputs_that_cannot_be_written_are_a_failure(tmp_path: Path, outputs: str) -> None:
+    """An output without a JSON form, or one whose methods raise anything, is one answer."""
     results = Results()
 
-    handler(tmp_path, "return {'y': object()}").run([job(1, 1)], results.emit, results.watch)
+    body = f"from numpy import ndarray; return {{'y': {outputs}}}"
+    handler(tmp_path, body).run([job(1, 1)], results.emit, results.watch)
 
     assert results.error(1)[0] == "function_failed"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -157,6 +158,45 @@ async def test_a_worker_without_supervisor_ends(running: Running) -> None:
     await worker
 
 
+async def test_a_worker_without_supervisor_turns_cold_calls_away(running: Running) -> None:
+    """At once, one that waits already and one that comes over a connection that is there: nobody
+    would start anything for them. Each is the last one of its connection."""
+    supervisor, worker = running
+    await supervisor.ready()
+    url, body = f"{supervisor.url}/fn/digits", {"inputs": {"x": [[0.0] * 4]}}
+    head = f"POST /fn/digits HTTP/1.1\r\nHost: 127.0.0.1:{supervisor.port.number}\r\n"
+    data = json.dumps(body).encode()
+    head += f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+    reader, writer = await asyncio.open_connection("127.0.0.1", supervisor.port.number)
+    writer.write(head.encode() + data[:10])
+    async with ClientSession() as session:
+        held = asyncio.create_task(session.post(url, json=body))
+        while not await holds(supervisor):
+            pass
+        supervisor.channel.close()
+        async with await held as answer:
+            assert answer.status == 503
+            assert answer.headers["Retry-After"] == "2"
+            assert answer.headers["Connection"] == "close"
+            assert (await answer.json())["code"] == "shutting_down"
+        # Its head came before the supervisor went, its body comes now.
+        writer.write(data[10:])
+        late = (await reader.read()).decode()
+    await worker
+    writer.close()
+
+    assert late.startswith("HTTP/1.1 503 ")
+    assert {"Retry-After: 2", "Connection: close"} <= set(late.split("\r\n"))
+
+
+async def holds(supervisor: Supervisor) -> bool:
+    """Whether the worker says that a call waits with it."""
+    supervisor.said.clear()
+    supervisor.tell(m.Reckon(1))
+    said = await supervisor.heard(m.Reckoned)
+    return isinstance(said, m.Reckoned) and bool(said.held)
+
+
 @pytest.mark.parametrize("is_welcome", [True, False])
 async def test_a_worker_whose_supervisor_dies_early_ends(
     running: Running, is_welcome: bool
@@ -221,13 +261,11 @@ async def test_a_worker_says_where_its_requests_are(running: Running) -> None:
     body = {"inputs": {"x": [[0.0] * 4]}}
     async with ClientSession() as session:
         asking = asyncio.create_task(session.post(url, json=body))
-        held: dict[str, int] = {}
-        while not held:
-            supervisor.said.clear()
-            supervisor.tell(m.Reckon(2))
-            said = await supervisor.heard(m.Reckoned)
-            assert isinstance(said, m.Reckoned)
-            held = said.held
+        while not await holds(supervisor):
+            pass
+        said = await supervisor.heard(m.Reckoned)
+        assert isinstance(said, m.Reckoned)
+        held = said.held
         asking.cancel()
 
     assert held == {"default/digits@1": 1}

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from pool_manager.drivers.docker import engine as engine_module
 from pool_manager.drivers.docker.engine import Engine, Times
 from pool_manager.drivers.docker.starting import Start, begin
 from registry.errors import DriverError, EngineDown
@@ -123,6 +124,53 @@ async def test_an_engine_of_another_version(tmp_path: Path) -> None:
     assert again == INFO
     assert started.container == "c1"
     assert server.asked[-1] == "/v1.40/containers/c1/start"
+
+
+async def test_threads_that_meet_a_change_of_version_share_one_new_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old one is closed once, when nobody uses it any more; no new one is left open."""
+    made: list[Any] = []
+    closed: list[Any] = []
+    connect = engine_module.connect
+
+    def counted(*args: Any) -> Any:
+        client = connect(*args)
+        made.append(client)
+        close = client.close
+
+        def note_close() -> None:
+            closed.append(client)
+            close()
+
+        monkeypatch.setattr(client, "close", note_close)
+        return client
+
+    monkeypatch.setattr(engine_module, "connect", counted)
+    threads = 4
+    meeting = threading.Barrier(threads)
+
+    def work(client: Any) -> Any:
+        """All have the old client at once, and none is done with it when the first asks again."""
+        if client is old:
+            meeting.wait(10)
+            try:
+                return client.info()
+            finally:
+                in_use.append(client not in closed)
+        return client.info()
+
+    in_use: list[bool] = []
+    with answering(tmp_path) as server, opened(tmp_path, Times(), threads) as engine:
+        _, old = made
+        server.version = "1.40"
+        asked = [asyncio.ensure_future(engine.start("ask", work)) for _ in range(threads)]
+        assert [await one for one in asked] == [INFO] * threads
+        assert in_use == [True] * threads
+        assert len(made) == 3
+        assert closed == [old]
+
+    assert sorted(map(id, closed)) == sorted(map(id, made))
 
 
 A_START = Start("a", {"HostConfig": {}}, None, "", ())
