@@ -145,9 +145,9 @@ class Client:
         """What changes on the server, after the event with `last_id`; else a snapshot first."""
         return open_stream(self._transport, "/admin/v1/events", last_id, EVENTS_SILENT_S)
 
-    def has_blob(self, sha256: str) -> bool:
-        """Whether the server has that blob already."""
-        reply = self._exchange("HEAD", f"/admin/v1/blobs/{_part(sha256)}")
+    def has_blob(self, sha256: str, size: int) -> bool:
+        """Whether the server has that blob already, with its `size` in bytes."""
+        reply = self._exchange("HEAD", f"/admin/v1/blobs/{_part(sha256)}?size={size}")
         if reply.status == http.client.NOT_FOUND:
             return False
         check(reply)
