@@ -236,7 +236,8 @@ async def _open_gateway(
     add_families(invoker.metrics, side, OneGateway())
     health = Health(settings.data, side.manager, delivery, store.history, time.monotonic)
     answered = Pulse(invoker.metrics.durations).take
-    admin = open_admin(side, answered, health.reasons, stack)
+    backups = store.backups.reasons
+    admin = open_admin(side, answered, lambda: [*health.reasons(), *backups()], stack)
     app = web.Application()
     admin.add_routes(app, gateway.border)
     gateway.add_routes(app)

@@ -21,7 +21,7 @@ import structlog
 from registry.bundles.paths import check_path, check_sha256
 from registry.bundles.upload import Upload, is_blob
 from registry.errors import BadBundle, BodyTooLarge, Conflict, StoreUnavailable
-from registry.files import unavailable
+from registry.files import make_private, unavailable
 from registry.model import Bundle, BundleFile
 
 log = structlog.get_logger()
@@ -52,6 +52,8 @@ class BlobStore:
         self._uploads = 0
         with _filesystem():
             self._incoming.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Replicas get links of their own; nobody else has to read models here.
+            make_private(root)
             for stale in self._incoming.iterdir():
                 stale.unlink()
 
