@@ -20,8 +20,9 @@ from registry.store.history import History
 from registry.store.keys import KeyRing, Keys
 from registry.store.operations import Operations
 from registry.store.recovery.backups import Backups
+from registry.store.recovery.folder import check_folder, explained, keep_earlier_schema
 from registry.store.recovery.identity import enter
-from registry.store.recovery.restoring import check_folder, explained, remove_partial
+from registry.store.recovery.restoring import remove_partial
 from registry.store.timeline import Timeline
 from registry.store.traffic import Traffic
 from registry.tasks import Tasks
@@ -63,6 +64,7 @@ async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
     await asyncio.to_thread(check_folder, settings)
     wall = time.time  # noqa: TID251 - the shell passes the clock in
     with explained(settings):
+        await asyncio.to_thread(keep_earlier_schema, settings)
         database = await Database.open(settings.database, busy_s=settings.busy_s)
         stack.push_async_callback(database.close)
         functions = Functions(database, profiles_max=settings.profiles_max)

@@ -19,7 +19,7 @@ from registry.files import fsync_folder, make_private, unavailable
 from registry.settings import DAY_S, StoreSettings
 from registry.store.database import Database
 from registry.store.recovery.copying import CopyStopped, copy_database
-from registry.store.recovery.restoring import DAILY, PREVIOUS
+from registry.store.recovery.folder import DAILY, PREVIOUS
 from registry.tasks import Tasks
 
 log = structlog.get_logger()

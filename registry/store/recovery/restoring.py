@@ -1,17 +1,13 @@
-"""What is done about a data folder whose database is gone or is another one.
+"""Puts another database into a data folder: a copy, or one with nothing in it.
 
-A server that took such a folder for a new one would forget functions and access keys, let anybody
-call, and sweep the files of what it does not know. So it is refused at the start, until the owner
-restores a copy or asks to begin with nothing. Whichever it is, what was in use is set aside and
-never deleted, and the database takes its name last: a crash in between leaves a folder that is
-refused again.
+What was in use is set aside and never deleted, and the database takes its name last: a crash in
+between leaves a folder that is refused.
 """
 
 from __future__ import annotations
 
 import contextlib
-import shlex
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,12 +22,11 @@ from registry.store.functions import Functions
 from registry.store.keys import Keys
 from registry.store.operations import Operations
 from registry.store.recovery.copying import copy_database
-from registry.store.recovery.identity import SPARED_S, Marker, has_files, read_marker, write_marker
-from registry.store.recovery.inspection import DatabaseReport, inspect_database
+from registry.store.recovery.folder import DAILY, PREVIOUS, folder_problem
+from registry.store.recovery.identity import SPARED_S, Marker, write_marker
+from registry.store.recovery.inspection import inspect_database
 from registry.store.schema import MIGRATIONS
 
-DAILY: Final = "daily.db"
-PREVIOUS: Final = "previous.db"
 CLOSING_NOTE: Final = "made by --start-empty: while it is here, calls need a key"
 _SIDES: Final = ("", "-wal", "-shm", "-journal")
 """The database file first: without it the rest counts for nothing."""
@@ -55,72 +50,6 @@ class Restored:
     keys: int
     missing: int
     folder: Path | None
-
-
-def find_problem(
-    database: DatabaseReport, marker: Marker | None, *, has_blobs: bool, was_used: bool
-) -> str:
-    """Why this database must not be served in this folder, "" where it may be. Pure.
-
-    `has_blobs`: there are files of bundles. `was_used`: a server has worked in this folder.
-    """
-    if database.state in ("damaged", "foreign"):
-        return f"it is {database.state}: {database.reason}"
-    if database.state in ("missing", "empty"):
-        return f"it is {database.state}, though this folder has been in use" if was_used else ""
-    if marker is None:
-        is_other = database.is_blank and has_blobs
-        return "it knows nothing, though there are files of functions" if is_other else ""
-    if not database.id:
-        return "it is older than this folder: an earlier release has written it"
-    if database.id != marker.id:
-        return "it belongs to another data folder"
-    if database.opened < marker.opened:
-        return (
-            "it lacks what was written last: its write-ahead log (fngate.db-wal) was removed, or an"
-            " older copy was put in its place"
-        )
-    return ""
-
-
-def check_folder(settings: StoreSettings) -> None:
-    """Raise StoreUnavailable, which names the ways out, unless the folder is new or has the
-    database that belongs to it. Changes nothing. Blocking."""
-    if problem := _problem(settings, inspect_database(settings.database, busy_s=settings.busy_s)):
-        raise refusal(settings, problem)
-
-
-@contextlib.contextmanager
-def explained(settings: StoreSettings) -> Iterator[None]:
-    """Names the ways out where the block finds the database damaged."""
-    try:
-        yield
-    except StoreUnavailable as error:
-        if not error.message.startswith(CORRUPT):
-            raise
-        raise refusal(settings, error.message) from error
-
-
-def refusal(settings: StoreSettings, problem: str) -> StoreUnavailable:
-    """Why the folder is not served, and the commands that change that."""
-    data = shlex.quote(str(settings.data))
-    candidates = (settings.database, settings.backups / DAILY, settings.backups / PREVIOUS)
-    lines = [
-        f"the database {settings.database} cannot be used: {problem}.",
-        "Functions, access keys and history are in that file. Nothing was changed.",
-        "Either restore a copy of it:",
-        *(
-            f"  fnctl restore {shlex.quote(str(path))} --data {data}    ({about})"
-            for path in candidates
-            if (about := _contents(path))
-        ),
-        f"  fnctl restore FILE --data {data}    (FILE from fnctl backup)",
-        "or begin without functions, keys and history:",
-        f"  fnctl serve --data {data} --start-empty",
-        f"which sets the old files aside in {settings.set_aside}, and lets nobody call without a"
-        " key.",
-    ]
-    return StoreUnavailable("\n".join(lines))
 
 
 async def start_empty(settings: StoreSettings, now_s: float) -> Emptied | None:
@@ -169,28 +98,10 @@ async def restore(settings: StoreSettings, file: Path, now_s: float) -> Restored
     return Restored(found.functions, found.keys, missing, folder)
 
 
-def _problem(settings: StoreSettings, database: DatabaseReport) -> str:
-    marker, has_blobs = read_marker(settings), has_files(settings.blobs)
-    try:
-        was_used = settings.marker.exists() or settings.blobs.exists() or _has_lost_log(settings)
-    except OSError as error:
-        raise unavailable(error) from error
-    was_used = was_used or bool(_contents(settings.backups / DAILY))
-    return find_problem(database, marker, has_blobs=has_blobs, was_used=was_used)
-
-
-def _has_lost_log(settings: StoreSettings) -> bool:
-    """Whether there is a write-ahead log of a database that is gone."""
-    path = settings.database
-    log = path.with_name(f"{path.name}-wal")
-    is_gone = not path.exists() or path.stat().st_size == 0
-    return is_gone and log.exists() and log.stat().st_size > 0
-
-
 async def _damage(settings: StoreSettings) -> str:
     """As `_problem`, after everything was read that a server reads at its start."""
     report = inspect_database(settings.database, busy_s=settings.busy_s, is_checked=True)
-    if (problem := _problem(settings, report)) or report.state != "sound":
+    if (problem := folder_problem(settings, report)) or report.state != "sound":
         return problem
     database = await Database.open(settings.database, busy_s=settings.busy_s)
     try:
@@ -205,17 +116,6 @@ async def _damage(settings: StoreSettings) -> str:
         return error.message
     finally:
         await database.close()
-    return ""
-
-
-def _contents(path: Path) -> str:
-    """What is in a sound copy, "" where there is none."""
-    with contextlib.suppress(StoreUnavailable, OSError):
-        report = inspect_database(path)
-        if report.state == "sound":
-            made = datetime.fromtimestamp(path.stat().st_mtime, UTC)
-            about = f"of {made:%Y-%m-%d %H:%M} UTC: {report.functions} functions"
-            return f"{about}, {report.keys} keys"
     return ""
 
 

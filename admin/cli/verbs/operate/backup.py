@@ -92,7 +92,7 @@ def copy_stopped(data: Path, file: Path) -> DatabaseReport | None:
     from registry.files import DataDirectory
     from registry.settings import StoreSettings
     from registry.store.recovery.copying import copy_database
-    from registry.store.recovery.restoring import check_folder
+    from registry.store.recovery.folder import check_folder
 
     settings = StoreSettings(data.expanduser().resolve())
     if not settings.database.is_file():

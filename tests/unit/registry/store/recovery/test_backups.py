@@ -17,8 +17,8 @@ from registry.store.database import Database
 from registry.store.keys import Keys
 from registry.store.recovery import backups as module
 from registry.store.recovery.backups import Backups
+from registry.store.recovery.folder import DAILY, PREVIOUS
 from registry.store.recovery.inspection import inspect_database
-from registry.store.recovery.restoring import DAILY, PREVIOUS
 from registry.tasks import Tasks
 
 

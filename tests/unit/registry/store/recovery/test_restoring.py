@@ -17,24 +17,14 @@ import pytest
 
 from registry.bundles.blobs import BlobStore
 from registry.errors import BadRequest, StoreUnavailable
-from registry.model import Operation
 from registry.settings import StoreSettings
 from registry.store.database import Database
 from registry.store.functions import Functions
 from registry.store.keys import KeyRing, Keys
-from registry.store.operations import Operations
 from registry.store.recovery.copying import copy_database
+from registry.store.recovery.folder import DAILY, check_folder
 from registry.store.recovery.identity import SPARED_S, enter
-from registry.store.recovery.inspection import DatabaseReport
-from registry.store.recovery.restoring import (
-    DAILY,
-    Marker,
-    check_folder,
-    find_problem,
-    remove_partial,
-    restore,
-    start_empty,
-)
+from registry.store.recovery.restoring import remove_partial, restore, start_empty
 from registry.store.schema import MIGRATIONS
 from tests.support.nouns import bundle, function, profile, revision, sha256
 
@@ -418,48 +408,3 @@ def test_a_killed_copy_is_never_believed(tmp_path: Path) -> None:
         if not was_killed:
             break
     assert 1 < step < 19
-
-
-SOUND = DatabaseReport("sound", schema=5, id="a", opened=3)
-
-
-@pytest.mark.parametrize(
-    ("database", "marker", "is_accepted"),
-    [
-        (SOUND, Marker("a", 3), True),
-        (SOUND, Marker("a", 2), True),  # a crash between the database and its marker
-        (SOUND, Marker("a", 4), False),
-        (SOUND, Marker("b", 3), False),
-        (SOUND, None, True),
-        (DatabaseReport("sound", schema=4), None, True),
-        (DatabaseReport("sound", schema=4, is_blank=True), None, False),
-        (DatabaseReport("sound", schema=5, id="a", is_blank=True), Marker("a", 0), True),
-        (DatabaseReport("missing"), None, False),
-    ],
-)
-def test_which_database_belongs_to_a_folder(
-    database: DatabaseReport, marker: Marker | None, is_accepted: bool
-) -> None:
-    """With files of functions in it, only the one whose id and count the marker knows, or one that
-    knows something where there is no marker."""
-    problem = find_problem(database, marker, has_blobs=True, was_used=True)
-
-    assert (problem == "") is is_accepted
-
-
-def test_a_new_folder_is_accepted() -> None:
-    """Where no server has worked there is nothing to lose."""
-    for state in ("missing", "empty"):
-        assert not find_problem(DatabaseReport(state), None, has_blobs=False, was_used=False)
-
-
-async def test_an_operation_that_waits_is_no_blank_store(tmp_path: Path) -> None:
-    """A first deploy that an earlier release has not finished is something to keep."""
-    settings = StoreSettings(tmp_path)
-    database = await Database.open(settings.database, migrations=MIGRATIONS[:4])
-    await Operations(database).put(Operation("op1", "deploy", "digits", {}))
-    await database.close()
-    async with BlobStore(settings.blobs, 1000).receive(sha256(b"model"), 5) as upload:
-        await upload.write(b"model")
-
-    check_folder(settings)
