@@ -53,9 +53,9 @@ from registry.store.keys import fingerprint
 from registry.tasks import Tasks, every
 
 FAILURES_S: Final = 1.0
+"""Seconds between two looks at what has failed."""
 KEEP_S: Final = 5.0
-"""Requests count on the timeline after so long, also where no other comes."""
-"""Between two looks at what has failed."""
+"""Requests count on the timeline after so many seconds, also where no other comes."""
 
 
 @dataclass(frozen=True, slots=True)
