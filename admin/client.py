@@ -30,7 +30,7 @@ CALL_S: Final = 30.0
 ADVICE_S: Final = 150.0
 """Somewhat longer than a server works on an advice."""
 UPLOAD_S: Final = 300.0
-"""Seconds without progress; the last ones go into making gigabytes durable."""
+"""Seconds without progress: gigabytes are made durable, or a database is copied and checked."""
 EVENTS_SILENT_S: Final = 8.0
 """Seconds without an event of a server that beats every second: the connection is dead."""
 CHUNK: Final = 1024 * 1024
@@ -145,9 +145,9 @@ class Client:
         """What changes on the server, after the event with `last_id`; else a snapshot first."""
         return open_stream(self._transport, "/admin/v1/events", last_id, EVENTS_SILENT_S)
 
-    def has_blob(self, sha256: str) -> bool:
-        """Whether the server has that blob already."""
-        reply = self._exchange("HEAD", f"/admin/v1/blobs/{_part(sha256)}")
+    def has_blob(self, sha256: str, size: int) -> bool:
+        """Whether the server has that blob already, with its `size` in bytes."""
+        reply = self._exchange("HEAD", f"/admin/v1/blobs/{_part(sha256)}?size={size}")
         if reply.status == http.client.NOT_FOUND:
             return False
         check(reply)
@@ -185,6 +185,10 @@ class Client:
     def remove_key(self, id: str) -> None:
         """Revoke a key."""
         check(self._exchange("DELETE", f"/admin/v1/keys/{_part(id)}"))
+
+    def backup(self, write: Callable[[bytes], object]) -> None:
+        """Have a copy of the database, in pieces."""
+        self._transport.download("/admin/v1/backup", write, UPLOAD_S)
 
     def replicas(self) -> list[dict[str, Any]]:
         """Every replica."""

@@ -53,9 +53,9 @@ from registry.store.keys import fingerprint
 from registry.tasks import Tasks, every
 
 FAILURES_S: Final = 1.0
+"""Seconds between two looks at what has failed."""
 KEEP_S: Final = 5.0
-"""Requests count on the timeline after so long, also where no other comes."""
-"""Between two looks at what has failed."""
+"""Requests count on the timeline after so many seconds, also where no other comes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +236,8 @@ async def _open_gateway(
     add_families(invoker.metrics, side, OneGateway())
     health = Health(settings.data, side.manager, delivery, store.history, time.monotonic)
     answered = Pulse(invoker.metrics.durations).take
-    admin = open_admin(side, answered, health.reasons, stack)
+    backups = store.backups.reasons
+    admin = open_admin(side, answered, lambda: [*health.reasons(), *backups()], stack)
     app = web.Application()
     admin.add_routes(app, gateway.border)
     gateway.add_routes(app)

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import signal
 import sys
+import time
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,9 @@ from admin.compose import Server, running
 from admin.logs import server as logs
 from admin.settings import Settings, is_malloc_set
 from registry.errors import FnError
+from registry.files import DataDirectory
+from registry.settings import StoreSettings
+from registry.store.recovery.restoring import start_empty
 
 if TYPE_CHECKING:
     from admin.workers.supervisor.opening import Supervised
@@ -26,14 +30,20 @@ log = structlog.get_logger()
 EXIT_REFUSED = 1
 
 
-def serve(settings: Settings) -> int:
-    """Serve in the foreground; 0 after a clean end, 1 where it could not start."""
+def serve(settings: Settings, *, may_start_empty: bool = False) -> int:
+    """Serve in the foreground; 0 after a clean end, 1 where it could not start.
+
+    `may_start_empty`: a data folder that has lost its database begins anew, without functions and
+    keys.
+    """
     logs.set_up(settings.log_format)
     if not is_malloc_set():
         keep_large_buffers()
     # What a start makes of thousands of functions stays: collecting in between finds nothing.
     gc.disable()
     try:
+        if may_start_empty:
+            asyncio.run(_start_empty(settings.store()))
         uvloop.run(_serve(settings))
     except FnError as error:
         print(f"fnctl serve: {error.message}", file=sys.stderr)  # noqa: T201 - to the operator
@@ -53,6 +63,20 @@ def _opened(settings: Settings) -> AbstractAsyncContextManager[Server | Supervis
     from admin.workers.supervisor.opening import supervising
 
     return supervising(settings)
+
+
+async def _start_empty(settings: StoreSettings) -> None:
+    with DataDirectory.open(settings.data):
+        emptied = await start_empty(settings, time.time())  # noqa: TID251 - the shell reads the clock
+    if emptied is None:
+        log.info("--start-empty changes nothing: the data folder is new or has its database")
+        return
+    log.warning(
+        "the server begins without functions, access keys and history",
+        set_aside=str(emptied.folder),
+        closed_by_key=emptied.key,
+        to_let_anybody_call=f"fnctl key rm {emptied.key}",
+    )
 
 
 async def _serve(settings: Settings) -> None:

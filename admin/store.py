@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from contextlib import AsyncExitStack
@@ -18,6 +19,10 @@ from registry.store.functions import Functions
 from registry.store.history import History
 from registry.store.keys import KeyRing, Keys
 from registry.store.operations import Operations
+from registry.store.recovery.backups import Backups
+from registry.store.recovery.folder import check_folder, explained, keep_earlier_schema
+from registry.store.recovery.identity import enter
+from registry.store.recovery.restoring import remove_partial
 from registry.store.timeline import Timeline
 from registry.store.traffic import Traffic
 from registry.tasks import Tasks
@@ -29,7 +34,8 @@ TOKEN_FILE = "admin.token"  # noqa: S105 - a file's name
 class Store:
     """Everything durable, and what of it is kept in memory.
 
-    `bundles` holds the bundle of every revision in the catalog, by digest.
+    `bundles` holds the bundle of every revision in the catalog, by digest. Unused blobs are
+    removed from `sweeps_from_s` on, in Unix seconds.
     """
 
     settings: StoreSettings
@@ -44,23 +50,35 @@ class Store:
     ring: KeyRing
     bundles: dict[str, Bundle]
     token: str
+    backups: Backups
+    sweeps_from_s: float
 
 
 async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
     """Open the data folder for this server alone; `stack` closes what was opened.
 
-    Raises Conflict where another server has it, StoreUnavailable.
+    Raises Conflict where another server has it, StoreUnavailable, also where the database is not
+    the one that belongs to the folder.
     """
     stack.callback(DataDirectory.open(settings.data).close)
-    database = await Database.open(settings.database, busy_s=settings.busy_s)
-    stack.push_async_callback(database.close)
-    functions = Functions(database, profiles_max=settings.profiles_max)
-    keys = Keys(database)
-    deployed = await functions.load_all()
-    history = History(database, settings, time.time)  # noqa: TID251 - the shell passes the clock in
-    tasks = Tasks("history")
+    await asyncio.to_thread(check_folder, settings)
+    wall = time.time  # noqa: TID251 - the shell passes the clock in
+    with explained(settings):
+        await asyncio.to_thread(keep_earlier_schema, settings)
+        database = await Database.open(settings.database, busy_s=settings.busy_s)
+        stack.push_async_callback(database.close)
+        functions = Functions(database, profiles_max=settings.profiles_max)
+        keys = Keys(database)
+        deployed = await functions.load_all()
+        bundles = await functions.load_bundles()
+        ring = KeyRing(await keys.list())
+        identity = await enter(database, settings, wall())
+    remove_partial(settings)
+    history, backups = History(database, settings, wall), Backups(settings, database, wall)
+    tasks = Tasks("store")
     stack.push_async_callback(tasks.close)
     await stack.enter_async_context(history.running(tasks))
+    await stack.enter_async_context(backups.running(tasks))
     return Store(
         settings=settings,
         functions=functions,
@@ -71,9 +89,11 @@ async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
         timeline=Timeline(database),
         blobs=BlobStore(settings.blobs, settings.blob_max_bytes, settings.uploads_max),
         catalog=Catalog(deployed),
-        ring=KeyRing(await keys.list()),
-        bundles=await functions.load_bundles(),
+        ring=ring,
+        bundles=bundles,
         token=admin_token(settings.data),
+        backups=backups,
+        sweeps_from_s=identity.sweeps_from_s,
     )
 
 

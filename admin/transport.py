@@ -142,6 +142,19 @@ class Transport:
         finally:
             connection.close()
 
+    def download(self, path: str, write: Callable[[bytes], object], timeout_s: float) -> None:
+        """GET an answer of a length that its head tells, and give it to `write` as it comes.
+
+        Raises what `open` and `write` raise, and Unreachable where it is shorter or longer.
+        """
+        with self.open(path, {}, timeout_s) as (reply, pieces):
+            left = int(reply.headers.get("Content-Length") or 0)
+            for piece in pieces:
+                left -= len(piece)
+                write(piece)
+        if left:
+            raise Unreachable(f"{self._url}: {path} broke off, {left} bytes miss")
+
     def _pieces(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
         """What there is at the time, at least one byte of it."""
         try:

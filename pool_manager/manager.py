@@ -196,10 +196,6 @@ class Manager(Sight):
         """Have every Endpoints message; the returned function ends it."""
         return self._publisher.subscribe(receiver)
 
-    def keep_use(self) -> None:
-        """Hand what replicas have had of devices until now to the recorder."""
-        self._use.keep()
-
     def _account(self, device: str, id: str) -> Account:
         return account(self._machine.host.ledger, device, id)
 

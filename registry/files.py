@@ -7,6 +7,8 @@ import errno
 import fcntl
 import os
 import secrets
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -35,15 +37,21 @@ def fsync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def write_atomic(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Replace the file at `path`: readers see the old bytes or the new ones, never a mixture.
+@contextlib.contextmanager
+def replacing(path: Path, mode: int = 0o600) -> Iterator[Path]:
+    """A new, empty file to be filled by the block, which then takes the place of `path`, durably.
 
-    The new ones are durable on return. Raises StoreUnavailable; the old file is then untouched.
+    Readers see the old bytes or the new ones, never a mixture. Where the block raises, nothing
+    is left and the old file stays. Raises StoreUnavailable.
     """
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         try:
-            _write_new(fresh, data, mode)
+            os.close(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
+            yield fresh
+            with fresh.open("rb") as file:
+                os.fchmod(file.fileno(), mode)
+                os.fsync(file.fileno())
             fresh.replace(path)
             fsync_folder(path.parent)
         except BaseException:
@@ -54,12 +62,20 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o600) -> None:
         raise unavailable(error) from error
 
 
-def _write_new(path: Path, data: bytes, mode: int) -> None:
-    with path.open("xb") as file:
-        os.fchmod(file.fileno(), mode)
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+def write_atomic(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Replace the file at `path`: readers see the old bytes or the new ones, never a mixture.
+
+    The new ones are durable on return. Raises StoreUnavailable; the old file is then untouched.
+    """
+    with replacing(path, mode) as fresh:
+        fresh.write_bytes(data)
+
+
+def make_private(folder: Path) -> None:
+    """Make `folder` unless it is there; nobody but this user may enter it. Raises OSError."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if stat.S_IMODE(folder.stat().st_mode) & 0o077:
+        folder.chmod(0o700)
 
 
 class DataDirectory:

@@ -46,6 +46,21 @@ class StoreSettings:
         return self.data / "fngate.db"
 
     @property
+    def marker(self) -> Path:
+        """The file that says which database belongs here."""
+        return self.data / "store.json"
+
+    @property
+    def backups(self) -> Path:
+        """The folder of the daily copies of the database."""
+        return self.data / "backups"
+
+    @property
+    def set_aside(self) -> Path:
+        """The folder of what was in use here before the database was replaced."""
+        return self.data / "set-aside"
+
+    @property
     def blobs(self) -> Path:
         """The folder of the content-addressed files."""
         return self.data / "blobs"

@@ -10,6 +10,7 @@ from typing import Final
 
 from aiohttp import web
 
+from admin.api.backup import BackupRoutes
 from admin.api.functions import FunctionRoutes
 from admin.api.keys import KeyRoutes
 from admin.api.operate import OperateRoutes
@@ -67,6 +68,7 @@ class Admin:
             ErrorRoutes(store.catalog, manager, side.failures),
             events,
             SessionRoutes(border.access, server_facts(side.settings)),
+            BackupRoutes(store.backups),
         )
         api = AdminApi(border.access, handlers)
         api.add_routes(app, border)

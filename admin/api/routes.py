@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from aiohttp import web
 
+from admin.api.backup import BackupRoutes
 from admin.api.functions import FunctionRoutes
 from admin.api.keys import KeyRoutes
 from admin.api.operate import OperateRoutes
@@ -51,6 +52,7 @@ class Handlers(NamedTuple):
     errors: ErrorRoutes
     events: EventRoutes
     session: SessionRoutes
+    backup: BackupRoutes
 
 
 def table(to: Handlers) -> list[Row]:
@@ -82,6 +84,7 @@ def table(to: Handlers) -> list[Row]:
         ("GET", "/devices", "read", to.pools.list_devices),
         ("GET", "/events", "read", to.events.follow),
         ("GET", "/session", "read", to.session.get_session),
+        ("GET", "/backup", "admin", to.backup.get_backup),
         ("GET", "/keys", "admin", to.keys.list_keys),
         ("POST", "/keys", "admin", to.keys.add_key),
         ("DELETE", "/keys/{id}", "admin", to.keys.remove_key),

@@ -20,6 +20,7 @@ READ_S = 30.0
 CHUNK_S = 30.0
 """How long the next piece of an upload may take."""
 WAIT_MAX_S = 60.0
+SIZE_DIGITS_MAX = 19
 
 
 class UploadRoutes:
@@ -30,9 +31,12 @@ class UploadRoutes:
         self._deploys = deploys
 
     async def head_blob(self, request: web.Request) -> web.Response:
-        """200 where the blob is here; it then stays for the deploy that asks."""
-        sha256 = request.match_info["sha256"]
-        if not self._blobs.claim(sha256):
+        """200 where the blob is here, with `size` bytes where the query names them; it then stays
+        for the deploy that asks."""
+        sha256, size = request.match_info["sha256"], request.query.get("size")
+        if size is not None and not (size.isdecimal() and len(size) <= SIZE_DIGITS_MAX):
+            raise BadRequest(f"size: expected bytes, got {size[:40]!r}")
+        if not self._blobs.claim(sha256, None if size is None else int(size)):
             raise Unknown(f"no blob {sha256}")
         return web.Response()
 

@@ -31,7 +31,7 @@ def upload(client: Client, collected: Collected, bar: Callable[[int], Any]) -> t
     `bar` makes a context manager, for so many bytes, that gives a Progress.
     """
     files = {file.sha256: file for file in collected.bundle.files}
-    missing = [file for sha256, file in files.items() if not client.has_blob(sha256)]
+    missing = [file for sha256, file in files.items() if not client.has_blob(sha256, file.size)]
     total = sum(file.size for file in missing)
     with bar(total) as progress:
         for file in missing:

@@ -22,7 +22,7 @@ from admin.cli.verbs import (
     show,
     why,
 )
-from admin.cli.verbs.operate import advise, rollback, scale, sleep, warm
+from admin.cli.verbs.operate import advise, backup, restore, rollback, scale, sleep, warm
 from admin.cli.verbs.watch import top, ui
 
 app = typer.Typer(
@@ -53,6 +53,8 @@ for verb in (
     scale.scale,
     rollback.rollback,
     rm.rm,
+    backup.backup,
+    restore.restore,
 ):
     app.command(verb.__name__)(verb)
 app.add_typer(key.app, name="key")

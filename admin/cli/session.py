@@ -65,7 +65,7 @@ class Session:
 
     def answer(self, data: object, text: Callable[[], str]) -> None:
         """Print the result: `data` with --json, else `text()`."""
-        typer.echo(json.dumps(data, indent=2) if self.as_json else plain(text()))
+        print_answer(self.as_json, data, "" if self.as_json else text())
 
     def remark(self, text: str) -> None:
         """Say something beside the result; silent with --json."""
@@ -75,6 +75,11 @@ class Session:
     def next(self, *commands: str) -> None:
         """Say what to do next."""
         self.remark("next: " + "  or  ".join(commands))
+
+
+def print_answer(as_json: bool, data: object, text: str) -> None:
+    """Print a result: `data` as JSON, or `text`."""
+    typer.echo(json.dumps(data, indent=2) if as_json else plain(text))
 
 
 def connected(run: Callable[..., None]) -> Callable[..., None]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from admin.remote.tunnel import Tunnel
 
 METAVAR: Final = "[USER@]HOST[:PORT]"
-LOCAL: Final = ("serve", "image", "ui")
+LOCAL: Final = ("serve", "image", "ui", "restore")
 """Verbs that run on this machine: `--ssh` before them is wrong usage."""
 HELP: Final = "Reach a server on another machine; --url and --data are then meant there."
 

@@ -39,8 +39,11 @@ class Removal:
             self._store.catalog.remove_revisions(name, gone)
 
     async def sweep(self, in_use: Collection[str], now_s: float) -> None:
-        """Remove the blobs that no revision uses, but not those whose sha256 is in `in_use`."""
+        """Remove the blobs that no revision uses, but not those whose sha256 is in `in_use`, and
+        none before the store sweeps."""
         self._forget_bundles()
+        if now_s < self._store.sweeps_from_s:
+            return
         functions, settings = self._store.functions, self._store.settings
         try:
             await functions.remove_orphans()

@@ -53,8 +53,10 @@ class Verification:
     def check_files(self, draft: Plan) -> None:
         """Raise BadBundle or ModelRefused where no replica is needed to see that it cannot work:
         files not uploaded, no ONNX file, data outside the bundle. Blocking."""
-        missing = self._store.blobs.missing(draft.bundle)
-        if missing:
+        blobs = self._store.blobs
+        if missing := blobs.missing(draft.bundle):
+            # What is there with another size is damaged, or the request names a wrong size.
+            blobs.remove_damaged([file for file in draft.bundle.files if file.sha256 in missing])
             raise BadBundle(f"{len(missing)} files were not uploaded, first {missing[0]}")
         model = draft.revision.model
         if not model.endswith(".onnx"):
@@ -63,6 +65,7 @@ class Verification:
         try:
             locations = onnx_external.external_locations(self._store.blobs.path(sha256))
         except ValueError as error:
+            self._check_sound(draft)
             raise ModelRefused(f"{model} is not an ONNX model: {error}") from error
         onnx_external.check_external(model, locations, {f.path for f in draft.bundle.files})
 
@@ -83,7 +86,11 @@ class Verification:
         spec = PoolSpec(key, device_kind=kind, bundle_bytes=size, role="trial", memory_mib=need_mib)
         bound = binding(Deployed(draft.function, draft.revision), draft.bundle)
         trial_spec = draft.trial_spec(prepare=self._prepare)
-        report = await self._manager.trial(spec, replace(bound, spec=trial_spec))
+        try:
+            report = await self._manager.trial(spec, replace(bound, spec=trial_spec))
+        except ModelRefused:
+            await asyncio.to_thread(self._check_sound, draft)
+            raise
         profile = profile_from_report(report, draft)
         measured = (profile.bundle, profile.engine, profile.device_kind)
         profile = with_refutation(profile, await self._store.functions.find_profile(*measured))
@@ -92,6 +99,15 @@ class Verification:
             await asyncio.to_thread(self._checked, profile),
             report.get("sample_outputs", {}),
         )
+
+    def _check_sound(self, draft: Plan) -> None:
+        """Raise BadBundle where a file of a model that was refused has changed on this server's
+        disk: the next deploy uploads it again. Blocking."""
+        if damaged := self._store.blobs.remove_damaged(draft.bundle.files):
+            raise BadBundle(
+                f"{damaged[0]}: the server's copy of this file was damaged and has been removed:"
+                " deploy again, which uploads it"
+            )
 
     def _checked(self, profile: Profile) -> Profile:
         """Without what was prepared where its graph names other files than its own weights: it

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from admin.image.containers import run_python
@@ -26,20 +27,42 @@ PULL_S: Final = 600
 """Seconds without a word of the registry."""
 
 
-def fetch(client: APIClient, base: str, tell: Callable[[str], None]) -> None:
-    """Pull `base` unless the engine has it. Raises ImageError."""
+def fetch(
+    client: APIClient, base: str, tell: Callable[[str], None], silence_s: float = PULL_S
+) -> None:
+    """Pull `base` unless the engine has it.
+
+    Raises ImageError, also where the engine tells nothing of the pull for `silence_s` seconds.
+    """
     from docker.errors import APIError, ImageNotFound
+    from requests.exceptions import Timeout
+    from urllib3.exceptions import ReadTimeoutError
 
     try:
         client.inspect_image(base)
     except ImageNotFound:
         tell(f"pulling {base}")
         try:
-            for message in client.pull(base, stream=True, decode=True):
-                if "error" in message:
-                    raise _not_pulled(base, str(message["error"]))
+            with _impatient(client, silence_s):
+                for message in client.pull(base, stream=True, decode=True):
+                    if "error" in message:
+                        raise _not_pulled(base, str(message["error"]))
         except APIError as error:
             raise _not_pulled(base, str(error.explanation or error)) from error
+        except (Timeout, ReadTimeoutError) as error:
+            raise _not_pulled(base, f"nothing was heard of it for {silence_s:g} s") from error
+
+
+@contextmanager
+def _impatient(client: APIClient, silence_s: float) -> Iterator[None]:
+    """Bound each wait for the engine. The client asks for a pull without any limit, but it is a
+    `requests.Session`, which sends with one."""
+    send = client.send
+    client.send = lambda request, **options: send(request, **{**options, "timeout": silence_s})
+    try:
+        yield
+    finally:
+        del client.send
 
 
 def examine(client: APIClient, base: str, build: str) -> Platform:

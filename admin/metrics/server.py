@@ -60,8 +60,10 @@ class ServerFamilies:
         yield CounterMetricFamily("fngate_gateway_process_deaths", text, deaths)
         text = "Records of the history that wait to be written."
         yield GaugeMetricFamily("fngate_history_waiting_records", text, written.buffered)
-        text = "Records of the history that were dropped, because too many waited."
+        text = (
+            "Records of the history that were dropped: too many waited, or they cannot be stored."
+        )
         yield CounterMetricFamily("fngate_history_dropped_records", text, written.dropped)
-        text = "Times that the history could not be written."
+        text = "Times that the history, or a part of it, could not be written."
         yield CounterMetricFamily("fngate_history_failed_flushes", text, written.failed_flushes)
         yield from self._process.collect()

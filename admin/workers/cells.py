@@ -34,7 +34,6 @@ _HEAD: Final = Struct("<dIH")
 _CHECK: Final = Struct("<I")
 _LENGTH: Final = Struct("<H")
 _KEY_MAX: Final = RECORD - _HEAD.size
-_OWNER: Final = ("namespace", "function")
 
 
 class Sample(NamedTuple):

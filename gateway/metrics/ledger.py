@@ -13,9 +13,9 @@ from typing import Final, TypeVar
 
 from gateway.metrics.counting import Store
 
-HOWS: Final = ("completed", "failed", "cancelled", "expired", "deferred", "aborted")
+HOWS: Final = ("completed", "failed", "cancelled", "expired", "aborted")
 """Ends of a request: answered by a replica; with an error; its client left; its wait budget was
-over; put off to be answered later; its gateway process died."""
+over; its gateway process died."""
 ACCEPTED: Final = "fngate_accepted_total"
 ENDED: Final = "fngate_ended_total"
 UNKNOWN_POOL: Final = "_unknown"

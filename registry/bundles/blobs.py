@@ -19,9 +19,9 @@ from typing import Final
 import structlog
 
 from registry.bundles.paths import check_path, check_sha256
-from registry.bundles.upload import Upload
+from registry.bundles.upload import Upload, is_blob
 from registry.errors import BadBundle, BodyTooLarge, Conflict, StoreUnavailable
-from registry.files import unavailable
+from registry.files import make_private, unavailable
 from registry.model import Bundle, BundleFile
 
 log = structlog.get_logger()
@@ -52,6 +52,8 @@ class BlobStore:
         self._uploads = 0
         with _filesystem():
             self._incoming.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Replicas get links of their own; nobody else has to read models here.
+            make_private(root)
             for stale in self._incoming.iterdir():
                 stale.unlink()
 
@@ -64,13 +66,17 @@ class BlobStore:
         """Whether that blob is here, complete."""
         return self.path(sha256).is_file()
 
-    def claim(self, sha256: str) -> bool:
+    def claim(self, sha256: str, size: int | None = None) -> bool:
         """Like `has`; a blob that is here counts as new for the next sweeps.
 
         For a client that asks before it uploads: what it was told is here must be here at deploy.
+        With another size than `size`, in bytes, it is damaged, and the client is to send it again.
         """
+        path = self.path(sha256)
         try:
-            os.utime(self.path(sha256))
+            if size is not None and path.stat().st_size != size:
+                return False
+            os.utime(path)
         except FileNotFoundError:
             return False
         except OSError as error:
@@ -90,6 +96,19 @@ class BlobStore:
             for sha256, size in wanted.items()
             if not self.has(sha256) or self.size(sha256) != size
         )
+
+    def remove_damaged(self, files: Collection[BundleFile]) -> list[str]:
+        """Remove the blobs of these files that have not the content of their name, so that the
+        next upload brings them; their paths in the bundle. Reads all of them: blocking."""
+        damaged = []
+        with _filesystem():
+            for file in files:
+                path = self.path(file.sha256)
+                if path.is_file() and not is_blob(path, file.sha256):
+                    log.error("a damaged blob is removed", sha256=file.sha256, path=file.path)
+                    path.unlink(missing_ok=True)
+                    damaged.append(file.path)
+        return damaged
 
     @contextlib.asynccontextmanager
     async def receive(self, sha256: str, size: int) -> AsyncIterator[Upload]:
@@ -150,6 +169,10 @@ class BlobStore:
         try:
             for file in bundle.files:
                 self._link(target / check_path(file.path), file.sha256)
+                if self.size(file.sha256) != file.size:
+                    raise StoreUnavailable(
+                        f"{file.path}: its blob {file.sha256} is damaged: deploy the file again"
+                    )
             _open_to_read(bundle.files, target)
         except BaseException:
             shutil.rmtree(target, ignore_errors=True)

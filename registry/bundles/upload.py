@@ -11,13 +11,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
+import structlog
+
 from registry.errors import BadBundle, BodyTooLarge, Conflict
 from registry.files import fsync_folder, unavailable
+
+log = structlog.get_logger()
 
 T = TypeVar("T")
 
 BUFFER_BYTES: Final = 1024 * 1024
 """Chunks are gathered up to this, so that a hop to a thread is paid once per mebibyte."""
+
+
+def is_blob(path: Path, sha256: str, size: int | None = None) -> bool:
+    """Whether the file at `path` has that hash, and that size in bytes where one is given. Reads
+    all of it where the size is right. Raises OSError."""
+    if size is not None and path.stat().st_size != size:
+        return False
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == sha256
 
 
 class Upload:
@@ -115,9 +128,14 @@ class Upload:
         os.fchmod(self._file.fileno(), 0o444)
         os.fsync(self._file.fileno())
         target.parent.mkdir(mode=0o755, exist_ok=True)
-        # Not a rename: it would put a second copy under the name that others have linked to.
-        with contextlib.suppress(FileExistsError):
+        try:
             os.link(self._path, target)
+        except FileExistsError:
+            # A sound blob stays: a second copy under its name would share nothing with the
+            # folders that link to the first. Folders keep the damaged file until they end.
+            if not is_blob(target, found, self._size):
+                log.warning("a damaged blob is replaced", sha256=found)
+                self._path.replace(target)
         fsync_folder(target.parent)
         fsync_folder(target.parent.parent)
         os.utime(target)

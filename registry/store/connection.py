@@ -20,14 +20,16 @@ _JOIN_S: Final = 10.0
 _ROWS_AT_ONCE: Final = 64
 _PIECE: Final = 500
 """Rows of a stream that are in memory together."""
+CORRUPT: Final = "database corrupt"
+"""How the text begins that tells of a damaged database."""
 _PRIMARY_CODE: Final = 0xFF
 """SQLite's extended result codes keep the primary code in their low byte (sqlite.org/rescode)."""
 _REASONS: Final[dict[int, str]] = {
     sqlite3.SQLITE_BUSY: "database locked",
     sqlite3.SQLITE_LOCKED: "database locked",
     sqlite3.SQLITE_FULL: "disk full",
-    sqlite3.SQLITE_CORRUPT: "database corrupt",
-    sqlite3.SQLITE_NOTADB: "database corrupt",
+    sqlite3.SQLITE_CORRUPT: CORRUPT,
+    sqlite3.SQLITE_NOTADB: CORRUPT,
     sqlite3.SQLITE_READONLY: "database read-only",
     sqlite3.SQLITE_PERM: "database not permitted",
     sqlite3.SQLITE_CANTOPEN: "database cannot be opened",

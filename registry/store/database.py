@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Final
 
 from registry.errors import FnError, StoreUnavailable
+from registry.files import unavailable
 from registry.store.connection import Connection, Row, Values
 from registry.store.schema import MIGRATIONS, Migration
 
@@ -64,6 +66,7 @@ class Database:
         `busy_s`: seconds to wait for another process's lock. Raises StoreUnavailable where the
         file cannot be opened, is damaged, is locked, or was written by a newer fngate.
         """
+        _keep_private(path)
         writer = Connection(path, busy_s, _WRITER)
         reader = Connection(path, busy_s, _READER)
         try:
@@ -103,6 +106,19 @@ class Database:
                 yield transaction
         finally:
             self._waiting -= 1
+
+
+def _keep_private(path: Path) -> None:
+    """Nobody but this user may read it: it has the hashes of keys. SQLite gives the files beside
+    it the same mode."""
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        for found in (path, *(path.with_name(path.name + side) for side in ("-wal", "-shm"))):
+            with contextlib.suppress(FileNotFoundError):
+                if found.stat().st_uid == os.geteuid() and found.stat().st_mode & 0o077:
+                    found.chmod(0o600)
+    except OSError as error:
+        raise unavailable(error) from error
 
 
 @contextlib.asynccontextmanager

@@ -11,7 +11,7 @@ from registry.errors import Conflict, UnknownFunction
 from registry.model import NAMESPACE, Bundle, BundleFile, Function, Profile, Revision
 from registry.store import writes
 from registry.store.database import Database
-from registry.store.records import SharedParts, decode_record
+from registry.store.records import SharedParts
 
 T = TypeVar("T")
 _STAY: Final = (
@@ -71,13 +71,6 @@ class Functions:
         async with self._database.write() as transaction:
             await writes.put_bundle(transaction, bundle)
 
-    async def find_bundle(self, digest: str) -> Bundle | None:
-        """The bundle of that digest, or None."""
-        rows = await self._database.read(
-            "SELECT path, size, sha256 FROM bundle_files WHERE digest = ? ORDER BY path", (digest,)
-        )
-        return Bundle(digest, tuple(BundleFile(*row) for row in rows)) if rows else None
-
     async def add_revision(self, revision: Revision) -> Revision:
         """Store `revision` under the next number of its function, whatever number it has.
 
@@ -127,14 +120,6 @@ class Functions:
         """Remember what was measured, in place of what was measured before."""
         async with self._database.write() as transaction:
             await writes.put_profile(transaction, profile)
-
-    async def find_profile(self, bundle: str, engine: str, device_kind: str) -> Profile | None:
-        """What was measured for exactly this, or None."""
-        rows = await self._database.read(
-            "SELECT record FROM profiles WHERE bundle = ? AND engine = ? AND device_kind = ?",
-            (bundle, engine, device_kind),
-        )
-        return decode_record(rows[0][0], Profile) if rows else None
 
     async def deploy(
         self, function: Function, revision: Revision, bundle: Bundle, profile: Profile | None

@@ -2,6 +2,7 @@
 
 Recording never waits: records go to a bounded buffer that is written in one transaction each
 second. A crash loses what was not written yet; a store that cannot be written loses the newest.
+A record that cannot be stored is dropped alone: the records beside it are written.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 import structlog
@@ -34,11 +36,14 @@ ARRIVALS_MAX: Final = 100_000
 """Rows of one answer; more minutes than the retention holds."""
 TRIM_EVERY: Final = 60
 """Flushes between two removals of what is too old."""
+LOG_EVERY: Final = 1000
+"""Of the records that cannot be stored the first is logged, and each so many later ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryStatistics:
-    """Counts since the start. `buffered` is how many records wait for the next flush."""
+    """Counts since the start. `buffered` is how many records wait for the next flush, `dropped`
+    how many found the buffer full or cannot be stored."""
 
     buffered: int
     written: int
@@ -59,6 +64,7 @@ class History:
         self._flushing = asyncio.Lock()
         self._written = 0
         self._dropped = 0
+        self._unstorable = 0
         self._failed = 0
         self._flushes = 0
 
@@ -92,7 +98,11 @@ class History:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.history_flush_s):
                     await ending.wait()
-            await self.flush()
+            try:
+                await self.flush()
+            except Exception:  # one bad flush must not be the last one
+                self._failed += 1
+                log.exception("a flush of the history failed")
 
     async def flush(self) -> None:
         """Write the buffer and, now and then, remove what is too old.
@@ -103,25 +113,57 @@ class History:
             await self._flush()
 
     async def _flush(self) -> None:
-        batch = list(self._buffer)
         trim = self._flushes % TRIM_EVERY == 0
         self._flushes += 1
-        if not batch and not trim:
-            return
         try:
-            async with self._database.write() as transaction:
-                await _insert(transaction, batch)
-                if trim:
+            await self._write_waiting()
+            if trim:
+                async with self._database.write() as transaction:
                     await self._trim(transaction)
         except StoreUnavailable as error:
             self._failed += 1
-            log.warning("history cannot be written now", reason=str(error), waiting=len(batch))
-            return
-        # Only now, so that a cancelled or failed flush loses nothing; what was recorded during
-        # the write stands behind the batch.
-        for _ in batch:
-            self._buffer.popleft()
-        self._written += len(batch)
+            waiting = len(self._buffer)
+            log.warning("history cannot be written now", reason=str(error), waiting=waiting)
+
+    async def _write_waiting(self) -> None:
+        """Write what waits now, in one transaction unless a record cannot be stored: then in
+        smaller and smaller ones, until that record stands alone and is dropped."""
+        left = size = len(self._buffer)
+        is_counted = False
+        while left:
+            batch = list(islice(self._buffer, size))
+            try:
+                async with self._database.write() as transaction:
+                    await _insert(transaction, batch)
+            except StoreUnavailable:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever a value makes SQLite, msgspec or Python raise
+                self._failed += not is_counted
+                is_counted = True
+                if size > 1:
+                    size //= 2
+                    continue
+                self._drop(batch[0], error)
+            else:
+                self._written += size
+            # Only now, so that a cancelled or failed flush loses nothing; what was recorded during
+            # the write stands behind the batch.
+            for _ in batch:
+                self._buffer.popleft()
+            left -= size
+            size = min(size * 2, left)
+
+    def _drop(self, event: Event, error: Exception) -> None:
+        if self._unstorable % LOG_EVERY == 0:
+            log.error(
+                "a record of the history cannot be stored and is dropped",
+                kind=type(event).__name__,
+                function=ascii(event.name)[:100],
+                reason=f"{type(error).__name__}: {error}"[:500],
+                so_far=self._unstorable + 1,
+            )
+        self._unstorable += 1
+        self._dropped += 1
 
     async def cold_starts(
         self, name: str, limit: int = 100, namespace: str = NAMESPACE
@@ -198,18 +240,14 @@ async def _insert(transaction: Transaction, batch: Sequence[Event]) -> None:
         "INSERT INTO cold_starts (namespace, name, number, outcome, total_ms, record)"
         " VALUES (?, ?, ?, ?, ?, ?)",
         [
-            (e.namespace, e.name, e.number, e.outcome, e.total_ms, encode_record(e))
+            (e.namespace, e.name, e.number, e.outcome, e.total_ms, _checked(e))
             for e in batch
             if isinstance(e, ColdStart)
         ],
     )
     await transaction.execute_many(
         "INSERT INTO state_intervals (namespace, name, to_s, record) VALUES (?, ?, ?, ?)",
-        [
-            (e.namespace, e.name, e.to_s, encode_record(e))
-            for e in batch
-            if isinstance(e, StateInterval)
-        ],
+        [(e.namespace, e.name, e.to_s, _checked(e)) for e in batch if isinstance(e, StateInterval)],
     )
     await transaction.execute_many(
         "INSERT INTO arrivals VALUES (?, ?, ?, ?)"
@@ -217,6 +255,16 @@ async def _insert(transaction: Transaction, batch: Sequence[Event]) -> None:
         [(e.namespace, e.name, e.minute_s, e.count) for e in batch if isinstance(e, Arrivals)],
     )
     await insert_use(transaction, [e for e in batch if isinstance(e, Use)])
+
+
+def _checked(event: ColdStart | StateInterval) -> str:
+    """The record as text. Raises ValueError where it could not be read again: JSON has no NaN."""
+    text = encode_record(event)
+    try:
+        decode_record(text, type(event))
+    except StoreUnavailable as error:
+        raise ValueError(error.message) from error
+    return text
 
 
 def _clamp(limit: int) -> int:

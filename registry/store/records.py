@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar, get_type_hints
 import msgspec
 
 from registry.errors import StoreUnavailable
-from registry.store.connection import Row
+from registry.store.connection import CORRUPT, Row
 
 T = TypeVar("T")
 
@@ -80,4 +80,4 @@ class _Kind(Generic[T]):
 
 
 def _damaged(kind: type, error: Exception) -> StoreUnavailable:
-    return StoreUnavailable(f"database corrupt: a {kind.__name__} has {error}")
+    return StoreUnavailable(f"{CORRUPT}: a {kind.__name__} has {error}")

@@ -35,14 +35,15 @@ class Request:
 @dataclass(frozen=True)
 class Canned:
     """An answer. A `body` that is no bytes is sent as JSON; with `reads` False the request's body
-    is left unread; `is_cut` ends the connection instead of answering. `before` is called with the
-    request read and not yet answered."""
+    is left unread; `is_cut` ends the connection instead of answering; `lacks` bytes that the length
+    announces are not sent. `before` is called with the request read and not yet answered."""
 
     body: Any = field(default_factory=dict)
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     reads: bool = True
     is_cut: bool = False
+    lacks: int = 0
     before: Callable[[], None] | None = None
 
     @property
@@ -126,7 +127,8 @@ class AdminApi:
                     return
                 self.send_response(canned.status)
                 head = {"Content-Type": canned.content_type, **canned.headers}
-                for name, value in {**head, "Content-Length": str(len(canned.data))}.items():
+                length = len(canned.data) + canned.lacks
+                for name, value in {**head, "Content-Length": str(length)}.items():
                     self.send_header(name, value)
                 self.end_headers()
                 if self.command != "HEAD":

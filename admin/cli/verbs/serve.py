@@ -69,6 +69,14 @@ Config = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="TOML file with settings, weaker than FN_ variables."),
 ]
+StartEmpty = Annotated[
+    bool,
+    typer.Option(
+        "--start-empty",
+        help="If the data folder has lost its database: set the old files aside and begin without"
+        " functions and keys. Nobody calls without a key then.",
+    ),
+]
 
 
 def serve(  # noqa: PLR0913 - typer takes one parameter per option
@@ -82,6 +90,7 @@ def serve(  # noqa: PLR0913 - typer takes one parameter per option
     idle: Idle = None,
     log_format: LogFormatGiven = None,
     config: Config = None,
+    start_empty: StartEmpty = False,
 ) -> None:
     """Run the gateway until Ctrl-C.
 
@@ -103,13 +112,15 @@ def serve(  # noqa: PLR0913 - typer takes one parameter per option
         "log_format": log_format and log_format.value,
     }
     with told(as_json=False):
-        sys.exit(run({name: value for name, value in given.items() if value is not None}, config))
+        overrides = {name: value for name, value in given.items() if value is not None}
+        sys.exit(run(overrides, config, may_start_empty=start_empty))
 
 
-def run(overrides: dict[str, Any], config: Path | None) -> int:
+def run(overrides: dict[str, Any], config: Path | None, *, may_start_empty: bool) -> int:
     """Serve with the settings that `overrides` (by their names) and `config` give, to the end.
 
-    Raises BadRequest for a setting that cannot be.
+    `may_start_empty`: a data folder that has lost its database begins anew. Raises BadRequest for
+    a setting that cannot be.
     """
     from admin.settings import load_settings
 
@@ -117,4 +128,4 @@ def run(overrides: dict[str, Any], config: Path | None) -> int:
     # Not before the settings are known to be good: this brings in the whole server.
     from admin.serve import serve as serve_until_stopped
 
-    return serve_until_stopped(settings)
+    return serve_until_stopped(settings, may_start_empty=may_start_empty)

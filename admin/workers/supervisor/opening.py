@@ -93,7 +93,8 @@ async def supervising(
         side = AdminSide(settings, store, manager, deploys, past, overview, failures)
         add_families(own, side, crew)
         health = Health(settings.data, manager, overview, store.history, time.monotonic)
-        admin = open_admin(side, list, lambda: [*health.reasons(), *crew.reasons()], stack)
+        sources = (health.reasons, store.backups.reasons, crew.reasons)
+        admin = open_admin(side, list, lambda: [one for each in sources for one in each()], stack)
         links.on_answered = admin.scene.answered
         app = _application(admin, hub, page, crew)
         await _open_private(settings, app, stack)

@@ -130,10 +130,11 @@ def test_a_blob_is_there_or_not(api: AdminApi, client: Client) -> None:
     """200 is yes, 404 is no, all else an error."""
     api.on("HEAD", f"{A}/blobs/{SHA}", Canned(), Canned(status=404), Canned(status=401))
 
-    assert client.has_blob(SHA)
-    assert not client.has_blob(SHA)
+    assert client.has_blob(SHA, 7)
+    assert not client.has_blob(SHA, 7)
     with pytest.raises(ApiError, match="401"):
-        client.has_blob(SHA)
+        client.has_blob(SHA, 7)
+    assert [request.query for request in api.requests] == [{"size": "7"}] * 3
 
 
 def test_an_upload_is_streamed_and_reported(api: AdminApi, client: Client) -> None:

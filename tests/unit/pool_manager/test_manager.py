@@ -425,7 +425,7 @@ async def test_what_replicas_have_of_devices_is_kept(rig: Rig) -> None:
     """Under the function's name, from the launch on, without waiting for the replica's end."""
     warm = await rig.warm()
 
-    rig.manager.keep_use()
+    rig.manager._use.keep()
 
     [device] = {one.device for one in rig.records.use_kept}
     assert device == warm.replicas[0].device

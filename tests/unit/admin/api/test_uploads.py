@@ -64,6 +64,22 @@ async def test_another_content_than_announced_is_refused(server: ServingServer) 
     assert incoming(server) == []
 
 
+async def test_a_damaged_blob_is_asked_for_again(server: ServingServer) -> None:
+    """A client that says the size is told that a blob of another size is not there."""
+    await put(server, DIGEST, CONTENT)
+    path = server.server.store.blobs.path(DIGEST)
+    path.unlink()
+    path.write_bytes(CONTENT[:-1])
+
+    async def head(size: object) -> int:
+        return (await server.admin("HEAD", f"/blobs/{DIGEST}?size={size}")).status
+
+    assert (await head(len(CONTENT)), await head("many"), await head("9" * 20)) == (404, 400, 400)
+    assert (await put(server, DIGEST, CONTENT)).status == 201
+    assert await head(len(CONTENT)) == 200
+    assert path.read_bytes() == CONTENT
+
+
 @pytest.mark.parametrize("digest", ["abc", "G" * 64])
 async def test_a_name_that_is_no_hash_is_refused(server: ServingServer, digest: str) -> None:
     """A blob's name is 64 hex digits and no path."""

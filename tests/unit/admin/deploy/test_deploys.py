@@ -93,6 +93,24 @@ async def test_what_cannot_be_deployed_is_refused_before_an_operation(operator: 
     assert await operator.deploys.runner.newest() == []
 
 
+@pytest.mark.parametrize("content", [b"", b"\x3a\x01"], ids=["cut", "other bytes"])
+async def test_a_damaged_file_does_not_stay(tmp_path: Path, content: bytes) -> None:
+    """A deploy that fails for a file which changed on the disk says so and removes it, so that
+    the next one uploads it; a model that is refused for itself stays where it is."""
+    async with operating(tmp_path, FakeDriver(Script(refuse_load="opset 9999"))) as operator:
+        request = await operator.request()
+        blob = operator.store.blobs.path(request.files[0].sha256)
+        assert (await operator.deploy("digits")).error["code"] == "model_refused"
+        assert blob.exists()
+        blob.unlink()
+        blob.write_bytes(content)
+
+        with pytest.raises(BadBundle, match=r"1 files were not uploaded|m\.onnx: .* was damaged"):
+            await operator.deploys.start("digits", request)
+
+        assert not blob.exists()
+
+
 async def test_deploys_of_one_name_are_done_in_order(operator: Operator, gate: Gate) -> None:
     """Each gets a number of its own, and the one that came last is what is called."""
     gate.shut()

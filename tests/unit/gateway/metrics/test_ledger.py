@@ -29,7 +29,7 @@ def test_a_ledger_balances() -> None:
     now = ledger.balance({"a": 1}, {"a": 1, "b": 1})
 
     assert now.accepted == 5
-    assert (now.ended["completed"], now.ended["expired"], now.ended["deferred"]) == (1, 1, 0)
+    assert (now.ended["completed"], now.ended["expired"], now.ended["failed"]) == (1, 1, 0)
     assert set(now.ended) == set(HOWS)
     assert now.missing == 0
 

@@ -274,6 +274,53 @@ async def test_folders_outlive_a_sweep(store: BlobStore, tmp_path: Path) -> None
     assert store.missing(whole) == sorted(file.sha256 for file in whole.files)
 
 
+DAMAGES = {"cut": b"weig", "nothing": b"", "other bytes": b"WEIGHTS"}
+
+
+def damage(store: BlobStore, name: str, content: bytes) -> None:
+    """Change what is under a blob's name, as a disk or a hand may do it."""
+    path = store.path(name)
+    path.unlink()
+    path.write_bytes(content)
+    path.chmod(0o444)
+
+
+@pytest.mark.parametrize("content", DAMAGES.values(), ids=DAMAGES)
+async def test_an_upload_heals_a_damaged_blob(
+    store: BlobStore, tmp_path: Path, content: bytes
+) -> None:
+    """The new file takes its name; a folder that was laid out before keeps what it has."""
+    damage(store, await put(store, CONTENT), content)
+    (tmp_path / "r1").mkdir()
+    os.link(store.path(HASH), tmp_path / "r1" / "w")
+
+    await put(store, CONTENT)
+
+    assert store.path(HASH).read_bytes() == CONTENT
+    assert store.path(HASH).stat().st_mode & 0o777 == 0o444
+    assert (tmp_path / "r1" / "w").read_bytes() == content
+    assert everything(tmp_path) == {f"blobs/{HASH[:2]}/{HASH}", "r1/w"}
+
+
+async def test_a_damaged_blob_is_found(store: BlobStore, tmp_path: Path) -> None:
+    """One of another size is not claimed, makes no folder, and is removed where somebody asks;
+    sound blobs stay."""
+    whole = make_bundle([bundle_file("a", CONTENT), bundle_file("b", b"sound")])
+    for content in (CONTENT, b"sound"):
+        await put(store, content)
+    assert store.claim(HASH, len(CONTENT))
+    damage(store, HASH, b"weig")
+
+    assert not store.claim(HASH, len(CONTENT))
+    assert store.missing(whole) == [HASH]
+    with pytest.raises(StoreUnavailable, match=f"a: its blob {HASH} is damaged: deploy"):
+        store.materialise(whole, tmp_path / "r1")
+    assert not (tmp_path / "r1").exists()
+
+    assert store.remove_damaged(whole.files) == ["a"]
+    assert (store.has(HASH), store.has(sha256(b"sound"))) == (False, True)
+
+
 async def test_a_sweep_in_a_store_that_is_gone(store: BlobStore, tmp_path: Path) -> None:
     """A folder that somebody removed is told as it is."""
     shutil.rmtree(tmp_path / "blobs")

@@ -26,6 +26,17 @@ async def deploy(functions: Functions, name: str = "digits") -> tuple[Function, 
     return await functions.deploy(function(name, 0), revision(name, 0), bundle(), profile())
 
 
+async def find_profile(
+    functions: Functions, bundle: str, engine: str, device_kind: str
+) -> Profile | None:
+    """The stored profile of exactly this."""
+    rows = await functions._database.read(
+        "SELECT record FROM profiles WHERE bundle = ? AND engine = ? AND device_kind = ?",
+        (bundle, engine, device_kind),
+    )
+    return decode_record(rows[0][0], Profile) if rows else None
+
+
 async def test_a_deploy_is_there_whole(functions: Functions) -> None:
     """Function, revision, bundle and profile come back as they were stored."""
     stored, first = await deploy(functions)
@@ -34,8 +45,8 @@ async def test_a_deploy_is_there_whole(functions: Functions) -> None:
 
     assert (stored.revision, first.number) == (1, 1)
     assert (loaded.function, loaded.revision, loaded.profile) == (stored, first, profile())
-    assert await functions.find_bundle(first.bundle) == bundle()
-    assert await functions.find_profile(first.bundle, "onnx", "cpu") == profile()
+    assert await functions.load_bundles() == {first.bundle: bundle()}
+    assert await find_profile(functions, first.bundle, "onnx", "cpu") == profile()
 
 
 async def test_a_deploy_that_fails_changes_nothing(functions: Functions) -> None:
@@ -45,7 +56,7 @@ async def test_a_deploy_that_fails_changes_nothing(functions: Functions) -> None
 
     assert await functions.load_all() == []
     assert await functions.referenced_blobs() == set()
-    assert await functions.find_profile(bundle().digest, "onnx", "cpu") is None
+    assert await find_profile(functions, bundle().digest, "onnx", "cpu") is None
     assert (await deploy(functions))[1].number == 1
 
 
@@ -139,12 +150,14 @@ async def test_a_revision_without_a_function_is_not_loaded(functions: Functions)
 
 
 async def test_bundles_are_known_once(functions: Functions) -> None:
-    """Putting a bundle twice is fine; an unknown digest is None."""
+    """Putting a bundle twice is fine; only those of revisions are loaded."""
     await functions.put_bundle(bundle())
     await functions.put_bundle(bundle())
+    assert await functions.load_bundles() == {}
 
-    assert await functions.find_bundle(bundle().digest) == bundle()
-    assert await functions.find_bundle("0" * 64) is None
+    await functions.add_revision(revision(number=0))
+
+    assert await functions.load_bundles() == {bundle().digest: bundle()}
 
 
 async def test_orphans_go(functions: Functions) -> None:
@@ -167,8 +180,8 @@ async def test_the_last_profile_counts(functions: Functions) -> None:
     (loaded,) = await functions.load_all()
 
     assert loaded.profile == profile(load_ms=2.0)
-    assert await functions.find_profile(bundle().digest, "onnx", "cuda") is not None
-    assert await functions.find_profile(bundle().digest, "python", "cpu") is None
+    assert await find_profile(functions, bundle().digest, "onnx", "cuda") is not None
+    assert await find_profile(functions, bundle().digest, "python", "cpu") is None
 
 
 async def test_what_was_prepared_is_kept(functions: Functions) -> None:
@@ -181,7 +194,7 @@ async def test_what_was_prepared_is_kept(functions: Functions) -> None:
     (loaded,) = await functions.load_all()
 
     assert loaded.profile == made
-    assert await functions.find_profile(made.bundle, made.engine, made.device_kind) == made
+    assert await find_profile(functions, made.bundle, made.engine, made.device_kind) == made
     earlier = encode_record(profile()).replace(',"prepared":null,"why_not_prepared":""', "")
     assert "prepared" not in earlier
     assert decode_record(earlier, Profile) == profile()
@@ -251,7 +264,7 @@ async def test_profiles_are_bounded(functions: Functions) -> None:
     await functions.remove_orphans()
 
     found = [
-        await functions.find_profile(digest, "onnx", "cpu") is not None
+        await find_profile(functions, digest, "onnx", "cpu") is not None
         for digest in [bundle().digest, *digests]
     ]
 

@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
+from math import nan
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from registry.model import Arrivals, ColdStart, StateInterval
 from registry.settings import StoreSettings
 from registry.store.database import Database
 from registry.store.functions import Functions
-from registry.store.history import TRIM_EVERY, History, HistoryStatistics
+from registry.store.history import TRIM_EVERY, Event, History, HistoryStatistics
 from registry.tasks import Tasks
 from tests.support.nouns import bundle, function, revision
 
@@ -157,6 +158,55 @@ async def test_a_locked_store_is_survived(make: Callable[..., History], tmp_path
     other.close()
     await history.flush()
     assert await history.cold_starts("digits") == [cold_start()]
+
+
+BAD_RECORDS = {
+    "an integer of 65 bits": arrivals(2**64, 1),
+    "a time that is no number": interval(nan),
+    "a lone surrogate": replace(cold_start(), name="\ud800"),
+    "a phase that is no number": replace(cold_start(), phases={"load": nan}),
+    "a value of another type": replace(cold_start(), total_ms=None),
+    "an object": replace(arrivals(60, 1), name=object()),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_RECORDS.values(), ids=BAD_RECORDS)
+async def test_a_record_that_cannot_be_stored_is_dropped_alone(
+    make: Callable[..., History], bad: Event
+) -> None:
+    """The records around it are written by the same flush, in order; it is counted and logged,
+    and later flushes go on."""
+    history = make()
+    minutes = [int(NOW_S) - 60 * n for n in range(10)]
+    for minute in minutes:
+        history.record(arrivals(minute, 1))
+        if minute == minutes[6]:
+            history.record(bad)
+
+    with capture_logs() as logs:
+        await history.flush()
+    history.record(cold_start())
+    await history.flush()
+
+    assert [line["event"] for line in logs] == [
+        "a record of the history cannot be stored and is dropped"
+    ]
+    assert history.statistics() == HistoryStatistics(0, 11, 1, 1)
+    assert len(await history.arrivals("digits", 0)) == 10
+    assert await history.cold_starts("digits") == [cold_start()]
+
+
+async def test_many_records_that_cannot_be_stored(make: Callable[..., History]) -> None:
+    """A flush with nothing else in it ends, all are counted, and only some are logged."""
+    history = make()
+    for _ in range(50):
+        history.record(arrivals(2**64, 1))
+
+    with capture_logs() as logs:
+        await history.flush()
+
+    assert len(logs) == 1
+    assert history.statistics() == HistoryStatistics(0, 0, 50, 1)
 
 
 async def test_only_the_last_cold_starts_are_kept(make: Callable[..., History]) -> None:

@@ -1,0 +1,138 @@
+"""Whether a data folder has the database that belongs to it, and what is said where it has not.
+
+A server that took such a folder for a new one would forget functions and access keys, let anybody
+call, and sweep the files of what it does not know.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from registry.errors import StoreUnavailable
+from registry.files import make_private, unavailable
+from registry.settings import StoreSettings
+from registry.store.connection import CORRUPT
+from registry.store.recovery.copying import copy_database
+from registry.store.recovery.identity import Marker, has_files, read_marker
+from registry.store.recovery.inspection import DatabaseReport, inspect_database
+from registry.store.schema import MIGRATIONS
+
+DAILY: Final = "daily.db"
+PREVIOUS: Final = "previous.db"
+
+
+def find_problem(
+    database: DatabaseReport, marker: Marker | None, *, has_blobs: bool, was_used: bool
+) -> str:
+    """Why this database must not be served in this folder, "" where it may be. Pure.
+
+    `has_blobs`: there are files of bundles. `was_used`: a server has worked in this folder.
+    """
+    if database.state in ("damaged", "foreign"):
+        return f"it is {database.state}: {database.reason}"
+    if database.state in ("missing", "empty"):
+        return f"it is {database.state}, though this folder has been in use" if was_used else ""
+    if marker is None:
+        is_other = database.is_blank and has_blobs
+        return "it knows nothing, though there are files of functions" if is_other else ""
+    if not database.id:
+        return "it is older than this folder: an earlier release has written it"
+    if database.id != marker.id:
+        return "it belongs to another data folder"
+    if database.opened < marker.opened:
+        return (
+            "it lacks what was written last: its write-ahead log (fngate.db-wal) was removed, or an"
+            " older copy was put in its place"
+        )
+    return ""
+
+
+def check_folder(settings: StoreSettings) -> None:
+    """Raise StoreUnavailable, which names the ways out, unless the folder is new or has the
+    database that belongs to it. Changes nothing. Blocking."""
+    database = inspect_database(settings.database, busy_s=settings.busy_s)
+    if problem := folder_problem(settings, database):
+        raise refusal(settings, problem)
+
+
+def keep_earlier_schema(settings: StoreSettings) -> None:
+    """Copy a database of an earlier release to `DATA/backups/schema-N.db` before it is brought
+    forward: that release refuses it afterwards. Blocking. Raises StoreUnavailable."""
+    report = inspect_database(settings.database, busy_s=settings.busy_s)
+    if report.state != "sound" or report.schema >= len(MIGRATIONS):
+        return
+    try:
+        make_private(settings.backups)
+    except OSError as error:
+        raise unavailable(error) from error
+    target = settings.backups / f"schema-{report.schema}.db"
+    copy_database(settings.database, target, busy_s=settings.busy_s)
+
+
+@contextlib.contextmanager
+def explained(settings: StoreSettings) -> Iterator[None]:
+    """Names the ways out where the block finds the database damaged."""
+    try:
+        yield
+    except StoreUnavailable as error:
+        if not error.message.startswith(CORRUPT):
+            raise
+        raise refusal(settings, error.message) from error
+
+
+def refusal(settings: StoreSettings, problem: str) -> StoreUnavailable:
+    """Why the folder is not served, and the commands that change that."""
+    data = shlex.quote(str(settings.data))
+    candidates = (settings.database, settings.backups / DAILY, settings.backups / PREVIOUS)
+    lines = [
+        f"the database {settings.database} cannot be used: {problem}.",
+        "Functions, access keys and history are in that file. Nothing was changed.",
+        "Either restore a copy of it:",
+        *(
+            f"  fnctl restore {shlex.quote(str(path))} --data {data}    ({about})"
+            for path in candidates
+            if (about := _contents(path))
+        ),
+        f"  fnctl restore FILE --data {data}    (FILE from fnctl backup)",
+        "or begin without functions, keys and history:",
+        f"  fnctl serve --data {data} --start-empty",
+        f"which sets the old files aside in {settings.set_aside}, and lets nobody call without a"
+        " key.",
+    ]
+    return StoreUnavailable("\n".join(lines))
+
+
+def folder_problem(settings: StoreSettings, database: DatabaseReport) -> str:
+    """Why this database, as it was found, must not be served in its folder; "" where it may be.
+    Blocking. Raises StoreUnavailable."""
+    marker, has_blobs = read_marker(settings), has_files(settings.blobs)
+    try:
+        was_used = settings.marker.exists() or settings.blobs.exists() or _has_lost_log(settings)
+    except OSError as error:
+        raise unavailable(error) from error
+    was_used = was_used or bool(_contents(settings.backups / DAILY))
+    return find_problem(database, marker, has_blobs=has_blobs, was_used=was_used)
+
+
+def _has_lost_log(settings: StoreSettings) -> bool:
+    """Whether there is a write-ahead log of a database that is gone."""
+    path = settings.database
+    log = path.with_name(f"{path.name}-wal")
+    is_gone = not path.exists() or path.stat().st_size == 0
+    return is_gone and log.exists() and log.stat().st_size > 0
+
+
+def _contents(path: Path) -> str:
+    """What is in a sound copy, "" where there is none."""
+    with contextlib.suppress(StoreUnavailable, OSError):
+        report = inspect_database(path)
+        if report.state == "sound":
+            made = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+            about = f"of {made:%Y-%m-%d %H:%M} UTC: {report.functions} functions"
+            return f"{about}, {report.keys} keys"
+    return ""

@@ -1,0 +1,115 @@
+"""What a database file is, found out without changing it."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from registry.files import unavailable
+from registry.store.connection import CORRUPT, explain
+
+CHECK_MAX: Final = 256 * 2**20
+"""Bytes of a database up to which all of it is checked after a crash: about 0.4 s."""
+_MAGIC: Final = b"SQLite format 3\0"
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseReport:
+    """What was found. `reason` says why a damaged one is damaged, or a foreign one foreign.
+
+    `id` is "" before schema 5. `is_blank`: no function was ever in it, nor is there a key or an
+    operation.
+    """
+
+    state: Literal["missing", "empty", "damaged", "foreign", "sound"]
+    reason: str = ""
+    schema: int = 0
+    id: str = ""
+    opened: int = 0
+    functions: int = 0
+    keys: int = 0
+    is_blank: bool = False
+
+
+def open_read_only(path: Path, busy_s: float) -> sqlite3.Connection:
+    """A connection that changes neither the file nor its write-ahead log. Raises sqlite3.Error."""
+    address = f"{path.absolute().as_uri()}?mode=ro"
+    if not any(path.with_name(path.name + side).exists() for side in ("-wal", "-journal")):
+        # Nobody has it open, so SQLite need not make the files by which processes agree.
+        address += "&immutable=1"
+    return sqlite3.connect(address, uri=True, timeout=busy_s, isolation_level=None)
+
+
+def inspect_database(
+    path: Path, *, busy_s: float = 5.0, is_checked: bool = False
+) -> DatabaseReport:
+    """What the file at `path` is. Blocking.
+
+    `is_checked`: every page is checked, as it is in any case where a write-ahead log tells of a
+    crash, up to CHECK_MAX. `busy_s`: seconds to wait for another process's lock. Raises
+    StoreUnavailable where it cannot be read: no permission, locked, a broken disk.
+    """
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            magic = file.read(len(_MAGIC))
+    except FileNotFoundError:
+        return DatabaseReport("missing")
+    except OSError as error:
+        raise unavailable(error) from error
+    if not size:
+        return DatabaseReport("empty")
+    if magic != _MAGIC:
+        return DatabaseReport("damaged", "it does not begin as a SQLite database does")
+    if size <= CHECK_MAX and _size(path.with_name(f"{path.name}-wal")):
+        is_checked = True
+    try:
+        with closing(open_read_only(path, busy_s)) as connection:
+            return _report(connection, is_checked)
+    except sqlite3.Error as error:
+        ours = explain(error)
+        if ours is None or ours.message.startswith(CORRUPT):
+            return DatabaseReport("damaged", str(error))
+        raise ours from error
+
+
+def _report(connection: sqlite3.Connection, is_checked: bool) -> DatabaseReport:
+    def one(sql: str) -> Any:
+        return connection.execute(sql).fetchone()[0]
+
+    names = {row[0] for row in connection.execute("SELECT name FROM sqlite_schema")}
+    if not names:
+        return DatabaseReport("empty")
+    if "schema_version" not in names:
+        return DatabaseReport("foreign", f"its tables ({sorted(names)[0]}, ...) are not fngate's")
+    if is_checked and (found := one("PRAGMA quick_check(1)")) != "ok":
+        return DatabaseReport("damaged", str(found))
+    schema = one("SELECT coalesce(max(number), 0) FROM schema_version")
+    if "keys" not in names:
+        return DatabaseReport("empty", schema=schema)
+    identity = ("", 0)
+    if "store" in names:
+        identity = connection.execute("SELECT id, opened FROM store").fetchone() or identity
+    used = [one(f"SELECT EXISTS (SELECT 1 FROM {table})") for table in _EVER_USED]  # noqa: S608 - names of ours
+    return DatabaseReport(
+        "sound",
+        schema=schema,
+        id=identity[0],
+        opened=identity[1],
+        functions=one("SELECT count(*) FROM functions"),
+        keys=one("SELECT count(*) FROM keys"),
+        is_blank=not any(used),
+    )
+
+
+_EVER_USED: Final = ("revision_numbers", "keys", "operations")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,188 @@
+"""Puts another database into a data folder: a copy, or one with nothing in it.
+
+What was in use is set aside and never deleted, and the database takes its name last: a crash in
+between leaves a folder that is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from registry.errors import BadRequest, StoreUnavailable
+from registry.files import fsync_folder, make_private, replacing, unavailable
+from registry.settings import StoreSettings
+from registry.store.connection import CORRUPT
+from registry.store.database import Database
+from registry.store.functions import Functions
+from registry.store.keys import Keys
+from registry.store.operations import Operations
+from registry.store.recovery.copying import copy_database
+from registry.store.recovery.folder import DAILY, PREVIOUS, folder_problem
+from registry.store.recovery.identity import SPARED_S, Marker, write_marker
+from registry.store.recovery.inspection import inspect_database
+from registry.store.schema import MIGRATIONS
+
+CLOSING_NOTE: Final = "made by --start-empty: while it is here, calls need a key"
+_SIDES: Final = ("", "-wal", "-shm", "-journal")
+"""The database file first: without it the rest counts for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Emptied:
+    """A folder that begins with nothing: where its old files are, and the id of the key that
+    nobody has and that keeps callers without one out."""
+
+    folder: Path
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A database that was put in place. `missing` are files of its revisions that are not in the
+    folder of blobs; `folder` has what was in use before, None for nothing."""
+
+    functions: int
+    keys: int
+    missing: int
+    folder: Path | None
+
+
+async def start_empty(settings: StoreSettings, now_s: float) -> Emptied | None:
+    """Set aside what is in use and put a new database in its place; None where the folder is new
+    or has its database, which is then left as it is.
+
+    For the holder of the folder's lock. `now_s` in Unix seconds. Raises StoreUnavailable.
+    """
+    if not await _damage(settings):
+        return None
+    with replacing(settings.database) as fresh:
+        async with _made(fresh) as database:
+            key, _ = await Keys(database).add(("read",), CLOSING_NOTE, now_s=now_s)
+            marker = await _identity(database)
+        # The folder is this store's from here on: until its database is there, it is refused.
+        write_marker(settings, marker)
+        folder = _set_aside(settings, now_s, settings.blobs, settings.backups)
+    return Emptied(folder or settings.set_aside, key.id)
+
+
+async def restore(settings: StoreSettings, file: Path, now_s: float) -> Restored:
+    """Put a copy of the database `file` in the place of the present one.
+
+    For the holder of the folder's lock. Files that no revision uses are spared for SPARED_S from
+    `now_s` (Unix seconds). Raises BadRequest where `file` is no sound copy, StoreUnavailable.
+    """
+    found = inspect_database(file, is_checked=True)
+    if found.state != "sound":
+        is_what = ": ".join(filter(None, (found.state, found.reason)))
+        raise BadRequest(f"{file}: expected a copy of fngate.db, it is {is_what}")
+    if found.schema > len(MIGRATIONS):
+        raise BadRequest(
+            f"{file}: has schema {found.schema}, this fngate knows up to {len(MIGRATIONS)}:"
+            " it was written by a newer one"
+        )
+    with replacing(settings.database) as fresh:
+        copy_database(file, fresh)
+        async with _made(fresh) as database:
+            async with database.write() as transaction:
+                await transaction.query("UPDATE store SET sweeps_from_s = ?", (now_s + SPARED_S,))
+            marker = await _identity(database)
+            used = await Functions(database).referenced_blobs()
+        folder = _set_aside(settings, now_s)
+    write_marker(settings, marker)
+    missing = sum(not (settings.blobs / name[:2] / name).is_file() for name in used)
+    return Restored(found.functions, found.keys, missing, folder)
+
+
+async def _damage(settings: StoreSettings) -> str:
+    """As `_problem`, after everything was read that a server reads at its start."""
+    report = inspect_database(settings.database, busy_s=settings.busy_s, is_checked=True)
+    if (problem := folder_problem(settings, report)) or report.state != "sound":
+        return problem
+    database = await Database.open(settings.database, busy_s=settings.busy_s)
+    try:
+        functions = Functions(database)
+        await functions.load_all()
+        await functions.load_bundles()
+        await Keys(database).list()
+        await Operations(database).running()
+    except StoreUnavailable as error:
+        if not error.message.startswith(CORRUPT):
+            raise
+        return error.message
+    finally:
+        await database.close()
+    return ""
+
+
+@contextlib.asynccontextmanager
+async def _made(fresh: Path) -> AsyncIterator[Database]:
+    """The database in the file `fresh`, which has all of it after the block. Raises
+    StoreUnavailable."""
+    sides = [fresh.with_name(fresh.name + side) for side in _SIDES[1:]]
+    try:
+        database = await Database.open(fresh)
+        try:
+            yield database
+        finally:
+            await database.close()
+        if any(path.exists() for path in sides):
+            raise StoreUnavailable(f"{fresh}: its write-ahead log cannot be written back")
+    finally:
+        for path in sides:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+
+
+async def _identity(database: Database) -> Marker:
+    rows = await database.read("SELECT id, opened FROM store")
+    return Marker(*rows[0])
+
+
+def _set_aside(settings: StoreSettings, now_s: float, *folders: Path) -> Path | None:
+    """Move the present database and `folders` into a folder of their own, which is returned; None
+    where there is nothing to move. Raises StoreUnavailable."""
+    files = [settings.database.with_name(settings.database.name + side) for side in _SIDES]
+    try:
+        present = [path for path in (*files, *folders) if path.exists()]
+        if not present:
+            return None
+        stamp = datetime.fromtimestamp(now_s, UTC).strftime("%Y%m%dT%H%M%SZ")
+        make_private(settings.set_aside)
+        target = _new_folder(settings.set_aside, stamp)
+        for path in present:
+            path.rename(target / path.name)
+        fsync_folder(target)
+        fsync_folder(settings.data)
+    except OSError as error:
+        raise unavailable(error) from error
+    return target
+
+
+def remove_partial(settings: StoreSettings) -> None:
+    """Remove what a crash left of databases and copies that were never finished; for the holder
+    of the folder's lock. Raises StoreUnavailable."""
+    try:
+        for folder, name in (
+            (settings.data, settings.database.name),
+            (settings.data, settings.marker.name),
+            (settings.backups, DAILY),
+            (settings.backups, PREVIOUS),
+        ):
+            for path in folder.glob(f".*{name}.*"):
+                path.unlink(missing_ok=True)
+    except OSError as error:
+        raise unavailable(error) from error
+
+
+def _new_folder(parent: Path, name: str) -> Path:
+    for number in range(1000):
+        path = parent / (f"{name}-{number}" if number else name)
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+            return path
+    raise StoreUnavailable(f"{parent}: there are a thousand folders {name} already")

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+
+from registry.files import DataDirectory
+from registry.store.database import Database
+from registry.store.keys import Keys
+from tests.support.admin_api import AdminApi, Canned
+
+BACKUP = "/admin/v1/backup"
+NOBODY = "http://127.0.0.1:9"
+"""The port of the discard service: nobody listens."""
+
+
+@pytest.fixture
+async def data(tmp_path: Path) -> Path:
+    """The data folder of a server that was stopped, with one key."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    database = await Database.open(folder / "fngate.db")
+    await Keys(database).add(["read"], now_s=1.0)
+    await database.close()
+    return folder
+
+
+def test_the_servers_copy_is_kept(
+    api: AdminApi, fnctl: Callable[..., Result], data: Path, tmp_path: Path
+) -> None:
+    """It is written whole, for this user only, in place of an older one."""
+    content = (data / "fngate.db").read_bytes()
+    api.on("GET", BACKUP, Canned(content))
+    file = tmp_path / "copy.db"
+    file.write_bytes(b"old")
+
+    result = fnctl("backup", str(file))
+
+    assert result.stdout == f"{file}: {len(content) / 1024:.1f} KiB, 0 functions, 1 keys\n"
+    assert file.read_bytes() == content
+    assert file.stat().st_mode & 0o777 == 0o600
+    shown = json.loads(fnctl("backup", str(file), "--json").stdout)
+    assert shown == {
+        "file": str(file),
+        "bytes": len(content),
+        "functions": 0,
+        "keys": 1,
+        "schema": shown["schema"],
+    }
+
+
+def test_what_is_not_whole_is_not_kept(
+    api: AdminApi, fnctl: Callable[..., Result], data: Path, tmp_path: Path
+) -> None:
+    """A copy that breaks off, is no database or is refused leaves the older one, and no other."""
+    content = (data / "fngate.db").read_bytes()
+    file = tmp_path / "copies" / "copy.db"
+    file.parent.mkdir()
+    file.write_bytes(b"old")
+    with DataDirectory.open(data):  # else the stopped server's folder is copied
+        for canned, code, text in (
+            (Canned(content[:5000], lacks=100), 3, "broke off, 100 bytes miss"),
+            (Canned(content[:8192]), 1, "is no sound database"),
+            (Canned(b"hello"), 1, "is no sound database"),
+            (Canned({"title": "A key is needed", "code": "no_key"}, 401), 1, "A key is needed"),
+        ):
+            api.on("GET", BACKUP, canned)
+            result = fnctl("backup", str(file))
+            assert (result.exit_code, text in result.stderr) == (code, True), result.stderr
+
+    assert (file.read_bytes(), os.listdir(file.parent)) == (b"old", ["copy.db"])
+
+
+def test_a_killed_backup_is_never_believed(api: AdminApi, data: Path, tmp_path: Path) -> None:
+    """Killed while the copy comes in, the file of that name is the older one."""
+    file = tmp_path / "copy.db"
+    file.write_bytes(b"old")
+    killed: list[subprocess.Popen[bytes]] = []
+    content = (data / "fngate.db").read_bytes()
+    command = [sys.executable, "-c", "from admin.cli.main import main; main()", "backup", str(file)]
+    environment = {**os.environ, "FN_URL": api.url, "FN_KEY": "k", "FN_DATA": str(tmp_path / "no")}
+
+    api.on("GET", BACKUP, Canned(content, before=lambda: killed[0].send_signal(signal.SIGKILL)))
+    killed.append(subprocess.Popen(command, env=environment))
+
+    assert killed[0].wait(30) == -signal.SIGKILL
+    assert file.read_bytes() == b"old"
+
+
+def test_a_stopped_servers_folder_is_copied(
+    fnctl: Callable[..., Result], data: Path, tmp_path: Path
+) -> None:
+    """Where nobody answers and nobody holds the folder, the database is read from there."""
+    file = tmp_path / "copy.db"
+
+    result = fnctl("backup", str(file), "--url", NOBODY)
+
+    assert (result.exit_code, "0 functions, 1 keys" in result.stdout) == (0, True)
+    with DataDirectory.open(data):
+        held = fnctl("backup", str(file), "--url", NOBODY)
+    assert (held.exit_code, "gives no answer" in held.stderr) == (3, True)
+    nowhere = fnctl("backup", str(file), "--url", NOBODY, "--data", str(tmp_path / "none"))
+    assert nowhere.exit_code == 3
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_database_in_use_is_no_target(
+    fnctl: Callable[..., Result], data: Path, tmp_path: Path
+) -> None:
+    """The copy must not take the place of what a server works with."""
+    (data / "fngate.db-wal").touch()
+
+    result = fnctl("backup", str(data / "fngate.db"))
+
+    assert (result.exit_code, "is a database in use" in result.stderr) == (2, True)

@@ -1,0 +1,96 @@
+"""Which database belongs to a data folder. What is refused: see test_restoring."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from registry.bundles.blobs import BlobStore
+from registry.errors import StoreUnavailable
+from registry.model import Operation
+from registry.settings import StoreSettings
+from registry.store.database import Database
+from registry.store.operations import Operations
+from registry.store.recovery.folder import (
+    check_folder,
+    explained,
+    find_problem,
+    keep_earlier_schema,
+)
+from registry.store.recovery.identity import Marker
+from registry.store.recovery.inspection import DatabaseReport, inspect_database
+from registry.store.schema import MIGRATIONS
+from tests.support.nouns import sha256
+
+SOUND = DatabaseReport("sound", schema=5, id="a", opened=3)
+
+
+@pytest.mark.parametrize(
+    ("database", "marker", "is_accepted"),
+    [
+        (SOUND, Marker("a", 3), True),
+        (SOUND, Marker("a", 2), True),  # a crash between the database and its marker
+        (SOUND, Marker("a", 4), False),
+        (SOUND, Marker("b", 3), False),
+        (SOUND, None, True),
+        (DatabaseReport("sound", schema=4), None, True),
+        (DatabaseReport("sound", schema=4, is_blank=True), None, False),
+        (DatabaseReport("sound", schema=5, id="a", is_blank=True), Marker("a", 0), True),
+        (DatabaseReport("missing"), None, False),
+    ],
+)
+def test_which_database_belongs_to_a_folder(
+    database: DatabaseReport, marker: Marker | None, is_accepted: bool
+) -> None:
+    """With files of functions in it, only the one whose id and count the marker knows, or one that
+    knows something where there is no marker."""
+    problem = find_problem(database, marker, has_blobs=True, was_used=True)
+
+    assert (problem == "") is is_accepted
+
+
+def test_a_new_folder_is_accepted() -> None:
+    """Where no server has worked there is nothing to lose."""
+    for state in ("missing", "empty"):
+        assert not find_problem(DatabaseReport(state), None, has_blobs=False, was_used=False)
+
+
+async def test_an_operation_that_waits_is_no_blank_store(tmp_path: Path) -> None:
+    """A first deploy that an earlier release has not finished is something to keep."""
+    settings = StoreSettings(tmp_path)
+    database = await Database.open(settings.database, migrations=MIGRATIONS[:4])
+    await Operations(database).put(Operation("op1", "deploy", "digits", {}))
+    await database.close()
+    async with BlobStore(settings.blobs, 1000).receive(sha256(b"model"), 5) as upload:
+        await upload.write(b"model")
+
+    check_folder(settings)
+
+
+async def test_an_earlier_schema_is_kept_before_it_changes(tmp_path: Path) -> None:
+    """Once, as it was; a database of this release, or none, is not copied."""
+    settings = StoreSettings(tmp_path)
+    keep_earlier_schema(settings)
+    await (await Database.open(settings.database, migrations=MIGRATIONS[:4])).close()
+
+    keep_earlier_schema(settings)
+    await (await Database.open(settings.database)).close()
+    keep_earlier_schema(settings)
+
+    assert [path.name for path in settings.backups.iterdir()] == ["schema-4.db"]
+    assert inspect_database(settings.backups / "schema-4.db", is_checked=True).schema == 4
+
+
+def test_damage_that_is_found_later_is_explained_too(tmp_path: Path) -> None:
+    """What is no damage stays as it is."""
+    with (
+        pytest.raises(StoreUnavailable, match=r"(?s)a Key has .*--start-empty"),
+        explained(StoreSettings(tmp_path)),
+    ):
+        raise StoreUnavailable("database corrupt: a Key has no id")
+    with (
+        pytest.raises(StoreUnavailable, match=r"^disk full$"),
+        explained(StoreSettings(tmp_path)),
+    ):
+        raise StoreUnavailable("disk full")

@@ -1,0 +1,410 @@
+"""Data folders whose database is gone, damaged or another one: refused, restored, begun anew."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import sqlite3
+from collections.abc import Callable, Coroutine
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from registry.bundles.blobs import BlobStore
+from registry.errors import BadRequest, StoreUnavailable
+from registry.settings import StoreSettings
+from registry.store.database import Database
+from registry.store.functions import Functions
+from registry.store.keys import KeyRing, Keys
+from registry.store.recovery.copying import copy_database
+from registry.store.recovery.folder import DAILY, check_folder
+from registry.store.recovery.identity import SPARED_S, enter
+from registry.store.recovery.restoring import remove_partial, restore, start_empty
+from registry.store.schema import MIGRATIONS
+from tests.support.nouns import bundle, function, profile, revision, sha256
+
+NOW_S = 1_700_000_000.0
+
+
+@dataclass
+class Used:
+    """A data folder that a server has worked in: one function, one key, one blob."""
+
+    settings: StoreSettings
+    secret: str
+    copy: Path
+
+
+async def live(settings: StoreSettings, name: str = "digits") -> str:
+    """One life of a server that deploys a function and makes a key; the key's secret."""
+    database = await Database.open(settings.database)
+    await enter(database, settings, NOW_S)
+    async with BlobStore(settings.blobs, 1000).receive(sha256(b"model"), 5) as upload:
+        await upload.write(b"model")
+    await Functions(database).deploy(function(name, 0), revision(name, 0), bundle(), profile())
+    _, secret = await Keys(database).add(["invoke"], now_s=NOW_S)
+    await database.close()
+    return secret
+
+
+@pytest.fixture
+async def used(tmp_path: Path) -> Used:
+    """A folder with a daily copy from before its last life."""
+    settings = StoreSettings(tmp_path / "data")
+    settings.backups.mkdir(parents=True)
+    secret = await live(settings)
+    copy_database(settings.database, settings.backups / DAILY)
+    await live(settings, "later")
+    return Used(settings, secret, settings.backups / DAILY)
+
+
+async def names(settings: StoreSettings) -> set[str]:
+    """The functions that a server finds in this folder; it is refused where it must be."""
+    check_folder(settings)
+    database = await Database.open(settings.database)
+    try:
+        await enter(database, settings, NOW_S)
+        return {one.function.name for one in await Functions(database).load_all()}
+    finally:
+        await database.close()
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file; what SQLite shares between processes is nobody's content."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and not path.name.endswith("-shm")
+    }
+
+
+def script(path: Path, text: str) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(text)
+
+
+def replace(settings: StoreSettings, make: Callable[[Path], object]) -> None:
+    settings.database.unlink()
+    make(settings.database)
+
+
+def crash(settings: StoreSettings, loses_log: bool) -> None:
+    """A server writes and is killed; its write-ahead log may be removed afterwards."""
+
+    async def run() -> None:
+        database = await Database.open(settings.database)
+        await enter(database, settings, NOW_S)
+        await Keys(database).add(["read"], now_s=NOW_S)
+        for name in ("fngate.db", "fngate.db-wal"):
+            shutil.copy(settings.data / name, settings.data / f"{name}.kept")
+        await database.close()
+        for name in ("fngate.db", "fngate.db-wal"):
+            (settings.data / f"{name}.kept").rename(settings.data / name)
+        if loses_log:
+            settings.database.with_name("fngate.db-wal").unlink()
+
+    asyncio.run(run())
+
+
+def other_folder(settings: StoreSettings) -> None:
+    other = StoreSettings(settings.data.parent / "other")
+    other.data.mkdir()
+    asyncio.run(live(other))
+    replace(settings, lambda path: shutil.copy(other.database, path))
+
+
+def new_database(path: Path) -> None:
+    async def run() -> None:
+        await (await Database.open(path)).close()
+
+    asyncio.run(run())
+
+
+def of_an_earlier_release(path: Path) -> None:
+    async def run() -> None:
+        await (await Database.open(path, migrations=MIGRATIONS[:4])).close()
+
+    asyncio.run(run())
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 4096 // 2 * 4096)
+
+
+def overwrite(path: Path, at: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def damage_after_crash(settings: StoreSettings) -> None:
+    crash(settings, loses_log=False)
+    overwrite(settings.database, 3 * 4096, b"\xff" * 4096)
+
+
+def leave_log_alone(settings: StoreSettings) -> None:
+    crash(settings, loses_log=False)
+    settings.database.unlink()
+    settings.marker.unlink()
+
+
+DAMAGES: dict[str, tuple[Callable[[StoreSettings], object], str]] = {
+    "missing": (lambda s: s.database.unlink(), "it is missing, though this folder has been in use"),
+    "missing, and the marker too": (
+        lambda s: (s.database.unlink(), s.marker.unlink()),
+        "it is missing, though",
+    ),
+    "no bytes": (lambda s: os.truncate(s.database, 0), "it is empty, though"),
+    "no tables": (
+        lambda s: replace(s, lambda p: script(p, "CREATE TABLE t (a); DROP TABLE t;")),
+        "it is empty, though",
+    ),
+    "cut in half": (lambda s: cut(s.database), "it is damaged: "),
+    "bad header": (
+        lambda s: overwrite(s.database, 0, b"\0" * 100),
+        "it is damaged: it does not begin as",
+    ),
+    "bad page after a crash": (damage_after_crash, "it is damaged: "),
+    "another program's": (
+        lambda s: replace(s, lambda p: script(p, "CREATE TABLE t (a);")),
+        "it is foreign: its tables (t, ...) are not fngate's",
+    ),
+    "a new one": (lambda s: replace(s, new_database), "it belongs to another data folder"),
+    "a new one, and no marker": (
+        lambda s: (replace(s, new_database), s.marker.unlink()),
+        "it knows nothing, though there are files of functions",
+    ),
+    "an earlier release's": (
+        lambda s: replace(s, of_an_earlier_release),
+        "it is older than this folder: an earlier release",
+    ),
+    "another folder's": (other_folder, "it belongs to another data folder"),
+    "an older copy": (
+        lambda s: replace(s, lambda p: shutil.copy(s.backups / DAILY, p)),
+        "it lacks what was written last",
+    ),
+    "its log removed": (lambda s: crash(s, loses_log=True), "it lacks what was written last"),
+    "only its log left": (leave_log_alone, "it is missing, though"),
+}
+
+
+@pytest.mark.parametrize(("damage", "text"), DAMAGES.values(), ids=DAMAGES)
+async def test_a_folder_without_its_database_is_refused(
+    used: Used, damage: Callable[[StoreSettings], object], text: str
+) -> None:
+    """The refusal says why and names two ways out, which both work; it changes nothing, and what
+    was there is set aside by either."""
+    settings = used.settings
+    await asyncio.to_thread(damage, settings)
+    before = contents(settings.data)
+
+    with pytest.raises(StoreUnavailable) as refused:
+        check_folder(settings)
+
+    assert f"the database {settings.database} cannot be used: {text}" in refused.value.message
+    assert f"fnctl restore {used.copy} --data {settings.data}    (of " in refused.value.message
+    assert f"fnctl serve --data {settings.data} --start-empty" in refused.value.message
+    assert contents(settings.data) == before
+    shutil.copytree(settings.data, settings.data.parent / "again")
+    again = StoreSettings(settings.data.parent / "again")
+
+    restored = await restore(settings, used.copy, NOW_S)
+    assert (restored.functions, restored.keys, restored.missing) == (1, 1, 0)
+    assert await names(settings) == {"digits"}
+
+    emptied = await start_empty(again, NOW_S)
+    assert emptied is not None
+    assert await names(again) == set()
+    assert not again.blobs.exists()
+    assert (emptied.folder / "blobs" / sha256(b"model")[:2] / sha256(b"model")).exists()
+    lost = {name for name in before if name.startswith(("fngate.db", "backups/"))}
+    assert lost <= set(contents(emptied.folder))
+
+
+async def test_keys_do_not_vanish_into_anonymous_access(used: Used) -> None:
+    """A folder that begins anew has a key that nobody knows; without it, all is as in a new one."""
+    used.settings.database.unlink()
+
+    emptied = await start_empty(used.settings, NOW_S)
+
+    assert emptied is not None
+    database = await Database.open(used.settings.database)
+    keys = await Keys(database).list()
+    assert [(key.id, key.scopes) for key in keys] == [(emptied.key, ("read",))]
+    assert KeyRing(keys).find(used.secret) is None
+    await database.close()
+
+
+async def test_a_sound_folder_is_not_emptied(used: Used, tmp_path: Path) -> None:
+    """Where the database is the right one, or there was none yet, nothing happens; so after a
+    crash, whose log is read."""
+    assert await start_empty(StoreSettings(tmp_path / "new"), NOW_S) is None
+    await asyncio.to_thread(crash, used.settings, loses_log=False)
+    assert await start_empty(used.settings, NOW_S) is None
+    check_folder(used.settings)
+    database = await Database.open(used.settings.database)
+    assert len(await Keys(database).list()) == 3
+    await database.close()
+
+
+async def test_a_row_that_cannot_be_read_can_be_left_behind(used: Used) -> None:
+    """What only the start of a server finds is reason enough to begin anew."""
+    script(used.settings.database, "UPDATE functions SET record = '{'")
+    check_folder(used.settings)
+
+    assert await start_empty(used.settings, NOW_S) is not None
+
+
+async def test_files_are_spared_by_a_store_that_may_not_know_them(used: Used) -> None:
+    """After a restore, and where a folder has files but no marker, nothing is swept for a week."""
+    await restore(used.settings, used.copy, NOW_S)
+    for _ in range(2):
+        database = await Database.open(used.settings.database)
+        identity = await enter(database, used.settings, NOW_S)
+        await database.close()
+        assert identity.sweeps_from_s == NOW_S + SPARED_S
+        script(used.settings.database, "UPDATE store SET sweeps_from_s = 0")
+        used.settings.marker.unlink()
+
+
+async def test_what_is_no_copy_is_not_restored(used: Used, tmp_path: Path) -> None:
+    """The present database stays; the text says what the file is."""
+    before = contents(used.settings.data)
+    newer = tmp_path / "newer.db"
+    shutil.copy(used.copy, newer)
+    script(newer, "INSERT INTO schema_version VALUES (99, 'future')")
+    (tmp_path / "text").write_text("no database")
+    half = tmp_path / "half.db"
+    shutil.copy(used.copy, half)
+    cut(half)
+
+    for file, text in (
+        (newer, "has schema 99, this fngate knows up to"),
+        (tmp_path / "text", r"expected a copy of fngate\.db, it is damaged: it does not begin as"),
+        (half, "it is damaged: "),
+        (tmp_path / "none", "it is missing"),
+    ):
+        with pytest.raises(BadRequest, match=text):
+            await restore(used.settings, file, NOW_S)
+
+    assert contents(used.settings.data) == before
+
+
+async def test_a_copy_in_another_folder(used: Used, tmp_path: Path) -> None:
+    """A new folder gets the functions and keys; the files that are missing are counted."""
+    settings = StoreSettings(tmp_path / "elsewhere")
+    settings.data.mkdir()
+
+    restored = await restore(settings, used.copy, NOW_S)
+
+    assert (restored.missing, restored.folder) == (1, None)
+    assert await names(settings) == {"digits"}
+    assert settings.database.stat().st_mode & 0o777 == 0o600
+
+
+async def test_the_database_as_it_is_can_be_accepted(used: Used) -> None:
+    """An owner who knows that an older database is right restores the file from itself."""
+    replace(used.settings, lambda path: shutil.copy(used.copy, path))
+    with pytest.raises(StoreUnavailable, match=r"fnctl restore .*/fngate\.db --data"):
+        check_folder(used.settings)
+
+    await restore(used.settings, used.settings.database, NOW_S)
+
+    assert await names(used.settings) == {"digits"}
+
+
+def killed_at(step: int, work: Callable[[], Coroutine[Any, Any, object]]) -> bool:
+    """Do it in a child process that is killed with -9 in front of its `step`th change of names or
+    fsync; whether it was killed before it was done."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    left = step
+
+    def counted(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*arguments, **named)
+
+        return call
+
+    for name in ("rename", "replace", "fsync", "mkdir", "unlink"):
+        setattr(os, name, counted(getattr(os, name)))
+    try:
+        asyncio.run(work())
+    finally:
+        os._exit(0)
+
+
+@pytest.mark.parametrize("way", ["start empty", "restore"])
+def test_a_crash_in_between_leaves_nothing_half_done(tmp_path: Path, way: str) -> None:
+    """Killed before any of its steps, the folder is refused as before or has the whole new
+    database; nothing that was there is lost, and a second try succeeds."""
+    origin = StoreSettings(tmp_path / "origin")
+    origin.backups.mkdir(parents=True)
+    asyncio.run(live(origin))
+    copy = tmp_path / "copy.db"
+    copy_database(origin.database, copy)
+    overwrite(origin.database, 0, b"\0" * 100)
+    lost = {origin.database.read_bytes(), b"model"}
+    expected = set() if way == "start empty" else {"digits"}
+
+    for step in range(100):
+        settings = StoreSettings(tmp_path / f"step{step}")
+        shutil.copytree(origin.data, settings.data)
+
+        def work(settings: StoreSettings = settings) -> Coroutine[Any, Any, object]:
+            if way == "restore":
+                return restore(settings, copy, NOW_S)
+            return start_empty(settings, NOW_S)
+
+        was_killed, refusal = killed_at(step, work), ""
+        assert lost <= set(contents(settings.data).values())
+        try:
+            assert asyncio.run(names(settings)) == expected
+        except StoreUnavailable as error:
+            refusal = error.message
+            asyncio.run(work())
+            assert asyncio.run(names(settings)) == expected
+        assert (was_killed and "cannot be used" in refusal) or not refusal
+        assert lost <= set(contents(settings.data).values())
+        remove_partial(settings)
+        assert not list(settings.data.glob(".*"))
+        if not was_killed:
+            break
+    assert 8 < step < 99
+
+
+def test_a_killed_copy_is_never_believed(tmp_path: Path) -> None:
+    """Killed before any step of a copy: under its name is the copy before, whole, or the new one,
+    and what is left over goes at the next start."""
+    settings = StoreSettings(tmp_path / "data")
+    settings.backups.mkdir(parents=True)
+    asyncio.run(live(settings))
+    target = settings.backups / DAILY
+    copy_database(settings.database, target)
+    old = target.read_bytes()
+    asyncio.run(live(settings, "later"))
+
+    async def work() -> None:
+        copy_database(settings.database, target)
+
+    for step in range(20):
+        was_killed = killed_at(step, work)
+        found = target.read_bytes()
+        assert found == old or not was_killed or len(found) >= len(old)
+        with closing(sqlite3.connect(target)) as connection:
+            assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        remove_partial(settings)
+        assert [path.name for path in settings.backups.iterdir()] == [DAILY]
+        if not was_killed:
+            break
+    assert 1 < step < 19
