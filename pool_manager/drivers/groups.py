@@ -7,7 +7,6 @@ is empty. A pidfd goes on meaning the same process, so groups are signalled thro
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import os
 import select
@@ -18,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from registry.files import is_exhausted
+
 PIDFD_SIGNAL_PROCESS_GROUP: Final = 4
 """Flag of pidfd_send_signal(2) since Linux 6.9 (linux/pidfd.h); Python has no name for it."""
-EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""The error says nothing of the process that was looked at, but of this one."""
 
 
 @dataclass(slots=True)
@@ -192,7 +191,7 @@ def _read(pid: int, name: str) -> bytes:
     try:
         return Path(f"/proc/{pid}/{name}").read_bytes()
     except OSError as error:
-        if error.errno in EXHAUSTED:
+        if is_exhausted(error):
             raise
         return b""
 

@@ -20,6 +20,8 @@ GONE_S = 5.0
 """How long a killed group may take to vanish."""
 GONE_POLL_S = 0.005
 MODULE = "runtime_image"
+NOFILE_MAX = 4096
+"""Descriptors of a replica: its server may have raised its own limit far beyond that."""
 
 
 class ProcessDriver:
@@ -29,8 +31,7 @@ class ProcessDriver:
     """
 
     kind = "process"
-    replica_user: tuple[int, int] | None = None
-    """They are the server's own."""
+    has_other_users = False
 
     def __init__(self, run_root: Path, *, python: str = sys.executable) -> None:
         """`run_root` holds the run folders: by their paths adopted processes are recognised.
@@ -178,6 +179,8 @@ def _launch(python: str, record: ReplicaRecord, run_dir: Path, log: Path) -> Pro
         raise
     with contextlib.suppress(ProcessLookupError):
         _cap(child.pid, record.memory_mib)
+        _, most = resource.prlimit(child.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(child.pid, resource.RLIMIT_NOFILE, (min(NOFILE_MAX, most), most))
     return group
 
 
