@@ -23,6 +23,7 @@ async def open_driver(settings: Settings, devices: Iterable[Device]) -> Driver:
         return ProcessDriver(section.run_dir)
     # Other servers need not wait for the engine's library.
     from pool_manager.drivers.docker.driver import DockerDriver, DockerSettings
+    from pool_manager.drivers.uids import parse_range
 
     known = {"cpu": settings.image_cpu, "cuda": settings.image_gpu}
     kinds = {"cpu"} | {device.kind for device in devices}
@@ -34,5 +35,6 @@ async def open_driver(settings: Settings, devices: Iterable[Device]) -> Driver:
             model_root=section.model_dir,
             log_bytes=section.log_bytes,
             starts_at_once=section.starts_at_once,
+            uids=parse_range(settings.replica_uids),
         )
     )

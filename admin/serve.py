@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import resource
 import signal
 import sys
 import time
@@ -39,6 +40,7 @@ def serve(settings: Settings, *, may_start_empty: bool = False) -> int:
     logs.set_up(settings.log_format)
     if not is_malloc_set():
         keep_large_buffers()
+    raise_descriptor_limit()
     # What a start makes of thousands of functions stays: collecting in between finds nothing.
     gc.disable()
     try:
@@ -54,6 +56,13 @@ def serve(settings: Settings, *, may_start_empty: bool = False) -> int:
     finally:
         gc.enable()
     return 0
+
+
+def raise_descriptor_limit() -> None:
+    """Let this process have as many descriptors as it is allowed: many systems give 1,024 unless
+    asked. Its gateway processes inherit that; replicas have limits of their own."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _opened(settings: Settings) -> AbstractAsyncContextManager[Server | Supervised]:

@@ -20,6 +20,7 @@ from pydantic_settings import (
 
 from gateway.access import LOOPBACK
 from gateway.settings import GatewaySettings
+from pool_manager.drivers.uids import DEFAULT, parse_range
 from pool_manager.settings import PoolSettings
 from registry.errors import BadRequest
 from registry.settings import StoreSettings
@@ -44,6 +45,8 @@ class Settings(BaseSettings):
     """Image of replicas on CPU slots."""
     image_gpu: str = "fngate-runtime:gpu"
     """Image of replicas on GPUs."""
+    replica_uids: str = DEFAULT
+    """User ids of replicas in containers, one each: FIRST:COUNT. Every data folder has a part."""
     workers: int = Field(1, ge=1, le=WORKERS_MAX)
     """Gateway processes that share the port; 1 is the server itself."""
     port: int = Field(8080, ge=0, le=65535)
@@ -115,6 +118,12 @@ class Settings(BaseSettings):
         if value.lstrip().startswith("["):
             return json.loads(value)
         return tuple(name.strip() for name in value.split(",") if name.strip())
+
+    @field_validator("replica_uids")
+    @classmethod
+    def _is_range(cls, value: str) -> str:
+        parse_range(value)
+        return value
 
     @property
     def is_local(self) -> bool:

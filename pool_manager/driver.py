@@ -25,10 +25,9 @@ class Driver(Protocol):
     kind: str
     on_exit: OnExit
     on_engine_lost: OnEngineLost
-
-    @property
-    def replica_user(self) -> tuple[int, int] | None:
-        """User and group that replicas run as, where they are not this process's own."""
+    has_other_users: bool
+    """Whether replicas run as other users than this process, which must be able to read what they
+    are given."""
 
     def model_path(self, model_dir: Path) -> str:
         """Where a replica finds its model folder, which is `model_dir` to this process."""

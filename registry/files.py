@@ -16,6 +16,7 @@ from registry.errors import Conflict, StoreUnavailable
 
 LOCK_FILE: Final = "lock"
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _PID_MAX_CHARS: Final = 20
 
 
@@ -26,6 +27,16 @@ def unavailable(error: OSError) -> StoreUnavailable:
     if error.errno in _FULL:
         return StoreUnavailable(f"disk full: {reason}{where}")
     return StoreUnavailable(f"disk error: {reason}{where}")
+
+
+def is_exhausted(error: BaseException | None) -> bool:
+    """Whether this process or the machine has no descriptor left: the error, or its cause, says
+    nothing of what was opened, and a later try may succeed."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _EXHAUSTED:
+            return True
+        error = error.__cause__
+    return False
 
 
 def fsync_folder(folder: Path) -> None:

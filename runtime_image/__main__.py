@@ -6,6 +6,13 @@ import time
 FIRST_LINE_S = time.monotonic()
 
 if __name__ == "__main__":
+    from runtime_image.seccomp.install import install
+
+    try:
+        # First, while there is no other thread and nothing of the model.
+        install()
+    except OSError as error:
+        sys.exit(f"fngate replica: {error.strerror}")
     from runtime_image.replica.main import main
 
     sys.exit(main(sys.argv[1], FIRST_LINE_S))

@@ -59,7 +59,7 @@ class Admin:
         handlers = Handlers(
             FunctionRoutes(store, manager, self.lines, deploys, side.past),
             operate,
-            UploadRoutes(store.blobs, deploys),
+            UploadRoutes(store.blobs, deploys, border.access, side.settings.driver),
             KeyRoutes(store.keys, store.ring, wall),
             PoolRoutes(store.catalog, manager, time.monotonic, wall),
             TimelineRoutes(store, manager, wall),

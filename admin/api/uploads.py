@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from aiohttp import web
 
 from admin.deploy.deploys import Deploys
-from admin.deploy.plan import parse_request
+from admin.deploy.plan import check_handler, parse_request
 from admin.views import operation_json
+from gateway.access import Access
 from gateway.http.bodies import read_body
 from gateway.problems import ACCEPTED, CREATED, json_answer
 from registry.bundles.blobs import BlobStore
@@ -26,9 +28,12 @@ SIZE_DIGITS_MAX = 19
 class UploadRoutes:
     """The three steps of a deploy: blobs, request, operation."""
 
-    def __init__(self, blobs: BlobStore, deploys: Deploys) -> None:
+    def __init__(self, blobs: BlobStore, deploys: Deploys, access: Access, driver: str) -> None:
+        """`driver` is what starts replicas, as the settings name it."""
         self._blobs = blobs
         self._deploys = deploys
+        self._access = access
+        self._driver = driver
 
     async def head_blob(self, request: web.Request) -> web.Response:
         """200 where the blob is here, with `size` bytes where the query names them; it then stays
@@ -61,7 +66,9 @@ class UploadRoutes:
         """Start a deploy: 202 with the operation to follow."""
         name = check_name(request.match_info["name"])
         body = await read_body(request, REQUEST_MAX, READ_S)
-        operation = await self._deploys.start(name, parse_request(body))
+        scopes = self._access.scopes(request.headers.get("Authorization"))
+        check = partial(check_handler, driver=self._driver, scopes=scopes)
+        operation = await self._deploys.start(name, parse_request(body), check)
         location = {"Location": f"/admin/v1/operations/{operation.id}"}
         return json_answer(operation_json(operation), ACCEPTED, location)
 

@@ -85,9 +85,15 @@ class Deploys:
         await self.runner.close()
         await self._rollout.close()
 
-    async def start(self, name: str, request: WireDeploy) -> Operation:
-        """Check and accept a deploy. Raises Refused, BadRequest or Conflict, changing nothing."""
+    async def start(
+        self, name: str, request: WireDeploy, check: Callable[[Plan], object]
+    ) -> Operation:
+        """Check and accept a deploy; `check` raises where its caller may not ask for it.
+
+        Raises Refused, BadRequest or Conflict, changing nothing.
+        """
         draft = self._plan(name, request)
+        check(draft)
         await asyncio.to_thread(self._verification.check_files, draft)
         return await self.runner.accept("deploy", name, msgspec.to_builtins(request))
 

@@ -13,7 +13,7 @@ from registry import manifest as manifests
 from registry.batching import is_current
 from registry.bundles.paths import make_bundle
 from registry.catalog import Catalog, Deployed
-from registry.errors import BadBundle, BadManifest, BadRequest, Conflict, Refused
+from registry.errors import BadBundle, BadManifest, BadRequest, Conflict, Refused, WrongScope
 from registry.manifest import Manifest
 from registry.model import Bundle, BundleFile, Function, Prepared, Profile, Revision
 from registry.names import check_name
@@ -27,6 +27,8 @@ FILES_MAX = 1000
 AXES_MAX = 1000
 """Axes in the conditions of a proof."""
 MIB = 1024 * 1024
+CONTAINED = ("docker", "fake")
+"""Drivers whose handlers have none of the server's rights; the fake one runs none."""
 
 
 class WireFile(msgspec.Struct, forbid_unknown_fields=True):
@@ -117,7 +119,8 @@ def plan(name: str, request: WireDeploy, catalog: Catalog, now_s: float, idle_s:
         raise derived_name_taken(name)
     if manifest.handler and not request.trust:
         raise Refused(
-            "handler.py would run with the rights of this server; say --trust to allow it"
+            "handler.py would run here: in a container under the driver docker, else with the"
+            " rights of this server; say --trust to allow it"
         )
     revision = _revision(name, manifest, bundle, now_s)
     return Plan(_function(name, manifest, request, catalog, now_s, idle_s), revision, bundle)
@@ -129,6 +132,17 @@ def derived_name_taken(name: str) -> Conflict:
         f"the name {name!r} was made from the file's name, and a function of that name"
         " exists; say --name to mean it"
     )
+
+
+def check_handler(draft: Plan, driver: str, scopes: Collection[str]) -> None:
+    """Raises WrongScope where a handler would be more than its bearer's key: beside the server it
+    could read the admin token and write the database, so that `deploy` would be `admin`."""
+    if draft.revision.handler and driver not in CONTAINED and "admin" not in scopes:
+        raise WrongScope(
+            f"{draft.revision.handler} would run as the server's own user under the driver"
+            f" {driver}: this needs the scope admin, the key has {', '.join(scopes)}; under the"
+            " driver docker the scope deploy suffices"
+        )
 
 
 def check_device(draft: Plan, kinds: Collection[str]) -> None:

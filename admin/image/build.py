@@ -32,13 +32,18 @@ STEP_S: Final = 3600
 """Seconds that a step may go on without a word."""
 CHECK: Final = """\
 import json, platform
+from runtime_image.seccomp.install import install
+install()
+from runtime_image.seccomp.probe import let_through, withheld
 from runtime_image.engines.preload import preload
 preload("cpu")
 import onnxruntime
 from runtime_image.contract.link import VERSION
-print(json.dumps([platform.python_version(), onnxruntime.__version__, VERSION]))
+said = {"python": platform.python_version(), "onnxruntime": onnxruntime.__version__}
+print(json.dumps({**said, "link": VERSION, "through": let_through(), "withheld": withheld()}))
 """
-"""What a standby on a CPU does, and who it is then: a build needs no GPU."""
+"""What a standby on a CPU does, and who it is then: a build needs no GPU. Each system call that the
+filter refuses is tried."""
 
 Kind = Literal["cpu", "gpu"]
 Tell = Callable[[str], None]
@@ -228,10 +233,20 @@ def _tried(client: APIClient, order: Order, image: str, release: Release) -> tup
         raise image_error(
             f"the image does not start, exit code {code}; its last lines:", tail=output.splitlines()
         )
-    python, onnxruntime, link = json.loads(output.splitlines()[-1])
-    if link != release.link:
-        raise image_error(f"the image speaks link version {link}, expected {release.link}")
-    return str(python), str(onnxruntime)
+    said = json.loads(output.splitlines()[-1])
+    if said["link"] != release.link:
+        raise image_error(f"the image speaks link version {said['link']}, expected {release.link}")
+    check_filter(said["through"], said["withheld"])
+    return str(said["python"]), str(said["onnxruntime"])
+
+
+def check_filter(through: list[str], withheld: list[str]) -> None:
+    """Raises ImageError where replicas could make system calls that they are to be refused, or not
+    those that they need; both by name."""
+    if through:
+        raise image_error(f"the image lets system calls through: {', '.join(through)}")
+    if withheld:
+        raise image_error(f"the image keeps back what replicas need: {', '.join(withheld)}")
 
 
 def _name(client: APIClient, order: Order, image: str) -> str:

@@ -111,7 +111,7 @@ def container(client: docker.APIClient, image: str, one: Task, folder: Path) -> 
     inside = Path(one.model).relative_to(folder)
     own = folder / inside.parts[0]
     place = Place(run_dir=own, model_dir=own, log_bytes=65536)
-    config = shape.replica(_record(), image, Owner("benchmark", "10001:10001"), place)
+    config = shape.replica(_record(), image, Owner("benchmark"), place, 10001)
     there = replace(one, model=str(Path(shape.MODEL_TARGET, *inside.parts[1:])))
     config["Entrypoint"] = ["python3", "-I", "-c"]
     config["Cmd"] = [SCRIPT.read_text(), there.to_json()]

@@ -27,7 +27,7 @@ class FakeDriver:
     """
 
     kind = "fake"
-    replica_user: tuple[int, int] | None = None
+    has_other_users = False
 
     def __init__(self, script: Script = BEHAVES, *, sleep: Sleep = asyncio.sleep) -> None:
         """`sleep` is awaited for every delay of the script."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hmac
 import socket
 from collections.abc import Callable
@@ -12,6 +11,7 @@ import structlog
 
 from pool_manager.core import events
 from pool_manager.replica import statements
+from registry.files import is_exhausted
 from registry.tasks import Tasks
 from runtime_image.contract.control import BindRequest
 from runtime_image.contract.link import CONTROL_MAX, Kind
@@ -24,6 +24,8 @@ log = structlog.get_logger()
 
 HELLO_S = 5.0
 PINGS_MISSED_MAX = 3
+EXHAUSTED_S = 0.5
+"""Between two tries to accept a greeting while no descriptor is to be had."""
 
 Feed = Callable[[events.Event], None]
 
@@ -82,14 +84,28 @@ class Control:
 
     async def _accept(self, loop: asyncio.AbstractEventLoop) -> socket.socket:
         """Not `loop.sock_accept`: cancelled in the wrong turn, it loses what it has accepted."""
+        is_warned = False
+        while True:
+            await self._came(loop)
+            try:
+                return self._listener.accept()[0]
+            except (BlockingIOError, ConnectionAbortedError):
+                continue
+            except OSError as error:
+                if not is_exhausted(error):
+                    raise
+                if not is_warned:
+                    log.warning("a greeting has to wait", replica=self.id, reason=str(error))
+                is_warned = True
+                # Nobody reads here meanwhile: the connection that waits would wake every turn.
+                await asyncio.sleep(EXHAUSTED_S)
+
+    async def _came(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Wait for a connection."""
         came = asyncio.Event()
         loop.add_reader(self._listener, came.set)
         try:
-            while True:
-                await came.wait()
-                came.clear()
-                with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
-                    return self._listener.accept()[0]
+            await came.wait()
         finally:
             loop.remove_reader(self._listener)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pool_manager.output import logfile
 from pool_manager.settings import PoolSettings
+from registry.files import is_exhausted
 from runtime_image.contract.control import (
     CONTROL_SOCKET,
     DATA_SOCKET,
@@ -32,12 +33,14 @@ STANDBY_LOGS = "_standby"
 class Folders:
     """Where each replica's things lie. All methods are plain blocking file work."""
 
-    def __init__(self, settings: PoolSettings, user: tuple[int, int] | None = None) -> None:
-        """`user` and group must be able to use run folders, where that is not this process's."""
+    def __init__(self, settings: PoolSettings, *, for_others: bool = False) -> None:
+        """`for_others`: replicas are other users, each in a container that sees its own folders
+        alone. Other users of this machine are kept out by the folders above."""
         self._settings = settings
-        self._user = user
+        self._for_others = for_others
         for folder in (settings.run_dir, settings.model_dir, settings.log_dir):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.chmod(0o700)
 
     def run_dir(self, id: str) -> Path:
         """The folder of a replica's sockets and record."""
@@ -54,7 +57,7 @@ class Folders:
     def record(self, record: ReplicaRecord) -> None:
         """Write the record: the start is now a fact, whatever happens to this process."""
         self.run_dir(record.id).mkdir(mode=0o700)
-        self._hand_over(self.run_dir(record.id))
+        self._open(self.run_dir(record.id), 0o755)
         self._write(record)
 
     def rewrite(self, record: ReplicaRecord) -> None:
@@ -73,17 +76,19 @@ class Folders:
         run_dir = self.run_dir(record.id)
         fresh = run_dir / f"{RECORD_FILE}.new"
         fresh.touch(mode=0o600)
-        self._hand_over(fresh)
+        self._open(fresh, 0o644)
         fresh.write_text(json.dumps(asdict(record)))
         fresh.rename(run_dir / RECORD_FILE)
 
-    def _hand_over(self, path: Path) -> None:
-        if self._user is not None:
-            os.chown(path, *self._user)
+    def _open(self, path: Path, mode: int) -> None:
+        """The mode, whatever the umask keeps from others. Never of a blob: other replicas have the
+        same file."""
+        if self._for_others:
+            path.chmod(mode)
 
     def read_records(self) -> dict[str, ReplicaRecord | None]:
         """Every run folder's record; None where it cannot be read. Files beside them, like sockets
-        of the server's own, are no replica's."""
+        of the server's own, are no replica's. Raises OSError where no file can be opened."""
         records: dict[str, ReplicaRecord | None] = {}
         for run_dir in self._settings.run_dir.iterdir():
             if not run_dir.is_dir():
@@ -91,14 +96,16 @@ class Folders:
             try:
                 data = json.loads((run_dir / RECORD_FILE).read_text())
                 records[run_dir.name] = ReplicaRecord(**data)
-            except (OSError, ValueError, TypeError):
+            except (OSError, ValueError, TypeError) as error:
+                if is_exhausted(error):
+                    raise  # a replica without a record would be ended
                 records[run_dir.name] = None
         return records
 
     def listen_control(self, id: str) -> socket.socket:
         """The control listener; an earlier manager's socket file is replaced."""
         listener = _listen(self.run_dir(id) / CONTROL_SOCKET)
-        self._hand_over(self.run_dir(id) / CONTROL_SOCKET)
+        self._open(self.run_dir(id) / CONTROL_SOCKET, 0o666)
         return listener
 
     def listen_data(self, id: str) -> socket.socket:
@@ -209,6 +216,7 @@ class Folders:
         """
         folder = self.model_dir(id)
         folder.mkdir(mode=0o755, exist_ok=True)
+        self._open(folder, 0o755)
         for path in folder.iterdir():
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)

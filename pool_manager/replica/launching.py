@@ -23,6 +23,7 @@ from pool_manager.replica.news import News
 from pool_manager.replica.start_line import StartLine
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError, EngineDown, FnError
+from registry.files import is_exhausted
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
 
@@ -47,7 +48,7 @@ class Launcher:
         self._feed = feed
         self._tasks = tasks
         self._clock = clock
-        self.folders = Folders(settings, driver.replica_user)
+        self.folders = Folders(settings, for_others=driver.has_other_users)
         self._news = News(driver, self.folders, feed, tasks)
         self._controls: dict[str, Control] = {}
         self._work: dict[str, set[asyncio.Task[None]]] = {}
@@ -171,7 +172,7 @@ class Launcher:
             self._feed(events.Lost(id, str(error), is_its_fault=False))
         except (FnError, OSError) as error:
             log.warning(what, replica=id, reason=str(error))
-            self._feed(events.Lost(id, str(error)))
+            self._feed(events.Lost(id, str(error), is_its_fault=not is_exhausted(error)))
 
     def _bound(
         self, record: ReplicaRecord, command: Launch | Assign, binding: Binding, device_kind: str

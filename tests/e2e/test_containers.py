@@ -128,7 +128,9 @@ def test_a_running_replica_is_shut_in(server: ContainerServer) -> None:
     assert host["CapDrop"] == ["ALL"]
     assert not host["CapAdd"]
     assert host["SecurityOpt"] == ["no-new-privileges"]
-    assert config["User"] == "10001:10001"
+    uid = config["Labels"]["fngate.uid"]
+    assert config["User"] == f"{uid}:{uid}" == standby["Config"]["User"]
+    assert int(uid) >= 1879048192
     assert 0 < host["PidsLimit"] <= 256
     assert host["Memory"] == host["MemorySwap"] == CAP_MIB * MIB
     assert host["CpuQuota"] == record(server, shown)["threads"] * host["CpuPeriod"] > 0
@@ -136,7 +138,8 @@ def test_a_running_replica_is_shut_in(server: ContainerServer) -> None:
     assert host["Init"]
     assert host["LogConfig"]["Type"] == "json-file"
     assert int(host["LogConfig"]["Config"]["max-size"]) <= MIB
-    assert host["Ulimits"] == [{"Name": "core", "Hard": 0, "Soft": 0}]
+    limits = {one["Name"]: one["Hard"] for one in host["Ulimits"]}
+    assert limits == {"core": 0, "nofile": 4096, "sigpending": 1024, "msgqueue": 0}
     assert host["RestartPolicy"]["Name"] in ("", "no")
     mounts = {mount["Destination"]: mount for mount in shown["Mounts"]}
     assert {*mounts} == {"/model", "/run/fngate"}

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from pool_manager.drivers.docker.shape import UID
+from pool_manager.drivers.uids import DEFAULT, parse_range
 from tests.support.both_drivers import Siege, besieged, siege
 from tests.support.container_server import ContainerServer, until
 
@@ -94,16 +96,25 @@ async def test_nothing_of_the_host_can_be_read_or_changed(besieger: Siege, tmp_p
     assert got(said) == {}
 
 
-async def test_it_stands_where_it_should(besieger: Siege) -> None:
+async def test_it_stands_where_it_should(besieger: Siege, server: ContainerServer) -> None:
     """No capability in any set, no new privileges, a filter, a user of its own, no core dumps."""
     said = (await besieger.attack("standing")).said
     status = said["status"]
 
     assert {status[name] for name in status if name.startswith("Cap")} == {"0" * 16}
     assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
-    assert set(said["ids"]) == {10001}
-    assert status["Groups"] in ("", "10001")
-    assert said["core"] == [0, 0]
+    [uid] = set(said["ids"])
+    [container] = server.containers("hostile").values()
+    assert container["Config"]["Labels"][UID] == str(uid)
+    assert uid in parse_range(DEFAULT)
+    assert status["Groups"] in ("", str(uid))
+    assert said["limits"] == {
+        "core": [0, 0],
+        "nofile": [4096, 4096],
+        "sigpending": [1024, 1024],
+        "msgqueue": [0, 0],
+    }
+    assert said["name"] == "fngate"
     kinds = {path: (kind, options.split(",")) for path, kind, options in said["mounts"]}
     for path in ("/", RUN, MODEL):
         assert "ro" in kinds[path][1], path

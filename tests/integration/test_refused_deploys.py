@@ -12,6 +12,7 @@ import pytest
 
 from pool_manager.drivers.fake import FakeDriver
 from tests.support import models
+from tests.support.caller import Caller
 from tests.support.server import Answer, ServingServer, serving
 
 ROW: dict[str, Any] = {"inputs": {"x": [[1, 2, 3, 4]]}}
@@ -245,8 +246,33 @@ async def test_a_handler_needs_trust(fake: ServingServer) -> None:
 
     assert answer.status == 422
     assert answer.problem["detail"] == (
-        "handler.py would run with the rights of this server; say --trust to allow it"
+        "handler.py would run here: in a container under the driver docker, else with the"
+        " rights of this server; say --trust to allow it"
     )
+
+
+async def test_a_handler_needs_more_than_the_scope_deploy(fake: ServingServer) -> None:
+    """403 where handlers run beside the server, whatever the request says; a model needs no more
+    than that scope, and is refused here for what it lacks."""
+    key = (await fake.admin("POST", "/keys", {"scopes": ["deploy"]})).json()
+    deployer = Caller(fake.url, key["secret"], fake.session)
+    handler = {
+        "files": [{"path": "handler.py", "size": 2, "sha256": SHA256}],
+        "manifest": 'schema = 1\n[runtime]\nengine = "python"\n[input.r]\nkind = "json"\n',
+        "trust": True,
+    }
+    model = {"files": [{"path": "m.onnx", "size": 2, "sha256": SHA256}], "model": "m.onnx"}
+
+    answer = await deployer.admin("POST", "/functions/f/revisions", handler)
+    other = await deployer.admin("POST", "/functions/f/revisions", model)
+    await fake.admin("DELETE", f"/keys/{key['id']}")
+
+    assert (answer.status, answer.problem["code"]) == (403, "wrong_scope")
+    assert (
+        "driver process: this needs the scope admin, the key has deploy"
+        in (answer.problem["detail"])
+    )
+    assert other.status == 422
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ class Caller:
     def __init__(self, url: str, token: str, session: ClientSession) -> None:
         self.url = url
         self.token = token
-        self._session = session
+        self.session = session
 
     async def request(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
@@ -58,7 +58,7 @@ class Caller:
         if isinstance(body, dict | list):
             body = json.dumps(body).encode()
             given.setdefault("Content-Type", "application/json")
-        async with self._session.request(
+        async with self.session.request(
             method, self.url + path, data=body, headers=given, skip_auto_headers=["Content-Type"]
         ) as response:
             return Answer(response.status, response.headers, await response.read())

@@ -24,7 +24,7 @@ class Containers:
 
     def __init__(self, url: str, settings: PoolSettings) -> None:
         self.api = docker.APIClient(base_url=url, version="1.41", timeout=UNTIL_S)
-        self.owner = shape.Owner(shape.owner_name(settings.run_dir.parent), "10001:10001")
+        self.owner = shape.Owner(shape.owner_name(settings.run_dir.parent))
 
     def replicas(self) -> dict[str, str]:
         """The container of each replica there is, in whatever state."""

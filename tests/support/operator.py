@@ -60,7 +60,7 @@ class Operator:
 
     async def start(self, name: str, **fields: Any) -> Operation:
         """A deploy that was accepted and goes on."""
-        return await self.deploys.start(name, await self.request(**fields))
+        return await self.deploys.start(name, await self.request(**fields), id)
 
     async def deploy(self, name: str, **fields: Any) -> Operation:
         """A deploy that has ended."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from admin.cli.doctor import daemon, gpu, image
+from admin.cli.doctor import daemon, gpu, image, replicas
 from admin.cli.doctor.check import Check, softened
 from admin.cli.doctor.engine import NAME, ask, is_there
 
@@ -31,6 +31,7 @@ def docker_checks(url: str, is_chosen: bool, tags: Mapping[str, str]) -> list[Ch
         checks = [facts]
     else:
         checks = [*_engine(facts), *_gpu(facts, found), *_images(facts, needed)]
+        checks += replicas.system_calls(facts.pids) if facts.is_local else []
     return checks if is_chosen else softened(checks)
 
 

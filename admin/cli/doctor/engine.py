@@ -16,18 +16,22 @@ from admin.cli.session import DEFAULT_ENGINE
 ANSWER_S: Final = 5.0
 """Seconds for each answer of the engine."""
 TCP_PORT: Final = 2375
+REPLICAS_MAX: Final = 16
+"""So many are looked at."""
 NAME: Final = "docker engine"
 INSTALL: Final = "install Docker Engine, on Debian: sudo apt-get install docker.io"
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What an engine at `url` says: GET /version, GET /info, and its images by their tags."""
+    """What an engine at `url` says: GET /version, GET /info, its images by their tags, and the
+    processes of its replicas by their numbers on its machine."""
 
     url: str
     version: dict[str, Any]
     info: dict[str, Any]
     images: dict[str, dict[str, Any] | None] = field(default_factory=dict)
+    pids: tuple[int, ...] = ()
 
     @property
     def is_local(self) -> bool:
@@ -61,7 +65,7 @@ def ask(url: str, tags: Sequence[str]) -> Facts | Check:
         return unreachable(url, error)
     try:
         images = {tag: _image(client, tag) for tag in tags}
-        return Facts(url, client.version(), client.info(), images)
+        return Facts(url, client.version(), client.info(), images, _replicas(client))
     except (DockerException, RequestException, OSError) as error:
         return unreachable(url, error)
     finally:
@@ -114,6 +118,16 @@ def _ping(probe: socket.socket) -> None:
     probe.sendall(b"GET /_ping HTTP/1.0\r\nHost: docker\r\n\r\n")
     if not probe.recv(1):
         raise ConnectionResetError("the engine closed the connection without an answer")
+
+
+def _replicas(client: Any) -> tuple[int, ...]:
+    """The processes of some replicas, of whatever server."""
+    from pool_manager.drivers.docker import containers
+    from pool_manager.drivers.docker.shape import REPLICA
+
+    running = client.api.containers(filters={"label": [REPLICA], "status": ["running"]})
+    found = [containers.pids(client.api, one["Id"]) for one in running[:REPLICAS_MAX]]
+    return tuple(sorted(pid for pids in found for pid in pids or ()))
 
 
 def _image(client: Any, tag: str) -> dict[str, Any] | None:

@@ -56,7 +56,11 @@ Timeout = Annotated[
     float | None, typer.Option(min=0, metavar="SECONDS", help="Longest run of one request.")
 ]
 Trust = Annotated[
-    bool, typer.Option("--trust", help="Allow handler.py, which has the server's rights.")
+    bool,
+    typer.Option(
+        "--trust",
+        help="Allow handler.py: code that has the server's rights, unless the driver is docker.",
+    ),
 ]
 Breaking = Annotated[
     bool, typer.Option("--breaking", help="Allow what would break callers of the present revision.")

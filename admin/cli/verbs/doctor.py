@@ -79,7 +79,7 @@ def doctor(  # noqa: PLR0913 - typer takes one parameter per option
 
 def here(data: Path) -> list[Check]:
     """The checks of this machine, with the data folder `data`."""
-    from admin.cli.doctor import machine
+    from admin.cli.doctor import machine, replicas
     from admin.settings import run_dir
 
     folder = data.expanduser().resolve()
@@ -90,6 +90,7 @@ def here(data: Path) -> list[Check]:
         machine.token(folder),
         machine.sockets(run_dir(folder)),
         machine.engine(),
+        *replicas.system_calls(replicas.of_processes(run_dir(folder))),
     ]
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import docker
 
 from pool_manager.drivers.docker.failures import ENGINE_ERRORS, is_conflict, is_gone
-from pool_manager.drivers.docker.shape import HOLDER, OWNER, REPLICA
+from pool_manager.drivers.docker.shape import HOLDER, OWNER, REPLICA, UID
 from registry.errors import DriverError
 
 GONE_S: Final = 10.0
@@ -35,14 +35,20 @@ def replica_id(listed: dict[str, Any]) -> str:
     return str((listed.get("Labels") or {}).get(REPLICA, ""))
 
 
+def uid(listed: dict[str, Any]) -> int | None:
+    """The user id of a listed replica; None where its server did not give it one of its own."""
+    text = str((listed.get("Labels") or {}).get(UID, ""))
+    return int(text) if text.isdecimal() else None
+
+
 def holder_number(listed: dict[str, Any]) -> str:
     """The number of a listed network holder, "" for anything else."""
     return str((listed.get("Labels") or {}).get(HOLDER, ""))
 
 
-def alive(listed: list[dict[str, Any]]) -> dict[str, str]:
-    """Of listed containers the replicas that run: their ids, and their containers'."""
-    return {replica_id(one): one["Id"] for one in listed if replica_id(one) and _is_running(one)}
+def alive(listed: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Of listed containers the replicas that run, by their ids."""
+    return {replica_id(one): one for one in listed if replica_id(one) and _is_running(one)}
 
 
 def holding(listed: list[dict[str, Any]]) -> dict[str, str]:

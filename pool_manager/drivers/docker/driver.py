@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
+import resource
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ from pool_manager.drivers.docker.limiting import Limiter
 from pool_manager.drivers.docker.listener import Listener
 from pool_manager.drivers.docker.shape import OWNER, Owner, Place
 from pool_manager.drivers.docker.starting import Start, begin
+from pool_manager.drivers.uids import DEFAULT, UidAllocator, misfit, parse_range, slice_of
 from pool_manager.output.spooling import Spool
 from registry.errors import DriverError, EngineDown
 from registry.tasks import Tasks
@@ -32,14 +34,13 @@ from runtime_image.contract.control import ReplicaRecord
 log = structlog.get_logger()
 T = TypeVar("T")
 
-ROOT: Final = 0
-OWN_USER: Final = 10001
-"""User and group of replicas where the server is root; else they are the server's."""
+UID_MAP: Final = Path("/proc/self/uid_map")
 
 
 @dataclass(frozen=True, slots=True)
 class DockerSettings:
-    """`images` by device kind; `data` is what tells this server's containers from another's."""
+    """`images` by device kind; `data` is what tells this server's containers from another's; `uids`
+    are the user ids of which those get a slice."""
 
     url: str
     images: dict[str, str]
@@ -47,6 +48,7 @@ class DockerSettings:
     model_root: Path
     log_bytes: int
     starts_at_once: int
+    uids: range = field(default_factory=lambda: parse_range(DEFAULT))
     times: Times = field(default_factory=Times)
 
 
@@ -58,6 +60,7 @@ class DockerDriver:
     """
 
     kind = "docker"
+    has_other_users = True
 
     def __init__(self, settings: DockerSettings, engine: Engine, info: dict[str, Any]) -> None:
         """`info` is what the engine tells of itself. `open` makes one."""
@@ -65,12 +68,16 @@ class DockerDriver:
         self.on_engine_lost: OnEngineLost = lambda _reason: None
         self._settings, self._engine = settings, engine
         self._ways: list[Way] = ways(info)
-        uid, gid = self.replica_user or (os.getuid(), os.getgid())
-        self._owner = Owner(shape.owner_name(settings.data.resolve()), f"{uid}:{gid}")
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._owner = Owner(shape.owner_name(settings.data.resolve()), shape.descriptors(most))
+        part = slice_of(settings.uids, self._owner.name)
+        self._uids = UidAllocator(part, secrets.randbelow(len(part)))
         self._containers: dict[str, Known] = {}
         self._tasks = Tasks("docker driver")
         times, image = settings.times, settings.images["cpu"]
-        self._holders = Holders(engine, image, self._owner, self._tasks, times.refill_after_s)
+        self._holders = Holders(
+            engine, image, self._owner, self._uids.holder, self._tasks, times.refill_after_s
+        )
         self._limiter = Limiter(engine, self._owner, self._tasks, times)
         self._listener: Listener | None = None
         self._endings, self._spool = Endings(), Spool()
@@ -78,7 +85,10 @@ class DockerDriver:
 
     @classmethod
     async def open(cls, settings: DockerSettings) -> DockerDriver:
-        """Raises EngineDown where no engine answers, DriverError where it or an image is unfit."""
+        """Raises EngineDown where no engine answers, DriverError where it, an image or a setting is
+        unfit."""
+        if reason := misfit(settings.uids, UID_MAP.read_text()):
+            raise DriverError(reason)
         engine = await asyncio.to_thread(
             Engine, settings.url, settings.starts_at_once, settings.times
         )
@@ -93,11 +103,6 @@ class DockerDriver:
             raise
         return cls(settings, engine, info)
 
-    @property
-    def replica_user(self) -> tuple[int, int] | None:
-        """Containers run as nobody in particular, not as root."""
-        return (OWN_USER, OWN_USER) if os.getuid() == ROOT else None
-
     def model_path(self, model_dir: Path) -> str:  # noqa: ARG002 - the same in each container
         """Where the model folder is mounted."""
         return shape.MODEL_TARGET
@@ -107,12 +112,15 @@ class DockerDriver:
         image = self._settings.images.get(record.device_kind)
         if image is None:
             raise DriverError(f"there is no runtime image for devices of kind {record.device_kind}")
+        uid = self._uids.take(record.id)
+        if uid is None:
+            raise DriverError("every user id for replicas is taken: set FN_REPLICA_UIDS to more")
         place = Place(run_dir, self._settings.model_root / record.id, self._settings.log_bytes)
         # A standby is in nobody's way: its network may be made with it.
         holder = self._holders.take() if record.role != "standby" else None
         start = Start(
             shape.container_name(record, self._owner),
-            shape.replica(record, image, self._owner, place),
+            shape.replica(record, image, self._owner, place, uid),
             holder.container if holder else None,
             record.device if record.device_kind != "cpu" else "",
             tuple(self._ways),
@@ -145,10 +153,9 @@ class DockerDriver:
             listed = await self._call("list containers", containers.owned, self._owner.name)
             listed = self._endings.without(listed)
         alive, holding = containers.alive(listed), containers.holding(listed)
-        for id, container in alive.items():
+        for id, one in alive.items():
             if id not in self._containers:
-                self._containers[id] = Known()
-                self._containers[id].start_returned(container)
+                self._adopt(id, one)
         self._holders.sync(holding, holders)
         for one in listed:
             number = containers.holder_number(one)
@@ -158,6 +165,12 @@ class DockerDriver:
             await self._missed(id, before[id])
         # The engine tells of an end a moment before its list shows it.
         return {id for id in alive if id in self._containers and not self._containers[id].is_told}
+
+    def _adopt(self, id: str, listed: dict[str, Any]) -> None:
+        self._containers[id] = Known()
+        self._containers[id].start_returned(listed["Id"])
+        if (uid := containers.uid(listed)) is not None:
+            self._uids.adopt(id, uid)
 
     def _listen(self) -> None:
         if self._listener is None:
@@ -267,6 +280,7 @@ class DockerDriver:
             await self._call("remove a container", containers.remove, container)
             self._endings.note(container)
         self._spool.forget(id)
+        self._uids.free(id)
         if known := self._containers.pop(id, None):
             self._tell(id, known, None)
 

@@ -29,6 +29,7 @@ _UNREACHABLE: Final = (
     ("permission denied", "sudo usermod -aG docker $USER, then log in again"),
     ("no such file", "sudo systemctl start docker, or name its socket: FN_DOCKER_HOST"),
     ("connection refused", RESTART),
+    ("too many open files", "raise the limit on open files of the server: ulimit -n"),
 )
 _NO_WAY: Final = ("unknown runtime specified", "could not select device driver", "cdi")
 """Messages that say that a GPU cannot be asked for in this way; another may work."""

@@ -36,10 +36,18 @@ class Holders:
     """Keeps holders ready; one is taken once and never shared, so that replicas stay apart."""
 
     def __init__(
-        self, engine: Engine, image: str, owner: Owner, tasks: Tasks, refill_after_s: float
+        self,
+        engine: Engine,
+        image: str,
+        owner: Owner,
+        uid: int,
+        tasks: Tasks,
+        refill_after_s: float,
     ) -> None:
+        """All holders run as the user `uid`, which no replica has."""
         self._engine = engine
         self._owner = owner
+        self._uid = uid
         self._image = image
         self._tasks = tasks
         self._refill_after_s = refill_after_s
@@ -120,7 +128,7 @@ class Holders:
             self._ours.discard(number)
 
     def _run(self, client: docker.APIClient, number: str) -> str:
-        config = shape.holder(self._image, self._owner, number)
+        config = shape.holder(self._image, self._owner, number, self._uid)
         name = shape.holder_name(number, self._owner)
         container: str = client.create_container_from_config(config, name)["Id"]
         try:

@@ -20,6 +20,8 @@ REPLICA: Final = "fngate.replica"
 """Label: the replica's id."""
 HOLDER: Final = "fngate.holder"
 """Label: the number of a network holder, which is no replica."""
+UID: Final = "fngate.uid"
+"""Label: the user id that a replica runs as."""
 LINK: Final = "fngate.link"
 """Label of images and containers: the version of the link that they speak."""
 RUN_TARGET: Final = "/run/fngate"
@@ -35,6 +37,11 @@ STANDBY_CAP_MIB: Final = {"cpu": 2048, "cuda": 8192}
 most."""
 OOM_SCORE: Final = 500
 """Where the host itself runs out of memory, a replica goes before the server (proc(5))."""
+USER_NAME: Final = "fngate"
+"""The user ids have no entry in the image's passwd(5): libraries take the name from USER."""
+NOFILE_MAX: Final = 4096
+SIGPENDING_MAX: Final = 1024
+"""Signals and POSIX timers that wait."""
 HOLDER_MIB: Final = 16
 HOLDER_PIDS_MAX: Final = 8
 HOLDER_S: Final = 3600
@@ -43,13 +50,11 @@ HOLDER_S: Final = 3600
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose containers these are, and as whom they run.
-
-    `name` is unique for each data folder of this host, `user` is "UID:GID" inside the containers.
-    """
+    """Whose containers these are: `name` is unique for each data folder of this host, `nofile` the
+    descriptors that a process of them may have."""
 
     name: str
-    user: str
+    nofile: int = NOFILE_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +82,27 @@ def holder_name(number: str, owner: Owner) -> str:
     return f"fngate-network-{number}-{owner.name[:4]}"
 
 
-def replica(record: ReplicaRecord, image: str, owner: Owner, place: Place) -> dict[str, Any]:
+def descriptors(server_max: int) -> int:
+    """Descriptors for a container's process, where this process may have `server_max`: fewer, so
+    that a replica runs out of them before its server can."""
+    return min(NOFILE_MAX, server_max // 2)
+
+
+def replica(
+    record: ReplicaRecord, image: str, owner: Owner, place: Place, uid: int
+) -> dict[str, Any]:
     """The container of a replica: its run folder and its model folder, read-only, and nothing
-    else of the host."""
-    config = _base(image, owner, {REPLICA: record.id, "fngate.function": record.bound})
+    else of the host. `uid` is a user id that no other container has."""
+    labels = {REPLICA: record.id, UID: str(uid), "fngate.function": record.bound}
+    config = _base(image, owner, labels, uid)
     config["Cmd"] = [RUN_TARGET]
     config["Env"] = [
         "HOME=/tmp",
         "LANG=C.UTF-8",
         f"OMP_NUM_THREADS={record.threads}",
         "ORT_DISABLE_TELEMETRY=1",
+        f"USER={USER_NAME}",
+        f"LOGNAME={USER_NAME}",
     ]
     config["HostConfig"] |= {
         "Mounts": [
@@ -121,10 +137,10 @@ def limits(record: ReplicaRecord) -> dict[str, int]:
     }
 
 
-def holder(image: str, owner: Owner, number: str) -> dict[str, Any]:
+def holder(image: str, owner: Owner, number: str, uid: int) -> dict[str, Any]:
     """A network holder: a container that does nothing and whose network, which is none, one
     replica joins. Making a network is most of what a start costs; here it was made before."""
-    config = _base(image, owner, {HOLDER: number})
+    config = _base(image, owner, {HOLDER: number}, uid)
     config["Entrypoint"] = ["sleep"]
     config["Cmd"] = [str(HOLDER_S)]
     memory = HOLDER_MIB * MIB
@@ -144,10 +160,10 @@ def join(config: dict[str, Any], holder_id: str) -> dict[str, Any]:
     return {**config, "HostConfig": host}
 
 
-def _base(image: str, owner: Owner, labels: dict[str, str]) -> dict[str, Any]:
+def _base(image: str, owner: Owner, labels: dict[str, str], uid: int) -> dict[str, Any]:
     return {
         "Image": image,
-        "User": owner.user,
+        "User": f"{uid}:{uid}",
         "WorkingDir": "/tmp",  # noqa: S108 - its own /tmp
         "Labels": {OWNER: owner.name, LINK: str(VERSION), **labels},
         # Whatever the image says: PING tells how a replica is.
@@ -160,11 +176,20 @@ def _base(image: str, owner: Owner, labels: dict[str, str]) -> dict[str, Any]:
             "ReadonlyRootfs": True,
             "CapDrop": ["ALL"],
             "SecurityOpt": ["no-new-privileges"],
-            # A core dump would be written by the host, outside of every limit.
-            "Ulimits": [{"Name": "core", "Soft": 0, "Hard": 0}],
+            "Ulimits": [
+                # A core dump would be written by the host, outside of every limit.
+                _limit("core", 0),
+                _limit("nofile", owner.nofile),
+                _limit("sigpending", SIGPENDING_MAX),
+                _limit("msgqueue", 0),
+            ],
             "RestartPolicy": {"Name": "no"},
         },
     }
+
+
+def _limit(name: str, most: int) -> dict[str, Any]:
+    return {"Name": name, "Soft": most, "Hard": most}
 
 
 def _read_only(source: Path, target: str) -> dict[str, Any]:

@@ -92,13 +92,22 @@ def standing(_order):
     status = {name: value.strip() for name, value in pairs if name in wanted}
     ids = [*os.getresuid(), *os.getresgid()]
     mounts = [line.split()[1:4] for line in Path("/proc/self/mounts").read_text().splitlines()]
-    return {"status": status, "ids": ids, "mounts": mounts, "core": limit_of_cores()}
+    return {"status": status, "ids": ids, "mounts": mounts, "limits": limits(), "name": user_name()}
 
 
-def limit_of_cores():
+def limits():
     import resource
 
-    return list(resource.getrlimit(resource.RLIMIT_CORE))
+    # The last two have no name in Python (asm-generic/resource.h).
+    numbers = {"core": resource.RLIMIT_CORE, "nofile": resource.RLIMIT_NOFILE}
+    numbers |= {"sigpending": 11, "msgqueue": 12}
+    return {name: list(resource.getrlimit(number)) for name, number in numbers.items()}
+
+
+def user_name():
+    import getpass
+
+    return getpass.getuser()
 
 
 def writable(_order):

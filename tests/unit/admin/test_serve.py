@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import socket
 import subprocess
 import sys
@@ -36,10 +37,14 @@ def test_a_signal_ends_it_in_order(tmp_path: Path) -> None:
     """After Ctrl-C it says that it stops, stops, and exits with 0."""
     server = ServerProcess(tmp_path, "--driver", "fake")
     server.start()
+    assert server.process is not None
+    limits = Path(f"/proc/{server.process.pid}/limits").read_text()
+    [soft, hard] = re.findall(r"^Max open files +(\d+) +(\d+)", limits, re.MULTILINE)[0]
 
     code = server.stop()
 
     assert code == 0
+    assert soft == hard
     events = "".join(server.log)
     assert events.index('"serving"') < events.index("stopping") < events.index('"stopped"')
 

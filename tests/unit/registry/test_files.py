@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 
 from registry.errors import Conflict, StoreUnavailable
-from registry.files import DataDirectory, fsync_folder, unavailable, write_atomic
+from registry.files import (
+    DataDirectory,
+    fsync_folder,
+    is_exhausted,
+    unavailable,
+    write_atomic,
+)
 
 ROOT = Path(__file__).parents[3]
 
@@ -95,6 +101,18 @@ def test_reasons(number: int, text: str) -> None:
 def test_a_reason_without_a_number() -> None:
     """An error that carries only a text keeps it."""
     assert str(unavailable(OSError("odd"))) == "disk error: odd"
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_a_lack_of_descriptors_is_known(number: int) -> None:
+    """By the error or by what it was raised from; nothing else is one."""
+    outer = StoreUnavailable("cannot")
+    outer.__cause__ = OSError(number, "Too many open files")
+
+    assert is_exhausted(OSError(number, "x"))
+    assert is_exhausted(outer)
+    assert not is_exhausted(OSError(errno.ENOENT, "x"))
+    assert not is_exhausted(None)
 
 
 def test_fsync_folder(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ async def test_what_cannot_be_deployed_is_refused_before_an_operation(operator: 
     request = await operator.request()
     request.files[0].sha256 = "0" * 64
     with pytest.raises(BadBundle, match="1 files were not uploaded, first 0000"):
-        await operator.deploys.start("digits", request)
+        await operator.deploys.start("digits", request, id)
     with pytest.raises(ModelRefused, match=r"m\.onnx is not an ONNX model"):
         await operator.start("digits", files={"m.onnx": b"\xff\xff"})
     with pytest.raises(Refused, match=r"device\.kind: expected any or cpu, got cuda"):

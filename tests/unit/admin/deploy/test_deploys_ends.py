@@ -85,7 +85,7 @@ async def test_a_locked_store_accepts_no_deploy(operator: Operator) -> None:
     """What cannot be stored is refused at once and does not run."""
     request = await operator.request()
     with locked(operator.store.settings.database), pytest.raises(StoreUnavailable):
-        await operator.deploys.start("digits", request)
+        await operator.deploys.start("digits", request, id)
 
     assert await operator.deploys.runner.newest() == []
     assert (await operator.deploy("digits")).result["revision"] == "digits@1"

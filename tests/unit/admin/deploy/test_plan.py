@@ -13,6 +13,7 @@ from admin.deploy.plan import (
     WireDeploy,
     WireFile,
     check_device,
+    check_handler,
     parse_request,
     plan,
     profile_from_report,
@@ -20,7 +21,15 @@ from admin.deploy.plan import (
     verified_before,
 )
 from registry.catalog import Catalog, Deployed
-from registry.errors import BadBundle, BadManifest, BadRequest, Conflict, FnError, Refused
+from registry.errors import (
+    BadBundle,
+    BadManifest,
+    BadRequest,
+    Conflict,
+    FnError,
+    Refused,
+    WrongScope,
+)
 from registry.model import Batching, DeviceNeed, Profile
 from runtime_image.contract import signature as signatures
 from tests.support.nouns import SIGNATURE, deployed, function, prepared, profile
@@ -156,6 +165,36 @@ def test_a_handler_is_deployed_with_trust() -> None:
     wanted = request("model.onnx", "handler.py", manifest="schema = 1\n", trust=True)
 
     assert planned(wanted).revision.handler == "handler.py"
+
+
+@pytest.mark.parametrize(
+    ("driver", "scopes", "is_allowed"),
+    [
+        ("process", ("deploy",), False),
+        ("process", ("read", "deploy"), False),
+        ("process", ("admin",), True),
+        ("docker", ("deploy",), True),
+        ("fake", ("deploy",), True),
+        ("another", ("deploy",), False),
+    ],
+)
+def test_a_handler_beside_the_server_needs_admin(
+    driver: str, scopes: tuple[str, ...], *, is_allowed: bool
+) -> None:
+    """It could read the admin token; in a container it cannot. A model alone may be deployed."""
+    wanted = request("model.onnx", "handler.py", manifest="schema = 1\n", trust=True)
+    check_handler(planned(request()), driver, scopes)
+
+    if is_allowed:
+        check_handler(planned(wanted), driver, scopes)
+        return
+    with pytest.raises(WrongScope) as refused:
+        check_handler(planned(wanted), driver, scopes)
+    assert refused.value.message == (
+        f"handler.py would run as the server's own user under the driver {driver}: this needs the"
+        f" scope admin, the key has {', '.join(scopes)}; under the driver docker the scope deploy"
+        " suffices"
+    )
 
 
 def test_a_derived_name_must_be_new() -> None:

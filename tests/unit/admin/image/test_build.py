@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from docker import APIClient
 
-from admin.image.build import Built, build, split_tag
+from admin.image.build import Built, build, check_filter, split_tag
 from admin.image.failures import ImageError
 from admin.image.source import own_checkout, own_digest
 from runtime_image.contract.link import VERSION
@@ -52,6 +52,21 @@ def test_a_name_is_split_at_its_tag(name: str, parts: tuple[str, str]) -> None:
     assert split_tag(name) == parts
 
 
+@pytest.mark.parametrize(
+    ("through", "withheld", "text"),
+    [
+        (["io_uring_setup", "socket family 40"], [], "through: io_uring_setup, socket family 40"),
+        ([], ["NETLINK_ROUTE"], "keeps back what replicas need: NETLINK_ROUTE"),
+    ],
+)
+def test_a_filter_that_is_none_is_told(through: list[str], withheld: list[str], text: str) -> None:
+    """By the calls that got through it, or did not."""
+    check_filter([], [])
+
+    with pytest.raises(ImageError, match=text):
+        check_filter(through, withheld)
+
+
 class TestOnAnEngine:
     """What needs one."""
 
@@ -87,6 +102,19 @@ class TestOnAnEngine:
         assert "ZeroDivisionError" in caught.value.message
         assert docker_client.inspect_image(tag)["Id"] == built.id
         assert runtime_images.leftovers(docker_client, order.id) == 0
+
+    def test_an_image_without_the_filter_gets_no_name(
+        self, docker_client: APIClient, built: Built, tag: str, checkout: Path
+    ) -> None:
+        """The trial start makes each refused call: here the engine's own filter refuses some."""
+        (checkout / "runtime_image" / "seccomp" / "install.py").write_text(
+            "def install() -> None: ...\n"
+        )
+
+        with pytest.raises(ImageError, match=r"lets system calls through: .*netlink protocol"):
+            build(runtime_images.order(tag, checkout=checkout), lambda _: None)
+
+        assert docker_client.inspect_image(tag)["Id"] == built.id
 
     def test_an_incomplete_wheelhouse_is_told(
         self, docker_client: APIClient, built: Built, tag: str, tmp_path: Path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import resource
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from pool_manager.drivers import process as processes
+from pool_manager.drivers.groups import ProcessGroup
 from pool_manager.drivers.process import ProcessDriver
 from registry.errors import DriverError
 from runtime_image.contract.control import CONTROL_SOCKET, ReplicaRecord
@@ -45,15 +47,7 @@ class Rig:
 
     async def start(self, *, is_whole: bool = True, **changes: Any) -> int:
         """Launch; the pid of a process that has come as far as its greeting."""
-        record = ReplicaRecord(
-            **{
-                **{"id": ID, "token": "secret", "role": "serve", "namespace": "default"},
-                **{"bound": "default/digits@1", "model_dir": "", "device": "cpu:0"},
-                **{"device_kind": "cpu", "engine": "python", "threads": 3, "orphan_s": 1.0},
-                **{"memory_mib": 0, "launched_s": 0.0, "link": VERSION, **changes},
-            }
-        )
-        self.record = record
+        record = self.record = self.make(**changes)
         if is_whole:
             write(self.run_dir, record)
         before = leaks.processes().keys()
@@ -62,6 +56,16 @@ class Rig:
         if is_whole:
             self._link, _ = await asyncio.get_running_loop().sock_accept(self._listener)
         return pid
+
+    def make(self, **changes: Any) -> ReplicaRecord:
+        return ReplicaRecord(
+            **{
+                **{"id": ID, "token": "secret", "role": "serve", "namespace": "default"},
+                **{"bound": "default/digits@1", "model_dir": "", "device": "cpu:0"},
+                **{"device_kind": "cpu", "engine": "python", "threads": 3, "orphan_s": 1.0},
+                **{"memory_mib": 0, "launched_s": 0.0, "link": VERSION, **changes},
+            }
+        )
 
     async def close(self) -> None:
         await self.driver.release(ID)
@@ -167,11 +171,44 @@ async def test_a_group_that_survives_is_an_error(rig: Rig, monkeypatch: pytest.M
 
     with monkeypatch.context() as unkillable:
         unkillable.setattr(processes, "GONE_S", 0.0)
-        unkillable.setattr(processes, "_group_lives", lambda _process: True)
+        unkillable.setattr(ProcessGroup, "is_running", lambda _group: True)
         with pytest.raises(DriverError, match=r"process group \d+ survives KILL"):
             await rig.driver.release(ID)
 
     await rig.driver.release(ID)
+    assert await rig.driver.list() == set()
+
+
+async def test_no_stranger_gets_the_number_before_the_group_is_killed(rig: Rig) -> None:
+    """The end of the first process is told while its zombie still holds the number, so that the
+    KILL of the release cannot meet another group; the release waits for the zombie."""
+    pid = await rig.start(is_whole=False)
+    await rig.exits.get()
+
+    assert about(pid, "stat").rpartition(b") ")[2].startswith(b"Z")
+    await rig.driver.release(ID)
+
+    with pytest.raises(FileNotFoundError):
+        about(pid, "stat")
+
+
+async def test_an_exhausted_server_starts_nothing(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a descriptor to watch it by, a process is ended again; and nobody takes what runs
+    for gone because /proc cannot be read."""
+
+    def exhausted(*_: Any) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "pidfd_open", exhausted)
+        with pytest.raises(DriverError, match="Too many open files"):
+            await rig.driver.start(rig.make(), rig.run_dir, rig.log)
+        full.setattr(os, "scandir", exhausted)
+        with pytest.raises(DriverError, match=r"which replicas run: .*Too many"):
+            await rig.driver.list()
+
     assert await rig.driver.list() == set()
 
 

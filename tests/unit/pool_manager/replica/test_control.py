@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import socket
@@ -15,6 +16,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from pool_manager.core import events
+from pool_manager.replica import control as controls
 from pool_manager.replica.control import Control
 from registry.tasks import Tasks
 from runtime_image.contract.link import CONTROL_MAX, HEADER, REFUTATION_MAX, Kind
@@ -109,6 +111,25 @@ async def test_a_wrong_token_is_refused(rig: Rig, token: str) -> None:
 
     assert [line["reason"] for line in logs] == ["wrong token"]
     assert await rig.greeted()
+
+
+async def test_a_greeting_waits_for_a_descriptor(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where none is to be had, it is accepted as soon as there is one; the log says so once."""
+    accept, failures = socket.socket.accept, [errno.EMFILE, errno.ENFILE]
+
+    def accepted(listener: socket.socket) -> Any:
+        if failures:
+            raise OSError(failures.pop(), "Too many open files")
+        return accept(listener)
+
+    monkeypatch.setattr(socket.socket, "accept", accepted)
+    monkeypatch.setattr(controls, "EXHAUSTED_S", 0.0)
+    with capture_logs() as logs:
+        rig.open()
+        await rig.greeted()
+
+    assert failures == []
+    assert [entry["event"] for entry in logs] == ["a greeting has to wait"]
 
 
 async def test_a_token_is_used_once(rig: Rig) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -321,18 +324,66 @@ def test_outputs_are_read_by_age(folders: Folders) -> None:
     assert folders.outputs("other") == []
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root may give files away")
-def test_run_folders_are_handed_over(tmp_path: Path) -> None:
-    """Where replicas run as another user, folder, record and control socket are that user's."""
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_run_folders_are_open_inside_of_private_ones(tmp_path: Path, umask: int) -> None:
+    """Where replicas run as other users, those can read folder and record and connect; but only
+    where they were given the folder, for nobody else of this machine gets that far."""
     settings = PoolSettings(tmp_path / "r", tmp_path / "m", tmp_path / "l")
-    folders = Folders(settings, (10001, 10002))
+    (tmp_path / "m").mkdir(mode=0o755)
+    before = os.umask(umask)
+    try:
+        folders = Folders(settings, for_others=True)
+        folders.record(RECORD)
+        folders.rewrite(RECORD)
+        folders.listen_control(ID).close()
+        folders.empty_models(ID)
+    finally:
+        os.umask(before)
+
+    modes = {path.name: path.stat().st_mode & 0o777 for path in folders.run_dir(ID).iterdir()}
+    assert modes == {"replica.json": 0o644, "replica.json.old": 0o644, "ctl.sock": 0o666}
+    for path in (folders.run_dir(ID), folders.model_dir(ID)):
+        assert path.stat().st_mode & 0o777 == 0o755
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+def test_a_token_is_kept_from_other_users(tmp_path: Path) -> None:
+    """Although its file may be read by anybody, as somebody else of this machine finds."""
+    with TemporaryDirectory() as root:
+        Path(root).chmod(0o755)
+        settings = PoolSettings(Path(root, "r"), Path(root, "m"), Path(root, "l"))
+        folders = Folders(settings, for_others=True)
+        folders.record(RECORD)
+        record = folders.run_dir(ID) / "replica.json"
+
+        read = subprocess.run(["cat", record], user=65534, capture_output=True, check=False)
+
+    assert read.stdout == b""
+    assert b"Permission denied" in read.stderr
+
+
+def test_run_folders_of_the_servers_own_user_stay_private(folders: Folders) -> None:
+    """Where replicas are this very user there is nobody to open them to."""
     folders.record(RECORD)
-    folders.listen_control(ID).close()
 
-    there = [folders.run_dir(ID), *folders.run_dir(ID).iterdir()]
+    assert folders.run_dir(ID).stat().st_mode & 0o777 == 0o700
+    assert (folders.run_dir(ID) / "replica.json").stat().st_mode & 0o777 == 0o600
 
-    assert {path.name for path in there} == {ID, "replica.json", "ctl.sock"}
-    assert {(path.stat().st_uid, path.stat().st_gid) for path in there} == {(10001, 10002)}
+
+def test_records_that_cannot_be_opened_are_not_missing(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a descriptor nobody can say that a replica has none, and end it for that."""
+    folders.record(RECORD)
+
+    def exhausted(_path: Path) -> str:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(Path, "read_text", exhausted)
+
+    with pytest.raises(OSError, match="Too many open files"):
+        folders.read_records()
 
 
 def test_what_is_no_folder_is_no_replicas(folders: Folders) -> None:

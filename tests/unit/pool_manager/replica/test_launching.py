@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
@@ -345,11 +346,15 @@ async def test_a_bundle_that_cannot_come_is_told(stage: Stage, error: Exception)
     assert [line["replica"] for line in logs] == [ID]
 
 
-async def test_a_launch_that_fails_is_told(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver's error ends the start, and what was made for it is removed."""
+@pytest.mark.parametrize(("number", "is_its_fault"), [(errno.ENOENT, True), (errno.EMFILE, False)])
+async def test_a_launch_that_fails_is_told(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, number: int, *, is_its_fault: bool
+) -> None:
+    """A driver's error ends the start, and what was made for it is removed; the function is not
+    blamed where it is the server that has no descriptor left."""
 
     async def fail(*_: object) -> None:
-        raise DriverError("no interpreter")
+        raise DriverError("no interpreter") from OSError(number, "x")
 
     monkeypatch.setattr(stage.driver, "start", fail)
 
@@ -358,7 +363,7 @@ async def test_a_launch_that_fails_is_told(stage: Stage, monkeypatch: pytest.Mon
         lost = await stage.next(events.Lost)
     await stage.release(ID)
 
-    assert lost.reason == "no interpreter"
+    assert (lost.reason, lost.is_its_fault) == ("no interpreter", is_its_fault)
     assert stage.launcher.folders.read_records() == {}
 
 

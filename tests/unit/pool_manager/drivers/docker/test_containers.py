@@ -68,7 +68,8 @@ class TestOfARealEngine:
         listed = containers.owned(api, NAME)
 
         assert {one["Id"] for one in listed} == {replica, holder, paused, ended}
-        assert containers.alive(listed) == {"aaaa0001": replica, "aaaa0002": paused}
+        alive = {id: one["Id"] for id, one in containers.alive(listed).items()}
+        assert alive == {"aaaa0001": replica, "aaaa0002": paused}
         assert containers.holding(listed) == {"77": holder}
         assert containers.owned(api, "another") == []
 

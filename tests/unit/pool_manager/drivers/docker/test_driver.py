@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +11,11 @@ from typing import Any
 import pytest
 import requests
 
-from pool_manager.drivers.docker.driver import OWN_USER, DockerDriver, DockerSettings
+from pool_manager.drivers.docker import driver as driving
+from pool_manager.drivers.docker.driver import DockerDriver, DockerSettings
 from pool_manager.drivers.docker.engine import Times
-from pool_manager.drivers.docker.shape import HOLDER, OWNER, REPLICA, STANDBY_CAP_MIB
+from pool_manager.drivers.docker.shape import HOLDER, OWNER, REPLICA, STANDBY_CAP_MIB, UID
+from pool_manager.drivers.uids import UidAllocator
 from registry.errors import DriverError, EngineDown
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
@@ -116,12 +117,73 @@ async def test_an_image_that_cannot_be_used(engine: str, tmp_path: Path, played:
     assert failed.value.message.endswith(f"o such image: fngate-nope:1; {todo}")
 
 
-def test_the_user_of_replicas(played: Played) -> None:
-    """Never root."""
-    expected = (OWN_USER, OWN_USER) if os.getuid() == 0 else None
-
-    assert played.driver.replica_user == expected
+def test_the_model_folder_has_one_path(played: Played) -> None:
+    """Where it is mounted."""
     assert played.driver.model_path(NOWHERE) == "/model"
+
+
+def users(played: Played) -> list[str]:
+    """As whom containers were to run, those of replicas."""
+    return [one["User"] for one in played.client.configs if REPLICA in one["Labels"]]
+
+
+async def test_every_replica_has_a_user_of_its_own(played: Played) -> None:
+    """Out of the data folder's slice, by a label as well; and group and user are one number."""
+    for id in ("aaaa0001", "aaaa0002", "aaaa0003"):
+        await played.driver.start(replace(RECORD, id=id), NOWHERE, NOWHERE)
+
+    numbers = [int(user.partition(":")[0]) for user in users(played)]
+    assert users(played) == [f"{number}:{number}" for number in numbers]
+    assert len({*numbers}) == 3
+    assert {*numbers} <= {*played.driver._settings.uids}
+    labels = [one["Labels"].get(UID) for one in played.client.configs if REPLICA in one["Labels"]]
+    assert labels == [str(number) for number in numbers]
+
+
+async def test_a_user_is_free_when_its_replica_is_released(tmp_path: Path) -> None:
+    """Not when its start fails: until its release something of it may run."""
+    played = Played(Recorder(start=[refusal(500, "no")]), tmp_path)
+    part = range(2**20, 2**20 + 2)
+    played.driver._uids = UidAllocator(part)
+
+    with pytest.raises(DriverError, match="cannot start"):
+        await played.driver.start(RECORD, NOWHERE, NOWHERE)
+    other = replace(RECORD, id="aaaa0002")
+    with pytest.raises(DriverError, match="every user id for replicas is taken"):
+        await played.driver.start(other, NOWHERE, NOWHERE)
+    await played.driver.release(ID)
+    await played.driver.start(other, NOWHERE, NOWHERE)
+
+    assert users(played) == [f"{part[1]}:{part[1]}"] * 2
+    await played.driver.close()
+
+
+async def test_the_user_of_an_adopted_replica_is_taken(played: Played) -> None:
+    """Until it is released; one of an earlier release has none of its own."""
+    part = range(2**20, 2**20 + 3)
+    played.driver._uids = UidAllocator(part)
+    played.shows("c7", **{REPLICA: "aaaa0007", UID: str(part[1])})
+    played.shows("c8", **{REPLICA: "aaaa0008"})
+    played.shows("c9", **{REPLICA: "aaaa0009", UID: "many"})
+    await played.driver.list()
+
+    await played.driver.start(replace(RECORD, id="aaaa0001"), NOWHERE, NOWHERE)
+    await played.driver.release("aaaa0007")
+    await played.driver.start(replace(RECORD, id="aaaa0002"), NOWHERE, NOWHERE)
+
+    assert users(played) == [f"{part[2]}:{part[2]}", f"{part[1]}:{part[1]}"]
+
+
+async def test_user_ids_that_do_not_exist_are_refused(
+    played: Played, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Before any container: the reason names a range that fits."""
+    uid_map = tmp_path / "uid_map"
+    uid_map.write_text("0 100000 65536\n")
+    monkeypatch.setattr(driving, "UID_MAP", uid_map)
+
+    with pytest.raises(DriverError, match="set FN_REPLICA_UIDS=32767:32767"):
+        await DockerDriver.open(played.driver._settings)
 
 
 async def test_a_device_without_an_image(played: Played) -> None:

@@ -12,7 +12,7 @@ from pool_manager.drivers.docker.shape import Owner
 from registry.tasks import Tasks
 from tests.support.containers import RecordedEngine, Recorder, refusal, settled
 
-OWNER = Owner("0123456789abcdef", "10001:10001")
+OWNER = Owner("0123456789abcdef")
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ async def tasks() -> AsyncIterator[Tasks]:
 
 def made(client: Recorder, tasks: Tasks) -> tuple[Holders, RecordedEngine]:
     engine: Any = RecordedEngine(client)
-    return Holders(engine, "image:1", OWNER, tasks, 0.0), engine
+    return Holders(engine, "image:1", OWNER, 9000, tasks, 0.0), engine
 
 
 async def test_two_are_kept_and_each_is_used_once(tasks: Tasks) -> None:

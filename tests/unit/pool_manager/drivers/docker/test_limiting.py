@@ -18,7 +18,7 @@ from registry.tasks import Tasks
 from tests.support.containers import RecordedEngine, Recorder, refusal, settled
 from tests.support.scenes import a_record
 
-OWNER = Owner("0123456789abcdef", "10001:10001")
+OWNER = Owner("0123456789abcdef")
 RECORD = replace(a_record(), memory_mib=300)
 TOO_LARGE = refusal(500, "unable to set memory limit to 1 (current usage: 2, peak usage: 3)")
 LOST = docker.errors.DockerException("gone")

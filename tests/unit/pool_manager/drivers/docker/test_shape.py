@@ -14,7 +14,7 @@ from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.link import VERSION
 from tests.support.scenes import a_record
 
-OWNER = Owner("0123456789abcdef", "10001:10001")
+OWNER = Owner("0123456789abcdef")
 PLACE = Place(Path("/data/run/aaaa0009"), Path("/data/models/aaaa0009"), 1_000_000)
 RECORD = replace(a_record(), threads=3, memory_mib=700)
 APART = {
@@ -25,13 +25,18 @@ APART = {
     "ReadonlyRootfs": True,
     "RestartPolicy": {"Name": "no"},
     "SecurityOpt": ["no-new-privileges"],
-    "Ulimits": [{"Name": "core", "Soft": 0, "Hard": 0}],
+    "Ulimits": [
+        {"Name": "core", "Soft": 0, "Hard": 0},
+        {"Name": "nofile", "Soft": 4096, "Hard": 4096},
+        {"Name": "sigpending", "Soft": 1024, "Hard": 1024},
+        {"Name": "msgqueue", "Soft": 0, "Hard": 0},
+    ],
 }
 """What keeps every container from the host and from the others."""
 
 
 def made(record: ReplicaRecord = RECORD) -> dict[str, Any]:
-    return shape.replica(record, "image:1", OWNER, PLACE)
+    return shape.replica(record, "image:1", OWNER, PLACE, 9001)
 
 
 def test_a_replica_is_kept_apart() -> None:
@@ -70,15 +75,19 @@ def test_a_replica_says_whose_it_is() -> None:
 
     assert config == {
         "Image": "image:1",
-        "User": "10001:10001",
+        "User": "9001:9001",
         "WorkingDir": "/tmp",
         "Cmd": ["/run/fngate"],
-        "Env": ["HOME=/tmp", "LANG=C.UTF-8", "OMP_NUM_THREADS=3", "ORT_DISABLE_TELEMETRY=1"],
+        "Env": [
+            *("HOME=/tmp", "LANG=C.UTF-8", "OMP_NUM_THREADS=3", "ORT_DISABLE_TELEMETRY=1"),
+            *("USER=fngate", "LOGNAME=fngate"),
+        ],
         "Healthcheck": {"Test": ["NONE"]},
         "Labels": {
             "fngate.owner": "0123456789abcdef",
             "fngate.link": str(VERSION),
             "fngate.replica": "aaaa0009",
+            "fngate.uid": "9001",
             "fngate.function": "default/digits@1",
         },
     }
@@ -86,10 +95,10 @@ def test_a_replica_says_whose_it_is() -> None:
 
 def test_a_holder_is_kept_apart_as_well() -> None:
     """It does nothing, sees nothing, keeps nothing, and goes by itself."""
-    config = shape.holder("image:1", OWNER, "77")
+    config = shape.holder("image:1", OWNER, "77", 9000)
 
     assert (config["Entrypoint"], config["Cmd"]) == (["sleep"], ["3600"])
-    assert config["User"] == "10001:10001"
+    assert config["User"] == "9000:9000"
     assert config["Labels"]["fngate.holder"] == "77"
     assert "fngate.replica" not in config["Labels"]
     assert config["HostConfig"] == APART | {
@@ -99,6 +108,12 @@ def test_a_holder_is_kept_apart_as_well() -> None:
         "MemorySwap": 16 * 2**20,
         "PidsLimit": 8,
     }
+
+
+@pytest.mark.parametrize(("server", "most"), [(1_048_576, 4096), (1024, 512)])
+def test_a_replica_has_fewer_descriptors_than_its_server(server: int, most: int) -> None:
+    """Whatever it sends, it runs out of them first."""
+    assert shape.descriptors(server) == most
 
 
 def test_joining_changes_the_network_alone() -> None:
@@ -122,7 +137,7 @@ def test_a_standby_has_a_cap_of_its_own(role: Any, memory_mib: int) -> None:
 
 def test_a_small_log_has_the_smallest_file() -> None:
     """The engine's files for a log have at least 4 KiB each."""
-    config = shape.replica(RECORD, "image:1", OWNER, replace(PLACE, log_bytes=10))
+    config = shape.replica(RECORD, "image:1", OWNER, replace(PLACE, log_bytes=10), 9001)
 
     assert config["HostConfig"]["LogConfig"]["Config"] == {"max-size": "4096", "max-file": "2"}
 

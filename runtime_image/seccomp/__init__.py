@@ -1,0 +1,1 @@
+"""The filter of system calls that every replica runs under."""
