@@ -80,6 +80,10 @@ class Settings(BaseSettings):
     """MiB of request bodies held at once."""
     body_read_s: float = Field(30.0, ge=0.05)
     """Seconds a client may take to send its body."""
+    head_read_s: float = Field(15.0, ge=0.05)
+    """Seconds a client may take to send the head of a request."""
+    connections: int = Field(16_384, ge=1, le=1_000_000)
+    """Connections of clients at once, to each gateway process; fewer where descriptors are few."""
     orphan_s: float = Field(60.0, ge=1.0)
     """Seconds a replica serves on without a manager."""
     ping_s: float = Field(5.0, ge=0.05, le=3600.0)
@@ -163,6 +167,8 @@ class Settings(BaseSettings):
             public_hosts=self.public_hosts,
             held_bytes_max=self.held_mib * 2**20,
             body_read_s=self.body_read_s,
+            head_read_s=self.head_read_s,
+            connections=self.connections,
             shutdown_s=self.shutdown_s,
             access_log=self.access_log,
             traces=self.traces,

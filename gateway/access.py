@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from hmac import compare_digest
-from typing import Literal
+from typing import Final, Literal
 
 from registry.errors import ForeignHost, ForeignOrigin, NoKey, WrongScope
 from registry.model import Key
@@ -30,7 +31,7 @@ class Access:
         self._is_local = listen in LOOPBACK
         if self._is_local:
             names |= set(LOOPBACK)
-        self._hosts = {_bare(name) for name in names}
+        self._hosts = {_named(name) or name.lower() for name in names}
         self._known: dict[str, bool] = {}
         self._ring = ring
         self._token = token_sha256
@@ -39,7 +40,7 @@ class Access:
         """Raises ForeignHost unless the Host header names this server."""
         known = self._known.get(host)
         if known is None:
-            known = _bare(host) in self._hosts
+            known = _named(host) in self._hosts
             if len(self._known) < 1000:
                 self._known[host] = known
         if not known:
@@ -103,9 +104,11 @@ def _allows(scopes: tuple[str, ...], need: Need, name: str) -> bool:
     return need == "invoke" and bool(name) and f"invoke:{name}" in scopes
 
 
-def _bare(host: str) -> str:
-    """A host name without port and brackets, in lower case."""
-    host = host.lower()
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host if host.count(":") > 1 else host.partition(":")[0]
+def _named(host: str) -> str | None:
+    """The name in a Host header (RFC 9110 section 7.2), in lower case and without port and
+    brackets; None where it is no host with at most a port behind it."""
+    found = _HOST.fullmatch(host)
+    return None if found is None else (found[1] or found[2]).lower()
+
+
+_HOST: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?")

@@ -93,6 +93,15 @@ class Delivery:
             await self._idle.wait()
         self._idle = None
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of bodies that arrive, wait or are in flight."""
+        return self._dispatcher.held_bytes
+
+    def reserve(self, count: int) -> None:
+        """Count bytes of bodies that still arrive among those held; negative to give back."""
+        self._dispatcher.reserve(count)
+
     def is_cold(self, pool: str) -> bool:
         """Whether a call for this pool would have to wait for a replica to start."""
         view = self._dispatcher.pools.get(pool)

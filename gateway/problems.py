@@ -22,11 +22,17 @@ STATUS: dict[type[errors.FnError], int] = {
     errors.BadRequest: 400,
     errors.BadInput: 400,
     errors.UnsupportedType: 415,
+    errors.UnsupportedEncoding: 415,
+    errors.ExpectationFailed: 417,
+    errors.HeadTimeout: 408,
+    errors.HeadTooLarge: 431,
+    errors.TooManyConnections: 503,
     errors.NotAcceptable: 406,
     errors.MethodNotAllowed: 405,
     errors.BodyTooLarge: 413,
     errors.BodyTimeout: 408,
     errors.QueueFull: 429,
+    errors.BodyEvicted: 429,
     errors.WaitBudgetOver: 503,
     errors.FunctionFailing: 503,
     errors.FunctionFailed: 500,
@@ -75,6 +81,16 @@ NOT_READY = 503
 """What a load balancer understands as "not now"."""
 
 CONTENT_TYPE = "application/problem+json"
+
+ENDS_CONNECTION = (
+    errors.ShuttingDown,
+    errors.BodyTimeout,
+    errors.BodyEvicted,
+    errors.HeadTimeout,
+    errors.HeadTooLarge,
+    errors.TooManyConnections,
+)
+"""Errors after which the rest of what a client sends is not read as requests."""
 
 
 def is_worth_keeping(error: errors.FnError) -> bool:
@@ -129,7 +145,9 @@ def reply(error: errors.FnError, *, for_admin: bool = False) -> Reply:
         headers.append(("WWW-Authenticate", 'Bearer realm="fngate"'))
     if isinstance(error, errors.MethodNotAllowed):
         headers.append(("Allow", ", ".join(error.detail["allow"])))
-    if isinstance(error, errors.ShuttingDown | errors.BodyTimeout):
+    if isinstance(error, errors.UnsupportedEncoding):
+        headers.append(("Accept-Encoding", ", ".join(error.detail["accepted"])))
+    if isinstance(error, ENDS_CONNECTION):
         headers.append(CLOSE)
     body = _encoded(document(error, for_admin=for_admin))
     return Reply(STATUS[type(error)], tuple(headers), body)

@@ -23,6 +23,11 @@ class GatewaySettings:
     """How often a request that had started is run again after its replica died."""
     body_read_s: float = 30.0
     """Seconds a client may take to send its body."""
+    head_read_s: float = 15.0
+    """Seconds a client may take to send the head of a request, from its first byte, or on a new
+    connection from the beginning."""
+    connections: int = 16_384
+    """Connections of clients at once, where descriptors allow for so many."""
     wait_max_s: float = 600.0
     """The longest wait a client may ask for with `Prefer: wait`."""
     shutdown_s: float = 60.0

@@ -71,6 +71,42 @@ class UnsupportedType(FnError):
     title = "Unsupported content type"
 
 
+class UnsupportedEncoding(FnError):
+    """The body has a content coding that is not decoded; `detail["accepted"]` lists those that
+    are."""
+
+    code = "unsupported_encoding"
+    title = "Unsupported content encoding"
+
+
+class ExpectationFailed(FnError):
+    """The header Expect asks for something other than 100-continue."""
+
+    code = "expectation_failed"
+    title = "The expectation cannot be met"
+
+
+class HeadTimeout(FnError):
+    """The head of a request did not arrive in time."""
+
+    code = "head_timeout"
+    title = "The request head came too slowly"
+
+
+class HeadTooLarge(FnError):
+    """The head of a request is over the limit."""
+
+    code = "head_too_large"
+    title = "The request head is too large"
+
+
+class TooManyConnections(FnError):
+    """Every connection that this process may have is in use."""
+
+    code = "too_many_connections"
+    title = "Too many connections"
+
+
 class NotAcceptable(FnError):
     """The answer cannot be given in any form the client accepts."""
 
@@ -104,6 +140,13 @@ class QueueFull(FnError):
 
     code = "queue_full"
     title = "Too many requests are waiting"
+
+
+class BodyEvicted(QueueFull):
+    """The body was given up while it arrived: others needed the memory and came faster."""
+
+    code = "body_evicted"
+    title = "No memory for this body"
 
 
 class WaitBudgetOver(FnError):

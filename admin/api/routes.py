@@ -23,6 +23,7 @@ from admin.api.watching.timeline import TimelineRoutes
 from admin.ui.session import SessionRoutes
 from gateway.access import Access, Need
 from gateway.http.app import Border, Handler
+from gateway.http.bodies import continue_later
 from registry.errors import FnError, Unknown
 from registry.tasks import Tasks
 
@@ -103,12 +104,13 @@ class AdminApi:
 
     def add_routes(self, app: web.Application, border: Border) -> None:
         """Add the table behind the border; what is not in it is for nobody."""
+        add = app.router.add_route
         for method, path, need, handler in self._table:
             is_whole = method in WHOLE and path not in WAITING
             guarded = border.bordered(self._scoped(need, handler, is_whole=is_whole))
-            app.router.add_route(method, PREFIX + path, guarded)
+            add(method, PREFIX + path, guarded, expect_handler=continue_later)
         nowhere = border.bordered(self._scoped("read", _nowhere, is_whole=False))
-        app.router.add_route("*", PREFIX + "/{rest:.*}", nowhere)
+        add("*", PREFIX + "/{rest:.*}", nowhere, expect_handler=continue_later)
         app.on_cleanup.append(self._close)
 
     async def _close(self, _app: web.Application) -> None:

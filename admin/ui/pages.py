@@ -9,6 +9,7 @@ from aiohttp import web
 
 from admin.ui.files import INDEX, File
 from gateway.http.app import Border
+from gateway.http.bodies import continue_later
 from gateway.problems import MOVED, NOT_MODIFIED
 from registry.errors import MethodNotAllowed, Unknown
 
@@ -47,10 +48,10 @@ class UiPages:
 
     def add_routes(self, app: web.Application) -> None:
         """The routes. A link in a wiki may lead here: there is no datum, and no frame around it."""
-        app.router.add_route("*", "/ui", self._border.bordered(self._to_folder, is_linked=True))
-        app.router.add_route(
-            "*", "/ui/{file:.*}", self._border.bordered(self._file, is_linked=True)
-        )
+        folder = self._border.bordered(self._to_folder, is_linked=True)
+        app.router.add_route("*", "/ui", folder, expect_handler=continue_later)
+        file = self._border.bordered(self._file, is_linked=True)
+        app.router.add_route("*", "/ui/{file:.*}", file, expect_handler=continue_later)
 
     async def _to_folder(self, request: web.Request) -> web.Response:
         """Names in the page are relative to /ui/. The answer itself has nothing to run."""

@@ -96,6 +96,11 @@ class Dispatcher:
         self._endings.drop(call, pool, commands)
         return commands + self._fill(pool, now)
 
+    def reserve(self, count: int) -> None:
+        """Count so many bytes of bodies that still arrive among those held; a negative `count`
+        gives them back."""
+        self._endings.held_bytes += count
+
     # What the manager says
 
     def pool(self, key: str) -> Pool:

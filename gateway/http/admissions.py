@@ -42,10 +42,14 @@ class Admissions:
     """Remembered by a key by which whoever reads HTTP knows a head again. The head says who calls
     and what, so with the same keys and the same catalog the same head is allowed the same."""
 
-    def __init__(self, access: Access, catalog: Catalog, wait_max_s: float) -> None:
+    def __init__(
+        self, access: Access, catalog: Catalog, wait_max_s: float, held_bytes_max: int
+    ) -> None:
+        """`held_bytes_max` bounds all bodies together, and so each of them."""
         self._access = access
         self._catalog = catalog
         self._wait_max_s = wait_max_s
+        self._held_bytes_max = held_bytes_max
         self._known: dict[Hashable, Admission] = {}
         self._as_of = (-1, -1)
 
@@ -73,7 +77,7 @@ class Admissions:
             wait_s,
             applied,
             limits.timeout_s,
-            limits.body_mib * MIB,
+            min(limits.body_mib * MIB, self._held_bytes_max),
             limits.queue,
             preferences.priority(head.priority),
             may_rerun(deployed),

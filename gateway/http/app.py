@@ -14,6 +14,7 @@ from gateway.access import Access
 from gateway.answers.reply import Reply, Writer
 from gateway.delivery import Delivery
 from gateway.http.assembly import Invoker
+from gateway.http.bodies import check_framing, continue_later, is_left_waiting
 from gateway.http.describe import describe
 from gateway.http.invoke import invoke
 from gateway.metrics.exposition import Form, form_of
@@ -48,9 +49,10 @@ class Border:
         gives everybody the same and changes nothing."""
         access = self.access
 
-        async def guarded(request: web.Request) -> web.StreamResponse:
+        async def checked(request: web.Request) -> web.StreamResponse:
             headers = request.headers
             try:
+                check_framing(request)
                 access.check_host(request.host)
                 origin, site = headers.get("Origin"), headers.get("Sec-Fetch-Site")
                 if not is_linked:
@@ -62,6 +64,12 @@ class Border:
             except Exception:  # the border: a defect must not show its insides
                 log.exception("a request failed", path=request.path)
                 return problems.answer(FnError("see the server's log"))
+
+        async def guarded(request: web.Request) -> web.StreamResponse:
+            response = await checked(request)
+            if is_left_waiting(request):
+                response.force_close()
+            return response
 
         return guarded
 
@@ -86,9 +94,11 @@ class StatePages:
 
     def add_routes(self, app: web.Application) -> None:
         """The last routes of an application: they take whatever no other has."""
-        app.router.add_get("/readyz", self._border.bordered(self._readyz))
-        app.router.add_get("/metrics", self._border.bordered(self._metrics))
-        app.router.add_route("*", "/{rest:.*}", self._border.bordered(_nowhere))
+        bordered, add = self._border.bordered, app.router.add_get
+        add("/readyz", bordered(self._readyz), expect_handler=continue_later)
+        add("/metrics", bordered(self._metrics), expect_handler=continue_later)
+        rest = bordered(_nowhere)
+        app.router.add_route("*", "/{rest:.*}", rest, expect_handler=continue_later)
 
     async def _readyz(self, _request: web.Request) -> web.Response:
         """200 once calls can be accepted; what is wrong does not stop it from serving the rest."""
@@ -120,13 +130,15 @@ class Gateway:
 
     def add_routes(self, app: web.Application) -> None:
         """The routes that every gateway process serves by itself."""
-        app.router.add_route("*", "/fn/{ref}", self._function)
-        app.router.add_get("/healthz", self.border.bordered(_healthz))
+        function, healthz = self._function, self.border.bordered(_healthz)
+        app.router.add_route("*", "/fn/{ref}", function, expect_handler=continue_later)
+        app.router.add_get("/healthz", healthz, expect_handler=continue_later)
         app.on_response_prepare.append(self._end_connection)
 
     async def close(self, _app: web.Application) -> None:
         """aiohttp's clean-up signal: end what the routes hold."""
         self.invoker.cold_check.close()
+        self.invoker.inflation.close()
         if self.invoker.events is not None:
             self.invoker.events.close()
         if self.invoker.tracer is not None:

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import secrets
 from collections.abc import Callable
+from time import monotonic
 from typing import NamedTuple
 
 from gateway.access import Access
@@ -13,6 +14,8 @@ from gateway.cold_check import ColdCheck
 from gateway.delivery import Delivery
 from gateway.http.admissions import Admissions
 from gateway.http.door import Door
+from gateway.http.inflating import Inflation, inflating_threads
+from gateway.http.reservations import Reservations
 from gateway.metrics.counting import Store
 from gateway.metrics.families import Metrics
 from gateway.observing.access_log import AccessLog
@@ -42,6 +45,8 @@ class Invoker(NamedTuple):
     events: AccessLog | None
     tracer: Tracer | None
     failures: FailureCount
+    reservations: Reservations
+    inflation: Inflation
 
 
 def assemble(  # noqa: PLR0913 - the parts of a gateway process
@@ -78,12 +83,14 @@ def assemble(  # noqa: PLR0913 - the parts of a gateway process
         metrics,
         past,
         Door(),
-        Admissions(access, catalog, settings.wait_max_s),
+        Admissions(access, catalog, settings.wait_max_s, settings.held_bytes_max),
         wall,
         request_ids(secrets.token_hex(6)),
         events,
         tracer,
         FailureCount(wall),
+        Reservations(delivery, settings.held_bytes_max, monotonic),
+        Inflation(inflating_threads()),
     )
 
 

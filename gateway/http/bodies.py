@@ -1,79 +1,204 @@
-"""Reads request bodies with a limit on size and time."""
+"""Reads request bodies with a limit on size, time and memory."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Coroutine
+from typing import Final, Protocol
 
-from aiohttp import web
+from aiohttp import HttpVersion11, hdrs, web
 
-from registry.errors import BadRequest, BodyTimeout, BodyTooLarge
+from gateway.http.inflating import Inflation, encoding_of, inflating_threads
+from gateway.http.reservations import Evicted
+from registry.errors import (
+    BadRequest,
+    BodyTimeout,
+    BodyTooLarge,
+    ExpectationFailed,
+    FnError,
+)
 
-Body = TypeVar("Body", bytes, bytearray)
+Body = bytes | bytearray | memoryview
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-Room = Callable[[int], memoryview | None]
-"""Where a body of so many bytes is to be put, if anywhere in particular."""
+class Sink(Protocol):
+    """Where a body goes."""
+
+    def room(self, length: int) -> memoryview | None:
+        """Where a body of so many bytes is to be put, if anywhere in particular."""
+
+    def arrived(self, count: int, evicted: Evicted) -> None:
+        """Count `count` more bytes. Raises FnError where there is no memory for them; `evicted`
+        is called where they have to be given up later."""
+
+
+class Anywhere(Sink):
+    """For small bodies of clients that have shown a key: they are not counted."""
+
+    def room(self, length: int) -> memoryview | None:  # noqa: ARG002 - the protocol's signature
+        """Nowhere in particular."""
+        return None
+
+    def arrived(self, count: int, evicted: Evicted) -> None:
+        """There is room."""
+
+
+def check_framing(request: web.BaseRequest) -> None:
+    """Raises BadRequest unless the body ends where every reader of HTTP says it does, and
+    ExpectationFailed on an expectation that no server here meets."""
+    headers = request.headers
+    if hdrs.TRANSFER_ENCODING in headers:
+        coding = ", ".join(headers.getall(hdrs.TRANSFER_ENCODING))
+        if coding.lower() != "chunked":
+            raise BadRequest(f"Transfer-Encoding: expected chunked, got {coding[:100]!r}")
+    if hdrs.EXPECT in headers and headers[hdrs.EXPECT].lower() != "100-continue":
+        text = f"Expect: expected 100-continue, got {headers[hdrs.EXPECT][:100]!r}"
+        raise ExpectationFailed(text)
+
+
+def is_expecting(request: web.BaseRequest) -> bool:
+    """Whether the client waits for "100 Continue" before it sends its body."""
+    return hdrs.EXPECT in request.headers and request.version >= HttpVersion11
+
+
+def is_left_waiting(request: web.BaseRequest) -> bool:
+    """Whether the client was to be asked for its body and has not sent it."""
+    return is_expecting(request) and not request.content.is_eof()
+
+
+async def let_continue(request: web.BaseRequest) -> None:
+    """Ask for the body of a client that waits to be asked; to be called after all checks."""
+    if is_left_waiting(request):
+        await request.writer.write(CONTINUE)
+        # aiohttp takes any output for the beginning of the answer.
+        request.writer.output_size = 0
+
+
+async def continue_later(_request: web.Request) -> None:
+    """aiohttp's handler of Expect, which comes before all checks: `let_continue` is after them."""
 
 
 async def read_body(request: web.Request, most: int, seconds: float) -> bytes:
     """The whole body. Raises as `receive` does."""
-    return bytes(await receive(request, most, seconds, lambda _length: None))
+    inflation = Inflation(inflating_threads())
+    try:
+        return bytes(await receive(request, most, seconds, Anywhere(), inflation))
+    finally:
+        inflation.close()
 
 
 async def receive(
-    request: web.BaseRequest, most: int, seconds: float, room: Room
-) -> bytes | bytearray | memoryview:
-    """The whole body, in `room` if that gives any. Raises BodyTooLarge before reading where the
-    length is told.
+    request: web.BaseRequest, most: int, seconds: float, sink: Sink, inflation: Inflation
+) -> Body:
+    """The whole body without its content coding, in the room of `sink` if that gives any. Raises
+    BodyTooLarge before reading where the length is told.
 
-    Also raises BodyTimeout, and BadRequest where the body is broken off or badly encoded.
+    Also raises UnsupportedEncoding, BodyTimeout, BodyEvicted, and BadRequest where the body is
+    broken off or badly encoded.
     """
+    encoding = encoding_of(request.headers.getall(hdrs.CONTENT_ENCODING, []))
     length = request.content_length
     if length is not None and length > most:
         raise _too_large(length, most)
     if not request.can_read_body:
         return b""
+    await let_continue(request)
+    reading = _Reading(request, most, seconds, sink)
     try:
-        if request.content.is_eof():  # it came with the head: a timer would be wasted on it
-            return _bounded(request.content.read_nowait(), most)
-        async with asyncio.timeout(seconds):
-            # The length of an encoded body says nothing about the decoded one.
-            is_told = length is not None and "Content-Encoding" not in request.headers
-            view = room(length) if length is not None and is_told else None
-            return await (_read(request, most) if view is None else _fill(request, view))
-    except TimeoutError:
-        raise BodyTimeout(f"the body did not arrive within {seconds:g} s") from None
+        if encoding:
+            return await reading.inflated(encoding, inflation)
+        return await reading.whole(length)
     except web.RequestPayloadError as error:
         # Its text is "400, message:", then what is wrong on a line of its own.
         reason = str(error).partition("\n")[2].strip() or "it is broken off"
         raise BadRequest(f"the body cannot be read: {reason[:200]}") from error
 
 
-async def _read(request: web.BaseRequest, most: int) -> bytearray:
-    body = bytearray()
-    while not request.content.at_eof():
-        body += await request.content.readany()
-        _bounded(body, most)
-    return body
+class _Reading:
+    """One body on its way from `request` to `sink`."""
+
+    def __init__(self, request: web.BaseRequest, most: int, seconds: float, sink: Sink) -> None:
+        self._request = request
+        self._most = most
+        self._seconds = seconds
+        self._sink = sink
+        self._limit = asyncio.timeout(None)
+        self._error: FnError | None = None
+
+    async def whole(self, length: int | None) -> Body:
+        """The body as it comes; `length` is None where that is not told."""
+        if self._request.content.is_eof():  # it came with the head: a timer would be wasted on it
+            return self._all_read()
+        return await self._in_time(self._place(length))
+
+    async def inflated(self, encoding: str, inflation: Inflation) -> Body:
+        """The body without its coding."""
+        return await self._in_time(self._inflate(encoding, inflation))
+
+    async def _inflate(self, encoding: str, inflation: Inflation) -> Body:
+        if self._request.content.is_eof():
+            packed: bytes | bytearray = self._all_read()
+            self._count(len(packed))
+        else:
+            packed = await self._gather()
+        return await inflation.inflate(packed, encoding, self._most, self._count)
+
+    async def _in_time(self, work: Coroutine[object, object, Body]) -> Body:
+        loop = asyncio.get_running_loop()
+        try:
+            async with self._limit:
+                self._limit.reschedule(loop.time() + self._seconds)
+                return await work
+        except TimeoutError:
+            if self._error is not None:
+                raise self._error from None
+            raise BodyTimeout(f"the body did not arrive within {self._seconds:g} s") from None
+
+    async def _place(self, length: int | None) -> Body:
+        view = None if length is None else self._sink.room(length)
+        return await (self._gather() if view is None else self._fill(view))
+
+    async def _gather(self) -> bytearray:
+        content = self._request.content
+        body = bytearray()
+        while not content.at_eof():
+            piece = await content.readany()
+            _check_size(len(body) + len(piece), self._most)
+            self._count(len(piece))
+            body += piece
+        return body
+
+    async def _fill(self, view: memoryview) -> memoryview:
+        content = self._request.content
+        filled = 0
+        while not content.at_eof():
+            piece = await content.readany()
+            self._count(len(piece))
+            view[filled : filled + len(piece)] = piece
+            filled += len(piece)
+        if filled != len(view):
+            raise BadRequest(f"the body cannot be read: expected {len(view)} bytes, got {filled}")
+        return view
+
+    def _all_read(self) -> bytes:
+        body = self._request.content.read_nowait()
+        _check_size(len(body), self._most)
+        return body
+
+    def _count(self, count: int) -> None:
+        self._sink.arrived(count, self._evicted)
+
+    def _evicted(self, error: FnError) -> None:
+        """The memory is needed: whoever reads the body stops at once."""
+        self._error = error
+        if not self._limit.expired():
+            self._limit.reschedule(asyncio.get_running_loop().time())
 
 
-async def _fill(request: web.BaseRequest, view: memoryview) -> memoryview:
-    filled = 0
-    while not request.content.at_eof():
-        piece = await request.content.readany()
-        view[filled : filled + len(piece)] = piece
-        filled += len(piece)
-    if filled != len(view):
-        raise BadRequest(f"the body cannot be read: expected {len(view)} bytes, got {filled}")
-    return view
-
-
-def _bounded(body: Body, most: int) -> Body:
-    if len(body) > most:
-        raise _too_large(len(body), most)
-    return body
+def _check_size(got: int, most: int) -> None:
+    if got > most:
+        raise _too_large(got, most)
 
 
 def _too_large(got: int, most: int) -> BodyTooLarge:

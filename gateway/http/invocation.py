@@ -15,6 +15,7 @@ from gateway.answers.reply import Body, Reply
 from gateway.http.admissions import Admission
 from gateway.http.assembly import Invoker
 from gateway.http.head import NOT_CORRELATED, REQUEST_ID, Correlation, Head
+from gateway.http.reservations import Evicted, Reservation
 from gateway.metrics.exemplars import exemplar_of
 from gateway.observing import trace_context
 from gateway.observing.record import CLIENT_LEFT, Asked, Ending, RequestRecord, record_of
@@ -46,10 +47,12 @@ class Invocation:
         "_correlation",
         "_deployed",
         "_head",
+        "_held",
         "_invoker",
         "_is_inside",
         "_is_told",
         "_reply",
+        "_reservation",
         "_size",
         "_slot",
         "request_id",
@@ -70,6 +73,8 @@ class Invocation:
         self._deployed: Deployed | None = None
         self._is_inside = False
         self._slot: Slot | None = None
+        self._reservation: Reservation | None = None
+        self._held = 0
         self._call: HeldCall | None = None
         self._check: Future[None] | None = None
         self._correlation = correlation
@@ -100,6 +105,13 @@ class Invocation:
         self._slot = self._invoker.delivery.slabs.take(self._admission.pool, length)
         return self._slot.view if self._slot is not None else None
 
+    def arrived(self, count: int, evicted: Evicted) -> None:
+        """Count `count` more bytes of a body that is not whole yet. `evicted` is told if the body
+        has to be given up later. Raises BodyEvicted where it has to be now."""
+        if self._reservation is None:
+            self._reservation = self._invoker.reservations.begin(evicted)
+        self._reservation.grow(count)
+
     def run(self, body: Body) -> None:
         """The body is whole: the call is sent or held. It is what `room` gave, where that gave
         any."""
@@ -108,6 +120,8 @@ class Invocation:
                 self._slot.filled()
                 body = self._slot.view.toreadonly()
             self._size = len(body)
+            if self._reservation is not None:
+                self._release()  # in this very turn the bytes are the call's
             self._begin(self._admission, body)
         except Exception as error:  # noqa: BLE001 - the border: `fail` tells what may be told
             self.fail(error)
@@ -148,6 +162,15 @@ class Invocation:
         if self._slot is not None:
             slot, self._slot = self._slot, None
             slot.drop()
+        if self._reservation is not None or self._held:
+            self._release()
+
+    def _release(self) -> None:
+        """Give back what was reserved; a call counts its body itself."""
+        if self._reservation is not None:
+            self._reservation.release()
+        self._invoker.reservations.give_back(self._held)
+        self._held = 0
 
     def _begin(self, admission: Admission, body: Body) -> None:
         invoker, revision = self._invoker, admission.deployed.revision
@@ -183,6 +206,18 @@ class Invocation:
             )
         if self._check is None:
             self._submit(call)
+        else:
+            self._hold(len(body))
+
+    def _hold(self, count: int) -> None:
+        """Count a body that is checked in a thread, and is no call's yet."""
+        try:
+            self._invoker.reservations.hold(count)
+        except FnError:
+            if self._check is not None:
+                self._check.cancel()
+            raise
+        self._held = count
 
     def _checked(self, call: HeldCall, error: BaseException | None) -> None:
         """The thread has looked at a large body, whose waiting begins now."""
@@ -204,6 +239,8 @@ class Invocation:
         catalog, revision = self._invoker.catalog, self._admission.deployed.revision
         if catalog.find(revision.ref, revision.namespace) is None:
             catalog.resolve(revision.ref, revision.namespace)
+        self._release()
+        self._invoker.reservations.make_room(len(call.body))
         self._call = call
         try:
             self._invoker.delivery.submit(call)

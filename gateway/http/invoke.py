@@ -11,7 +11,7 @@ from aiohttp import web
 
 from gateway.answers.reply import Reply, Writer
 from gateway.http.assembly import Invoker
-from gateway.http.bodies import receive
+from gateway.http.bodies import check_framing, is_left_waiting, receive
 from gateway.http.head import correlate, make_head
 from gateway.http.invocation import Invocation
 
@@ -22,13 +22,13 @@ _CALL: Final = re.compile("/fn/([a-z0-9@-]+)")
 
 def calls_first(others: Handler, invoker: Invoker, writer: Writer) -> Handler:
     """What aiohttp's server is to do with requests: calls are known by their path alone, the
-    application with its router has the `others`, and those that expect something of it first."""
+    application with its router has the `others`."""
 
     # Looked up once: Python 3.11 asks the system for the process's number each time.
     loop = asyncio.get_running_loop()
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
-        if request.method == "POST" and "Expect" not in request.headers:
+        if request.method == "POST":
             found = _CALL.fullmatch(request.rel_url.raw_path)
             if found is not None:
                 return await invoke(invoker, writer, request, found[1], loop.create_future())
@@ -56,8 +56,10 @@ async def invoke(
 
     invocation = Invocation(invoker, head, answered, correlate(header))
     try:
+        check_framing(request)
         most = invocation.admit(head)
-        body = await receive(request, most, invoker.settings.body_read_s, invocation.room)
+        seconds = invoker.settings.body_read_s
+        body = await receive(request, most, seconds, invocation, invoker.inflation)
     except Exception as error:  # noqa: BLE001 - the border: `fail` tells what may be told
         invocation.fail(error)
     except asyncio.CancelledError:
@@ -74,12 +76,13 @@ async def invoke(
 
 
 def _response(request: web.BaseRequest, reply: Reply, writer: Writer) -> web.StreamResponse:
-    is_usual = request.version == (1, 1) and request.keep_alive and not reply.closes
-    if is_usual:
+    # A client that was never asked for its body may send it all the same, or the next request.
+    closes = reply.closes or is_left_waiting(request)
+    if request.version == (1, 1) and request.keep_alive and not closes:
         return Written(writer.pieces(reply))
     headers = {**dict(reply.headers), "Server": "fngate"}
     response = web.Response(status=reply.status, headers=headers, body=bytes(reply.body))
-    if reply.closes:
+    if closes:
         response.force_close()  # aiohttp goes by this, not by the header
     return response
 

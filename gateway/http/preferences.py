@@ -5,22 +5,18 @@ from __future__ import annotations
 import re
 
 from gateway.dispatch.call import Priority
-from registry.errors import BadRequest
 
 _WAIT = re.compile(r"(?:^|[,;])\s*wait\s*=\s*\"?([^\",;\s]*)\"?", re.IGNORECASE)
+_SECONDS = re.compile("[0-9]{1,9}")
 _URGENCY = re.compile(r"(?:^|,)\s*u\s*=\s*([^,;\s]*)")
 
 
 def wait_s(prefer: str | None, default_s: float, most_s: float) -> tuple[float, str]:
-    """Seconds the client agrees to wait, and what `Preference-Applied` should say.
-
-    Raises BadRequest where `wait` is no whole number of seconds.
-    """
+    """Seconds the client agrees to wait, and what `Preference-Applied` should say. A `wait` that
+    is no whole number of seconds is ignored, as RFC 7240 section 2 has it."""
     match = _WAIT.search(prefer) if prefer else None
-    if match is None:
+    if match is None or not _SECONDS.fullmatch(match[1]):
         return default_s, ""
-    if not match[1].isdecimal() or len(match[1]) > 9:
-        raise BadRequest(f"Prefer: expected wait=<whole seconds>, got wait={match[1][:40]!r}")
     seconds = min(float(match[1]), most_s)
     return seconds, f"wait={seconds:.0f}"
 

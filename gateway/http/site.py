@@ -8,7 +8,9 @@ from aiohttp import web
 
 from gateway.answers.reply import Writer
 from gateway.http.assembly import Invoker
+from gateway.http.clients import connections_max
 from gateway.http.fast.front import Front
+from gateway.http.handler import Shared, make_clients
 from gateway.http.invoke import calls_first
 from gateway.settings import GatewaySettings
 from registry.tasks import Tasks, every
@@ -29,16 +31,19 @@ class Site:
         self._settings: GatewaySettings = invoker.settings
         self._events = invoker.events
         self._tracer = invoker.tracer
-        self._runner_server = runner.server
         others = runner.server.request_handler
         runner.server.request_handler = calls_first(others, invoker, writer)
-        self._front = Front(invoker, writer, runner.server)
+        seconds = self._settings.head_read_s
+        self._handlers = Shared(runner.server, writer, invoker.reservations, seconds)
+        self._front = Front(invoker, writer, self._handlers.adopt)
         self._tasks = Tasks("site")
         self._server: asyncio.Server | None = None
 
     async def start(self, *, reuse_port: bool = False) -> int:
         """Accept connections; the port. Raises OSError where it cannot be had."""
-        factory = self._front if self._settings.fast_front else self._runner_server
+        factory = self._front if self._settings.fast_front else self._handlers
+        most = connections_max(self._settings.connections)
+        self._front.clients = make_clients(self._handlers, most, self._front.connections)
         self._server = await asyncio.get_running_loop().create_server(
             factory,
             self._settings.listen,
@@ -46,13 +51,17 @@ class Site:
             backlog=BACKLOG,
             reuse_port=reuse_port or None,
         )
-        self._tasks.spawn("uploads", every(SWEEP_S, self._front.sweep))
+        self._tasks.spawn("uploads", every(SWEEP_S, self._sweep))
         if self._events is not None:
             self._tasks.spawn("access log", every(EVENTS_FLUSH_S, self._events.flush))
         if self._tracer is not None:
             self._tasks.spawn("traces", every(TRACES_FLUSH_S, self._tracer.flush))
         port: int = self._server.sockets[0].getsockname()[1]
         return port
+
+    def _sweep(self) -> None:
+        self._front.sweep()
+        self._handlers.sweep()
 
     async def stop(self) -> None:
         """Accept no more connections."""

@@ -60,13 +60,13 @@ def read(root: Path, folders: Iterable[str]) -> list[Source]:
 
 
 def long_file(source: Source) -> list[str]:
-    """A file has at most 300 lines."""
+    """A file has at most FILE_LINES_MAX lines."""
     length = len(source.lines)
     return [f"{source.path}:1: {length} lines"] if length > FILE_LINES_MAX else []
 
 
 def long_functions(source: Source) -> list[str]:
-    """A function has at most 40 lines, not counting its docstring, or says why not."""
+    """A function has at most FUNCTION_LINES_MAX lines beside its docstring, or says why not."""
     return [
         source.complaint(function, f"{function.name} has {length} lines")
         for function in source.functions()
@@ -75,7 +75,7 @@ def long_functions(source: Source) -> list[str]:
 
 
 def full_folders(sources: Iterable[Source]) -> list[str]:
-    """A folder has at most 12 Python files beside its `__init__`."""
+    """A folder has at most FOLDER_FILES_MAX Python files beside its `__init__`."""
     paths = (PurePosixPath(source.path) for source in sources)
     counts = Counter(str(path.parent) for path in paths if path.name != "__init__.py")
     return [

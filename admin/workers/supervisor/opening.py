@@ -147,7 +147,7 @@ def _application(admin: Admin, hub: Hub, page: Gathered, crew: Crew) -> web.Appl
 
 async def _open_private(settings: Settings, app: web.Application, stack: AsyncExitStack) -> None:
     """Serve `app` to this user's processes alone."""
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, auto_decompress=False)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
     path = _socket_path(settings)

@@ -50,6 +50,7 @@ from gateway.delivery import Delivery
 from gateway.dispatch.dispatcher import Limits
 from gateway.http.app import Gateway, stop_serving
 from gateway.http.assembly import assemble
+from gateway.http.bodies import continue_later
 from gateway.http.site import Site
 from gateway.metrics.families import Metrics
 from gateway.metrics.ledger import Balance
@@ -163,7 +164,8 @@ class Worker:
         passing = Passing(welcome.passing)
         app = web.Application()
         gateway.add_routes(app)
-        app.router.add_route("*", "/{rest:.*}", gateway.border.bordered(passing.handle))
+        passed = gateway.border.bordered(passing.handle)
+        app.router.add_route("*", "/{rest:.*}", passed, expect_handler=continue_later)
         app.on_cleanup.extend([gateway.close, passing.close])
         runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
         await runner.setup()

@@ -12,6 +12,7 @@ from aiohttp import hdrs, web
 from multidict import CIMultiDict
 from yarl import URL
 
+from gateway.http.bodies import is_left_waiting, let_continue
 from registry.errors import BadRequest, QueueFull, SupervisorAway
 
 log = structlog.get_logger()
@@ -27,9 +28,7 @@ ONE_HOP: Final = frozenset(
 )
 """Fields of one connection, not of the message (RFC 9110, section 7.6.1)."""
 FRAMING: Final = frozenset({"content-length", "expect"})
-"""Said anew for each connection; whoever expected "100 Continue" has got it."""
-UNPACKED: Final = frozenset({"gzip", "deflate", "br", "zstd"})
-"""Encodings that aiohttp undoes as bodies come: the length told is not that of what arrives."""
+"""Said anew for each connection."""
 AUTOMATIC: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 
 
@@ -74,13 +73,8 @@ class Passing:
 
     async def _pass(self, request: web.Request, body: _Body) -> web.StreamResponse:
         has_body = request.can_read_body
-        if len(request.headers.getall(hdrs.CONTENT_ENCODING, ())) > 1:
-            # Readers differ in which of them they go by, and with it in where the body ends.
-            raise BadRequest("Content-Encoding: expected one at most, got several")
         headers = kept(request.headers)
-        if headers.get(hdrs.CONTENT_ENCODING, "").lower() in UNPACKED:
-            del headers[hdrs.CONTENT_ENCODING]
-        elif has_body and request.content_length is not None:
+        if has_body and request.content_length is not None:
             headers[hdrs.CONTENT_LENGTH] = str(request.content_length)
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=CONNECT_S, sock_read=None if has_body else SILENT_S
@@ -92,6 +86,8 @@ class Passing:
             data=body if has_body else None,
             timeout=timeout,
             allow_redirects=False,
+            # The supervisor is asked first: only it knows whether it wants the body.
+            expect100=has_body and is_left_waiting(request),
         ) as answer:
             return await _relay(request, answer)
 
@@ -141,6 +137,7 @@ class _Body(AsyncIterator[bytes]):
     def __init__(self, request: web.Request) -> None:
         self._request = request
         self._is_reading = False
+        self._is_begun = False
         self.broken = ""
 
     def __aiter__(self) -> _Body:
@@ -149,6 +146,9 @@ class _Body(AsyncIterator[bytes]):
     async def __anext__(self) -> bytes:
         self._is_reading = True
         try:
+            if not self._is_begun:
+                self._is_begun = True
+                await let_continue(self._request)
             piece = await self._request.content.readany()
         except (web.RequestPayloadError, aiohttp.ClientError) as error:
             # Its text is "400, message:", then what is wrong on a line of its own.

@@ -9,18 +9,21 @@ from collections.abc import Callable
 class Upload(asyncio.BufferedProtocol):
     """Takes the place of a connection's protocol while `view` is filled from the socket.
 
-    `received()` is called when it is full, `lost(error)` when the client is gone before.
+    `arrived(count)` is called for each read, `received()` when it is full, `lost(error)` when the
+    client is gone before.
     """
 
-    __slots__ = ("_filled", "_lost", "_received", "_view")
+    __slots__ = ("_arrived", "_filled", "_lost", "_received", "_view")
 
     def __init__(
         self,
         view: memoryview,
+        arrived: Callable[[int], None],
         received: Callable[[], None],
         lost: Callable[[Exception | None], None],
     ) -> None:
         self._view = view
+        self._arrived = arrived
         self._received = received
         self._lost = lost
         self._filled = 0
@@ -35,10 +38,29 @@ class Upload(asyncio.BufferedProtocol):
         if self._filled == len(self._view):
             self._view = memoryview(b"")
             self._received()
+        else:
+            self._arrived(nbytes)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio's: the client is gone."""
         self._view = memoryview(b"")
+        self._lost(exc)
+
+
+class Discarding(asyncio.Protocol):
+    """Drops what still comes of a body that was refused: a connection closed with bytes unread is
+    reset, and the client might lose the answer. `lost(error)` is called when the client is gone."""
+
+    __slots__ = ("_lost",)
+
+    def __init__(self, lost: Callable[[Exception | None], None]) -> None:
+        self._lost = lost
+
+    def data_received(self, data: bytes) -> None:
+        """asyncio's: more of it."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio's: the client is gone."""
         self._lost(exc)
 
 

@@ -69,10 +69,14 @@ async def exchange(served: Served, stream: Stream) -> Seen:
 
 async def _over(served: Served, client: Client) -> bool:
     """Close our end when theirs is closed, or after a while; whether theirs was, and whether it
-    kept nothing."""
-    for _ in range(END_TURNS):
+    kept nothing. A client that still waits for an answer is gone then, which is noticed."""
+    for turn in range(END_TURNS):
         if client.is_ended and not served.left():
             break
+        if turn == END_TURNS // 2 and served.delivery.loads() and not client.is_lost:
+            client.leave()
+        elif turn == END_TURNS * 3 // 4:
+            served.sweep()
         await asyncio.sleep(0)
     is_over = client.is_ended and not served.left()
     if not is_over:

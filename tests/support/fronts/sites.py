@@ -19,6 +19,8 @@ from gateway.dispatch.dispatcher import Limits
 from gateway.http.app import Gateway, StatePages
 from gateway.http.assembly import assemble
 from gateway.http.fast.front import Front
+from gateway.http.handler import Shared
+from gateway.http.inflating import Inflation
 from gateway.http.invoke import calls_first
 from gateway.settings import GatewaySettings
 from registry.catalog import Catalog, Deployed
@@ -107,6 +109,8 @@ class Served(NamedTuple):
     front: Front | None
     handed_over: list[None]
     """One for each connection that the fast front left to aiohttp."""
+    handlers: Shared
+    """aiohttp's part of the connections."""
     ports: list[int]
     """The TCP port, where it listens on one."""
     clients: set[Client]
@@ -120,6 +124,12 @@ class Served(NamedTuple):
         """Begin anew with what the replicas got."""
         for replica in self.replicas:
             replica.got.clear()
+
+    def sweep(self) -> None:
+        """A second passes for all connections."""
+        self.handlers.sweep()
+        if self.front is not None:
+            self.front.sweep()
 
     def give_up(self) -> None:
         """Close all connections from this end."""
@@ -137,6 +147,8 @@ class Served(NamedTuple):
             "inside": self.gateway.door.inside,
             "loads": self.delivery.loads(),
             "bodies being received": self.delivery.slabs._filling,
+            "bytes held": self.delivery.held_bytes,
+            "reservations": len(self.gateway.invoker.reservations),
             "connections": len(front.connections) if front else 0,
             "uploads": len(front.uploads) if front else 0,
             "aiohttp's connections": len(server.connections) if server else 0,
@@ -165,7 +177,7 @@ async def serving(
     settings = GatewaySettings(port=0, fast_front=is_fast)
     access = Access("127.0.0.1", (), ring, fingerprint(TOKEN))
     invoker = assemble(settings, access, Catalog(deployed()), delivery, KnownPast(), lambda: 0.0)
-    gateway = Gateway(invoker)
+    gateway = Gateway(invoker._replace(inflation=Inflation(Inline(1))))
     app = web.Application()
     gateway.add_routes(app)
     pages = StatePages(gateway.border, invoker.metrics, list, lambda: gateway.door.is_open)
@@ -203,16 +215,27 @@ def _assembled(
     assert server is not None
     server.request_handler = calls_first(server.request_handler, gateway.invoker, gateway.writer)
     handed_over: list[None] = []
+    invoker = gateway.invoker
+    handlers = Shared(server, gateway.writer, invoker.reservations, invoker.settings.head_read_s)
 
     def fallback() -> asyncio.BaseProtocol:
         handed_over.append(None)
-        return server()
+        return handlers.adopt()
 
     front = None
     if gateway.invoker.settings.fast_front:
         front = Front(gateway.invoker, gateway.writer, fallback)
     return Served(
-        gateway, delivery, replicas, front or server, runner, front, handed_over, [], set()
+        gateway,
+        delivery,
+        replicas,
+        front or handlers,
+        runner,
+        front,
+        handed_over,
+        handlers,
+        [],
+        set(),
     )
 
 

@@ -19,17 +19,20 @@ from gateway.http.admissions import Admissions
 from gateway.http.app import Gateway, StatePages
 from gateway.http.assembly import Invoker, request_ids
 from gateway.http.door import Door
+from gateway.http.inflating import Inflation, inflating_threads
+from gateway.http.reservations import Reservations
 from gateway.http.site import Site
 from gateway.metrics.families import Metrics
 from gateway.observing.access_log import AccessEvent, AccessLog
 from gateway.observing.failures import FailureCount
-from gateway.settings import GatewaySettings
+from gateway.settings import MIB, GatewaySettings
 from registry.catalog import Catalog
 from registry.store.keys import KeyRing, fingerprint
 from tests.support import nouns
 from tests.support.peers import KnownPast, ListeningManager, Peer, delivering, published
 
 TOKEN = "fn_the-admin-token"
+HELD = 256 * MIB
 
 
 class Front:
@@ -71,12 +74,14 @@ class Front:
             self.metrics,
             self.past,
             Door(),
-            Admissions(access, self.catalog, 600.0),
+            Admissions(access, self.catalog, 600.0, HELD),
             time.time,
             request_ids("ours"),
             AccessLog(self.keep, time.time),
             None,
             FailureCount(time.time),
+            Reservations(self.delivery, HELD, time.monotonic),
+            Inflation(inflating_threads()),
         )
         return Gateway(invoker)
 

@@ -25,7 +25,7 @@ class World:
         self.catalog = Catalog([nouns.deployed()])
         self.ring = KeyRing([KEY])
         access = Access("127.0.0.1", (), self.ring, "fn_t")
-        self.admissions = Admissions(access, self.catalog, wait_max_s=600.0)
+        self.admissions = Admissions(access, self.catalog, wait_max_s=600.0, held_bytes_max=2**30)
 
     def admit(self, asked: Head = KEYED) -> None:
         """As a reader of HTTP does when it does not know the head. Raises FnError."""
@@ -56,7 +56,6 @@ def test_an_admission_says_how_its_calls_are_run() -> None:
         (head(), NoKey),
         (head(authorization="Bearer fn_x"), NoKey),
         (KEYED._replace(ref="nobody"), UnknownFunction),
-        (KEYED._replace(prefer="wait=soon"), BadRequest),
         (KEYED._replace(json_length="x"), BadRequest),
     ],
 )

@@ -308,7 +308,7 @@ async def test_every_request_leaves_one_event(front: Front, peer: Peer) -> None:
     call = calling(front)
     peer.answer((await peer.next(Kind.REQUEST)).id)
     await call
-    await front.call(GOOD, {**JSON, "Prefer": "wait=soon"})
+    await front.call(GOOD, {**JSON, "Inference-Header-Content-Length": "x"})
     await front.call(GOOD, JSON, ref="nobody")
     assert front.gateway.invoker.events is not None
     front.gateway.invoker.events.close()

@@ -340,12 +340,19 @@ async def test_who_does_not_read_is_not_read_from(served: Served) -> None:
 
 
 async def test_a_connection_that_says_nothing_for_an_hour_is_closed(served: Served) -> None:
-    """A byte, and its hour begins anew."""
+    """A byte, and its hour begins anew; before its first byte it has the time of a head."""
     front = plain_front(served)
     connection, wire = front(), Wire(Socket())
     connection.connection_made(wire)
-    for _ in range(QUIET_MAX):
+    head_s = int(served.gateway.invoker.settings.head_read_s)
+    for _ in range(head_s):
         front.sweep()
+    assert "close" not in wire.asked
+    front.sweep()
+    assert "close" in wire.asked
+
+    connection, wire = front(), Wire(Socket())
+    connection.connection_made(wire)
     connection.data_received(request()[:-1])
     connection.connection_lost(None)
     connection.connection_made(wire)

@@ -7,8 +7,8 @@ from gateway.http.fast.upload import Upload
 
 def test_a_view_is_filled_and_then_let_go() -> None:
     """In as many pieces as come; nothing is received beyond it."""
-    body, ends = bytearray(5), []
-    upload = Upload(memoryview(body), lambda: ends.append("received"), ends.append)
+    body, ends, counts = bytearray(5), [], []
+    upload = Upload(memoryview(body), counts.append, lambda: ends.append("received"), ends.append)
     for piece in (b"ab", b"cde"):
         buffer = upload.get_buffer(0)
         assert len(buffer) == 5 - body.rstrip(b"\0").__len__()
@@ -16,14 +16,15 @@ def test_a_view_is_filled_and_then_let_go() -> None:
         buffer.release()
         upload.buffer_updated(len(piece))
 
-    assert (bytes(body), ends) == (b"abcde", ["received"])
+    # The last piece needs no counting: the whole body is a call's from then on.
+    assert (bytes(body), ends, counts) == (b"abcde", ["received"], [2])
     assert len(upload.get_buffer(0)) == 0
 
 
 def test_a_client_that_leaves_before_is_told_of() -> None:
     """With the error, and the view is let go."""
     ends: list[object] = []
-    upload = Upload(memoryview(bytearray(5)), lambda: ends.append("received"), ends.append)
+    upload = Upload(memoryview(bytearray(5)), ends.append, lambda: ends.append(0), ends.append)
     error = ConnectionResetError()
     upload.connection_lost(error)
 

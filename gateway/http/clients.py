@@ -1,0 +1,90 @@
+"""Bounds the connections of clients, so that descriptors are left for everything else."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable, Collection
+from typing import Final, Protocol
+
+import structlog
+
+log = structlog.get_logger()
+
+KEPT_BACK: Final = 64
+"""Descriptors for replicas, logs and files, besides those in use when listening begins."""
+EVICTED_SHARE: Final = 32
+"""One in so many connections is closed at once: finding the quietest looks at all of them."""
+AGAIN_S: Final = 0.1
+"""How long newcomers are refused unseen after no connection was idle."""
+TELL_S: Final = 60.0
+"""Between two lines of the log about refused connections."""
+
+
+class Client(Protocol):
+    """One connection of a client."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request of it is being read or answered."""
+
+    @property
+    def quiet_s(self) -> int:
+        """Seconds since its last byte."""
+
+    def close(self) -> None:
+        """End it."""
+
+
+class Clients:
+    """All connections of one process. `populations` hold them; `clock` gives seconds."""
+
+    def __init__(
+        self, most: int, populations: list[Collection[Client]], clock: Callable[[], float]
+    ) -> None:
+        """`most` connections at once."""
+        self._most = most
+        self._populations = populations
+        self._clock = clock
+        self._full_until_s = 0.0
+        self._told_s = -TELL_S
+        self._refused = 0
+
+    def admit(self, newcomer: Client) -> bool:
+        """Whether there is room for a connection that is among the populations already. The
+        quietest idle connections are closed for it."""
+        if sum(map(len, self._populations)) <= self._most or self._evict(newcomer):
+            return True
+        self._refused += 1
+        now = self._clock()
+        if now - self._told_s >= TELL_S:
+            log.warning("connections are refused", count=self._refused, most=self._most)
+            self._told_s, self._refused = now, 0
+        return False
+
+    def _evict(self, newcomer: Client) -> bool:
+        now = self._clock()
+        if now < self._full_until_s:
+            return False
+        every = (one for population in self._populations for one in population)
+        idle = [one for one in every if one is not newcomer and one.is_idle]
+        if not idle:
+            self._full_until_s = now + AGAIN_S
+            return False
+        idle.sort(key=lambda one: one.quiet_s, reverse=True)
+        for one in idle[: max(1, self._most // EVICTED_SHARE)]:
+            one.close()
+        return True
+
+
+def connections_max(wanted: int) -> int:
+    """How many connections this process may have: `wanted`, or what its limit of descriptors
+    (RLIMIT_NOFILE) leaves beside those in use and those kept back. At least 1."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    kept = max(KEPT_BACK, soft // 8) + len(os.listdir("/proc/self/fd"))
+    most = max(1, min(wanted, soft - kept))
+    if most < wanted:
+        log.info("connections are bounded by descriptors", most=most, descriptors=soft, kept=kept)
+    return most

@@ -1,0 +1,133 @@
+"""Undoes the content codings gzip and deflate (RFC 9110 section 8.4.1), in steps and in threads.
+
+A body of some kilobytes may inflate to gigabytes. So it is inflated outside the event loop, a
+bounded piece at a time, and no further than the limit of the body.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import zlib
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Final
+
+from registry.errors import BadRequest, BodyTooLarge, UnsupportedEncoding
+
+ACCEPTED: Final = ("gzip", "deflate")
+STEP: Final = 256 * 1024
+"""Bytes that one step gives at most; between two steps other bodies have their turn."""
+WINDOW: Final = 64 * 1024
+"""Bytes of input handed to zlib at once: it copies whatever it has not used."""
+MEMBERS_MAX: Final = 1000
+"""Streams in one body, one after the other; each costs a decoder of its own."""
+AT_ONCE: Final = 64
+"""Bodies that are inflated at once; a decoder takes some 40 KiB."""
+_GZIP: Final = 16 + zlib.MAX_WBITS
+_CM_DEFLATE: Final = 8
+"""The compression method in the first byte of a zlib stream (RFC 1950)."""
+
+
+def encoding_of(values: list[str]) -> str:
+    """The coding that the values of Content-Encoding name, "" for none. Raises
+    UnsupportedEncoding."""
+    named = ",".join(values).strip()
+    found = named.lower()
+    if found in ("", "identity"):
+        return ""
+    if found not in ACCEPTED:
+        text = f"Content-Encoding: expected {' or '.join(ACCEPTED)}, got {named[:100]!r}"
+        raise UnsupportedEncoding(text, detail={"accepted": list(ACCEPTED)})
+    return found
+
+
+class Inflater:
+    """One body. `step` may be called from any thread, by one caller at a time."""
+
+    def __init__(self, body: bytes | bytearray, encoding: str) -> None:
+        """`encoding` is one of ACCEPTED. Many clients send deflate without the zlib wrapper."""
+        bare = encoding == "deflate" and body[:1] and body[0] & 0xF != _CM_DEFLATE
+        self._wbits = _GZIP if encoding == "gzip" else -zlib.MAX_WBITS if bare else zlib.MAX_WBITS
+        self._encoding = encoding
+        self._body = memoryview(body)
+        self._at = 0
+        self._rest = b""
+        self._members = 1
+        self._stream = zlib.decompressobj(self._wbits)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether everything has been inflated."""
+        return not self._rest and self._at == len(self._body) and self._stream.eof
+
+    def step(self, most: int = STEP) -> bytes:
+        """The next bytes, at most `most`. Raises BadRequest where the body is no such stream."""
+        pieces: list[bytes] = []
+        while most > 0 and not self.is_done:
+            try:
+                piece = self._next(most)
+            except zlib.error:
+                raise _unreadable(f"it is not {self._encoding}") from None
+            pieces.append(piece)
+            most -= len(piece)
+        return b"".join(pieces)
+
+    def _next(self, most: int) -> bytes:
+        if self._stream.eof:
+            self._members += 1
+            if self._members > MEMBERS_MAX:
+                raise _unreadable(f"it has more than {MEMBERS_MAX} compressed streams")
+            self._stream = zlib.decompressobj(self._wbits)
+        data: bytes | memoryview = self._rest
+        if not data:
+            data = self._body[self._at : self._at + WINDOW]
+            self._at += len(data)
+        piece = self._stream.decompress(data, most)
+        self._rest = self._stream.unused_data if self._stream.eof else self._stream.unconsumed_tail
+        if not piece and not self._rest and not self._stream.eof and self._at == len(self._body):
+            raise _unreadable("its compressed data ends too early")
+        return piece
+
+
+class Inflation:
+    """Inflates bodies in `executor`, which it owns."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._turns = asyncio.Semaphore(AT_ONCE)
+
+    async def inflate(
+        self, body: bytes | bytearray, encoding: str, most: int, grow: Callable[[int], None]
+    ) -> bytearray:
+        """The inflated body. `grow(count)` is called before `count` bytes more are kept.
+
+        Raises BodyTooLarge over `most` bytes, at once, BadRequest, and what `grow` raises.
+        """
+        loop = asyncio.get_running_loop()
+        inflated = bytearray()
+        async with self._turns:
+            inflater = Inflater(body, encoding)
+            while not inflater.is_done:
+                step = min(STEP, most + 1 - len(inflated))
+                piece = await loop.run_in_executor(self._executor, inflater.step, step)
+                if len(inflated) + len(piece) > most:
+                    text = f"expected at most {most} bytes after {encoding} is undone, got more"
+                    raise BodyTooLarge(text)
+                grow(len(piece))
+                inflated += piece
+        return inflated
+
+    def close(self) -> None:
+        """Inflate nothing any more; it does not wait for what runs."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+def inflating_threads() -> ThreadPoolExecutor:
+    """Half of the processors, so that the event loop has one for itself where there are two."""
+    threads = max(1, (os.cpu_count() or 1) // 2)
+    return ThreadPoolExecutor(threads, thread_name_prefix="inflate")
+
+
+def _unreadable(reason: str) -> BadRequest:
+    return BadRequest(f"the body cannot be read: {reason}")

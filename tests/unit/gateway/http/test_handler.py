@@ -1,0 +1,240 @@
+"""Tests of aiohttp's connections: slow and large heads, clients that send no more, no HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gateway.http.handler import HEAD_MAX
+from registry.errors import BodyEvicted
+from tests.integration.test_front_under_fire import Held, bodies, nothing_left, post
+from tests.support.fronts.client import Client
+from tests.support.fronts.exchange import answers, rest
+from tests.support.fronts.sites import Served, connect, listening, serving
+
+HEAD = b"POST /fn/digits HTTP/1.1\r\nHost: localhost\r\n"
+
+
+@pytest.fixture(params=["fast", "plain"])
+async def served(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Served]:
+    """A gateway that asks for no keys."""
+    async with serving(tmp_path, is_fast=request.param == "fast") as served:
+        yield served
+
+
+async def sent(served: Served, *pieces: bytes) -> Client:
+    """A client that has sent this, each piece read on its own."""
+    client = await connect(served)
+    for piece in pieces:
+        client.write(piece)
+        await rest(served, client)
+    return client
+
+
+def only(client: Client) -> tuple[bytes, bytes, bytes]:
+    """Status, content type and body of the only answer."""
+    [answer] = answers(bytes(client.received))
+    return answer.start.split()[1], dict(answer.headers).get(b"content-type", b""), answer.body
+
+
+async def test_half_a_head_is_given_up(served: Served) -> None:
+    """After its seconds, drip by drip or not: 408 as a problem, and nothing stays."""
+    seconds = int(served.gateway.invoker.settings.head_read_s)
+    client = await sent(served, HEAD)
+    silent = await sent(served)
+    for number in range(seconds):
+        served.sweep()
+        client.write(b"X-%d: drip\r\n" % number)
+        await rest(served, client, silent)
+    assert (client.received, client.is_ended, silent.is_ended) == (b"", False, False)
+    served.sweep()
+    served.sweep()
+    await rest(served, client, silent)
+    status, kind, body = only(client)
+    assert (status, kind) == (b"408", b"application/problem+json")
+    assert b"the head did not arrive within 15 s" in body
+    assert (client.is_ended, silent.is_ended, silent.received) == (True, True, b"")
+    client.leave()
+    await nothing_left(served)
+
+
+async def test_idle_connections_stay_after_their_request(served: Served) -> None:
+    """The time of a head begins with its first byte."""
+    client = await sent(served, post(b"1"), b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    for _ in range(100):
+        served.sweep()
+    client.write(post(b"2"))
+    await rest(served, client)
+    assert bodies(client) == [b"=1", b'{"status":"ok"}', b"=2"]
+    client.leave()
+    await nothing_left(served)
+
+
+async def test_a_head_without_end_is_refused(served: Served) -> None:
+    """All of its lines together are bounded, and counted like bodies."""
+    client = await sent(served, HEAD)
+    line = b"X: " + b"x" * 1000 + b"\r\n"
+    for _ in range(HEAD_MAX // len(line)):
+        client.write(line)
+        await rest(served, client)
+    assert served.delivery.held_bytes > HEAD_MAX // 2
+    client.write(line)
+    await rest(served, client)
+    assert only(client)[:2] == (b"431", b"application/problem+json")
+    client.leave()
+    await nothing_left(served)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"\x16\x03\x01\r\n\r\n", HEAD + b"fn_secret\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"),
+        *(HEAD + b"X: " + b"fn_secret" * 2000, b"GET /fn_secret\x00 HTTP/1.1\r\n\r\n"),
+    ],
+)
+async def test_what_is_no_http_gets_a_problem(served: Served, data: bytes) -> None:
+    """400 with what is wrong, without quoting what came."""
+    client = await sent(served, data)
+    status, kind, body = only(client)
+    assert (status, kind, client.is_ended) == (b"400", b"application/problem+json", True)
+    assert b"the request is no HTTP: " in body
+    assert b"fn_secret" not in body
+    client.leave()
+    await nothing_left(served)
+
+
+@pytest.mark.parametrize("chunks", [b"zz\r\n", b"3\r\nabcX"])
+async def test_broken_chunks_are_answered_at_once(served: Served, chunks: bytes) -> None:
+    """Not when the time of the body is over."""
+    client = await sent(served, HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n", chunks)
+    assert only(client)[0] == b"400"
+    assert client.is_ended
+    client.leave()
+    await nothing_left(served)
+
+
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        (b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", b"400"),
+        (b"Content-Encoding: foo\r\nContent-Length: 1\r\n\r\nx", b"415"),
+        (b"Expect: a miracle\r\nContent-Length: 1\r\n\r\nx", b"417"),
+        (b"Expect: 100-continue\r\nContent-Length: 999999999\r\n\r\n", b"413"),
+        (b"Prefer: wait=soon\r\nContent-Length: 1\r\n\r\nx", b"200"),
+    ],
+)
+async def test_heads_that_are_checked_first(served: Served, lines: bytes, status: bytes) -> None:
+    """Nothing is asked for that is refused."""
+    client = await sent(served, HEAD + lines)
+    assert only(client)[0] == status
+    client.leave()
+    await nothing_left(served)
+
+
+async def test_a_body_is_asked_for_after_the_checks(served: Served) -> None:
+    """100, then the answer; a refusal comes without 100, and the connection ends."""
+    expecting = b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n"
+    client = await sent(served, HEAD + expecting)
+    assert client.received == b"HTTP/1.1 100 Continue\r\n\r\n"
+    client.write(b"ab")
+    await rest(served, client)
+    assert [answer.body for answer in answers(bytes(client.received))] == [b"", b"=ab"]
+    for head in (HEAD.replace(b"digits", b"nobody"), HEAD.replace(b"POST /fn/digits", b"PUT /x")):
+        refused = await sent(served, head + expecting)
+        assert only(refused)[0] == b"404"
+        assert b"Connection: close" in bytes(refused.received)
+        refused.leave()
+    client.leave()
+    await nothing_left(served)
+
+
+async def test_who_sends_no_more_gets_the_answer(served: Served) -> None:
+    """Also to requests that came with it; then the connection is closed."""
+    held = Held(served)
+    async with listening(served):
+        client = await sent(served, post(b"1"), post(b"2"))
+        assert client.transport is not None
+        client.transport.write_eof()
+        await rest(served, client)
+        assert (len(held.frames), client.is_ended) == (1, False)
+        held.release()
+        while not client.is_ended:  # noqa: ASYNC110 - over TCP it takes as many turns as it takes
+            await asyncio.sleep(0)
+        found = answers(bytes(client.received))
+        assert [answer.body for answer in found if b" 100 " not in answer.start] == [b"=1", b"=2"]
+        client.leave()
+    await nothing_left(served)
+
+
+async def test_who_leaves_while_waiting_frees_its_place(served: Served) -> None:
+    """Over TCP, where leaving begins like sending no more."""
+    held = Held(served)
+    async with listening(served):
+        sock = socket.create_connection(("127.0.0.1", served.ports[0]))
+        sock.sendall(post(b"1"))
+        while not held.frames:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0)
+        sock.close()
+        while served.left():
+            served.sweep()
+            await asyncio.sleep(0)
+    assert held.replica.cancelled == 1
+
+
+async def test_bodies_that_arrive_are_counted_and_given_up(served: Served) -> None:
+    """Plain, chunked, packed, in shared memory, and requests that came too early: each byte counts
+    until a call has it, and whoever is slowest is refused when the memory is needed."""
+    reservations = served.gateway.invoker.reservations
+    packed = gzip.compress(bytes(range(256)) * 400, 0)
+    begun = {
+        "plain": [HEAD + b"Content-Length: 100000\r\n\r\n", b"x" * 20_000],
+        "chunked": [HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"9c40\r\n" + b"x" * 20_000],
+        "packed": [
+            HEAD + b"Content-Encoding: gzip\r\nContent-Length: 110000\r\n\r\n",
+            packed[:20_000],
+        ],
+        "shared": [HEAD + b"Content-Length: 4000000\r\n\r\n", b"x" * 20_000],
+    }
+    clients = {name: await sent(served, *pieces) for name, pieces in begun.items()}
+    assert served.delivery.held_bytes == 20_000 * len(clients)
+    reservations.make_room(256 * 2**20)
+    await rest(served, *clients.values())
+    assert served.delivery.held_bytes == 0
+    for name, client in clients.items():
+        assert b"HTTP/1.1 429 " in client.received, name
+        assert b"Retry-After: 1\r\n" in client.received
+        client.leave()
+    await nothing_left(served)
+
+
+async def test_requests_that_came_too_early_are_given_up(served: Served) -> None:
+    """The one before them is answered, and the connection ends."""
+    held = Held(served)
+    client = await sent(served, post(b"1"), post(b"2" * 50_000))
+    assert served.delivery.held_bytes > 50_000
+    served.gateway.invoker.reservations.make_room(256 * 2**20 - 1)
+    assert served.delivery.held_bytes == 1
+    held.release()
+    await rest(served, client)
+    assert (bodies(client), client.is_ended) == ([b"=1"], True)
+    client.leave()
+    await nothing_left(served)
+
+
+async def test_a_body_is_whole_before_it_is_given_up(served: Served) -> None:
+    """Once a call has it, nobody takes it away: the limit is the queue's."""
+    held = Held(served)
+    client = await sent(served, post(b"12345")[:-1], b"5")
+    served.gateway.invoker.reservations.make_room(256 * 2**20)
+    with pytest.raises(BodyEvicted):
+        served.gateway.invoker.reservations.begin(lambda _error: None).grow(256 * 2**20)
+    held.release()
+    await rest(served, client)
+    assert bodies(client) == [b"=12345"]
+    client.leave()
+    await nothing_left(served)
