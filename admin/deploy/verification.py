@@ -17,6 +17,7 @@ from admin.store import Store
 from pool_manager.core.state import PoolSpec
 from pool_manager.manager import Manager
 from registry.bundles import onnx_external
+from registry.bundles.foreign_formats import by_suffix, not_onnx
 from registry.catalog import Deployed
 from registry.errors import BadBundle, ModelRefused
 from registry.model import Profile, Revision
@@ -56,13 +57,16 @@ class Verification:
         if missing:
             raise BadBundle(f"{len(missing)} files were not uploaded, first {missing[0]}")
         model = draft.revision.model
+        if advice := by_suffix(model):
+            raise ModelRefused(f"{model} is not an ONNX model: {advice}")
         if not model.endswith(".onnx"):
             return
         sha256 = next(file.sha256 for file in draft.bundle.files if file.path == model)
+        path = self._store.blobs.path(sha256)
         try:
-            locations = onnx_external.external_locations(self._store.blobs.path(sha256))
+            locations = onnx_external.external_locations(path)
         except ValueError as error:
-            raise ModelRefused(f"{model} is not an ONNX model: {error}") from error
+            raise ModelRefused(not_onnx(model, error, path)) from error
         onnx_external.check_external(model, locations, {f.path for f in draft.bundle.files})
 
     async def verify(self, draft: Plan, trial: str) -> Verified:
