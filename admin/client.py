@@ -73,12 +73,36 @@ class Client:
         dial: Dial | None = None,
     ) -> None:
         self.url = url
+        self._dial = dial
         self._transport = Transport(url, key, dial)
         self._timeout_s = timeout_s
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether the system connects, so that other programs here reach the server by `url`."""
+        return self._dial is None
+
+    def is_open_to_all(self, name: str) -> bool:
+        """Whether callers without a key may call the function `name`."""
+        try:
+            Client(self.url, None, self._timeout_s, self._dial).describe(name)
+        except ApiError:
+            return False
+        return True
 
     def session(self) -> dict[str, Any]:
         """What this client's key may do, and the server's version."""
         return self._json("GET", "/admin/v1/session")
+
+    def describe(self, ref: str) -> dict[str, Any]:
+        """What callers see of function or revision `ref`: signature, content types, example."""
+        return self._json("GET", f"/fn/{quote(ref, safe='@')}")
+
+    def sample(self, ref: str) -> Payload:
+        """A body to try function or revision `ref` with: its sample, or zeros without one."""
+        path = f"/admin/v1/functions/{_part(ref)}/sample"
+        reply = check(self._exchange("GET", path))
+        return Payload(reply.body, reply.headers.get("Content-Type", ""))
 
     def functions(self) -> list[dict[str, Any]]:
         """Every function with its state."""

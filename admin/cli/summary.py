@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from admin.cli.answer import first_line
 from admin.cli.text import command, duration, fields, get, number, size
+from runtime_image.contract.sample import JSON, content_type
 
 if TYPE_CHECKING:
     from admin.cli.collect import Collected
@@ -83,3 +84,18 @@ def example(collected: Collected) -> str:
     if not collected.sample:
         return command("fnctl", "show", collected.name)
     return command(*words)
+
+
+def curl(collected: Collected, url: str) -> str:
+    """The same with curl, for the server at `url`; "" without a sample that fits a line."""
+    sample = collected.sample
+    files = [value for value in sample.values() if isinstance(value, str) and value[:1] == "@"]
+    if files:
+        path = Path(collected.root, files[0][1:])
+        kind, option, body = content_type(path.name), "--data-binary", f"@{path}"
+    else:
+        kind, option, body = JSON, "-d", json.dumps({"inputs": sample})
+    if not sample or (len(body) > VALUE_MAX and not files):
+        return ""
+    words = ["curl", f"{url.rstrip('/')}/fn/{collected.name}", "-H", f"Content-Type: {kind}"]
+    return command(*words, option, body)
