@@ -181,25 +181,6 @@ def test_models_of_others_are_told_how_to_become_onnx(
         collect(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("content", "remedy"),
-    [
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n", "git lfs pull"),
-        (b"\n <!DOCTYPE html><html></html>", "it is a web page"),
-        (b"PK\x03\x04" + bytes(30), "torch.onnx.export"),
-        (b"\x80\x04\x95\x0b", "skl2onnx"),
-        (b"GGUF\x03" + bytes(30), "a GGUF file"),
-    ],
-)
-def test_a_file_with_the_wrong_ending_is_known_by_its_content(
-    tmp_path: Path, content: bytes, remedy: str
-) -> None:
-    """What is called .onnx and is something else that people have is told so."""
-    (tmp_path / "model.onnx").write_bytes(content)
-    with pytest.raises(BadBundle, match=f"is not an ONNX model: .*{remedy}"):
-        collect(tmp_path / "model.onnx")
-
-
 def test_a_folder_with_a_model_only_names_the_command(tmp_path: Path) -> None:
     """Without a manifest the model itself can be deployed."""
     path = models.add_one(tmp_path)
