@@ -109,7 +109,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class KeepColdStart:
-    """Keep a cold start's receipt; milliseconds."""
+    """Keep a cold start's receipt; milliseconds. It was over `ago_s` seconds ago."""
 
     key: str
     id: str
@@ -117,6 +117,7 @@ class KeepColdStart:
     total_ms: float
     phases: dict[str, float]
     outcome: str
+    ago_s: float = 0.0
 
 
 Command = (
