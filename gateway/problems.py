@@ -43,6 +43,7 @@ STATUS: dict[type[errors.FnError], int] = {
     errors.BadBundle: 422,
     errors.BadManifest: 422,
     errors.ModelRefused: 422,
+    errors.TrialKilled: 503,
     errors.Incompatible: 422,
     errors.Conflict: 409,
     errors.PreconditionFailed: 412,

@@ -21,6 +21,9 @@ def render(result: dict[str, Any], collected: Collected) -> str:
     """The summary of an operation's `result`."""
     revision = get(result, "revision")
     if not result.get("created", True):
+        changed = ", ".join(result.get("changed") or [])
+        if changed:
+            return f"same bundle as {revision}, which stays; changed: {changed}"
         return f"same bundle and settings as {revision}: nothing changed"
     profile = result.get("profile") or {}
     sample = result.get("sample") or {}

@@ -6,6 +6,8 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import Any
 
+import structlog
+
 from admin.deploy.plan import (
     Plan,
     profile_from_report,
@@ -19,9 +21,11 @@ from pool_manager.manager import Manager
 from registry.bundles import onnx_external
 from registry.bundles.foreign_formats import by_suffix, not_onnx
 from registry.catalog import Deployed
-from registry.errors import BadBundle, ModelRefused
+from registry.errors import BadBundle, ModelRefused, TrialKilled
 from registry.model import Profile, Revision
 from runtime_image.contract.prepared import WEIGHTS_FILE
+
+log = structlog.get_logger()
 
 TRIAL_MIB = 1024.0
 TRIAL_BUNDLES = 3
@@ -72,27 +76,50 @@ class Verification:
     async def verify(self, draft: Plan, trial: str) -> Verified:
         """Load, try, prove and measure, unless the same was done before. `trial` is a unique name.
 
-        Raises ModelRefused with the reason.
+        A trial that somebody kills is tried a second time. Raises ModelRefused with the reason, or
+        TrialKilled.
         """
         kind = draft.revision.device.kind
         known = verified_before(draft, self._store.catalog, self._expected_kind(kind))
         if known is not None and known.profile is not None:
             revision = replace(draft.revision, signature=known.revision.signature)
             return Verified(revision, known.profile, {})
-        key = f"{draft.function.namespace}/{draft.function.name}@trial-{trial}"
-        size = draft.bundle.size
-        bundles = TRIAL_BUNDLES + PREPARING_BUNDLES * self._prepare
-        need_mib = TRIAL_MIB + bundles * size / 2**20
-        spec = PoolSpec(key, device_kind=kind, bundle_bytes=size, role="trial", memory_mib=need_mib)
-        bound = binding(Deployed(draft.function, draft.revision), draft.bundle)
-        trial_spec = draft.trial_spec(prepare=self._prepare)
-        report = await self._manager.trial(spec, replace(bound, spec=trial_spec))
+        try:
+            report = await self._report(draft, trial)
+        except TrialKilled as error:
+            log.info("a trial was killed and is tried again", trial=trial, reason=error.message)
+            report = await self._second_report(draft, trial)
         profile = profile_from_report(report, draft)
         return Verified(
             replace(draft.revision, signature=signature_from_report(report)),
             await asyncio.to_thread(self._checked, profile),
             report.get("sample_outputs", {}),
         )
+
+    async def _second_report(self, draft: Plan, trial: str) -> dict[str, Any]:
+        """As `_report`. Raises TrialKilled with what that means for who deploys."""
+        try:
+            return await self._report(draft, f"{trial}-again")
+        except TrialKilled as error:
+            raise TrialKilled(
+                f"it was killed from outside, and so was a second one ({error.message}): nothing is"
+                " known of the model; find out what kills it (the kernel for want of the host's"
+                " memory, an operator), then deploy again",
+                detail=error.detail,
+                admin_detail=error.admin_detail,
+            ) from error
+
+    async def _report(self, draft: Plan, trial: str) -> dict[str, Any]:
+        """What a throw-away replica of this name measures. Raises ModelRefused or TrialKilled."""
+        key = f"{draft.function.namespace}/{draft.function.name}@trial-{trial}"
+        kind = draft.revision.device.kind
+        size = draft.bundle.size
+        bundles = TRIAL_BUNDLES + PREPARING_BUNDLES * self._prepare
+        need_mib = TRIAL_MIB + bundles * size / 2**20
+        spec = PoolSpec(key, device_kind=kind, bundle_bytes=size, role="trial", memory_mib=need_mib)
+        bound = binding(Deployed(draft.function, draft.revision), draft.bundle)
+        trial_spec = draft.trial_spec(prepare=self._prepare)
+        return await self._manager.trial(spec, replace(bound, spec=trial_spec))
 
     def _checked(self, profile: Profile) -> Profile:
         """Without what was prepared where its graph names other files than its own weights: it

@@ -42,6 +42,8 @@ def test_a_known_revision_is_named() -> None:
     result = {"revision": "digits@3", "created": False, "profile": PROFILE}
 
     assert render(result, FILES) == "same bundle and settings as digits@3: nothing changed"
+    told = render({**result, "changed": ["labels", "limits.queue"]}, FILES)
+    assert told == "same bundle as digits@3, which stays; changed: labels, limits.queue"
 
 
 def test_a_bare_result_is_enough() -> None:
