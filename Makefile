@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 
 UI := $(BIN)/python -m admin.ui.build
 
-.PHONY: run test ui chaos gpu check bench simulate image fmt docs clean
+.PHONY: run test ui chaos gpu check bench simulate image fmt docs clean clean-data
 
 run: $(READY)
 	@$(UI) --optional
@@ -60,8 +60,18 @@ fmt: $(READY)
 docs: $(READY)
 	$(BIN)/python -m tests.support.diagram --write
 
+# What can be made again. Functions, keys and history stay, see clean-data.
 clean:
-	rm -rf $(VENV) .fngate admin/ui/static admin/dashboard/node_modules
+	rm -rf $(VENV) admin/ui/static admin/dashboard/node_modules
+
+# The data folder of `make run`. The lock is the server's own: it is held while a server runs.
+clean-data:
+	@if [ ! -d .fngate ]; then echo "there is no .fngate here"; else \
+	    flock --nonblock --conflict-exit-code 75 .fngate/lock sh -c '\
+	        printf "Delete .fngate with its functions, keys and history? [y/N] "; \
+	        read -r answer; \
+	        if [ "$$answer" = y ]; then rm -rf .fngate; else echo ".fngate is kept"; exit 1; fi'; \
+	    code=$$?; [ $$code != 75 ] || echo "a server runs on .fngate: stop it first"; exit $$code; fi
 
 # compat: the package is found by a plain path. The default, an import hook, costs every start of
 # fnctl and every cold start about 5 ms.

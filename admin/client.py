@@ -16,15 +16,16 @@ from admin.transport import (
     SHOWN_MAX,
     ApiError,
     Dial,
+    Progress,
     Reply,
     Transport,
     Unreachable,
     check,
     json_object,
+    pieces,
 )
-from registry.errors import BadBundle
 
-__all__ = ["Answer", "ApiError", "Client", "Payload", "Unreachable"]
+__all__ = ["Answer", "ApiError", "Client", "Payload", "Progress", "Unreachable"]
 
 CALL_S: Final = 30.0
 ADVICE_S: Final = 150.0
@@ -33,12 +34,8 @@ UPLOAD_S: Final = 300.0
 """Seconds without progress: gigabytes are made durable, or a database is copied and checked."""
 EVENTS_SILENT_S: Final = 8.0
 """Seconds without an event of a server that beats every second: the connection is dead."""
-CHUNK: Final = 1024 * 1024
 PAGES_MAX: Final = 1000
 """Pages of a list that are followed: a million items."""
-
-Progress = Callable[[int], None]
-"""Called with the number of bytes sent since the last call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +70,32 @@ class Client:
         dial: Dial | None = None,
     ) -> None:
         self.url = url
+        self.is_direct = dial is None
+        """Whether the system connects: other programs here reach the server by `url`."""
         self._transport = Transport(url, key, dial)
         self._timeout_s = timeout_s
+
+    def is_open_to_all(self, name: str) -> bool:
+        """Whether callers without a key, who connect by the system, may call `name`."""
+        try:
+            Client(self.url, None, self._timeout_s).describe(name)
+        except ApiError:
+            return False
+        return True
 
     def session(self) -> dict[str, Any]:
         """What this client's key may do, and the server's version."""
         return self._json("GET", "/admin/v1/session")
+
+    def describe(self, ref: str) -> dict[str, Any]:
+        """What callers see of function or revision `ref`: signature, content types, example."""
+        return self._json("GET", f"/fn/{quote(ref, safe='@')}")
+
+    def sample(self, ref: str) -> Payload:
+        """A body to try function or revision `ref` with: its sample, or zeros without one."""
+        path = f"/admin/v1/functions/{_part(ref)}/sample"
+        reply = check(self._exchange("GET", path))
+        return Payload(reply.body, reply.headers.get("Content-Type", ""))
 
     def functions(self) -> list[dict[str, Any]]:
         """Every function with its state."""
@@ -157,7 +174,7 @@ class Client:
         """Upload `size` bytes of `source`. Raises BadBundle where it cannot give as many."""
         headers = {"Content-Length": str(size), "Content-Type": "application/octet-stream"}
         path = f"/admin/v1/blobs/{_part(sha256)}"
-        check(self._exchange("PUT", path, _chunks(source, size, progress), headers, UPLOAD_S))
+        check(self._exchange("PUT", path, pieces(source, size, progress), headers, UPLOAD_S))
 
     def create_revision(self, name: str, request: dict[str, Any]) -> dict[str, Any]:
         """Start a deploy; the operation that does it."""
@@ -279,20 +296,6 @@ class Client:
 
 def _part(text: str) -> str:
     return quote(text, safe="")
-
-
-def _chunks(source: BinaryIO, size: int, progress: Progress) -> Iterator[bytes]:
-    left = size
-    while left:
-        try:
-            chunk = source.read(min(CHUNK, left))
-        except OSError as error:
-            raise BadBundle(f"the file cannot be read: {error}") from error
-        if not chunk:
-            raise BadBundle(f"the file shrank while it was uploaded: {left} of {size} bytes miss")
-        left -= len(chunk)
-        yield chunk
-        progress(len(chunk))
 
 
 def _operation(document: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from admin.estimates.cold_starts import ColdStarts, Prior
+from gateway.dispatch.estimate import SAMPLES_ENOUGH
 from registry.catalog import Catalog
 from registry.exchange import Expected
 from registry.model import Arrivals, ColdStart, StateInterval, Use, pool_key
@@ -72,14 +73,15 @@ class Past:
     def ready_in_ms(
         self, pool: str, state: str, since_s: float, *, by_standby: bool
     ) -> float | None:
-        """How long a call that came now would wait for a replica, None where nobody can tell;
-        0 only where there is one.
+        """How long a call that came now would wait for a replica, 0 only where there is one.
 
+        None where it cannot be told: of a pool that fails, and of one with fewer than
+        SAMPLES_ENOUGH cold starts of its own, whose trial alone says too little.
         `state` is the pool's since `since_s` (Unix seconds), `by_standby` how it is woken.
         """
         if state == "warm":
             return 0.0
-        if state == "failing":
+        if state == "failing" or self.expected(pool).samples < SAMPLES_ENOUGH:
             return None
         whole_ms = self._cold_starts.median_ms(pool, self._prior(pool), by_standby=by_standby)
         gone_ms = (self._wall() - since_s) * 1e3 if state == "waking" else 0.0

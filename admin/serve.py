@@ -18,6 +18,7 @@ from admin.buffers import keep_large_buffers
 from admin.compose import Server, running
 from admin.logs import server as logs
 from admin.settings import Settings, is_malloc_set
+from admin.ui.files import FOLDER, INDEX
 from registry.errors import FnError
 from registry.files import DataDirectory
 from registry.settings import StoreSettings
@@ -99,7 +100,10 @@ async def _serve(settings: Settings) -> None:
         gc.collect()
         gc.freeze()
         gc.enable()
-        log.info("serving", url=server.url, driver=settings.driver, data=str(settings.data))
+        facts = {"driver": settings.driver, "data": str(settings.data)}
+        if (FOLDER / INDEX).is_file():
+            facts["dashboard"] = f"{server.url}/ui/"
+        log.info("serving", url=server.url, **facts)
         await ended.wait()
         log.info("stopping: accepted requests are finished first")
     log.info("stopped")

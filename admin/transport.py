@@ -14,8 +14,10 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 from urllib.parse import urlsplit
+
+from registry.errors import BadBundle
 
 ANSWER_MAX: Final = 320 * 1024 * 1024
 """Bytes; above the largest answer a server may be set to give."""
@@ -27,6 +29,10 @@ PIECE: Final = 64 * 1024
 SHOWN_MAX: Final = 500
 """Characters shown of an answer that is no problem document."""
 
+CHUNK: Final = 1024 * 1024
+"""Bytes read at once of a file that is uploaded."""
+Progress = Callable[[int], None]
+"""Called with the number of bytes sent since the last call."""
 Dial = Callable[[str, int], socket.socket]
 """Gives a connected socket to a host and a port, or raises Unreachable."""
 
@@ -218,3 +224,18 @@ def _explain(status: int, problem: Mapping[str, Any]) -> str:
         if value and str(value) not in detail:
             lines.append(f"  {field}: {value}")
     return "\n".join(lines)
+
+
+def pieces(source: BinaryIO, size: int, progress: Progress) -> Iterator[bytes]:
+    """`size` bytes of `source`, piece by piece. Raises BadBundle where it cannot give as many."""
+    left = size
+    while left:
+        try:
+            chunk = source.read(min(CHUNK, left))
+        except OSError as error:
+            raise BadBundle(f"the file cannot be read: {error}") from error
+        if not chunk:
+            raise BadBundle(f"the file shrank while it was uploaded: {left} of {size} bytes miss")
+        left -= len(chunk)
+        yield chunk
+        progress(len(chunk))

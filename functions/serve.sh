@@ -4,6 +4,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 FN_DATA="${FN_DATA:-$PWD/.fngate}"
+case "$FN_DATA" in /*) ;; *) FN_DATA="$PWD/$FN_DATA" ;; esac
 FN_PORT="${FN_PORT:-8080}"
 FN_URL="http://127.0.0.1:$FN_PORT"
 export FN_DATA FN_PORT FN_URL
@@ -38,9 +39,21 @@ if [ "$failed" ]; then
     wait "$server"
     exit 1
 fi
+# The words as a shell reads them again, from any folder.
+quoted() {
+    case "$1" in
+    *[!A-Za-z0-9_./:@-]*) printf "'%s'" "$(printf %s "$1" | sed "s/'/'\\\\''/g")" ;;
+    *) printf %s "$1" ;;
+    esac
+}
+call() {
+    echo "  curl $FN_URL/fn/$1 -H 'Content-Type: $2' --data-binary $(quoted "@$PWD/$3")"
+}
 echo "Serving on $FN_URL until Ctrl-C. In another terminal:"
-echo "  curl $FN_URL/fn/digits -H 'Content-Type: image/png' --data-binary @functions/digits/two.png"
-echo "  curl $FN_URL/fn/filetype -H 'Content-Type: application/octet-stream' --data-binary @README.md"
-echo "  curl $FN_URL/fn/commands -H 'Content-Type: audio/wav' --data-binary @functions/commands/left.wav"
-echo "Dashboard: $FN_URL/ui/ (fnctl ui --open opens it with its key)"
+call digits image/png functions/digits/two.png
+call filetype application/octet-stream README.md
+call commands audio/wav functions/commands/left.wav
+echo "For fnctl there, and for the dashboard at $FN_URL/ui/ with its key:"
+echo "  export PATH=$(quoted "$(dirname "$(command -v fnctl)")"):\"\$PATH\" FN_DATA=$(quoted "$FN_DATA") FN_URL=$FN_URL"
+echo "  $(quoted "$(command -v fnctl)") ui --open --url $FN_URL --data $(quoted "$FN_DATA")"
 wait "$server"

@@ -49,6 +49,7 @@ STATUS: dict[type[errors.FnError], int] = {
     errors.BadBundle: 422,
     errors.BadManifest: 422,
     errors.ModelRefused: 422,
+    errors.TrialKilled: 503,
     errors.Incompatible: 422,
     errors.Conflict: 409,
     errors.PreconditionFailed: 412,
@@ -73,7 +74,7 @@ FROM_REPLICA: dict[str, type[errors.FnError]] = {
 """A request error's code, from a replica or a codec, to its place in the tree."""
 
 OK, CREATED, ACCEPTED = 200, 201, 202
-MOVED, NOT_MODIFIED = 308, 304
+FOUND, MOVED, NOT_MODIFIED = 302, 308, 304
 MISTAKES, FAILURES = 400, 500
 """From here on it is the client's fault, and from here on it is not."""
 

@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 
 from pool_manager.core import commands, events
 from pool_manager.core.commands import WarmOutcome
-from registry.errors import ModelRefused, ShuttingDown
+from registry.errors import ModelRefused, ShuttingDown, TrialKilled
 
 TRIAL_S = 7200.0
 """How long a trial may take, the wait for a device included."""
+KILLED = ("was killed by SIGKILL", "was killed by SIGTERM")
+"""How drivers begin the reason of an end by these signals."""
 GOING = "the server is shutting down"
 
 
@@ -50,7 +52,8 @@ class Orders:
     async def trial(self, key: str, begin: Callable[[], None]) -> dict[str, Any]:
         """The report of a trial that `begin` asks for.
 
-        Raises ModelRefused with the reason, its stage and the last log lines; ShuttingDown.
+        Raises ModelRefused with the reason, its stage and the last log lines; TrialKilled where the
+        replica was killed from outside; ShuttingDown.
         """
         if self._closed:
             raise ShuttingDown(GOING)
@@ -112,7 +115,8 @@ class Orders:
         else:
             detail = {"stage": command.stage or "start"}
             logs = {"log_tail": list(command.log_tail)}
-            trial.set_exception(ModelRefused(command.reason, detail=detail, admin_detail=logs))
+            kind = TrialKilled if _is_killed(command) else ModelRefused
+            trial.set_exception(kind(command.reason, detail=detail, admin_detail=logs))
 
     def end_warm(self, command: commands.EndWarm) -> None:
         """A pool is warm, or will not be."""
@@ -129,3 +133,9 @@ class Orders:
         for ask in self._warm.values():
             ask.answer.set_result(Warmed("failed", GOING))
         self._warm.clear()
+
+
+def _is_killed(command: commands.EndTrial) -> bool:
+    """Whether a trial ended by KILL or TERM, which no fault of a model's own brings about. Where
+    the kernel killed it for its memory cap, the driver says so instead."""
+    return not command.stage and command.reason.startswith(KILLED)

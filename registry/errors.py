@@ -261,6 +261,13 @@ class ModelRefused(Refused):
     title = "The model was refused"
 
 
+class TrialKilled(Refused):
+    """The throw-away replica was killed by somebody else; nothing is known of the model."""
+
+    code = "trial_killed"
+    title = "The trial was killed"
+
+
 class Incompatible(Refused):
     """Callers of the present revision could not call the new one; `detail["breaks"]` lists why."""
 

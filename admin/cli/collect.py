@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import stat
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Final
 
+from registry.bundles.foreign_formats import by_suffix, not_onnx
 from registry.bundles.onnx_external import external_locations, external_paths
 from registry.bundles.paths import check_path, make_bundle
 from registry.errors import BadBundle
@@ -71,7 +73,11 @@ def collect(path: Path, name: str | None = None) -> Collected:
     if path.is_dir():
         return _folder(path, name)
     if path.suffix.lower() != _MODEL_SUFFIX:
-        raise BadBundle(f"expected a folder with {MANIFEST_FILE} or an .onnx file, got {path}")
+        advice = by_suffix(path.name)
+        raise BadBundle(
+            f"expected a folder with {MANIFEST_FILE} or an .onnx file, got {path}"
+            + (f"; {advice}" if advice else "")
+        )
     model = check_path(path.name)
     paths = [model, *_external(path.parent, model)]
     chosen = name or name_from_file(path.name)
@@ -97,7 +103,10 @@ def open_file(root: Path, path: str) -> BinaryIO:
 
 def _folder(root: Path, name: str | None) -> Collected:
     if not (root / MANIFEST_FILE).is_file():
-        raise BadBundle(f"expected {MANIFEST_FILE} in {root}, got none")
+        error = BadBundle(f"expected {MANIFEST_FILE} in {root}, got none")
+        if model := next(iter(sorted(root.glob(f"*{_MODEL_SUFFIX}"))), None):
+            error.add_note(f"fnctl deploy {shlex.quote(str(model))}")
+        raise error
     text = _text(root, MANIFEST_FILE)
     there = sorted(_scan(root))
     manifest = parse_manifest(text, there)
@@ -150,7 +159,7 @@ def _external(root: Path, model: str) -> tuple[str, ...]:
     try:
         return external_paths(model, external_locations(root / model))
     except ValueError as error:
-        raise BadBundle(f"{model!r} is not an ONNX model: {error}") from error
+        raise BadBundle(not_onnx(repr(model), error, root / model)) from error
 
 
 def _text(root: Path, path: str) -> str:

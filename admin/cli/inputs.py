@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Collection, Sequence
+from pathlib import Path, PurePath
 from typing import NoReturn
 
 import typer
@@ -16,6 +16,8 @@ FILE_MAX = 256 * 1024 * 1024
 """Bytes; no server can be set to take more."""
 JSON = "application/json"
 OCTETS = "application/octet-stream"
+PICTURE = "image/*"
+"""Among the content types of a function that takes a picture of any kind."""
 TYPES = {
     ".png": "image/png",
     ".jpg": "image/jpeg",
@@ -32,10 +34,13 @@ _SHOWN_MAX = 60
 _MEDIA = re.compile(r"[\w.+-]+/[\w.+-]+(\s*;[ -~]*)?", re.ASCII)
 
 
-def payload(data: str | None, inputs: Sequence[str], media: str = "") -> Payload:
+def payload(
+    data: str | None, inputs: Sequence[str], media: str = "", takes: Collection[str] = ()
+) -> Payload:
     """The body for -d `data` or the -i `inputs`; raises typer.BadParameter on wrong usage.
 
-    `media`: the content type that the file of one -i is sent with, "" for what its suffix says.
+    `media`: the content type that the file of one -i is sent with, "" for what `takes`, the
+    content types that the function takes, and the file's suffix say.
 
     -d is a JSON document or @FILE with one, sent unchanged. One -i with the file of a picture, a
     sound, an array or raw bytes is sent as that. All else becomes {"inputs": {...}}, with each
@@ -43,6 +48,7 @@ def payload(data: str | None, inputs: Sequence[str], media: str = "") -> Payload
     """
     if (data is None) == (not inputs):
         _wrong("-d / -i", "expected either -d JSON or -i TENSOR=VALUE")
+    media = media or _declared(inputs, takes)
     if media:
         return _as_asked(inputs, media)
     if data is not None:
@@ -60,6 +66,23 @@ def payload(data: str | None, inputs: Sequence[str], media: str = "") -> Payload
     if len(named) > 1:
         _wrong("-i", f"expected JSON values or .json files for several tensors; {raw[0]} is raw")
     return _raw(raw[0], Path(named[raw[0]][1:]))
+
+
+def is_one_file(inputs: Sequence[str]) -> bool:
+    """Whether the -i `inputs` are one TENSOR=@FILE."""
+    return len(inputs) == 1 and inputs[0].partition("=")[2].startswith("@")
+
+
+def _declared(inputs: Sequence[str], takes: Collection[str]) -> str:
+    """The content type for the one file of `inputs` where the function says what it is, whatever
+    the file's name; "" where the suffix decides."""
+    if not is_one_file(inputs):
+        return ""
+    by_suffix = TYPES.get(PurePath(inputs[0]).suffix.lower(), "")
+    if PICTURE in takes:
+        is_other = by_suffix in (OCTETS, "") and not inputs[0].lower().endswith(".json")
+        return "image/x-unknown" if is_other else ""
+    return OCTETS if OCTETS in takes else ""
 
 
 def _as_asked(inputs: Sequence[str], media: str) -> Payload:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from admin.cli.answer import first_line
 from admin.cli.text import command, duration, fields, get, number, size
+from runtime_image.contract.sample import JSON, content_type
 
 if TYPE_CHECKING:
     from admin.cli.collect import Collected
@@ -20,6 +21,9 @@ def render(result: dict[str, Any], collected: Collected) -> str:
     """The summary of an operation's `result`."""
     revision = get(result, "revision")
     if not result.get("created", True):
+        changed = ", ".join(result.get("changed") or [])
+        if changed:
+            return f"same bundle as {revision}, which stays; changed: {changed}"
         return f"same bundle and settings as {revision}: nothing changed"
     profile = result.get("profile") or {}
     sample = result.get("sample") or {}
@@ -71,3 +75,18 @@ def example(collected: Collected) -> str:
     if not collected.sample:
         return command("fnctl", "show", collected.name)
     return command(*words)
+
+
+def curl(collected: Collected, url: str) -> str:
+    """The same with curl, for the server at `url`; "" without a sample that fits a line."""
+    sample = collected.sample
+    files = [value for value in sample.values() if isinstance(value, str) and value[:1] == "@"]
+    if files:
+        path = Path(collected.root, files[0][1:])
+        kind, option, body = content_type(path.name), "--data-binary", f"@{path}"
+    else:
+        kind, option, body = JSON, "-d", json.dumps({"inputs": sample})
+    if not sample or (len(body) > VALUE_MAX and not files):
+        return ""
+    words = ["curl", f"{url.rstrip('/')}/fn/{collected.name}", "-H", f"Content-Type: {kind}"]
+    return command(*words, option, body)

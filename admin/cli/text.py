@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from typing import Any, Final
@@ -11,15 +12,18 @@ _FULL: Final = "█"
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _STEP: Final = 1024
 _AGES: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
+"""Escape sequences that choose a colour (ECMA-48, SGR), as engines write them to their logs."""
 NONE: Final = "-"
 """What stands in a table where there is nothing."""
 
 
 def plain(text: str) -> str:
-    """`text` without control characters but tab and newline.
+    """`text` without colours and control characters but tab and newline.
 
     Names, reasons and logs are written by strangers, and a terminal obeys escape sequences.
     """
+    text = _COLOURS.sub("", text)
     return "".join(c if c.isprintable() or c in "\t\n" else "�" for c in text)
 
 

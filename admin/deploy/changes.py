@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from admin.deploy.etag import check_match
@@ -14,6 +14,16 @@ from admin.store import Store
 from registry.catalog import Deployed
 from registry.manifest import rescaled
 from registry.model import Function, Profile, Revision
+
+
+def changed_settings(before: Function, after: Function) -> list[str]:
+    """Keys of function.toml by which two functions differ, like "labels" and "scaling.idle_s";
+    none of these makes a new revision."""
+    found = ["labels"] if before.labels != after.labels else []
+    for table in ("scaling", "limits"):
+        old, new = asdict(getattr(before, table)), asdict(getattr(after, table))
+        found += [f"{table}.{key}" for key in new if new[key] != old[key]]
+    return found
 
 
 class Changes:

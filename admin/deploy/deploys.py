@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from admin.deploy.changes import Changes
+from admin.deploy.changes import Changes, changed_settings
 from admin.deploy.plan import (
     Plan,
     WireDeploy,
@@ -191,10 +191,12 @@ class Deploys:
 
     async def _keep(self, current: Deployed, draft: Plan) -> dict[str, Any]:
         """The same bundle and settings: no new revision, but the function's settings may differ."""
+        changed = changed_settings(current.function, draft.function)
         await self._changes.keep(draft, current)
         return {
             "revision": current.revision.ref,
             "created": False,
+            "changed": changed,
             "profile": profile_json(current.profile),
             "switch": f"the same bundle and settings as {current.revision.ref}",
         }

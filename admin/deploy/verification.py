@@ -6,6 +6,8 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import Any
 
+import structlog
+
 from admin.deploy.plan import (
     Plan,
     profile_from_report,
@@ -18,10 +20,13 @@ from pool_manager.core.state import PoolSpec
 from pool_manager.manager import Manager
 from registry.batching import with_refutation
 from registry.bundles import onnx_external
+from registry.bundles.foreign_formats import by_suffix, not_onnx
 from registry.catalog import Deployed
-from registry.errors import BadBundle, ModelRefused
+from registry.errors import BadBundle, ModelRefused, TrialKilled
 from registry.model import Profile, Revision
 from runtime_image.contract.prepared import WEIGHTS_FILE
+
+log = structlog.get_logger()
 
 TRIAL_MIB = 1024.0
 TRIAL_BUNDLES = 3
@@ -59,38 +64,35 @@ class Verification:
             blobs.remove_damaged([file for file in draft.bundle.files if file.sha256 in missing])
             raise BadBundle(f"{len(missing)} files were not uploaded, first {missing[0]}")
         model = draft.revision.model
+        if advice := by_suffix(model):
+            raise ModelRefused(f"{model} is not an ONNX model: {advice}")
         if not model.endswith(".onnx"):
             return
         sha256 = next(file.sha256 for file in draft.bundle.files if file.path == model)
+        path = self._store.blobs.path(sha256)
         try:
-            locations = onnx_external.external_locations(self._store.blobs.path(sha256))
+            locations = onnx_external.external_locations(path)
         except ValueError as error:
             self._check_sound(draft)
-            raise ModelRefused(f"{model} is not an ONNX model: {error}") from error
+            raise ModelRefused(not_onnx(model, error, path)) from error
         onnx_external.check_external(model, locations, {f.path for f in draft.bundle.files})
 
     async def verify(self, draft: Plan, trial: str) -> Verified:
         """Load, try, prove and measure, unless the same was done before. `trial` is a unique name.
 
-        Raises ModelRefused with the reason.
+        A trial that somebody kills is tried a second time. Raises ModelRefused with the reason, or
+        TrialKilled.
         """
         kind = draft.revision.device.kind
         known = verified_before(draft, self._store.catalog, self._expected_kind(kind))
         if known is not None and known.profile is not None:
             revision = replace(draft.revision, signature=known.revision.signature)
             return Verified(revision, known.profile, {})
-        key = f"{draft.function.namespace}/{draft.function.name}@trial-{trial}"
-        size = draft.bundle.size
-        bundles = TRIAL_BUNDLES + PREPARING_BUNDLES * self._prepare
-        need_mib = TRIAL_MIB + bundles * size / 2**20
-        spec = PoolSpec(key, device_kind=kind, bundle_bytes=size, role="trial", memory_mib=need_mib)
-        bound = binding(Deployed(draft.function, draft.revision), draft.bundle)
-        trial_spec = draft.trial_spec(prepare=self._prepare)
         try:
-            report = await self._manager.trial(spec, replace(bound, spec=trial_spec))
-        except ModelRefused:
-            await asyncio.to_thread(self._check_sound, draft)
-            raise
+            report = await self._report(draft, trial)
+        except TrialKilled as error:
+            log.info("a trial was killed and is tried again", trial=trial, reason=error.message)
+            report = await self._second_report(draft, trial)
         profile = profile_from_report(report, draft)
         measured = (profile.bundle, profile.engine, profile.device_kind)
         profile = with_refutation(profile, await self._store.functions.find_profile(*measured))
@@ -108,6 +110,35 @@ class Verification:
                 f"{damaged[0]}: the server's copy of this file was damaged and has been removed:"
                 " deploy again, which uploads it"
             )
+
+    async def _second_report(self, draft: Plan, trial: str) -> dict[str, Any]:
+        """As `_report`. Raises TrialKilled with what that means for who deploys."""
+        try:
+            return await self._report(draft, f"{trial}-again")
+        except TrialKilled as error:
+            raise TrialKilled(
+                f"it was killed from outside, and so was a second one ({error.message}): nothing is"
+                " known of the model; find out what kills it (the kernel for want of the host's"
+                " memory, an operator), then deploy again",
+                detail=error.detail,
+                admin_detail=error.admin_detail,
+            ) from error
+
+    async def _report(self, draft: Plan, trial: str) -> dict[str, Any]:
+        """What a throw-away replica of this name measures. Raises ModelRefused or TrialKilled."""
+        key = f"{draft.function.namespace}/{draft.function.name}@trial-{trial}"
+        kind = draft.revision.device.kind
+        size = draft.bundle.size
+        bundles = TRIAL_BUNDLES + PREPARING_BUNDLES * self._prepare
+        need_mib = TRIAL_MIB + bundles * size / 2**20
+        spec = PoolSpec(key, device_kind=kind, bundle_bytes=size, role="trial", memory_mib=need_mib)
+        bound = binding(Deployed(draft.function, draft.revision), draft.bundle)
+        trial_spec = draft.trial_spec(prepare=self._prepare)
+        try:
+            return await self._manager.trial(spec, replace(bound, spec=trial_spec))
+        except ModelRefused:
+            await asyncio.to_thread(self._check_sound, draft)
+            raise
 
     def _checked(self, profile: Profile) -> Profile:
         """Without what was prepared where its graph names other files than its own weights: it

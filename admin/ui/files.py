@@ -63,6 +63,11 @@ def read_files(folder: Path = FOLDER) -> Mapping[str, File]:
     return {path.name: make_file(path.name, path.read_bytes()) for path in paths}
 
 
+def is_built(files: Mapping[str, File]) -> bool:
+    """Whether `files`, as `read_files` gives them, hold a dashboard, not the page in its place."""
+    return files[INDEX].body != NOT_BUILT
+
+
 def make_file(name: str, body: bytes) -> File:
     """`body` as the file `name`, whose suffix is in TYPES."""
     etag = hashlib.sha256(body).hexdigest()[:32]

@@ -7,10 +7,10 @@ from typing import Final
 
 from aiohttp import web
 
-from admin.ui.files import INDEX, File
+from admin.ui.files import INDEX, File, is_built
 from gateway.http.app import Border
 from gateway.http.bodies import continue_later
-from gateway.problems import MOVED, NOT_MODIFIED
+from gateway.problems import FOUND, MOVED, NOT_MODIFIED
 from registry.errors import MethodNotAllowed, Unknown
 
 POLICY: Final = "; ".join(
@@ -48,10 +48,22 @@ class UiPages:
 
     def add_routes(self, app: web.Application) -> None:
         """The routes. A link in a wiki may lead here: there is no datum, and no frame around it."""
+        root = self._border.bordered(self._root, is_linked=True)
+        app.router.add_get("/", root, expect_handler=continue_later)
         folder = self._border.bordered(self._to_folder, is_linked=True)
         app.router.add_route("*", "/ui", folder, expect_handler=continue_later)
         file = self._border.bordered(self._file, is_linked=True)
         app.router.add_route("*", "/ui/{file:.*}", file, expect_handler=continue_later)
+
+    async def _root(self, request: web.Request) -> web.Response:
+        """The way to the dashboard for a browser; any other client learns what there is."""
+        accepts = request.headers.get("Accept", "*/*")
+        if is_built(self._files) and ("text/html" in accepts or "*/*" in accepts):
+            return web.Response(status=FOUND, headers={"Location": "ui/", "Vary": "Accept"})
+        raise Unknown(
+            "nothing is at /: functions are at /fn/NAME, the admin API is at /admin/v1, the state"
+            " of the server at /readyz, the dashboard at /ui/"
+        )
 
     async def _to_folder(self, request: web.Request) -> web.Response:
         """Names in the page are relative to /ui/. The answer itself has nothing to run."""

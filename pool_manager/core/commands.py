@@ -124,7 +124,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class KeepColdStart:
-    """Keep a cold start's receipt; milliseconds."""
+    """Keep a cold start's receipt; milliseconds. It was over `ago_s` seconds ago."""
 
     key: str
     id: str
@@ -132,6 +132,7 @@ class KeepColdStart:
     total_ms: float
     phases: dict[str, float]
     outcome: str
+    ago_s: float = 0.0
 
 
 Command = (

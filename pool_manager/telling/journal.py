@@ -76,7 +76,7 @@ class Journal:
                 binding.number,
                 kept.id,
                 device_kind,
-                self._wall(),
+                self._wall() - kept.ago_s,
                 round(kept.total_ms, 3),
                 kept.phases,
                 kept.outcome,

@@ -116,7 +116,7 @@ class _Walk:
                 has_graph = has_graph or (message == "model" and number == _GRAPH_OF_MODEL)
                 pending.append((children[number], first, last, depth + 1))
         if not has_graph:
-            raise ValueError("there is no graph in it: not an ONNX model")
+            raise ValueError("there is no graph in it")
         return tuple(sorted(found))
 
     def _messages(self, start: int, end: int, children: dict[int, str]) -> Iterator[_Field]:

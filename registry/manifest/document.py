@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal, TypedDict, Unpack
 
+from registry.bundles.foreign_formats import by_suffix
 from registry.errors import BadManifest, BadRequest
 from registry.manifest.inputs import declared, input_rule
 from registry.manifest.schema import (
@@ -182,6 +183,8 @@ def _model(document: Document, files: Collection[str]) -> str:
     if document.model:
         if document.model not in files:
             raise refused("model", "one of the bundle's files", document.model)
+        if advice := by_suffix(document.model):
+            raise refused("model", "an ONNX file", document.model, f"is none; {advice}")
         return document.model
     if document.runtime.engine == "python":
         return ""

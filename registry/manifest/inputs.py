@@ -86,8 +86,8 @@ def _check_keys(at: str, table: InputTable) -> None:
 def _check_declared(at: str, table: InputTable) -> None:
     if table.kind != "tensor":
         return
-    if table.dtype not in dtypes.ALL:
-        expected = f"one of {', '.join(sorted(dtypes.ALL))}"
+    if table.dtype not in dtypes.SERVED:
+        expected = f"one of {', '.join(sorted(dtypes.SERVED))}"
         raise refused(f"{at}.dtype", expected, table.dtype or NOTHING)
     if table.shape is None:
         raise refused(f"{at}.shape", "a list of dimensions, -1 for a dynamic one", NOTHING)

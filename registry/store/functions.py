@@ -121,6 +121,14 @@ class Functions:
         async with self._database.write() as transaction:
             await writes.put_profile(transaction, profile)
 
+    async def find_profile(self, bundle: str, engine: str, device_kind: str) -> Profile | None:
+        """The profile of exactly this key, None where none is stored."""
+        rows = await self._database.read(
+            "SELECT record FROM profiles WHERE bundle = ? AND engine = ? AND device_kind = ?",
+            (bundle, engine, device_kind),
+        )
+        return decode_record(rows[0][0], Profile) if rows else None
+
     async def deploy(
         self, function: Function, revision: Revision, bundle: Bundle, profile: Profile | None
     ) -> tuple[Function, Revision]:

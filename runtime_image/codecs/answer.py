@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from io import BytesIO
@@ -23,6 +24,10 @@ from runtime_image.contract.errors import (
 from runtime_image.contract.model import OutputRule
 from runtime_image.contract.signature import Signature
 
+_NULL: Final = b"null"
+_PATH_MAX: Final = 200
+"""Characters of a path that an error repeats."""
+_LEAVES: Final = (str, bytes, bool, int, type(None), np.ndarray)
 _NAMES: Final = {dtype: name for name, dtype in DTYPES.items()}
 
 
@@ -45,8 +50,9 @@ def encode(
 ) -> Answer:
     """`outputs` by name, in the form chosen for this request; `revision` is "digits@3".
 
-    In JSON a NaN or infinity is null and bytes are base64. Raises FUNCTION_FAILED for a value that
-    the form cannot hold, BAD_INPUT or NOT_ACCEPTABLE for an output that was asked for and is none.
+    In JSON a NaN or infinity of a tensor is null and bytes are base64. Raises FUNCTION_FAILED for a
+    value that the form cannot hold, in short JSON also for a NaN or infinity outside a tensor;
+    BAD_INPUT or NOT_ACCEPTABLE for an output that was asked for and is none.
     """
     if form.form == "short":
         return Answer(JSON, 0, _short(outputs, rule, revision))
@@ -61,7 +67,45 @@ def _short(outputs: dict[str, Any], rule: OutputRule, revision: str) -> bytes:
         scores = outputs.get(rule.tensor or next(iter(outputs), ""))
         if isinstance(scores, np.ndarray) and scores.ndim and scores.dtype.kind in "fiu":
             body["top"] = top_rows(scores, rule)
-    return _json(body)
+    written = _json(body)
+    if _NULL in written:
+        check_plain_numbers(outputs)
+    return written
+
+
+def check_plain_numbers(outputs: dict[str, Any]) -> None:
+    """Raise FUNCTION_FAILED naming the place of a NaN or infinity in `outputs`, but for tensors.
+
+    `outputs` are JSON values with NumPy arrays among them, as a handler returns them. A model's
+    NaN is a result, a handler's is a mistake that would reach the client as null.
+    """
+    pending: list[tuple[str, Any]] = [("$", outputs)]
+    while pending:
+        path, value = pending.pop()
+        if isinstance(value, np.generic):
+            value = value.item()
+        if not isinstance(value, float):
+            pending += _children(path, value)
+        elif not math.isfinite(value):
+            raise RequestError(
+                FUNCTION_FAILED,
+                f"the outputs cannot be written: expected a finite number at {path[:_PATH_MAX]},"
+                f" got {value}, which JSON does not have; return None or a number",
+            )
+
+
+def _children(path: str, value: Any) -> list[tuple[str, Any]]:
+    """The JSON paths and values inside `value`, which stands at `path`."""
+    if isinstance(value, _LEAVES):
+        return []
+    if not isinstance(value, dict | list | tuple | set | frozenset):
+        # A dataclass or the like, as the encoder sees it.
+        value = msgspec.to_builtins(value, enc_hook=lambda _: None)
+    if isinstance(value, dict):
+        return [(f"{path}.{key}", inner) for key, inner in value.items()]
+    if isinstance(value, list | tuple | set | frozenset):
+        return [(f"{path}[{at}]", inner) for at, inner in enumerate(value)]
+    return []
 
 
 def top_rows(scores: NDArray[Any], rule: OutputRule) -> list[list[dict[str, Any]]]:

@@ -5,6 +5,7 @@ Pillow is imported with the first picture: replicas without picture inputs never
 
 from __future__ import annotations
 
+import re
 from io import BytesIO
 from typing import Any, Final
 
@@ -17,6 +18,9 @@ from runtime_image.contract.model import ImageForm
 
 PIXELS_MAX: Final = 50_000_000
 """Pixels of a picture that is decoded; a small file may unfold to gigabytes."""
+_PNG_END: Final = re.compile(rb"IEND\xaeB`\x82")
+"""Type and checksum of the chunk that ends a PNG (PNG specification, 11.2.5). Pillow reads no
+further than the last row, before the checksum of the rows."""
 
 
 def decode(name: str, body: memoryview, form: ImageForm) -> NDArray[np.float32]:
@@ -57,6 +61,8 @@ def _open(name: str, body: memoryview, form: ImageForm) -> Any:
     try:
         picture = Image.open(BytesIO(body), formats=PICTURES)
         _check_pixels(name, picture.size)
+        if picture.format == "PNG" and _PNG_END.search(body) is None:
+            raise bad_input(name, "an intact picture", "a PNG that is cut off: its end is missing")
         # The orientation may still swap the axes, so both must be large enough for either side.
         picture.draft(form.mode, (max(form.size), max(form.size)))
         return _upright(picture, form.mode).resize((width, height), Image.Resampling.BILINEAR)

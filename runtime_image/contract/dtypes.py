@@ -26,6 +26,8 @@ ITEM_SIZE: Final[dict[str, int]] = {
 """Bytes per element of the fixed-size types; BYTES is not among them."""
 
 ALL: Final = frozenset(ITEM_SIZE) | {BYTES}
+SERVED: Final = ALL - {"BF16"}
+"""What functions may take and give. NumPy has no BF16; older revisions may still name it."""
 FLOATS: Final = frozenset({"FP16", "BF16", "FP32", "FP64"})
 INTEGER_RANGE: Final[dict[str, tuple[int, int]]] = {
     **{f"UINT{bits}": (0, 2**bits - 1) for bits in (8, 16, 32, 64)},
@@ -44,12 +46,11 @@ FROM_ONNX: Final[dict[str, str]] = {
     "tensor(int32)": "INT32",
     "tensor(int64)": "INT64",
     "tensor(float16)": "FP16",
-    "tensor(bfloat16)": "BF16",
     "tensor(float)": "FP32",
     "tensor(double)": "FP64",
     "tensor(string)": BYTES,
 }
-"""ONNX Runtime's names for what a graph takes and gives."""
+"""ONNX Runtime's names for what a graph takes and gives; BF16 is missing, see SERVED."""
 
 FROM_NPY: Final[dict[str, str]] = {
     "|b1": "BOOL",

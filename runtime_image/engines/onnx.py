@@ -49,8 +49,11 @@ class OnnxEngine:
                 before_work=before_work,
             )
         except LoadError as error:
+            from runtime_image.engines.advice import explained
+
             # The engine's words without the folder of this one replica.
-            raise LoadError(str(error).replace(f"{path.parent}/", "")) from error.__cause__
+            reason = str(error).replace(f"{path.parent}/", "")
+            raise LoadError(explained(reason, ort.__version__)) from error.__cause__
         self.signature = Signature(
             "tensors",
             tuple(_spec("input", node) for node in self._session.get_inputs()),
@@ -115,6 +118,8 @@ def _names(signature: Signature) -> list[tuple[str, str]]:
 def _spec(role: str, node: Any) -> TensorSpec:
     dtype = dtypes.FROM_ONNX.get(node.type)
     if dtype is None:
-        raise LoadError(f"{role} {node.name!r} has type {node.type}, only tensors can be served")
+        from runtime_image.engines.advice import unservable
+
+        raise LoadError(unservable(role, node.name, node.type))
     shape = tuple(size if isinstance(size, int) else DYNAMIC for size in node.shape)
     return TensorSpec(node.name, dtype, shape)

@@ -271,6 +271,27 @@ def test_a_server_killed_during_a_deploy_finishes_it(server: ServerProcess, tmp_
 
 
 @pytest.mark.slow
+def test_a_killed_trial_is_tried_again(server: ServerProcess, tmp_path: Path) -> None:
+    """kill -9 of the replica that verifies a deploy: the deploy succeeds with a second one."""
+    folder = tmp_path / "once"
+    folder.mkdir()
+    (folder / "function.toml").write_text(
+        'schema = 1\nname = "once"\n[runtime]\nengine = "python"\n[input.x]\nkind = "json"\n'
+    )
+    mark = tmp_path / "was here"
+    (folder / "handler.py").write_text(
+        "import os, signal\n"
+        f"def load(ctx):\n    if not os.path.exists({str(mark)!r}):\n"
+        f"        open({str(mark)!r}, 'w').close()\n        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "def predict(inputs, ctx):\n    return {'ok': True}\n"
+    )
+
+    done = server.fnctl_json("deploy", str(folder), "--trust")
+
+    assert (done["state"], done["result"]["revision"], mark.exists()) == ("done", "once@1", True)
+
+
+@pytest.mark.slow
 def test_ctrl_c_leaves_no_process_and_no_socket(server: ServerProcess) -> None:
     """After SIGINT the server ends with 0, its replicas are gone, its socket files too."""
     server.fnctl_json("invoke", "digits", "-i", f"image=@{DIGITS / 'seven.png'}")

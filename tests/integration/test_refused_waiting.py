@@ -150,6 +150,20 @@ async def test_retry_after_comes_from_the_revisions_own_past(tmp_path: Path, gat
     assert 18 <= int(answer.headers["Retry-After"]) <= 21
 
 
+async def test_cold_starts_whose_callers_left_count_too(tmp_path: Path, gate: Gate) -> None:
+    """Nobody stays for a cold start: its time is known all the same once its replica goes."""
+    async with serving(tmp_path, FakeDriver(Script(load_s=1), sleep=gate)) as server:
+        await server.deploy(MODEL, name="f", manifest=LIMITED + "[scaling]\nidle_s = 0\n")
+        for number in (1, 2):
+            gate.shut()
+            answer = await server.call("f", BODY, Prefer="wait=0")
+            await server.until_pools(lambda: len(server.bound()) == 1)
+            gate.open()
+            await server.until_pools(lambda: not server.bound())
+            ways = (await server.function("f"))["cold_starts"]
+            assert (answer.status, sum(way["samples"] for way in ways)) == (503, number)
+
+
 async def test_who_would_wait_in_vain_is_told_at_once_and_wakes_the_function(
     tmp_path: Path, gate: Gate
 ) -> None:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from pool_manager.core import events
-from pool_manager.core.commands import Assign, Command, Launch, Note, Publish
+from pool_manager.core.commands import Assign, Command, KeepColdStart, Launch, Note, Publish
 from pool_manager.core.machine import Machine
 from pool_manager.core.pool import Pool
 from pool_manager.core.state import Device, PoolSpec, Replica, State
@@ -39,6 +39,7 @@ class Play:
         self.machine = Machine(there, lambda: f"r{next(numbers)}", standbys, gpu_standbys)
         self.now = 1000.0
         self.notes: list[Note] = []
+        self.receipts: list[KeepColdStart] = []
         self.published: list[frozenset[str]] = []
         self._seq = itertools.count(1)
         for spec in specs:
@@ -47,12 +48,13 @@ class Play:
             self.on(events.ListRead())
 
     def on(self, event: events.Event, after_s: float = 0.0) -> list[Command]:
-        """Notes and publications are kept aside; everything else is returned."""
+        """Notes, receipts and publications are kept aside; everything else is returned."""
         self.now += after_s
         commands = self.machine.handle(event, self.now)
         self.notes += [c for c in commands if isinstance(c, Note)]
+        self.receipts += [c for c in commands if isinstance(c, KeepColdStart)]
         self.published += [c.keys for c in commands if isinstance(c, Publish)]
-        return [c for c in commands if not isinstance(c, Note | Publish)]
+        return [c for c in commands if not isinstance(c, Note | KeepColdStart | Publish)]
 
     def demand(self, after_s: float = 0.0, worker: str = "w1", **queued: int) -> list[Command]:
         """`a=3`: three requests are held for A; what is not named has none."""

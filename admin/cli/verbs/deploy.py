@@ -156,3 +156,26 @@ def _deploy(
     ended = finish(session, operation)
     session.answer(ended, lambda: render(ended.get("result") or {}, collected))
     session.next(example(collected))
+    if line := _curl(session, collected, ended.get("result") or {}):
+        session.remark(f"  or: {line}")
+
+
+def _curl(session: Session, collected: Collected, result: dict[str, Any]) -> str:
+    """The curl command for a call that works; "" where none is known or curl cannot get there."""
+    from admin.cli.summary import curl
+    from admin.client import ApiError
+
+    client, call = session.client, ""
+    is_tried = bool((result.get("profile") or {}).get("profiled"))
+    if session.as_json or not client.is_direct or not (collected.sample or is_tried):
+        return ""
+    try:
+        call = curl(collected, client.url)
+        if not collected.sample:
+            shown = str(client.function(collected.name).get("example", ""))
+            # Others have a place to fill in.
+            call = shown if " -d '" in shown and '"<' not in shown else ""
+    except ApiError:
+        return ""
+    key = "" if client.is_open_to_all(collected.name) else ' -H "Authorization: Bearer $FN_KEY"'
+    return f"{call}{key}" if call else ""

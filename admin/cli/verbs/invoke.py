@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,9 +12,11 @@ import typer
 from admin.cli.session import Session, connected
 
 if TYPE_CHECKING:
-    from admin.client import Answer
+    from admin.client import Answer, Payload
 
 TIMEOUT_S = 300.0
+SHOWN_MAX = 100
+"""Bytes of a sample that are shown."""
 MediaType = Annotated[
     str, typer.Option("--type", metavar="TYPE", help="What a file is sent as, whatever its name.")
 ]
@@ -51,27 +54,52 @@ def invoke(  # noqa: PLR0913 - typer takes one parameter per option
 ) -> None:
     """Call a function and print its answer.
 
-    A receipt of where the time went follows. A picture (.png .jpg ...), a .wav, an .npy or a .bin
-    is sent as it is; .json files and values are JSON. --type sends any file as it is.
+    A receipt of where the time went follows. Without an input the function's own sample is sent,
+    or zeros. A file is sent as what the function takes: as raw bytes whatever its name, else by its
+    suffix as a picture (.png .jpg ...), a .wav, an .npy or a .bin; .json files and values are JSON.
+    --type sends any file as it is.
 
     \b
     Examples:
+      fnctl invoke digits
       fnctl invoke digits -i image=@seven.png
       fnctl invoke sum -i a=[[1,2]] -i b=[[3,4]]
-      fnctl invoke filetype -i data=@page.html --type application/octet-stream
+      fnctl invoke filetype -i data=@page.html
       fnctl invoke digits@2 -d @request.json --wait 10
     """
-    from admin.cli.inputs import payload
     from registry.names import parse_ref
 
     parse_ref(name)
-    answer = session.client.invoke(
-        name, payload(body, inputs or [], media), accept=accept, wait_s=wait, timeout_s=timeout
-    )
+    sent = _payload(session, name, body, inputs or [], media)
+    answer = session.client.invoke(name, sent, accept=accept, wait_s=wait, timeout_s=timeout)
     if output is not None:
         _write(output, answer.body)
     session.answer(to_json(answer), lambda: render(answer, output))
     _tell_receipt(session, answer)
+
+
+def _payload(
+    session: Session, name: str, body: str | None, inputs: list[str], media: str
+) -> Payload:
+    """What the options say, with what the function takes asked for where they say a file; without
+    any, its sample."""
+    from admin.cli.inputs import is_one_file, payload
+    from admin.cli.text import one_line, size
+    from admin.client import ApiError
+
+    takes: list[str] = []
+    if body is None and not inputs and not media:
+        sample = session.client.sample(name)
+        shown = f"{sample.content_type}, {size(len(sample.body))}"
+        if sample.content_type == "application/json" and len(sample.body) <= SHOWN_MAX:
+            shown = one_line(sample.body.decode(errors="replace"))
+        session.remark(f"no input given, an example is sent: {shown}")
+        return sample
+    if is_one_file(inputs) and not media:
+        # Where it does not say, the call itself is refused, and says why.
+        with suppress(ApiError):
+            takes = session.client.describe(name).get("content_types") or []
+    return payload(body, inputs, media, takes)
 
 
 def to_json(answer: Answer) -> dict[str, Any]:

@@ -88,6 +88,9 @@ class Endings:
 
     def give_up(self, replica: Replica, why: str, now: float, commands: list[Command]) -> None:
         """Have a replica released, whatever it does."""
+        if _is_unused(replica):
+            # The next caller's wait is estimated from it, although nobody stayed for this one.
+            self._keep(replica, "ready", replica.ready_s, commands, ago_s=now - replica.ready_s)
         replica.why = why
         self._advance(replica, Step.LOST, now)
         commands.append(Release(replica.id, why))
@@ -120,7 +123,14 @@ class Endings:
             pool.fail(event.reason, event.log_tail, now)
             self._keep(replica, f"failed: {event.reason}", now, commands)
 
-    def _keep(self, replica: Replica, outcome: str, now: float, commands: list[Command]) -> None:
+    def _keep(
+        self,
+        replica: Replica,
+        outcome: str,
+        now: float,
+        commands: list[Command],
+        ago_s: float = 0.0,
+    ) -> None:
         total_ms = sum(replica.phases.values())
         if replica.waiting_since_s is not None:
             total_ms = (_served_s(replica, now) - replica.waiting_since_s) * 1e3
@@ -132,6 +142,7 @@ class Endings:
                 total_ms,
                 dict(replica.phases),
                 outcome,
+                ago_s,
             )
         )
 
@@ -146,6 +157,13 @@ class Endings:
         pool.quiet_until_s = 0.0
         self._host.changed.add(pool.key)
         replica.kill_at_s = now + patience_s(replica, pool.spec)
+
+
+def _is_unused(replica: Replica) -> bool:
+    """Whether a replica for calls became ready and never ran one: its callers had left. Of an
+    adopted one that is not known."""
+    has_run = "first_run" in replica.phases
+    return replica.role == "serve" and replica.ready_s > 0 and not has_run and not replica.adopted
 
 
 def _served_s(replica: Replica, now: float) -> float:

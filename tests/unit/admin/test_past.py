@@ -10,6 +10,7 @@ import pytest
 from admin.estimates.cold_starts import Prior
 from admin.estimates.sketch import ALPHA
 from admin.past import Past, prior_of
+from gateway.dispatch.estimate import SAMPLES_ENOUGH
 from registry.catalog import Catalog, Deployed
 from registry.exchange import Expected
 from registry.model import Arrivals, ColdStart, DeviceNeed, StateInterval
@@ -128,11 +129,22 @@ async def test_it_is_told_when_a_replica_will_be_there(
     past: Past, state: str, since_s: float, expected: float | None
 ) -> None:
     """A cold start takes what it usually takes, one that goes on what is left of that."""
-    past.cold_start(cold_start(200))
+    for _ in range(SAMPLES_ENOUGH):
+        past.cold_start(cold_start(200))
 
     told = past.ready_in_ms(KEY, state, since_s, by_standby=True)
 
     assert told == (expected and pytest.approx(expected, abs=200 * ALPHA))
+
+
+async def test_a_trial_and_few_cold_starts_promise_nothing(past: Past) -> None:
+    """Below five cold starts nobody can tell when a replica will be there; one that is, is."""
+    for _ in range(SAMPLES_ENOUGH - 1):
+        past.cold_start(cold_start(200))
+
+    for state in ("cold", "waking", "draining"):
+        assert past.ready_in_ms(KEY, state, NOW_S, by_standby=True) is None
+    assert past.ready_in_ms(KEY, "warm", NOW_S, by_standby=True) == 0
 
 
 def test_a_deploy_says_what_to_expect_of_a_model() -> None:

@@ -11,7 +11,7 @@ from pool_manager import orders as module
 from pool_manager.core import events
 from pool_manager.core.commands import EndTrial, EndWarm
 from pool_manager.orders import Orders, Warmed
-from registry.errors import ModelRefused, ShuttingDown
+from registry.errors import ModelRefused, Refused, ShuttingDown, TrialKilled
 from registry.tasks import Tasks
 
 KEY = "default/a@1"
@@ -79,6 +79,29 @@ async def test_a_start_that_fails_has_a_stage(desk: Desk) -> None:
     with pytest.raises(ModelRefused) as refused:
         await trial
     assert refused.value.detail == {"stage": "start"}
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        ("was killed by SIGKILL (its memory cap is 64 MiB)", TrialKilled),
+        ("was killed by SIGTERM: the last line", TrialKilled),
+        ("was killed by SIGSEGV", ModelRefused),
+        ("ran out of memory and was killed by SIGKILL", ModelRefused),
+        ("exited with code 137", ModelRefused),
+    ],
+)
+async def test_a_kill_from_outside_is_no_refusal_of_the_model(
+    desk: Desk, reason: str, kind: type[Refused]
+) -> None:
+    """A crash, and a kill for the memory cap, are the model's; KILL and TERM are not."""
+    trial = await desk.trial()
+
+    desk.orders.end_trial(EndTrial(KEY, reason=reason))
+
+    with pytest.raises(Refused) as refused:
+        await trial
+    assert type(refused.value) is kind
 
 
 async def test_the_end_of_nobodys_trial_is_ignored(desk: Desk) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 from hashlib import sha256
 from pathlib import Path
 
@@ -152,6 +153,40 @@ def test_what_is_no_function_is_refused(tmp_path: Path, path: str, complaint: st
 
     with pytest.raises(BadBundle, match=complaint):
         collect(tmp_path / path)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "remedy"),
+    [
+        ("pt", "torch.onnx.export"),
+        ("pkl", "skl2onnx.to_onnx"),
+        ("JOBLIB", "{'zipmap': False}"),
+        ("gguf", "optimum-cli export onnx"),
+        ("safetensors", "optimum-cli export onnx"),
+        ("h5", "model.export('model.onnx'"),
+        ("tflite", "--tflite model.tflite"),
+        ("engine", "the ONNX model that it was made of"),
+    ],
+)
+def test_models_of_others_are_told_how_to_become_onnx(
+    tmp_path: Path, suffix: str, remedy: str
+) -> None:
+    """Alone and named by a manifest: refused before anything is sent, with the way to export."""
+    (tmp_path / f"model.{suffix}").write_bytes(b"whatever")
+    with pytest.raises(BadBundle, match=re.escape(remedy)):
+        collect(tmp_path / f"model.{suffix}")
+
+    (tmp_path / "function.toml").write_text(f'schema = 1\nmodel = "model.{suffix}"\n')
+    with pytest.raises(BadManifest, match=re.escape(remedy)):
+        collect(tmp_path)
+
+
+def test_a_folder_with_a_model_only_names_the_command(tmp_path: Path) -> None:
+    """Without a manifest the model itself can be deployed."""
+    path = models.add_one(tmp_path)
+    with pytest.raises(BadBundle, match=r"expected function\.toml") as caught:
+        collect(tmp_path)
+    assert caught.value.__notes__ == [f"fnctl deploy {path}"]
 
 
 def test_links_are_refused(tmp_path: Path, folder: Path) -> None:

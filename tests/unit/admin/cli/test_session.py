@@ -62,11 +62,11 @@ def test_results_and_remarks_are_apart(capsys: pytest.CaptureFixture[str]) -> No
     """Results go to stdout, remarks to stderr, both without control characters."""
     session = Session(Client("http://localhost"), as_json=False)
 
-    session.answer({}, lambda: "it\x1b[0m")
+    session.answer({}, lambda: "it\x1b[2J")
     session.next("fnctl ls", "fnctl show x")
 
     captured = capsys.readouterr()
-    assert captured.out == "it�[0m\n"
+    assert captured.out == "it�[2J\n"
     assert captured.err == "next: fnctl ls  or  fnctl show x\n"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from admin.cli.collect import Collected
-from admin.cli.summary import example, prepared, render
+from admin.cli.summary import curl, example, prepared, render
 from registry.bundles.paths import make_bundle
 from registry.model import BundleFile
 
@@ -43,6 +43,8 @@ def test_a_known_revision_is_named() -> None:
     result = {"revision": "digits@3", "created": False, "profile": PROFILE}
 
     assert render(result, FILES) == "same bundle and settings as digits@3: nothing changed"
+    told = render({**result, "changed": ["labels", "limits.queue"]}, FILES)
+    assert told == "same bundle as digits@3, which stays; changed: labels, limits.queue"
 
 
 def test_a_bare_result_is_enough() -> None:
@@ -62,6 +64,28 @@ def test_a_bare_result_is_enough() -> None:
 def test_the_next_command_calls_with_the_sample(sample: dict[str, Any], command: str) -> None:
     """The function is called with its own sample where that fits a line."""
     assert example(replace(FILES, sample=sample)) == command
+
+
+@pytest.mark.parametrize(
+    ("sample", "command"),
+    [
+        ({}, ""),
+        (
+            {"x": "@a b.png"},
+            "curl http://here:1/fn/digits -H 'Content-Type: image/png'"
+            " --data-binary '@functions/digits/a b.png'",
+        ),
+        (
+            {"x": [1, 2]},
+            "curl http://here:1/fn/digits -H 'Content-Type: application/json'"
+            ' -d \'{"inputs": {"x": [1, 2]}}\'',
+        ),
+        ({"x": [1] * 100}, ""),
+    ],
+)
+def test_curl_calls_with_the_sample(sample: dict[str, Any], command: str) -> None:
+    """The sample's file with its content type, or its values, where that fits a line."""
+    assert curl(replace(FILES, sample=sample), "http://here:1/") == command
 
 
 TIMES = {"load_ms": 240.0, "first_ms": 6.0, "cpu_ms": {"1": 8.1, "8": 20.0}}

@@ -76,6 +76,7 @@ def test_fields_without_a_value_are_left_out() -> None:
 
 def test_strangers_cannot_steer_a_terminal() -> None:
     """Escape sequences lose their escape; line breaks and letters of all kinds stay."""
+    assert text.plain("\x1b[1;31mred\x1b[m") == "red"
     assert text.plain("\x1b[2Jä\n\tb\x9b\r") == "�[2Jä\n\tb��"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from admin.deploy.changes import Changes
+from admin.deploy.changes import Changes, changed_settings
 from admin.deploy.etag import etag
 from admin.deploy.plan import Plan
 from admin.deploy.verification import Verified
@@ -28,6 +28,21 @@ VERIFIED = Verified(DRAFT.revision, nouns.profile(), {})
 async def numbers(operator: Operator) -> list[int]:
     """The revisions in the store."""
     return sorted(one.revision.number for one in await operator.store.functions.load_all())
+
+
+def test_changed_settings_are_named() -> None:
+    """Labels, scaling and limits, by their keys in function.toml."""
+    before = nouns.function()
+    after = replace(
+        before,
+        labels={"team": "red"},
+        scaling=replace(before.scaling, idle_s=1.0),
+        limits=replace(before.limits, queue=1),
+        created_s=99.0,
+    )
+
+    assert changed_settings(before, after) == ["labels", "scaling.idle_s", "limits.queue"]
+    assert changed_settings(before, before) == []
 
 
 async def test_a_staged_revision_is_there_without_traffic(tmp_path: Path) -> None:

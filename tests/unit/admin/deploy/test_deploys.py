@@ -48,6 +48,7 @@ async def test_the_same_again_changes_settings_but_makes_no_revision(operator: O
 
     assert (again.result["revision"], again.result["created"]) == ("digits@1", False)
     assert again.result["switch"] == "the same bundle and settings as digits@1"
+    assert again.result["changed"] == ["scaling.min", "scaling.idle_s"]
     scaling = operator.store.catalog.resolve("digits").function.scaling
     assert (scaling.min, scaling.idle_s) == (1, 9)
     stored = await operator.store.functions.load_all()

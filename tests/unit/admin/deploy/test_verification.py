@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from admin.deploy.plan import Plan, WireDeploy, plan
 from admin.deploy.verification import Verification
 from pool_manager.core.state import PoolSpec
 from pool_manager.ports import Binding
-from registry.errors import BadBundle, ModelRefused
+from registry.errors import BadBundle, ModelRefused, TrialKilled
 from runtime_image.contract import signature as signatures
 from runtime_image.contract.model import ModelSpec
 from tests.support import models
@@ -143,3 +144,29 @@ async def test_a_server_may_be_told_not_to_prepare(tmp_path: Path) -> None:
     assert [manager.asked[0].prepare for manager in managers] == [True, False]
     more_mib = managers[0].needs_mib[0] - managers[1].needs_mib[0]
     assert more_mib == pytest.approx(draft.bundle.size / 2**20)
+
+
+async def test_a_trial_that_was_killed_is_tried_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one's report counts; where that is killed, too, the model is not blamed."""
+    async with operating(tmp_path) as operator:
+        verification = Verification(operator.store, operator.manager)
+        draft = drafted(operator, await operator.request())
+        real, keys = operator.manager.trial, list[str]()
+
+        async def killed(spec: PoolSpec, bound: Binding, *, times: int) -> dict[str, Any]:
+            keys.append(spec.key)
+            if len(keys) <= times:
+                raise TrialKilled("was killed by SIGKILL", admin_detail={"log_tail": ["x"]})
+            return await real(spec, bound)
+
+        monkeypatch.setattr(operator.manager, "trial", partial(killed, times=1))
+        assert (await verification.verify(draft, "t1")).profile.profiled
+        assert keys == ["default/digits@trial-t1", "default/digits@trial-t1-again"]
+
+        keys.clear()
+        monkeypatch.setattr(operator.manager, "trial", partial(killed, times=9))
+        with pytest.raises(TrialKilled, match=r"so was a second one \(was killed by") as end:
+            await verification.verify(draft, "t2")
+        assert (len(keys), end.value.admin_detail) == (2, {"log_tail": ["x"]})

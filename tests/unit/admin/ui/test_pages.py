@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from aiohttp import ClientResponse, web
 from aiohttp.test_utils import TestClient, TestServer
 from yarl import URL
 
-from admin.ui.files import INDEX, make_file
+from admin.ui.files import INDEX, make_file, read_files
 from admin.ui.pages import POLICY, UiPages
 from gateway.access import Access
 from gateway.http.app import Border
@@ -52,6 +53,28 @@ async def test_the_page_runs_nothing_but_its_own(client: Client) -> None:
         assert answer.headers["Referrer-Policy"] == "no-referrer"
         assert answer.headers["Cross-Origin-Opener-Policy"] == "same-origin"
     assert "unsafe" not in POLICY
+
+
+async def test_the_root_leads_a_browser_to_the_dashboard(client: Client) -> None:
+    """A client that asks for JSON alone gets a problem that names what there is, as before."""
+    for accept in ("text/html,application/xhtml+xml,*/*;q=0.8", "*/*"):
+        answer = await ask(client, "/", Accept=accept)
+        assert (answer.status, answer.headers["Location"]) == (302, "ui/")
+    refused = await ask(client, "/", Accept="application/json")
+
+    assert refused.status == 404
+    assert "dashboard at /ui/" in (await refused.json())["detail"]
+
+
+async def test_the_root_of_a_server_without_a_dashboard_says_so() -> None:
+    """No browser is led to a page that is not built."""
+    app = web.Application()
+    border = Border(Access("127.0.0.1", (), KeyRing(), ""))
+    UiPages(border, read_files(Path("not built"))).add_routes(app)
+    async with TestClient(TestServer(app)) as client:
+        answer = await ask(client, "/", Accept="text/html")
+
+        assert (answer.status, answer.content_type) == (404, "application/problem+json")
 
 
 async def test_what_is_known_is_not_sent_again(client: Client) -> None:

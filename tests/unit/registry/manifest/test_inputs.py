@@ -77,6 +77,7 @@ def test_keys_that_do_not_go_together(keys: dict[str, Any], key: str) -> None:
     [
         ({"shape": [1]}, "input.x.dtype"),
         ({"dtype": "float", "shape": [1]}, "input.x.dtype"),
+        ({"dtype": "BF16", "shape": [1]}, "input.x.dtype"),
         ({"dtype": "FP32"}, "input.x.shape"),
         ({"dtype": "FP32", "shape": [0]}, "input.x.shape"),
     ],

@@ -26,17 +26,6 @@ async def deploy(functions: Functions, name: str = "digits") -> tuple[Function, 
     return await functions.deploy(function(name, 0), revision(name, 0), bundle(), profile())
 
 
-async def find_profile(
-    functions: Functions, bundle: str, engine: str, device_kind: str
-) -> Profile | None:
-    """The stored profile of exactly this."""
-    rows = await functions._database.read(
-        "SELECT record FROM profiles WHERE bundle = ? AND engine = ? AND device_kind = ?",
-        (bundle, engine, device_kind),
-    )
-    return decode_record(rows[0][0], Profile) if rows else None
-
-
 async def test_a_deploy_is_there_whole(functions: Functions) -> None:
     """Function, revision, bundle and profile come back as they were stored."""
     stored, first = await deploy(functions)
@@ -46,7 +35,7 @@ async def test_a_deploy_is_there_whole(functions: Functions) -> None:
     assert (stored.revision, first.number) == (1, 1)
     assert (loaded.function, loaded.revision, loaded.profile) == (stored, first, profile())
     assert await functions.load_bundles() == {first.bundle: bundle()}
-    assert await find_profile(functions, first.bundle, "onnx", "cpu") == profile()
+    assert await functions.find_profile(first.bundle, "onnx", "cpu") == profile()
 
 
 async def test_a_deploy_that_fails_changes_nothing(functions: Functions) -> None:
@@ -56,7 +45,7 @@ async def test_a_deploy_that_fails_changes_nothing(functions: Functions) -> None
 
     assert await functions.load_all() == []
     assert await functions.referenced_blobs() == set()
-    assert await find_profile(functions, bundle().digest, "onnx", "cpu") is None
+    assert await functions.find_profile(bundle().digest, "onnx", "cpu") is None
     assert (await deploy(functions))[1].number == 1
 
 
@@ -180,8 +169,8 @@ async def test_the_last_profile_counts(functions: Functions) -> None:
     (loaded,) = await functions.load_all()
 
     assert loaded.profile == profile(load_ms=2.0)
-    assert await find_profile(functions, bundle().digest, "onnx", "cuda") is not None
-    assert await find_profile(functions, bundle().digest, "python", "cpu") is None
+    assert await functions.find_profile(bundle().digest, "onnx", "cuda") is not None
+    assert await functions.find_profile(bundle().digest, "python", "cpu") is None
 
 
 async def test_what_was_prepared_is_kept(functions: Functions) -> None:
@@ -194,7 +183,7 @@ async def test_what_was_prepared_is_kept(functions: Functions) -> None:
     (loaded,) = await functions.load_all()
 
     assert loaded.profile == made
-    assert await find_profile(functions, made.bundle, made.engine, made.device_kind) == made
+    assert await functions.find_profile(made.bundle, made.engine, made.device_kind) == made
     earlier = encode_record(profile()).replace(',"prepared":null,"why_not_prepared":""', "")
     assert "prepared" not in earlier
     assert decode_record(earlier, Profile) == profile()
@@ -264,7 +253,7 @@ async def test_profiles_are_bounded(functions: Functions) -> None:
     await functions.remove_orphans()
 
     found = [
-        await find_profile(functions, digest, "onnx", "cpu") is not None
+        await functions.find_profile(digest, "onnx", "cpu") is not None
         for digest in [bundle().digest, *digests]
     ]
 

@@ -1,8 +1,11 @@
 """Answers in every form hold the outputs and nothing that cannot be read back."""
 
+import datetime
 import io
 import json
+import math
 import struct
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,7 +43,7 @@ def test_short_answers_name_outputs_and_revision() -> None:
 
 
 def test_what_json_lacks_becomes_null() -> None:
-    """NaN and infinities are null in both JSON forms."""
+    """NaN and infinities of tensors are null in both JSON forms."""
     array = np.array([np.nan, np.inf, 1], np.float32)
     assert document({"y": array})["outputs"]["y"] == [None, None, 1.0]
     assert document({"y": array}, "oip")["outputs"][0]["data"] == [None, None, 1.0]
@@ -51,6 +54,36 @@ def test_plain_values_of_handlers_are_written() -> None:
     value = {"n": np.int64(1), "f": [np.float32(0.5), True], "a": np.ones(2, np.uint8), "b": b"ab"}
     found = document({"v": value, "t": "text"})["outputs"]
     assert found == {"v": {"n": 1, "f": [0.5, True], "a": [1, 1], "b": "YWI="}, "t": "text"}
+
+
+@dataclass
+class Scores:
+    """A handler's own type."""
+
+    scores: list[float]
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        ({"scores": [0.5, 1, 2, float("nan")]}, r"\$\.scores\[3\], got nan"),
+        ({"a": {"b": ({"c": -np.inf},)}}, r"\$\.a\.b\[0\]\.c, got -inf"),
+        ({"f": np.float32("inf"), "n": None}, r"\$\.f, got inf"),
+        ({"d": Scores([1.0, math.nan])}, r"\$\.d\.scores\[1\], got nan"),
+    ],
+)
+def test_a_handlers_nan_fails_with_its_place(given: dict[str, Any], path: str) -> None:
+    """A NaN or infinity outside a tensor is an error that names it, and no silent null."""
+    with pytest.raises(RequestError, match=path) as caught:
+        answer(given)
+    assert caught.value.code == FUNCTION_FAILED
+
+
+def test_a_handlers_null_is_no_nan() -> None:
+    """None stays null, and so does a NaN of a tensor anywhere in a handler's answer."""
+    when = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+    given = {"a": None, "b": [{"c": np.array([np.nan])}, "null"], "d": when, "e": b"null"}
+    assert document(given)["outputs"]["b"] == [{"c": [None]}, "null"]
 
 
 def looped() -> list[Any]:

@@ -116,3 +116,14 @@ def test_damage_is_bad_input(kind: str) -> None:
     for body in (whole[:40], whole[:12] + whole[20:60]):
         with pytest.raises(RequestError, match="intact picture"):
             decode(memoryview(body), size=(2, 2))
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "WEBP"])
+def test_no_cut_file_is_accepted(kind: str) -> None:
+    """Without its last bytes a picture is refused, wherever it is cut; what follows its end is
+    not looked at."""
+    whole = bytes(file(COLOUR, kind))
+    for length in range(len(whole)):
+        with pytest.raises(RequestError, match="intact picture"):
+            decode(memoryview(whole[:length]), size=(2, 4))
+    assert decode(memoryview(whole + b"more"), size=(2, 4)).shape == (1, 3, 2, 4)

@@ -55,6 +55,37 @@ def test_a_deploy_goes_from_files_to_summary(
     assert api.sent("PUT")[0].body == model.read_bytes()
 
 
+SHOWN = {"example": 'curl http://here/fn/adder -d \'{"inputs": {"x": [[0.0]]}}\''}
+
+
+@pytest.mark.parametrize(
+    ("functions", "line"),
+    [
+        (Canned(SHOWN), SHOWN["example"]),
+        (Canned({"example": "curl http://here/fn/adder --data-binary @picture.png"}), None),
+        (Canned({"example": 'curl http://here/fn/adder -d \'{"x": "<FP32 [1, 999]>"}\''}), None),
+        (Canned({"title": "A key is needed"}, 401), None),
+    ],
+)
+def test_a_deploy_ends_with_a_curl_line_that_works(
+    api: AdminApi, fnctl: Callable[..., Result], model: Path, functions: Canned, line: str | None
+) -> None:
+    """A call with zeros, which the trial has made; none with places to fill in. The key is named
+    where callers need one."""
+    profile = {"profiled": True, "load_ms": 1, "memory_mib": 1}
+    api.on("GET", OPERATION, Canned({**DONE, "result": {**DONE["result"], "profile": profile}}))
+    api.on("GET", "/admin/v1/functions/adder", functions)
+    api.on("GET", "/fn/adder", Canned({}), Canned({"title": "A key is needed"}, 401))
+
+    first = fnctl("deploy", str(model), "--name", "adder").stderr.splitlines()[-1]
+    second = fnctl("deploy", str(model), "--name", "adder").stderr.splitlines()[-1]
+
+    next_line = "next: fnctl show adder"
+    assert first == (f"  or: {line}" if line else next_line)
+    assert second == (f'{first} -H "Authorization: Bearer $FN_KEY"' if line else next_line)
+    assert all("Authorization" not in one.headers for one in api.sent("GET", "/fn/adder"))
+
+
 def test_options_are_overrides(api: AdminApi, fnctl: Callable[..., Result], model: Path) -> None:
     """Only the given options are sent, by the names of the API."""
     words = "--min 1 --max 2 --idle 5 --memory 64 --device cpu --batch off --timeout 3 --trust"

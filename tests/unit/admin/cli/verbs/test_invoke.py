@@ -25,7 +25,7 @@ def test_an_answer_has_its_receipt(
 
     assert (result.stdout, result.exit_code) == ("y  [1.5]\n", 0)
     assert result.stderr == "cold start 9 ms: load 9 | queue 20 ms\n"
-    sent = api.requests[0]
+    [sent] = api.sent("POST")
     assert (sent.body, sent.headers["Content-Type"]) == (b"png", "image/png")
     assert sent.headers["Prefer"] == "wait=5"
 
@@ -41,6 +41,61 @@ def test_a_file_is_sent_as_the_type_that_was_asked_for(
 
     sent = api.requests[0]
     assert (sent.body, sent.headers["Content-Type"]) == (b"[1]", "text/x-any")
+
+
+@pytest.mark.parametrize(
+    ("takes", "file", "sent_as"),
+    [
+        (["application/json", "application/octet-stream"], "a.png", "application/octet-stream"),
+        (["application/json", "application/octet-stream"], "a.npy", "application/octet-stream"),
+        (["application/json", "application/octet-stream"], "a.json", "application/octet-stream"),
+        (["application/json", "image/*"], "a.jpg", "image/jpeg"),
+        (["application/json", "image/*"], "picture", "image/x-unknown"),
+        (["application/json", "application/x-npy"], "a.npy", 'application/x-npy; input="data"'),
+    ],
+)
+def test_what_the_function_takes_decides_how_a_file_is_sent(
+    api: AdminApi,
+    fnctl: Callable[..., Result],
+    tmp_path: Path,
+    takes: list[str],
+    file: str,
+    sent_as: str,
+) -> None:
+    """A function that takes any bytes gets a file as it is, whatever it is called."""
+    (tmp_path / file).write_bytes(b"[1]")
+    api.on("GET", "/fn/f@2", Canned({"content_types": takes}))
+    api.on("POST", "/fn/f@2", Canned(ANSWER))
+
+    assert fnctl("invoke", "f@2", "-i", f"data=@{tmp_path}/{file}").exit_code == 0
+
+    [sent] = api.sent("POST")
+    assert (sent.body, sent.headers["Content-Type"]) == (b"[1]", sent_as)
+
+
+@pytest.mark.parametrize(
+    ("sample", "shown"),
+    [
+        (Canned({"inputs": {"x": [0.0]}}), '{"inputs": {"x": [0.0]}}'),
+        (Canned(b"png" * 1000, headers={"Content-Type": "image/png"}), "image/png, 2.9 KiB"),
+    ],
+)
+def test_without_an_input_the_sample_is_sent(
+    api: AdminApi, fnctl: Callable[..., Result], sample: Canned, shown: str
+) -> None:
+    """What is sent is said beside the answer."""
+    api.on("GET", "/admin/v1/functions/digits/sample", sample)
+    api.on("POST", "/fn/digits", Canned(ANSWER))
+
+    result = fnctl("invoke", "digits")
+
+    assert (result.exit_code, result.stdout) == (0, "y  [1.5]\n")
+    assert result.stderr == f"no input given, an example is sent: {shown}\n"
+    [sent] = api.sent("POST")
+    assert (sent.body, sent.headers["Content-Type"]) == (
+        sample.data,
+        sample.headers.get("Content-Type", sample.content_type),
+    )
 
 
 def test_json_is_the_answer_with_its_receipt(api: AdminApi, fnctl: Callable[..., Result]) -> None:
@@ -87,7 +142,7 @@ def test_strange_json_is_shown(
     [
         ("invoke", "Digits", "-i", "x=1"),
         ("invoke", "digits@0", "-i", "x=1"),
-        ("invoke", "digits"),
+        ("invoke", "digits", "--type", "image/png"),
         ("invoke", "digits", "-i", "x=1", "--wait", "-1"),
     ],
 )

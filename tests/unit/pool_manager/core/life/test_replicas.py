@@ -131,6 +131,23 @@ def test_a_first_run_for_somebody_else_is_no_part_of_the_receipt() -> None:
     assert receipt.total_ms == 2500.0
 
 
+def test_a_start_whose_callers_left_has_its_receipt_when_it_ends() -> None:
+    """It is dated from when the replica was ready. One that has run has its receipt already, and of
+    an adopted one nobody knows."""
+    house = House(State.READY)
+    house.replica.waiting_since_s, house.replica.ready_s = 90.0, 92.0
+
+    receipt, *_ = house.on(events.Lost("r1", "exit 0"))
+
+    assert receipt == KeepColdStart(KEY, "r1", "cpu0", 2000.0, {}, "ready", ago_s=8.0)
+    for known in ({"adopted": True}, {"phases": {"first_run": 1.0}}):
+        house = House(State.READY)
+        house.replica.ready_s = 92.0
+        for name, value in known.items():
+            setattr(house.replica, name, value)
+        assert not any(isinstance(one, KeepColdStart) for one in house.on(events.Lost("r1", "")))
+
+
 def test_without_a_waiter_the_phases_are_the_whole() -> None:
     """A start that nobody waited for lasts as long as its phases together."""
     house = House(State.READY)

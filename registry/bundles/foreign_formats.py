@@ -1,0 +1,85 @@
+"""Model files of other frameworks: what they are, and how to make ONNX of them."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+HEAD_BYTES: Final = 512
+"""Bytes at a file's beginning that `by_content` looks at."""
+
+_PYTORCH: Final = (
+    "PyTorch keeps weights there: load the model in Python, then"
+    " torch.onnx.export(model.eval(), (example,), 'model.onnx', dynamo=True)"
+)
+_PICKLE: Final = (
+    "a pickle holds Python objects: load it in Python; a model of scikit-learn becomes ONNX with"
+    " skl2onnx.to_onnx(model, X[:1], options={'zipmap': False}).SerializeToString()"
+)
+_KERAS: Final = "load the model in Keras 3, then model.export('model.onnx', format='onnx')"
+_WEIGHTS: Final = (
+    "weights without a graph: export the model that they belong to, for one of Hugging Face with"
+    " optimum-cli export onnx --model NAME FOLDER"
+)
+_ENGINE: Final = (
+    "TensorRT built it for one GPU and one version: deploy the ONNX model that it was made of"
+)
+_TFLITE: Final = "convert it: python -m tf2onnx.convert --tflite model.tflite --output model.onnx"
+
+_BY_SUFFIX: Final = {
+    ".pt": _PYTORCH,
+    ".pth": _PYTORCH,
+    ".ckpt": _PYTORCH,
+    ".pkl": _PICKLE,
+    ".pickle": _PICKLE,
+    ".joblib": _PICKLE,
+    ".gguf": _WEIGHTS,
+    ".ggml": _WEIGHTS,
+    ".safetensors": _WEIGHTS,
+    ".h5": _KERAS,
+    ".hdf5": _KERAS,
+    ".keras": _KERAS,
+    ".tflite": _TFLITE,
+    ".engine": _ENGINE,
+    ".plan": _ENGINE,
+    ".trt": _ENGINE,
+}
+_BY_CONTENT: Final = (
+    (
+        b"version https://git-lfs",
+        "it is a pointer of Git LFS: fetch the file itself with git lfs pull",
+    ),
+    (b"<!doctype html", "it is a web page: download the file itself"),
+    (b"<html", "it is a web page: download the file itself"),
+    (b"gguf", f"it is a GGUF file, {_WEIGHTS}"),
+    (b"\x89hdf\r\n", f"it is an HDF5 file: {_KERAS}"),
+    (b"pk\x03\x04", f"it is a ZIP archive; if it comes from PyTorch: {_PYTORCH}"),
+    (b"\x80\x02", _PICKLE),
+    (b"\x80\x03", _PICKLE),
+    (b"\x80\x04", _PICKLE),
+    (b"\x80\x05", _PICKLE),
+)
+"""Lower-case beginnings of files; pickles begin with the number of their protocol."""
+
+
+def by_suffix(path: str) -> str:
+    """How to make ONNX of a file called `path`; "" where the ending names no other framework."""
+    return _BY_SUFFIX.get(PurePosixPath(path).suffix.lower(), "")
+
+
+def by_content(model: Path) -> str:
+    """What the file at `model`, which is not an ONNX model, seems to be and how to make ONNX of
+    it; "" where that cannot be told."""
+    try:
+        with model.open("rb") as file:
+            head = file.read(HEAD_BYTES)
+    except OSError:
+        return ""
+    begins = head.lstrip().lower()
+    return next((advice for magic, advice in _BY_CONTENT if begins.startswith(magic)), "")
+
+
+def not_onnx(model: str, reason: object, file: Path) -> str:
+    """The refusal of `file`, called `model`, that is not an ONNX model for `reason`."""
+    advice = by_content(file)
+    return f"{model} is not an ONNX model: {advice or reason}"

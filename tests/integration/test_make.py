@@ -1,0 +1,131 @@
+"""What `make` does to the data folder, and what `make run` leaves on the terminal."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from registry.files import DataDirectory
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(sys.executable).parent
+LAST = "ui --open"
+"""In the last line that `make run` prints before it only serves."""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project with its Makefile, a virtual environment and the data of `make run`."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    for name in (".venv", ".fngate"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").touch()
+    return tmp_path
+
+
+def make(project: Path, target: str, answer: str = "") -> tuple[int, str]:
+    command = ["make", "--no-print-directory", target]
+    ended = subprocess.run(
+        command, cwd=project, input=answer, capture_output=True, text=True, check=False, timeout=60
+    )
+    return ended.returncode, ended.stdout
+
+
+def test_clean_keeps_functions_and_keys(project: Path) -> None:
+    """What was deployed cannot be made again by make; the rest goes."""
+    assert make(project, "clean")[0] == 0
+
+    assert (project / ".fngate" / "file").exists()
+    assert not (project / ".venv").exists()
+
+
+def test_clean_data_asks_first(project: Path) -> None:
+    """Only a yes deletes; nobody there to answer is a no."""
+    for answer in ("n\n", "", "\n"):
+        code, text = make(project, "clean-data", answer)
+        assert (code != 0, ".fngate is kept" in text) == (True, True)
+        assert (project / ".fngate" / "file").exists()
+
+    assert make(project, "clean-data", "y\n")[0] == 0
+    assert not (project / ".fngate").exists()
+    assert make(project, "clean-data") == (0, "there is no .fngate here\n")
+
+
+def test_clean_data_leaves_a_running_servers_alone(project: Path) -> None:
+    """The lock that a server holds is respected, whatever the answer."""
+    with DataDirectory.open(project / ".fngate"):
+        code, text = make(project, "clean-data", "y\n")
+
+    assert code != 0
+    assert "a server runs on .fngate: stop it first" in text
+    assert (project / ".fngate" / "file").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_the_commands_that_make_run_prints_work_elsewhere(tmp_path: Path) -> None:
+    """Each is run as it stands in another folder with nothing of fngate in the environment."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    data = tmp_path / "my data"
+    here = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "PYTHONUNBUFFERED": "1"}
+    here |= {"FN_DATA": str(data), "FN_PORT": str(port)}
+    there = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "BROWSER": "true"}
+    server = subprocess.Popen(
+        ["sh", "functions/serve.sh"],
+        cwd=ROOT,
+        env=here,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        assert server.stdout is not None
+        printed: list[str] = []
+        for line in server.stdout:
+            printed.append(line)
+            if LAST in line:
+                break
+        commands = [line.strip() for line in printed[printed.index(serving(printed)) + 1 :]]
+        commands = [line for line in commands if not line.startswith("For fnctl there")]
+        export, last = commands[-2:]
+        runs = [*commands[:-2], f"{export}; fnctl ls", last]
+
+        answers = [shell(command, tmp_path, there) for command in runs]
+    finally:
+        os.killpg(server.pid, signal.SIGINT)
+        server.communicate(timeout=60)
+
+    assert len(answers) == 5
+    digit, kind, word, listed, opened = answers
+    assert ('"label":"2"' in digit, '"top"' in kind, '"label":"left"' in word) == (True, True, True)
+    assert "digits@1" in listed
+    assert f"http://127.0.0.1:{port}/ui/#key=" in opened
+
+
+def serving(printed: list[str]) -> str:
+    """The line behind which the commands stand."""
+    return next(line for line in printed if line.startswith("Serving on "))
+
+
+def shell(command: str, folder: Path, environment: dict[str, str]) -> str:
+    """What a command line prints; it must succeed."""
+    ended = subprocess.run(
+        ["sh", "-c", command],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
