@@ -11,7 +11,7 @@ from registry.errors import Conflict, UnknownFunction
 from registry.model import NAMESPACE, Bundle, BundleFile, Function, Profile, Revision
 from registry.store import writes
 from registry.store.database import Database
-from registry.store.records import SharedParts
+from registry.store.records import SharedParts, decode_record
 
 T = TypeVar("T")
 _STAY: Final = (
