@@ -12,7 +12,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, defs, hel
 
 from runtime_image.verification.rows import numbering
 from runtime_image.verification.rows.constants import constant
-from runtime_image.verification.rows.node import Node
+from runtime_image.verification.rows.node import Node, check_flags
 from runtime_image.verification.rows.rules.registry import MICROSOFT, ML, RULES, Rule
 from runtime_image.verification.rows.sizes import ZERO, Symbols, Unknown
 from runtime_image.verification.rows.states import (
@@ -362,6 +362,7 @@ def _attributes(proto: NodeProto) -> dict[str, Any]:
         found[attribute.name] = (
             value.decode(errors="replace") if isinstance(value, bytes) else value
         )
+    check_flags(found)
     return found
 
 
