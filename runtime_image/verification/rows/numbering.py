@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, wraps
 from typing import Any, Final
 
 import numpy as np
@@ -38,6 +38,8 @@ _Source = Callable[[Node], Tensor]
 _Pair = Callable[[Symbols, Size, Size], Size | None]
 
 
+_PAIRED: Final[set[str]] = set()
+"""Operators whose inputs have one type."""
 EVALUATORS: Final[dict[tuple[str, int], _Evaluator]] = {}
 SOURCES: Final[dict[tuple[str, int], _Source]] = {}
 
@@ -50,7 +52,7 @@ def evaluate(node: Node) -> list[Tensor] | None:
     if source is not None:
         return [source(node)]
     evaluator = EVALUATORS.get((node.operator, node.since))
-    if evaluator is None or all(t.numbers is None for t in node.given) or not node.given:
+    if evaluator is None or not _is_numbered(node):
         return None
     arrays = [_numbers_of(node, position) for position in range(len(node.inputs))]
     found = None if _unfit(node, arrays) else evaluator(node, arrays)
@@ -66,6 +68,20 @@ def evaluate(node: Node) -> list[Tensor] | None:
         narrow = to != TensorProto.INT64
         return [numbered(part).with_(is_narrow=narrow) for part in parts]
     return [numbered(part) for part in parts]
+
+
+def _is_numbered(node: Node) -> bool:
+    """Whether the elements that the output holds are numbers, and so integers.
+
+    Of operators whose inputs differ in type only those count that give the output its type.
+    """
+    anchors: Sequence[int] = (0,)
+    if node.operator == "Where":
+        anchors = (1, 2)
+    elif node.operator == "Concat" or node.operator in _PAIRED:
+        anchors = range(len(node.inputs))
+    given = (node.inputs[place] for place in anchors if node.has(place))
+    return any(tensor is not None and tensor.numbers is not None for tensor in given)
 
 
 def numbered(array: Any) -> Tensor:
@@ -231,6 +247,8 @@ def _concat(node: Node, arrays: list[Any]) -> Any:
 
 @_evaluates("Split 2 11 13 18")
 def _split(node: Node, arrays: list[Any]) -> Any:
+    if node.get("num_outputs", len(node.used)) != len(node.used):
+        return None
     axis = axis_of(node.get("axis", 0), arrays[0].ndim)
     lengths = node.integers_of("split", 1)
     if lengths is None:
@@ -362,7 +380,8 @@ def _pairs(operators: str, step: _Pair) -> None:
             result = _each(function, result, array)
         return result
 
-    _evaluates(*operators.split("; "))(evaluator)
+    _evaluates(operators)(evaluator)
+    _PAIRED.add(operators.split()[0])
 
 
 def _each(function: Callable[..., Any], *arrays: Any) -> Any:
@@ -375,18 +394,34 @@ def _each(function: Callable[..., Any], *arrays: Any) -> Any:
     return found
 
 
+def _guarded(step: _Pair) -> _Pair:
+    """Arithmetic that may overflow, as polynomials do not: the result is then any number."""
+
+    @wraps(step)
+    def guarded(symbols: Symbols, left: Size, right: Size) -> Size | None:
+        if any(symbol.low is None for symbol in left.symbols | right.symbols):
+            return symbols.derived((step.__name__, left, right), None)
+        return step(symbols, left, right)
+
+    return guarded
+
+
+@_guarded
 def _add(_symbols: Symbols, left: Size, right: Size) -> Size:
     return left + right
 
 
+@_guarded
 def _subtract(_symbols: Symbols, left: Size, right: Size) -> Size:
     return left - right
 
 
+@_guarded
 def _multiply(_symbols: Symbols, left: Size, right: Size) -> Size:
     return left * right
 
 
+@_guarded
 def _divide(symbols: Symbols, left: Size, right: Size) -> Size | None:
     """Integer division as in C: towards 0."""
     a, b = left.constant, right.constant
@@ -404,6 +439,7 @@ def _divide(symbols: Symbols, left: Size, right: Size) -> Size | None:
     return symbols.derived(("quotient", left, right), None)
 
 
+@_guarded
 def _remainder(symbols: Symbols, left: Size, right: Size) -> Size | None:
     a, b = left.constant, right.constant
     if b == 0:
