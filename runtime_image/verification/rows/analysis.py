@@ -25,7 +25,7 @@ from runtime_image.verification.rows.rules import (
     contraction,
     control,
     elementwise,
-    gather,
+    indexing,
     layout,
     microsoft,
     ml,
@@ -39,12 +39,14 @@ from runtime_image.verification.rows.sizes import N, Size, Symbols
 from runtime_image.verification.rows.states import Tensor, rows
 
 RESTARTS_MAX: Final = 8
+GROUPS_TRIED_MAX: Final = 8
+"""Groups of equal axes without which a proof is tried."""
 FAMILIES: Final = (
     axes,
     contraction,
     control,
     elementwise,
-    gather,
+    indexing,
     layout,
     microsoft,
     ml,
@@ -104,7 +106,19 @@ def _analysed(model: ModelProto, constant_initialisers: bool) -> RowVerdict:
     if verdict.proven or not groups:
         return verdict
     joined = _judged(model, inputs, groups)
-    return joined if joined.proven else verdict
+    return _with_fewest(model, inputs, joined) if joined.proven else verdict
+
+
+def _with_fewest(
+    model: ModelProto, inputs: list[onnx.ValueInfoProto], proven: RowVerdict
+) -> RowVerdict:
+    """The same proof without the groups that it does not need: each keeps requests apart."""
+    for group in proven.equal_axes[:GROUPS_TRIED_MAX]:
+        others = tuple(other for other in proven.equal_axes if other != group)
+        fewer = _judged(model, inputs, others)
+        if fewer.proven:
+            proven = fewer
+    return proven
 
 
 def _check_functions(model: ModelProto) -> None:

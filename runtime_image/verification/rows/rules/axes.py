@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from runtime_image.verification.rows.node import Node, axes_of, axis_of, untouched
 from runtime_image.verification.rows.numbering import is_endless, python_slice
-from runtime_image.verification.rows.rules.gather import indices_of
+from runtime_image.verification.rows.rules.indexing import indices_of
 from runtime_image.verification.rows.rules.registry import rule
 from runtime_image.verification.rows.sizes import (
     ONE,

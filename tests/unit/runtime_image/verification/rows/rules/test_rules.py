@@ -240,6 +240,7 @@ def answers(session: ort.InferenceSession, rows: Any) -> Any:
 
 @pytest.mark.parametrize(("opset", "body", "blamed"), LINES, ids=lambda value: str(value)[:60])
 def test_rows_are_proven_independent_where_they_are(opset: int, body: str, blamed: str) -> None:
+    """The verdict names the operator; what is proven holds in ONNX Runtime, bit for bit."""
     graph = model(opset, body)
     verdict = analyse(graph)
     assert verdict.analysed, verdict

@@ -1,0 +1,149 @@
+"""Tests of the verdict on whole models: what is assumed of inputs, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from runtime_image.verification.rows.analysis import analyse
+
+LEAK = """minus = Constant <value_ints = [-1]> () width = Shape <start = 1, end = 2> (b)
+flat = Concat <axis = 0> (minus, width) r = Reshape (a, flat) s = Softmax (r)
+whole = Shape (a) y = Reshape (s, whole)"""
+
+
+def parsed(inputs: str, body: str, more: str = "", output: str = "float y") -> onnx.ModelProto:
+    """A model of these inputs and nodes."""
+    text = f"""<ir_version: 10, opset_import: ["" : 21, "house" : 1]>
+    g ({inputs}) => ({output}) {{ {body} }} {more}"""
+    model = onnx.parser.parse_model(text)
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    return model
+
+
+@pytest.mark.parametrize(
+    ("inputs", "groups"),
+    [
+        ("float[n,s] a, float[n,s] b", (("a", 1), ("b", 1))),
+        ("float[n,s] a, float[n,s] b, float[n,t] c, float[n,t] d", (("a", 1), ("b", 1))),
+        ("float[n,s] a, float[m,s] b", (("a", 1), ("b", 1))),
+        ("float[n,s] a, float[n,t] b", ()),
+        ("float[n,n] a, float[n,n] b", ()),
+        ("float[n,s] a, float[s,s] b", ()),
+    ],
+)
+def test_axes_are_equal_only_where_the_server_is_told(
+    inputs: str, groups: tuple[tuple[str, int], ...]
+) -> None:
+    """Names alone prove nothing, the batch's name never; groups that do not matter are left out."""
+    verdict = analyse(parsed(inputs, LEAK))
+    assert verdict.analysed
+    assert verdict.proven == bool(groups)
+    assert verdict.equal_axes == ((groups,) if groups else ())
+
+
+@pytest.mark.parametrize(
+    ("inputs", "why"),
+    [
+        ("float[1,s] x", "has a first axis of 1 rows, always"),
+        ("float x", "has no axes"),
+        ("float[] x", "declares no shape"),
+        ("seq(float[n]) x", "is no tensor"),
+        ("", "the model has no inputs"),
+    ],
+)
+def test_inputs_without_rows_are_refused(inputs: str, why: str) -> None:
+    """A verdict, not an error: such a model runs one request at a time."""
+    body = "y = Identity (x)" if inputs else "y = Constant <value_float = 1.0> ()"
+    verdict = analyse(parsed(inputs, body))
+    assert (verdict.analysed, verdict.proven) == (True, False)
+    assert why in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("y = Identity (x)", "it has its rows on axis 1"),
+        ("y = Constant <value_float = 1.0> ()", "it has no axis of rows"),
+        ("y = Shape (x)", "it depends on the number of rows"),
+    ],
+)
+def test_outputs_must_be_rows(body: str, why: str) -> None:
+    """An answer that cannot be cut into rows cannot be shared out."""
+    turned = "t = Transpose (x) y = Identity (t)" if "axis 1" in why else body
+    verdict = analyse(parsed("float[n,4] x", turned))
+    assert not verdict.proven
+    assert why in verdict.reason
+
+
+def twice() -> onnx.ModelProto:
+    """Two initialisers of one name: ONNX Runtime takes the last."""
+    model = parsed("float[n,4] x", "y = ReduceSum (x, axes)")
+    for axis in (1, 0):
+        array = numpy_helper.from_array(np.array([axis]), "axes")
+        model.graph.initializer.append(array)
+    return model
+
+
+def two_versions() -> onnx.ModelProto:
+    """Softmax means another thing in each."""
+    model = parsed("float[n,3,4] x", "y = Softmax <axis = 1> (x)")
+    model.opset_import.append(helper.make_opsetid("ai.onnx", 11))
+    return model
+
+
+def renamed_operator() -> onnx.ModelProto:
+    """A function called Relu."""
+    body = [helper.make_node("Softmax", ["x"], ["y"], axis=0)]
+    opsets = [helper.make_opsetid("", 21)]
+    model = parsed("float[n,4] x", "y = Relu (x)")
+    model.functions.append(helper.make_function("", "Relu", ["x"], ["y"], body, opsets))
+    return model
+
+
+def unsorted() -> onnx.ModelProto:
+    """The first node reads what the second gives."""
+    return parsed("float[n,4] x", "y = Relu (t) t = Neg (x)")
+
+
+@pytest.mark.parametrize("build", [twice, two_versions, renamed_operator, unsorted])
+def test_what_engines_read_differently_is_not_analysed(
+    build: Callable[[], onnx.ModelProto],
+) -> None:
+    """One of the meanings might be row by row, another not."""
+    verdict = analyse(build())
+    assert (verdict.analysed, verdict.proven) == (False, False)
+    assert verdict.reason
+
+
+def test_a_size_that_alone_fits_is_taken() -> None:
+    """A sequence that was traced as a constant 12: other lengths fail anyway."""
+    body = """shape = Constant <value_ints = [0, 12, 2, 2]> () r = Reshape (x, shape)
+    s = Softmax (r) flat = Constant <value_ints = [-1, 48]> () y = Reshape (s, flat)"""
+    assert analyse(parsed("float[n,s,4] x", body)).proven
+    unused = "w = Shape (r) y = Identity (x) z = Cast <to = 1> (w)"
+    head = "shape = Constant <value_ints = [0, 12, 2, 2]> () r = Reshape (x, shape)"
+    assert analyse(parsed("float[n,s,4] x", f"{head} {unused}")).proven
+
+
+def test_a_size_that_is_only_read_fixes_nothing() -> None:
+    """Engines read a constant size without running the Reshape that would fail."""
+    body = """shape = Constant <value_ints = [0, 12]> () r = Reshape (x, shape)
+    width = Shape <start = 1> (r) minus = Constant <value_ints = [-1]> ()
+    flat = Concat <axis = 0> (minus, width) a = Reshape (x, flat) s = Softmax (a)
+    whole = Shape (x) y = Reshape (s, whole)"""
+    assert not analyse(parsed("float[n,s] x", body)).proven
+
+
+def test_a_model_of_nonsense_raises_nothing() -> None:
+    """Whatever protobuf lets through."""
+    assert not analyse(onnx.ModelProto()).proven
+    node = helper.make_node("Reshape", ["x"], ["y"], axis="a", perm=[1.5])
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n"])
+    graph = helper.make_graph([node, onnx.NodeProto()], "g", [value], [output])
+    assert not analyse(helper.make_model(graph)).proven
