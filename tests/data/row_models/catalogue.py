@@ -35,3 +35,5 @@ class Network:
     exporters: tuple[str, ...] = BOTH
     leaks: Mapping[str, str] = field(default_factory=dict)
     """Why rows mix, by the exporters with which they do."""
+    unjudged: Mapping[str, str] = field(default_factory=dict)
+    """The operator at which the analysis gives up, by the exporters with which it does."""

@@ -8,8 +8,8 @@ From the project's root, in an environment of its own with Python 3.11:
 
 Weights are random from fixed seeds. `manifest.json` has a line for every file: its family, how it
 was made, its opset, whether row i of the outputs depends on row i of the inputs alone and, where
-not, why. `below` bounds the integers that an input accepts. `unjudged` names an operator of
-ONNX Runtime's own for which the analysis has no rule although the model's rows are independent.
+not, why. `below` bounds the integers that an input accepts. `unjudged` names the operator or domain
+at which the analysis gives up although the model's rows are independent.
 """
 
 from __future__ import annotations
@@ -135,14 +135,8 @@ def exported(network: Network, exporter: str) -> onnx.ModelProto:
 
 
 def line(name: str, family: str, exporter: str, leaks: str = "", **more: Any) -> dict[str, Any]:
-    return {
-        "name": name,
-        "family": family,
-        "exporter": exporter,
-        "independent": not leaks,
-        **({"why": leaks} if leaks else {}),
-        **more,
-    }
+    made = {"name": name, "family": family, "exporter": exporter, "independent": not leaks}
+    return made | {key: value for key, value in {"why": leaks, **more}.items() if value}
 
 
 def networks() -> Made:
@@ -155,7 +149,8 @@ def networks() -> Made:
                     network.family,
                     exporter,
                     network.leaks.get(exporter, ""),
-                    **({"below": below} if below else {}),
+                    below=below,
+                    unjudged=network.unjudged.get(exporter, ""),
                 ),
                 lambda network=network, exporter=exporter: exported(network, exporter),
             )

@@ -216,7 +216,14 @@ IMAGE = (Input("image", (3, 16, 16)),)
 
 NETWORKS = (
     Network("lstm", "recurrent", recurrent(nn.LSTM, "last"), STEPS),
-    Network("lstm_time_first", "recurrent", recurrent(nn.LSTM, first=False), STEPS),
+    # The exporter writes the traced length into a Reshape: it fits no other, but says so nowhere.
+    Network(
+        "lstm_time_first",
+        "recurrent",
+        recurrent(nn.LSTM, first=False),
+        STEPS,
+        unjudged={"dynamo": "Reshape"},
+    ),
     Network("lstm_both_ways", "recurrent", recurrent(nn.LSTM, both=True), STEPS),
     Network("gru_state", "recurrent", recurrent(nn.GRU, "state"), STEPS),
     Network("gru_both_ways", "recurrent", recurrent(nn.GRU, "last", both=True), STEPS),

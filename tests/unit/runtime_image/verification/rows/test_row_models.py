@@ -31,12 +31,16 @@ def proven(request: pytest.FixtureRequest) -> Iterator[Counter[str]]:
     """Counts models by exporter, and prints the counts at the end."""
     counts: Counter[str] = Counter()
     yield counts
-    reporter = request.config.pluginmanager.getplugin("terminalreporter")
+    plugins = request.config.pluginmanager
     each = ", ".join(f"{exporter} {count}" for exporter, count in sorted(counts.items()))
-    reporter.write_line(f"\n{counts.total()} of {len(INDEPENDENT)} models proven: {each}")
+    with plugins.getplugin("capturemanager").global_and_fixture_disabled():
+        plugins.getplugin("terminalreporter").write_line(
+            f"\n{counts.total()} of {len(INDEPENDENT)} models with independent rows proven: {each}"
+        )
 
 
 def test_the_folder_is_what_its_manifest_says() -> None:
+    """No file without a line, within the size that the repository grants them."""
     there = {path.stem: path.stat().st_size for path in honest.FOLDER.glob("*.onnx")}
     assert there == {model.name: model.bytes for model in MODELS}
     assert sum(there.values()) <= BYTES_MAX
@@ -45,6 +49,7 @@ def test_the_folder_is_what_its_manifest_says() -> None:
 
 @pytest.mark.parametrize("model", INDEPENDENT, ids=named)
 def test_a_model_with_independent_rows_is_proven(model: Honest, proven: Counter[str]) -> None:
+    """Or the manifest says at which operator the analysis gives up."""
     verdict = analyse(model.model())
     if model.unjudged:
         assert not verdict.proven
@@ -56,11 +61,13 @@ def test_a_model_with_independent_rows_is_proven(model: Honest, proven: Counter[
 
 @pytest.mark.parametrize("model", INDEPENDENT, ids=named)
 def test_a_row_of_an_independent_model_ignores_its_neighbours(model: Honest) -> None:
+    """Its answer is the same bit for bit beside extreme values, in several places."""
     assert honest.changes(model) == []
 
 
 @pytest.mark.parametrize("model", DEPENDENT, ids=named)
 def test_an_exported_model_that_mixes_rows_is_refused(model: Honest) -> None:
+    """By the operator that mixes them, as a run shows."""
     verdict = analyse(model.model())
     assert verdict.analysed, verdict
     assert not verdict.proven
@@ -70,6 +77,7 @@ def test_an_exported_model_that_mixes_rows_is_refused(model: Honest) -> None:
 
 @pytest.mark.parametrize("case", MIXING, ids=named)
 def test_a_model_that_mixes_rows_is_refused_by_its_operator(case: Case) -> None:
+    """The reason names an operator that mixes rows, or first uses what it mixed."""
     verdict = analyse(case.model())
     assert verdict.analysed, verdict
     assert not verdict.proven
@@ -86,6 +94,7 @@ def test_a_model_that_mixes_rows_does_so_when_it_runs(case: Case) -> None:
 
 @pytest.mark.parametrize("case", apart.CASES, ids=named)
 def test_a_small_model_with_independent_rows_is_proven(case: Case) -> None:
+    """And no run refutes it."""
     verdict = analyse(case.model())
     assert verdict.proven, verdict
     assert not evidence.mixing(case)
@@ -99,6 +108,7 @@ def test_axes_of_one_name_are_equal_only_on_a_condition() -> None:
 
 
 def test_an_initialiser_that_callers_replace_is_no_constant() -> None:
+    """Axes that a caller sends may be those of the rows."""
     case = Case("replaced", "", "s = ReduceSum (x, axes) y = Sub (x, s)")
     model = case.model()
     axes = onnx.helper.make_tensor("axes", onnx.TensorProto.INT64, [1], [1])
