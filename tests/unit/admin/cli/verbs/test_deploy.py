@@ -154,7 +154,9 @@ def test_batch_is_a_number_or_off(text: str | None, rows: int | None) -> None:
 @pytest.mark.parametrize("text", ["0", "-1", "many", "", "9" * 5000])
 def test_another_batch_is_wrong_usage(text: str) -> None:
     """What is neither is told by what came."""
-    with pytest.raises(typer.BadParameter, match="expected a number from 1 to 65536, off or always"):
+    with pytest.raises(
+        typer.BadParameter, match="expected a number from 1 to 65536, off or always"
+    ):
         batch_max(text)
 
 
