@@ -6,6 +6,7 @@ its report; it raises LeftOut where it cannot run.
 
 NAMES = (
     "startup",
+    "rows",
     "wakeup",
     "replica",
     "plain",

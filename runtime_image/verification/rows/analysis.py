@@ -12,7 +12,6 @@ from onnx import GraphProto, ModelProto
 
 from runtime_image.contract.rows import RowVerdict
 from runtime_image.verification.rows.graph import (
-    JUDGED,
     Needed,
     NotAnalysed,
     Scope,
@@ -26,7 +25,7 @@ from runtime_image.verification.rows.rules import (
     contraction,
     control,
     elementwise,
-    gather,
+    indexing,
     layout,
     microsoft,
     ml,
@@ -45,7 +44,7 @@ FAMILIES: Final = (
     contraction,
     control,
     elementwise,
-    gather,
+    indexing,
     layout,
     microsoft,
     ml,
@@ -110,8 +109,13 @@ def _analysed(model: ModelProto, constant_initialisers: bool) -> RowVerdict:
 
 def _check_functions(model: ModelProto) -> None:
     """Engines differ in what a function means that bears an operator's name."""
+    found = set()
     for function in model.functions:
-        if domain_of(function.domain) in JUDGED:
+        key = (domain_of(function.domain), function.name, function.overload)
+        if key in found:
+            raise NotAnalysed(f"the model has two functions {function.name!r}")
+        found.add(key)
+        if key[0] == "" or function.domain.startswith(("ai.onnx", "com.microsoft")):
             raise NotAnalysed(
                 f"the model has a function {function.name!r} of its own in the domain"
                 f" {function.domain or 'ai.onnx'!r}"

@@ -12,7 +12,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, defs, hel
 
 from runtime_image.verification.rows import numbering
 from runtime_image.verification.rows.constants import constant
-from runtime_image.verification.rows.node import Node
+from runtime_image.verification.rows.node import Node, check_flags
 from runtime_image.verification.rows.rules.registry import MICROSOFT, ML, RULES, Rule
 from runtime_image.verification.rows.sizes import ZERO, Symbols, Unknown
 from runtime_image.verification.rows.states import (
@@ -101,8 +101,11 @@ class Subgraphs:
                 scope.add(name, tensor)
         versions = opsets(function.opset_import)
         walk = replace(self.walk, versions=versions)
-        walk.nodes(function.node, scope, depth=self.depth + 1)
-        return [scope.find(name) for name in function.output]
+        try:
+            walk.nodes(function.node, scope, depth=self.depth + 1)
+            return [scope.find(name) for name in function.output]
+        except NotAnalysed as error:
+            raise Mixed(f"has a body that is not understood: {error}") from error
 
 
 def opsets(imports: Iterable[Any]) -> dict[str, int]:
@@ -166,8 +169,9 @@ class Walk:
         self, graph: GraphProto, scope: Scope, depth: int = 0, needed: Needed | None = None
     ) -> list[Tensor]:
         """The outputs of a graph whose inputs are in `scope`. Raises NotAnalysed."""
+        inputs = set(scope.values)
         for tensor in graph.initializer:
-            if tensor.name not in scope.values:
+            if tensor.name not in inputs:
                 scope.add(tensor.name, constant(tensor))
         for sparse in graph.sparse_initializer:
             scope.add(sparse.values.name, constant(onnx.TensorProto(dims=sparse.dims)))
@@ -362,6 +366,7 @@ def _attributes(proto: NodeProto) -> dict[str, Any]:
         found[attribute.name] = (
             value.decode(errors="replace") if isinstance(value, bytes) else value
         )
+    check_flags(found)
     return found
 
 

@@ -2,15 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from runtime_image.verification.rows.sizes import Size, Symbols
 from runtime_image.verification.rows.states import Mixed, State, Tensor
 
 if TYPE_CHECKING:
     from runtime_image.verification.rows.graph import Subgraphs
+
+
+FLAGS: Final = frozenset(
+    [
+        "align_corners",
+        "allowzero",
+        "antialias",
+        "ceil_mode",
+        "channels_last",
+        "count_include_pad",
+        "exclude",
+        "exclude_outside",
+        "exclusive",
+        "fmod",
+        "input_forget",
+        "interleaved",
+        "is_case_sensitive",
+        "is_causal",
+        "keepdims",
+        "largest",
+        "layout",
+        "linear_before_reset",
+        "mark",
+        "noop_with_empty_axes",
+        "reverse",
+        "saturate",
+        "select_last_index",
+        "sorted",
+        "spatial",
+        "storage_order",
+        "training_mode",
+        "transA",
+        "transB",
+        "transBatchA",
+        "transBatchB",
+        "unidirectional",
+        "upper",
+    ]
+)
+"""Attributes that are 0 or 1. What a kernel does for 2 is its own choice: one writes nothing."""
+
+
+def check_flags(attributes: Mapping[str, Any]) -> None:
+    """Raise Mixed for a flag that is neither 0 nor 1."""
+    for name in FLAGS & attributes.keys():
+        if attributes[name] not in (0, 1):
+            raise Mixed(f"has the attribute {name} = {attributes[name]}: expected 0 or 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +100,9 @@ class Node:
         return self.attributes.get(name, default)
 
     def flag(self, name: str, default: int) -> bool:
-        """An attribute that is 0 or 1. Raises Mixed for others: engines differ in what 2 means."""
-        value = self.attributes.get(name, default)
-        if value not in (0, 1):
-            raise Mixed(f"has the attribute {name} = {value}: expected 0 or 1")
-        return bool(value)
+        """An attribute of `FLAGS`."""
+        assert name in FLAGS, name
+        return bool(self.attributes.get(name, default))
 
     def elements(self, position: int) -> list[Size]:
         """The elements of a small tensor of integers, unknown ones as fresh symbols.

@@ -14,6 +14,27 @@ from typing import Any, Final
 import numpy as np
 from onnx import TensorProto, numpy_helper
 
+from runtime_image.verification.rows.arithmetic import (
+    ELEMENTS_MAX,
+    Pair,
+    add,
+    both,
+    chosen,
+    divide,
+    each,
+    either,
+    is_equal,
+    is_less,
+    is_less_or_equal,
+    is_not,
+    maximum,
+    minimum,
+    multiply,
+    narrowed,
+    paired,
+    remainder,
+    subtract,
+)
 from runtime_image.verification.rows.constants import constant, from_array, to_numbers
 from runtime_image.verification.rows.node import Node, axes_of, axis_of
 from runtime_image.verification.rows.sizes import (
@@ -21,23 +42,19 @@ from runtime_image.verification.rows.sizes import (
     ONE,
     ZERO,
     Size,
-    Symbols,
     Unknown,
     at_least,
-    lower,
     never_more,
     product,
 )
-from runtime_image.verification.rows.states import NONE, Mixed, Tensor, mixed
-
-ELEMENTS_MAX: Final = 4096
-"""Numbers in one tensor."""
+from runtime_image.verification.rows.states import NONE, Tensor, mixed
 
 _Evaluator = Callable[[Node, list[Any]], Any]
 _Source = Callable[[Node], Tensor]
-_Pair = Callable[[Symbols, Size, Size], Size | None]
 
 
+_PAIRED: Final[set[str]] = set()
+"""Operators whose inputs have one type."""
 EVALUATORS: Final[dict[tuple[str, int], _Evaluator]] = {}
 SOURCES: Final[dict[tuple[str, int], _Source]] = {}
 
@@ -50,7 +67,7 @@ def evaluate(node: Node) -> list[Tensor] | None:
     if source is not None:
         return [source(node)]
     evaluator = EVALUATORS.get((node.operator, node.since))
-    if evaluator is None or all(t.numbers is None for t in node.given) or not node.given:
+    if evaluator is None or not _is_numbered(node):
         return None
     arrays = [_numbers_of(node, position) for position in range(len(node.inputs))]
     found = None if _unfit(node, arrays) else evaluator(node, arrays)
@@ -62,10 +79,24 @@ def evaluate(node: Node) -> list[Tensor] | None:
         return None
     to = node.get("to") if node.operator == "Cast" else None
     if to == TensorProto.INT32 or any(tensor.is_narrow for tensor in node.given):
-        parts = [_each(partial(_narrowed, node.symbols), part) for part in parts]
+        parts = [each(partial(narrowed, node.symbols), part) for part in parts]
         narrow = to != TensorProto.INT64
         return [numbered(part).with_(is_narrow=narrow) for part in parts]
     return [numbered(part) for part in parts]
+
+
+def _is_numbered(node: Node) -> bool:
+    """Whether the elements that the output holds are numbers, and so integers.
+
+    Of operators whose inputs differ in type only those count that give the output its type.
+    """
+    anchors: Sequence[int] = (0,)
+    if node.operator == "Where":
+        anchors = (1, 2)
+    elif node.operator == "Concat" or node.operator in _PAIRED:
+        anchors = range(len(node.inputs))
+    given = (node.inputs[place] for place in anchors if node.has(place))
+    return any(tensor is not None and tensor.numbers is not None for tensor in given)
 
 
 def numbered(array: Any) -> Tensor:
@@ -86,18 +117,6 @@ def _below(array: Any) -> Size | None:
         elif not never_more(size, highest):
             return None
     return highest + ONE
-
-
-def _narrowed(symbols: Symbols, size: Size | None) -> Size | None:
-    """A number in 32 bits: the same where it is one size, else one that may have overflowed."""
-    if size is None:
-        return None
-    number = size.constant
-    if number is not None and -(2**31) <= number < 2**31:
-        return size
-    if len(size.terms) == 1 and size.symbols and size == Size.symbol(*size.symbols):
-        return size
-    return None if size.has_rows else symbols.derived(("narrowed", size), None)
 
 
 def _unfit(node: Node, arrays: Sequence[Any]) -> bool:
@@ -203,7 +222,7 @@ def _cast(node: Node, arrays: list[Any]) -> Any:
     if node.get("to") in (TensorProto.INT64, TensorProto.INT32):
         return arrays[0]
     if node.get("to") == TensorProto.BOOL:
-        return _each(partial(_is_not, node.symbols), arrays[0], ZERO)
+        return each(partial(is_not, node.symbols), arrays[0], ZERO)
     return None
 
 
@@ -231,11 +250,13 @@ def _concat(node: Node, arrays: list[Any]) -> Any:
 
 @_evaluates("Split 2 11 13 18")
 def _split(node: Node, arrays: list[Any]) -> Any:
+    if node.get("num_outputs", len(node.used)) != len(node.used):
+        return None
     axis = axis_of(node.get("axis", 0), arrays[0].ndim)
     lengths = node.integers_of("split", 1)
     if lengths is None:
-        each = -(-arrays[0].shape[axis] // len(node.used))
-        lengths = [each] * len(node.used)
+        width = -(-arrays[0].shape[axis] // len(node.used))
+        lengths = [width] * len(node.used)
     return np.split(arrays[0], np.cumsum(lengths)[:-1], axis)
 
 
@@ -323,7 +344,7 @@ def _range(_node: Node, arrays: list[Any]) -> Any:
     return to_numbers(np.arange(start, limit, step))
 
 
-def _reduces(operator: str, versions: str, step: _Pair, start: Size | None) -> None:
+def _reduces(operator: str, versions: str, step: Pair, start: Size | None) -> None:
     def evaluator(node: Node, arrays: list[Any]) -> Any:
         axes = node.integers_of("axes", 1)
         if not axes and node.flag("noop_with_empty_axes", 0):
@@ -333,7 +354,7 @@ def _reduces(operator: str, versions: str, step: _Pair, start: Size | None) -> N
             return None
         result = start
         for size in arrays[0].reshape(-1):
-            result = size if result is None else _paired(step, node.symbols, result, size)
+            result = size if result is None else paired(step, node.symbols, result, size)
             if result is None:
                 break
         found = np.empty((1,) * rank if node.flag("keepdims", 1) else (), dtype=object)
@@ -343,189 +364,57 @@ def _reduces(operator: str, versions: str, step: _Pair, start: Size | None) -> N
     _evaluates(f"{operator} {versions}")(evaluator)
 
 
-def _paired(step: _Pair, symbols: Symbols, left: Size | None, right: Size | None) -> Size | None:
-    if left is None or right is None:
-        return None
-    try:
-        return step(symbols, left, right)
-    except Unknown:
-        return None
-
-
-def _pairs(operators: str, step: _Pair) -> None:
+def _pairs(operators: str, step: Pair) -> None:
     """An elementwise operator of two inputs or, folded, of more."""
 
     def evaluator(node: Node, arrays: list[Any]) -> Any:
-        function = partial(_paired, step, node.symbols)
+        function = partial(paired, step, node.symbols)
         result = arrays[0]
         for array in arrays[1:]:
-            result = _each(function, result, array)
+            result = each(function, result, array)
         return result
 
-    _evaluates(*operators.split("; "))(evaluator)
+    _evaluates(operators)(evaluator)
+    _PAIRED.add(operators.split()[0])
 
 
-def _each(function: Callable[..., Any], *arrays: Any) -> Any:
-    """A function of numbers on arrays of them, as an array even where it has no axes."""
-    shape = np.broadcast_shapes(*(np.shape(array) for array in arrays))
-    if math.prod(shape) > ELEMENTS_MAX:
-        raise Mixed("computes with too many numbers")
-    found = np.empty(shape, dtype=object)
-    found[...] = np.frompyfunc(function, len(arrays), 1)(*arrays)
-    return found
-
-
-def _add(_symbols: Symbols, left: Size, right: Size) -> Size:
-    return left + right
-
-
-def _subtract(_symbols: Symbols, left: Size, right: Size) -> Size:
-    return left - right
-
-
-def _multiply(_symbols: Symbols, left: Size, right: Size) -> Size:
-    return left * right
-
-
-def _divide(symbols: Symbols, left: Size, right: Size) -> Size | None:
-    """Integer division as in C: towards 0."""
-    a, b = left.constant, right.constant
-    if b == 0:
-        return None
-    if a is not None and b is not None:
-        quotient = abs(a) // abs(b)
-        return Size.of(quotient if (a < 0) == (b < 0) else -quotient)
-    if b is not None or at_least(right, 1):
-        exact = left.divided(right)
-        if exact is not None:
-            return exact
-    if at_least(left, 0) and at_least(right, 1):
-        return symbols.derived(("quotient", left, right), 0, (left,))
-    return symbols.derived(("quotient", left, right), None)
-
-
-def _remainder(symbols: Symbols, left: Size, right: Size) -> Size | None:
-    a, b = left.constant, right.constant
-    if b == 0:
-        return None
-    if a is not None and b is not None:
-        return Size.of(a % b) if a >= 0 and b > 0 else symbols.fresh("remainder", None)
-    if (b is not None or at_least(right, 1)) and left.divided(right) is not None:
-        return ZERO
-    if at_least(left, 0) and at_least(right, 1):
-        return symbols.derived(("remainder", left, right), 0, (right - ONE,))
-    return symbols.derived(("remainder", left, right), None)
-
-
-def _maximum(symbols: Symbols, left: Size, right: Size) -> Size:
-    if never_more(left, right):
-        return right
-    if never_more(right, left):
-        return left
-    first, second = sorted((left, right), key=repr)
-    lows = [low for low in (lower(left), lower(right)) if low is not None]
-    return symbols.derived(("max", first, second), max(lows, default=None))
-
-
-def _minimum(symbols: Symbols, left: Size, right: Size) -> Size:
-    return symbols.minimum(left, right)
-
-
-def is_equal(symbols: Symbols, left: Size, right: Size) -> Size:
-    """1, 0, or a symbol where both may be."""
-    if left == right:
-        return ONE
-    if at_least(left - right, 1) or at_least(right - left, 1):
-        return ZERO
-    first, second = sorted((left, right), key=repr)
-    return symbols.derived(("equal", first, second), 0, (ONE,))
-
-
-def _is_not(symbols: Symbols, left: Size | None, right: Size | None) -> Size | None:
-    if left is None or right is None:
-        return None
-    try:
-        return ONE - is_equal(symbols, left, right)
-    except Unknown:
-        return None
-
-
-def _is_less(symbols: Symbols, left: Size, right: Size) -> Size:
-    if never_more(left + ONE, right):
-        return ONE
-    if never_more(right, left):
-        return ZERO
-    return symbols.derived(("less", left, right), 0, (ONE,))
-
-
-def _is_less_or_equal(symbols: Symbols, left: Size, right: Size) -> Size:
-    return ONE - _is_less(symbols, right, left)
-
-
-def _both(_symbols: Symbols, left: Size, right: Size) -> Size:
-    return left * right
-
-
-def _either(_symbols: Symbols, left: Size, right: Size) -> Size:
-    return left + right - left * right
-
-
-_pairs("Add 7 13 14", _add)
-_pairs("Sub 7 13 14", _subtract)
-_pairs("Mul 7 13 14", _multiply)
-_pairs("Div 7 13 14", _divide)
-_pairs("Min 8 12 13", _minimum)
-_pairs("Max 8 12 13", _maximum)
+_pairs("Add 7 13 14", add)
+_pairs("Sub 7 13 14", subtract)
+_pairs("Mul 7 13 14", multiply)
+_pairs("Div 7 13 14", divide)
+_pairs("Min 8 12 13", minimum)
+_pairs("Max 8 12 13", maximum)
 _pairs("Equal 7 11 13 19", is_equal)
-_pairs("Less 7 9 13", _is_less)
-_pairs("Greater 7 9 13", lambda symbols, left, right: _is_less(symbols, right, left))
-_pairs("LessOrEqual 12 16", _is_less_or_equal)
-_pairs("GreaterOrEqual 12 16", lambda s, left, right: _is_less_or_equal(s, right, left))
-_pairs("And 7", _both)
-_pairs("Or 7", _either)
-_reduces("ReduceProd", "1 11 13 18", _multiply, ONE)
-_reduces("ReduceSum", "1 11 13", _add, ZERO)
-_reduces("ReduceMax", "1 11 12 13 18 20", _maximum, None)
-_reduces("ReduceMin", "1 11 12 13 18 20", _minimum, None)
+_pairs("Less 7 9 13", is_less)
+_pairs("Greater 7 9 13", lambda symbols, left, right: is_less(symbols, right, left))
+_pairs("LessOrEqual 12 16", is_less_or_equal)
+_pairs("GreaterOrEqual 12 16", lambda s, left, right: is_less_or_equal(s, right, left))
+_pairs("And 7", both)
+_pairs("Or 7", either)
+_reduces("ReduceProd", "1 11 13 18", multiply, ONE)
+_reduces("ReduceSum", "1 11 13", add, ZERO)
+_reduces("ReduceMax", "1 11 12 13 18 20", maximum, None)
+_reduces("ReduceMin", "1 11 12 13 18 20", minimum, None)
 
 
 @_evaluates("Mod 10 13")
 def _mod(node: Node, arrays: list[Any]) -> Any:
-    return _each(partial(_paired, _remainder, node.symbols), *arrays)
+    return each(partial(paired, remainder, node.symbols), *arrays)
 
 
 @_evaluates("Not 1")
 def _not(_node: Node, arrays: list[Any]) -> Any:
-    return _each(lambda size: None if size is None else ONE - size, arrays[0])
+    return each(lambda size: None if size is None else ONE - size, arrays[0])
 
 
 @_evaluates("Neg 6 13")
 def _negative(_node: Node, arrays: list[Any]) -> Any:
-    return _each(lambda size: None if size is None else -size, arrays[0])
+    return each(lambda size: None if size is None else -size, arrays[0])
 
 
 @_evaluates("Where 9 16")
 def _where(node: Node, arrays: list[Any]) -> Any:
-    return _each(partial(_chosen, node.symbols), *arrays)
-
-
-def _chosen(
-    symbols: Symbols, condition: Size | None, left: Size | None, right: Size | None
-) -> Size | None:
-    if condition is None:
-        return None
-    if condition.constant is not None:
-        return left if condition.constant else right
-    if left is None or right is None:
-        return None
-    if left == right:
-        return left
-    lows = [lower(left), lower(right)]
-    low = None if None in lows else min(low for low in lows if low is not None)
-    try:
-        return symbols.derived(("where", condition, left, right), low)
-    except Unknown:
-        return None
+    return each(partial(chosen, node.symbols), *arrays)
 
 
 def _or_none(function: Callable[[Sequence[Size]], Size], sizes: Sequence[Size]) -> Size | None:

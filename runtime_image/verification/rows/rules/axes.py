@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from runtime_image.verification.rows.node import Node, axes_of, axis_of, untouched
 from runtime_image.verification.rows.numbering import is_endless, python_slice
-from runtime_image.verification.rows.rules.gather import indices_of
+from runtime_image.verification.rows.rules.indexing import indices_of
 from runtime_image.verification.rows.rules.registry import rule
 from runtime_image.verification.rows.sizes import (
     ONE,
@@ -94,6 +94,8 @@ def _lengths(node: Node, size: Size, count: int) -> list[Size]:
         return [Size.of(length) for length in given]
     if node.has(1):
         return [_positive(node, length) for length in node.elements(1)]
+    if node.get("num_outputs", count) != count:
+        raise Mixed("leaves out parts")
     if node.since == 18 and size.constant is not None:
         each = -(-size.constant // count)
         return [Size.of(min(each, size.constant - each * place)) for place in range(count)]

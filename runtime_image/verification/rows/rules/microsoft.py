@@ -183,6 +183,8 @@ def rotary(node: Node) -> Tensor:
     tensor, places = node.tensor(0), node.tensor(1)
     node.without_rows(2, 3)
     _first(tensor)
+    if node.get("is_packed_batching", 0):
+        raise Mixed("packs rows")
     if places.state != tensor.state and not (places.state.is_none and places.shape == (ONE,)):
         raise Mixed("has positions that belong to no row")
     return Tensor(tensor.state, tensor.dims)

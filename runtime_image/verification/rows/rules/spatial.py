@@ -136,6 +136,7 @@ def upsample(node: Node) -> Tensor:
     """Every axis by its own scale: the rows' must be 1."""
     tensor = node.tensor(0)
     node.without_rows(1)
+    _not_between(node, tensor)
     scales = node.get("scales") if node.since == 7 else _floats(node, 1)
     return _scaled(node, tensor, scales, list(range(tensor.rank)))
 
@@ -145,6 +146,7 @@ def resize(node: Node) -> Tensor:
     """By scales or to sizes; an axis that keeps its size is not worked along."""
     tensor = node.tensor(0)
     node.without_rows(1, 2)
+    _not_between(node, tensor)
     axes = axes_of(node.get("axes") or range(tensor.rank), tensor.rank)
     if node.get("keep_aspect_ratio_policy", "stretch") != "stretch":
         untouched(tensor.state, axes, "keeps an aspect ratio with")
@@ -153,6 +155,17 @@ def resize(node: Node) -> Tensor:
     if node.has(3) and node.tensor(3).dims != (Size.of(0),):
         return _sized(node, tensor, node.elements(3), axes)
     return _scaled(node, tensor, _floats(node, 2), axes)
+
+
+def _not_between(node: Node, tensor: Tensor) -> None:
+    """Raise Mixed where the kernel interpolates along the rows' axis although it keeps its size.
+
+    It does so along all axes but the first two of four or five: 0 times NaN of the next row is NaN.
+    """
+    if node.get("mode", "nearest") == "nearest" or not tensor.state.has_axis:
+        return
+    if tensor.rank not in (4, 5) or tensor.state.axis > 1:
+        raise Mixed("interpolates along every axis, the rows' too")
 
 
 def _floats(node: Node, position: int) -> Any:

@@ -66,11 +66,13 @@ def told_by(script: str, tmp_path: Path, timeout_s: float = 30.0) -> RowVerdict:
 
 
 def test_a_model_is_proven_by_a_process_of_its_own(tmp_path: Path) -> None:
+    """The child finds the package and the verdict comes back whole."""
     assert verdict_of(small(tmp_path / "m.onnx")) == RowVerdict(True, True)
 
 
 @pytest.mark.parametrize("content", [b"", b"no model", b"\x08\x0a", field(7, b"", 3 * GIB)])
 def test_what_is_no_model_is_not_analysed(tmp_path: Path, content: bytes) -> None:
+    """Garbage gives a reason, no exception."""
     path = tmp_path / "bad.onnx"
     path.write_bytes(content)
     verdict = verdict_of(path)
@@ -93,6 +95,7 @@ def test_a_model_beyond_two_gigabytes_is_read_without_its_weights(tmp_path: Path
 
 
 def test_data_in_other_files_is_not_read(tmp_path: Path) -> None:
+    """The file with the weights need not even be there."""
     weights = onnx.TensorProto(name="w", data_type=1, dims=[4], data_location=1)
     weights.external_data.add(key="location", value="not-there")
     assert verdict_of(written(tmp_path / "m.onnx", weights)) == RowVerdict(True, True)
@@ -113,23 +116,27 @@ def test_data_in_other_files_is_not_read(tmp_path: Path) -> None:
     ],
 )
 def test_a_child_that_fails_has_not_analysed(tmp_path: Path, script: str, reason: str) -> None:
+    """Each way to fail has its reason, and proves nothing."""
     verdict = told_by(script, tmp_path)
     assert (verdict.analysed, verdict.proven) == (False, False)
     assert verdict.reason.startswith(reason)
 
 
 def test_a_child_that_does_not_end_is_ended(tmp_path: Path) -> None:
+    """The clock is the parent's."""
     verdict = told_by("import signal; signal.pause()", tmp_path, 0.05)
     assert verdict == RowVerdict(False, False, "the analysis took longer than 0.05 s")
 
 
 def test_without_an_interpreter_nothing_is_raised(tmp_path: Path) -> None:
+    """A caller in a thread need not expect anything."""
     verdict = verdict_of(tmp_path / "m.onnx", command=["/nowhere/python"])
     assert not verdict.analysed
     assert verdict.reason.startswith("the analysis could not run: FileNotFoundError")
 
 
 def test_an_inherited_limit_is_named_where_memory_ends(tmp_path: Path) -> None:
+    """A replica's own cap holds for its child."""
     path = small(tmp_path / "m.onnx")
     done = subprocess.run(
         [sys.executable, "-c", HUNGRY, str(path)], capture_output=True, text=True, check=True

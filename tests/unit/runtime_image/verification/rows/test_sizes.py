@@ -55,6 +55,7 @@ def value(size: Size, numbers: dict[str, int]) -> int:
 
 @given(sizes, sizes, numbers)
 def test_arithmetic_is_that_of_numbers(left: Size, right: Size, at: dict[str, int]) -> None:
+    """A sum of polynomials is the polynomial of the sums."""
     assert value(left + right, at) == value(left, at) + value(right, at)
     assert value(left - right, at) == value(left, at) - value(right, at)
     assert value(left * right, at) == value(left, at) * value(right, at)
@@ -62,12 +63,14 @@ def test_arithmetic_is_that_of_numbers(left: Size, right: Size, at: dict[str, in
 
 @given(sizes, sizes)
 def test_a_product_is_divided_by_its_factors(left: Size, right: Size) -> None:
+    """Division finds what was multiplied."""
     if right != ZERO:
         assert (left * right).divided(right) == left
 
 
 @given(sizes, sizes, numbers)
 def test_a_quotient_is_exact(left: Size, right: Size, at: dict[str, int]) -> None:
+    """A quotient times its divisor is the dividend, for all numbers."""
     quotient = left.divided(right)
     if quotient is not None:
         assert value(quotient, at) * value(right, at) == value(left, at)
@@ -75,6 +78,7 @@ def test_a_quotient_is_exact(left: Size, right: Size, at: dict[str, int]) -> Non
 
 @given(sizes, sizes, numbers)
 def test_what_is_decided_holds_for_all_numbers(left: Size, right: Size, at: dict[str, int]) -> None:
+    """Bounds and comparisons hold for each valuation."""
     low, high = lower(left), upper(left)
     assert low is None or low <= value(left, at)
     assert high is None or high >= value(left, at)
@@ -83,12 +87,14 @@ def test_what_is_decided_holds_for_all_numbers(left: Size, right: Size, at: dict
 
 
 def test_a_symbol_that_may_be_negative_has_no_bounds() -> None:
+    """Nothing is said of it until it cancels."""
     assert lower(U) is None
     assert not at_least(U * U, 0)
     assert at_least(U - U, 0)
 
 
 def test_a_minimum_knows_what_it_never_exceeds() -> None:
+    """It is one symbol for both orders, below both."""
     symbols = Symbols()
     t = symbols.of_input("t", 1)
     least = symbols.minimum(t, Size.of(32))
@@ -100,6 +106,7 @@ def test_a_minimum_knows_what_it_never_exceeds() -> None:
 
 
 def test_no_symbol_hides_the_number_of_rows() -> None:
+    """A symbol made from N would count as free of it."""
     symbols = Symbols()
     with pytest.raises(Unknown):
         symbols.derived(("half", N * S))
@@ -108,6 +115,7 @@ def test_no_symbol_hides_the_number_of_rows() -> None:
 
 
 def test_sizes_near_overflow_are_unknown() -> None:
+    """Integers of a run would wrap where polynomials go on."""
     with pytest.raises(Unknown):
         product([N, S, S, S, S, S])
     with pytest.raises(Unknown):

@@ -28,7 +28,7 @@ def names_own_row(number: State, data: State) -> bool:
 
 
 @rule("Gather 1 11 13", numbered=True)
-def gather(node: Node) -> Tensor:
+def slices(node: Node) -> Tensor:
     """Slices of one axis. A column of row numbers leaves through `index` alone."""
     data, indices = node.tensor(0), node.tensor(1)
     axis = axis_of(node.get("axis", 0), data.rank)

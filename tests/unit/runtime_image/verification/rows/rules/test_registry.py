@@ -28,4 +28,5 @@ def test_rules_name_versions_that_exist() -> None:
 
 
 def test_no_rule_speaks_of_chance() -> None:
+    """Random operators differ from run to run."""
     assert {name for _, name, _ in RULES} & {*RANDOM, "RandomUniformLike"} == set()
