@@ -103,7 +103,7 @@ async def deploy(store: Store, whole: Bundle, model: str) -> tuple[Function, Rev
         Function(manifest.name, 0, manifest.scaling, manifest.limits),
         Revision(manifest.name, 0, whole.digest, SIGNATURE, model=manifest.model),
         whole,
-        profile(bundle=whole.digest),
+        profile(bundle=whole.digest, model=manifest.model),
     )
 
 

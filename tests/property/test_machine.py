@@ -112,9 +112,17 @@ class World(Promises):
         idle_s=st.sampled_from([0, 5]),
         share=shares,
         memory_mib=memories,
+        batches=st.sampled_from([True, True, False]),
     )
     def define(
-        self, key: str, least: int, more: int, idle_s: float, share: float, memory_mib: float
+        self,
+        key: str,
+        least: int,
+        more: int,
+        idle_s: float,
+        share: float,
+        memory_mib: float,
+        batches: bool = True,
     ) -> None:
         """A function is deployed or its settings are changed."""
         spec = PoolSpec(
@@ -126,6 +134,7 @@ class World(Promises):
             function=key.partition("@")[0],
             share=share,
             memory_mib=memory_mib,
+            batches=batches,
         )
         self.feed(events.PoolDefined(self.spec(spec)))
 
@@ -246,6 +255,13 @@ class World(Promises):
                 self.feed(events.Loaded(id, 4, True, memory_mib, {"load": 5.0}, {"load_ms": 5.0}))
                 self.feed(events.FirstRun(id, 1.0))
 
+    @precondition(lambda self: self.some(0, State.READY))
+    @rule(pick=picks)
+    def refute(self, pick: int) -> None:
+        """A replica says that rows of its requests mix."""
+        for id in self.some(pick, State.READY):
+            self.feed(events.BatchingRefuted(id, "rows are lost"))
+
     @precondition(lambda self: self.some(0, State.DRAINING))
     @rule(pick=picks, idle_s=st.sampled_from([0.0, 3.0]))
     def refuse(self, pick: int, idle_s: float) -> None:
@@ -280,7 +296,7 @@ class World(Promises):
             self.feed(events.Released(id) if works else events.NotReleased(id, "stuck"))
 
     @precondition(lambda self: self.book.entries)
-    @rule(pick=picks, number=st.integers(0, 4))
+    @rule(pick=picks, number=st.integers(0, 5))
     def cross(self, pick: int, number: int) -> None:
         """Something comes that no longer, or never, belonged to the replica's state."""
         id = next(iter(self.some(pick, *(set(State) - {State.RELEASING}))), "nobody")
@@ -290,6 +306,7 @@ class World(Promises):
             events.Released(id),
             events.FirstRun(id, 1.0),
             events.Lost("nobody", "exit 1"),
+            events.BatchingRefuted(id, "rows are lost"),
         ]
         self.feed(news[number])
 

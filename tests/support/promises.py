@@ -446,6 +446,14 @@ class Promises(RuleBasedStateMachine):
         assert {r.id: r.device for r in self.machine.replicas()} == self.book.where()
 
     @invariant()
+    def nobody_joins_what_was_refuted(self) -> None:
+        """Whoever serves a pool that must not batch was told, by its model or later."""
+        for replica in self.machine.replicas():
+            pool = self.machine.pools[replica.pool]
+            if replica.state is State.READY and replica.role == "serve" and not pool.batches:
+                assert not replica.batches
+
+    @invariant()
     def who_was_given_a_model_is_told(self) -> None:
         """A standby that a pool got while it was starting is told when it greets."""
         for replica in self.machine.replicas():
