@@ -61,10 +61,10 @@ async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
     the one that belongs to the folder.
     """
     stack.callback(DataDirectory.open(settings.data).close)
-    await asyncio.to_thread(check_folder, settings)
+    found = await asyncio.to_thread(check_folder, settings)
     wall = time.time  # noqa: TID251 - the shell passes the clock in
     with explained(settings):
-        await asyncio.to_thread(keep_earlier_schema, settings)
+        await asyncio.to_thread(keep_earlier_schema, settings, found)
         database = await Database.open(settings.database, busy_s=settings.busy_s)
         stack.push_async_callback(database.close)
         functions = Functions(database, profiles_max=settings.profiles_max)

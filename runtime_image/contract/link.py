@@ -32,7 +32,7 @@ BUSY_MASK: Final = 0xFFFF_FFFF
 
 SLAB_BODY_MIN: Final = 64 * 1024
 """Bytes from which a body goes through shared memory, where there is any: below, a frame is as
-cheap."""
+cheap. A body of 600 kB in a frame costs the server 2.5 times the processor time."""
 ANSWER_SLAB_MAX: Final = 64 * 1024 * 1024
 """Bytes of a slab for answers. Its pages cost a replica nothing until it writes them, and a gateway
 the whole length of what is said to lie there."""

@@ -52,18 +52,21 @@ def find_problem(
     return ""
 
 
-def check_folder(settings: StoreSettings) -> None:
-    """Raise StoreUnavailable, which names the ways out, unless the folder is new or has the
-    database that belongs to it. Changes nothing. Blocking."""
+def check_folder(settings: StoreSettings) -> DatabaseReport:
+    """What the database is, of a folder that is new or has the one that belongs to it.
+
+    Raises StoreUnavailable, which names the ways out. Changes nothing. Blocking.
+    """
     database = inspect_database(settings.database, busy_s=settings.busy_s)
     if problem := folder_problem(settings, database):
         raise refusal(settings, problem)
+    return database
 
 
-def keep_earlier_schema(settings: StoreSettings) -> None:
+def keep_earlier_schema(settings: StoreSettings, report: DatabaseReport) -> None:
     """Copy a database of an earlier release to `DATA/backups/schema-N.db` before it is brought
-    forward: that release refuses it afterwards. Blocking. Raises StoreUnavailable."""
-    report = inspect_database(settings.database, busy_s=settings.busy_s)
+    forward: that release refuses it afterwards. `report` is what the database was found to be.
+    Blocking. Raises StoreUnavailable."""
     if report.state != "sound" or report.schema >= len(MIGRATIONS):
         return
     try:

@@ -11,8 +11,8 @@ from typing import Any, Final, Literal
 from registry.files import unavailable
 from registry.store.connection import CORRUPT, explain
 
-CHECK_MAX: Final = 256 * 2**20
-"""Bytes of a database up to which all of it is checked after a crash: about 0.4 s."""
+CHECK_MAX: Final = 64 * 2**20
+"""Bytes of a database up to which all of it is checked after a crash: about 0.5 s."""
 _MAGIC: Final = b"SQLite format 3\0"
 
 

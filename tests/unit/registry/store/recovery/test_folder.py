@@ -71,12 +71,12 @@ async def test_an_operation_that_waits_is_no_blank_store(tmp_path: Path) -> None
 async def test_an_earlier_schema_is_kept_before_it_changes(tmp_path: Path) -> None:
     """Once, as it was; a database of this release, or none, is not copied."""
     settings = StoreSettings(tmp_path)
-    keep_earlier_schema(settings)
+    keep_earlier_schema(settings, check_folder(settings))
     await (await Database.open(settings.database, migrations=MIGRATIONS[:4])).close()
 
-    keep_earlier_schema(settings)
+    keep_earlier_schema(settings, check_folder(settings))
     await (await Database.open(settings.database)).close()
-    keep_earlier_schema(settings)
+    keep_earlier_schema(settings, check_folder(settings))
 
     assert [path.name for path in settings.backups.iterdir()] == ["schema-4.db"]
     assert inspect_database(settings.backups / "schema-4.db", is_checked=True).schema == 4
