@@ -9,6 +9,7 @@ from time import monotonic
 import structlog
 
 from gateway.data_links import DataLinks
+from gateway.deaths import Deaths
 from gateway.dispatch.call import Command, Fail, GiveUp, Recall, Send
 from gateway.dispatch.dispatcher import Dispatcher, Limits
 from gateway.dispatch.moves import Terms
@@ -19,7 +20,7 @@ from gateway.metrics.ledger import Balance, Ledger
 from gateway.outcome import Delivered, HeldCall, Outcome
 from gateway.ports import Past, Pools
 from gateway.slabs.slabs import Slabs
-from registry.errors import ReplicaDied, WaitBudgetOver
+from registry.errors import Poison, ReplicaDied, WaitBudgetOver
 from registry.exchange import Demand, Load, PoolEndpoints, decode_endpoints, encode
 from registry.tasks import Tasks, every
 
@@ -65,6 +66,7 @@ class Delivery:
             self._answered,
         )
         self._reports = Reports(lambda key: self._dispatcher.load(key, monotonic()), self.is_cold)
+        self._deaths = Deaths(self._loop)
         self._idle: asyncio.Event | None = None
         self._is_closed = False
 
@@ -78,6 +80,7 @@ class Delivery:
         """Stop; calls that are still held are not answered any more."""
         self._is_closed = True
         self._links.close()
+        self._deaths.close()
         await self._tasks.close()
         self.slabs.close()
         self._pools.worker_lost(self._worker)
@@ -132,6 +135,7 @@ class Delivery:
     def leave(self, call: HeldCall) -> None:
         """The client of a call is gone."""
         before = call.stage
+        self._deaths.forget(call)
         commands = self._dispatcher.leave(call, monotonic())
         if call.stage is not before:
             self._ledger.end("cancelled")
@@ -175,6 +179,7 @@ class Delivery:
         return self._ledger.balance(held, owed)
 
     def _look(self, key: str, shown: PoolEndpoints, now: float) -> None:
+        self._deaths.told(shown.ended)
         self._perform(self._dispatcher.look(key, shown, now))
         if key in self._dispatcher.pools:
             self._estimate(key)
@@ -206,7 +211,10 @@ class Delivery:
         assert isinstance(command.call, HeldCall)
         is_late = isinstance(command.error, WaitBudgetOver)
         self._ledger.end("expired" if is_late else "failed")
-        command.call.done(command.error)
+        if isinstance(command.error, ReplicaDied | Poison) and command.call.deaths:
+            self._deaths.fail(command.call, command.error, self.shown(command.call.pool).ended)
+        else:
+            command.call.done(command.error)
 
     def _sweep(self) -> None:
         now = monotonic()

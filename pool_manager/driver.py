@@ -10,6 +10,8 @@ from runtime_image.contract.control import ReplicaRecord
 
 OnExit = Callable[[str, str], None]
 """Called with a replica's id and how it ended, in the loop's thread, once."""
+MEMORY_KILL = "ran out of memory"
+"""How the description of an end begins where the kernel killed the replica for its memory cap."""
 OnEngineLost = Callable[[str], None]
 """Called with the reason, in the loop's thread, when what the driver drives has gone away."""
 

@@ -55,13 +55,17 @@ class ReplicaEndpoint(msgspec.Struct, frozen=True):
 
 
 class PoolEndpoints(msgspec.Struct, frozen=True):
-    """What a gateway may know of one pool. `state` is cold, waking, warm, draining or failing."""
+    """What a gateway may know of one pool. `state` is cold, waking, warm, draining or failing.
+
+    `ended` says how the last replicas died that had served, by their ids, in words for callers.
+    """
 
     replicas: list[ReplicaEndpoint]
     state: str
     reason: str
     retry_after_s: float = 0.0
     log_tail: list[str] = []
+    ended: dict[str, str] = {}
 
 
 class Endpoints(msgspec.Struct, frozen=True):

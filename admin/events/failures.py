@@ -39,5 +39,6 @@ def explained(failure: Failure, decisions: Sequence[Decision]) -> str:
         beginning = f"{failure.replica} ended: "
         for decision in reversed(decisions):
             if decision.text.startswith(beginning):
-                return f"{failure.detail}: {decision.text}"
+                is_told = decision.text.removeprefix(beginning) in failure.detail
+                return failure.detail if is_told else f"{failure.detail}: {decision.text}"
     return failure.detail

@@ -135,7 +135,8 @@ class NotIdle:
 class Lost:
     """A replica is gone or useless: launch failed, exit, crash, refused load, hang.
 
-    `is_its_fault`: it counts against its function when it happens before it could serve.
+    `is_its_fault`: it counts against its function when it happens before it could serve. `cause` is
+    what callers may know of it, "" for nothing: `reason` may have words of the function's own log.
     """
 
     id: str
@@ -143,6 +144,7 @@ class Lost:
     log_tail: tuple[str, ...] = ()
     stage: str = ""
     is_its_fault: bool = True
+    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,16 +114,18 @@ class Machine:
         pool = self.pools[key]
         load = self.host.demand.load(key)
         state, reason = pool.look(load.busy, now)
-        if (state, reason) == (COLD.state, COLD.reason):
+        if (state, reason) == (COLD.state, COLD.reason) and not pool.ended:
             return COLD
         replicas = [
             ReplicaEndpoint(r.id, "", r.limit, r.marks_started, r.device, _waited_phases(r))
             for r in pool.replicas.values()
             if r.can_serve
         ]
+        ended = dict(pool.ended)
         if state != "failing":
-            return PoolEndpoints(replicas, state, reason)
-        return PoolEndpoints(replicas, state, reason, pool.retry_at_s, list(pool.log_tail))
+            return PoolEndpoints(replicas, state, reason, ended=ended)
+        tail = list(pool.log_tail)
+        return PoolEndpoints(replicas, state, reason, pool.retry_at_s, tail, ended)
 
     def due_s(self, now: float) -> float:
         """When to tick again for a pool that waits, if that is before the next tick anyway."""

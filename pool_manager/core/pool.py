@@ -15,6 +15,8 @@ PAUSE_S = 1.0
 FAILING_AFTER = 5
 """Loads that failed in a row before the revision is called failing."""
 NOBODY_CALLS = "nobody calls"
+ENDED_MAX = 8
+"""Deaths that gateways are told of: those with calls in flight, which ask at once."""
 
 
 @dataclass(slots=True)
@@ -58,6 +60,8 @@ class Pool:
     scaler: Scaler = field(default_factory=Scaler)
     uses: Uses = field(default_factory=Uses)
     replicas: dict[str, Replica] = field(default_factory=dict)
+    ended: dict[str, str] = field(default_factory=dict)
+    """How the last replicas died that had served, by id."""
 
     @property
     def key(self) -> str:
@@ -118,6 +122,12 @@ class Pool:
             self.unserved_since_s = None
         elif self.unserved_since_s is None:
             self.unserved_since_s = now
+
+    def died(self, id: str, cause: str) -> None:
+        """A replica that had served is dead."""
+        self.ended[id] = cause
+        if len(self.ended) > ENDED_MAX:
+            del self.ended[next(iter(self.ended))]
 
     def fail(self, reason: str, log_tail: tuple[str, ...], now: float) -> None:
         """A start or load failed: back off 1 s, doubled with every failure in a row."""

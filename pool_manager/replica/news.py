@@ -168,7 +168,8 @@ class News:
         if news is not None and not news.done():
             news.set_result(how)
             hint = "" if how.endswith("code 0") else records.cap_hint(self.records.get(id))
-            self._tasks.spawn(f"end of {id}", self._lost(events.Lost(id, how), hint))
+            cause = records.cause_of(how, self.records.get(id))
+            self._tasks.spawn(f"end of {id}", self._lost(events.Lost(id, how, cause=cause), hint))
 
     def heard(self, event: events.Event) -> None:
         """What a replica itself says."""

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from pool_manager.core import events
 from pool_manager.core.commands import Assign, Launch
+from pool_manager.driver import MEMORY_KILL
 from pool_manager.ports import Binding
 from pool_manager.settings import PoolSettings
 from runtime_image.contract import model as models
@@ -95,6 +96,15 @@ def cap_hint(record: ReplicaRecord | None) -> str:
     """What else to think of when a replica that has a memory cap ends."""
     cap = record.memory_mib if record else 0
     return f" (its memory cap is {cap} MiB)" if cap else ""
+
+
+def cause_of(how: str, record: ReplicaRecord | None) -> str:
+    """What callers may know of an end that the driver describes so; "" for one in order."""
+    if how.endswith("code 0") or how == "exited":
+        return ""
+    if how.startswith(MEMORY_KILL):
+        return f"was killed for want of memory{cap_hint(record)}"
+    return how
 
 
 def within_cap(

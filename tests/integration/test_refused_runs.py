@@ -129,7 +129,8 @@ async def test_a_request_that_may_not_run_twice_is_given_up_with_its_replica(
 
     assert (answer.status, answer.problem["code"]) == (502, "replica_died")
     assert answer.problem["detail"] == (
-        "the replica died while it ran this request, which may not be run again"
+        "the replica died while it ran this request, which may not be run again: it was killed by"
+        " SIGKILL"
     )
     assert (await server.call(retry, asked("work"))).status == 200
 
@@ -144,7 +145,9 @@ async def test_a_request_that_kills_every_replica_is_poison(server: ServingServe
     other = await server.call("always", asked("work"))
 
     assert (first.status, first.problem["code"]) == (502, "poison")
-    assert first.problem["detail"] == "3 replicas died while they ran this request"
+    assert first.problem["detail"] == (
+        "3 replicas died while they ran this request: the last one was killed by SIGKILL"
+    )
     assert sum("starts " in one["text"] for one in decisions) >= 3
     assert (again.status, again.problem["code"]) == (502, "poison")
     assert again.problem["detail"] == "this input killed the model before"

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 from docker import APIClient
 
@@ -159,6 +160,24 @@ def test_it_has_libraries_and_code_only(client: APIClient, image: Built) -> None
     assert {*own} - {"__pycache__", "__init__.py", "__main__.py"} == {
         *("codecs", "contract", "engines", "link", "preparation", "replica")
     }
+
+
+def test_it_has_the_locale_of_models_that_normalise_strings(
+    client: APIClient, image: Built
+) -> None:
+    """StringNormalizer wants en_US.UTF-8 unless a model names another, for the case of letters."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 21]> g (string[n] x) => (string[n] y)'
+        ' { y = StringNormalizer <case_change_action = "LOWER"> (x) }'
+    ).SerializeToString()
+    code = (
+        "import numpy, onnxruntime\n"
+        f"session = onnxruntime.InferenceSession({model!r})\n"
+        "given = numpy.array(['\\xc9COLE'], dtype=object)\n"
+        "print(ascii(session.run(None, {'x': given})[0][0]))"
+    )
+
+    assert output(client, image, code).splitlines()[-1] == r"'\xe9cole'"
 
 
 def test_nothing_is_compiled_at_a_start(client: APIClient, image: Built) -> None:

@@ -40,8 +40,9 @@ def ls(
 
     READY is how many replicas take calls, of how many are wanted; HELD are requests that wait.
     RATE is answers a second; P50 and P95 are of the last minute. READY IN is how long a call that
-    came now would wait for a replica, most likely; SLEEPS IN is when its idle replica goes. A
-    terminal too narrow for all of that goes without some.
+    came now would wait for a replica, most likely, - before a revision has had five cold starts;
+    SLEEPS IN is when its idle replica goes. A terminal too narrow for all of that goes without
+    some.
 
     \b
     Examples:

@@ -31,7 +31,7 @@ def show(session: Session, name: Name) -> None:
     """
     function = {**session.client.function(name), "errors": session.client.errors(name)}
     session.answer(function, lambda: render(function, datetime.now(UTC).timestamp()))
-    session.next(f"fnctl invoke {name} -i TENSOR=VALUE", f"fnctl why {name}")
+    session.next(f"fnctl invoke {name}", f"fnctl why {name}")
 
 
 def render(function: dict[str, Any], now_s: float) -> str:

@@ -104,6 +104,8 @@ class Endings:
                 self._blame(replica, event, now, commands)
             else:
                 self._host.pools[replica.pool].pause(event.reason, now)
+        elif event.cause:
+            self._host.pools[replica.pool].died(replica.id, event.cause)
         why = replica.why if replica.state is State.DRAINING else event.reason
         commands.append(Note(replica.pool, f"{replica.id} ended: {why}"))
         self.give_up(replica, why, now, commands)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from pool_manager.driver import MEMORY_KILL
 from pool_manager.drivers.docker.shape import REPLICA
 
 SIGNAL_BASE = 128
@@ -98,7 +99,7 @@ def how(code: int | None, *, out_of_memory: bool) -> str:
     if code is None:
         return "exited"
     if code == KILLED and out_of_memory:
-        return "ran out of memory and was killed by SIGKILL"
+        return f"{MEMORY_KILL} and was killed by SIGKILL"
     if code > SIGNAL_BASE:
         with contextlib.suppress(ValueError):
             return f"was killed by {signal.Signals(code - SIGNAL_BASE).name}"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from admin.events.failures import explained, failure_json, pool_of
@@ -26,6 +27,13 @@ def test_an_error_is_shown_with_its_cause() -> None:
         "count": 2,
     }
     assert pool_of(FAILURE) == "default/digits@3"
+
+
+def test_a_cause_that_the_client_was_told_is_not_repeated() -> None:
+    """The error says it already."""
+    told = msgspec.structs.replace(FAILURE, detail="it died: it was killed by SIGKILL")
+
+    assert explained(told, DECISIONS) == "it died: it was killed by SIGKILL"
 
 
 @pytest.mark.parametrize(

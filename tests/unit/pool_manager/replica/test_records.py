@@ -130,3 +130,21 @@ def test_standing_in_line_is_a_part_of_finding_a_place() -> None:
     """Where somebody waits for it; of a standby's start nobody counts anything."""
     assert records.waited(ASSIGN, 0.5).phases == {"place": 501.5}
     assert records.waited(LAUNCH, 0.5) == LAUNCH
+
+
+@pytest.mark.parametrize(
+    ("how", "cause"),
+    [
+        ("exited with code 0", ""),
+        ("exited", ""),
+        ("exited with code 3", "exited with code 3"),
+        ("was killed by SIGSEGV", "was killed by SIGSEGV"),
+        (
+            "ran out of memory and was killed by SIGKILL",
+            "was killed for want of memory (its memory cap is 64 MiB)",
+        ),
+    ],
+)
+def test_callers_are_told_how_a_replica_died(tmp_path: Path, how: str, cause: str) -> None:
+    """With the cap where it was killed for that; an end in order needs no words."""
+    assert records.cause_of(how, replace(standby(tmp_path), memory_mib=64)) == cause

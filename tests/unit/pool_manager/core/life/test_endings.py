@@ -13,6 +13,7 @@ from pool_manager.core.commands import (
     Release,
     Terminate,
 )
+from pool_manager.core.pool import ENDED_MAX
 from pool_manager.core.state import State
 from tests.support.house import House, without_notes
 
@@ -174,3 +175,18 @@ def test_every_end_is_noted_with_its_reason() -> None:
         "r1 is asked to go: put to sleep",
         "r1 is terminated: it did not drain: put to sleep",
     ]
+
+
+def test_gateways_are_told_how_a_serving_replica_died() -> None:
+    """In words for callers, of the last deaths; a start that fails is told otherwise."""
+    house = House(State.READY)
+    house.on(events.Lost("r1", "was killed by SIGKILL: secret", cause="was killed by SIGKILL"))
+    assert house.pool.ended == {"r1": "was killed by SIGKILL"}
+
+    for number in range(ENDED_MAX):
+        house.pool.died(f"x{number}", "exited with code 1")
+    assert list(house.pool.ended) == [f"x{number}" for number in range(ENDED_MAX)]
+
+    loading = House(State.LOADING)
+    loading.on(events.Lost("r1", "exited with code 1", cause="exited with code 1"))
+    assert loading.pool.ended == {}

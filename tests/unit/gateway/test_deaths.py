@@ -1,0 +1,97 @@
+"""Callers are told how the replica died that ran their request, once that is known."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.deaths import Deaths
+from gateway.outcome import HeldCall, Outcome
+from registry.errors import FnError, Poison, ReplicaDied
+from runtime_image.link.meta import RequestMeta
+
+NEVER_S = 3600.0
+
+
+class Caller:
+    """Calls whose outcomes are kept."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[str] = []
+        self.answered = asyncio.Event()
+
+    def call(self, link: str) -> HeldCall:
+        """One that the replica of that name had."""
+        call = HeldCall("pool", RequestMeta("", "", -1, ""), b"", 0.0, 0.0, 0.0, done=self._done)
+        call.link = link
+        return call
+
+    def _done(self, outcome: Outcome) -> None:
+        assert isinstance(outcome, FnError)
+        self.outcomes.append(f"{outcome.code}: {outcome.message}")
+        self.answered.set()
+
+
+@pytest.fixture
+def caller() -> Caller:
+    return Caller()
+
+
+def make(cause_s: float = NEVER_S) -> Deaths:
+    return Deaths(asyncio.get_running_loop(), cause_s)
+
+
+async def test_an_error_has_the_cause_that_is_known(caller: Caller) -> None:
+    """The pool manager may have told of it first; of three deaths it knows the last."""
+    deaths = make()
+
+    deaths.fail(caller.call("a"), ReplicaDied("it died"), {"a": "was killed by SIGSEGV"})
+    deaths.fail(caller.call("a"), Poison("3 died"), {"a": "was killed by SIGSEGV"})
+
+    assert caller.outcomes == [
+        "replica_died: it died: it was killed by SIGSEGV",
+        "poison: 3 died: the last one was killed by SIGSEGV",
+    ]
+
+
+async def test_an_error_waits_for_its_cause(caller: Caller) -> None:
+    """Each call is answered once, by the word on its own replica."""
+    deaths = make()
+    for link in ("a", "a", "b"):
+        deaths.fail(caller.call(link), ReplicaDied(link), {})
+
+    deaths.told({"c": "was killed by SIGKILL"})
+    assert caller.outcomes == []
+    deaths.told({"a": "exited with code 3"})
+    deaths.told({"a": "exited with code 3"})
+    assert caller.outcomes == ["replica_died: a: it exited with code 3"] * 2
+
+    deaths.close()
+    deaths.close()
+    assert caller.outcomes[2:] == ["replica_died: b"]
+
+
+async def test_no_error_waits_for_ever(caller: Caller) -> None:
+    """Where nobody tells in time, the error goes without a cause."""
+    deaths = make(cause_s=0.0)
+    deaths.fail(caller.call("a"), ReplicaDied("it died"), {})
+
+    async with asyncio.timeout(5):
+        await caller.answered.wait()
+
+    assert caller.outcomes == ["replica_died: it died"]
+
+
+async def test_a_client_that_left_is_told_nothing(caller: Caller) -> None:
+    """Nor does its place stay."""
+    deaths = make()
+    call = caller.call("a")
+    deaths.fail(call, ReplicaDied("it died"), {})
+
+    deaths.forget(call)
+    deaths.forget(call)
+    deaths.told({"a": "was killed by SIGKILL"})
+    deaths.close()
+
+    assert caller.outcomes == []
