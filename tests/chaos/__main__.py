@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from tests.chaos import fronts, frozen, late_run, poison, restarts, rounds, turns, workers
+from tests.chaos import fronts, frozen, late_run, poison, restarts, rounds, together, turns, workers
 from tests.chaos.containers import neighbours, scene
 from tests.chaos.ledger import Ledger
 from tests.support.engine import make_runtime_image
@@ -107,6 +107,7 @@ SCENARIOS: dict[str, Callable[[Path, argparse.Namespace], Awaitable[Ledger]]] = 
     "fronts": lambda data, given: fronts.run(data, given.seed, given.streams),
     "restarts": lambda data, given: restarts.run(data, given.seed, given.kills),
     "workers": lambda data, given: workers.run(data, given.seed),
+    "together": lambda data, given: together.run(data, given.seed, 3 * given.requests),
     "containers": containers,
     "neighbours": lambda data, given: neighbours.run(data, given.seed, image()),
 }
