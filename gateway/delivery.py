@@ -139,6 +139,7 @@ class Delivery:
         commands = self._dispatcher.leave(call, monotonic())
         if call.stage is not before:
             self._ledger.end("cancelled")
+            self._reports.ended(call.pool)
         self._perform(commands)
 
     def move(self, source: str, target: str, terms: Terms | None) -> None:
@@ -211,6 +212,7 @@ class Delivery:
         assert isinstance(command.call, HeldCall)
         is_late = isinstance(command.error, WaitBudgetOver)
         self._ledger.end("expired" if is_late else "failed")
+        self._reports.ended(command.call.pool)
         if isinstance(command.error, ReplicaDied | Poison) and command.call.deaths:
             self._deaths.fail(command.call, command.error, self.shown(command.call.pool).ended)
         else:
@@ -230,7 +232,7 @@ class Delivery:
 
     def _answered(self, pool: str, call: HeldCall | None, outcome: Outcome | None) -> None:
         """A replica is done with a call, which is None where nobody wants its outcome."""
-        if self._reports.is_news(pool):
+        if self._reports.ended(pool):
             self._tell_soon(pool)
         if call is not None:
             self._ledger.end("completed" if isinstance(outcome, Delivered) else "failed")

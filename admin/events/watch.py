@@ -7,6 +7,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -56,6 +57,7 @@ class Watch:
         self._recent: deque[tuple[str, str, bytes]] = deque(maxlen=RECENT_MAX)
         self._last_read: tuple[tuple[int, int, str], list[bytes]] = ((0, 0, ""), [])
         self._dirty: dict[str, None] = {}
+        self._round = 0
         self._busy: set[str] = set()
         self._followers: set[Follower] = set()
         self._left_s = 0.0
@@ -123,6 +125,7 @@ class Watch:
         self._look_no_more()
         self._last_read = ((0, 0, ""), [])
         self._dirty.clear()
+        self._round = 0
         self._busy.clear()
         self._picture.clear()
         self._ring.clear()
@@ -200,11 +203,15 @@ class Watch:
             self._soon(GAP_S)
 
     def _look_on(self) -> None:
-        names = list(self._dirty)[:FUNCTIONS_AT_ONCE]
+        # A round are those that are to be looked at when it begins. What comes to be meanwhile is
+        # behind them, so a round ends however many are busy.
+        self._round = self._round or len(self._dirty)
+        names = list(islice(self._dirty, min(self._round, FUNCTIONS_AT_ONCE)))
         for name in names:
             del self._dirty[name]
+        self._round -= len(names)
         self._tell_functions(names)
-        if not self._dirty:
+        if not self._round:
             self._tell_all("replicas", self._scene.replicas())
             self._tell_all("devices", self._scene.devices())
             self._is_whole = True

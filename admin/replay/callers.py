@@ -150,7 +150,7 @@ class Callers:
         """An answer, or the end of a call that was not wanted any more."""
         call, commands = self.dispatcher.ended(process.id, ask.id, self._clock.now)
         self.perform(commands)
-        if self._reports.is_news(process.pool):
+        if self._reports.ended(process.pool):
             self.urgent[process.pool] = None
         if call is not None:
             self._figures.answered += ask.weight

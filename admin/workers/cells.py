@@ -22,13 +22,15 @@ from zlib import crc32
 
 import structlog
 
-from registry.catalog import Change
+from gateway.metrics.counting import SPARE
 
 log = structlog.get_logger()
 
 RECORD: Final = 256
 RECORDS_MAX: Final = 2**18
 """64 MiB, of which only pages in use take memory; a function called has about 60 records."""
+KNOWN_SPARE: Final = 1024
+"""Keys that are remembered beyond twice as many as there are."""
 _STEP: Final = RECORD // 8
 _HEAD: Final = Struct("<dIH")
 _CHECK: Final = Struct("<I")
@@ -67,12 +69,15 @@ class Table:
         """The numbers there are now, in their order; only the first `count` that were ever taken,
         where that is given."""
         (_, used, _) = _HEAD.unpack_from(self._map, 0)
-        used = min(used, count + 1)
+        is_all, used = used <= count + 1, min(used, count + 1)
         found: dict[Sample, float] = {}
         for at in range(RECORD, min(used * RECORD, len(self._map)), RECORD):
             sample, value = self._record(at)
             if sample is not None:
                 found[sample] = found.get(sample, 0.0) + value
+        if is_all and len(self._known) > 2 * len(found) + KNOWN_SPARE:
+            # What is gone would be remembered for ever.
+            self._known = {key: one for key, one in self._known.items() if one in found}
         return found
 
     def close_descriptor(self) -> None:
@@ -101,7 +106,7 @@ class Table:
 
 
 class Cells:
-    """The worker's end: gives out records, and takes back those of functions that are removed."""
+    """The worker's end: gives out records, and takes back those of numbers that are removed."""
 
     def __init__(self, descriptor: int) -> None:
         """`descriptor` is closed; the mapping stays."""
@@ -111,7 +116,6 @@ class Cells:
         self.values = cast("MutableSequence[float]", self._view)
         self._used = 1
         self._free: deque[int] = deque()
-        self._owned: dict[tuple[str, str], list[int]] = {}
         self._is_full = False
 
     def take(self, name: str, labelnames: Sequence[str], labelvalues: Sequence[str]) -> int:
@@ -127,16 +131,14 @@ class Cells:
         self._map[at + _HEAD.size : at + _HEAD.size + len(key)] = key
         _CHECK.pack_into(self._map, at + 8, crc32(key))
         _LENGTH.pack_into(self._map, at + 12, len(key))
-        owner = Sample(name, tuple(labels)).owner
-        self._owned.setdefault(owner, []).append(record)
         return record * _STEP
 
-    def changed(self, change: Change) -> None:
-        """The catalog's: numbers of a removed function go, once nobody counts in them any more."""
-        if change.kind == "remove":
-            for record in self._owned.pop((change.namespace, change.name), ()):
-                _LENGTH.pack_into(self._map, record * RECORD + 12, 0)
-                self._free.append(record)
+    def give_back(self, place: int) -> None:
+        """Nobody counts at this place any more: its record can be another number's."""
+        if place:
+            record = place // _STEP
+            _LENGTH.pack_into(self._map, record * RECORD + 12, 0)
+            self._free.append(record)
 
     def close(self) -> None:
         """Count no more: the numbers stay, for whoever else has mapped them."""
@@ -145,6 +147,8 @@ class Cells:
 
     def _room(self) -> int:
         """A record's number, 0 for none."""
+        if len(self._free) > SPARE:
+            return self._free.popleft()
         if self._used < len(self._map) // RECORD:
             self._used += 1
             _CHECK.pack_into(self._map, 8, self._used)

@@ -8,10 +8,11 @@ counts, each number belongs to one object that its owner keeps, and other thread
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterable, Iterator, MutableSequence, Sequence
 from heapq import nlargest
 from itertools import accumulate, chain
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
@@ -35,17 +36,34 @@ class Store(Protocol):
     def take(self, name: str, labelnames: Sequence[str], labelvalues: Sequence[str]) -> int:
         """The place of a number that begins at 0: by its sample's name, label names and values."""
 
+    def give_back(self, place: int) -> None:
+        """Nobody counts at this place any more: another number may have it."""
+
+
+SPARE: Final = 4096
+"""Places that rest before they are given out again: a page that is being made in a thread may
+still read what they were. A function called has about 60."""
+
 
 class Memory:
-    """Numbers in this process's own memory; places are not given out again."""
+    """Numbers in this process's own memory."""
 
     def __init__(self) -> None:
         self.values: list[float] = []
+        self._free: deque[int] = deque()
 
     def take(self, name: str, labelnames: Sequence[str], labelvalues: Sequence[str]) -> int:  # noqa: ARG002 - Store's
         """As Store says."""
+        if len(self._free) > SPARE:
+            place = self._free.popleft()
+            self.values[place] = 0.0
+            return place
         self.values.append(0.0)
         return len(self.values) - 1
+
+    def give_back(self, place: int) -> None:
+        """As Store says."""
+        self._free.append(place)
 
 
 class Number:
@@ -85,8 +103,10 @@ class Counts(Collector):
         return number
 
     def remove(self, *labelvalues: str) -> None:
-        """Show it no more."""
-        self._numbers.pop(labelvalues, None)
+        """Show it no more; nobody may count in it any more."""
+        number = self._numbers.pop(labelvalues, None)
+        if number is not None:
+            self._store.give_back(number.place)
 
     def collect(self) -> Iterable[CounterMetricFamily]:
         """prometheus_client's: the family."""
@@ -183,8 +203,12 @@ class Distributions(Collector):
         return Distribution(self._bounds, self._store.values, buckets, total)
 
     def remove(self, *labelvalues: str) -> None:
-        """Show it no more."""
-        self._children.pop(labelvalues, None)
+        """Show it no more; nobody may count in it any more."""
+        child = self._children.pop(labelvalues, None)
+        if child is not None:
+            buckets, total = child.places
+            for place in (*buckets, total):
+                self._store.give_back(place)
 
     def kept(self) -> Iterator[Kept]:
         """Every exemplar there is."""

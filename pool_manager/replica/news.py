@@ -187,7 +187,10 @@ class News:
     async def _lost(self, event: events.Lost, hint: str = "") -> None:
         """It is told with its last lines; `hint` is for an end that it has said nothing about."""
         await self.save_log(event.id)
-        tail = tail_lines(path, LOG_LINES) if (path := self.logs.get(event.id)) else ()
+        tail: tuple[str, ...] = ()
+        if path := self.logs.get(event.id):
+            # Of many that die at once, on a slow disk, this would stall every call.
+            tail = await asyncio.to_thread(tail_lines, path, LOG_LINES)
         words = statements.last_words(tail)
         reason = event.reason + (f": {words}" if words else hint)
         self._feed(replace(event, reason=reason, log_tail=tail))

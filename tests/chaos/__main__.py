@@ -26,6 +26,7 @@ from tests.chaos import (
     restarts,
     rounds,
     row_graphs,
+    together,
     turns,
     workers,
 )
@@ -119,6 +120,7 @@ SCENARIOS: dict[str, Callable[[Path, argparse.Namespace], Awaitable[Ledger]]] = 
     "restarts": lambda data, given: restarts.run(data, given.seed, given.kills),
     "workers": lambda data, given: workers.run(data, given.seed),
     "row-graphs": lambda data, given: row_graphs.run(data, given.seed, given.graphs),
+    "together": lambda data, given: together.run(data, given.seed, 3 * given.requests),
     "containers": containers,
     "neighbours": lambda data, given: neighbours.run(data, given.seed, image()),
 }

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos import fronts, frozen, late_run, poison, restarts, rounds, workers
+from tests.chaos import fronts, frozen, late_run, poison, restarts, rounds, together, workers
 
 SEED = 20261120
 
@@ -82,5 +82,14 @@ async def test_a_gateway_process_that_is_killed_takes_only_its_own_connections(
 async def test_two_fronts_answer_alike(tmp_path: Path) -> None:
     """With and without keys, on uvloop and on asyncio's own loop: no answer differs."""
     ledger = await fronts.run(tmp_path, SEED, streams=200)
+
+    assert ledger.violations == []
+
+
+@pytest.mark.slow
+async def test_everybody_is_killed_under_one_load(tmp_path: Path) -> None:
+    """Replicas, gateway processes, the supervisor, and all of them at once: every answer is right
+    or a refusal that is promised, and nothing is cut off while all is calm."""
+    ledger = await together.run(tmp_path, SEED, requests=1_500)
 
     assert ledger.violations == []

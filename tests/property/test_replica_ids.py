@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pool_manager.core import events
@@ -80,6 +80,7 @@ class Host:
             self.feed(events.Released(id))
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, DEVICES), max_size=2, unique=True), steps)
 def test_no_replica_gets_the_id_of_another(
     adopted: list[int], happened: list[tuple[str, str | int]]

@@ -159,8 +159,6 @@ class Worker:
         invoker.metrics.on_cold_start = upward.woken
         upward.take_answered = Pulse(invoker.metrics.durations).take
         upward.take_failures = invoker.failures.take
-        # After the metrics have let go of a removed function's numbers.
-        mirror.catalog.subscribe(self._cells.changed)
         passing = Passing(welcome.passing)
         app = web.Application()
         gateway.add_routes(app)

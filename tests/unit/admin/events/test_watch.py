@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import ExitStack
 from typing import Any, cast
@@ -324,3 +325,27 @@ async def test_a_look_that_fails_is_not_the_end(watch: Watch, play: Play, joined
     watch.second()
 
     assert (await reader.until("replicas"))[-1][1] == {"items": [{"id": "r9"}]}
+
+
+async def test_a_snapshot_comes_however_many_functions_are_busy(
+    watch: Watch, play: Play, joined: Joined, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More change at each look than are read in one: replicas and devices are told all the same,
+    and so is what is left of the functions."""
+    monkeypatch.setattr(watches, "FUNCTIONS_AT_ONCE", 2)
+    names = [f"f{number}" for number in range(10)]
+    play.states |= dict.fromkeys(names, "warm")
+    play.active = set(names)
+    functions = play.functions
+
+    def busy(asked: Iterable[str]) -> tuple[list[Thing], list[str]]:
+        watch._touch([*names, "digits"])
+        return functions(asked)
+
+    monkeypatch.setattr(play, "functions", busy)
+    reader = joined()
+    told = await reader.until("ready")
+
+    listed = [data for kind, data in told if kind == "functions"]
+    assert {"digits", *names} <= set(re.findall(r'"name": "(\w+)"', json.dumps(listed)))
+    assert "devices" in {kind for kind, _ in told}

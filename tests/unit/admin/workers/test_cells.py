@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from admin.workers import cells as cells_module
 from admin.workers.cells import Cells, Sample, Table, summed
-from gateway.metrics.counting import Counts, Distributions
-from registry.catalog import Change
+from gateway.metrics.counting import SPARE, Counts, Distributions
 
 LABELS = ("namespace", "function")
 F = Sample("n_total", ("namespace", "default", "function", "f"))
@@ -37,10 +37,6 @@ def take(cells: Cells, function: str, name: str = "n_total") -> int:
     return cells.take(name, LABELS, ("default", function))
 
 
-def removed(name: str) -> Change:
-    return Change("remove", "default", name, None, None)
-
-
 def test_numbers_are_read_from_the_other_end(table: Table, cells: Cells) -> None:
     """Each by its name and labels, as it is now."""
     place = take(cells, "f")
@@ -62,26 +58,44 @@ def test_numbers_outlive_whoever_counted(table: Table) -> None:
     assert table.read() == {F: 7.0}
 
 
-def test_a_removed_functions_numbers_go_and_make_room(table: Table, cells: Cells) -> None:
+def test_numbers_that_are_given_back_make_room(table: Table, cells: Cells) -> None:
     """The record of another begins at 0."""
-    cells.values[take(cells, "f")] = 7.0
+    place = take(cells, "f")
+    cells.values[place] = 7.0
     take(cells, "g")
     take(cells, "h")
-    cells.changed(removed("f"))
+    cells.give_back(place)
     assert F not in table.read()
-    cells.changed(removed("never counted"))
     take(cells, "f")
 
     assert table.read()[F] == 0.0
     assert len(table.read()) == 3
 
 
-def test_only_a_removal_takes_numbers_away(table: Table, cells: Cells) -> None:
-    """A function that changes goes on counting."""
-    take(cells, "f")
-    cells.changed(Change("put", "default", "f", None, None, (1,)))
+def test_functions_that_come_and_go_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records come back into use and keys are forgotten, in the worker and in its supervisor; what
+    lives keeps its numbers."""
+    monkeypatch.setattr(cells_module, "KNOWN_SPARE", 8)
+    table = Table(records_max=2**16)
+    cells = Cells(os.dup(table.descriptor))
+    table.close_descriptor()
+    families = [Counts("n", "text", LABELS, cells), Distributions("s", "text", LABELS, (1,), cells)]
+    lives = families[0].of("default", "f")
+    for number in range(5_000):
+        gone = ("default", f"g{number}")
+        families[0].of(*gone).inc(5.0)
+        families[1].of(*gone).observe(0.5)
+        lives.inc(1.0)
+        if number % 1_000 == 0:
+            assert table.read()[F] == number + 1
+        for family in families:
+            family.remove(*gone)
 
-    assert F in table.read()
+    assert table.read() == {F: 5_000.0}
+    assert cells._used < SPARE + 100
+    assert len(table._known) < 20
+    cells.close()
+    table.close()
 
 
 def test_what_finds_no_room_is_counted_unseen(table: Table, cells: Cells) -> None:

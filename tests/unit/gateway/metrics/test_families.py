@@ -8,6 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.answers.receipt import Receipt
 from gateway.metrics import families as pages
+from gateway.metrics.counting import SPARE, Memory
 from gateway.metrics.exposition import OPENMETRICS
 from gateway.metrics.families import OTHERS, REPLICAS_MAX, Metrics
 from gateway.metrics.ledger import Balance
@@ -313,3 +314,28 @@ def test_left_out_events_are_counted() -> None:
     page.left_out(3)
 
     assert samples(page)["fngate_access_events_left_out_total",] == 3
+
+
+def test_functions_that_come_and_go_are_bounded() -> None:
+    """Places are given out again, and never to two: a function that stays keeps its counts, one
+    that comes begins at 0, and sums over all are those of the page."""
+    store = Memory()
+    page = Metrics(Balance, dict, lambda: 3, exists, store)
+    for number in range(500):
+        name = f"g{number}"
+        for key in (("default", "f"), ("default", name)):
+            page.served(key, 0.02, receipt(cold=True, first=True, replica=name), 2, 1)
+            page.answered(*key, "refused", "queue_full", 0.001)
+        if number % 100 == 0:
+            found = samples(page)
+            assert found["fngate_requests_total", name, "default", "ok", ""] == 1
+            assert found["fngate_requests_total", "f", "default", "ok", ""] == number + 1
+            assert found["fngate_request_seconds_count", name, "default"] == 2
+        page.changed(Change("remove", "default", name, None, None))
+
+    found = samples(page)
+    assert found["fngate_requests_total", "f", "default", "ok", ""] == 500
+    assert found["fngate_request_seconds_count", "f", "default"] == 1000
+    assert found["fngate_retries_total", "f", "default", "died"] == 500
+    assert {key[1] for key in found if key[0] == "fngate_requests_total"} == {"f"}
+    assert len(store.values) < SPARE + 300

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 
 from pool_manager.core import events
 from pool_manager.drivers.fake import FakeDriver, Script
+from pool_manager.replica import news
+from pool_manager.replica.folders import tail_lines
 from pool_manager.settings import PoolSettings
 from tests.support.replicas import Stage, pool_settings
 
@@ -42,6 +45,27 @@ async def test_a_lost_link_is_explained_by_the_exit(stage: Stage) -> None:
     assert lost.reason == "exited with code 0"
     assert lost.log_tail[-1] == "fake replica aaaa0001 exited with code 0"
     assert await stage.events.get() == events.Released(ID)
+
+
+async def test_an_end_is_told_without_reading_files_in_the_loop(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow disk must not hold up calls while many replicas die."""
+    readers: list[threading.Thread] = []
+
+    def read(path: Path, count: int) -> tuple[str, ...]:
+        readers.append(threading.current_thread())
+        return tail_lines(path, count)
+
+    monkeypatch.setattr(news, "tail_lines", read)
+    await stage.ready(ID)
+    control = stage.launcher.control(ID)
+    assert control is not None
+    control.drain(None)
+    await stage.next(events.Lost)
+
+    assert readers
+    assert threading.main_thread() not in readers
 
 
 async def test_a_refused_load_shows_the_log(settings: PoolSettings, tmp_path: Path) -> None:
