@@ -84,7 +84,6 @@ async def containers(data: Path, given: argparse.Namespace) -> Ledger:
 async def besieged(data: Path, given: argparse.Namespace, *, is_root: bool) -> Ledger:
     """Hostile containers beside innocent ones."""
     dose = hostile.Dose(seed=given.seed, hostile=given.hostile, is_root=is_root)
-    data.chmod(0o755)  # for a server of another user
     return await hostile.run(data / "data", dose, os.environ["FN_TEST_DOCKER"], image())
 
 

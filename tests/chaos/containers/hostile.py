@@ -209,6 +209,7 @@ def serving(data: Path, dose: Dose, url: str, image: str) -> Iterator[ContainerS
     program = (FNCTL,)
     if not dose.is_root:
         data.mkdir(parents=True, exist_ok=True)
+        data.parent.chmod(0o755)
         os.chown(data, USER, USER)
         group = Path(url.removeprefix("unix://")).stat().st_gid
         # It may read what this checkout lies in, and nothing else that root may.
