@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,7 +97,9 @@ async def test_nothing_of_the_host_can_be_read_or_changed(besieger: Siege, tmp_p
     assert got(said) == {}
 
 
-async def test_it_stands_where_it_should(besieger: Siege, server: ContainerServer) -> None:
+async def test_it_stands_where_it_should(
+    besieger: Siege, server: ContainerServer, engine: str
+) -> None:
     """No capability in any set, no new privileges, a filter, a user of its own, no core dumps."""
     said = (await besieger.attack("standing")).said
     status = said["status"]
@@ -115,6 +118,9 @@ async def test_it_stands_where_it_should(besieger: Siege, server: ContainerServe
         "msgqueue": [0, 0],
     }
     assert said["name"] == "fngate"
+    told = json.loads(server.fnctl("doctor", "--engine", engine, "--json").stdout)["items"]
+    [filtered] = [one["found"] for one in told if one["name"] == "replica filter"]
+    assert filtered.startswith("Seccomp: 2 in ")
     kinds = {path: (kind, options.split(",")) for path, kind, options in said["mounts"]}
     for path in ("/", RUN, MODEL):
         assert "ro" in kinds[path][1], path

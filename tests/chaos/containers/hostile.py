@@ -53,6 +53,8 @@ LOUD: tuple[dict[str, Any], ...] = (
     {"attack": "control_lie", "lie": "an unknown kind"},
     {"attack": "control_lie", "lie": "answers to no PING"},
 )
+CALL_S = 600
+"""How long an attack may take: one hoards millions of things on a busy machine."""
 CALM_STARTS = 5
 AFTER_STARTS = 5
 """Cold starts before anything happens, and when everything that is kept is kept."""
@@ -138,7 +140,7 @@ class Scene:
             await self._caller.deploy(DIGITS, name=name, idle_s=0.05)
         for number in range(self._dose.hostile):
             memory = HOARD_MIB if number < self._dose.hoarders else SMALL_MIB
-            options = {"memory_mib": memory, "timeout_s": 120, "idle_s": 3600}
+            options = {"memory_mib": memory, "timeout_s": CALL_S, "idle_s": 3600}
             await self._caller.deploy(HOSTILE, name=f"hostile-{number}", **options)
         for at in range(CALM_STARTS):
             await self.innocents.cold(COLD[at % len(COLD)], "in peace")
@@ -235,7 +237,7 @@ async def run(data: Path, dose: Dose, url: str, image: str) -> Ledger:
     with fewer_watches(dose.watches_max), serving(data, dose, url, image) as server:
         process = server.process
         assert process is not None
-        async with client(server) as caller:
+        async with client(server, 2 * CALL_S) as caller:
             scene = Scene(dose, caller, ledger)
             try:
                 await scene.play()
@@ -252,7 +254,8 @@ def complaints(server: ServerProcess) -> list[str]:
     found = []
     for line in server.complaints:
         with suppress(ValueError):
-            found.append(json.loads(line).get("event", line))
+            said = json.loads(line)
+            found.append(f"{said.get('event')} {said.get('task', '')} {said.get('exception', '')}")
             continue
         found.append(line)
     return found
