@@ -27,13 +27,10 @@ SYSTEM_MAX: Final = 65534
 
 def parse_range(text: str) -> range:
     """User ids given as FIRST:COUNT, as in subuid(5). Raises ValueError saying what it expects."""
-    expected = f"FIRST:COUNT, at least {UIDS_MIN} ids from 1 to {UID_MAX}"
     matched = re.fullmatch(r"(\d{1,10}):(\d{1,10})", text)
-    if matched is None:
-        raise ValueError(f"expected {expected}, got {text[:80]!r}")
-    first, count = int(matched[1]), int(matched[2])
+    first, count = (int(matched[1]), int(matched[2])) if matched else (0, 0)
     if first < 1 or count < UIDS_MIN or first + count - 1 > UID_MAX:
-        raise ValueError(f"expected {expected}, got {text[:80]!r}")
+        raise ValueError(f"expected FIRST:COUNT, at least {UIDS_MIN} ids from 1 to {UID_MAX}")
     return range(first, first + count)
 
 
