@@ -50,8 +50,8 @@ LOUD: tuple[dict[str, Any], ...] = (
     {"attack": "spin", "seconds": 2},
     {"attack": "data_lie", "lie": "an answer to nobody"},
     {"attack": "data_lie", "lie": "a length of 4 GiB"},
-    {"attack": "control_lie", "lie": "an unknown kind"},
-    {"attack": "control_lie", "lie": "answers to no PING"},
+    {"attack": "control_lie", "lie": "an unknown kind", "seconds": 60},
+    {"attack": "control_lie", "lie": "answers to no PING", "seconds": 60},
 )
 CALL_S = 600
 """How long an attack may take: one hoards millions of things on a busy machine."""
