@@ -140,7 +140,7 @@ class Scene:
             await self._caller.deploy(DIGITS, name=name, idle_s=0.05)
         for number in range(self._dose.hostile):
             memory = HOARD_MIB if number < self._dose.hoarders else SMALL_MIB
-            options = {"memory_mib": memory, "timeout_s": CALL_S, "idle_s": 3600}
+            options: dict[str, Any] = {"memory_mib": memory, "timeout_s": CALL_S, "idle_s": 3600}
             await self._caller.deploy(HOSTILE, name=f"hostile-{number}", **options)
         for at in range(CALM_STARTS):
             await self.innocents.cold(COLD[at % len(COLD)], "in peace")
@@ -208,7 +208,7 @@ def fewer_watches(most: int) -> Iterator[None]:
 @contextmanager
 def serving(data: Path, dose: Dose, url: str, image: str) -> Iterator[ContainerServer]:
     """A server over containers, without standbys: every start is one of a container."""
-    program = (FNCTL,)
+    program: tuple[str, ...] = (FNCTL,)
     if not dose.is_root:
         data.mkdir(parents=True, exist_ok=True)
         data.parent.chmod(0o755)
