@@ -11,6 +11,8 @@ import re
 from collections import deque
 from typing import Final
 
+from registry.errors import DriverError
+
 SLICE: Final = 1024
 """User ids of one data folder: more than its replicas at once."""
 UIDS_MIN: Final = 256
@@ -25,13 +27,10 @@ SYSTEM_MAX: Final = 65534
 
 def parse_range(text: str) -> range:
     """User ids given as FIRST:COUNT, as in subuid(5). Raises ValueError saying what it expects."""
-    expected = f"FIRST:COUNT, at least {UIDS_MIN} ids from 1 to {UID_MAX}"
     matched = re.fullmatch(r"(\d{1,10}):(\d{1,10})", text)
-    if matched is None:
-        raise ValueError(f"expected {expected}, got {text[:80]!r}")
-    first, count = int(matched[1]), int(matched[2])
+    first, count = (int(matched[1]), int(matched[2])) if matched else (0, 0)
     if first < 1 or count < UIDS_MIN or first + count - 1 > UID_MAX:
-        raise ValueError(f"expected {expected}, got {text[:80]!r}")
+        raise ValueError(f"expected FIRST:COUNT, at least {UIDS_MIN} ids from 1 to {UID_MAX}")
     return range(first, first + count)
 
 
@@ -85,8 +84,9 @@ class UidAllocator:
         self._order.rotate(-skip)
         self._held: dict[str, int] = {}
 
-    def take(self, replica: str) -> int | None:
-        """The user id of a replica that starts, until `free`; None where every one is taken."""
+    def take(self, replica: str) -> int:
+        """The user id of a replica that starts, until `free`. Raises DriverError where every one is
+        taken."""
         if replica in self._held:
             return self._held[replica]
         taken = {*self._held.values()}
@@ -96,11 +96,13 @@ class UidAllocator:
             if uid not in taken:
                 self._held[replica] = uid
                 return uid
-        return None
+        raise DriverError("every user id for replicas is taken: set FN_REPLICA_UIDS to more")
 
-    def adopt(self, replica: str, uid: int) -> None:
-        """A replica of an earlier server runs with this user id, perhaps of another slice."""
-        self._held.setdefault(replica, uid)
+    def adopt(self, replica: str, uid: int | None) -> None:
+        """A replica of an earlier server runs with this user id, perhaps of another slice; None: it
+        was given none of its own."""
+        if uid is not None:
+            self._held.setdefault(replica, uid)
 
     def free(self, replica: str) -> None:
         """Nothing of a replica runs any more; one without a user id is fine."""

@@ -30,13 +30,17 @@ class Spool:
 
     async def fetch(self, id: str, log: Path, ask: Ask) -> None:
         """Add to `log` what replica `id` has written since. Raises OSError, and what `ask` does."""
-        async with self._locks.setdefault(id, asyncio.Lock()):
-            if id not in self._last:
-                self._last[id] = await asyncio.to_thread(_stamp_of, log)
-            output = await ask(_second_of(self._last[id]))
-            text, last = fresh(output or b"", self._last[id])
+        lock = self._locks.setdefault(id, asyncio.Lock())
+        async with lock:
+            after = self._last.get(id)
+            if after is None:
+                after = await asyncio.to_thread(_stamp_of, log)
+            output = await ask(_second_of(after))
+            text, last = fresh(output or b"", after)
             if text:
                 await asyncio.to_thread(_append, log, text, last)
+            # The replica may have been released meanwhile.
+            if self._locks.get(id) is lock:
                 self._last[id] = last
 
     def forget(self, id: str) -> None:

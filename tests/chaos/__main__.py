@@ -30,7 +30,7 @@ from tests.chaos import (
     turns,
     workers,
 )
-from tests.chaos.containers import neighbours, scene
+from tests.chaos.containers import hostile, neighbours, scene
 from tests.chaos.ledger import Ledger
 from tests.support.engine import make_runtime_image
 from tests.support.own_engine import TOOLS
@@ -54,6 +54,7 @@ def options() -> argparse.Namespace:
     )
     parser.add_argument("--kills", type=int, default=50, help="of the server, in restarts")
     parser.add_argument("--turns", type=int, default=4, help="of every fault, in containers")
+    parser.add_argument("--hostile", type=int, default=100, help="hostile functions, in hostile")
     parser.add_argument(
         "--streams", type=int, default=fronts.STREAMS, help="connections, in fronts"
     )
@@ -92,6 +93,12 @@ async def containers(data: Path, given: argparse.Namespace) -> Ledger:
     return await scene.run(data, dose, image())
 
 
+async def besieged(data: Path, given: argparse.Namespace, *, is_root: bool) -> Ledger:
+    """Hostile containers beside innocent ones."""
+    dose = hostile.Dose(seed=given.seed, hostile=given.hostile, is_root=is_root)
+    return await hostile.run(data / "data", dose, os.environ["FN_TEST_DOCKER"], image())
+
+
 @functools.cache
 def image() -> str:
     """The runtime image of these sources, on the shared engine."""
@@ -123,8 +130,10 @@ SCENARIOS: dict[str, Callable[[Path, argparse.Namespace], Awaitable[Ledger]]] = 
     "together": lambda data, given: together.run(data, given.seed, 3 * given.requests),
     "containers": containers,
     "neighbours": lambda data, given: neighbours.run(data, given.seed, image()),
+    "hostile": functools.partial(besieged, is_root=True),
+    "hostile-user": functools.partial(besieged, is_root=False),
 }
-NEEDS_ENGINE = {"containers", "neighbours"}
+NEEDS_ENGINE = {"containers", "neighbours", "hostile", "hostile-user"}
 
 
 async def play(name: str, given: argparse.Namespace) -> Ledger:

@@ -51,9 +51,9 @@ async def served(data: Path, **settings: float) -> AsyncIterator[tuple[ServerPro
 
 
 @asynccontextmanager
-async def client(server: ServerProcess) -> AsyncIterator[Caller]:
+async def client(server: ServerProcess, timeout_s: float = TIMEOUT_S) -> AsyncIterator[Caller]:
     """A caller of a server, without a limit on connections."""
-    timeout = ClientTimeout(total=TIMEOUT_S)
+    timeout = ClientTimeout(total=timeout_s)
     async with contextlib.AsyncExitStack() as stack:
         session = ClientSession(timeout=timeout, connector=TCPConnector(limit=0))
         await stack.enter_async_context(session)

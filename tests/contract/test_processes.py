@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from admin.cli.doctor import replicas
+from admin.cli.doctor.check import Check
 from pool_manager.drivers.process import ProcessDriver
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError
@@ -55,6 +57,23 @@ async def test_release_kills_the_whole_group(processes: Scenes) -> None:
     await stage.release("aaaa0001")
 
     assert not runs(grandchild)
+
+
+async def test_a_replica_and_its_children_are_filtered(processes: Scenes) -> None:
+    """Each has the filter of system calls and gains no privileges, with no engine to see to it;
+    and doctor can tell."""
+    stage = await processes.ready("aaaa0001", handler="forks.py", inputs=JSON_RULES)
+    pids = await stage.driver.pids("aaaa0001")
+    assert pids is not None
+
+    assert all({"NoNewPrivs:\t1", "Seccomp:\t2"} <= status(pid) for pid in pids)
+    found = replicas.system_calls(replicas.of_processes(stage.settings.run_dir))
+    assert found == [Check("ok", "replica filter", "Seccomp: 2 in 1 running replica")]
+
+
+def status(pid: int) -> set[str]:
+    """What the kernel says of a process, line by line."""
+    return {*Path(f"/proc/{pid}/status").read_text().splitlines()}
 
 
 def runs(pid: int) -> bool:

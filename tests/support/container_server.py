@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event
@@ -13,7 +13,7 @@ import docker
 
 from pool_manager.drivers.docker.shape import HOLDER, MODEL_TARGET, OWNER, owner_name
 from tests.support.engine import connected
-from tests.support.process_server import ServerProcess
+from tests.support.process_server import FNCTL, ServerProcess
 
 UNTIL_S = 30.0
 LOOK_S = 0.05
@@ -25,9 +25,17 @@ class ContainerServer(ServerProcess):
     `name` is what the engine calls the owner of this data folder's containers.
     """
 
-    def __init__(self, data: Path, url: str, image: str, **environment: str) -> None:
+    def __init__(
+        self,
+        data: Path,
+        url: str,
+        image: str,
+        *,
+        program: Sequence[str] = (FNCTL,),
+        **environment: str,
+    ) -> None:
         variables = {"FN_DRIVER": "docker", "FN_DOCKER_HOST": url, "FN_IMAGE_CPU": image}
-        super().__init__(data, environment={**variables, **environment})
+        super().__init__(data, environment={**variables, **environment}, program=program)
         self._engine = url
         self.name = owner_name(data)
 
@@ -71,10 +79,10 @@ class ContainerServer(ServerProcess):
 
 @contextmanager
 def container_server(
-    data: Path, url: str, image: str, **environment: str
+    data: Path, url: str, image: str, *, program: Sequence[str] = (FNCTL,), **environment: str
 ) -> Iterator[ContainerServer]:
     """A running server over containers; after the block neither it nor any of them is left."""
-    server = ContainerServer(data, url, image, **environment)
+    server = ContainerServer(data, url, image, program=program, **environment)
     try:
         server.start()
         yield server

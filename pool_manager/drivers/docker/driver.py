@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import resource
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
-import docker
 import structlog
 
 from pool_manager.driver import OnEngineLost, OnExit
@@ -20,12 +18,12 @@ from pool_manager.drivers.docker.endings import Endings, Known, News, how, read_
 from pool_manager.drivers.docker.engine import Engine, Times
 from pool_manager.drivers.docker.gpu import Way, ways
 from pool_manager.drivers.docker.holders import Holders
-from pool_manager.drivers.docker.image import check_image, check_users
+from pool_manager.drivers.docker.image import check_image, check_uids, check_users, inspection
 from pool_manager.drivers.docker.limiting import Limiter
 from pool_manager.drivers.docker.listener import Listener
 from pool_manager.drivers.docker.shape import OWNER, Owner, Place
 from pool_manager.drivers.docker.starting import Start, begin
-from pool_manager.drivers.uids import DEFAULT, UidAllocator, misfit, parse_range, slice_of
+from pool_manager.drivers.uids import DEFAULT, SLICE, UidAllocator, parse_range, slice_of
 from pool_manager.output.spooling import Spool
 from registry.errors import DriverError, EngineDown
 from registry.tasks import Tasks
@@ -33,8 +31,6 @@ from runtime_image.contract.control import ReplicaRecord
 
 log = structlog.get_logger()
 T = TypeVar("T")
-
-UID_MAP: Final = Path("/proc/self/uid_map")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +64,9 @@ class DockerDriver:
         self.on_engine_lost: OnEngineLost = lambda _reason: None
         self._settings, self._engine = settings, engine
         self._ways: list[Way] = ways(info)
-        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._owner = Owner(shape.owner_name(settings.data.resolve()), shape.descriptors(most))
-        part = slice_of(settings.uids, self._owner.name)
-        self._uids = UidAllocator(part, secrets.randbelow(len(part)))
+        self._owner = Owner.of(settings.data.resolve())
+        uids = slice_of(settings.uids, self._owner.name)
+        self._uids = UidAllocator(uids, secrets.randbelow(SLICE))
         self._containers: dict[str, Known] = {}
         self._tasks = Tasks("docker driver")
         times, image = settings.times, settings.images["cpu"]
@@ -85,10 +80,8 @@ class DockerDriver:
 
     @classmethod
     async def open(cls, settings: DockerSettings) -> DockerDriver:
-        """Raises EngineDown where no engine answers, DriverError where it, an image or a setting is
-        unfit."""
-        if reason := misfit(settings.uids, UID_MAP.read_text()):
-            raise DriverError(reason)
+        """Raises EngineDown without an engine, DriverError where it, image or setting is unfit."""
+        check_uids(settings.uids)
         engine = await asyncio.to_thread(
             Engine, settings.url, settings.starts_at_once, settings.times
         )
@@ -96,7 +89,7 @@ class DockerDriver:
             info = await engine.call("ask what it can", lambda client: client.info())
             check_users(info)
             for kind, image in settings.images.items():
-                seen = await engine.call(f"use image {image}", _inspection(image))
+                seen = await engine.call(f"use image {image}", inspection(image))
                 check_image(image, kind, seen)
         except BaseException:
             engine.close()
@@ -113,8 +106,6 @@ class DockerDriver:
         if image is None:
             raise DriverError(f"there is no runtime image for devices of kind {record.device_kind}")
         uid = self._uids.take(record.id)
-        if uid is None:
-            raise DriverError("every user id for replicas is taken: set FN_REPLICA_UIDS to more")
         place = Place(run_dir, self._settings.model_root / record.id, self._settings.log_bytes)
         # A standby is in nobody's way: its network may be made with it.
         holder = self._holders.take() if record.role != "standby" else None
@@ -169,8 +160,7 @@ class DockerDriver:
     def _adopt(self, id: str, listed: dict[str, Any]) -> None:
         self._containers[id] = Known()
         self._containers[id].start_returned(listed["Id"])
-        if (uid := containers.uid(listed)) is not None:
-            self._uids.adopt(id, uid)
+        self._uids.adopt(id, containers.uid(listed))
 
     def _listen(self) -> None:
         if self._listener is None:
@@ -308,7 +298,3 @@ class DockerDriver:
 
     async def _call(self, doing: str, work: Callable[..., T], *arguments: Any) -> T:
         return await self._engine.call(doing, lambda client: work(client, *arguments))
-
-
-def _inspection(image: str) -> Callable[[docker.APIClient], dict[str, Any]]:
-    return lambda client: client.inspect_image(image)

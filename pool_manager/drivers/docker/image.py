@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import docker
 
 from pool_manager.drivers.docker.shape import LINK
+from pool_manager.drivers.uids import misfit
 from registry.errors import DriverError
 from runtime_image.contract.link import VERSION
+
+UID_MAP: Final = Path("/proc/self/uid_map")
 
 
 def check_image(image: str, kind: str, inspected: dict[str, Any]) -> None:
@@ -22,6 +29,18 @@ def check_image(image: str, kind: str, inspected: dict[str, Any]) -> None:
     else:
         return
     raise DriverError(f"{found}; build it: fnctl image build {target}")
+
+
+def inspection(image: str) -> Callable[[docker.APIClient], dict[str, Any]]:
+    """What asks the engine for what `check_image` looks at."""
+    return lambda client: client.inspect_image(image)
+
+
+def check_uids(uids: range) -> None:
+    """Raises DriverError where containers cannot run as these users: an engine of this very user
+    namespace has no others."""
+    if reason := misfit(uids, UID_MAP.read_text()):
+        raise DriverError(reason)
 
 
 def check_users(info: dict[str, Any]) -> None:

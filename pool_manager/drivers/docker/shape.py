@@ -7,6 +7,7 @@ the fields: the Engine API's reference, container create (ContainerConfig, HostC
 from __future__ import annotations
 
 import hashlib
+import resource
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -55,6 +56,12 @@ class Owner:
 
     name: str
     nofile: int = NOFILE_MAX
+
+    @classmethod
+    def of(cls, data: Path) -> Owner:
+        """The server over the data folder `data`, which is this process."""
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return cls(owner_name(data), descriptors(most))
 
 
 @dataclass(frozen=True, slots=True)

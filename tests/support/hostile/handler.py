@@ -2,11 +2,15 @@
 
 import hoarding
 import host
+import kernel
 import lies
 import network
 import slabs
 
-ATTACKS = {**network.ATTACKS, **host.ATTACKS, **hoarding.ATTACKS, **lies.ATTACKS, **slabs.ATTACKS}
+ATTACKS = {
+    **{**network.ATTACKS, **host.ATTACKS, **hoarding.ATTACKS},
+    **{**kernel.ATTACKS, **lies.ATTACKS, **slabs.ATTACKS},
+}
 
 
 def predict(inputs, ctx):

@@ -67,6 +67,10 @@ def test_the_command_line_wins_over_the_environment_over_the_file_over_the_defau
             "setting driver: Input should be 'process', 'docker' or 'fake', got 'podman'",
         ),
         ({"idle_s": "soon"}, "setting idle_s: Input should be a valid number"),
+        (
+            {"replica_uids": "5"},
+            "setting replica_uids: Value error, expected FIRST:COUNT, at least 256 ids from 1 to",
+        ),
         ({"prot": 1}, "setting prot: Extra inputs are not permitted, got 1"),
     ],
 )

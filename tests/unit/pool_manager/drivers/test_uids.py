@@ -11,6 +11,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from pool_manager.drivers import uids
 from pool_manager.drivers.uids import UidAllocator, misfit, parse_range, slice_of
+from registry.errors import DriverError
 
 WHOLE = "         0          0 4294967295\n"
 RANGE = parse_range(uids.DEFAULT)
@@ -75,7 +76,8 @@ def test_an_id_comes_round_last() -> None:
     others = [allocator.take(id) for id in "bcd"]
 
     assert (allocator.holder, first, others) == (100, 102, [103, 101, 102])
-    assert allocator.take("e") is None
+    with pytest.raises(DriverError, match="every user id for replicas is taken"):
+        allocator.take("e")
     assert allocator.take("b") == 103
 
 
@@ -95,12 +97,13 @@ class Servers(RuleBasedStateMachine):
     def start(self) -> str:
         self.count += 1
         id = f"r{self.count}"
-        uid = self.allocator.take(id)
         free = {*self.slice[1:]} - {*self.running.values()}
-        assert (uid is None) == (not free)
-        if uid is not None:
-            assert uid in free
-            self.running[id] = uid
+        if free:
+            self.running[id] = self.allocator.take(id)
+            assert self.running[id] in free
+        else:
+            with pytest.raises(DriverError):
+                self.allocator.take(id)
         return id
 
     @rule(id=consumes(replicas))

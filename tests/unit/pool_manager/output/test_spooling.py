@@ -60,6 +60,20 @@ async def test_a_container_that_is_gone_leaves_what_there_is(tmp_path: Path) -> 
     assert not log.exists()
 
 
+async def test_a_replica_may_go_while_its_output_is_read(tmp_path: Path) -> None:
+    """What was read is kept, whoever waits for it goes on, and nothing of the replica stays."""
+    log, spool, engine = tmp_path / "log", Spool(), Engine((ONE, "one"))
+
+    async def released(since_s: int) -> bytes | None:
+        spool.forget("a1")
+        return await engine.ask(since_s)
+
+    await spool.fetch("a1", log, released)
+
+    assert log.read_bytes() == b"one\n"
+    assert (spool._last, spool._locks) == ({}, {})
+
+
 def test_a_line_in_parts_is_one() -> None:
     """The engine repeats the time within a long line; one that has not ended waits."""
     output = f"{ONE} abc{ONE} def\n{TWO} gh".encode()

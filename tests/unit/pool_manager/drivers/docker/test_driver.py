@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import requests
 
-from pool_manager.drivers.docker import driver as driving
+from pool_manager.drivers.docker import image as images
 from pool_manager.drivers.docker.driver import DockerDriver, DockerSettings
 from pool_manager.drivers.docker.engine import Times
 from pool_manager.drivers.docker.shape import HOLDER, OWNER, REPLICA, STANDBY_CAP_MIB, UID
@@ -180,7 +180,7 @@ async def test_user_ids_that_do_not_exist_are_refused(
     """Before any container: the reason names a range that fits."""
     uid_map = tmp_path / "uid_map"
     uid_map.write_text("0 100000 65536\n")
-    monkeypatch.setattr(driving, "UID_MAP", uid_map)
+    monkeypatch.setattr(images, "UID_MAP", uid_map)
 
     with pytest.raises(DriverError, match="set FN_REPLICA_UIDS=32767:32767"):
         await DockerDriver.open(played.driver._settings)
