@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import resource
 import signal
 import sys
 from contextlib import AbstractAsyncContextManager
@@ -29,6 +30,7 @@ EXIT_REFUSED = 1
 def serve(settings: Settings) -> int:
     """Serve in the foreground; 0 after a clean end, 1 where it could not start."""
     logs.set_up(settings.log_format)
+    raise_descriptor_limit()
     if not is_malloc_set():
         keep_large_buffers()
     # What a start makes of thousands of functions stays: collecting in between finds nothing.
@@ -44,6 +46,15 @@ def serve(settings: Settings) -> int:
     finally:
         gc.enable()
     return 0
+
+
+def raise_descriptor_limit() -> int:
+    """Raise the limit of open files to the highest that this process may have; that limit. Every
+    client takes one, every replica some."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
 
 
 def _opened(settings: Settings) -> AbstractAsyncContextManager[Server | Supervised]:
