@@ -184,8 +184,9 @@ class Handler(RequestHandler):
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
         """aiohttp's: what went wrong outside of a request. It reads what is left of a body that was
-        not read to its end, which may be broken: the client has got its answer by then."""
-        if not isinstance(kw.get("exc_info"), web.RequestPayloadError):
+        not read to its end, which may be broken or break off: the client has its answer by then."""
+        is_body = isinstance(kw.get("exc_info"), web.RequestPayloadError)
+        if not is_body and self.transport is not None:
             super().log_exception(*args, **kw)
 
     def grow_old(self) -> None:

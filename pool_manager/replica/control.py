@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import errno
 import hmac
 import socket
 from collections.abc import Callable
@@ -24,6 +24,8 @@ log = structlog.get_logger()
 
 HELLO_S = 5.0
 PINGS_MISSED_MAX = 3
+DESCRIPTORS_AGAIN_S = 1.0
+"""Between two tries to accept a greeting when no descriptor is free."""
 
 Feed = Callable[[events.Event], None]
 
@@ -87,8 +89,17 @@ class Control:
             while True:
                 await came.wait()
                 came.clear()
-                with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
+                try:
                     return self._listener.accept()[0]
+                except (BlockingIOError, ConnectionAbortedError):
+                    continue
+                except OSError as error:
+                    if error.errno not in (errno.EMFILE, errno.ENFILE):
+                        raise
+                    # The replica stays in the queue of the listener until a descriptor is free.
+                    log.warning("no descriptor for a replica", replica=self.id, reason=str(error))
+                    await asyncio.sleep(DESCRIPTORS_AGAIN_S)
+                    came.set()
         finally:
             loop.remove_reader(self._listener)
 

@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from tests.chaos import fronts, frozen, late_run, poison, restarts, rounds, turns, workers
+from tests.chaos import floods, fronts, frozen, late_run, poison, restarts, rounds, turns, workers
 from tests.chaos.containers import neighbours, scene
 from tests.chaos.ledger import Ledger
 from tests.support.engine import make_runtime_image
@@ -104,6 +104,7 @@ SCENARIOS: dict[str, Callable[[Path, argparse.Namespace], Awaitable[Ledger]]] = 
     "late-run": lambda data, _given: late_run.run(data),
     "turns": lambda data, _given: turns.run(data),
     "frozen": lambda data, given: frozen.run(data, given.seed),
+    "floods": lambda data, _given: floods.run(data, floods.Dose()),
     "fronts": lambda data, given: fronts.run(data, given.seed, given.streams),
     "restarts": lambda data, given: restarts.run(data, given.seed, given.kills),
     "workers": lambda data, given: workers.run(data, given.seed),
