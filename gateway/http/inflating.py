@@ -22,7 +22,7 @@ WINDOW: Final = 64 * 1024
 """Bytes of input handed to zlib at once: it copies whatever it has not used."""
 MEMBERS_MAX: Final = 1000
 """Streams in one body, one after the other; each costs a decoder of its own."""
-AT_ONCE: Final = 4
+AT_ONCE: Final = 2
 """Bodies that are inflated at once; the others wait with what came."""
 _GZIP: Final = 16 + zlib.MAX_WBITS
 _CM_DEFLATE: Final = 8

@@ -30,6 +30,8 @@ class Dose:
     heads: int = 10_000
     mutants: int = 8
     seconds: float = 40.0
+    late_s: float | None = LATE_S
+    """By how much the loop may be late, None where other programs need the processors."""
 
 
 async def run(data: Path, dose: Dose) -> Ledger:
@@ -82,13 +84,14 @@ async def _flood(
     said = (await attackers.stdout.read()).decode()
     await attackers.wait()
     await asyncio.sleep(1.5)  # until the server has written what it recorded
-    times = late(record, began_s)
-    high = times[int(len(times) * 0.999)] if times else 0.0
+    times = late(record, began_s) or [0.0]
+    high = times[int(len(times) * 0.999)]
     ledger.figures[named] = (
         f"loop late by p99.9 {high * 1e3:.1f} ms, at most {times[-1] * 1e3:.1f} ms; memory"
         f" {idle} MiB idle, {most} MiB at most; calls {statuses}, slowest {slowest * 1e3:.0f} ms"
     )
-    ledger.require(high < LATE_S, f"{named}: the loop was late by {high:.3f} s")
+    if dose.late_s is not None:
+        ledger.require(high < dose.late_s, f"{named}: the loop was late by {high:.3f} s")
     most_wanted = idle + MEMORY_SHARE * HELD_MIB
     ledger.require(most <= most_wanted, f"{named}: {most} MiB of {most_wanted:.0f}")
     ledger.require(set(statuses) == {200}, f"{named}: calls got {statuses}")

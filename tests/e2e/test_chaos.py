@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos import fronts, frozen, late_run, poison, restarts, rounds, workers
+from tests.chaos import floods, fronts, frozen, late_run, poison, restarts, rounds, workers
 
 SEED = 20261120
 
@@ -82,5 +82,15 @@ async def test_a_gateway_process_that_is_killed_takes_only_its_own_connections(
 async def test_two_fronts_answer_alike(tmp_path: Path) -> None:
     """With and without keys, on uvloop and on asyncio's own loop: no answer differs."""
     ledger = await fronts.run(tmp_path, SEED, streams=200)
+
+    assert ledger.violations == []
+
+
+@pytest.mark.slow
+async def test_floods_stay_outside(tmp_path: Path) -> None:
+    """Bombs, slow uploads, half heads and mutants at idle priority: calls are answered, nothing is
+    complained of, and the memory stays bounded. How late the loop was is only written down here."""
+    dose = floods.Dose(bombs=8, uploads=50, heads=300, mutants=2, seconds=2.0, late_s=None)
+    ledger = await floods.run(tmp_path, dose)
 
     assert ledger.violations == []
