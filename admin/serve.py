@@ -39,9 +39,9 @@ def serve(settings: Settings, *, may_start_empty: bool = False) -> int:
     keys.
     """
     logs.set_up(settings.log_format)
+    raise_descriptor_limit()
     if not is_malloc_set():
         keep_large_buffers()
-    raise_descriptor_limit()
     # What a start makes of thousands of functions stays: collecting in between finds nothing.
     gc.disable()
     try:
@@ -59,11 +59,13 @@ def serve(settings: Settings, *, may_start_empty: bool = False) -> int:
     return 0
 
 
-def raise_descriptor_limit() -> None:
-    """Let this process have as many descriptors as it is allowed: many systems give 1,024 unless
-    asked. Its gateway processes inherit that; replicas have limits of their own."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+def raise_descriptor_limit() -> int:
+    """Raise the limit of open files to the highest that this process may have; that limit. Every
+    client takes one, every replica some."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
 
 
 def _opened(settings: Settings) -> AbstractAsyncContextManager[Server | Supervised]:

@@ -172,7 +172,8 @@ class DataLinks:
 
     def _on_lost(self, id: str, reason: str) -> None:
         peer = self._peers.pop(id, None)
-        log.info("a data link ended", replica=id, reason=reason)
+        # A replica that sleeps or is stopped ends its links; one that fails is told of elsewhere.
+        log.debug("a data link ended", replica=id, reason=reason)
         if peer is not None and peer.shared is not None:
             peer.shared.lost()
         self._perform(self._dispatcher.link_lost(id, monotonic()))

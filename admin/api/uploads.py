@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
+from admin.api.upload_slots import UploadSlots
 from admin.deploy.deploys import Deploys
 from admin.deploy.plan import check_handler, parse_request
 from admin.views import operation_json
 from gateway.access import Access
-from gateway.http.bodies import read_body
+from gateway.http.bodies import let_continue, read_body
+from gateway.http.inflating import encoding_of
 from gateway.problems import ACCEPTED, CREATED, json_answer
 from registry.bundles.blobs import BlobStore
-from registry.errors import BadRequest, BodyTimeout, Unknown
+from registry.errors import BadRequest, Unknown
 from registry.names import check_name
 
 REQUEST_MAX = 8 * 2**20
 READ_S = 30.0
-CHUNK_S = 30.0
-"""How long the next piece of an upload may take."""
 WAIT_MAX_S = 60.0
 SIZE_DIGITS_MAX = 19
 
@@ -34,6 +33,7 @@ class UploadRoutes:
         self._deploys = deploys
         self._access = access
         self._driver = driver
+        self._slots = UploadSlots()
 
     async def head_blob(self, request: web.Request) -> web.Response:
         """200 where the blob is here, with `size` bytes where the query names them; it then stays
@@ -50,16 +50,14 @@ class UploadRoutes:
         sha256, size = request.match_info["sha256"], request.content_length
         if size is None:
             raise BadRequest("an upload needs the header Content-Length")
-        async with self._blobs.receive(sha256, size) as upload:
-            while True:
-                try:
-                    async with asyncio.timeout(CHUNK_S):
-                        chunk = await request.content.readany()
-                except TimeoutError:
-                    raise BodyTimeout(f"no bytes came for {CHUNK_S:g} s") from None
-                if not chunk:
-                    break
+        if encoding_of(request.headers.getall(hdrs.CONTENT_ENCODING, [])):
+            raise BadRequest("an upload is taken as it is, without Content-Encoding")
+        async with self._slots.take() as slot, self._blobs.receive(sha256, size) as upload:
+            await let_continue(request)
+            while chunk := await request.content.readany():
+                slot.received(len(chunk))
                 await upload.write(chunk)
+            slot.whole()
         return json_answer({"sha256": sha256, "size": size}, CREATED)
 
     async def post_revision(self, request: web.Request) -> web.Response:

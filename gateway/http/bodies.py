@@ -142,7 +142,10 @@ class _Reading:
             self._count(len(packed))
         else:
             packed = await self._gather()
-        return await inflation.inflate(packed, encoding, self._most, self._count)
+        try:
+            return await inflation.inflate(packed, encoding, self._most, self._count)
+        finally:
+            del packed
 
     async def _in_time(self, work: Coroutine[object, object, Body]) -> Body:
         loop = asyncio.get_running_loop()
@@ -151,8 +154,12 @@ class _Reading:
                 self._limit.reschedule(loop.time() + self._seconds)
                 return await work
         except TimeoutError:
-            if self._error is not None:
-                raise self._error from None
+            error, self._error = self._error, None
+            if error is not None:
+                try:
+                    raise error from None
+                finally:
+                    del error  # it keeps this frame, and with it the body
             raise BodyTimeout(f"the body did not arrive within {self._seconds:g} s") from None
 
     async def _place(self, length: int | None) -> Body:

@@ -32,8 +32,12 @@ class Client(Protocol):
     def quiet_s(self) -> int:
         """Seconds since its last byte."""
 
-    def close(self) -> None:
-        """End it."""
+    @property
+    def came_s(self) -> float:
+        """When it was made, in seconds of any clock."""
+
+    def evict(self) -> None:
+        """Close it, idle as it is."""
 
 
 class Clients:
@@ -71,9 +75,9 @@ class Clients:
         if not idle:
             self._full_until_s = now + AGAIN_S
             return False
-        idle.sort(key=lambda one: one.quiet_s, reverse=True)
+        idle.sort(key=lambda one: (-one.quiet_s, one.came_s))
         for one in idle[: max(1, self._most // EVICTED_SHARE)]:
-            one.close()
+            one.evict()
         return True
 
 

@@ -80,6 +80,7 @@ class Handler(RequestHandler):
         "_last_body",
         "_reserved",
         "_shared",
+        "came_s",
         "quiet_s",
     )
 
@@ -101,6 +102,7 @@ class Handler(RequestHandler):
         self._head_size = 0
         self._head_age_s = 0
         self.quiet_s = 0
+        self.came_s = monotonic()
 
     @property
     def is_idle(self) -> bool:
@@ -184,9 +186,14 @@ class Handler(RequestHandler):
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
         """aiohttp's: what went wrong outside of a request. It reads what is left of a body that was
-        not read to its end, which may be broken: the client has got its answer by then."""
-        if not isinstance(kw.get("exc_info"), web.RequestPayloadError):
+        not read to its end, which may be broken or break off: the client has its answer by then."""
+        is_body = isinstance(kw.get("exc_info"), web.RequestPayloadError)
+        if not is_body and self.transport is not None:
             super().log_exception(*args, **kw)
+
+    def evict(self) -> None:
+        """Close the connection, which is idle, for another."""
+        self.force_close()
 
     def grow_old(self) -> None:
         """A second has passed."""

@@ -22,8 +22,8 @@ WINDOW: Final = 64 * 1024
 """Bytes of input handed to zlib at once: it copies whatever it has not used."""
 MEMBERS_MAX: Final = 1000
 """Streams in one body, one after the other; each costs a decoder of its own."""
-AT_ONCE: Final = 64
-"""Bodies that are inflated at once; a decoder takes some 40 KiB."""
+AT_ONCE: Final = 2
+"""Bodies that are inflated at once; the others wait with what came."""
 _GZIP: Final = 16 + zlib.MAX_WBITS
 _CM_DEFLATE: Final = 8
 """The compression method in the first byte of a zlib stream (RFC 1950)."""
@@ -99,24 +99,30 @@ class Inflation:
 
     async def inflate(
         self, body: bytes | bytearray, encoding: str, most: int, grow: Callable[[int], None]
-    ) -> bytearray:
+    ) -> bytes:
         """The inflated body. `grow(count)` is called before `count` bytes more are kept.
 
         Raises BodyTooLarge over `most` bytes, at once, BadRequest, and what `grow` raises.
         """
         loop = asyncio.get_running_loop()
-        inflated = bytearray()
-        async with self._turns:
-            inflater = Inflater(body, encoding)
-            while not inflater.is_done:
-                step = min(STEP, most + 1 - len(inflated))
-                piece = await loop.run_in_executor(self._executor, inflater.step, step)
-                if len(inflated) + len(piece) > most:
-                    text = f"expected at most {most} bytes after {encoding} is undone, got more"
-                    raise BodyTooLarge(text)
-                grow(len(piece))
-                inflated += piece
-        return inflated
+        # Not one buffer that grows: many of them at once would leave holes everywhere in the heap.
+        pieces: list[bytes] = []
+        size = 0
+        try:
+            async with self._turns:
+                inflater = Inflater(body, encoding)
+                while not inflater.is_done:
+                    step = min(STEP, most + 1 - size)
+                    piece = await loop.run_in_executor(self._executor, inflater.step, step)
+                    size += len(piece)
+                    if size > most:
+                        text = f"expected at most {most} bytes after {encoding} is undone, got more"
+                        raise BodyTooLarge(text)
+                    grow(len(piece))
+                    pieces.append(piece)
+            return b"".join(pieces)
+        finally:
+            pieces.clear()  # an error that is kept for a while keeps this frame
 
     def close(self) -> None:
         """Inflate nothing any more; it does not wait for what runs."""

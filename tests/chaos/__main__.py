@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from tests.chaos import (
+    floods,
     fronts,
     frozen,
     late_run,
@@ -123,6 +124,7 @@ SCENARIOS: dict[str, Callable[[Path, argparse.Namespace], Awaitable[Ledger]]] = 
     "late-run": lambda data, _given: late_run.run(data),
     "turns": lambda data, _given: turns.run(data),
     "frozen": lambda data, given: frozen.run(data, given.seed),
+    "floods": lambda data, _given: floods.run(data, floods.Dose()),
     "fronts": lambda data, given: fronts.run(data, given.seed, given.streams),
     "restarts": lambda data, given: restarts.run(data, given.seed, given.kills),
     "workers": lambda data, given: workers.run(data, given.seed),

@@ -6,7 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos import fronts, frozen, late_run, poison, restarts, rounds, together, workers
+from tests.chaos import (
+    floods,
+    fronts,
+    frozen,
+    late_run,
+    poison,
+    restarts,
+    rounds,
+    together,
+    workers,
+)
 
 SEED = 20261120
 
@@ -91,5 +101,15 @@ async def test_everybody_is_killed_under_one_load(tmp_path: Path) -> None:
     """Replicas, gateway processes, the supervisor, and all of them at once: every answer is right
     or a refusal that is promised, and nothing is cut off while all is calm."""
     ledger = await together.run(tmp_path, SEED, requests=1_500)
+
+    assert ledger.violations == []
+
+
+@pytest.mark.slow
+async def test_floods_stay_outside(tmp_path: Path) -> None:
+    """Bombs, slow uploads, half heads and mutants at idle priority: calls are answered, nothing is
+    complained of, and the memory stays bounded. How late the loop was is only written down here."""
+    dose = floods.Dose(bombs=8, uploads=50, heads=300, mutants=2, seconds=2.0, late_s=None)
+    ledger = await floods.run(tmp_path, dose)
 
     assert ledger.violations == []

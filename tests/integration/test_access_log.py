@@ -133,7 +133,7 @@ def in_turn(calls: Calls, number: int) -> None:
         )
         calls.call(f"{id}-unknown", "well", "unknown_function", path="/fn/nobody")
         calls.call(f"{id}-key", "well", "no_key", Authorization="Bearer SECRET-key")
-        calls.call(f"{id}-wish", "well", "bad_request", Prefer="wait=soon")
+        calls.call(f"{id}-wish", "well", "bad_request", **{"Inference-Header-Content-Length": "x"})
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

@@ -98,7 +98,8 @@ async def _relay(request: web.Request, answer: aiohttp.ClientResponse) -> web.St
     if (length := answer.headers.get(hdrs.CONTENT_LENGTH)) is not None:
         headers[hdrs.CONTENT_LENGTH] = length
     response = web.StreamResponse(status=answer.status, reason=answer.reason, headers=headers)
-    if answer.headers.get(hdrs.CONNECTION, "").lower() == "close":
+    is_last = answer.headers.get(hdrs.CONNECTION, "").lower() == "close"
+    if is_last or is_left_waiting(request):
         response.force_close()
     await response.prepare(request)
     try:

@@ -106,6 +106,7 @@ class Connection(asyncio.Protocol):
         "_missing",
         "_rest",
         "_transport",
+        "came_s",
         "quiet_s",
     )
 
@@ -123,6 +124,7 @@ class Connection(asyncio.Protocol):
         self._is_ended = False
         self._is_discarding = False
         self.quiet_s = 0
+        self.came_s = monotonic()
 
     @property
     def is_idle(self) -> bool:
@@ -198,6 +200,10 @@ class Connection(asyncio.Protocol):
         """The client sends no more: whether it still waits for its answer."""
         if self._transport is not None and is_gone(self._transport):
             self._transport.abort()
+
+    def evict(self) -> None:
+        """Close the connection, which is idle, for another."""
+        self.close()
 
     def close(self) -> None:
         """Close the connection."""

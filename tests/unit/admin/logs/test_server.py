@@ -89,7 +89,45 @@ def test_what_aiohttp_cannot_read_is_not_quoted() -> None:
     """It may hold a key. Defects are shown as they are."""
     command = [sys.executable, "-c", UNREADABLE]
     text = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stderr
+    unreadable, defect = map(json.loads, text.splitlines())
 
-    assert text.startswith("WARNING:aiohttp.server:a request is no HTTP: BadHttpMessage\n")
+    assert (unreadable["event"], unreadable["level"]) == ("a request is no HTTP", "warning")
+    assert unreadable["reason"] == "BadHttpMessage"
     assert "a-secret" not in text
-    assert "ValueError: a defect" in text
+    assert "ValueError: a defect" in defect["exception"]
+
+
+LIBRARIES = """
+import asyncio, logging, sys, threading, warnings
+from admin.logs import server as logs
+logs.set_up("json")
+def deep(n):
+    if n: deep(n - 1)
+    raise ValueError("x" * 50_000)
+def dies():
+    raise KeyError("in a thread")
+for number in range(50):
+    logging.getLogger("asyncio").error("again and again")
+try:
+    deep(50)
+except ValueError:
+    logging.getLogger("asyncio").exception("a task")
+warnings.warn("old ways")
+thread = threading.Thread(target=dies, name="t1")
+thread.start()
+thread.join()
+raise SystemError("the end")
+"""
+
+
+def test_what_libraries_and_python_write_is_json_too() -> None:
+    """Whoever repeats itself is cut short, and so is a long traceback."""
+    command = [sys.executable, "-c", LIBRARIES]
+    text = subprocess.run(command, capture_output=True, text=True, timeout=60).stderr
+    events = [json.loads(line) for line in text.splitlines()]
+    named = [event["event"] for event in events]
+
+    assert named.count("again and again") == 10
+    assert {"a task", "a thread died", "the process ends by an error"} < set(named)
+    assert any("old ways" in name for name in named)
+    assert max(len(line) for line in text.splitlines()) < 20_000

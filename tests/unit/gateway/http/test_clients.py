@@ -12,12 +12,13 @@ from gateway.http.clients import AGAIN_S, KEPT_BACK, Clients, connections_max
 class One:
     """A connection."""
 
-    def __init__(self, *, is_idle: bool = True, quiet_s: int = 0) -> None:
+    def __init__(self, *, is_idle: bool = True, quiet_s: int = 0, came_s: float = 0.0) -> None:
+        self.came_s = came_s
         self.is_idle = is_idle
         self.quiet_s = quiet_s
         self.is_closed = False
 
-    def close(self) -> None:
+    def evict(self) -> None:
         self.is_closed = True
 
 
@@ -45,6 +46,14 @@ def test_the_quietest_idle_connection_makes_room() -> None:
     world = World(3, busy, old, young)
     assert world.enter()
     assert [one.is_closed for one in (busy, old, young)] == [False, True, False]
+
+
+def test_of_those_equally_quiet_the_oldest_goes() -> None:
+    """A newcomer whose request is still on its way is not taken for a silent one."""
+    young, old = One(came_s=2.0), One(came_s=1.0)
+    world = World(2, young, old)
+    assert world.enter()
+    assert [one.is_closed for one in (young, old)] == [False, True]
 
 
 def test_many_are_closed_at_once_where_there_are_many() -> None:

@@ -1,0 +1,107 @@
+"""Clients that mean harm, in a process of idle priority: `python -m tests.chaos.attackers KIND PORT
+COUNT SECONDS`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import os
+import random
+import sys
+import time
+
+from tests.support.fronts.requests import odd, plain
+
+MIB = 2**20
+BOMB = 1024 * MIB
+UPLOAD = 20 * MIB
+HEAD = b"POST /fn/affine HTTP/1.1\r\nHost: localhost\r\n"
+
+
+async def bombs(port: int, _number: int, end_s: float) -> None:
+    """A megabyte that inflates to a gigabyte, again and again."""
+    head = HEAD + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(bomb)
+    while time.monotonic() < end_s:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(head + bomb)
+            await reader.readuntil(b"\r\n\r\n")
+            writer.close()
+
+
+async def uploads(port: int, _number: int, end_s: float) -> None:
+    """A mebibyte of twenty at once, the rest drop by drop."""
+    while time.monotonic() < end_s:
+        with contextlib.suppress(OSError):
+            _reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(HEAD + b"Content-Length: %d\r\n\r\n" % UPLOAD + b"x" * MIB)
+            while time.monotonic() < end_s and not writer.is_closing():
+                await writer.drain()
+                writer.write(b"x" * 1000)
+                await asyncio.sleep(0.5)
+            writer.close()
+
+
+async def heads(port: int, number: int, end_s: float) -> None:
+    """Half a head, and a line now and then."""
+    await asyncio.sleep(number / 2000)
+    while time.monotonic() < end_s:
+        with contextlib.suppress(OSError):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(HEAD)
+            while time.monotonic() < end_s and not reader.at_eof():
+                writer.write(b"X: drip\r\n")
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(reader.read(100), 5)
+            writer.close()
+
+
+async def mutants(port: int, number: int, end_s: float) -> None:
+    """Requests with bytes put in, taken out and changed; says how many answers blame the server."""
+    chance = random.Random(number)
+    sent = blamed = 0
+    while time.monotonic() < end_s and sent < MUTANTS:
+        data = bytearray(odd(chance) if chance.random() < 0.7 else plain(chance))
+        for _ in range(chance.randrange(4)):
+            at = chance.randrange(len(data) + 1)
+            data[at : at + chance.randrange(3)] = chance.randbytes(chance.randrange(3))
+        sent += 1
+        with contextlib.suppress(OSError):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(data)
+            writer.write_eof()
+            answer = await reader.read()
+            blamed += answer.count(b"HTTP/1.1 5") - answer.count(b"HTTP/1.1 503")
+            writer.close()
+    print(f"mutants {sent} blamed {blamed}", flush=True)  # noqa: T201 - to the scene
+
+
+MUTANTS = 2500
+KINDS = {"bombs": bombs, "uploads": uploads, "heads": heads, "mutants": mutants}
+bomb = b""
+
+
+async def attack(kind: str, port: int, count: int, seconds: float) -> None:
+    """All of them at once."""
+    end_s = time.monotonic() + seconds
+    await asyncio.gather(*(KINDS[kind](port, number, end_s) for number in range(count)))
+
+
+def make_bomb() -> bytes:
+    """Zeros, packed as small as gzip can."""
+    piece = bytes(MIB)
+    out = bytearray()
+    packer = gzip.zlib.compressobj(9, wbits=31)  # type: ignore[attr-defined] # gzip imports zlib
+    for _ in range(BOMB // MIB):
+        out += packer.compress(piece)
+    return bytes(out + packer.flush())
+
+
+if __name__ == "__main__":
+    os.nice(19)
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    if sys.argv[1] == "bombs":
+        bomb = make_bomb()
+    print("ready", flush=True)  # noqa: T201 - to the scene
+    asyncio.run(attack(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])))

@@ -1,0 +1,65 @@
+"""`fnctl`, with a record of how late its event loop is: `python -m tests.chaos.lagging FILE serve`.
+
+The file gets 8-byte floats in pairs: when a timer was due, on the system's monotonic clock, and how
+many seconds later it ran.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from array import array
+from pathlib import Path
+
+import admin.serve
+from admin.cli.main import main
+from admin.settings import Settings
+
+EVERY_S = 0.002
+
+
+async def _sample(record: array[float], file: Path) -> None:
+    loop = asyncio.get_running_loop()
+    due = loop.time() + EVERY_S
+    written_s = 0.0
+    while True:
+        ran = asyncio.Event()
+        loop.call_at(due, ran.set)
+        await ran.wait()
+        now = loop.time()
+        record.extend((time.monotonic() - (now - due), now - due))
+        due = now + EVERY_S
+        if now - written_s > 1.0:
+            written_s = now
+            with file.open("ab") as out:
+                record.tofile(out)
+            del record[:]
+
+
+def run() -> None:
+    """Take the file from the command line, and serve."""
+    file = Path(sys.argv.pop(1))
+    serve = admin.serve._serve
+
+    async def sampled(settings: Settings) -> None:
+        record: array[float] = array("d")
+        sampling = asyncio.ensure_future(_sample(record, file))
+        try:
+            await serve(settings)
+        finally:
+            sampling.cancel()
+
+    admin.serve._serve = sampled
+    main()
+
+
+def late(file: Path, since_s: float) -> list[float]:
+    """Sorted seconds by which timers ran late that were due since then."""
+    pairs = array("d")
+    pairs.frombytes(file.read_bytes())
+    return sorted(pairs[n + 1] for n in range(0, len(pairs), 2) if pairs[n] >= since_s)
+
+
+if __name__ == "__main__":
+    run()
