@@ -33,12 +33,11 @@ from runtime_image.link.frames import Frame, LinkError, pack
 from runtime_image.link.greeting import greet
 from runtime_image.link.record import RecordRefused, read_record
 from runtime_image.link.socket_end import SocketEnd
-from runtime_image.replica.faults import describe, end_process
 from runtime_image.replica.loop import Loop
 from runtime_image.replica.manager_link import ManagerLink
 from runtime_image.replica.serving import Serving
 from runtime_image.replica.trial import SampleError, examine, resident_mib
-from runtime_image.replica.worker import Worker
+from runtime_image.replica.worker import Worker, describe, end_process
 
 TOLD_S = 5.0
 """How long a trial waits with its preparation for its report to leave."""

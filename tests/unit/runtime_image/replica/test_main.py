@@ -19,7 +19,7 @@ from runtime_image.contract.link import VERSION, Kind
 from runtime_image.contract.model import InputRule, ModelSpec
 from runtime_image.link.frames import pack
 from runtime_image.link.record import EXIT_OTHER_LINK
-from runtime_image.replica.faults import EXIT_FAULT
+from runtime_image.replica.worker import EXIT_FAULT
 from tests.support import prepared
 from tests.support.blocking import BlockingLink
 from tests.support.greetings import bind_request
