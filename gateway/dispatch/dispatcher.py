@@ -117,7 +117,7 @@ class Dispatcher:
         pool = self.pool(key)
         pool.shown = shown
         pool.retry_at_s = now + shown.retry_after_s
-        commands = self._refuse(pool, now)
+        commands = self._endings.refuse_waiting(pool, now)
         pool.watch(now)
         if shown.state == "gone":
             self._moves.forget(key)
@@ -125,13 +125,12 @@ class Dispatcher:
         return commands
 
     def lose_manager(self, now: float) -> list[Command]:
-        """The pool manager is gone for good: calls that no ready replica can take are answered
-        at once, now and from now on. All others go on."""
+        """The pool manager is gone for good: from now on what no ready replica takes is refused."""
         self._has_manager = False
         commands: list[Command] = []
         for pool in self.pools.values():
             pool.has_manager = False
-            commands += self._refuse(pool, now)
+            commands += self._endings.refuse_waiting(pool, now)
         return commands
 
     def move(self, source: str, target: str, terms: Terms | None, now: float) -> list[Command]:
@@ -244,8 +243,6 @@ class Dispatcher:
         commands: list[Command] = []
         for pool in self.pools.values():
             commands += self._endings.sweep(pool, now)
-            if not pool.has_manager:
-                commands += self._refuse(pool, now)
             pool.watch(now)
         return commands
 
@@ -275,16 +272,6 @@ class Dispatcher:
         return not any(pool.waiting or pool.in_flight for pool in self.pools.values())
 
     # Inside
-
-    def _refuse(self, pool: Pool, now: float) -> list[Command]:
-        """Answer everything that waits where nothing may wait any more."""
-        commands: list[Command] = []
-        error = admission.refusal(pool, now)
-        if error is not None:
-            pool.wanted_until_s = 0.0
-            for call in pool.waiting.clear():
-                self._endings.fail(call, error, commands)
-        return commands
 
     def _fill(self, pool: Pool, now: float) -> list[Command]:
         """Serve who waits for this pool, and those whom it may just have handed to its heir."""

@@ -77,9 +77,19 @@ class Endings:
             _came_back(call, now, has_died=True)
             self._requeue(call, pool, now, commands)
 
-    def sweep(self, pool: Pool, now: float) -> list[Command]:
-        """End every call of a pool whose time is over."""
+    def refuse_waiting(self, pool: Pool, now: float) -> list[Command]:
+        """Answer everything that waits for a pool where nothing may wait any more."""
         commands: list[Command] = []
+        error = admission.refusal(pool, now)
+        if error is not None:
+            pool.wanted_until_s = 0.0
+            for call in pool.waiting.clear():
+                self.fail(call, error, commands)
+        return commands
+
+    def sweep(self, pool: Pool, now: float) -> list[Command]:
+        """End every call of a pool whose time is over, or that waits for nothing."""
+        commands = [] if pool.has_manager else self.refuse_waiting(pool, now)
         for call in [c for c in pool.waiting if now >= c.wait_until_s]:
             self._expire(call, pool, now, commands)
         for link in pool.links.values():

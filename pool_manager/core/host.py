@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pool_manager.core.demand import DemandBook
 from pool_manager.core.policy.ledger import Ledger, Need
 from pool_manager.core.policy.starts import SHORT_LOAD_S, Rank, Turn
-from pool_manager.core.pool import Pool
+from pool_manager.core.pool import NOBODY_CALLS, Pool
 from pool_manager.core.state import Device, PoolSpec, Replica, State
+from registry.exchange import PoolEndpoints, ReplicaEndpoint
 
 STANDBY_MIB = 80.0
 """What a standby for the CPU slots is charged."""
@@ -17,6 +18,9 @@ GPU_STANDBY_MIB = 600.0
 STANDBY_KEY = "standby/cpu"
 """The pool of the standbys for the CPU slots. Each GPU has one of its own, named after it."""
 STANDBY_PREFIX = "standby/"
+
+COLD = PoolEndpoints([], "cold", NOBODY_CALLS)
+"""How nearly all of very many pools look, shared by them."""
 
 
 class Host:
@@ -198,8 +202,32 @@ class Host:
             self.ledger.unclaim(pool.claim)
             pool.claim = None
 
+    def endpoints(self, pool: Pool, now: float) -> PoolEndpoints:
+        """What gateways may know of a pool."""
+        load = self.demand.load(pool.key)
+        state, reason = pool.look(load.busy, now)
+        if (state, reason) == (COLD.state, COLD.reason) and not pool.ended:
+            return COLD
+        replicas = [
+            ReplicaEndpoint(r.id, "", r.limit, r.marks_started, r.device, _waited_phases(r))
+            for r in pool.replicas.values()
+            if r.can_serve
+        ]
+        ended = dict(pool.ended)
+        if state != "failing":
+            return PoolEndpoints(replicas, state, reason, ended=ended)
+        tail = list(pool.log_tail)
+        return PoolEndpoints(replicas, state, reason, pool.retry_at_s, tail, ended)
+
     def need(self, pool: Pool) -> Need:
         """What one more replica of a pool takes."""
         spec = pool.spec
         is_trial = spec.role == "trial"
         return Need(pool.key, spec.device_kind, spec.share, pool.memory_mib, takes_rest=is_trial)
+
+
+def _waited_phases(replica: Replica) -> dict[str, float]:
+    """What its first callers waited for. An adopted replica's cold start is long over."""
+    if replica.adopted:
+        return {}
+    return {phase: ms for phase, ms in replica.phases.items() if phase != "first_run"}

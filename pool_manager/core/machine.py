@@ -15,23 +15,18 @@ from pool_manager.core.commands import Command, EndWarm, Publish, WatchEngine
 from pool_manager.core.host import Host
 from pool_manager.core.life.cordons import Cordons
 from pool_manager.core.life.replicas import ReplicaEvents
-from pool_manager.core.pool import NOBODY_CALLS, Pool, Warming
+from pool_manager.core.pool import Pool, Warming
 from pool_manager.core.state import Device, Replica
 from pool_manager.core.supply import Supply
-from registry.exchange import PoolEndpoints, ReplicaEndpoint
+from registry.exchange import PoolEndpoints
 
 ADOPTION_S = 3.0
 """How long after a start a gateway's first demand is waited for before anything is decided."""
 
 
-COLD = PoolEndpoints([], "cold", NOBODY_CALLS)
-"""How nearly all of very many pools look, shared by them."""
-
-
 class Machine:
-    """All pools and devices of one host. `new_id` gives ids for replicas; one that a replica of
-    this host has is skipped. `standbys` is how many replicas without a model are kept ready for
-    CPU slots, `gpu_standbys` on each GPU."""
+    """All pools and devices of one host. `new_id` gives ids, of which those in use are skipped;
+    so many `standbys` without a model are kept ready for CPU slots, `gpu_standbys` on each GPU."""
 
     def __init__(
         self,
@@ -72,25 +67,21 @@ class Machine:
         self, event: events.Event, now: float, commands: list[Command] | None = None
     ) -> list[Command]:
         """What must be done because of `event` at `now` (monotonic seconds).
-
-        A defect with the event or with one pool keeps no other pool from being settled: then
-        ExceptionGroup is raised at the end, and `commands`, the list that was passed, has all that
-        is to be done nevertheless.
+        A defect with the event or one pool keeps no other pool from being settled: ExceptionGroup
+        is raised at the end, and `commands`, the list passed, has all that is still to be done.
         """
         commands = [] if commands is None else commands
-        defects: list[Exception] = []
         self._supply.room.guests.forget()
+        defects: list[Exception] = []
         try:
             touched = self._changed(event, now, commands)
         except Exception as error:  # noqa: BLE001 - raised below
             defects.append(error)
             touched = set(self.host.live) | self.host.blocked
         for key in sorted(touched, key=self._turn):
-            pool = self.pools.get(key)
-            if pool is None:
-                continue
             try:
-                self._settle(pool, now, commands)
+                if pool := self.pools.get(key):
+                    self._settle(pool, now, commands)
             except Exception as error:  # noqa: BLE001 - raised below
                 defects.append(error)
         self._publish(touched, now, commands, defects)
@@ -111,21 +102,7 @@ class Machine:
 
     def endpoints(self, key: str, now: float) -> PoolEndpoints:
         """What gateways may know of a pool."""
-        pool = self.pools[key]
-        load = self.host.demand.load(key)
-        state, reason = pool.look(load.busy, now)
-        if (state, reason) == (COLD.state, COLD.reason) and not pool.ended:
-            return COLD
-        replicas = [
-            ReplicaEndpoint(r.id, "", r.limit, r.marks_started, r.device, _waited_phases(r))
-            for r in pool.replicas.values()
-            if r.can_serve
-        ]
-        ended = dict(pool.ended)
-        if state != "failing":
-            return PoolEndpoints(replicas, state, reason, ended=ended)
-        tail = list(pool.log_tail)
-        return PoolEndpoints(replicas, state, reason, pool.retry_at_s, tail, ended)
+        return self.host.endpoints(self.pools[key], now)
 
     def due_s(self, now: float) -> float:
         """When to tick again for a pool that waits, if that is before the next tick anyway."""
@@ -321,16 +298,7 @@ class Machine:
         if pool is not None and pool.spec.role == "standby":
             return False
         shown = self.endpoints(key, now) if pool is not None else None
-        is_new = shown != self._shown.get(key)
-        if shown is None:
-            self._shown.pop(key, None)
-        else:
+        before = self._shown.pop(key, None)
+        if shown is not None:
             self._shown[key] = shown
-        return is_new
-
-
-def _waited_phases(replica: Replica) -> dict[str, float]:
-    """What its first callers waited for. An adopted replica's cold start is long over."""
-    if replica.adopted:
-        return {}
-    return {phase: ms for phase, ms in replica.phases.items() if phase != "first_run"}
+        return shown != before

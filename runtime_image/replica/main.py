@@ -26,12 +26,11 @@ from runtime_image.link.frames import Frame, LinkError, pack
 from runtime_image.link.greeting import greet
 from runtime_image.link.record import RecordRefused, read_record
 from runtime_image.link.socket_end import SocketEnd
-from runtime_image.replica.faults import end_process
 from runtime_image.replica.loop import Loop
 from runtime_image.replica.manager_link import ManagerLink
 from runtime_image.replica.serving import Serving
 from runtime_image.replica.trial import analyse, failure_of, report_of, resident_mib
-from runtime_image.replica.worker import Worker
+from runtime_image.replica.worker import Worker, end_process
 
 TOLD_S = 5.0
 """How long a trial waits with its preparation for its report to leave."""

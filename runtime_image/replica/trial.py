@@ -25,7 +25,7 @@ from runtime_image.contract.rows import PROOF, RowVerdict
 from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
 from runtime_image.engines.base import Engine
 from runtime_image.replica import proof
-from runtime_image.replica.faults import describe
+from runtime_image.replica.worker import describe
 from runtime_image.verification.swap import NeighbourSwap
 
 ALWAYS = '[batching] mode = "always"'

@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from runtime_image.replica.faults import end_process
 from runtime_image.replica.runner import Run
+from runtime_image.replica.worker import end_process
 
 LOOK_S = 0.25
 """How much longer than its timeout an inline run may last before it is stopped."""

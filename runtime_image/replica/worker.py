@@ -1,12 +1,17 @@
-"""A thread for one kind of work: loading and running, or decoding."""
+"""A thread for one kind of work: loading and running, or decoding; and the end of a thread."""
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
+from typing import Final, NoReturn
 
-from runtime_image.replica.faults import end_process
+EXIT_FAULT: Final = 1
+"""Exit code after an exception that nothing handles, as Python's own."""
 
 
 class Worker:
@@ -31,3 +36,28 @@ class Worker:
                 self._work.get()()
         except BaseException as error:  # noqa: BLE001 - a handler's code may raise anything
             end_process(error)
+
+
+def describe(error: BaseException, text: Callable[[BaseException], str] = repr) -> str:
+    """`text(error)`, or less where a handler's exception refuses to be shown."""
+    try:
+        return text(error)
+    except BaseException:  # noqa: BLE001 - its methods are a handler's code
+        return f"an exception of type {type.__repr__(type(error))} that cannot be shown"
+
+
+def end_process(error: BaseException) -> NoReturn:
+    """Log `error` of the current thread and leave the process at once with EXIT_FAULT.
+
+    A replica without one of its threads would go on answering PING and take requests that it never
+    answers. Its gateways run these again elsewhere once the process has ended.
+    """
+    with suppress(BaseException):
+        import traceback  # costs every cold start 2 ms otherwise
+
+        traceback.print_exception(error)
+    with suppress(BaseException):
+        name, said = threading.current_thread().name, describe(error)[:500]
+        print(f"fngate replica: the thread {name} ended with {said}", flush=True)  # noqa: T201 - the log is its standard output
+        sys.stderr.flush()
+    os._exit(EXIT_FAULT)

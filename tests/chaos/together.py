@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from tests.chaos.calls import client
+from tests.chaos.footprint import pause
 from tests.chaos.killing import Kills, kill_one
 from tests.chaos.ledger import Ledger
 from tests.support import models
@@ -62,7 +63,7 @@ class Scene:
                 self.counts["cut off"] += 1
                 if was_calm and began == self.changes:
                     self.ledger.violated(f"cut off while all was calm: {error!r}")
-                await asyncio.sleep(AGAIN_S)
+                await pause(AGAIN_S)
             except TimeoutError:
                 self.ledger.violated(f"#{number}: no answer within {TIMEOUT_S:g} s")
 
@@ -76,7 +77,7 @@ class Scene:
         self.counts[str(response.status)] += 1
         if response.status != 200:
             self._check_refusal(number, response, data)
-            await asyncio.sleep(AGAIN_S)
+            await pause(AGAIN_S)
             return
         got = json.loads(data)["outputs"]["y"][0][0]
         if got != scale(place) * value + place:
@@ -94,7 +95,7 @@ class Scene:
     async def kill_on(self, ended: asyncio.Event) -> None:
         """Kill after every random pause, and wait until all that was killed is replaced."""
         while not ended.is_set():
-            await asyncio.sleep(self.chance.uniform(*LIFE_S))
+            await pause(self.chance.uniform(*LIFE_S))
             kind = self.chance.choice(KINDS)
             if kind in ("replica", "all"):
                 async with client(self.server) as caller:

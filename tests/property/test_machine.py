@@ -147,7 +147,9 @@ class World(Promises):
 
     @rule(kind=st.sampled_from(["any", "cuda"]), memory_mib=memories)
     def try_out(self, kind: str, memory_mib: float) -> None:
-        """A deploy wants a trial."""
+        """A deploy wants a trial; of one that goes on, the kind of device never changes."""
+        if TRIAL in self.specs:
+            kind = self.specs[TRIAL].device_kind
         spec = PoolSpec(TRIAL, role="trial", device_kind=kind, memory_mib=memory_mib)
         self.feed(events.PoolDefined(self.spec(spec)))
 

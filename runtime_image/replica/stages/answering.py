@@ -19,9 +19,9 @@ from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.signature import Signature
 from runtime_image.link.meta import AnswerMeta
 from runtime_image.replica.batching import row_ranges
-from runtime_image.replica.faults import describe
 from runtime_image.replica.intake import Job
 from runtime_image.replica.stages.decoding import Decoded
+from runtime_image.replica.worker import describe
 
 SHORT_MAX: Final = 64 * 1024
 """Bytes of outputs whose encoding holds up the loop less than handing it to a thread costs."""

@@ -20,7 +20,7 @@ from runtime_image.contract.model import InputRule, ModelSpec
 from runtime_image.link.frames import pack
 from runtime_image.link.meta import unpack_answer
 from runtime_image.link.record import EXIT_OTHER_LINK
-from runtime_image.replica.faults import EXIT_FAULT
+from runtime_image.replica.worker import EXIT_FAULT
 from tests.support import mixing, prepared
 from tests.support.blocking import BlockingLink
 from tests.support.greetings import bind_request
