@@ -22,6 +22,8 @@ ENVIRONMENT = {
 """Source files that may touch the environment, and why."""
 
 POLLING = {
+    "tests/chaos/attackers.py": "attackers keep their own pace",
+    "tests/chaos/floods.py": "samples a server at a pace of its own",
     "tests/gpu/box.py": "a driver tells nobody that memory came back",
     "tests/support/nvml/stand_ins/torch.py": "another process follows its files",
 }

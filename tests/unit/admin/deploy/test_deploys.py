@@ -107,7 +107,7 @@ async def test_a_damaged_file_does_not_stay(tmp_path: Path, content: bytes) -> N
         blob.write_bytes(content)
 
         with pytest.raises(BadBundle, match=r"1 files were not uploaded|m\.onnx: .* was damaged"):
-            await operator.deploys.start("digits", request)
+            await operator.deploys.start("digits", request, id)
 
         assert not blob.exists()
 

@@ -67,7 +67,7 @@ async def following(
     if last_id:
         headers["Last-Event-ID"] = last_id
     url = f"{server.url}/admin/v1{PATH}?lines={lines}"
-    async with server._session.get(url, headers=headers) as answer:
+    async with server.session.get(url, headers=headers) as answer:
         assert answer.status == 200
         yield Reader(answer)
 
