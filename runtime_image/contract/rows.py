@@ -8,6 +8,8 @@ from typing import Final
 PROOF: Final = 1
 """Version of the analysis and of the measured comparison. A profile with a smaller number was
 judged by weaker rules and is not believed: its functions run one request at a time."""
+CONSTANT: Final = ""
+"""In a group of `equal_axes`, in place of an input's name: the number beside it is a size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,8 @@ class RowVerdict:
     where no single operator is the cause.
 
     `equal_axes` are the conditions of the proof: groups of (input name, axis) whose sizes are equal
-    in every request. Rows of a request that violates one must never join others.
+    in every request, (CONSTANT, n) standing for the size n itself. Rows of a request that violates
+    one must never join others.
     """
 
     analysed: bool

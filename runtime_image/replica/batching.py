@@ -9,6 +9,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from runtime_image.contract.model import EqualAxes
+from runtime_image.contract.rows import CONSTANT
 
 T = TypeVar("T")
 
@@ -39,13 +40,13 @@ def group(items: Sequence[tuple[T, Candidate]], rows_max: int) -> list[list[T]]:
 
 def violates(shapes: Mapping[str, Sequence[int]], equal_axes: EqualAxes) -> bool:
     """Whether the proof that rows are independent does not hold for inputs of these shapes: the
-    axes of each group in `equal_axes` must have one size.
+    axes of each group in `equal_axes` must have one size, the constant one where it has one.
 
     What the proof supposes besides, that no axis is empty and all inputs have as many rows, every
     request was held to when it was decoded.
     """
     for group in equal_axes:
-        sizes = {shapes[name][axis] for name, axis in group}
+        sizes = {axis if name == CONSTANT else shapes[name][axis] for name, axis in group}
         if len(sizes) > 1:
             return True
     return False

@@ -16,6 +16,8 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
+from runtime_image.contract.rows import CONSTANT
+
 SIZES = (3, 5)
 """Rows of the batches that every candidate must run."""
 OPSETS = (11, 13, 17, 18, 21)
@@ -246,7 +248,7 @@ class Refuter:
     """Looks for a row whose answer changes with its neighbours, on ONNX Runtime.
 
     Axes with a name take other sizes, too: those of one group of `equal_axes` the same one, all
-    others each its own, whatever their names.
+    others each its own, whatever their names. A group with a constant keeps that size.
     """
 
     BATCHES = (2, 3, 5)
@@ -257,12 +259,15 @@ class Refuter:
         self._random = np.random.default_rng(seed)
         self._session = _session(drawn.model)
         self._groups = {axis: group for group in equal_axes for axis in group}
+        self._constants = {
+            group: size for group in equal_axes for name, size in group if name == CONSTANT
+        }
 
     def _shapes(self) -> Shapes:
         """The shapes that the graph grew with, or others that the conditions allow."""
         if self._random.random() < 0.5:
             return self._drawn.shapes
-        sizes: dict[object, int] = {}
+        sizes: dict[object, int] = dict(self._constants)
         return {
             name: tuple(
                 sizes.setdefault(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 import onnx
 from onnx import GraphProto, ModelProto
 
-from runtime_image.contract.rows import RowVerdict
+from runtime_image.contract.rows import CONSTANT, RowVerdict
 from runtime_image.verification.rows.graph import (
     Needed,
     NotAnalysed,
@@ -106,18 +106,21 @@ def _analysed(model: ModelProto, constant_initialisers: bool) -> RowVerdict:
     if verdict.proven or not groups:
         return verdict
     joined = _judged(model, inputs, groups)
-    return _with_fewest(model, inputs, joined) if joined.proven else verdict
+    return _with_fewest(model, inputs, joined, groups) if joined.proven else verdict
 
 
 def _with_fewest(
-    model: ModelProto, inputs: list[onnx.ValueInfoProto], proven: RowVerdict
+    model: ModelProto,
+    inputs: list[onnx.ValueInfoProto],
+    proven: RowVerdict,
+    groups: tuple[tuple[Axis, ...], ...],
 ) -> RowVerdict:
     """The same proof without the groups that it does not need: each keeps requests apart."""
-    for group in proven.equal_axes[:GROUPS_TRIED_MAX]:
-        others = tuple(other for other in proven.equal_axes if other != group)
+    for group in groups[:GROUPS_TRIED_MAX]:
+        others = tuple(other for other in groups if other != group)
         fewer = _judged(model, inputs, others)
         if fewer.proven:
-            proven = fewer
+            proven, groups = fewer, others
     return proven
 
 
@@ -197,10 +200,18 @@ def _judged(
             continue
         names = [value.name for value in model.graph.output]
         verdict = _verdict(dict(zip(names, outputs, strict=True)))
-        return RowVerdict(
-            True, verdict.proven, verdict.reason, verdict.operator, equal if verdict.proven else ()
+        conditions = (
+            *equal,
+            *(_condition(place, size) for place, size in assumptions.fixed.items()),
         )
+        return replace(verdict, equal_axes=conditions if verdict.proven else ())
     return RowVerdict(True, False, f"more than {RESTARTS_MAX} axes are of one size only")
+
+
+def _condition(place: Axis, size: int) -> tuple[Axis, ...]:
+    """An axis of one size only. The graph as it stands fails for any other, but the engine may run
+    another graph: ONNX Runtime turns [Shape(x)[0], 12] into [-1, 12], which fits more sizes."""
+    return place, (CONSTANT, size)
 
 
 def _opened(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from runtime_image.contract.rows import CONSTANT
 from runtime_image.replica.batching import Candidate, group, row_ranges, violates
 
 
@@ -45,3 +46,12 @@ def test_conditions_of_the_proof(shapes: dict[str, tuple[int, ...]], is_violated
     """Axes that it supposes to have one size."""
     assert violates(shapes, ((("a", 1), ("b", 1)),)) is is_violated
     assert not violates(shapes, ())
+
+
+def test_a_condition_may_name_the_size_itself() -> None:
+    """The one size for which there is a proof; a dynamic axis (-1) is not known to have it."""
+    condition = ((("a", 1), (CONSTANT, 12)),)
+
+    assert not violates({"a": (3, 12)}, condition)
+    assert violates({"a": (3, 11)}, condition)
+    assert violates({"a": (-1, -1)}, condition)

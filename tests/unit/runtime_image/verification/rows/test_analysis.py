@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from runtime_image.contract.rows import CONSTANT
 from runtime_image.verification.rows.analysis import analyse
 
 LEAK = """minus = Constant <value_ints = [-1]> () width = Shape <start = 1, end = 2> (b)
@@ -121,13 +123,31 @@ def test_what_engines_read_differently_is_not_analysed(
 
 
 def test_a_size_that_alone_fits_is_taken() -> None:
-    """A sequence that was traced as a constant 12: other lengths fail anyway."""
+    """A sequence that was traced as a constant 12: the server lets no other length join."""
     body = """shape = Constant <value_ints = [0, 12, 2, 2]> () r = Reshape (x, shape)
     s = Softmax (r) flat = Constant <value_ints = [-1, 48]> () y = Reshape (s, flat)"""
-    assert analyse(parsed("float[n,s,4] x", body)).proven
+    verdict = analyse(parsed("float[n,s,4] x", body))
+    assert verdict.proven
+    assert verdict.equal_axes == ((("x", 1), (CONSTANT, 12)),)
     unused = "w = Shape (r) y = Identity (x) z = Cast <to = 1> (w)"
     head = "shape = Constant <value_ints = [0, 12, 2, 2]> () r = Reshape (x, shape)"
     assert analyse(parsed("float[n,s,4] x", f"{head} {unused}")).proven
+
+
+def test_a_size_that_an_engine_makes_fit_is_a_condition() -> None:
+    """ONNX Runtime runs this Reshape to [N, 2] with [-1, 2]: 2 rows of 3 places become 3 rows,
+    of which the middle one has parts of both."""
+    body = """all = Shape (x) zero = Constant <value_ints = [0]> () n = Gather (all, zero)
+    two = Constant <value_ints = [2]> () target = Concat <axis = 0> (n, two)
+    pairs = Reshape (x, target) s = Softmax (pairs) y = Reshape (s, all)"""
+    model = parsed("float[n,s] x", body)
+    assert analyse(model).equal_axes == ((("x", 1), (CONSTANT, 2)),)
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    with_zeros, with_ones = (
+        session.run(None, {"x": np.array([[0, 0, 0], [other] * 3], np.float32)})[0]
+        for other in (0, 1)
+    )
+    assert not np.array_equal(with_zeros[0], with_ones[0]), "no condition would be needed"
 
 
 def test_a_size_that_is_only_read_fixes_nothing() -> None:
