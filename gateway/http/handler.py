@@ -140,7 +140,8 @@ class Handler(RequestHandler):
             self._is_new = False
             self._head_size = self._head_age_s = 0
             self._release()
-        elif data and self.is_idle:
+        elif data and self.is_idle and self._is_body_whole():
+            # Else it is the rest of a body that was refused: aiohttp drops it for a while.
             self._head_grows(len(data))
 
     def eof_received(self) -> bool:  # type: ignore[override] # aiohttp's own never keeps it open

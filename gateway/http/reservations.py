@@ -109,7 +109,14 @@ class Reservations:
 
     def grow(self, one: Reservation, count: int) -> None:
         """`Reservation.grow`."""
-        if self._held.held_bytes + count > self._capacity and not self._evict(count, one):
+        over = self._held.held_bytes + count - self._capacity
+        if over > 0 and over > sum(other.bytes for other in self._all if other is not one):
+            # Calls have the memory, no eviction would help.
+            self.release(one)
+            held = f"the requests held have {self._held.held_bytes} bytes"
+            text = f"{held}, at most {self._capacity} are allowed"
+            raise BodyEvicted(text, retry_after_s=RETRY_S)
+        if not self._evict(count, one):
             self.release(one)
             raise _error()
         self._all.add(one)

@@ -197,15 +197,6 @@ async def test_an_unknown_revision_is_answered_with_those_there_are(server: Serv
     assert answer.problem["revisions"] == [1]
 
 
-async def test_a_wait_that_is_no_number_is_refused(server: ServingServer) -> None:
-    """400 for a Prefer header that cannot be kept, naming what was expected."""
-    answer = await server.call("strict", ROW, Prefer="wait=soon")
-
-    assert answer.status == 400
-    assert answer.problem["detail"] == ("Prefer: expected wait=<whole seconds>, got wait='soon'")
-    assert not await has_woken(server)
-
-
 async def test_another_method_is_refused_with_those_allowed(server: ServingServer) -> None:
     """405 carries Allow; it is a problem document like all else."""
     answer = await server.request("DELETE", "/fn/strict")

@@ -153,6 +153,17 @@ async def test_a_body_is_asked_for_after_the_checks(served: Served) -> None:
     await nothing_left(served)
 
 
+async def test_the_rest_of_a_refused_body_is_no_head(served: Served) -> None:
+    """It is dropped, however long: the next request gets its own answer, and there is no other."""
+    size = 3 * HEAD_MAX
+    refused = HEAD.replace(b"digits", b"nobody") + b"Content-Length: %d\r\n\r\n" % size
+    client = await sent(served, refused, b"x" * (size - 1), b"x", refused.replace(b"POST", b"GET"))
+    starts = [answer.start.split()[1] for answer in answers(bytes(client.received))]
+    assert starts == [b"404", b"404"]
+    client.leave()
+    await nothing_left(served)
+
+
 async def test_who_sends_no_more_gets_the_answer(served: Served) -> None:
     """Also to requests that came with it; then the connection is closed."""
     held = Held(served)
