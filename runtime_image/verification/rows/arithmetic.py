@@ -23,10 +23,14 @@ from runtime_image.verification.rows.sizes import (
     lower,
     never_more,
 )
-from runtime_image.verification.rows.states import Mixed
 
 ELEMENTS_MAX: Final = 4096
 """Numbers in one tensor."""
+
+
+class TooMany(Exception):
+    """A tensor has too many numbers to follow each."""
+
 
 Pair = Callable[[Symbols, Size, Size], Size | None]
 
@@ -41,10 +45,13 @@ def paired(step: Pair, symbols: Symbols, left: Size | None, right: Size | None) 
 
 
 def each(function: Callable[..., Any], *arrays: Any) -> Any:
-    """A function of numbers on arrays of them, as an array even where it has no axes."""
+    """A function of numbers on arrays of them, as an array even where it has no axes.
+
+    Raises TooMany.
+    """
     shape = np.broadcast_shapes(*(np.shape(array) for array in arrays))
     if math.prod(shape) > ELEMENTS_MAX:
-        raise Mixed("computes with too many numbers")
+        raise TooMany
     found = np.empty(shape, dtype=object)
     found[...] = np.frompyfunc(function, len(arrays), 1)(*arrays)
     return found

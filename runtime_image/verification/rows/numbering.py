@@ -17,6 +17,7 @@ from onnx import TensorProto, numpy_helper
 from runtime_image.verification.rows.arithmetic import (
     ELEMENTS_MAX,
     Pair,
+    TooMany,
     add,
     both,
     chosen,
@@ -70,7 +71,10 @@ def evaluate(node: Node) -> list[Tensor] | None:
     if evaluator is None or not _is_numbered(node):
         return None
     arrays = [_numbers_of(node, position) for position in range(len(node.inputs))]
-    found = None if _unfit(node, arrays) else evaluator(node, arrays)
+    try:
+        found = None if _unfit(node, arrays) else evaluator(node, arrays)
+    except TooMany:
+        return None
     if found is None:
         return None
     # numpy gives the bare number for an array without axes.
