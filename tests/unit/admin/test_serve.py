@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import re
 import socket
 import subprocess
@@ -11,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from admin.serve import EXIT_REFUSED, serve
-from admin.settings import Settings
+from admin.serve import EXIT_REFUSED
 from tests.support.process_server import ServerProcess
 
 SERVE = """
@@ -64,6 +62,9 @@ def test_a_server_that_may_not_start_says_why(tmp_path: Path) -> None:
 
 def test_a_refused_start_leaves_the_collector_on(tmp_path: Path) -> None:
     """A start does without the garbage collector; what comes after has it."""
-    assert serve(Settings(driver="fake", data=tmp_path, listen="0.0.0.0")) == EXIT_REFUSED
+    # In a process of its own: a start sets up the log, and raises limits, of all of it.
+    program = SERVE.replace("sys.exit(", "code = (") + "import gc\nprint(code, gc.isenabled())"
+    command = [sys.executable, "-c", program, str(tmp_path), "0", "0.0.0.0"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
 
-    assert gc.isenabled()
+    assert ended.stdout == f"{EXIT_REFUSED} True\n"
