@@ -16,6 +16,7 @@ LATE = 8_000_000.0
 """Turns of the model's loop: more than a minute."""
 LIMITS = f"""
 [batching]
+mode = "always"
 max_size = {BATCH}
 wait_ms = 1000
 [limits]
@@ -64,7 +65,7 @@ async def run(data: Path, rounds: Sequence[tuple[float, int]] = ((0.5, 5), (6.0,
                 name = f"{kind}-{timeout_s * 1000:.0f}"
                 text = manifest.format(timeout_s=timeout_s)
                 deployed = await caller.deploy(source, name=name, manifest=text)
-                size = deployed["profile"]["batch_max"]
+                size = deployed["batch_max"]
                 ledger.require(size >= BATCH, f"{name}: batches of {size}, which are too small")
                 took_s = [await _round(caller, name, number, ledger) for number in range(count)]
                 ledger.figures[name] = f"seconds of each round: {took_s}"

@@ -37,7 +37,7 @@ async def run(data: Path, seed: int, requests: int = 1000) -> Ledger:
     ledger = Ledger("one request that kills", {"requests": requests})
     chance = random.Random(seed)
     async with served(data, cpu_slots=2) as (server, caller):
-        for batching in ("auto", "off"):
+        for batching in ("always", "off"):
             name = f"deadly-{batching}"
             manifest = MANIFEST.format(batching=batching)
             await caller.deploy({"handler.py": HANDLER.encode()}, name=name, manifest=manifest)
