@@ -38,6 +38,8 @@ NAMES: Final = {
     "tensor(string)": "BYTES",
 }
 """Types of ONNX Runtime as the Open Inference Protocol calls them."""
+VECTOR: Final = 64
+"""Bytes of the widest registers."""
 NPY: Final = {"Content-Type": "application/x-npy", "Accept": "application/x-npy"}
 JSON: Final = {"Content-Type": "application/json"}
 
@@ -84,10 +86,19 @@ class RowFunction:
         made.calls = [call for at in range(count) for call in made._forms(at)]
         return made
 
-    @property
-    def answers(self) -> bool:
-        """Whether half of its rows have an answer alone; some models want several rows."""
-        return sum(outputs is not None for outputs in self.wanted) * 2 >= len(self.wanted)
+    def unfit(self) -> str:
+        """Why no answer of this model can be judged, "" where each can: it wants several rows, or
+        the same row alone gets another answer later. So does a Concat of ONNX Runtime 1.31 that
+        skips an empty input of other sizes and leaves its place as it was in memory."""
+        if sum(outputs is not None for outputs in self.wanted) * 2 < len(self.wanted):
+            return "most rows fail alone"
+        for row, wanted in zip(reversed(self.rows), reversed(self.wanted), strict=True):
+            again = _alone(self.session, row)
+            if (again is None) != (wanted is None):
+                return "a row alone does not always fail"
+            if not self._all(_same_bits, again or [], wanted or []):
+                return "a row alone is not always answered alike"
+        return ""
 
     def drawn(self, chance: random.Random, count: int) -> list[Call]:
         """Requests of `count` callers: random rows in random forms."""
@@ -108,9 +119,20 @@ class RowFunction:
         same = _same_values if call.form == "json" else _same_bits
         if self._all(same, got, _in_form(call, wanted)):
             return ""
+        if self._as_placed(same, got, call):
+            return ""
         if rows > 1 and not self.mixes and self._as_joined(got, call, rows):
             return ""
         return f"row {call.row} as {call.form} of {rows}: expected {wanted}, got {got}"[:600]
+
+    def _as_placed(self, same: Any, got: list[Any], call: Call) -> bool:
+        """Whether an answer is what the row alone gets from another address in memory: vectorised
+        sums begin at the next whole vector, so the last bit depends on where a body was read to."""
+        for offset in range(1, VECTOR):
+            row = {name: _placed(value, offset) for name, value in self.rows[call.row].items()}
+            if self._all(same, got, _in_form(call, _alone(self.session, row) or [])):
+                return True
+        return False
 
     def _as_joined(self, got: list[Any], call: Call, rows: int) -> bool:
         """Whether an answer is the row's own but for the order of additions: near what the row gets
@@ -221,6 +243,16 @@ def _alone(session: Any, row: Feed) -> list[Any] | None:
         return [np.asarray(output) for output in session.run(None, row)]
     except FAILURES:
         return None
+
+
+def _placed(value: Any, offset: int) -> Any:
+    """The same values so many bytes behind an address that suits every vector."""
+    if value.dtype == np.object_:
+        return value
+    place = np.zeros(value.nbytes + 2 * VECTOR, np.uint8)
+    start = -place.ctypes.data % VECTOR + offset
+    place[start : start + value.nbytes] = np.frombuffer(value.tobytes(), np.uint8)
+    return place[start : start + value.nbytes].view(value.dtype).reshape(value.shape)
 
 
 def _raw(value: Any) -> bytes:

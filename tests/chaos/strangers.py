@@ -75,7 +75,7 @@ class Dose:
 
     seed: int
     calls: int = 100_000
-    mixing: int = 90
+    mixing: int = len(MIXING)
     joined: Sequence[str] = JOINED
     trusted: Sequence[Case] = ()
     rows: int = 60
@@ -113,7 +113,9 @@ async def run(data: Path, dose: Dose) -> Ledger:
     began_s = time.monotonic()
     sources = dose.sources()
     made = [RowFunction.made(one, dose.rows, dose.seed) for one in sources]
-    functions = [one for one in made if one.answers]
+    unfit = {one.name: why for one in made if (why := one.unfit())}
+    functions = [one for one in made if one.name not in unfit]
+    ledger.figures["models left out"] = unfit
     options = ("--cpu-slots", str(SLOTS))
     with server_process(data / "data", *options) as server:
         async with client(server) as caller:
@@ -233,7 +235,9 @@ def _judge(functions: Sequence[RowFunction], tally: Tally, dose: Dose, ledger: L
         "models that mix rows": len(mixing),
         "of those, reported ones": len(mixing) - len(others),
         "honest models that share runs": len(joining),
-        "honest models that do not": len(functions) - len(mixing) - len(joining) - len(trusted),
+        "honest models that do not": [
+            one.name for one in functions if not one.mixes and not one.joins
+        ],
         "statuses": dict(tally.statuses),
         "calls whose row fails alone, too": tally.refused,
         "share of honest calls that shared a run": round(shared / max(1, calls), 3),
