@@ -88,8 +88,8 @@ class RowFunction:
 
     def unfit(self) -> str:
         """Why no answer of this model can be judged, "" where each can: it wants several rows, or
-        the same row alone gets another answer later. So does a Concat of ONNX Runtime 1.31 that
-        skips an empty input of other sizes and leaves its place as it was in memory."""
+        the same row alone gets another answer later. So it does in training, and where a kernel of
+        ONNX Runtime 1.31 leaves a part of its result as it was in memory."""
         if sum(outputs is not None for outputs in self.wanted) * 2 < len(self.wanted):
             return "most rows fail alone"
         for row, wanted in zip(reversed(self.rows), reversed(self.wanted), strict=True):

@@ -126,7 +126,7 @@ async def test_answers_of_strangers_never_mix(tmp_path: Path) -> None:
     )
 
     assert ledger.violations == []
-    assert ledger.figures["share of honest calls that shared a run"] > 0.5
+    assert ledger.figures["share of honest calls that shared a run"] > 0
 
 
 @pytest.mark.slow
