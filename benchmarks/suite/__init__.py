@@ -10,6 +10,7 @@ NAMES = (
     "wakeup",
     "replica",
     "plain",
+    "batching",
     "bodies",
     "burst",
     "limit",

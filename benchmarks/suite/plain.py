@@ -59,9 +59,10 @@ def _fngate(
     return called, notes
 
 
-def warmed(ours: Gateway, subject: Subject, setting: Setting) -> Measure:
-    """A function that is deployed, warm and on its cores; how a load on it is measured."""
-    ours.deploy(subject)
+def warmed(ours: Gateway, subject: Subject, setting: Setting, *options: str) -> Measure:
+    """A function that is deployed, with `options`, warm and on its cores; how a load on it is
+    measured."""
+    ours.deploy(subject, *options)
     ours.call_ms(subject)
     ours.pin(setting)
     processes = {SERVER_US: ours.pids, REPLICA_US: [ours.replica_pid(subject)]}

@@ -27,6 +27,7 @@ from tests.chaos import (
     restarts,
     rounds,
     row_graphs,
+    strangers,
     together,
     turns,
     workers,
@@ -60,6 +61,7 @@ def options() -> argparse.Namespace:
         "--streams", type=int, default=fronts.STREAMS, help="connections, in fronts"
     )
     parser.add_argument("--graphs", type=int, default=row_graphs.GRAPHS, help="in row-graphs")
+    parser.add_argument("--calls", type=int, default=strangers.Dose.calls, help="in strangers")
     parser.add_argument("--all-busy", action="store_true", help="call all functions all the time")
     parser.add_argument("--scenario", action="append", choices=SCENARIOS, help="default: all")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there, too")
@@ -129,6 +131,9 @@ SCENARIOS: dict[str, Callable[[Path, argparse.Namespace], Awaitable[Ledger]]] = 
     "restarts": lambda data, given: restarts.run(data, given.seed, given.kills),
     "workers": lambda data, given: workers.run(data, given.seed),
     "row-graphs": lambda data, given: row_graphs.run(data, given.seed, given.graphs),
+    "strangers": lambda data, given: strangers.run(
+        data, strangers.Dose(given.seed, calls=given.calls)
+    ),
     "together": lambda data, given: together.run(data, given.seed, 3 * given.requests),
     "containers": containers,
     "neighbours": lambda data, given: neighbours.run(data, given.seed, image()),

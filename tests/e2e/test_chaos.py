@@ -14,6 +14,7 @@ from tests.chaos import (
     poison,
     restarts,
     rounds,
+    strangers,
     together,
     workers,
 )
@@ -113,3 +114,26 @@ async def test_floods_stay_outside(tmp_path: Path) -> None:
     ledger = await floods.run(tmp_path, dose)
 
     assert ledger.violations == []
+
+
+@pytest.mark.slow
+async def test_answers_of_strangers_never_mix(tmp_path: Path) -> None:
+    """Models that mix rows and honest ones under many callers with hostile rows: each answer is
+    that of its row alone, and only rows of honest models share runs."""
+    joined = ("mlp_torchscript", "encoder_dynamo", "recommender_dynamo", "tf_idf")
+    ledger = await strangers.run(
+        tmp_path, strangers.Dose(SEED, calls=2_000, mixing=4, joined=joined)
+    )
+
+    assert ledger.violations == []
+    assert ledger.figures["share of honest calls that shared a run"] > 0
+
+
+@pytest.mark.slow
+async def test_wrong_answers_of_strangers_are_found(tmp_path: Path) -> None:
+    """Where rows are joined by their owner's word alone, and wrongly, the scenario sees it."""
+    dose = strangers.Dose(SEED, calls=300, mixing=0, joined=(), trusted=strangers.UNREFUTED)
+    ledger = await strangers.run(tmp_path, dose)
+
+    assert ledger.figures["statuses"] == {"200": 300}
+    assert ledger.figures["wrong"] == len(ledger.violations) > 30
