@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
@@ -32,9 +32,12 @@ from runtime_image.contract.link import (
 )
 from runtime_image.link.frames import Frame, LinkError, pack
 from runtime_image.link.meta import pack_known_request, pack_request, unpack_answer
-from runtime_image.link.stream import FrameStream, Greeting, connect
+from runtime_image.link.stream import CLOSED, FrameStream, Greeting, connect
 
 log = structlog.get_logger()
+
+CLOSING: Final = "the gateway closes"
+"""The reason with which links are given up at the end of this process."""
 
 CONNECT_TRIES = 5
 CONNECT_RETRY_S = 0.2
@@ -133,7 +136,7 @@ class DataLinks:
         self._listed.clear()
         for peer in self._peers.values():
             if peer.stream is not None:
-                peer.stream.abort("the gateway closes")
+                peer.stream.abort(CLOSING)
 
     async def _connect(self, id: str) -> None:
         """Connect while the manager lists the replica; a few tries, each after a pause."""
@@ -172,8 +175,9 @@ class DataLinks:
 
     def _on_lost(self, id: str, reason: str) -> None:
         peer = self._peers.pop(id, None)
-        # A replica that sleeps or is stopped ends its links; one that fails is told of elsewhere.
-        log.debug("a data link ended", replica=id, reason=reason)
+        # A replica that sleeps or is stopped ends its links, and so does a gateway that closes.
+        say = log.debug if reason in (CLOSED, CLOSING) else log.info
+        say("a data link ended", replica=id, reason=reason)
         if peer is not None and peer.shared is not None:
             peer.shared.lost()
         self._perform(self._dispatcher.link_lost(id, monotonic()))

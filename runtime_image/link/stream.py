@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 import structlog
 
@@ -16,6 +16,8 @@ log = structlog.get_logger()
 
 WRITE_BUFFER_MAX = 512 * 1024 * 1024
 """Bytes the other side may leave unread before the link is given up."""
+CLOSED: Final = "closed by the other side"
+"""The reason that `on_lost` is told where nobody gave the link up."""
 
 
 class Greeting(NamedTuple):
@@ -47,7 +49,7 @@ class FrameStream(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._out: list[Piece] = []
         self._loop = asyncio.get_running_loop()
-        self._reason = "closed by the other side"
+        self._reason = CLOSED
 
     @property
     def is_open(self) -> bool:
