@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.http.fast.upload import Upload
+from gateway.http.fast.upload import LARGE_READ, Upload
 
 
 def test_a_view_is_filled_and_then_let_go() -> None:
@@ -30,3 +30,18 @@ def test_a_client_that_leaves_before_is_told_of() -> None:
 
     assert ends == [error]
     assert len(upload.get_buffer(0)) == 0
+
+
+def test_large_reads_are_counted_ahead() -> None:
+    """Never less than has come, never more than the body; small reads are counted as they come."""
+    size = 40 * LARGE_READ
+    body, counts = bytearray(size), []
+    upload = Upload(memoryview(body), counts.append, lambda: None, lambda _error: None)
+    come = 0
+    for read in (1, 2, *[LARGE_READ] * 36, LARGE_READ, LARGE_READ):
+        upload.buffer_updated(read)
+        come += read
+        assert come <= sum(counts) <= size
+
+    assert counts[:2] == [1, 2]
+    assert len(counts) < 12
