@@ -197,7 +197,7 @@ class _Reading:
         self._sink.arrived(count, self._evicted)
 
     def _evicted(self, error: FnError) -> None:
-        """The memory is needed: whoever reads the body stops at once."""
+        """Stop reading the body at once, because its memory is needed."""
         self._error = error
         if not self._limit.expired():
             self._limit.reschedule(asyncio.get_running_loop().time())

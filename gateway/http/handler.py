@@ -36,7 +36,7 @@ AHEAD_MAX: Final = 1024 * 1024
 """Reads, and bytes, of later requests; from either on no more are read until the answer before them
 is out. A client that leaves meanwhile is noticed only while something is read."""
 READ_SIZE: Final = 64 * 1024
-"""Half of the bytes of a body that aiohttp keeps for whoever reads it."""
+"""Bytes. aiohttp stops reading a body from the socket when twice as many wait to be read."""
 
 
 class Shared:
@@ -211,7 +211,8 @@ class Handler(RequestHandler):
 
     def _broken_off(self, body: StreamReader) -> None:
         """The chunks of a body cannot be read, for which aiohttp has queued an error as if it were
-        the next request. Whoever reads the body would wait for the rest of it: that one answers."""
+        the next request. The reader of the body would wait for its rest for ever: it gets an error
+        instead, and answers."""
         if self._messages:
             self._messages.pop()
             self._request_count -= 1

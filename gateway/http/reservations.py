@@ -111,7 +111,7 @@ class Reservations:
         """`Reservation.grow`."""
         over = self._held.held_bytes + count - self._capacity
         if over > 0 and over > sum(other.bytes for other in self._all if other is not one):
-            # Calls have the memory, no eviction would help.
+            # Calls have the memory: evicting all other uploads would not free enough.
             self.release(one)
             held = f"the requests held have {self._held.held_bytes} bytes"
             text = f"{held}, at most {self._capacity} are allowed"
