@@ -33,10 +33,9 @@ SHORT = Times(call_s=0.1, start_s=0.1, close_s=0.1)
 class Answering(ThreadingMixIn, UnixStreamServer):
     """As an engine that knows one version of its API, `version`; others are refused.
 
-    A request for /info is answered when `gate` is open.
+    A request for /info is answered when `gate` is open. Closing the server waits for its threads:
+    one that found its client gone would still be writing its traceback when the test is over.
     """
-
-    daemon_threads = True
 
     def __init__(self, path: str) -> None:
         super().__init__(path, Handler)
