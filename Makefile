@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 
 UI := $(BIN)/python -m admin.ui.build
 
-.PHONY: run test ui chaos gpu check bench simulate image fmt docs clean clean-data
+.PHONY: run test ui chaos gpu check bench simulate image fmt docs surface clean clean-data
 
 run: $(READY)
 	@$(UI) --optional
@@ -59,6 +59,10 @@ fmt: $(READY)
 
 docs: $(READY)
 	$(BIN)/python -m tests.support.diagram --write
+
+# tests/data/surface.txt: what clients, scripts, data folders and dashboards rely on.
+surface: $(READY)
+	$(BIN)/python -m tests.surface --write
 
 # What can be made again. Functions, keys and history stay, see clean-data.
 clean:

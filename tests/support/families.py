@@ -43,9 +43,12 @@ class _Counters:
         return [Supplied("default/f@1", 1, {"ready": 1})]
 
 
-def page() -> Metrics:
+EMPTY = Balance()
+
+
+def page(balance: Balance = EMPTY) -> Metrics:
     """A page with every source, nothing counted yet."""
-    metrics = Metrics(Balance, lambda: {"default/f@1": "warm"}, lambda: 1, lambda *_: True)
+    metrics = Metrics(lambda: balance, lambda: {"default/f@1": "warm"}, lambda: 1, lambda *_: True)
     view = GpuView("GPU", "0", "9.0", "580", 2.0, 1.0, 0.0, 0.5)
     gpu = Occupancy(Device("GPU-a", "cuda", 2.0), "taken", "", (), 1.0, view)
     metrics.add(ReplicaFamilies(_Counters()))

@@ -1,0 +1,140 @@
+"""What of the surface stands in the product's code as words, wherever that is."""
+
+from __future__ import annotations
+
+import ast
+import gc
+import re
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from aiohttp import hdrs
+from multidict import istr
+
+ROOT = Path(__file__).parent.parent.parent
+LEVELS = ("debug", "info", "warning", "error", "exception", "critical")
+HEADER = re.compile(r"[A-Z][A-Za-z]*(-[A-Z][A-Za-z]*)+")
+KNOWN_HEADERS = {"ETag", "Prefer"} | {
+    str(value) for value in vars(hdrs).values() if type(value) is istr
+}
+VARIABLE = re.compile(r"FN_[A-Z_]+[A-Z]")
+FILE = re.compile(r"[\w.-]*(\w\.(bin|db|html|json|log|onnx|sock|token|toml)|\.(new|old))")
+LABEL = re.compile(r"fngate\.[a-z_]+")
+
+
+def trees() -> tuple[ast.Module, ...]:
+    """Every module of the product."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    include = project["tool"]["setuptools"]["packages"]["find"]["include"]
+    paths = [path for pattern in include for path in (ROOT / pattern.rstrip("*")).rglob("*.py")]
+    gc.disable()  # of what is made here nothing is garbage: looking for it takes half the time
+    try:
+        return tuple(ast.parse(path.read_text("utf-8")) for path in paths)
+    finally:
+        gc.enable()
+
+
+@cache
+def nodes() -> tuple[ast.AST, ...]:
+    """Everything in them but docstrings and the texts below fields."""
+    found: list[ast.AST] = []
+    waiting: list[ast.AST] = list(trees())
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            continue
+        found.append(node)
+        waiting.extend(ast.iter_child_nodes(node))
+    return tuple(found)
+
+
+def forget() -> None:
+    """Let go of the code: it is some hundred thousand objects."""
+    nodes.cache_clear()
+
+
+def words() -> Iterator[str]:
+    """Every string."""
+    for node in nodes():
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def log_events() -> list[str]:
+    """Level, event and keys of each call of a log; what is put into an event is {}."""
+    found = []
+    for node in nodes():
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
+            continue
+        event = _text(node.args[0])
+        if node.func.attr in LEVELS and event:
+            keys = sorted(one.arg or "**" for one in node.keywords)
+            found.append(" ".join([node.func.attr, repr(event), *keys]))
+    return found
+
+
+def _text(node: ast.AST) -> str:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_text(one) or "{}" for one in node.values)
+    return ""
+
+
+def problem_keys() -> list[str]:
+    """Keys that errors add to their problem documents."""
+    found = []
+    for node in nodes():
+        if isinstance(node, ast.keyword) and node.arg in ("detail", "admin_detail"):
+            found += [f"{node.arg}.{key}" for key in _keys(node.value)]
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Dict):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if [one.id for one in targets if isinstance(one, ast.Name)] == ["detail"]:
+                found += [f"detail.{key}" for key in _keys(node.value)]
+    return found
+
+
+def _keys(node: ast.AST) -> list[str]:
+    if not isinstance(node, ast.Dict):
+        return []
+    return [one.value for one in node.keys if isinstance(one, ast.Constant)]
+
+
+def headers() -> list[str]:
+    """Headers that are read or written, as they are spelled."""
+    found = [one for one in words() if HEADER.fullmatch(one) or one in KNOWN_HEADERS]
+    for node in nodes():
+        is_attribute = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+        if is_attribute and node.value.id == "hdrs":
+            found.append(str(getattr(hdrs, node.attr)))
+    return found
+
+
+def variables() -> list[str]:
+    """Environment variables of ours that are named anywhere."""
+    return [name for one in words() for name in VARIABLE.findall(one)]
+
+
+def file_names() -> list[str]:
+    """Whatever looks like the name of a file."""
+    return [one for one in words() if FILE.fullmatch(one)]
+
+
+def labels() -> list[str]:
+    """Labels of containers and images, attributes of spans."""
+    return [one for one in words() if LABEL.fullmatch(one) and not FILE.fullmatch(one)]
+
+
+def values_of(key: str) -> list[str]:
+    """The words that stand behind a key where an object is written down."""
+    found = []
+    for node in nodes():
+        if isinstance(node, ast.Dict):
+            for name, value in zip(node.keys, node.values, strict=True):
+                if isinstance(name, ast.Constant) and name.value == key:
+                    found += [value] if isinstance(value, ast.Constant) else list(ast.walk(value))
+    return [
+        one.value for one in found if isinstance(one, ast.Constant) and isinstance(one.value, str)
+    ]

@@ -1,0 +1,83 @@
+"""Problems, routes, and what stands in every log line and every `Server-Timing`."""
+
+from __future__ import annotations
+
+from unittest.mock import MagicMock
+
+from aiohttp import web
+
+from admin.api.routes import PREFIX, AdminApi, Handlers, table
+from admin.ui.pages import UiPages
+from gateway.answers.receipt import Receipt, server_timing
+from gateway.http.app import Border, Gateway, StatePages
+from gateway.observing.access_log import AccessEvent
+from gateway.problems import STATUS, document
+from registry.errors import FnError
+from runtime_image.contract.control import PHASES
+from runtime_image.contract.errors import REQUEST_CODES, RequestError
+from runtime_image.link.meta import AnswerMeta
+from tests.surface import code
+from tests.surface.shapes import Seen, fields_of
+
+
+def problems() -> list[str]:
+    """Code, status, type; then the keys of documents, with what errors add."""
+    seen = Seen()
+    found = []
+    for kind in _tree(FnError):
+        shown = document(kind("text", retry_after_s=1.0), for_admin=True)
+        seen.add("problem", shown)
+        found.append(f"{kind.code} {STATUS[kind]} {shown['type']}")
+    return [*found, *seen.lines(), *(f"problem {key}" for key in code.problem_keys())]
+
+
+def _tree(kind: type[FnError]) -> set[type[FnError]]:
+    return {kind}.union(*(_tree(one) for one in kind.__subclasses__() if one in STATUS))
+
+
+def request_errors() -> list[str]:
+    """What a replica says of one request."""
+    seen = Seen()
+    error = RequestError("bad_input", "text", input="x", expected="a", got="b")
+    seen.add("failed", error.to_json())
+    return [*(f"code {one}" for one in REQUEST_CODES), *seen.lines()]
+
+
+def admin_routes() -> list[tuple[str, str, str]]:
+    """Method, path below the prefix, and the scope that it needs."""
+    handlers = Handlers(*(MagicMock() for _ in Handlers._fields))
+    return [(method, path, need) for method, path, need, _ in table(handlers)]
+
+
+def routes() -> list[str]:
+    """Every route of a server by method and path, those of the admin API with their scopes."""
+    app, border = web.Application(), Border(MagicMock())
+    handlers = Handlers(*(MagicMock() for _ in Handlers._fields))
+    AdminApi(MagicMock(), handlers).add_routes(app, border)
+    Gateway(MagicMock()).add_routes(app)
+    UiPages(border, {}).add_routes(app)
+    StatePages(border, MagicMock(), list, lambda: True).add_routes(app)
+    scopes = {(method, PREFIX + path): need for method, path, need in admin_routes()}
+    found = []
+    for route in app.router.routes():
+        at = route.method, route.resource.canonical if route.resource else ""
+        found.append(" ".join([*at, *([scopes[at]] if at in scopes else [])]))
+    return found
+
+
+def timings() -> list[str]:
+    """Names and parameters of `Server-Timing`, of a cold start and of a first run."""
+    meta = AnswerMeta("application/json", 1, 1, 1, 1, 1)
+    phases = dict.fromkeys(PHASES, 1.0)
+    found = []
+    for is_first, there in ((True, phases), (False, {})):
+        header = server_timing(Receipt("f@1", "r", "cpu:0", 1.0, there, is_first, meta))
+        for entry in header.split(", "):
+            name, *parameters = entry.split(";")
+            found.append(" ".join([name, *(one.partition("=")[0] for one in parameters)]))
+    return found
+
+
+def log() -> list[str]:
+    """The access log's fields, and the log's events."""
+    return [*fields_of("access", AccessEvent), *code.log_events()]

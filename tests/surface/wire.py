@@ -1,0 +1,99 @@
+"""What processes of ours say to each other, and what clients send to the admin API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from struct import Struct
+from typing import Any, get_args
+
+from admin.api.keys import _WireKey
+from admin.api.operate import _WireScaling
+from admin.deploy.plan import WireDeploy, WireRollback
+from admin.workers.messages import Down, Up
+from registry.exchange import Demand, Endpoints
+from runtime_image.contract import link
+from runtime_image.contract.control import (
+    PHASES,
+    BatchingOff,
+    BindRequest,
+    Hello,
+    Loaded,
+    LoadFailed,
+    Report,
+)
+from runtime_image.contract.dtypes import ALL
+from runtime_image.contract.link import ANSWER_META, HEADER, PLACE, SLAB_NOTICE
+from runtime_image.contract.model import ModelSpec
+from runtime_image.contract.prepared import PREPARES, Described, Part
+from runtime_image.contract.rows import PROOF
+from runtime_image.contract.signature import Signature
+from runtime_image.link.meta import AnswerMeta, RequestMeta
+from tests.surface.shapes import fields_of
+
+REQUESTS: dict[str, Any] = {
+    "POST functions/{name}/revisions": WireDeploy,
+    "POST functions/{name}/rollback": WireRollback,
+    "PATCH functions/{name}": _WireScaling,
+    "POST keys": _WireKey,
+}
+CONTROL: dict[str, Any] = {
+    "HELLO": Hello,
+    "BIND": BindRequest,
+    "BIND.spec": ModelSpec,
+    "LOADED": Loaded,
+    "LOADED.report": Report,
+    "LOADED.report.signature": Signature,
+    "LOAD_FAILED": LoadFailed,
+    "BATCHING_OFF": BatchingOff,
+    "PART description": Described,
+    "REQUEST meta": RequestMeta,
+    "RESPONSE meta": AnswerMeta,
+}
+"""Bodies of frames, by the frame's name."""
+LAYOUTS: dict[str, Struct] = {
+    "header": HEADER,
+    "place": PLACE,
+    "slab notice": SLAB_NOTICE,
+    "RESPONSE meta": ANSWER_META,
+}
+NUMBERS: dict[str, type[IntEnum]] = {
+    "frame": link.Kind,
+    "flag": link.Flag,
+    "not started": link.NotStarted,
+    "part": Part,
+}
+EXCHANGE: dict[str, Any] = {"demand": Demand, "endpoints": Endpoints}
+
+
+def _all(kinds: dict[str, Any]) -> Iterator[str]:
+    for caption, kind in kinds.items():
+        yield from fields_of(caption, kind)
+
+
+def requests() -> list[str]:
+    """Bodies that the admin API takes."""
+    return list(_all(REQUESTS))
+
+
+def replicas() -> list[str]:
+    """The link: its version, layouts, numbers, the bodies of its frames."""
+    found = [f"version {link.VERSION}", f"proof {PROOF}", f"LOADED.report.{PREPARES}?: bool"]
+    found += [f"phase {place} {name}" for place, name in enumerate(PHASES)]
+    found += [f"dtype {name}" for name in ALL]
+    found += [f"answer type {n} {name}" for n, name in enumerate(link.CONTENT_TYPES)]
+    found += [f"layout {caption} {one.format}" for caption, one in LAYOUTS.items()]
+    for caption, kind in NUMBERS.items():
+        found += [f"{caption} {one.value:02} {one.name}" for one in kind]
+    return [*found, *_all(CONTROL)]
+
+
+def gateways() -> list[str]:
+    """Between gateway and manager, and between the supervisor and its workers: there a message is
+    named by its tag."""
+    found = list(_all(EXCHANGE))
+    for way, kinds in (("down", Down), ("up", Up)):
+        for kind in get_args(kinds):
+            config = kind.__struct_config__
+            found += fields_of(f"{way} {config.tag}", kind)
+    return found
