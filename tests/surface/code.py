@@ -21,17 +21,23 @@ KNOWN_HEADERS = {"ETag", "Prefer"} | {
 }
 VARIABLE = re.compile(r"FN_[A-Z_]+[A-Z]")
 FILE = re.compile(r"[\w.-]*(\w\.(bin|db|html|json|log|onnx|sock|token|toml)|\.(new|old))")
+ATTRIBUTE = re.compile(r"(client|error|http|network|server|service|url)\.[a-z_.]+")
 LABEL = re.compile(r"fngate\.[a-z_]+")
+
+
+def files(pattern: str) -> list[Path]:
+    """Files of the product's packages; those that other tools have put there are none."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    include = project["tool"]["setuptools"]["packages"]["find"]["include"]
+    found = (path for top in include for path in (ROOT / top.rstrip("*")).rglob(pattern))
+    return [path for path in found if "node_modules" not in path.parts]
 
 
 def trees() -> tuple[ast.Module, ...]:
     """Every module of the product."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-    include = project["tool"]["setuptools"]["packages"]["find"]["include"]
-    paths = [path for pattern in include for path in (ROOT / pattern.rstrip("*")).rglob("*.py")]
-    gc.disable()  # of what is made here nothing is garbage: looking for it takes half the time
+    gc.disable()  # of what is made here nothing is garbage: looking for it takes most of the time
     try:
-        return tuple(ast.parse(path.read_text("utf-8")) for path in paths)
+        return tuple(ast.parse(path.read_text("utf-8")) for path in files("*.py"))
     finally:
         gc.enable()
 
@@ -125,6 +131,20 @@ def file_names() -> list[str]:
 def labels() -> list[str]:
     """Labels of containers and images, attributes of spans."""
     return [one for one in words() if LABEL.fullmatch(one) and not FILE.fullmatch(one)]
+
+
+def attributes() -> list[str]:
+    """Attributes of spans by OpenTelemetry's conventions."""
+    return [one for one in words() if ATTRIBUTE.fullmatch(one)]
+
+
+def json_keys() -> list[str]:
+    """The keys of objects that are written as JSON in the place where they are made."""
+    found = []
+    for node in nodes():
+        if isinstance(node, ast.Call) and node.args and ast.unparse(node.func) == "json.dumps":
+            found += _keys(node.args[0])
+    return found
 
 
 def values_of(key: str) -> list[str]:

@@ -49,6 +49,7 @@ def document() -> str:
         "settings": configuration.settings(),
         "function.toml": configuration.manifest(),
         "log": http.log(),
+        "traces": http.traces(),
         "metrics": pages.metrics(),
         "containers": storage.containers(),
         "data folder": told.scene.files,

@@ -1,7 +1,10 @@
-"""Problems, routes, and what stands in every log line and every `Server-Timing`."""
+"""Problems and routes; `Server-Timing`, traces and the log."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from unittest.mock import MagicMock
 
 from aiohttp import web
@@ -9,14 +12,17 @@ from aiohttp import web
 from admin.api.routes import PREFIX, AdminApi, Handlers, table
 from admin.ui.pages import UiPages
 from gateway.answers.receipt import Receipt, server_timing
+from gateway.dispatch.call import Attempt
 from gateway.http.app import Border, Gateway, StatePages
 from gateway.observing.access_log import AccessEvent
+from gateway.observing.spans import spans_of
 from gateway.problems import STATUS, document
 from registry.errors import FnError
 from runtime_image.contract.control import PHASES
 from runtime_image.contract.errors import REQUEST_CODES, RequestError
 from runtime_image.link.meta import AnswerMeta
-from tests.surface import code
+from tests.support.records import RECEIPT, TRACED
+from tests.surface import code, log_line
 from tests.surface.shapes import Seen, fields_of
 
 
@@ -79,5 +85,20 @@ def timings() -> list[str]:
 
 
 def log() -> list[str]:
-    """The access log's fields, and the log's events."""
-    return [*fields_of("access", AccessEvent), *code.log_events()]
+    """The fields of the access log and of any line; the log's events."""
+    command = [sys.executable, "-m", log_line.__name__]
+    line = subprocess.run(command, cwd=code.ROOT, capture_output=True, check=True).stderr
+    every = [f"line.{key}" for key in json.loads(line)]
+    return [*fields_of("access", AccessEvent), *every, *code.log_events()]
+
+
+def traces() -> list[str]:
+    """Spans of a request that was sent twice and waited for a cold start, with attributes."""
+    receipt = RECEIPT._replace(phases=dict.fromkeys(PHASES, 10.0), is_first=True)
+    died = Attempt("r0", 9.1, 9.3, has_died=True)
+    journey = TRACED.journey._replace(sent_s=9.52, up_s=9.51, attempts=(died,))
+    found = [*(f"attribute {one}" for one in code.attributes())]
+    for shown in (receipt, receipt._replace(is_first=False)):
+        for span in spans_of(TRACED._replace(receipt=shown, journey=journey), lambda: "0" * 16):
+            found += [f"span {span.name}", *(f"span {span.name} {one}" for one in span.attributes)]
+    return found

@@ -10,12 +10,12 @@ from runtime_image.contract.control import PHASES
 from runtime_image.link.meta import AnswerMeta
 from tests.support.families import page
 
-OURS = ("how", "kind", "le", "outcome", "phase", "reason", "step", "victim", "when", "where")
-"""Labels whose values are a part of the surface, unlike names of functions and devices."""
+DATA = ("device", "driver", "function", "namespace", "pool", "version")
+"""Labels whose values are names of others, and no part of the surface."""
 
 
 def metrics() -> list[str]:
-    """Families with their types; samples with their labels, those of ours with all values."""
+    """Families with their types; samples with their labels, with all values that are ours."""
     found = []
     for family in _counted().collect():
         found.append(f"{family.name} {family.type}")
@@ -30,7 +30,7 @@ def metrics() -> list[str]:
 
 def _shown(labels: dict[str, set[str]]) -> str:
     return ", ".join(
-        f"{label}={'|'.join(sorted(values, key=_order))}" if label in OURS else label
+        label if label in DATA else f"{label}={'|'.join(sorted(values, key=_order))}"
         for label, values in sorted(labels.items())
     )
 

@@ -91,7 +91,7 @@ def file_names() -> list[str]:
 
 def migrations() -> list[str]:
     """Their names, in any folder of that name."""
-    return [path.name for path in code.ROOT.glob("[a-z]*/**/migrations/*.sql")]
+    return [path.name for path in code.files("migrations/*.sql")]
 
 
 def schema(database: Path) -> list[str]:

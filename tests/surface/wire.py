@@ -29,6 +29,11 @@ from runtime_image.contract.prepared import PREPARES, Described, Part
 from runtime_image.contract.rows import PROOF
 from runtime_image.contract.signature import Signature
 from runtime_image.link.meta import AnswerMeta, RequestMeta
+from runtime_image.link.record import EXIT_BAD_RECORD, EXIT_OTHER_LINK
+from runtime_image.replica.main import EXIT_ORPHANED
+from runtime_image.replica.serving import EXIT_STUCK
+from runtime_image.replica.worker import EXIT_FAULT
+from tests.surface import code
 from tests.surface.shapes import fields_of
 
 REQUESTS: dict[str, Any] = {
@@ -63,6 +68,13 @@ NUMBERS: dict[str, type[IntEnum]] = {
     "not started": link.NotStarted,
     "part": Part,
 }
+EXITS = {
+    "a thread failed": EXIT_FAULT,
+    "its record cannot be read": EXIT_BAD_RECORD,
+    "its run does not end": EXIT_STUCK,
+    "no manager": EXIT_ORPHANED,
+    "the link has another version": EXIT_OTHER_LINK,
+}
 EXCHANGE: dict[str, Any] = {"demand": Demand, "endpoints": Endpoints}
 
 
@@ -79,6 +91,8 @@ def requests() -> list[str]:
 def replicas() -> list[str]:
     """The link: its version, layouts, numbers, the bodies of its frames."""
     found = [f"version {link.VERSION}", f"proof {PROOF}", f"LOADED.report.{PREPARES}?: bool"]
+    found += [f"exit {number} {how}" for how, number in EXITS.items()]
+    found += [f"JSON key {key}" for key in code.json_keys()]
     found += [f"phase {place} {name}" for place, name in enumerate(PHASES)]
     found += [f"dtype {name}" for name in ALL]
     found += [f"answer type {n} {name}" for n, name in enumerate(link.CONTENT_TYPES)]
