@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from admin.estimates.cold_starts import ColdStarts, Prior
-from gateway.dispatch.estimate import SAMPLES_ENOUGH
+from gateway.dispatch.pool import SAMPLES_ENOUGH
 from registry.catalog import Catalog
 from registry.exchange import Expected
 from registry.model import Arrivals, ColdStart, StateInterval, Use, pool_key

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from admin.events.rates import Pace
-from pool_manager.core.life.outlook import Outlook
+from pool_manager.core.pool import Outlook
 from pool_manager.core.state import Replica
 from pool_manager.telling.occupancy import Occupancy
 from registry.batching import rows_of, summary

@@ -13,9 +13,8 @@ from typing import Any, Final
 
 import structlog
 
-from gateway.dispatch.call import Call, Command
+from gateway.dispatch.call import Call, Command, Link
 from gateway.dispatch.dispatcher import Dispatcher
-from gateway.dispatch.links import Link
 from gateway.outcome import Delivered, HeldCall, Outcome
 from gateway.slabs.link import SharedLink
 from gateway.slabs.slabs import Slabs

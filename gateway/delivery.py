@@ -11,10 +11,10 @@ import structlog
 from gateway.data_links import DataLinks
 from gateway.deaths import Deaths
 from gateway.dispatch.call import Command, Fail, GiveUp, Recall, Send
+from gateway.dispatch.demand import Reports
 from gateway.dispatch.dispatcher import Dispatcher, Limits
-from gateway.dispatch.moves import Terms
 from gateway.dispatch.pool import UNKNOWN
-from gateway.dispatch.reports import Reports
+from gateway.dispatch.redirects import Terms
 from gateway.metrics.counting import Memory, Store
 from gateway.metrics.ledger import Balance, Ledger
 from gateway.outcome import Delivered, HeldCall, Outcome

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gateway.delivery import Delivery
-from gateway.dispatch.moves import Terms
+from gateway.dispatch.redirects import Terms
 from registry.catalog import Catalog, Change, Deployed
 from registry.compatibility import breaks
 

@@ -11,10 +11,9 @@ from admin.replay.figures import Figures
 from admin.replay.fleet import Fleet
 from admin.replay.function import Function
 from admin.replay.replica import Ask, Process
-from gateway.dispatch.call import Command, Fail, Recall, Send, Stage
+from gateway.dispatch.call import Command, Fail, Link, Recall, Send, Stage
+from gateway.dispatch.demand import Reports
 from gateway.dispatch.dispatcher import Dispatcher, Limits
-from gateway.dispatch.links import Link
-from gateway.dispatch.reports import Reports
 from pool_manager.core.events import DemandCame
 from registry.errors import FnError
 from registry.exchange import Demand, Load, PoolEndpoints

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from pool_manager.core.events import Lost
-from pool_manager.core.life.endings import OVERDUE
+from pool_manager.core.replicas import OVERDUE
 
 REASONS: Final = ("load", "memory", "hang", "killed", "exited", "link", "engine", "other")
 """The model was refused; memory ran out; it took too long or answered no more; a signal; an exit

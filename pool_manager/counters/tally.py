@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
 from pool_manager.core import commands, events
-from pool_manager.core.life.endings import OVERDUE
-from pool_manager.core.room import EVICTED, GAVE_WAY
+from pool_manager.core.eviction import EVICTED, GAVE_WAY
+from pool_manager.core.replicas import OVERDUE
 from pool_manager.counters.reasons import reason_of, reason_said
 
 KINDS: Final = ("process", "standby", "ahead", "trial")

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from math import inf
 
-from pool_manager.core.policy.starts import Rank, Starts, Turn
+from pool_manager.core.start_queue import Rank, Starts, Turn
 
 
 class StartLine:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
+from pool_manager.core.ledger import Ledger
 from pool_manager.core.machine import Machine
-from pool_manager.core.policy.ledger import Ledger
 from pool_manager.core.state import Device, Replica, State
 from pool_manager.ports import Account, Gpus, GpuView
 

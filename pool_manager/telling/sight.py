@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pool_manager.core.life.outlook import AT_REST, Outlook, outlook
 from pool_manager.core.machine import Machine
+from pool_manager.core.pool import AT_REST, Outlook, outlook
 from pool_manager.core.state import Device, Replica
 from pool_manager.ports import Gpus
 from pool_manager.telling.journal import Decision, Journal

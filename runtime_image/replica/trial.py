@@ -18,14 +18,13 @@ from runtime_image.contract import sample as samples
 from runtime_image.contract import signature as signatures
 from runtime_image.contract.control import LoadFailed, Report
 from runtime_image.contract.dtypes import BYTES
-from runtime_image.contract.errors import LoadError, RequestError
+from runtime_image.contract.errors import LoadError, RequestError, describe
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.prepared import PREPARES
 from runtime_image.contract.rows import PROOF, RowVerdict
 from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
 from runtime_image.engines.base import Engine
 from runtime_image.replica import proof
-from runtime_image.replica.worker import describe
 from runtime_image.verification.swap import NeighbourSwap
 
 ALWAYS = '[batching] mode = "always"'

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from admin.settings import Settings
-from pool_manager.core import guests, room
-from pool_manager.core.life import endings, replicas
+from pool_manager.core import eviction, replicas
 from pool_manager.gpus import host
 from pool_manager.settings import PoolSettings
 from registry.errors import BadRequest
@@ -40,10 +39,9 @@ def haste(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "LOOK_S", 0.01)
     monkeypatch.setattr(host, "PROOF_S", 0.03)
     monkeypatch.setattr(host, "PROOF_POLL_S", 0.005)
-    for module in (endings, replicas):
-        monkeypatch.setattr(module, "RELEASE_RETRY_S", RETRY_S)
-    monkeypatch.setattr(room, "SWAP_AFTER_S", 0.2)
-    monkeypatch.setattr(guests, "RESIDENCY_S", 0.3)
+    monkeypatch.setattr(replicas, "RELEASE_RETRY_S", RETRY_S)
+    monkeypatch.setattr(eviction, "SWAP_AFTER_S", 0.2)
+    monkeypatch.setattr(eviction, "RESIDENCY_S", 0.3)
 
 
 class Quick(Settings):

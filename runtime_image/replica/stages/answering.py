@@ -13,7 +13,7 @@ from runtime_image.codecs.accept import JSON, SHORT
 from runtime_image.codecs.answer import Answer as EncodedAnswer
 from runtime_image.codecs.answer import encode
 from runtime_image.codecs.plain.writing import PlainWriter
-from runtime_image.contract.errors import ANSWER_TOO_LARGE, FUNCTION_FAILED, RequestError
+from runtime_image.contract.errors import ANSWER_TOO_LARGE, FUNCTION_FAILED, RequestError, describe
 from runtime_image.contract.link import ANSWER_MAX, NotStarted
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.signature import Signature
@@ -21,7 +21,6 @@ from runtime_image.link.meta import AnswerMeta
 from runtime_image.replica.batching import row_ranges
 from runtime_image.replica.intake import Job
 from runtime_image.replica.stages.decoding import Decoded
-from runtime_image.replica.worker import describe
 
 SHORT_MAX: Final = 64 * 1024
 """Bytes of outputs whose encoding holds up the loop less than handing it to a thread costs."""

@@ -10,7 +10,7 @@ import pytest
 from admin.estimates.cold_starts import Prior
 from admin.estimates.sketch import ALPHA
 from admin.past import Past, prior_of
-from gateway.dispatch.estimate import SAMPLES_ENOUGH
+from gateway.dispatch.pool import SAMPLES_ENOUGH
 from registry.catalog import Catalog, Deployed
 from registry.exchange import Expected
 from registry.model import Arrivals, ColdStart, DeviceNeed, StateInterval

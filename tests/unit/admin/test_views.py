@@ -19,7 +19,7 @@ from admin.views import (
     revision_json,
 )
 from gateway.dispatch.pool import UNKNOWN
-from pool_manager.core.life.outlook import AT_REST, Outlook
+from pool_manager.core.pool import AT_REST, Outlook
 from pool_manager.core.state import Device, Replica
 from pool_manager.ports import GpuView
 from pool_manager.telling.occupancy import Occupancy

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.dispatch.moves import Terms
+from gateway.dispatch.redirects import Terms
 from gateway.traffic import follow_traffic, may_rerun, terms
 from registry.catalog import Catalog, Deployed
 from registry.exchange import Load

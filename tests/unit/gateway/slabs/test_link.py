@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gateway.delivery import Delivery
-from gateway.dispatch.moves import Terms
+from gateway.dispatch.redirects import Terms
 from gateway.outcome import Delivered, HeldCall
 from gateway.slabs.link import ANSWER_SLABS_MAX, LOST_MAX, NOTICES_MAX, SharedLink
 from gateway.slabs.slab import Slot

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from pool_manager.core import commands, events
-from pool_manager.core.life.endings import RELEASE_RETRY_S
-from pool_manager.core.life.patience import START_S
+from pool_manager.core.replicas import RELEASE_RETRY_S, START_S
 from pool_manager.core.state import PoolSpec
 from pool_manager.counters.tally import COLD_STARTS, EVICTIONS, KINDS, OUTCOMES, WHEN, Tally
 from tests.support.play import Play

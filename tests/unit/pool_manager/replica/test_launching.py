@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from pool_manager.core import events
 from pool_manager.core.commands import Launch
-from pool_manager.core.policy.starts import Rank, Turn
+from pool_manager.core.start_queue import Rank, Turn
 from pool_manager.drivers.fake import FakeDriver, Script
 from pool_manager.gpus.absent import NoGpus
 from pool_manager.gpus.tenancy import Tenancy

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from pool_manager.core.policy import starts
-from pool_manager.core.policy.starts import Rank, Turn
+from pool_manager.core import start_queue
+from pool_manager.core.start_queue import Rank, Turn
 from pool_manager.replica.start_line import StartLine
 
 
@@ -113,7 +113,7 @@ async def test_what_hangs_is_waited_for_no_longer(
     line: StartLine, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody has to leave: a timer lets the next one in when the time of the first is over."""
-    monkeypatch.setattr(starts, "HOLD_S", 0.01)
+    monkeypatch.setattr(start_queue, "HOLD_S", 0.01)
     await line.enter("a")
     second = asyncio.create_task(line.enter("b"))
     await turn_of_loop()

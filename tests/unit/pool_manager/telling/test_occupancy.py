@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pool_manager.core import events
-from pool_manager.core.policy.ledger import Ledger
+from pool_manager.core.ledger import Ledger
 from pool_manager.core.state import Device, PoolSpec
 from pool_manager.gpus.absent import NoGpus
 from pool_manager.ports import Account, GpuView

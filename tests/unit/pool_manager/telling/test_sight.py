@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pool_manager.core.life.outlook import AT_REST
+from pool_manager.core.pool import AT_REST
 from pool_manager.telling.journal import Decision
 from tests.support.operator import operating
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.dispatch.reports import Reports
+from gateway.dispatch.demand import Reports
 from registry.exchange import Load
 
 A, B, C = "default/a@1", "default/b@1", "default/c@1"

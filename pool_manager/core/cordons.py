@@ -1,13 +1,13 @@
-"""Devices that are lost or to be left alone, and what becomes of whom they carry."""
+"""Cordoned devices (lost, or in need of a reset) and how their replicas are evacuated."""
 
 from __future__ import annotations
 
 from pool_manager.core import events
 from pool_manager.core.commands import Command, EndTrial, Note
 from pool_manager.core.host import Host
-from pool_manager.core.life.endings import Endings
-from pool_manager.core.policy.ledger import Cordon
-from pool_manager.core.policy.placement import is_hopeless, why_not
+from pool_manager.core.ledger import Cordon
+from pool_manager.core.placement import is_hopeless, why_not
+from pool_manager.core.replicas import Endings
 from pool_manager.core.state import Replica, State
 
 

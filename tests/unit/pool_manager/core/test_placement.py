@@ -7,8 +7,8 @@ from itertools import chain, combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pool_manager.core.policy.ledger import Claim, Cordon, Ledger, Need
-from pool_manager.core.policy.placement import Clearing, Guest, clear, find, is_hopeless, why_not
+from pool_manager.core.ledger import Claim, Cordon, Ledger, Need
+from pool_manager.core.placement import Clearing, Guest, clear, find, is_hopeless, why_not
 from pool_manager.core.state import Device
 
 GPUS = [Device("g1", "cuda", 10_000), Device("g2", "cuda", 10_000)]

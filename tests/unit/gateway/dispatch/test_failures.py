@@ -1,4 +1,4 @@
-"""How calls end that were given up, and that their bytes are given back."""
+"""How calls end that were given up, and which bodies are refused for a while."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from gateway.dispatch.call import Attempt, Call, Command, Fail, GiveUp, Recall, Stage
-from gateway.dispatch.endings import SENDS_MAX, TIMEOUT_GRACE_S, Endings
-from gateway.dispatch.links import Link
-from gateway.dispatch.moves import Moves
+from gateway.dispatch.call import Attempt, Call, Command, Fail, GiveUp, Link, Recall, Stage
+from gateway.dispatch.failures import KEPT_MAX, SENDS_MAX, TIMEOUT_GRACE_S, Endings, PoisonList
 from gateway.dispatch.pool import Pool
+from gateway.dispatch.redirects import Moves
 from registry.errors import ExecutionTimeout, Poison, ReplicaDied, WaitBudgetOver
 from runtime_image.link.meta import RequestMeta
 
@@ -175,3 +174,45 @@ def test_a_death_that_ends_a_call_is_no_time_in_vain(endings: Endings, pool: Poo
     endings.bereave(killer, pool, NOW, [])
 
     assert killer.attempts == ()
+
+
+A, B = "default/a@1", "default/b@1"
+
+
+def test_a_body_is_refused_for_a_minute() -> None:
+    """Just this body for just this pool, and for 60 s."""
+    poison = PoisonList()
+    assert poison.seconds_left(A, b"bad", 0.0) == 0.0
+
+    poison.add(A, b"bad", 100.0)
+
+    assert poison.seconds_left(A, b"bad", 100.0) == 60.0
+    assert poison.seconds_left(A, b"bad", 160.0) == 0.0
+    assert poison.seconds_left(A, b"good", 100.0) == 0.0
+    assert poison.seconds_left(B, b"bad", 100.0) == 0.0
+
+
+def test_what_is_over_is_forgotten() -> None:
+    """A sweep keeps what is still refused, and a body that killed again stays for longer."""
+    poison = PoisonList()
+    poison.add(A, b"twice", 0.0)
+    poison.add(A, b"once", 10.0)
+    poison.add(A, b"twice", 50.0)
+
+    poison.sweep(70.0)
+
+    assert len(poison) == 1
+    assert poison.seconds_left(A, b"twice", 70.0) == 40.0
+    poison.sweep(110.0)
+    assert len(poison) == 0
+
+
+def test_the_list_is_bounded() -> None:
+    """When it is full, the body added longest ago is let go."""
+    poison = PoisonList()
+    for number in range(KEPT_MAX + 1):
+        poison.add(A, str(number).encode(), 0.0)
+
+    assert len(poison) == KEPT_MAX
+    assert poison.seconds_left(A, b"0", 0.0) == 0.0
+    assert poison.seconds_left(A, b"1", 0.0) == 60.0

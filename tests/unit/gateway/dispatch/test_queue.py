@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 
 from gateway.dispatch.call import Call, Priority
-from gateway.dispatch.waiting import WaitingLine
+from gateway.dispatch.queue import WaitingLine
 from runtime_image.link.meta import RequestMeta
 
 META = RequestMeta("application/json", "", -1, "")

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from gateway.dispatch.call import Call, Command, Fail, Priority, Send
+from gateway.dispatch.call import Call, Command, Fail, Link, Priority, Send
 from gateway.dispatch.dispatcher import Dispatcher, Limits
-from gateway.dispatch.links import Link
-from gateway.dispatch.moves import Moves, Terms
 from gateway.dispatch.pool import Pool
+from gateway.dispatch.redirects import Moves, Terms
 from registry.errors import UnknownFunction
 from registry.exchange import PoolEndpoints
 from runtime_image.contract.link import NotStarted

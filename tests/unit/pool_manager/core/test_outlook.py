@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pool_manager.core.life.outlook import AT_REST, outlook
-from pool_manager.core.pool import Pool
+from pool_manager.core.pool import AT_REST, Pool, outlook
 from pool_manager.core.state import PoolSpec, Replica, State
 
 

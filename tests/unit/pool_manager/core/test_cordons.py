@@ -6,8 +6,7 @@ import pytest
 
 from pool_manager.core import events
 from pool_manager.core.commands import Bind, Drain, EndTrial, Launch, Release
-from pool_manager.core.guests import RESIDENCY_S
-from pool_manager.core.room import SWAP_AFTER_S
+from pool_manager.core.eviction import RESIDENCY_S, SWAP_AFTER_S
 from pool_manager.core.state import Device, PoolSpec
 from registry.exchange import Load
 from tests.support.play import Play, cpus, launched

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from pool_manager.core.policy.starts import HOLD_S, Rank, Starts, Turn
+from pool_manager.core.start_queue import HOLD_S, Rank, Starts, Turn
 
 NOW = 100.0
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from gateway.dispatch import admission
-from gateway.dispatch.call import Attempt, Call, Command, Fail, GiveUp, Recall, Stage
-from gateway.dispatch.links import Link
-from gateway.dispatch.moves import Moves
-from gateway.dispatch.poison import PoisonList
-from gateway.dispatch.pool import Pool
+from collections import OrderedDict
+from hashlib import blake2b
+
+from gateway.dispatch.call import Attempt, Call, Command, Fail, GiveUp, Link, Recall, Stage
+from gateway.dispatch.pool import Pool, refusal
+from gateway.dispatch.redirects import Moves
 from registry.errors import ExecutionTimeout, FnError, Poison, ReplicaDied, WaitBudgetOver
 
 SENDS_MAX = 12
@@ -80,7 +80,7 @@ class Endings:
     def refuse_waiting(self, pool: Pool, now: float) -> list[Command]:
         """Answer everything that waits for a pool where nothing may wait any more."""
         commands: list[Command] = []
-        error = admission.refusal(pool, now)
+        error = refusal(pool, now)
         if error is not None:
             pool.wanted_until_s = 0.0
             for call in pool.waiting.clear():
@@ -107,7 +107,7 @@ class Endings:
         if call.stage is Stage.ABANDONED:
             return
         pool = self._moves.readdress(call, pool, now)
-        error = admission.refusal(pool, now)
+        error = refusal(pool, now)
         if error is None and call.sends >= SENDS_MAX:
             error = ReplicaDied(f"sent {call.sends} times, never run")
         if error is not None:
@@ -152,3 +152,42 @@ def _came_back(call: Call, now: float, *, has_died: bool) -> None:
     being counted, so only the last are kept."""
     attempt = Attempt(call.link, call.sent_s, now, has_died)
     call.attempts = (*call.attempts[1 - SENDS_MAX :], attempt)
+
+
+REFUSED_S = 60.0
+KEPT_MAX = 1000
+
+
+class PoisonList:
+    """Digests of bodies per pool. Costs nothing while it is empty."""
+
+    def __init__(self) -> None:
+        self._until: OrderedDict[bytes, float] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._until)
+
+    def add(self, pool: str, body: bytes | bytearray | memoryview, now: float) -> None:
+        """Refuse this body for a minute."""
+        digest = _digest(pool, body)
+        self._until[digest] = now + REFUSED_S
+        self._until.move_to_end(digest)
+        if len(self._until) > KEPT_MAX:
+            self._until.popitem(last=False)
+
+    def seconds_left(self, pool: str, body: bytes | bytearray | memoryview, now: float) -> float:
+        """How long this body is still refused; 0 if it is not."""
+        if not self._until:
+            return 0.0
+        return max(0.0, self._until.get(_digest(pool, body), 0.0) - now)
+
+    def sweep(self, now: float) -> None:
+        """Forget what is over."""
+        while self._until and next(iter(self._until.values())) <= now:
+            self._until.popitem(last=False)
+
+
+def _digest(pool: str, body: bytes | bytearray | memoryview) -> bytes:
+    return blake2b(
+        body, digest_size=16, key=blake2b(pool.encode(), digest_size=16).digest()
+    ).digest()

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
-from pool_manager.core.policy.ledger import RESERVE_MIB, Ledger, Need
+from pool_manager.core.ledger import RESERVE_MIB, Ledger, Need
 
 
 class Guest(NamedTuple):

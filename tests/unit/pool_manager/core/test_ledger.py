@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pool_manager.core.policy.ledger import RESERVE_MIB, Charge, Claim, Cordon, Ledger, Need
+from pool_manager.core.ledger import RESERVE_MIB, Charge, Claim, Cordon, Ledger, Need
 from pool_manager.core.state import Device
 
 CPUS = [Device("cpu0", "cpu", 1_000, "ram"), Device("cpu1", "cpu", 1_000, "ram")]

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gateway.dispatch import admission
 from gateway.dispatch.call import Call
-from gateway.dispatch.pool import Pool
+from gateway.dispatch.pool import Pool, refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ class Moves:
             return pool
         key, terms = way
         target = self._pool(key)
-        if admission.refusal(target, now) is not None:
+        if refusal(target, now) is not None:
             return pool
         call.pool, call.may_rerun, call.timeout_s = key, terms.may_rerun, terms.timeout_s
         return target
