@@ -27,7 +27,7 @@ import docker
 import pytest
 
 from admin.image.build import Order, build
-from admin.image.source import own_checkout, own_digest
+from admin.image.context import own_checkout, own_digest
 
 ANSWER_S = 60
 """Seconds within which the engine answers whatever a test asks."""

@@ -10,8 +10,7 @@ from runtime_image.codecs.accept import AnswerForm
 from runtime_image.codecs.answer import encode
 from runtime_image.codecs.oip import _Body
 from runtime_image.codecs.request import _Inputs
-from runtime_image.contract.model import OutputRule
-from runtime_image.contract.sample import CONTENT_TYPES
+from runtime_image.contract.model import CONTENT_TYPES, OutputRule
 from runtime_image.contract.signature import Signature, TensorSpec
 from tests.surface.shapes import Seen, fields_of
 

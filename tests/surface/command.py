@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from admin.cli.failures import EXIT_CODES
+from admin.cli.errors import EXIT_CODES
 from admin.cli.main import app
 
 

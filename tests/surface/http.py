@@ -9,14 +9,14 @@ from unittest.mock import MagicMock
 
 from aiohttp import web
 
-from admin.api.routes import PREFIX, AdminApi, Handlers, table
-from admin.ui.pages import UiPages
-from gateway.answers.receipt import Receipt, server_timing
+from admin.api.app import PREFIX, AdminApi, Handlers, table
+from admin.ui.files import UiPages
 from gateway.dispatch.call import Attempt
 from gateway.http.app import Border, Gateway, StatePages
 from gateway.observing.access_log import AccessEvent
-from gateway.observing.spans import spans_of
+from gateway.observing.tracing import spans_of
 from gateway.problems import STATUS, document
+from gateway.replies import Receipt, server_timing
 from registry.errors import FnError
 from runtime_image.contract.control import PHASES
 from runtime_image.contract.errors import REQUEST_CODES, RequestError

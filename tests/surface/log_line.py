@@ -3,7 +3,7 @@ own, for setting the log up changes the whole process."""
 
 import structlog
 
-from admin.logs.server import set_up
+from admin.telemetry.logs import set_up
 
 if __name__ == "__main__":
     set_up("json")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gateway.answers.receipt import Receipt
-from gateway.metrics.families import Metrics
 from gateway.metrics.ledger import Balance
+from gateway.metrics.requests import Metrics
 from gateway.problems import STATUS, outcome
+from gateway.replies import Receipt
 from runtime_image.contract.control import PHASES
 from runtime_image.link.meta import AnswerMeta
 from tests.support.families import page

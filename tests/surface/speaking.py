@@ -8,7 +8,7 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from admin.cli.doctor.check import Check
+from admin.cli.doctor.machine import Check
 from admin.cli.main import app
 from admin.image.build import Built
 from tests.surface.command import with_json

@@ -6,7 +6,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from pool_manager.drivers.docker.shape import Owner, Place, holder, replica
+from pool_manager.drivers.docker.spec import Owner, Place, holder, replica
 from registry.manifest import HANDLER_FILE, MANIFEST_FILE
 from registry.model import (
     Arrivals,
@@ -20,9 +20,9 @@ from registry.model import (
     StateInterval,
     Use,
 )
-from registry.store.recovery.identity import Marker
+from registry.store.recovery.folder import Marker
 from runtime_image.contract.control import ReplicaRecord
-from runtime_image.contract.prepared import FOLDER, GRAPH_FILE, WEIGHTS_FILE
+from runtime_image.contract.model import FOLDER, GRAPH_FILE, WEIGHTS_FILE
 from tests.surface import code
 from tests.surface.shapes import fields_of
 

@@ -13,11 +13,11 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from admin.advice.rows import Row
+from admin.advice.advice import Row
 from admin.views import occupancy_json
 from pool_manager.core.state import Device
 from pool_manager.ports import GpuView
-from pool_manager.telling.occupancy import Occupancy
+from pool_manager.reports import Occupancy
 from registry.model import Arrivals, Use
 from tests.support.operator import MODEL
 from tests.surface.http import routes

@@ -7,7 +7,7 @@ from typing import get_args
 from gateway.access import Need
 from pool_manager.core.pool import Pool
 from pool_manager.core.state import PoolSpec, Replica, Role, State
-from pool_manager.telling.occupancy import DeviceState
+from pool_manager.reports import DeviceState
 from runtime_image.contract.control import SessionName
 from tests.surface import code
 

@@ -24,8 +24,7 @@ from runtime_image.contract.control import (
 )
 from runtime_image.contract.dtypes import ALL
 from runtime_image.contract.link import ANSWER_META, HEADER, PLACE, SLAB_NOTICE
-from runtime_image.contract.model import ModelSpec
-from runtime_image.contract.prepared import PREPARES, Described, Part
+from runtime_image.contract.model import PREPARES, Described, ModelSpec, Part
 from runtime_image.contract.rows import PROOF
 from runtime_image.contract.signature import Signature
 from runtime_image.link.meta import AnswerMeta, RequestMeta
