@@ -34,6 +34,7 @@ from pool_manager.replicas.logs import Follow
 from pool_manager.replicas.prepared_models import Fetching
 from pool_manager.reports import Decision, Journal, Occupancy, Publisher, account, occupancies
 from pool_manager.settings import PoolSettings
+from pool_manager.subscribers import Subscribers
 from pool_manager.usage import UseWatch
 from pool_manager.waiters import EngineWatch, Orders, Warmed
 from registry.exchange import PoolEndpoints, decode_demand
@@ -106,9 +107,9 @@ class Sight:
         """What was decided for a pool, oldest first."""
         return self._journal.decisions(key)
 
-    def watch_decisions(self, receiver: Callable[[str, Decision], None]) -> None:
-        """Have every decision as it is made, with the pool it is about."""
-        self._journal.on_decision = receiver
+    def subscribe_decisions(self, receiver: Callable[[str, Decision], None]) -> Callable[[], None]:
+        """Pass every decision on as it is made, with its pool's key; returns the undo."""
+        return self._journal.decided.subscribe(receiver)
 
 
 log = structlog.get_logger()
@@ -150,7 +151,7 @@ class Manager(Sight):
         self._gpus = gpus or NoGpus()
         self._journal = Journal(recorder, time.time, settings.notes_kept)  # noqa: TID251 - the shell passes the clock in
         self._orders, self._engine = Orders(self.feed), EngineWatch(driver, self.feed, self._tasks)
-        driver.on_engine_lost = lambda reason: self.feed(events.EngineLost(reason))
+        driver.engine_losses.subscribe(lambda reason: self.feed(events.EngineLost(reason)))
         self._alarm = Alarm(self._clock, lambda: self.feed(events.Tick()))
         self._publisher = Publisher(
             self._machine, self._journal, self._bindings, self._launcher.folders, self._clock
@@ -158,7 +159,7 @@ class Manager(Sight):
         wall = time.time  # noqa: TID251 - the shell passes the clock in
         self._use = UseWatch(self._machine, self._bindings, recorder, self._clock, wall)
         self._launcher.on_pong = self._use.hear
-        self._on_refutation: Callable[[str, str], None] = lambda _key, _reason: None
+        self._refuted = Subscribers[[str, str]]()
         self._none_left = asyncio.Event()
         self._events: deque[events.Event] = deque()
         self._actions = self._table()
@@ -171,7 +172,7 @@ class Manager(Sight):
             commands.Bind: self._bind,
             commands.Drain: self._drain,
             commands.StopBatching: self._stop_batching,
-            commands.KeepRefutation: lambda c: self._on_refutation(c.key, c.reason),
+            commands.KeepRefutation: lambda c: self._refuted.notify(c.key, c.reason),
             commands.Terminate: lambda c: self._launcher.terminate(c.id),
             commands.Release: lambda c: self._launcher.release(c.id),
             commands.Publish: lambda c: self._publisher.publish(c.keys),
@@ -240,13 +241,13 @@ class Manager(Sight):
         """Ask a pool's idle replicas to go now; a floor keeps its replicas."""
         self.feed(events.SleepAsked(key))
 
-    def watch_refutations(self, receiver: Callable[[str, str], None]) -> None:
-        """Have the key of each pool whose requests must not be joined any more, and the reason;
-        at once of those that said so already."""
-        self._on_refutation = receiver
+    def subscribe_refutations(self, receiver: Callable[[str, str], None]) -> Callable[[], None]:
+        """Pass on the key of each pool whose requests must not be joined any more, and the reason;
+        those known already at once. Returns the undo."""
         for pool in self._machine.pools.values():
             if pool.refuted:
                 receiver(pool.key, pool.refuted)
+        return self._refuted.subscribe(receiver)
 
     def note(self, key: str, text: str) -> None:
         """Keep a decision about a pool that was made elsewhere."""
@@ -264,8 +265,8 @@ class Manager(Sight):
         self.feed(events.WorkerLost(worker))
 
     def subscribe(self, receiver: Callable[[bytes], None]) -> Callable[[], None]:
-        """Have every Endpoints message; the returned function ends it."""
-        return self._publisher.subscribe(receiver)
+        """Pass every Endpoints message on; returns the undo."""
+        return self._publisher.messages.subscribe(receiver)
 
     def _account(self, device: str, id: str) -> Account:
         return account(self._machine.host.ledger, device, id)

@@ -52,7 +52,7 @@ class News:
         self._saving: set[str] = set()
         self._saved_s: dict[str, float] = {}
         self._is_bounding = False
-        driver.on_exit = self.exited
+        driver.exits.subscribe(self.exited)
 
     def watch(self, record: ReplicaRecord, log_file: Path) -> None:
         """From now on a replica is looked after."""

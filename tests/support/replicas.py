@@ -95,14 +95,7 @@ class Stage:
         self._standbys: set[str] = set()
         self.exits: list[tuple[str, str]] = []
         self._exit_came = asyncio.Event()
-        tell = driver.on_exit
-
-        def on_exit(id: str, how: str) -> None:
-            self.exits.append((id, how))
-            self._exit_came.set()
-            tell(id, how)
-
-        driver.on_exit = on_exit
+        driver.exits.subscribe(self._on_exit)
 
     def launch(self, id: str, bound: Binding | None = None, *, role: Any = "serve") -> None:
         """Start a replica, to be bound when it greets."""
@@ -192,6 +185,10 @@ class Stage:
         await self.launcher.read_ahead.close()
         await self.tasks.close()
         await self.driver.close()
+
+    def _on_exit(self, id: str, how: str) -> None:
+        self.exits.append((id, how))
+        self._exit_came.set()
 
     def _feed(self, event: events.Event) -> None:
         self.events.put_nowait(event)
