@@ -1,7 +1,4 @@
-"""The shell around the machine: feeds it events and does what it commands.
-
-What can be seen of a pool manager.
-"""
+"""The shell around the machine: gives it events, carries out its commands, answers queries."""
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +25,12 @@ from pool_manager.driver import Driver
 from pool_manager.gpus.absent import NoGpus
 from pool_manager.gpus.occupancy import Tenancy
 from pool_manager.metrics import Counters, Step
-from pool_manager.ports import Account, Binding, Bundles, Gpus, Recorder
+from pool_manager.ports import Binding, Bundles, Gpus, Recorder
 from pool_manager.replicas.adoption import adopt_all
 from pool_manager.replicas.launcher import Launcher
 from pool_manager.replicas.logs import Follow
 from pool_manager.replicas.prepared_models import Fetching
+from pool_manager.replicas.relay import Wiring
 from pool_manager.reports import Decision, Journal, Occupancy, Publisher, account, occupancies
 from pool_manager.settings import PoolSettings
 from pool_manager.subscribers import Subscribers
@@ -39,78 +38,6 @@ from pool_manager.usage import UseWatch
 from pool_manager.waiters import EngineWatch, Orders, Warmed
 from registry.exchange import PoolEndpoints, decode_demand
 from registry.tasks import Alarm, Tasks, every
-
-
-class Sight:
-    """The looking half of the manager: nothing here changes anything. The other half makes what is
-    looked at."""
-
-    _machine: Machine
-    _publisher: Publisher
-    _journal: Journal
-    _gpus: Gpus
-    _use: UseWatch
-    _clock: Callable[[], float]
-
-    def replicas(self) -> list[Replica]:
-        """Every replica not yet stopped."""
-        return self._machine.replicas()
-
-    def devices(self) -> list[Device]:
-        """Every device of this host."""
-        return list(self._machine.devices.values())
-
-    def occupancies(self) -> list[Occupancy]:
-        """Every device of this host with what is on it and what is wrong with it."""
-        return occupancies(self._machine, self._gpus)
-
-    def busy(self, device: str) -> float | None:
-        """Part of the last seconds in which a model ran on a device, 0 to 1; None while nobody
-        can tell."""
-        return self._use.busy(device)
-
-    @property
-    def gpu_silence(self) -> str:
-        """Why GPUs that should be there cannot be asked, "" where all is well."""
-        return self._gpus.silence
-
-    @property
-    def engine_down(self) -> str:
-        """Why nothing can be started or stopped, "" while the engine answers."""
-        return self._machine.host.engine_down
-
-    def pool(self, key: str) -> tuple[PoolEndpoints, int, float] | None:
-        """How a pool looks, how many replicas are wanted, and since when (Unix seconds)."""
-        if key not in self._machine.pools:
-            return None
-        shown = self._publisher.endpoints(key)
-        return shown, self._machine.pools[key].wanted, self._journal.since_s(key)
-
-    def outlook(self, key: str) -> Outlook:
-        """What is about to happen to a pool."""
-        pool = self._machine.pools.get(key)
-        if pool is None:
-            return AT_REST
-        return outlook(pool, self._machine.host.demand.load(key).busy, self._clock())
-
-    def wakes_by_standby(self, key: str) -> bool:
-        """Whether the replica that is coming for a pool was a standby, or the next one would be."""
-        pool = self._machine.pools.get(key)
-        return pool is not None and self._machine.host.wakes_by_standby(pool)
-
-    def blocked(self, key: str) -> str:
-        """Why a pool cannot have the replicas it wants, "" where nothing stands in the way."""
-        pool = self._machine.pools.get(key)
-        return pool.blocked if pool is not None else ""
-
-    def decisions(self, key: str) -> list[Decision]:
-        """What was decided for a pool, oldest first."""
-        return self._journal.decisions(key)
-
-    def subscribe_decisions(self, receiver: Callable[[str, Decision], None]) -> Callable[[], None]:
-        """Pass every decision on as it is made, with its pool's key; returns the undo."""
-        return self._journal.decided.subscribe(receiver)
-
 
 log = structlog.get_logger()
 
@@ -120,7 +47,7 @@ STOP_S = 45.0
 """How long a shutdown waits for replicas: drain, TERM and KILL together."""
 
 
-class Manager(Sight):
+class Manager:
     """Owns the machine. Every method runs in one event loop's thread.
 
     Gateways speak to it in serialised messages only: `receive_demand`, `worker_lost`, and what
@@ -138,27 +65,31 @@ class Manager(Sight):
     ) -> None:
         """`devices` are all that replicas may be put on; those of `gpus` are among them."""
         self._settings, self._driver, self._clock = settings, driver, time.monotonic
+        self._wall = time.time  # noqa: TID251 - the shell passes the clock in
         self._tasks = Tasks("pool manager")
         self._machine = Machine(
             devices, _new_ids(settings.run_dir), settings.standbys, settings.gpu_standbys
         )
         self._bindings: dict[str, Binding] = {}
-        find, run_dir = self._machine.host.find, settings.run_dir
-        feed = Fetching(self.feed, bundles, self._tasks, run_dir, find, self._bindings).feed
-        self._launcher = Launcher(settings, driver, bundles, feed, self._tasks, self._clock)
-        self._launcher.starts.turn = self._machine.host.turn
-        self.counters = Counters(self._machine.host, self._launcher.starts)
-        self._gpus = gpus or NoGpus()
-        self._journal = Journal(recorder, time.time, settings.notes_kept)  # noqa: TID251 - the shell passes the clock in
+        self._gpus, host = gpus or NoGpus(), self._machine.host
+        self._use = UseWatch(self._machine, self._bindings, recorder, self._clock, self._wall)
+        prepared = Fetching(
+            self.feed, bundles, self._tasks, settings.run_dir, host.find, self._bindings
+        )
+        wiring = Wiring(
+            prepared.feed,
+            Tenancy(driver, self._gpus, partial(account, host.ledger)),
+            self._use.hear,
+            host.turn,
+        )
+        self._launcher = Launcher(settings, driver, bundles, wiring, self._tasks, self._clock)
+        self.counters = Counters(host, self._launcher.starts)
+        self._journal = Journal(recorder, self._wall, settings.notes_kept)
         self._orders, self._engine = Orders(self.feed), EngineWatch(driver, self.feed, self._tasks)
-        driver.engine_losses.subscribe(lambda reason: self.feed(events.EngineLost(reason)))
         self._alarm = Alarm(self._clock, lambda: self.feed(events.Tick()))
         self._publisher = Publisher(
             self._machine, self._journal, self._bindings, self._launcher.folders, self._clock
         )
-        wall = time.time  # noqa: TID251 - the shell passes the clock in
-        self._use = UseWatch(self._machine, self._bindings, recorder, self._clock, wall)
-        self._launcher.on_pong = self._use.hear
         self._refuted = Subscribers[[str, str]]()
         self._none_left = asyncio.Event()
         self._events: deque[events.Event] = deque()
@@ -185,12 +116,12 @@ class Manager(Sight):
 
     async def start(self) -> None:
         """Adopt what an earlier manager left, then begin to decide."""
-        self._launcher.tenancy = Tenancy(self._driver, self._gpus, self._account)
         await adopt_all(self._driver, self._launcher, self.feed)
         self.feed(events.ListRead())
         self._gpus.start(self.feed)
         self._tasks.spawn("tick", every(self._settings.tick_s, self._tick))
-        self._tasks.spawn("trim logs", self._launcher.output.tidy(self._bindings, time.time))  # noqa: TID251 - the shell passes the clock in
+        trim = self._launcher.output.trim_for_ever(self._bindings, self._wall)
+        self._tasks.spawn("trim logs", trim)
 
     async def close(self) -> None:
         """Let every replica finish and go, then stop. Trials that wait are told."""
@@ -268,12 +199,68 @@ class Manager(Sight):
         """Pass every Endpoints message on; returns the undo."""
         return self._publisher.messages.subscribe(receiver)
 
-    def _account(self, device: str, id: str) -> Account:
-        return account(self._machine.host.ledger, device, id)
+    def replicas(self) -> list[Replica]:
+        """Every replica not yet stopped."""
+        return self._machine.replicas()
+
+    def devices(self) -> list[Device]:
+        """Every device of this host."""
+        return list(self._machine.devices.values())
+
+    def occupancies(self) -> list[Occupancy]:
+        """Every device of this host with what is on it and what is wrong with it."""
+        return occupancies(self._machine, self._gpus)
+
+    def busy(self, device: str) -> float | None:
+        """Part of the last seconds in which a model ran on a device, 0 to 1; None while nobody
+        can tell."""
+        return self._use.busy(device)
+
+    @property
+    def gpu_silence(self) -> str:
+        """Why GPUs that should be there cannot be asked, "" where all is well."""
+        return self._gpus.silence
+
+    @property
+    def engine_down(self) -> str:
+        """Why nothing can be started or stopped, "" while the engine answers."""
+        return self._machine.host.engine_down
+
+    def pool(self, key: str) -> tuple[PoolEndpoints, int, float] | None:
+        """How a pool looks, how many replicas are wanted, and since when (Unix seconds)."""
+        if key not in self._machine.pools:
+            return None
+        shown = self._publisher.endpoints(key)
+        return shown, self._machine.pools[key].wanted, self._journal.since_s(key)
+
+    def outlook(self, key: str) -> Outlook:
+        """What is about to happen to a pool."""
+        pool = self._machine.pools.get(key)
+        if pool is None:
+            return AT_REST
+        return outlook(pool, self._machine.host.demand.load(key).busy, self._clock())
+
+    def wakes_by_standby(self, key: str) -> bool:
+        """Whether the replica that is coming for a pool was a standby, or the next one would be."""
+        pool = self._machine.pools.get(key)
+        return pool is not None and self._machine.host.wakes_by_standby(pool)
+
+    def blocked(self, key: str) -> str:
+        """Why a pool cannot have the replicas it wants, "" where nothing stands in the way."""
+        pool = self._machine.pools.get(key)
+        return pool.blocked if pool is not None else ""
+
+    def decisions(self, key: str) -> list[Decision]:
+        """What was decided for a pool, oldest first."""
+        return self._journal.decisions(key)
+
+    def subscribe_decisions(self, receiver: Callable[[str, Decision], None]) -> Callable[[], None]:
+        """Pass every decision on as it is made, with its pool's key; returns the undo."""
+        return self._journal.decided.subscribe(receiver)
 
     async def logs(self, function: str) -> list[tuple[str, bytes]]:
         """Replica ids and the output kept of a function, oldest first."""
-        return await self._launcher.logs(function)
+        return await self._launcher.output.kept(function)
 
     def follow(
         self, function: str, lines: int, cursor: str = ""
@@ -323,7 +310,7 @@ class Manager(Sight):
 
     def _tick(self) -> None:
         self.feed(events.Tick())
-        self._launcher.output.look_at_logs()
+        self._launcher.output.tick()
         self._use.tick()
         # Said again although nothing changed: a gateway that could not connect tries once more.
         self._publisher.publish(frozenset({one.pool for one in self._machine.replicas()}))
