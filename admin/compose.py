@@ -74,9 +74,7 @@ async def open_driver(settings: Settings, devices: Iterable[Device]) -> Driver:
             url=settings.docker_host,
             images={kind: known[kind] for kind in sorted(kinds)},
             data=settings.data,
-            model_root=section.model_dir,
-            log_bytes=section.log_bytes,
-            starts_at_once=section.starts_at_once,
+            pool=section,
             uids=parse_range(settings.replica_uids),
         )
     )

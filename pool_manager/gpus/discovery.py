@@ -12,7 +12,7 @@ from pool_manager.core.state import Device
 from pool_manager.driver import Driver
 from pool_manager.gpus import memory
 from pool_manager.gpus.absent import NoGpus
-from pool_manager.gpus.monitor import CALL_S, HostGpus
+from pool_manager.gpus.monitor import CALL_S, GpuMonitor
 from pool_manager.gpus.nvml import NoDriver, Nvml, Reading, Snapshot
 from pool_manager.ports import Gpus
 from registry.errors import BadRequest
@@ -93,7 +93,7 @@ async def open_gpus(
     }
     for gpu in found.chosen:
         log.info("a GPU", uuid=gpu.uuid, name=gpu.name, foreign_mib=round(foreign[gpu.uuid]))
-    return HostGpus(found.nvml, calls, found.snapshot, foreign)
+    return GpuMonitor(found.nvml, calls, found.snapshot, foreign)
 
 
 async def _as_they_are_now(found: Found, nvml: Nvml, calls: BlockingCalls) -> list[Reading]:

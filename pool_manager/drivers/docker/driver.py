@@ -31,6 +31,7 @@ from pool_manager.drivers.docker.network_holders import Holders
 from pool_manager.drivers.docker.spec import OWNER, Owner, Place, Way, ways
 from pool_manager.drivers.uids import DEFAULT, SLICE, UidAllocator, parse_range, slice_of
 from pool_manager.replicas.logs import Spool
+from pool_manager.settings import PoolSettings
 from registry.errors import DriverError, EngineDown
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
@@ -88,14 +89,12 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class DockerSettings:
     """`images` by device kind; `data` is what tells this server's containers from another's; `uids`
-    are the user ids of which those get a slice."""
+    are the user ids of which those get a slice; `pool` are the settings of their manager."""
 
     url: str
     images: dict[str, str]
     data: Path
-    model_root: Path
-    log_bytes: int
-    starts_at_once: int
+    pool: PoolSettings
     uids: range = field(default_factory=lambda: parse_range(DEFAULT))
     times: Times = field(default_factory=Times)
 
@@ -134,7 +133,7 @@ class DockerDriver:
         """Raises EngineDown without an engine, DriverError where it, image or setting is unfit."""
         check_uids(settings.uids)
         engine = await asyncio.to_thread(
-            Engine, settings.url, settings.starts_at_once, settings.times
+            Engine, settings.url, settings.pool.starts_at_once, settings.times
         )
         try:
             info = await engine.call("ask what it can", lambda client: client.info())
@@ -156,8 +155,8 @@ class DockerDriver:
         image = self._settings.images.get(record.device_kind)
         if image is None:
             raise DriverError(f"there is no runtime image for devices of kind {record.device_kind}")
-        uid = self._uids.take(record.id)
-        place = Place(run_dir, self._settings.model_root / record.id, self._settings.log_bytes)
+        uid, pool = self._uids.take(record.id), self._settings.pool
+        place = Place(run_dir, pool.model_dir / record.id, pool.log_bytes)
         # A standby is in nobody's way: its network may be made with it.
         holder = self._holders.take() if record.role != "standby" else None
         start = Start(

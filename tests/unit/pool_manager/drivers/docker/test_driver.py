@@ -16,6 +16,7 @@ from pool_manager.drivers.docker.driver import DockerDriver, DockerSettings
 from pool_manager.drivers.docker.engine import Times
 from pool_manager.drivers.docker.spec import HOLDER, OWNER, REPLICA, STANDBY_CAP_MIB, UID
 from pool_manager.drivers.uids import UidAllocator
+from pool_manager.settings import PoolSettings
 from registry.errors import DriverError, EngineDown
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
@@ -36,9 +37,7 @@ class Played:
             url="",
             images={"cpu": "image:1"},
             data=folder,
-            model_root=folder,
-            log_bytes=10_000,
-            starts_at_once=2,
+            pool=PoolSettings(folder, folder, folder, log_bytes=10_000),
             times=Times(limit_after_s=0.0, refill_after_s=1000.0),
         )
         self.client = client
