@@ -23,19 +23,19 @@ from pool_manager.core.pool import AT_REST, Outlook, outlook
 from pool_manager.core.state import Device, PoolSpec, Replica
 from pool_manager.driver import Driver
 from pool_manager.gpus.absent import NoGpus
-from pool_manager.gpus.occupancy import Tenancy
+from pool_manager.gpus.occupancy import GpuOccupancy
 from pool_manager.metrics import Counters, Step
 from pool_manager.ports import Binding, Bundles, Gpus, Recorder
 from pool_manager.replicas.adoption import adopt_all
 from pool_manager.replicas.launcher import Launcher
 from pool_manager.replicas.logs import Follow
-from pool_manager.replicas.prepared_models import Fetching
+from pool_manager.replicas.prepared_models import PreparedFetcher
 from pool_manager.replicas.relay import Wiring
-from pool_manager.reports import Decision, Journal, Occupancy, Publisher, account, occupancies
+from pool_manager.reports import Decision, Journal, Occupancy, Publisher, charges, occupancies
 from pool_manager.settings import PoolSettings
 from pool_manager.subscribers import Subscribers
-from pool_manager.usage import UseWatch
-from pool_manager.waiters import EngineWatch, Orders, Warmed
+from pool_manager.usage import UsageMonitor
+from pool_manager.waiters import EngineWatch, PendingTrials, Warmed, WarmWaiters
 from registry.exchange import PoolEndpoints, decode_demand
 from registry.tasks import Alarm, Tasks, every
 
@@ -72,21 +72,22 @@ class Manager:
         )
         self._bindings: dict[str, Binding] = {}
         self._gpus, host = gpus or NoGpus(), self._machine.host
-        self._use = UseWatch(self._machine, self._bindings, recorder, self._clock, self._wall)
-        prepared = Fetching(
-            self.feed, bundles, self._tasks, settings.run_dir, host.find, self._bindings
+        self._use = UsageMonitor(self._machine, self._bindings, recorder, self._clock, self._wall)
+        prepared = PreparedFetcher(
+            self.submit, bundles, self._tasks, settings.run_dir, host.find, self._bindings
         )
         wiring = Wiring(
-            prepared.feed,
-            Tenancy(driver, self._gpus, partial(account, host.ledger)),
-            self._use.hear,
+            prepared.emit,
+            GpuOccupancy(driver, self._gpus, partial(charges, host.ledger)),
+            self._use.on_pong,
             host.turn,
         )
         self._launcher = Launcher(settings, driver, bundles, wiring, self._tasks, self._clock)
         self.counters = Counters(host, self._launcher.starts)
         self._journal = Journal(recorder, self._wall, settings.notes_kept)
-        self._orders, self._engine = Orders(self.feed), EngineWatch(driver, self.feed, self._tasks)
-        self._alarm = Alarm(self._clock, lambda: self.feed(events.Tick()))
+        self._trials, self._warm = PendingTrials(), WarmWaiters(self.submit)
+        self._engine = EngineWatch(driver, self.submit, self._tasks)
+        self._alarm = Alarm(self._clock, lambda: self.submit(events.Tick()))
         self._publisher = Publisher(
             self._machine, self._journal, self._bindings, self._launcher.folders, self._clock
         )
@@ -107,8 +108,8 @@ class Manager:
             commands.Terminate: lambda c: self._launcher.terminate(c.id),
             commands.Release: lambda c: self._launcher.release(c.id),
             commands.Publish: lambda c: self._publisher.publish(c.keys),
-            commands.EndTrial: self._orders.end_trial,
-            commands.EndWarm: self._orders.end_warm,
+            commands.EndTrial: self._trials.end,
+            commands.EndWarm: self._warm.end,
             commands.WatchEngine: lambda c: self._engine.begin(c.reason),
             commands.Note: lambda c: self._journal.note(c.key, c.text),
             commands.KeepColdStart: self._keep_cold_start,
@@ -116,17 +117,18 @@ class Manager:
 
     async def start(self) -> None:
         """Adopt what an earlier manager left, then begin to decide."""
-        await adopt_all(self._driver, self._launcher, self.feed)
-        self.feed(events.ListRead())
-        self._gpus.start(self.feed)
+        await adopt_all(self._driver, self._launcher, self.submit)
+        self.submit(events.ListRead())
+        self._gpus.start(self.submit)
         self._tasks.spawn("tick", every(self._settings.tick_s, self._tick))
         trim = self._launcher.output.trim_for_ever(self._bindings, self._wall)
         self._tasks.spawn("trim logs", trim)
 
     async def close(self) -> None:
         """Let every replica finish and go, then stop. Trials that wait are told."""
-        self._orders.close()
-        self.feed(events.Shutdown())
+        self._trials.close()
+        self._warm.close()
+        self.submit(events.Shutdown())
         try:
             async with asyncio.timeout(STOP_S):
                 await self._none_left.wait()
@@ -135,18 +137,18 @@ class Manager:
         self._alarm.clear()
         await self._launcher.read_ahead.close()
         await self._tasks.close()
-        self._use.keep()
+        self._use.flush()
         await self._gpus.close()
         await self._driver.close()
 
     def define(self, spec: PoolSpec, binding: Binding) -> None:
         """A revision exists, or its settings changed."""
         self._bindings[spec.key] = binding
-        self.feed(events.PoolDefined(spec))
+        self.submit(events.PoolDefined(spec))
 
     def remove(self, key: str) -> None:
         """A revision is gone: its replicas finish and go."""
-        self.feed(events.PoolRemoved(key))
+        self.submit(events.PoolRemoved(key))
 
     async def trial(self, spec: PoolSpec, binding: Binding) -> dict[str, Any]:
         """Load a bundle in a throw-away replica and return its report.
@@ -155,7 +157,7 @@ class Manager:
         """
         trial = replace(spec, role="trial")
         try:
-            return await self._orders.trial(spec.key, lambda: self.define(trial, binding))
+            return await self._trials.wait(spec.key, lambda: self.define(trial, binding))
         finally:
             self.remove(spec.key)
 
@@ -166,11 +168,11 @@ class Manager:
         `max` for it; idle replicas of others make room, nobody is waited for. Otherwise room is
         waited for up to `timeout_s`.
         """
-        return await self._orders.warm(key, beside=beside, timeout_s=timeout_s)
+        return await self._warm.wait(key, beside=beside, timeout_s=timeout_s)
 
     def sleep(self, key: str) -> None:
         """Ask a pool's idle replicas to go now; a floor keeps its replicas."""
-        self.feed(events.SleepAsked(key))
+        self.submit(events.SleepAsked(key))
 
     def subscribe_refutations(self, receiver: Callable[[str, str], None]) -> Callable[[], None]:
         """Pass on the key of each pool whose requests must not be joined any more, and the reason;
@@ -187,13 +189,13 @@ class Manager:
     def receive_demand(self, data: bytes) -> None:
         """A gateway worker's Demand."""
         demand = decode_demand(data)
-        self.feed(events.DemandCame(demand))
-        self._publisher.welcome(demand.worker)
+        self.submit(events.DemandCame(demand))
+        self._publisher.add_worker(demand.worker)
 
     def worker_lost(self, worker: str) -> None:
         """A gateway worker's connection ended."""
-        self._publisher.dismiss(worker)
-        self.feed(events.WorkerLost(worker))
+        self._publisher.remove_worker(worker)
+        self.submit(events.WorkerLost(worker))
 
     def subscribe(self, receiver: Callable[[bytes], None]) -> Callable[[], None]:
         """Pass every Endpoints message on; returns the undo."""
@@ -268,7 +270,7 @@ class Manager:
         """What its replicas write, after the last `lines` lines of each, or after `cursor`."""
         return self._launcher.output.follow(function, lines, cursor)
 
-    def feed(self, event: events.Event) -> None:
+    def submit(self, event: events.Event) -> None:
         """One event in, its commands done. Commands only begin slow work, they never wait."""
         self._events.append(event)
         if len(self._events) > 1:
@@ -297,7 +299,7 @@ class Manager:
         with self._reported("metering", "an event or a command could not be counted", about):
             self.counters.note(about)
         with self._reported("metering", "the use of a device could not be counted", about):
-            self._use.look(about)
+            self._use.observe(about)
 
     @contextlib.contextmanager
     def _reported(self, step: Step, failure: str, about: object) -> Iterator[None]:
@@ -309,7 +311,7 @@ class Manager:
             log.exception(failure, about=about)
 
     def _tick(self) -> None:
-        self.feed(events.Tick())
+        self.submit(events.Tick())
         self._launcher.output.tick()
         self._use.tick()
         # Said again although nothing changed: a gateway that could not connect tries once more.

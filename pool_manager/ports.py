@@ -56,7 +56,7 @@ class Recorder(Protocol):
         """Keep what replicas had of a device; never blocks, never raises."""
 
 
-class Account(NamedTuple):
+class Charges(NamedTuple):
     """What the ledger says of a device: what one replica is charged, how many others there are
     and what they are charged. MiB."""
 
@@ -94,8 +94,8 @@ class Gpus(Protocol):
     def silence(self) -> str:
         """Why the driver cannot be asked at present, "" while it answers."""
 
-    def start(self, feed: Callable[[DeviceLost | DeviceBack], None]) -> None:
-        """Watch over them from now on; `feed` is called in the loop's thread."""
+    def start(self, emit: Callable[[DeviceLost | DeviceBack], None]) -> None:
+        """Watch over them from now on; `emit` is called in the loop's thread."""
 
     def used_mib(self, device: str) -> float | None:
         """What a device had in use when it was last seen."""

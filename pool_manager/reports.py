@@ -20,8 +20,8 @@ from pool_manager.core.commands import KeepColdStart
 from pool_manager.core.ledger import Ledger
 from pool_manager.core.machine import Machine
 from pool_manager.core.state import Device, Replica, State
-from pool_manager.ports import Account, Binding, Gpus, GpuView, Recorder
-from pool_manager.replicas.run_folders import Folders
+from pool_manager.ports import Binding, Charges, Gpus, GpuView, Recorder
+from pool_manager.replicas.run_folders import RunFolders
 from pool_manager.subscribers import Subscribers
 from registry.exchange import Endpoints, PoolEndpoints, encode
 from registry.model import ColdStart, StateInterval
@@ -120,12 +120,12 @@ class Occupancy:
     leaked_mib: float = 0.0
 
 
-def account(ledger: Ledger, device: str, id: str) -> Account:
+def charges(ledger: Ledger, device: str, id: str) -> Charges:
     """What replica `id` is charged on a device, and the others there; standbys count, too."""
     bank = ledger.devices[device].bank
     charges = {one: ledger.charged(one).memory_mib for one in ledger.in_bank(bank)}
     own_mib = charges.pop(id, 0.0)
-    return Account(own_mib, len(charges), sum(charges.values()))
+    return Charges(own_mib, len(charges), sum(charges.values()))
 
 
 def occupancies(machine: Machine, gpus: Gpus) -> list[Occupancy]:
@@ -188,7 +188,7 @@ class Publisher:
         machine: Machine,
         journal: Journal,
         bindings: dict[str, Binding],
-        folders: Folders,
+        folders: RunFolders,
         clock: Callable[[], float],
     ) -> None:
         """`bindings` is its owner's, by pool key; those of pools that are gone are removed."""
@@ -202,13 +202,13 @@ class Publisher:
         self.messages = Subscribers[[bytes]]()
         """Notified with every Endpoints message."""
 
-    def welcome(self, worker: str) -> None:
+    def add_worker(self, worker: str) -> None:
         """A gateway worker spoke: one that is new is told of all pools."""
         if worker not in self._workers:
             self._workers.add(worker)
             self.publish(frozenset(self._bindings), full=True)
 
-    def dismiss(self, worker: str) -> None:
+    def remove_worker(self, worker: str) -> None:
         """A gateway worker is gone."""
         self._workers.discard(worker)
 

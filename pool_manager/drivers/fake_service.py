@@ -162,7 +162,7 @@ class FakeService:
         while True:
             await self._came.wait()
             batch = self._take()
-            self._tell_started(batch)
+            self._send_started(batch)
             self._began_s = self._loop.time()
             await self._run()
             self._ran_s, self._began_s = self.busy_s, None
@@ -179,7 +179,7 @@ class FakeService:
             request = self._waiting.popleft()
             refused = pack(Kind.NOT_STARTED, request.id, aux=NotStarted.DRAINING)
             self._finish(request, refused)
-        self._look()
+        self._update_events()
 
     async def close(self) -> None:
         """Write what was answered, then end every link."""
@@ -190,7 +190,7 @@ class FakeService:
         for stream in list(self._links.values()):
             stream.abort("the fake replica ended")
 
-    def _look(self) -> None:
+    def _update_events(self) -> None:
         """Keep both events true to what is owed; called after every change."""
         if self._waiting:
             self._came.set()
@@ -207,10 +207,10 @@ class FakeService:
             taken.append(self._waiting.popleft())
             if taken[0].alone:
                 break
-        self._look()
+        self._update_events()
         return taken
 
-    def _tell_started(self, batch: list[_Request]) -> None:
+    def _send_started(self, batch: list[_Request]) -> None:
         """Said before the run, in one frame per link: a crash must not leave it unsaid."""
         ids: dict[int, list[int]] = {}
         for request in batch:
@@ -250,7 +250,7 @@ class FakeService:
         for link in list(self._turned_away)[:room]:
             del self._turned_away[link]
             self._send(link, pack(Kind.WINDOW))
-        self._look()
+        self._update_events()
 
     def _send(self, link: int, frame: Pieces) -> None:
         stream = self._links.get(link)
@@ -287,7 +287,7 @@ class FakeService:
         self._owed[link, frame.id] = request
         self._last_accepted[link] = frame.id
         self._waiting.append(request)
-        self._look()
+        self._update_events()
 
     def _refusal(self, link: int) -> NotStarted | None:
         if self._draining:

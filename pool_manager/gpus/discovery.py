@@ -29,7 +29,7 @@ UNSEEN = Snapshot(None, ())
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundGpus:
     """The chosen GPUs over an open session, before it is known what of them is in use by whom.
 
     Without a session there is none, and `silence` says why, where that is not as it should be.
@@ -45,20 +45,20 @@ class Found:
         return [memory.device(gpu, 0.0) for gpu in self.chosen]
 
 
-async def find_gpus(setting: str) -> Found:
+async def find_gpus(setting: str) -> FoundGpus:
     """The GPUs that `setting` (FN_GPUS) names.
 
     With "all" a host without a driver is one without GPUs, and one whose driver cannot be used
     says so (`silence`). Raises BadRequest where GPUs are named that are not there.
     """
     if setting == memory.NONE:
-        return Found()
+        return FoundGpus()
     nvml, calls = Nvml(), BlockingCalls(DRIVER, limit_s=START_S)
     try:
         snapshot = await calls.run(_begin, nvml)
-        return Found(nvml, snapshot, tuple(memory.choose(setting, snapshot)))
+        return FoundGpus(nvml, snapshot, tuple(memory.choose(setting, snapshot)))
     except (NoDriver, Unanswered) as error:
-        return Found(silence=_why_none(setting, error))
+        return FoundGpus(silence=_why_none(setting, error))
     except BadRequest:
         await calls.run(nvml.close)
         raise
@@ -76,7 +76,7 @@ def _why_none(setting: str, error: NoDriver | Unanswered) -> str:
 
 
 async def open_gpus(
-    found: Found, driver: Driver, records: Mapping[str, ReplicaRecord | None]
+    found: FoundGpus, driver: Driver, records: Mapping[str, ReplicaRecord | None]
 ) -> Gpus:
     """The GPUs that were found, ready to be watched.
 
@@ -96,7 +96,7 @@ async def open_gpus(
     return GpuMonitor(found.nvml, calls, found.snapshot, foreign)
 
 
-async def _as_they_are_now(found: Found, nvml: Nvml, calls: BlockingCalls) -> list[Reading]:
+async def _as_they_are_now(found: FoundGpus, nvml: Nvml, calls: BlockingCalls) -> list[Reading]:
     """A replica that ended after they were found is no foreigner: what it had would be missing
     for as long as this server runs. Where the driver does not answer, what it said then counts."""
     try:

@@ -237,16 +237,16 @@ class GpuMonitor:
         gpu = self._seen.get(device)
         return None if gpu is None else gpu.used_mib
 
-    def start(self, feed: Callable[[DeviceEvent], None]) -> None:
-        """Poll each second from now on; `feed` gets the events."""
-        self._tasks.spawn("watch", self._watch(feed))
+    def start(self, emit: Callable[[DeviceEvent], None]) -> None:
+        """Poll each second from now on; `emit` gets the events."""
+        self._tasks.spawn("watch", self._watch(emit))
 
-    async def _watch(self, feed: Callable[[DeviceEvent], None]) -> None:
+    async def _watch(self, emit: Callable[[DeviceEvent], None]) -> None:
         while True:
             await self._pause(POLL_S)
             try:
                 for event in await self.poll():
-                    feed(event)
+                    emit(event)
             except Exception:  # one bad poll must not be the last
                 log.exception("the GPUs could not be looked at")
 

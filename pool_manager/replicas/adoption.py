@@ -9,7 +9,7 @@ import structlog
 from pool_manager.core import events
 from pool_manager.driver import Driver
 from pool_manager.replicas.launcher import Launcher
-from pool_manager.replicas.relay import Feed
+from pool_manager.replicas.relay import Emit
 from registry.errors import DriverError, EngineDown
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.link import VERSION
@@ -17,7 +17,7 @@ from runtime_image.contract.link import VERSION
 log = structlog.get_logger()
 
 
-async def adopt_all(driver: Driver, launcher: Launcher, feed: Feed) -> None:
+async def adopt_all(driver: Driver, launcher: Launcher, emit: Emit) -> None:
     """Listen for each replica that runs, has a record and speaks this link version; clear away the
     others. Raises EngineDown, or DriverError where nobody can say what runs."""
     running = await driver.list()
@@ -25,7 +25,7 @@ async def adopt_all(driver: Driver, launcher: Launcher, feed: Feed) -> None:
     for id in found.keys() | running:
         record = found.get(id)
         if id in running and _speaks_this_link(record):
-            _adopt(id, record, launcher, feed)
+            _adopt(id, record, launcher, emit)
         else:
             await _clear_away(id, driver, launcher)
     launcher.folders.remove_stale_models(running)
@@ -55,7 +55,7 @@ async def _clear_away(id: str, driver: Driver, launcher: Launcher) -> None:
     launcher.folders.remove(id)
 
 
-def _adopt(id: str, record: ReplicaRecord, launcher: Launcher, feed: Feed) -> None:
+def _adopt(id: str, record: ReplicaRecord, launcher: Launcher, emit: Emit) -> None:
     name = record.bound.partition("/")[2].partition("@")[0]
     launcher.adopt(record, name)
-    feed(events.Found(id, record.bound, record.device, record.role))
+    emit(events.Found(id, record.bound, record.device, record.role))

@@ -61,7 +61,7 @@ class Control:
         self._listener = listener
         self._data_listener = data_listener
         self._receiver = receiver
-        self._feed = receiver.on_event
+        self._emit = receiver.on_event
         self._stream: FrameStream | None = None
         self._missed = 0
         self._pings = 0
@@ -132,7 +132,7 @@ class Control:
         # The token has been used: nobody else may greet as this replica.
         self._close_listeners()
         phases = parse_numbers(hello["phases"])
-        self._feed(events.Greeted(self.id, phases, loaded is not None))
+        self._emit(events.Greeted(self.id, phases, loaded is not None))
         if loaded is not None:
             self._tell_loaded(loaded)
 
@@ -210,19 +210,19 @@ class Control:
             case Kind.LOAD_FAILED:
                 self._expect(not self._has_loaded, frame)
                 self._has_loaded = True
-                self._feed(parse_load_failed(self.id, parse_frame(frame)))
+                self._emit(parse_load_failed(self.id, parse_frame(frame)))
             case Kind.BATCHING_OFF:
                 self._expect(self._has_loaded and not self._is_refuted, frame)
                 self._is_refuted = True
-                self._feed(parse_batching_off(self.id, parse_frame(frame)))
+                self._emit(parse_batching_off(self.id, parse_frame(frame)))
             case Kind.NOT_IDLE:
                 self._expect(self._drains > 0, frame)
                 self._drains -= 1
-                self._feed(events.NotIdle(self.id, frame.aux / 1e3))
+                self._emit(events.NotIdle(self.id, frame.aux / 1e3))
             case Kind.FIRST_RUN:
                 self._expect(not self._has_run, frame)
                 self._has_run = True
-                self._feed(events.FirstRun(self.id, frame.aux / 1e3))
+                self._emit(events.FirstRun(self.id, frame.aux / 1e3))
             case _:
                 raise LinkError(f"unexpected {frame.kind.name} on a control link")
 
@@ -230,7 +230,7 @@ class Control:
         if self._has_loaded:
             raise LinkError("LOADED that nobody asked for")
         self._has_loaded = True
-        self._feed(loaded)
+        self._emit(loaded)
 
     @staticmethod
     def _expect(is_due: bool, frame: Frame) -> None:

@@ -23,7 +23,7 @@ from pool_manager.replicas import records
 from pool_manager.replicas.control import Control
 from pool_manager.replicas.output import ReplicaOutput
 from pool_manager.replicas.relay import EventRelay, Wiring
-from pool_manager.replicas.run_folders import STANDBY_LOGS, Folders
+from pool_manager.replicas.run_folders import STANDBY_LOGS, RunFolders
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError, EngineDown, FnError
 from registry.files import is_exhausted
@@ -31,7 +31,7 @@ from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
 
 
-class StartLine:
+class StartGate:
     """At most `at_once` starts go on at the same time. `turn` says whose comes first; by default
     the one that was asked for first."""
 
@@ -56,7 +56,7 @@ class StartLine:
         loop = asyncio.get_running_loop()
         self._waiting[id] = loop.create_future()
         self._starts.ask(id)
-        self._let_in()
+        self._admit()
         try:
             return await self._waiting[id]
         except asyncio.CancelledError:
@@ -71,9 +71,9 @@ class StartLine:
         waiting = self._waiting.get(id)
         if waiting is not None and not waiting.done():
             waiting.set_result(False)
-        self._let_in()
+        self._admit()
 
-    def _let_in(self) -> None:
+    def _admit(self) -> None:
         now = self._clock()
         for id in self._starts.begin(self._turn, now):
             waiting = self._waiting[id]
@@ -85,7 +85,7 @@ class StartLine:
         due_s = self._starts.due_s()
         if due_s < inf:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(max(0.0, due_s - now), self._let_in)
+            self._timer = loop.call_later(max(0.0, due_s - now), self._admit)
 
 
 log = structlog.get_logger()
@@ -106,16 +106,16 @@ class Launcher:
         self._settings = settings
         self._driver = driver
         self._bundles = bundles
-        self._feed, self._occupancy = wiring.feed, wiring.occupancy
+        self._emit, self._occupancy = wiring.emit, wiring.occupancy
         self._tasks = tasks
         self._clock = clock
-        self.folders = Folders(settings, for_others=driver.has_other_users)
+        self.folders = RunFolders(settings, for_others=driver.has_other_users)
         self.output = ReplicaOutput(driver, self.folders, tasks)
         self._relay = EventRelay(driver, settings, self.output, wiring, self._end_start, tasks)
         self._controls: dict[str, Control] = {}
         self._work: dict[str, set[asyncio.Task[None]]] = {}
         self._releases: set[str] = set()
-        self.starts = StartLine(settings.starts_at_once, clock, wiring.turn)
+        self.starts = StartGate(settings.starts_at_once, clock, wiring.turn)
         self.read_ahead = ReadAhead(settings.read_ahead_mib)
 
     def launch(self, command: Launch, binding: Binding | None, device_kind: str) -> None:
@@ -152,8 +152,8 @@ class Launcher:
             return
         with self._lost_on_error(id, "a replica could not be started"):
             begun_s = self._clock()
-            self._feed(events.Begun(id))
-            self._occupancy.move_in(id, command.device)
+            self._emit(events.Begun(id))
+            self._occupancy.begin(id, command.device)
             model_dir = self.folders.model_dir(id)
             if binding is None:
                 self.folders.empty_models(id)
@@ -182,14 +182,14 @@ class Launcher:
         if not await self._enter(id):
             return
         begun_s = self._clock()
-        self._feed(events.Begun(id))
+        self._emit(events.Begun(id))
         if (control := self._controls.get(id)) and not control.is_answering:
             # Whoever waits need not wait until it is given up, nor is their model to blame.
-            self._feed(events.Lost(id, "the standby hangs", is_its_fault=False))
+            self._emit(events.Lost(id, "the standby hangs", is_its_fault=False))
             return
         with self._lost_on_error(id, "a standby could not be given its model"):
             standby = self._standby(id)
-            self._occupancy.move_in(id, command.device)
+            self._occupancy.begin(id, command.device)
             await self._materialise(command, binding)
             waited = records.waited(command, begun_s - assigned_s)
             record = self._bound(standby, waited, binding, device_kind)
@@ -229,11 +229,11 @@ class Launcher:
             yield
         except EngineDown as error:
             # Before the end of the replica, so that nothing is started in its place.
-            self._feed(events.EngineLost(str(error)))
-            self._feed(events.Lost(id, str(error), is_its_fault=False))
+            self._emit(events.EngineLost(str(error)))
+            self._emit(events.Lost(id, str(error), is_its_fault=False))
         except (FnError, OSError) as error:
             log.warning(what, replica=id, reason=str(error))
-            self._feed(events.Lost(id, str(error), is_its_fault=not is_exhausted(error)))
+            self._emit(events.Lost(id, str(error), is_its_fault=not is_exhausted(error)))
 
     def _bound(
         self, record: ReplicaRecord, command: Launch | Assign, binding: Binding, device_kind: str
@@ -251,7 +251,7 @@ class Launcher:
         if not record.bound:
             self.folders.empty_models(id)
         log_file = self.folders.claim_log(name if record.bound else STANDBY_LOGS, id)
-        self._occupancy.stay(id, record.device)
+        self._occupancy.adopt(id, record.device)
         self._open_control(record, log_file, data_listener=False)
         if record.bound:
             # The earlier manager may have ended before its limits were set.
@@ -301,14 +301,14 @@ class Launcher:
     async def _release(self, id: str) -> None:
         try:
             await self._end(id)
-            self._feed(events.Released(id))
+            self._emit(events.Released(id))
         except Exception as error:
             # Untold, nobody would ever try it again.
             if isinstance(error, EngineDown):
-                self._feed(events.EngineLost(str(error)))
+                self._emit(events.EngineLost(str(error)))
             reason, is_odd = str(error) or repr(error), not isinstance(error, DriverError)
             log.error("a replica cannot be released", replica=id, reason=reason, exc_info=is_odd)
-            self._feed(events.NotReleased(id, reason))
+            self._emit(events.NotReleased(id, reason))
         finally:
             self._releases.discard(id)
 

@@ -30,7 +30,7 @@ LINE_MAX: Final = 16 * 1024
 """Bytes shown of a line."""
 
 
-class Lines:
+class LineSplitter:
     """Takes bytes, gives lines as text: as long as `LINE_MAX` at most, and what was left out is
     said in a line of its own, or at the end of its line."""
 
@@ -41,7 +41,7 @@ class Lines:
         self.pending = 0
         """Bytes taken of a line that has not ended."""
 
-    def feed(self, data: bytes) -> list[str]:
+    def add(self, data: bytes) -> list[str]:
         """The lines that have ended with this."""
         found: list[str] = []
         if self._lost and data:
@@ -105,7 +105,7 @@ Refresh = Callable[[str], None]
 """Begins to fetch what a replica has written, where that is not in its file by itself."""
 
 
-class Said(NamedTuple):
+class LogLines(NamedTuple):
     """Whole lines of one replica. `is_over`: it is gone, and these were its last."""
 
     replica: str
@@ -113,13 +113,13 @@ class Said(NamedTuple):
     is_over: bool
 
 
-class _Source:
+class _FollowedLog:
     """One replica's log, as one follower reads it."""
 
     def __init__(self, path: Path, place: int = 0) -> None:
         self.path = path
         self.place = place
-        self.lines = Lines()
+        self.lines = LineSplitter()
         self.is_gone = False
 
     def read(self) -> tuple[list[str], bool]:
@@ -133,7 +133,7 @@ class _Source:
         if start != self.place:
             # Before it where the log has begun anew.
             self.lines.skip(max(0, start - self.place))
-        found = self.lines.feed(data)
+        found = self.lines.add(data)
         self.place = start + len(data)
         is_over = was_gone and not data
         return found + (self.lines.flush() if is_over else []), is_over
@@ -144,11 +144,11 @@ class Follow:
 
     def __init__(self, refresh: Refresh) -> None:
         self._refresh = refresh
-        self._sources: dict[str, _Source] = {}
+        self._sources: dict[str, _FollowedLog] = {}
 
     def add(self, id: str, path: Path, place: int = 0, *, is_gone: bool = False) -> None:
         """One more replica, to be read from `place` on; one that is known goes on where it is."""
-        source = self._sources.setdefault(id, _Source(path, place))
+        source = self._sources.setdefault(id, _FollowedLog(path, place))
         source.path, source.is_gone = path, is_gone
 
     def end(self, id: str) -> None:
@@ -156,7 +156,7 @@ class Follow:
         if id in self._sources:
             self._sources[id].is_gone = True
 
-    async def read(self) -> list[Said]:
+    async def read(self) -> list[LogLines]:
         """What has come since the last time, one piece of each log at most."""
         for id, source in self._sources.items():
             if not source.is_gone:
@@ -167,9 +167,9 @@ class Follow:
                 del self._sources[one.replica]
         return said
 
-    def left(self) -> list[Said]:
+    def left(self) -> list[LogLines]:
         """The end of every replica that is left, for whoever reads no further."""
-        return [Said(id, one.lines.flush(), is_over=True) for id, one in self._sources.items()]
+        return [LogLines(id, one.lines.flush(), is_over=True) for id, one in self._sources.items()]
 
     @property
     def cursor(self) -> str:
@@ -179,12 +179,12 @@ class Follow:
         return text if len(text) <= CURSOR_MAX else ""
 
 
-def _read_all(sources: Iterable[tuple[str, _Source]]) -> list[Said]:
-    said = [Said(id, *source.read()) for id, source in sources]
+def _read_all(sources: Iterable[tuple[str, _FollowedLog]]) -> list[LogLines]:
+    said = [LogLines(id, *source.read()) for id, source in sources]
     return [one for one in said if one.lines or one.is_over]
 
 
-def places(cursor: str) -> dict[str, int] | None:
+def parse_cursor(cursor: str) -> dict[str, int] | None:
     """Replicas and places of a cursor; None where it is none of ours."""
     if not cursor.startswith("@") or len(cursor) > CURSOR_MAX:
         return None
@@ -213,12 +213,12 @@ class Followers:
             if not others:
                 self._follows.pop(function, None)
 
-    def began(self, id: str, path: Path) -> None:
+    def begin(self, id: str, path: Path) -> None:
         """A replica of the function that its log's folder is called after writes there."""
         for follow in self._follows.get(path.parent.name, ()):
             follow.add(id, path)
 
-    def ended(self, id: str, path: Path) -> None:
+    def end(self, id: str, path: Path) -> None:
         """It writes no more."""
         for follow in self._follows.get(path.parent.name, ()):
             follow.end(id)
@@ -237,14 +237,14 @@ _NO_HOLES: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.ENODEV)
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Piece(NamedTuple):
+class LogChunk(NamedTuple):
     """`data` begins at `start`; what was before it, from where it was asked for, is gone."""
 
     start: int
     data: bytes
 
 
-def read_log(path: Path, place: int, size: int) -> Piece:
+def read_log(path: Path, place: int, size: int) -> LogChunk:
     """What there is from `place` on, at most `size` bytes. Raises OSError.
 
     Where the log has begun anew, nobody knows what was missed: it goes on at its end.
@@ -253,9 +253,9 @@ def read_log(path: Path, place: int, size: int) -> Piece:
     try:
         length = os.fstat(descriptor).st_size
         if place >= length:
-            return Piece(length, b"")
+            return LogChunk(length, b"")
         start = _data_from(descriptor, place, length)
-        return Piece(start, os.pread(descriptor, size, start))
+        return LogChunk(start, os.pread(descriptor, size, start))
     finally:
         os.close(descriptor)
 
@@ -267,13 +267,13 @@ def read_kept(path: Path, most: int) -> bytes:
     return DROPPED + data.partition(b"\n")[2] if start else data
 
 
-def _tail(path: Path, most: int) -> Piece:
+def _tail(path: Path, most: int) -> LogChunk:
     """The last `most` bytes of what is kept."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         length = os.fstat(descriptor).st_size
         start = max(_data_from(descriptor, 0, length), length - most)
-        return Piece(start, os.pread(descriptor, most, start))
+        return LogChunk(start, os.pread(descriptor, most, start))
     finally:
         os.close(descriptor)
 

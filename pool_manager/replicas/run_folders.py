@@ -30,7 +30,7 @@ STANDBY_LOGS = "_standby"
 """Folder of the logs of standbys; no function can be called that."""
 
 
-class Folders:
+class RunFolders:
     """Where each replica's things lie. All methods are plain blocking file work."""
 
     def __init__(self, settings: PoolSettings, *, for_others: bool = False) -> None:

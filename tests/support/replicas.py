@@ -18,7 +18,7 @@ from pool_manager.core import events
 from pool_manager.core.commands import Assign, Bind, Launch
 from pool_manager.core.start_queue import Rank, Turn
 from pool_manager.driver import Driver
-from pool_manager.gpus.occupancy import Tenancy
+from pool_manager.gpus.occupancy import GpuOccupancy
 from pool_manager.ports import Binding, Gpus
 from pool_manager.replicas.launcher import Launcher
 from pool_manager.replicas.relay import Wiring
@@ -98,7 +98,7 @@ class Stage:
         self.driver = driver
         self.tasks = Tasks("stage")
         self.events: asyncio.Queue[events.Event] = asyncio.Queue(1000)
-        wiring = Wiring(self._feed, Tenancy(driver, gpus), turn=turn)
+        wiring = Wiring(self._emit, GpuOccupancy(driver, gpus), turn=turn)
         self.launcher = Launcher(
             settings, driver, ModelFolder(models), wiring, self.tasks, time.monotonic
         )
@@ -201,7 +201,7 @@ class Stage:
         self.exits.append((id, how))
         self._exit_came.set()
 
-    def _feed(self, event: events.Event) -> None:
+    def _emit(self, event: events.Event) -> None:
         self.events.put_nowait(event)
         if isinstance(event, events.Greeted) and not event.loaded and event.id in self._bindings:
             self.launcher.bind(Bind(event.id, KEY), self._bindings[event.id])

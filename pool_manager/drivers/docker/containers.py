@@ -78,24 +78,24 @@ def _is_running(listed: dict[str, Any]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class ContainerExit:
     """How a container ended: `code` is None where nobody knows any more."""
 
     code: int | None
     out_of_memory: bool
 
 
-def ending(client: docker.APIClient, container: str) -> Ending | None:
+def exit_of(client: docker.APIClient, container: str) -> ContainerExit | None:
     """None while it runs."""
     try:
         state = client.inspect_container(container)["State"]
     except ENGINE_ERRORS as error:
         if is_gone(error):
-            return Ending(None, out_of_memory=False)
+            return ContainerExit(None, out_of_memory=False)
         raise
     if state["Running"]:
         return None
-    return Ending(int(state["ExitCode"]), bool(state.get("OOMKilled")))
+    return ContainerExit(int(state["ExitCode"]), bool(state.get("OOMKilled")))
 
 
 def remove(client: docker.APIClient, container: str) -> None:

@@ -27,7 +27,7 @@ BEFORE = timedelta(seconds=2)
 collect, and what it tells twice does no harm."""
 
 
-class Listener:
+class EventListener:
     """One thread that reads the engine's events and connects again whenever they end.
 
     All callbacks come in the loop's thread: `on_event(event)` for each event, `on_connected()`
@@ -123,39 +123,39 @@ def _close(stream: Any) -> None:
 SIGNAL_BASE = 128
 """An exit code above this says which signal ended the process (the engine, and its init)."""
 KILLED = SIGNAL_BASE + signal.SIGKILL
-NEWS_MAX = 16
+EARLY_MAX = 16
 """Of a start that has not returned; each of its tries ends once."""
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class ContainerEvent:
     """What the engine told of a container: `code` is None where it ran out of memory."""
 
     container: str
     code: int | None
 
 
-def read_event(event: dict[str, Any]) -> tuple[str, News]:
+def read_event(event: dict[str, Any]) -> tuple[str, ContainerEvent]:
     """Of an event of kind die or oom the replica, "" for what is none, and what it says."""
     actor = event.get("Actor") or {}
     attributes = actor.get("Attributes") or {}
     code = int(attributes.get("exitCode", -1)) if event.get("Action") == "die" else None
-    return str(attributes.get(REPLICA, "")), News(str(actor.get("ID")), code)
+    return str(attributes.get(REPLICA, "")), ContainerEvent(str(actor.get("ID")), code)
 
 
 @dataclass(slots=True, eq=False)
-class Known:
+class KnownContainer:
     """One replica's container; `id` is "" until its start has returned, and what was heard by then
-    waits in `early`: a start may try several containers. `is_told`: its end was reported, or it
+    waits in `early`: a start may try several containers. `is_reported`: its end was reported, or it
     never came to be."""
 
     id: str = ""
-    is_told: bool = False
+    is_reported: bool = False
     out_of_memory: bool = False
     settled: asyncio.Event = field(default_factory=asyncio.Event)
-    early: list[News] = field(default_factory=list)
+    early: list[ContainerEvent] = field(default_factory=list)
 
-    def start_returned(self, container: str) -> list[News]:
+    def start_returned(self, container: str) -> list[ContainerEvent]:
         """It runs as this container. Returns what was heard of that before."""
         self.id = container
         self.settled.set()
@@ -164,16 +164,16 @@ class Known:
 
     def start_failed(self) -> None:
         """There is no container."""
-        self.is_told = True
+        self.is_reported = True
         self.settled.set()
 
-    def keep(self, news: News) -> None:
+    def keep(self, news: ContainerEvent) -> None:
         """Heard before its start has returned."""
-        if len(self.early) < NEWS_MAX:
+        if len(self.early) < EARLY_MAX:
             self.early.append(news)
 
 
-class Endings:
+class EndedWhileListing:
     """What ended while a list was being made, which may show it all the same."""
 
     def __init__(self) -> None:
@@ -201,7 +201,7 @@ class Endings:
         return [one for one in listed if one["Id"] not in self._ended]
 
 
-def how(code: int | None, *, out_of_memory: bool) -> str:
+def describe_exit(code: int | None, *, out_of_memory: bool) -> str:
     """`out_of_memory`: the kernel killed something in it for want of memory; that explains a KILL
     and nothing else, since the container may have gone on without what was killed."""
     if code is None:

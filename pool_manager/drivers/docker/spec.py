@@ -68,7 +68,7 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MountPaths:
     """Where a replica's folders lie on the host, and how much it may write to its log."""
 
     run_dir: Path
@@ -99,7 +99,7 @@ def descriptors(server_max: int) -> int:
 
 
 def replica(
-    record: ReplicaRecord, image: str, owner: Owner, place: Place, uid: int
+    record: ReplicaRecord, image: str, owner: Owner, place: MountPaths, uid: int
 ) -> dict[str, Any]:
     """The container of a replica: its run folder and its model folder, read-only, and nothing
     else of the host. `uid` is a user id that no other container has."""

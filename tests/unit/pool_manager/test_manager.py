@@ -347,7 +347,7 @@ async def test_one_defect_does_not_stop_the_rest(rig: Rig) -> None:
     assert "a command could not be done" in {line["event"] for line in logs}
 
 
-@pytest.mark.parametrize("counter", ["counters.note", "_use.look"])
+@pytest.mark.parametrize("counter", ["counters.note", "_use.observe"])
 async def test_a_defect_in_counting_keeps_nothing_from_being_done(
     rig: Rig, counter: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -425,7 +425,7 @@ async def test_what_replicas_have_of_devices_is_kept(rig: Rig) -> None:
     """Under the function's name, from the launch on, without waiting for the replica's end."""
     warm = await rig.warm()
 
-    rig.manager._use.keep()
+    rig.manager._use.flush()
 
     [device] = {one.device for one in rig.records.use_kept}
     assert device == warm.replicas[0].device

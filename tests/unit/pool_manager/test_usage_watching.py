@@ -8,7 +8,7 @@ from typing import Any
 from pool_manager.core import events
 from pool_manager.core.machine import Machine
 from pool_manager.core.state import Device, PoolSpec
-from pool_manager.usage import KEEP_S, UseWatch
+from pool_manager.usage import FLUSH_S, UsageMonitor
 from registry.exchange import Demand, Load
 from registry.model import ColdStart, StateInterval, Use
 from tests.support.replicas import KEY, binding
@@ -42,7 +42,7 @@ class Rig:
         device = Device("cuda:0", "cuda", 80_000.0)
         self.machine = Machine([device], lambda: f"r{next(numbers)}", 0, gpu_standbys)
         self.records = Records()
-        self.watch = UseWatch(
+        self.watch = UsageMonitor(
             self.machine,
             {KEY: binding()},
             self.records,
@@ -54,9 +54,9 @@ class Rig:
         """Ids that the commands name."""
         self.now += after_s
         commands = self.machine.handle(event, self.now)
-        self.watch.look(event)
+        self.watch.observe(event)
         for command in commands:
-            self.watch.look(command)
+            self.watch.observe(command)
         return [command.id for command in commands if hasattr(command, "id")]
 
     def begin(self) -> None:
@@ -70,7 +70,7 @@ class Rig:
 
     def kept(self) -> dict[str, Any]:
         """What was kept since the last time, by name: number and seconds."""
-        self.watch.keep()
+        self.watch.flush()
         kept, self.records.use_kept = self.records.use_kept, []
         return {
             one.name: (one.number, round(one.waking_s, 3), round(one.idle_s, 3), one.busy_s)
@@ -88,7 +88,7 @@ def test_a_life_from_launch_to_release() -> None:
     rig.feed(events.Greeted("r1", {}), 2.0)
     rig.feed(LOADED, 1.0)
     rig.now += 5.0
-    rig.watch.hear("r1", 1500)
+    rig.watch.on_pong("r1", 1500)
     busy = rig.watch.busy("cuda:0")
     rig.feed(events.Lost("r1", "exit 0"), 1.0)
     rig.feed(events.Released("r1"), 4.0)
@@ -124,9 +124,9 @@ def test_what_is_adopted_counts_from_then_on() -> None:
     rig.feed(events.Greeted("r1", {}, loaded=True), 0.5)
     rig.feed(LOADED)
     rig.now += 2.0
-    rig.watch.hear("r1", 4_000_000_000)
+    rig.watch.on_pong("r1", 4_000_000_000)
     rig.now += 2.0
-    rig.watch.hear("r1", 4_000_000_500)
+    rig.watch.on_pong("r1", 4_000_000_500)
 
     assert rig.kept() == {"digits": (1, 0.5, 3.5, 0.5), "gone": (0, 4.5, 0.0, 0.0)}
 
@@ -135,13 +135,13 @@ def test_it_is_handed_over_every_ten_seconds() -> None:
     """A clock that is set moves only what comes after."""
     rig = Rig()
     rig.begin()
-    rig.now += KEEP_S - 1
+    rig.now += FLUSH_S - 1
     rig.watch.tick()
     before = list(rig.records.use_kept)
     rig.jump_s = 3600.0
     rig.now += 1
     rig.watch.tick()
-    rig.now += KEEP_S
+    rig.now += FLUSH_S
     rig.watch.tick()
 
     assert before == []
@@ -152,6 +152,6 @@ def test_what_is_about_no_replica_is_nothing() -> None:
     """Most events are about pools."""
     rig = Rig()
     rig.feed(events.Tick(), 1.0)
-    rig.watch.look(object())
+    rig.watch.observe(object())
 
     assert rig.kept() == {}

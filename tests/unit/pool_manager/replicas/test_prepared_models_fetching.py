@@ -12,7 +12,7 @@ import pytest
 
 from pool_manager.core import events
 from pool_manager.core.state import Replica, State
-from pool_manager.replicas.prepared_models import Fetching
+from pool_manager.replicas.prepared_models import PreparedFetcher
 from registry.errors import StoreUnavailable
 from registry.model import Prepared
 from registry.tasks import Tasks
@@ -41,7 +41,7 @@ class Store(ModelFolder):
 
 
 class Heard:
-    """A `Fetching` over one trial, and what it passed on."""
+    """A `PreparedFetcher` over one trial, and what it passed on."""
 
     def __init__(self, folder: Path) -> None:
         self.run_dir = folder / "run"
@@ -52,7 +52,7 @@ class Heard:
         self.passed: asyncio.Queue[events.Event] = asyncio.Queue()
         self.tasks = Tasks("test")
         replica = Replica(ID, KEY, "cpu:0", "trial", 0.0, State.LOADING)
-        self.fetching = Fetching(
+        self.fetching = PreparedFetcher(
             self.passed.put_nowait,
             self.store,
             self.tasks,
@@ -64,7 +64,7 @@ class Heard:
     def loaded(self, id: str = ID, **report: Any) -> events.Loaded:
         """The replica's report comes."""
         event = events.Loaded(id, 0, True, 50.0, {}, {"load_ms": 5.0, **report})
-        self.fetching.feed(event)
+        self.fetching.emit(event)
         return event
 
     async def next(self) -> Any:
@@ -107,7 +107,7 @@ async def test_what_does_not_concern_it_passes_at_once(heard: Heard) -> None:
     ]
     passed = [heard.passed.get_nowait() for _ in range(3)]
     for event in others[:2]:
-        heard.fetching.feed(event)
+        heard.fetching.emit(event)
     passed += [heard.passed.get_nowait() for _ in range(2)]
 
     assert passed == [*others[2:], *others[:2]]
@@ -137,7 +137,7 @@ async def test_nobody_there_costs_the_preparation_only(heard: Heard) -> None:
 
 async def test_one_that_hangs_up_and_lives_costs_the_preparation_only(heard: Heard) -> None:
     """It is given a moment to be told dead, then the report is passed on."""
-    heard.fetching.news_s = 0.0
+    heard.fetching.exit_s = 0.0
 
     report = await heard.outcome(lambda _question: [])
 
@@ -156,7 +156,7 @@ async def test_one_that_hangs_up_because_it_dies_is_told_so(heard: Heard) -> Non
         heard.loaded(prepares=True)
         async with asyncio.timeout(UNTIL_S):
             await hung_up.wait()
-    heard.fetching.feed(events.Lost(ID, "was killed for its memory"))
+    heard.fetching.emit(events.Lost(ID, "was killed for its memory"))
 
     report = (await heard.next()).report
 
@@ -207,7 +207,7 @@ async def test_an_end_is_passed_on_behind_the_report(
         heard.loaded(prepares=True)
         async with asyncio.timeout(UNTIL_S):
             await asked.wait()
-        heard.fetching.feed(end)
+        heard.fetching.emit(end)
         report, last = await heard.next(), await heard.next()
         await until(lambda: not len(heard.tasks))
 

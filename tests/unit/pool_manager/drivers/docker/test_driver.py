@@ -67,7 +67,9 @@ class Played:
         if code is not None:
             attributes["exitCode"] = str(code)
         action = "oom" if code is None else "die"
-        self.driver._heard({"Action": action, "Actor": {"ID": container, "Attributes": attributes}})
+        self.driver._on_event(
+            {"Action": action, "Actor": {"ID": container, "Attributes": attributes}}
+        )
 
     def shows(self, container: str, state: str = "running", **labels: str) -> None:
         """The engine's next lists show this container too."""
@@ -215,7 +217,7 @@ async def test_the_end_of_an_earlier_try(played: Played) -> None:
     played.hear("c0", 128)
 
     assert played.exits == []
-    assert not played.driver._containers[ID].is_told
+    assert not played.driver._containers[ID].is_reported
 
 
 async def test_limits_wait_for_the_start(played: Played) -> None:
@@ -372,4 +374,4 @@ async def test_closing_twice(played: Played) -> None:
     """The second time does no harm, and what is heard later none either."""
     await played.driver.close()
     await played.driver.close()
-    played.driver._connected()
+    played.driver._on_connected()

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from pool_manager.drivers.docker import spec
-from pool_manager.drivers.docker.spec import Owner, Place
+from pool_manager.drivers.docker.spec import MountPaths, Owner
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.link import VERSION
 from tests.support.scenes import a_record
 
 OWNER = Owner("0123456789abcdef")
-PLACE = Place(Path("/data/run/aaaa0009"), Path("/data/models/aaaa0009"), 1_000_000)
+PLACE = MountPaths(Path("/data/run/aaaa0009"), Path("/data/models/aaaa0009"), 1_000_000)
 RECORD = replace(a_record(), threads=3, memory_mib=700)
 APART = {
     "CapDrop": ["ALL"],
