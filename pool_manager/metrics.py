@@ -1,11 +1,4 @@
-"""Counts what becomes of replicas, by the machine's events and commands. Pure.
-
-All that the manager counts, for whoever shows it.
-
-Why replicas fail, in few words: a label of metrics. Pure.
-
-How many replicas pools have, and how many they want. Pure.
-"""
+"""Counters of replicas: starts, failures with their reasons, evictions, supply. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +24,19 @@ _WORDS: Final = (
     ("exited", ("exited",)),
     ("link", ("control link lost",)),
 )
-"""How drivers, the control link and the machine say it; the first that fits."""
+"""Words in the reasons that drivers, the control link and the machine give; the first that fits."""
+
+
+KINDS: Final = ("process", "standby", "ahead", "trial")
+"""How a replica starts: anew, by a standby that was there, as a standby, or for a deploy."""
+OUTCOMES: Final = ("ready", "failed", "dropped")
+"""Ends of a start; a dropped one was not wanted any more."""
+WHEN: Final = ("starting", "serving")
+EVICTIONS: Final = ("idle", "busy")
+COLD_STARTS: Final = ("ready", "failed")
+Step = Literal["event", "command", "metering"]
+STEPS: Final[tuple[Step, ...]] = get_args(Step)
+"""Where the manager may have a defect: in handling an event, in doing or in counting it."""
 
 
 def reason_of(lost: Lost) -> str:
@@ -48,18 +53,6 @@ def reason_in(text: str) -> str:
         if any(word in text for word in words):
             return reason
     return "other"
-
-
-KINDS: Final = ("process", "standby", "ahead", "trial")
-"""How a replica starts: anew, by a standby that was there, as a standby, or for a deploy."""
-OUTCOMES: Final = ("ready", "failed", "dropped")
-"""Ends of a start; a dropped one was not wanted any more."""
-WHEN: Final = ("starting", "serving")
-EVICTIONS: Final = ("idle", "busy")
-COLD_STARTS: Final = ("ready", "failed")
-Step = Literal["event", "command", "metering"]
-STEPS: Final[tuple[Step, ...]] = get_args(Step)
-"""Where the manager may have a defect: in handling an event, in doing or in counting it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +96,14 @@ class _Counted:
 
 
 class ReplicaCounter:
-    """Remembers every replica that is not yet stopped, as the machine does."""
+    """Counts what becomes of replicas, by the machine's events and commands."""
 
     def __init__(self) -> None:
         self.counts = Counts()
         self._replicas: dict[str, _Counted] = {}
 
     def note(self, about: events.Event | commands.Command) -> None:
-        """The machine has handled this event, or asked for this command."""
+        """Count an event that the machine has handled, or a command of it."""
         if isinstance(about, commands.Command):
             self._done(about)
         elif isinstance(about, events.Found):

@@ -1,4 +1,4 @@
-"""What the pool manager needs from others; `admin/compose.py` plugs it in."""
+"""Ports: what the pool manager needs from others; `admin/compose.py` plugs it in."""
 
 from __future__ import annotations
 

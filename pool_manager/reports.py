@@ -1,9 +1,4 @@
-"""Keeps the reasons, states and receipts of pools.
-
-What is on each device, for the ledger's neighbours and for whoever looks.
-
-Tells gateways which replicas there are.
-"""
+"""Reports of pools and devices: decisions, states and receipts, device occupancy, endpoints."""
 
 from __future__ import annotations
 
@@ -25,6 +20,8 @@ from pool_manager.replicas.run_folders import RunFolders
 from pool_manager.subscribers import Subscribers
 from registry.exchange import Endpoints, PoolEndpoints, encode
 from registry.model import ColdStart, StateInterval
+
+DeviceState = Literal["free", "taken", "quarantined", "cordoned"]
 
 
 class Decision(NamedTuple):
@@ -64,7 +61,7 @@ class Journal:
         self._states.pop(key, None)
 
     def state(self, key: str, shown: PoolEndpoints, binding: Binding) -> None:
-        """A pool looks like this now; an interval ends when its state changes."""
+        """Take in a pool's state; when it changes, the interval of the last one is recorded."""
         now = self._wall()
         before = self._states.get(key)
         if before is not None and before[0] == shown.state:
@@ -99,16 +96,13 @@ class Journal:
         )
 
 
-DeviceState = Literal["free", "taken", "quarantined", "cordoned"]
-
-
 @dataclass(frozen=True, slots=True)
 class Occupancy:
     """A device, its replicas' ids and what they are charged there, MiB.
 
-    `quarantined`: one of them is gone as far as anybody can tell, but the device does not show it;
-    `cordoned`: nothing is put on it, because of an error. `gpu` is None for CPU slots.
-    `leaked_mib` is what the quarantined ones have not given back, as far as can be seen.
+    `quarantined`: a replica's release failed, its memory may still be taken; `cordoned`: an error
+    keeps replicas off the device. `gpu` is None for CPU slots. `leaked_mib` is the memory that
+    quarantined replicas still take, by what the device shows.
     """
 
     device: Device
@@ -203,7 +197,7 @@ class Publisher:
         """Notified with every Endpoints message."""
 
     def add_worker(self, worker: str) -> None:
-        """A gateway worker spoke: one that is new is told of all pools."""
+        """A gateway worker has sent a demand: a new one gets all pools."""
         if worker not in self._workers:
             self._workers.add(worker)
             self.publish(frozenset(self._bindings), full=True)
@@ -224,7 +218,7 @@ class Publisher:
         return msgspec.structs.replace(shown, replicas=replicas, retry_after_s=wait_s)
 
     def publish(self, keys: frozenset[str], *, full: bool = False) -> None:
-        """Say how these pools are; `full` that there are no others."""
+        """Notify of these pools; `full`: there are no others."""
         pools = {}
         for key in keys:
             if key not in self._machine.pools:
@@ -237,5 +231,5 @@ class Publisher:
             pools[key] = self.endpoints(key)
             self._journal.state(key, pools[key], self._bindings[key])
         if not self._workers:
-            return  # whoever comes first is told everything; at a start that saves thousands
+            return  # the first worker gets all pools; at a start that saves thousands of messages
         self.messages.notify(encode(Endpoints(next(self._seq), full, pools)))

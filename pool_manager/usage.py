@@ -1,7 +1,4 @@
-"""Device-seconds of replicas, from what they are doing and how long they say they ran. Pure.
-
-Has the meter see every change of a replica, and what it adds up kept.
-"""
+"""Device-seconds of replicas: waking, idle and busy, by revision and minute."""
 
 from __future__ import annotations
 
@@ -22,11 +19,23 @@ WINDOW_S: Final = 5.0
 next."""
 
 BACK_MS: Final = BUSY_MASK // 2
-"""Nobody runs for 25 days between two words: the count went back. It does by a little where a run
-ended in the very moment in which the replica looked at it."""
+"""A larger step is a count that went back: no run lasts 25 days between two PONGs. It goes back a
+little where a run ends in the moment in which the replica reads it."""
 
 Stage = Literal["waking", "up", "standby"]
 """Starting or loading; able to run a model; without a model."""
+
+
+FLUSH_S: Final = 10.0
+"""Seconds between two flushes to the recorder: what a crash may lose."""
+STAGES: Final[dict[State, Stage]] = {
+    State.STARTING: "waking",
+    State.STANDBY: "waking",
+    State.LOADING: "waking",
+    State.READY: "up",
+    State.DRAINING: "up",
+}
+"""A replica that is being released runs nothing more and serves nobody: it is counted no longer."""
 
 
 class Owner(NamedTuple):
@@ -60,9 +69,9 @@ class UsageMeter:
     """Adds up seconds per minute, owner and device. `now` is in monotonic seconds.
 
     Every second between a replica's record and its end is counted once, and none is negative:
-    what a replica says it ran is believed up to the time that has passed. An idle second can only
-    be told from a busy one by what the replica says, so the seconds of one that is up wait for its
-    next word; those after its last word count as idle.
+    reported busy time is capped at the time that has passed. Idle and busy seconds can only be told
+    apart by PONGs, so the seconds of a replica that is up wait for its next PONG; those after its
+    last one count as idle.
     """
 
     def __init__(self, offset_s: float) -> None:
@@ -72,7 +81,7 @@ class UsageMeter:
         self._sums: dict[tuple[Owner, str, int], list[float]] = {}
 
     def set_stage(self, id: str, owner: Owner, device: str, stage: Stage, now: float) -> None:
-        """A replica is in this stage from now on, if it was not already."""
+        """A replica is in this stage from now on."""
         account = self._replicas.get(id)
         if account is None:
             self._replicas[id] = _ReplicaUsage(owner, device, stage, now, 0)
@@ -82,11 +91,11 @@ class UsageMeter:
             account.owner, account.device, account.stage = owner, device, stage
 
     def adopt(self, id: str) -> None:
-        """A replica ran under an earlier manager: its first word tells only where it stands."""
+        """A replica of an earlier manager: its first PONG is only the base of later ones."""
         self._replicas[id].reported_ms = None
 
     def report_busy(self, id: str, reported_ms: int, now: float) -> None:
-        """A replica says that it ran for so many milliseconds so far, modulo 2**32."""
+        """A PONG: the replica has run for so many milliseconds so far, modulo 2**32."""
         account = self._replicas.get(id)
         if account is None or account.stage != "up":
             return
@@ -132,7 +141,7 @@ class UsageMeter:
         ]
 
     def _settle(self, account: _ReplicaUsage, now: float, busy_s: float) -> None:
-        """Everything until `now` goes into the sums, `busy_s` of it evenly as busy."""
+        """Add everything until `now` to the sums, `busy_s` of it as busy, spread evenly."""
         from_s, account.settled_s = account.settled_s, max(account.settled_s, now)
         account.busy_s += busy_s
         length_s = account.settled_s - from_s
@@ -165,23 +174,14 @@ def _share(samples: deque[_BusySample]) -> float:
     return (last.busy_s - first.busy_s) / passed_s if passed_s > 0 else 0.0
 
 
-FLUSH_S: Final = 10.0
-"""Seconds between two handings to the recorder: what a crash may lose."""
 NOBODY: Final = Owner("", "", 0)
-
-STAGES: Final[dict[State, Stage]] = {
-    State.STARTING: "waking",
-    State.STANDBY: "waking",
-    State.LOADING: "waking",
-    State.READY: "up",
-    State.DRAINING: "up",
-}
-"""A replica that is being released runs nothing more and serves nobody: it is counted no longer."""
 
 
 class UsageMonitor:
-    """Looks at a replica whenever something happened to it. `clock` is monotonic, `wall` Unix
-    seconds; `bindings` is its owner's."""
+    """Meters the machine's replicas, and flushes the sums to the recorder.
+
+    `clock` is monotonic, `wall` gives Unix seconds; `bindings` is the owner's.
+    """
 
     def __init__(
         self,
@@ -200,7 +200,7 @@ class UsageMonitor:
         self._flushed_s = clock()
 
     def observe(self, about: object) -> None:
-        """An event or a command; if it is about a replica, that is looked at."""
+        """After an event or a command: meter the replica that it is about, if any."""
         id = getattr(about, "id", None)
         if not isinstance(id, str):
             return
@@ -217,19 +217,19 @@ class UsageMonitor:
             self._meter.adopt(id)
 
     def on_pong(self, id: str, busy_ms: int) -> None:
-        """A replica says for how long its model has run."""
+        """A replica's model has run for so many milliseconds, modulo 2**32."""
         self._meter.report_busy(id, busy_ms, self._clock())
 
     def tick(self) -> None:
-        """Look at every replica, for a standby can be given away without a word to it, and every
-        ten seconds hand over what was added up."""
+        """Observe every replica, for a standby is assigned without an event of its own; flush
+        every ten seconds."""
         for replica in self._machine.replicas():
             self.observe(replica)
         if self._clock() - self._flushed_s >= FLUSH_S:
             self.flush()
 
     def flush(self) -> None:
-        """Hand over what was added up so far."""
+        """Give the recorder what was added up so far."""
         self._flushed_s = now = self._clock()
         for record in self._meter.take(now):
             self._recorder.use(record)

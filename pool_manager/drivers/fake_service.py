@@ -1,7 +1,4 @@
-"""The data plane of a fake replica: answers every request, computes nothing.
-
-How the fake driver's replicas behave.
-"""
+"""The data plane of a fake replica, and the script that fake replicas follow."""
 
 from __future__ import annotations
 
@@ -29,6 +26,13 @@ Sleep = Callable[[float], Awaitable[object]]
 """Waits for so many seconds; a test passes one that it lets go by hand."""
 
 ANY_JSON: Final = Signature("json", (), ())
+
+
+LINKS_MAX: Final = 64
+FLUSH_TURNS: Final = 3
+"""Loop turns in which a transport hands what was written to the kernel; uvloop needs more than
+asyncio, which writes at once."""
+Pieces = list[bytes | bytearray | memoryview]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +68,6 @@ class Script:
                 raise ValueError(f"{name}: expected at least {least}, got {getattr(self, name)}")
         if self.crash_count < 0:
             raise ValueError(f"crash_count: expected at least 0, got {self.crash_count}")
-
-
-LINKS_MAX: Final = 64
-FLUSH_TURNS: Final = 3
-"""Loop turns in which a transport hands what was written to the kernel; uvloop needs more than
-asyncio, which writes at once."""
-
-Pieces = list[bytes | bytearray | memoryview]
 
 
 @dataclass(slots=True, eq=False)

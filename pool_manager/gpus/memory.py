@@ -1,9 +1,4 @@
-"""Which GPUs replicas may be put on, and how much memory they have.
-
-How much of its GPU's memory a replica has taken.
-
-Whether a replica that was ended has given its GPU back.
-"""
+"""GPU memory: which GPUs are chosen, how much replicas take, whether it was given back. Pure."""
 
 from __future__ import annotations
 
@@ -16,6 +11,10 @@ from registry.errors import BadRequest
 
 ALL: Final = "all"
 NONE: Final = "none"
+
+
+SLACK_MIB: Final = 256.0
+"""What a GPU may show beyond what is accounted for: contexts and fragments of others."""
 
 
 def choose(setting: str, snapshot: Snapshot) -> list[Reading]:
@@ -92,10 +91,6 @@ def taken_mib(
     if not is_alone or gpu.used_mib is None or before_mib is None:
         return None
     return max(0.0, gpu.used_mib - before_mib)
-
-
-SLACK_MIB: Final = 256.0
-"""What a GPU may show beyond what is accounted for: contexts and fragments of others."""
 
 
 def still_taken(

@@ -48,14 +48,6 @@ PROOF_POLL_S: Final = 0.05
 DeviceEvent = DeviceLost | DeviceBack
 
 
-class Severity(StrEnum):
-    """What an error means for whoever wants to use the GPU."""
-
-    GONE = "gone"
-    NEEDS_RESET = "needs a reset"
-    APPLICATION = "concerns one application"
-
-
 GONE: Final = {79: "has fallen off the bus"}
 NEEDS_RESET: Final = {
     46: "stopped processing",
@@ -85,6 +77,14 @@ APPLICATION: Final = {
     94: "contained memory error",
 }
 """Those seen most often, for the log; not all."""
+
+
+class Severity(StrEnum):
+    """What an error means for whoever wants to use the GPU."""
+
+    GONE = "gone"
+    NEEDS_RESET = "needs a reset"
+    APPLICATION = "concerns one application"
 
 
 def severity(xid: int) -> Severity:

@@ -1,6 +1,6 @@
-"""The NVIDIA driver's management library (NVML), by way of pynvml. Every call blocks.
+"""The NVIDIA driver's management library (NVML) through pynvml, and its answers as plain data.
 
-What the driver says of its GPUs at one moment, as plain data.
+Every call blocks.
 """
 
 from __future__ import annotations
@@ -11,6 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pynvml
+
+MIB: Final = 2**20
+EVENTS_MAX: Final = 64
+"""Reports taken at once; what is left waits for the next time."""
+EVENT_WAIT_MS: Final = 1
+LOST: Final = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_GPU_NOT_FOUND)
+ABSENT: Final = (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+ALL_INSTANCES: Final = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +77,6 @@ class XidEvent:
     uuid: str
     xid: int
     instance: int | None = None
-
-
-MIB: Final = 2**20
-EVENTS_MAX: Final = 64
-"""Reports taken at once; what is left waits for the next time."""
-EVENT_WAIT_MS: Final = 1
-LOST: Final = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_GPU_NOT_FOUND)
-ABSENT: Final = (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
-ALL_INSTANCES: Final = 0xFFFFFFFF
 
 
 class NoDriver(Exception):

@@ -1,4 +1,4 @@
-"""What replicas take on the GPUs they are on, and the proof that they have given it back."""
+"""GPU memory that replicas take, and the proof that it was given back."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def _no_charges(_device: str, _id: str) -> Charges:
 
 
 class GpuOccupancy:
-    """Knows each replica's GPU and processes as long as something of it may be there.
+    """The GPU and the processes of each replica, until its release is proved.
 
-    `account(device, id)` is the ledger's. Replicas on other devices pass through unchanged.
+    `charges(device, id)` is the ledger's. Replicas on other devices are not covered.
     """
 
     def __init__(

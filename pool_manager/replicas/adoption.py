@@ -1,4 +1,4 @@
-"""What a manager that starts does with the replicas of an earlier one."""
+"""Adoption: what a starting manager does with the replicas of an earlier one."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The manager's end of one replica's control link.
+"""A replica's control link, and the checks of everything that comes over it.
 
-What a replica says of itself over its control link, checked: it may run foreign code.
+Replicas may run foreign code: frames are parsed strictly, and only those that are due are accepted.
 """
 
 from __future__ import annotations
@@ -30,6 +30,17 @@ HELLO_S = 5.0
 PINGS_MISSED_MAX = 3
 EXHAUSTED_S = 0.5
 """Between two tries to accept a greeting while no descriptor is to be had."""
+
+
+LIMIT_MAX: Final = 65536
+"""Requests at once."""
+NUMBER_MAX: Final = 1e9
+"""More than any replica has milliseconds or MiB."""
+REASON_MAX: Final = 4000
+STAGE_MAX: Final = 20
+WORDS: Final = "fngate replica: "
+"""How the line begins in which a replica gives itself up."""
+_REPORTED: Final = ("load_ms", "memory_mib")
 
 
 class LinkReceiver(Protocol):
@@ -237,17 +248,6 @@ class Control:
         """Whatever is said costs work, some of it disk: only what is due is heard."""
         if not is_due:
             raise LinkError(f"{frame.kind.name} that nobody asked for")
-
-
-LIMIT_MAX: Final = 65536
-"""Requests at once."""
-NUMBER_MAX: Final = 1e9
-"""More than any replica has milliseconds or MiB."""
-REASON_MAX: Final = 4000
-STAGE_MAX: Final = 20
-WORDS: Final = "fngate replica: "
-"""How the line begins in which a replica gives itself up."""
-_REPORTED: Final = ("load_ms", "memory_mib")
 
 
 def parse_loaded(id: str, data: dict[str, Any]) -> events.Loaded:

@@ -1,7 +1,4 @@
-"""Starts and releases single replicas: folders, sockets, driver.
-
-Where starts wait for their turn.
-"""
+"""Launches, binds, adopts and releases single replicas; starts wait for their turn."""
 
 from __future__ import annotations
 
@@ -29,6 +26,8 @@ from registry.errors import DriverError, EngineDown, FnError
 from registry.files import is_exhausted
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
+
+log = structlog.get_logger()
 
 
 class StartGate:
@@ -86,9 +85,6 @@ class StartGate:
         if due_s < inf:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(max(0.0, due_s - now), self._admit)
-
-
-log = structlog.get_logger()
 
 
 class Launcher:

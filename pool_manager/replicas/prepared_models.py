@@ -1,6 +1,6 @@
-"""What a trial offers of its prepared model, fetched and checked: it may run foreign code.
+"""Prepared models: fetched from their trial while its report is held back.
 
-Fetches what a trial has prepared, while its report is held back.
+The trial may run foreign code: its description and the sizes of its files are checked.
 """
 
 from __future__ import annotations
@@ -47,6 +47,15 @@ KEY_MAX: Final = 200
 SIZES_MAX: Final = 16
 """Sizes of runs that one kind of session may have been measured with."""
 PREPARED_MODEL: Final = f"{FOLDER}/{GRAPH_FILE}"
+
+
+log = structlog.get_logger()
+
+PREPARED = "prepared"
+WHY_NOT = "why_not_prepared"
+"""What is added to a report: a `Prepared` or None, and why there is none."""
+EXIT_S: Final = 3.0
+"""How long it may take until somebody says how a trial ended that has hung up."""
 
 
 async def fetch(path: Path, bundles: Bundles, binding: Binding) -> Prepared | str:
@@ -173,17 +182,6 @@ def _number(value: Any) -> float:
     if not is_number(value):
         raise ValueError(f"expected a number of milliseconds, got {str(value)[:80]!r}")
     return float(value)
-
-
-log = structlog.get_logger()
-
-PREPARED = "prepared"
-WHY_NOT = "why_not_prepared"
-"""What is added to a report: a `Prepared` or None, and why there is none."""
-
-
-EXIT_S: Final = 3.0
-"""How long it may take until somebody says how a trial ended that has hung up."""
 
 
 class PreparedFetcher:

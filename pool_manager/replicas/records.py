@@ -1,4 +1,4 @@
-"""What is written down of a replica, and what it is told."""
+"""Records of replicas on disk, bind requests, memory caps. Pure."""
 
 from __future__ import annotations
 

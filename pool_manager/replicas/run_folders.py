@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path
 
-from pool_manager.replicas import logs as logfile
+from pool_manager.replicas import logs
 from pool_manager.settings import PoolSettings
 from registry.files import is_exhausted
 from runtime_image.contract.control import (
@@ -161,13 +161,13 @@ class RunFolders:
         for path in self.logs(function):
             # The oldest may make room for a new one at this moment.
             with contextlib.suppress(FileNotFoundError):
-                found.append((path.stem, logfile.read_kept(path, self._settings.log_bytes)))
+                found.append((path.stem, logs.read_kept(path, self._settings.log_bytes)))
         return found
 
     def is_grown(self, path: Path) -> bool:
         """Whether a log may be over its limit: cheap enough for a second's tick."""
         try:
-            return logfile.disk_bytes(path) > self._settings.log_bytes
+            return logs.disk_bytes(path) > self._settings.log_bytes
         except OSError:
             return False
 
@@ -175,7 +175,7 @@ class RunFolders:
         """Cut a log that has grown over its limit down to its tail; whether it had."""
         limit = self._settings.log_bytes
         with contextlib.suppress(OSError):
-            return logfile.bound_log(path, limit, min(TAIL_BYTES, limit // 2))
+            return logs.bound_log(path, limit, min(TAIL_BYTES, limit // 2))
         return False
 
     def trim_all(self, functions: Collection[str], spared: Collection[Path], now_s: float) -> None:
@@ -184,7 +184,7 @@ class RunFolders:
         found = []
         for path in self._settings.log_dir.glob("*/*.log"):
             with contextlib.suppress(OSError):
-                found.append((path.stat().st_mtime, path, logfile.disk_bytes(path)))
+                found.append((path.stat().st_mtime, path, logs.disk_bytes(path)))
         over = sum(size for _, _, size in found) - self._settings.logs_bytes
         known = {*functions, STANDBY_LOGS}
         for written_s, path, size in sorted(found):

@@ -6,7 +6,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from pool_manager.drivers.docker.spec import Owner, MountPaths, holder, replica
+from pool_manager.drivers.docker.spec import MountPaths, Owner, holder, replica
 from registry.manifest import HANDLER_FILE, MANIFEST_FILE
 from registry.model import (
     Arrivals,

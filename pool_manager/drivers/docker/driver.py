@@ -1,7 +1,4 @@
-"""Replicas as containers: one each, apart from the host and from each other.
-
-The limits that containers get while they run.
-"""
+"""Replicas as containers: one each, apart from the host and from each other."""
 
 from __future__ import annotations
 
@@ -43,53 +40,8 @@ from registry.errors import DriverError, EngineDown
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
 
-
-class ContainerLimiter:
-    """Gives containers the memory and CPU time of what they serve."""
-
-    def __init__(self, engine: Engine, owner: Owner, tasks: Tasks, times: Times) -> None:
-        self._engine = engine
-        self._owner = owner
-        self._tasks = tasks
-        self._times = times
-
-    async def now(self, known: KnownContainer, record: ReplicaRecord) -> None:
-        """Raises DriverError."""
-        name, limits = spec.container_name(record, self._owner), spec.limits(record)
-        await self._engine.call(
-            "limit a container", lambda c: containers.limit(c, known.id, limits, name)
-        )
-
-    def soon(self, known: KnownContainer, record: ReplicaRecord) -> None:
-        """In the background, after the first answer: setting limits stops everything in a
-        container for milliseconds. One that has taken more by then than it may have, or that
-        cannot be limited at all, is ended."""
-        self._tasks.spawn(f"limit {record.id}", self._soon(known, record))
-
-    async def _soon(self, known: KnownContainer, record: ReplicaRecord) -> None:
-        await asyncio.sleep(self._times.limit_after_s)
-        is_refused = False
-        while not known.is_reported:
-            try:
-                if is_refused:
-                    await self._engine.call(
-                        "end a container", lambda c: containers.kill(c, known.id)
-                    )
-                else:
-                    await self.now(known, record)
-            except EngineDown:
-                await asyncio.sleep(self._times.limit_retry_s)
-            except DriverError as error:
-                if is_refused or known.is_reported:
-                    return  # it has ended, or is being removed
-                log.warning("a replica cannot be limited", replica=record.id, reason=error.message)
-                known.out_of_memory |= is_too_large(error)
-                is_refused = True
-            else:
-                return
-
-
 log = structlog.get_logger()
+
 T = TypeVar("T")
 
 
@@ -356,3 +308,48 @@ class DockerDriver:
 
     async def _call(self, doing: str, work: Callable[..., T], *arguments: Any) -> T:
         return await self._engine.call(doing, lambda client: work(client, *arguments))
+
+
+class ContainerLimiter:
+    """Gives containers the memory and CPU time of what they serve."""
+
+    def __init__(self, engine: Engine, owner: Owner, tasks: Tasks, times: Times) -> None:
+        self._engine = engine
+        self._owner = owner
+        self._tasks = tasks
+        self._times = times
+
+    async def now(self, known: KnownContainer, record: ReplicaRecord) -> None:
+        """Raises DriverError."""
+        name, limits = spec.container_name(record, self._owner), spec.limits(record)
+        await self._engine.call(
+            "limit a container", lambda c: containers.limit(c, known.id, limits, name)
+        )
+
+    def soon(self, known: KnownContainer, record: ReplicaRecord) -> None:
+        """In the background, after the first answer: setting limits stops everything in a
+        container for milliseconds. One that has taken more by then than it may have, or that
+        cannot be limited at all, is ended."""
+        self._tasks.spawn(f"limit {record.id}", self._soon(known, record))
+
+    async def _soon(self, known: KnownContainer, record: ReplicaRecord) -> None:
+        await asyncio.sleep(self._times.limit_after_s)
+        is_refused = False
+        while not known.is_reported:
+            try:
+                if is_refused:
+                    await self._engine.call(
+                        "end a container", lambda c: containers.kill(c, known.id)
+                    )
+                else:
+                    await self.now(known, record)
+            except EngineDown:
+                await asyncio.sleep(self._times.limit_retry_s)
+            except DriverError as error:
+                if is_refused or known.is_reported:
+                    return  # it has ended, or is being removed
+                log.warning("a replica cannot be limited", replica=record.id, reason=error.message)
+                known.out_of_memory |= is_too_large(error)
+                is_refused = True
+            else:
+                return

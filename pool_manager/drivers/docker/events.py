@@ -1,7 +1,4 @@
-"""Hears from the engine how containers end.
-
-What is known of how containers ended, and how that is said.
-"""
+"""The engine's container events: a listener thread, and the exits of containers."""
 
 from __future__ import annotations
 
@@ -25,6 +22,13 @@ from registry.errors import DriverError
 BEFORE = timedelta(seconds=2)
 """Events are asked for from this long ago: the engine answers a moment before it begins to
 collect, and what it tells twice does no harm."""
+
+
+SIGNAL_BASE = 128
+"""An exit code above this says which signal ended the process (the engine, and its init)."""
+KILLED = SIGNAL_BASE + signal.SIGKILL
+EARLY_MAX = 16
+"""Of a start that has not returned; each of its tries ends once."""
 
 
 class EventListener:
@@ -118,13 +122,6 @@ def _close(stream: Any) -> None:
     """Wakes whoever reads it; it may just have ended by itself."""
     with contextlib.suppress(OSError, AttributeError):
         stream.close()
-
-
-SIGNAL_BASE = 128
-"""An exit code above this says which signal ended the process (the engine, and its init)."""
-KILLED = SIGNAL_BASE + signal.SIGKILL
-EARLY_MAX = 16
-"""Of a start that has not returned; each of its tries ends once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Networks made ahead, each for one replica."""
+"""Network holders: containers made ahead, each of whose networks one replica joins."""
 
 from __future__ import annotations
 
