@@ -187,7 +187,7 @@ class Delivery:
         self._links.reconcile(key, shown.replicas)
 
     def _estimate(self, key: str) -> None:
-        self._dispatcher.pool(key).pace.expected = self._past.expected(key)
+        self._dispatcher.pool(key).cold_start = self._past.expected(key)
 
     def _perform(self, commands: list[Command]) -> None:
         for command in commands:

@@ -139,17 +139,19 @@ class Link:
     pardoned: set[int] = field(default_factory=set)
     given_up: bool = False
 
-    @property
-    def has_room(self) -> bool:
-        """Whether one more request may be sent."""
-        return len(self.in_flight) < self.limit and not (self.full or self.closing)
-
-    def next_id(self) -> int:
-        """An id that is not in use; ids wrap, those still in use are skipped."""
-        while True:
-            self.last_id = self.last_id % ID_MAX + 1
-            if self.last_id not in self.in_flight:
-                return self.last_id
+    def send(self, call: Call, now: float) -> Send:
+        """Put `call` in flight under an id that is not in use; ids wrap at ID_MAX."""
+        id = self.last_id % ID_MAX + 1
+        while id in self.in_flight:
+            id = id % ID_MAX + 1
+        self.last_id = call.id = id
+        # A call that runs alone is marked when it starts even where others are not.
+        call.stage = Stage.SENT if self.marks_started or call.alone else Stage.STARTED
+        call.link = self.id
+        call.sent_s = call.started_s = now
+        call.sends += 1
+        self.in_flight[id] = call
+        return Send(self.id, id, call)
 
     def sent_after(self, id: int) -> list[Call]:
         """Calls in flight sent after `id`, in that order; ids are compared modulo wrap."""

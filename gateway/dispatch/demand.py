@@ -1,4 +1,14 @@
-"""Which pools the manager is told of between two full reports."""
+"""When the pool manager is told what is held, and of which pools.
+
+1. At once, when a call is held at a pool without a replica.
+2. At once, when a pool's last request ends while such a call waits: an idle replica may make room.
+3. At once, when a link is lost or traffic moves.
+4. Every second: all pools with load.
+
+A report between two full ones names the pools that it is about, and those that have fallen idle
+since the manager was told. All else changes with every request, and nothing would be decided
+differently if the manager knew.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +19,10 @@ from registry.exchange import Load
 
 
 class Reports:
-    """Remembers what the manager believes. `load` gives a pool's load now, `is_cold` whether it
-    has no replica to send to.
+    """Remembers what the manager was told. `load` gives the load of a pool now, `is_cold` whether
+    it has no replica that takes calls.
 
-    Who waits without a replica is told at once, and with it who has fallen idle since the manager
-    was told: an idle replica may make room. All else waits for the report of the next second.
-
-    Nothing here walks over all pools: a request's end costs the same however many pools starve.
+    Nothing here walks over all pools: the end of a request costs the same however many starve.
     """
 
     def __init__(self, load: Callable[[str], Load], is_cold: Callable[[str], bool]) -> None:
@@ -28,27 +35,30 @@ class Reports:
         self._starving: OrderedDict[str, None] = OrderedDict()
 
     def held(self, pool: str) -> None:
-        """Somebody waits at a pool that has no replica."""
+        """A call waits at a pool without a replica."""
         self._starving[pool] = None
 
     def ended(self, pool: str) -> bool:
-        """A request of this pool has ended, answered or not. Whether that is to be told at once: it
-        was the last one, and somebody waits elsewhere."""
-        if pool in self._told_busy:
-            self._ended.add(pool)
-        return bool(self._starving) and not self._load(pool).busy and self._anybody_starves()
+        """Note the end of a request, answered or not; whether the manager is to be told at once.
 
-    def _anybody_starves(self) -> bool:
-        """Forgets pools at the front that starve no more, each of them once."""
+        1. The pool was told of as busy: the next report looks whether it still is.
+        2. No pool starves, or this one still has load: it can make no room that anybody needs.
+        3. A pool starves, the first of those noted: at once.
+        4. Pools before it have a replica by now, or their callers left: they are forgotten.
+        """
+        if pool in self._told_busy:  # 1
+            self._ended.add(pool)
+        if not self._starving or self._load(pool).busy:  # 2
+            return False
         while self._starving:
-            pool = next(iter(self._starving))
-            if self._is_cold(pool) and self._load(pool).queued:
+            first = next(iter(self._starving))
+            if self._is_cold(first) and self._load(first).queued:  # 3
                 return True
-            del self._starving[pool]
+            del self._starving[first]  # 4
         return False
 
     def edge(self, pools: Iterable[str]) -> dict[str, Load]:
-        """What to say now, of these pools and of who has fallen idle."""
+        """A report between two full ones: these pools, and those that have fallen idle."""
         told = {key: self._load(key) for key in self._ended}
         self._ended.clear()
         loads = {key: load for key, load in told.items() if not load.busy}
@@ -58,6 +68,6 @@ class Reports:
         return loads
 
     def full(self, loads: dict[str, Load]) -> None:
-        """The manager is told all of it."""
+        """Note a full report: `loads` of all pools that have any."""
         self._told_busy = set(loads)
         self._ended.clear()

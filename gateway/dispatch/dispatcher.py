@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from itertools import count
 
 from gateway.dispatch.call import Call, Command, Link, Send, Stage
-from gateway.dispatch.failures import Endings
-from gateway.dispatch.pool import UNKNOWN, Pool, check, foresee, refusal
-from gateway.dispatch.queue import WaitingLine
+from gateway.dispatch.failures import Endings, PoisonList
+from gateway.dispatch.pool import UNKNOWN, Pool
 from gateway.dispatch.redirects import Moves, Terms
-from registry.errors import Poison
+from registry.errors import Poison, QueueFull, WaitBudgetOver
 from registry.exchange import NOTHING, Load, PoolEndpoints
 from runtime_image.contract.link import NotStarted
+
+REFUSING = frozenset({"gone", "failing"})
+"""States in which `Pool.refusal` may give an error although a replica has room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,8 @@ class Dispatcher:
     def __init__(self, limits: Limits) -> None:
         self._bytes_max = limits.bytes_max
         self._moves = Moves(self.pool)
-        self._endings = Endings(limits.retries, self._moves)
+        self._poison = PoisonList()
+        self._endings = Endings(limits.retries, self._moves, self._poison)
         self._places = count(1)
         self.pools: dict[str, Pool] = {}
         self.links: dict[str, Link] = {}
@@ -43,47 +46,72 @@ class Dispatcher:
     # What clients do
 
     def submit(self, call: Call, now: float) -> list[Command]:
-        """Accept a call, or raise UnknownFunction, FunctionFailing, QueueFull, Poison, or
-        WaitBudgetOver; then `call.was_held` says that its pool is woken all the same.
+        """Send a call, put it into a queue, or raise the error with which it is refused.
 
-        Its body may have come while traffic moved: then it follows, as those do that wait.
+        1. Its function's traffic moved while its body came: it follows, as the calls that wait did.
+        2. The pool serves nobody: UnknownFunction, ShuttingDown or FunctionFailing.
+        3. As many calls wait as this one's function allows: QueueFull.
+        4. The bodies held take all the memory they may: QueueFull.
+        5. Its body killed replicas before: Poison.
+        6. No call waits and a replica has room: it is sent.
+        7. No replica is connected, and a cold start takes longer than it may wait: WaitBudgetOver.
+           The pool is woken all the same, and `call.was_held` says so.
+        8. It waits. Where no replica is connected the pool is woken, and `call.was_held` says so.
         """
-        pool = self._moves.readdress(call, self.pool(call.pool), now)
-        check(call, pool, now, self.held_bytes, self._bytes_max)
-        left_s = self._endings.poison.seconds_left(call.pool, call.body, now)
-        if left_s:
-            raise Poison("this input killed the model before", retry_after_s=left_s)
+        pool = self._moves.readdress(call, self.pool(call.pool), now)  # 1
+        error = pool.refusal(now)
+        if error is not None:  # 2
+            raise error
+        waiting, held_bytes = len(pool.waiting), self.held_bytes
+        if waiting >= call.queue_max:  # 3
+            text = f"{waiting} requests wait already, at most {call.queue_max} may"
+            raise QueueFull(text, retry_after_s=pool.retry_after_s(now))
+        if held_bytes + len(call.body) > self._bytes_max:  # 4
+            text = (
+                f"the requests held have {held_bytes} bytes, at most {self._bytes_max} are allowed"
+            )
+            raise QueueFull(text, retry_after_s=pool.retry_after_s(now))
+        refused_s = self._poison.seconds_left(call, now)
+        if refused_s:  # 5
+            raise Poison("this input killed the model before", retry_after_s=refused_s)
         self._called.add(pool.key)
-        link = None if pool.waiting else pool.roomiest()
-        if link is None:
-            call.was_held = not pool.is_open
-            if call.was_held:
-                foresee(call, pool, now)
-        self._endings.held_bytes += len(call.body)
-        if link is not None:
-            pool.waiting.pass_by(call)
-            return [self._sent(call, link, now)]
+        call.place = next(self._places)
+        link = None if waiting else pool.roomiest()
+        if link is not None:  # 6
+            self._endings.held_bytes += len(call.body)
+            return [link.send(call, now)]
+        call.was_held = not pool.is_open
+        budget_s = call.wait_until_s - call.arrived_s
+        if call.was_held and pool.starts_too_late(budget_s, now):  # 7
+            pool.want(now)
+            text = (
+                f"the function is started, which takes about {pool.cold_start.p50_s:.3g} s;"
+                f" this request may wait {budget_s:.3g} s"
+            )
+            raise WaitBudgetOver(text, retry_after_s=pool.retry_after_s(now))
+        self._endings.held_bytes += len(call.body)  # 8
         pool.waiting.append(call)
         if call.was_held:
             pool.watch(now)
-        return self._fill(pool, now)
+        return []
 
     def send_now(self, call: Call, now: float) -> Send | None:
-        """What `submit` would do with a call to which nothing stands in the way, as with nearly
-        all; None, and nothing was done, where it takes a closer look."""
+        """Case 6 of `submit`, by far the most frequent one; None, and nothing was done, where
+        another case may apply."""
         key = call.pool
         pool = self.pools.get(key)
-        if pool is None or pool.waiting or self._moves.heir(key) != key or self._endings.poison:
+        if pool is None or pool.waiting or key in self._moves.ways or self._poison.until_s:
+            return None
+        held_bytes = self._endings.held_bytes + len(call.body)
+        if pool.shown.state in REFUSING or not call.queue_max or held_bytes > self._bytes_max:
             return None
         link = pool.roomiest()
-        held_bytes = self._endings.held_bytes + len(call.body)
-        is_over = held_bytes > self._bytes_max or not call.queue_max
-        if link is None or is_over or refusal(pool, now) is not None:
+        if link is None:
             return None
         self._endings.held_bytes = held_bytes
         self._called.add(key)
-        pool.waiting.pass_by(call)
-        return self._sent(call, link, now)
+        call.place = next(self._places)
+        return link.send(call, now)
 
     def leave(self, call: Call, now: float) -> list[Command]:
         """The client is gone: its place is free at once, its work is recalled."""
@@ -104,8 +132,7 @@ class Dispatcher:
     def pool(self, key: str) -> Pool:
         """The view of a revision, made when first asked for and kept while anything goes on."""
         if key not in self.pools:
-            line = WaitingLine(self._places)
-            self.pools[key] = Pool(key, line, has_manager=self._has_manager)
+            self.pools[key] = Pool(key, has_manager=self._has_manager)
         return self.pools[key]
 
     def look(self, key: str, shown: PoolEndpoints, now: float) -> list[Command]:
@@ -191,7 +218,7 @@ class Dispatcher:
         if wanted is not None:
             call.stage = Stage.DONE
             self._endings.held_bytes -= len(call.body)
-            pool.pace.answered(now)
+            pool.answered_s.append(now)
         return wanted, self._fill(pool, now) if pool.waiting else []
 
     def not_started(self, link_id: str, id: int, reason: int, now: float) -> list[Command]:
@@ -201,17 +228,9 @@ class Dispatcher:
             link.pardoned.discard(id)
             return []
         call = link.in_flight.pop(id)
-        if reason == NotStarted.FULL:
-            link.full = True
-            # Other gateways fill a replica too: being turned away is no sign of a loop.
-            call.sends -= 1
-        elif reason == NotStarted.DRAINING:
-            link.closing = True
-        else:
-            call.run_alone(now)
         commands: list[Command] = []
         pool = self.pools[link.pool]
-        self._endings.hand_back(call, link, pool, now, commands)
+        self._endings.hand_back(call, link, pool, reason, now, commands)
         return commands + self._fill(pool, now)
 
     def goaway(self, link_id: str, last_id: int, now: float) -> list[Command]:
@@ -223,7 +242,7 @@ class Dispatcher:
         for call in reversed(link.sent_after(last_id)):
             del link.in_flight[call.id]
             link.pardoned.add(call.id)
-            self._endings.hand_back(call, link, pool, now, commands)
+            self._endings.hand_back(call, link, pool, NotStarted.DRAINING, now, commands)
         return commands + self._fill(pool, now)
 
     def window(self, link_id: str, now: float) -> list[Command]:
@@ -236,7 +255,7 @@ class Dispatcher:
 
     def sweep(self, now: float) -> list[Command]:
         """Answer every call whose time is over, forget pools at rest; about ten times a second."""
-        self._endings.poison.sweep(now)
+        self._poison.sweep(now)
         self.pools = {key: pool for key, pool in self.pools.items() if not pool.is_at_rest}
         commands: list[Command] = []
         for pool in self.pools.values():
@@ -284,19 +303,8 @@ class Dispatcher:
             link = pool.roomiest()
             if link is None:
                 break
-            commands.append(self._sent(pool.waiting.pop(), link, now))
+            commands.append(link.send(pool.waiting.pop(), now))
         return commands
-
-    @staticmethod
-    def _sent(call: Call, link: Link, now: float) -> Send:
-        # A call that runs alone is marked when it starts even where others are not.
-        marked = link.marks_started or call.alone
-        call.stage = Stage.SENT if marked else Stage.STARTED
-        call.link, call.id = link.id, link.next_id()
-        call.sent_s = call.started_s = now
-        call.sends += 1
-        link.in_flight[call.id] = call
-        return Send(link.id, call.id, call)
 
     def _forget_if_gone(self, pool: Pool) -> None:
         if pool.shown.state == "gone" and not pool.links and not pool.waiting:

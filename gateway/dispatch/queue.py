@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from heapq import merge
-from itertools import count, takewhile
+from itertools import takewhile
 
 from gateway.dispatch.call import Call, Priority
 
@@ -23,13 +23,13 @@ TURNS: tuple[Priority, ...] = (
 class WaitingLine:
     """A queue with three priorities served 8:3:1 while all of them wait.
 
-    Lines that calls move between share their `places`, so that a place means the same in all.
+    Within a priority calls are in the order of `Call.place`, which the dispatcher numbers over all
+    pools: calls keep it when they come back, and when they move to another pool.
     """
 
-    def __init__(self, places: Iterator[int] | None = None) -> None:
+    def __init__(self) -> None:
         self._lines: tuple[deque[Call], ...] = (deque(), deque(), deque())
         self._turn = 0
-        self._places = count(1) if places is None else places
 
     def __len__(self) -> int:
         high, normal, low = self._lines
@@ -44,13 +44,8 @@ class WaitingLine:
             yield from line
 
     def append(self, call: Call) -> None:
-        """Take a place at the end."""
-        self.pass_by(call)
+        """Add a call whose place comes after all others'."""
         self._lines[call.priority].append(call)
-
-    def pass_by(self, call: Call) -> None:
-        """Nobody waits: it takes the place that it would have had, and need not stand in it."""
-        call.place = next(self._places)
 
     def put_back(self, call: Call) -> None:
         """Take its old place again: the call had left it without its own fault."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gateway.dispatch.call import Call
-from gateway.dispatch.pool import Pool, refusal
+from gateway.dispatch.pool import Pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,40 +29,40 @@ class Moves:
 
     def __init__(self, pool: Callable[[str], Pool]) -> None:
         self._pool = pool
-        self._ways: dict[str, tuple[str, Terms]] = {}
+        self.ways: dict[str, tuple[str, Terms]] = {}
 
     def moved(self, source: str, target: str, terms: Terms | None) -> None:
         """Traffic moved; with None, calls meant for `source` do not fit `target` and stay."""
-        self._ways.pop(target, None)
-        self._ways.pop(source, None)
+        self.ways.pop(target, None)
+        self.ways.pop(source, None)
         if terms is None:
             return
-        for key, (heir, _) in list(self._ways.items()):
+        for key, (heir, _) in list(self.ways.items()):
             if heir == source:
-                self._ways[key] = (target, terms)
-        self._ways[source] = (target, terms)
+                self.ways[key] = (target, terms)
+        self.ways[source] = (target, terms)
 
     def forget(self, key: str) -> None:
         """A pool is gone: no way leads from it, and none to it."""
-        self._ways.pop(key, None)
-        for source in [one for one, (heir, _) in self._ways.items() if heir == key]:
-            del self._ways[source]
+        self.ways.pop(key, None)
+        for source in [one for one, (heir, _) in self.ways.items() if heir == key]:
+            del self.ways[source]
 
     def heir(self, key: str) -> str:
         """The pool that calls which may follow go to; the same one where traffic has not moved."""
-        way = self._ways.get(key)
+        way = self.ways.get(key)
         return way[0] if way else key
 
     def readdress(self, call: Call, pool: Pool, now: float) -> Pool:
         """The pool that `call`, which belonged to `pool` so far, is to wait for; its wait budget
         and its place in line stay. A pool that lets nobody wait at present is followed by nobody.
         """
-        way = self._ways.get(pool.key) if self._ways else None
+        way = self.ways.get(pool.key) if self.ways else None
         if way is None or call.pinned or call.alone:
             return pool
         key, terms = way
         target = self._pool(key)
-        if refusal(target, now) is not None:
+        if target.refusal(now) is not None:
             return pool
         call.pool, call.may_rerun, call.timeout_s = key, terms.may_rerun, terms.timeout_s
         return target

@@ -94,7 +94,7 @@ class Traffic(RuleBasedStateMachine):
 
     def submit_one(self, call: Call) -> None:
         asked = call.pool
-        self.dispatcher.pool(asked).pace.expected = SLOW
+        self.dispatcher.pool(asked).cold_start = SLOW
         try:
             # Whoever has no time to look closer gets the same.
             sent = self.dispatcher.send_now(call, self.now) if self.now % 2 < 1 else None
@@ -343,7 +343,7 @@ class Traffic(RuleBasedStateMachine):
         for pool in self.dispatcher.pools.values():
             for link in pool.links.values():
                 assert len(link.in_flight) <= link.limit
-                assert not (link.has_room and pool.waiting)
+            assert not (pool.waiting and pool.roomiest())
 
     @invariant()
     def calls_are_in_one_place(self) -> None:

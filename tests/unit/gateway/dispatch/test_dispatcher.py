@@ -525,7 +525,7 @@ def test_who_would_wait_in_vain_wakes_the_function(dispatcher: Dispatcher) -> No
     """The call is refused, keeps nothing, and counts as demand until the function is warm; the
     next call is served."""
     pool = dispatcher.pool(KEY)
-    pool.pace.expected = Expected(2.0, 3.0, 9.0, 5)
+    pool.cold_start = Expected(2.0, 3.0, 9.0, 5)
     short = call(wait_until_s=NOW + 1)
 
     with pytest.raises(WaitBudgetOver):
@@ -545,7 +545,7 @@ def test_who_would_wait_in_vain_wakes_the_function(dispatcher: Dispatcher) -> No
 
 def test_a_function_that_fails_is_wanted_no_more(dispatcher: Dispatcher) -> None:
     """Whoever would have waited would have been answered, too."""
-    dispatcher.pool(KEY).pace.expected = Expected(2.0, 3.0, 9.0, 5)
+    dispatcher.pool(KEY).cold_start = Expected(2.0, 3.0, 9.0, 5)
     with pytest.raises(WaitBudgetOver):
         dispatcher.submit(call(wait_until_s=NOW), NOW)
 
@@ -556,7 +556,7 @@ def test_a_function_that_fails_is_wanted_no_more(dispatcher: Dispatcher) -> None
 
 def test_what_was_wanted_and_never_came_is_forgotten(dispatcher: Dispatcher) -> None:
     """After one cold start's time nobody is waited for any more."""
-    dispatcher.pool(KEY).pace.expected = Expected(2.0, 3.0, 9.0, 5)
+    dispatcher.pool(KEY).cold_start = Expected(2.0, 3.0, 9.0, 5)
     with pytest.raises(WaitBudgetOver):
         dispatcher.submit(call(wait_until_s=NOW), NOW)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import count
 
 import pytest
 
@@ -21,7 +20,8 @@ def call(priority: Priority = NORMAL, arrived_s: float = 0.0) -> Call:
 
 def filled(*calls: Call) -> WaitingLine:
     line = WaitingLine()
-    for each in calls:
+    for place, each in enumerate(calls):
+        each.place = place
         line.append(each)
     return line
 
@@ -93,12 +93,12 @@ def test_the_oldest_may_have_any_priority() -> None:
 
 
 def test_calls_of_another_line_take_their_places() -> None:
-    """Lines that share their places have one order of arrival; who is gone cannot leave again."""
-    places = count(1)
-    one, other = WaitingLine(places), WaitingLine(places)
+    """Places are numbered over all lines; who is gone cannot leave again."""
+    one, other = WaitingLine(), WaitingLine()
     calls = [call() for _ in range(4)]
-    for index, each in enumerate(calls):
-        (one, other)[index % 2].append(each)
+    for place, each in enumerate(calls):
+        each.place = place
+        (one, other)[place % 2].append(each)
 
     leaving = list(one)
     one.remove_all([*leaving, call()])
