@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gateway.delivery import Delivery
-from gateway.dispatch.redirects import Terms
+from gateway.dispatch.redirects import RerunPolicy
 from registry.catalog import Catalog, Change, Deployed
 from registry.compatibility import breaks
 
@@ -17,16 +17,16 @@ def follow_traffic(catalog: Catalog, delivery: Delivery) -> Callable[[], None]:
         before, after = change.before, change.after
         if before is None or after is None or before.revision.key == after.revision.key:
             return
-        delivery.move(before.revision.key, after.revision.key, terms(before, after))
+        delivery.move(before.revision.key, after.revision.key, rerun_policy(before, after))
 
     return catalog.subscribe(changed)
 
 
-def terms(before: Deployed, after: Deployed) -> Terms | None:
+def rerun_policy(before: Deployed, after: Deployed) -> RerunPolicy | None:
     """How `after` runs calls meant for `before`; None where they may not fit it."""
     if breaks(before.revision, after.revision):
         return None
-    return Terms(may_rerun(after), after.function.limits.timeout_s)
+    return RerunPolicy(may_rerun(after), after.function.limits.timeout_s)
 
 
 def may_rerun(deployed: Deployed) -> bool:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from registry.exchange import Load
 
 
-class Reports:
+class DemandReports:
     """Remembers what the manager was told. `load` gives the load of a pool now, `is_cold` whether
     it has no replica that takes calls.
 
@@ -28,17 +28,17 @@ class Reports:
     def __init__(self, load: Callable[[str], Load], is_cold: Callable[[str], bool]) -> None:
         self._load = load
         self._is_cold = is_cold
-        self._told_busy: set[str] = set()
+        self._reported_busy: set[str] = set()
         self._ended: set[str] = set()
         """Pools told of as busy in which a request has ended since: only these can be idle."""
         # A plain dict's first key takes longer to find with each one removed before it.
         self._starving: OrderedDict[str, None] = OrderedDict()
 
-    def held(self, pool: str) -> None:
+    def on_held(self, pool: str) -> None:
         """A call waits at a pool without a replica."""
         self._starving[pool] = None
 
-    def ended(self, pool: str) -> bool:
+    def on_ended(self, pool: str) -> bool:
         """Note the end of a request, answered or not; whether the manager is to be told at once.
 
         1. The pool was told of as busy: the next report looks whether it still is.
@@ -46,7 +46,7 @@ class Reports:
         3. A pool starves, the first of those noted: at once.
         4. Pools before it have a replica by now, or their callers left: they are forgotten.
         """
-        if pool in self._told_busy:  # 1
+        if pool in self._reported_busy:  # 1
             self._ended.add(pool)
         if not self._starving or self._load(pool).busy:  # 2
             return False
@@ -57,17 +57,17 @@ class Reports:
             del self._starving[first]  # 4
         return False
 
-    def edge(self, pools: Iterable[str]) -> dict[str, Load]:
+    def partial(self, pools: Iterable[str]) -> dict[str, Load]:
         """A report between two full ones: these pools, and those that have fallen idle."""
         told = {key: self._load(key) for key in self._ended}
         self._ended.clear()
         loads = {key: load for key, load in told.items() if not load.busy}
         loads |= {key: self._load(key) for key in pools}
-        self._told_busy -= loads.keys()
-        self._told_busy |= {key for key, load in loads.items() if load.busy}
+        self._reported_busy -= loads.keys()
+        self._reported_busy |= {key for key, load in loads.items() if load.busy}
         return loads
 
     def full(self, loads: dict[str, Load]) -> None:
         """Note a full report: `loads` of all pools that have any."""
-        self._told_busy = set(loads)
+        self._reported_busy = set(loads)
         self._ended.clear()

@@ -1,4 +1,4 @@
-"""What becomes of calls whose replica, time or client gave them up."""
+"""What becomes of calls whose replica dies or returns them, or whose time is over."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hashlib import blake2b
 
 from gateway.dispatch.call import Attempt, Call, Command, Fail, GiveUp, Link, Recall, Stage
 from gateway.dispatch.pool import Pool
-from gateway.dispatch.redirects import Moves
+from gateway.dispatch.redirects import TrafficRedirects
 from registry.errors import ExecutionTimeout, FnError, Poison, ReplicaDied, WaitBudgetOver
 from runtime_image.contract.link import NotStarted
 
@@ -48,20 +48,20 @@ class PoisonList:
             self.until_s.popitem(last=False)
 
 
-class Endings:
+class CallFailures:
     """Ends calls or puts them back into the queue; each method appends to `commands`.
 
     `retries`: how often a call that had started may run again. `held_bytes`: the bodies of all
     calls that have not ended.
     """
 
-    def __init__(self, retries: int, moves: Moves, poison: PoisonList) -> None:
+    def __init__(self, retries: int, redirects: TrafficRedirects, poison: PoisonList) -> None:
         self._retries = retries
-        self._moves = moves
+        self._redirects = redirects
         self._poison = poison
         self.held_bytes = 0
 
-    def bereave(self, call: Call, pool: Pool, now: float, commands: list[Command]) -> None:
+    def on_replica_died(self, call: Call, pool: Pool, now: float, commands: list[Command]) -> None:
         """Requeue or end a call whose replica died.
 
         1. Its client has gone: nothing is owed.
@@ -87,7 +87,7 @@ class Endings:
             call.run_alone(now)  # 4
         self._requeue(call, pool, now, commands, has_died=True)  # 4, 5
 
-    def hand_back(
+    def on_not_started(
         self, call: Call, link: Link, pool: Pool, reason: int, now: float, commands: list[Command]
     ) -> None:
         """Requeue or end a call that its replica returned without an answer.
@@ -129,7 +129,7 @@ class Endings:
         attempt = Attempt(call.link, call.sent_s, now, has_died)
         # Sends that met a full replica are not counted, so only the last attempts are kept.
         call.attempts = (*call.attempts[1 - SENDS_MAX :], attempt)
-        pool = self._moves.readdress(call, pool, now)  # 1
+        pool = self._redirects.redirect(call, pool, now)  # 1
         error = pool.refusal(now)  # 2
         if error is None and call.sends >= SENDS_MAX:  # 3
             error = ReplicaDied(f"sent {call.sends} times, never run")
@@ -137,7 +137,7 @@ class Endings:
             self.fail(call, error, commands)
             return
         call.stage = Stage.QUEUED  # 4
-        pool.waiting.put_back(call)
+        pool.queue.reinsert(call)
 
     def sweep(self, pool: Pool, now: float) -> list[Command]:
         """End every call of a pool whose time is over.
@@ -151,8 +151,8 @@ class Endings:
         5. The replica does not let go of it: the link is given up. It would stay without answers,
            and its pool would never be idle.
         """
-        commands = [] if pool.has_manager else self.refuse_waiting(pool, now)  # 1
-        for call in [each for each in pool.waiting if now >= each.wait_until_s]:  # 2
+        commands = [] if pool.has_manager else self.refuse_queued(pool, now)  # 1
+        for call in [each for each in pool.queue if now >= each.wait_until_s]:  # 2
             self._expire(call, pool, now, commands)
         for link in pool.links.values():
             for call in link.in_flight.values():
@@ -173,20 +173,20 @@ class Endings:
                     commands.append(GiveUp(link.id, "the replica does not let go of a request"))
         return commands
 
-    def refuse_waiting(self, pool: Pool, now: float) -> list[Command]:
+    def refuse_queued(self, pool: Pool, now: float) -> list[Command]:
         """End every call in the queue of a pool that calls may not wait for."""
         commands: list[Command] = []
         error = pool.refusal(now)
         if error is not None:
-            pool.wanted_until_s = 0.0
-            for call in pool.waiting.clear():
+            pool.wake_until_s = 0.0
+            for call in pool.queue.clear():
                 self.fail(call, error, commands)
         return commands
 
     def drop(self, call: Call, pool: Pool, commands: list[Command]) -> None:
         """Forget a call whose client has gone or was answered; recall it from its replica."""
         if call.stage is Stage.QUEUED:
-            pool.waiting.remove(call)
+            pool.queue.remove(call)
             call.stage = Stage.DONE
         elif call.stage in (Stage.SENT, Stage.STARTED):
             call.stage = Stage.ABANDONED
@@ -205,7 +205,7 @@ class Endings:
         waited_s = now - call.arrived_s
         retry_s = pool.retry_after_s(now)
         self.drop(call, pool, commands)
-        how = f"{pool.shown.state}: {pool.shown.reason}"
+        how = f"{pool.endpoints.state}: {pool.endpoints.reason}"
         text = f"not started within {waited_s:.1f} s; the function is {how}"
         commands.append(Fail(call, WaitBudgetOver(text, retry_after_s=retry_s)))
 

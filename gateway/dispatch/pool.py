@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from gateway.dispatch.call import Link, Stage
-from gateway.dispatch.queue import WaitingLine
+from gateway.dispatch.queue import CallQueue
 from registry.errors import FnError, FunctionFailing, ShuttingDown, UnknownFunction
 from registry.exchange import Expected, Load, PoolEndpoints
 
@@ -30,32 +30,32 @@ UNKNOWN = PoolEndpoints([], "cold", "nobody calls")
 class Pool:
     """The queue and the links of one revision, and what the manager last said of it.
 
-    `cold_start`: what the next cold start is expected to take. `answered_s`: when the last answers
-    came. `retry_at_s`: `shown.retry_after_s` on this process's clock. `waking_since_s`: since when
-    the pool has been woken, None while it is not. Until `wanted_until_s` the pool is woken for
-    callers that were refused because they had too little time; 0 while there are none. Without
-    `has_manager` no replica is started any more.
+    `retry_at_s`: `endpoints.retry_after_s` on this process's clock. `cold_start`: what the next one
+    is expected to take. `answered_s`: when the last answers came. `waking_since_s`: since when the
+    pool has been woken, None while it is not. `wake_until_s`: until then it is woken for callers
+    that were refused because their wait budgets were too short; 0 while there are none.
+    `has_manager`: replicas can be started.
     """
 
     key: str
-    waiting: WaitingLine = field(default_factory=WaitingLine)
+    queue: CallQueue = field(default_factory=CallQueue)
     links: dict[str, Link] = field(default_factory=dict)
-    shown: PoolEndpoints = UNKNOWN
+    endpoints: PoolEndpoints = UNKNOWN
     retry_at_s: float = 0.0
     cold_start: Expected = UNKNOWN_COLD_START
     answered_s: deque[float] = field(default_factory=lambda: deque(maxlen=RATE_SAMPLES_MAX))
     waking_since_s: float | None = None
-    wanted_until_s: float = 0.0
+    wake_until_s: float = 0.0
     has_manager: bool = True
 
     @property
     def is_at_rest(self) -> bool:
         """Whether the pool is as an unknown one: cold, without a reason, and no call waits."""
-        is_asked = self.waiting or self.wanted_until_s
-        return self.shown == UNKNOWN and not self.links and not is_asked
+        is_asked = self.queue or self.wake_until_s
+        return self.endpoints == UNKNOWN and not self.links and not is_asked
 
     @property
-    def is_open(self) -> bool:
+    def is_connected(self) -> bool:
         """Whether a replica is connected that takes calls, with room or without."""
         for link in self.links.values():  # noqa: SIM110 - any() of a generator takes thrice as long
             if not link.closing:
@@ -63,11 +63,11 @@ class Pool:
         return False
 
     @property
-    def is_served(self) -> bool:
+    def has_replica(self) -> bool:
         """Whether there is a replica that takes calls, or will once it is connected."""
-        return bool(self.shown.replicas) or self.is_open
+        return bool(self.endpoints.replicas) or self.is_connected
 
-    def roomiest(self) -> Link | None:
+    def least_loaded_link(self) -> Link | None:
         """The link with the fewest requests in flight of those with room, None if all are full."""
         best: Link | None = None
         fewest = 0
@@ -92,17 +92,17 @@ class Pool:
 
     def refusal(self, now: float) -> FnError | None:
         """The error for calls that need this pool, None while calls may wait for it."""
-        if self.shown.state == "gone":
+        if self.endpoints.state == "gone":
             return UnknownFunction("the function was removed")
-        if not self.has_manager and not self.is_open:
+        if not self.has_manager and not self.is_connected:
             text = "nothing can be started: the server is gone, and the next one has to take over"
             return ShuttingDown(text, retry_after_s=TAKEOVER_S)
-        if self.shown.state != "failing" or now >= self.retry_at_s:
+        if self.endpoints.state != "failing" or now >= self.retry_at_s:
             return None
         return FunctionFailing(
-            f"the function fails to load: {self.shown.reason}",
+            f"the function fails to load: {self.endpoints.reason}",
             retry_after_s=self.retry_at_s - now,
-            admin_detail={"log_tail": list(self.shown.log_tail)},
+            admin_detail={"log_tail": list(self.endpoints.log_tail)},
         )
 
     def waking_s(self, now: float) -> float:
@@ -111,7 +111,7 @@ class Pool:
 
     def starts_too_late(self, budget_s: float, now: float) -> bool:
         """Whether the cold start all but certainly (p10) takes longer than `budget_s` from now."""
-        if self.is_served or self.cold_start.samples < SAMPLES_ENOUGH:
+        if self.has_replica or self.cold_start.samples < SAMPLES_ENOUGH:
             return False
         return self.cold_start.p10_s - self.waking_s(now) > budget_s
 
@@ -122,40 +122,40 @@ class Pool:
         2. A call was answered within WINDOW_S: as long as the queue takes at that rate.
         3. None was: RETRY_UNKNOWN_S.
         """
-        if not self.is_served:  # 1
+        if not self.has_replica:  # 1
             seconds = self.cold_start.p90_s - self.waking_s(now)
         elif recent := [end for end in self.answered_s if now - end <= WINDOW_S]:  # 2
-            seconds = len(self.waiting) * max(now - recent[0], 0.1) / len(recent)
+            seconds = len(self.queue) * max(now - recent[0], 0.1) / len(recent)
         else:  # 3
             return RETRY_UNKNOWN_S
         return max(RETRY_MIN_S, min(RETRY_MAX_S, ceil(seconds)))
 
-    def want(self, now: float) -> None:
-        """Wake the pool for one cold start at most, although no call waits."""
-        self.wanted_until_s = now + max(0.0, self.cold_start.p90_s - self.waking_s(now))
-        self.watch(now)
+    def wake(self, now: float) -> None:
+        """Wake the pool for refused callers, for one cold start at most."""
+        self.wake_until_s = now + max(0.0, self.cold_start.p90_s - self.waking_s(now))
+        self.update_waking(now)
 
-    def watch(self, now: float) -> None:
+    def update_waking(self, now: float) -> None:
         """Note when the waking of the pool begins and when it ends."""
-        is_served = self.is_served
-        if is_served or now >= self.wanted_until_s:
-            self.wanted_until_s = 0.0
-        is_asked = self.waiting or self.wanted_until_s or self.shown.state == "waking"
-        if is_served or not is_asked:
+        has_replica = self.has_replica
+        if has_replica or now >= self.wake_until_s:
+            self.wake_until_s = 0.0
+        is_asked = self.queue or self.wake_until_s or self.endpoints.state == "waking"
+        if has_replica or not is_asked:
             self.waking_since_s = None
         elif self.waking_since_s is None:
             self.waking_since_s = now
 
     def load(self, now: float) -> Load:
-        """The demand for this pool: calls that wait, requests in flight, the longest wait.
+        """The demand for this pool: queued calls, requests in flight, the longest wait.
 
-        A pool that is wanted although no call waits has one waiter more, who has waited as long as
-        the pool has been woken.
+        While the pool is woken for refused callers they count as one more queued call, which came
+        when the waking began.
         """
-        is_wanted = now < self.wanted_until_s
-        queued, oldest_s = len(self.waiting) + is_wanted, 0.0
-        if self.waiting:
-            oldest_s = now - self.waiting.oldest_s()
-        if is_wanted:
+        has_refused = now < self.wake_until_s
+        queued, oldest_s = len(self.queue) + has_refused, 0.0
+        if self.queue:
+            oldest_s = now - self.queue.oldest_s()
+        if has_refused:
             oldest_s = max(oldest_s, self.waking_s(now))
         return Load(queued, self.in_flight, max(0.0, oldest_s))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.dispatch.call import AGAIN_S, Call, Link, Priority, Stage
+from gateway.dispatch.call import RERUN_WAIT_S, Call, Link, Priority, Stage
 from runtime_image.contract.link import ID_MAX
 from runtime_image.link.meta import RequestMeta
 
@@ -42,7 +42,7 @@ def test_a_call_that_had_begun_is_no_longer_bound_by_its_wait_budget() -> None:
     short.run_alone(50.0)
     long.run_alone(50.0)
 
-    assert (short.alone, short.wait_until_s) == (True, 50.0 + 60.0 + AGAIN_S)
+    assert (short.alone, short.wait_until_s) == (True, 50.0 + 60.0 + RERUN_WAIT_S)
     assert long.wait_until_s == 1000.0
 
 

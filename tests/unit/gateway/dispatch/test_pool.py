@@ -18,8 +18,8 @@ def test_a_pool_never_heard_of_is_cold() -> None:
     """Before the manager says anything a pool has no replica, and may be waited for."""
     pool = Pool(KEY)
 
-    assert (pool.shown.state, pool.shown.replicas) == ("cold", [])
-    assert (len(pool.waiting), pool.in_flight, pool.retry_at_s) == (0, 0, 0.0)
+    assert (pool.endpoints.state, pool.endpoints.replicas) == ("cold", [])
+    assert (len(pool.queue), pool.in_flight, pool.retry_at_s) == (0, 0, 0.0)
 
 
 def test_what_is_in_flight_is_counted_over_all_links() -> None:
@@ -38,9 +38,9 @@ def test_pools_share_nothing() -> None:
     """What happens to one pool is not seen in another."""
     one, other = Pool(KEY), Pool("default/b@1")
 
-    one.waiting.append(Call(one.key, META, b"", 0.0, 55.0, 60.0))
+    one.queue.append(Call(one.key, META, b"", 0.0, 55.0, 60.0))
 
-    assert len(other.waiting) == 0
+    assert len(other.queue) == 0
 
 
 def test_a_pool_rests_when_it_is_as_if_never_heard_of() -> None:
@@ -48,42 +48,42 @@ def test_a_pool_rests_when_it_is_as_if_never_heard_of() -> None:
     pool = Pool(KEY)
     assert pool.is_at_rest
 
-    pool.shown = PoolEndpoints([], "cold", "no memory")
+    pool.endpoints = PoolEndpoints([], "cold", "no memory")
     assert not pool.is_at_rest
-    pool.shown = UNKNOWN
+    pool.endpoints = UNKNOWN
     pool.links["r1"] = Link("r1", pool.key, 1, marks_started=True)
     assert not pool.is_at_rest
     del pool.links["r1"]
-    pool.waiting.append(Call(pool.key, META, b"", 0.0, 55.0, 60.0))
+    pool.queue.append(Call(pool.key, META, b"", 0.0, 55.0, 60.0))
     assert not pool.is_at_rest
-    pool.waiting.clear()
-    pool.want(10.0)
+    pool.queue.clear()
+    pool.wake(10.0)
     assert not pool.is_at_rest
 
 
 def test_waking_begins_with_who_asks_and_ends_with_a_replica() -> None:
     """Whoever waits, would wait, or has it woken elsewhere; a closing link is no replica."""
     pool = Pool(KEY)
-    pool.watch(10.0)
+    pool.update_waking(10.0)
     assert (pool.waking_since_s, pool.waking_s(20.0)) == (None, 0.0)
 
-    pool.waiting.append(Call(pool.key, META, b"", 0.0, 55.0, 60.0))
-    pool.watch(10.0)
-    pool.watch(11.0)
+    pool.queue.append(Call(pool.key, META, b"", 0.0, 55.0, 60.0))
+    pool.update_waking(10.0)
+    pool.update_waking(11.0)
     assert (pool.waking_since_s, pool.waking_s(12.0)) == (10.0, 2.0)
 
     link = pool.links["r1"] = Link("r1", pool.key, 1, marks_started=True)
-    pool.watch(13.0)
+    pool.update_waking(13.0)
     assert pool.waking_since_s is None
     link.closing = True
-    pool.watch(14.0)
+    pool.update_waking(14.0)
     assert pool.waking_since_s == 14.0
 
-    pool.waiting.clear()
-    pool.watch(15.0)
+    pool.queue.clear()
+    pool.update_waking(15.0)
     assert pool.waking_since_s is None
-    pool.shown = PoolEndpoints([], "waking", "min is 1")
-    pool.watch(16.0)
+    pool.endpoints = PoolEndpoints([], "waking", "min is 1")
+    pool.update_waking(16.0)
     assert pool.waking_since_s == 16.0
 
 
@@ -92,18 +92,18 @@ def test_a_pool_is_wanted_for_one_cold_start() -> None:
     pool = Pool(KEY)
     pool.cold_start = Expected(1.0, 2.0, 4.0, 9)
 
-    pool.want(10.0)
-    pool.watch(10.0)
-    pool.want(13.0)
-    assert pool.wanted_until_s == 14.0
-    pool.want(15.0)
+    pool.wake(10.0)
+    pool.update_waking(10.0)
+    pool.wake(13.0)
+    assert pool.wake_until_s == 14.0
+    pool.wake(15.0)
     assert pool.load(15.0) == NOTHING
-    pool.watch(15.0)
-    assert (pool.wanted_until_s, pool.waking_since_s) == (0.0, None)
+    pool.update_waking(15.0)
+    assert (pool.wake_until_s, pool.waking_since_s) == (0.0, None)
 
-    pool.want(20.0)
+    pool.wake(20.0)
     pool.links["r1"] = Link("r1", pool.key, 1, marks_started=True)
-    pool.watch(20.0)
+    pool.update_waking(20.0)
     assert pool.load(20.0) == NOTHING
 
 
@@ -111,12 +111,12 @@ def test_the_load_is_of_who_waits_and_who_would() -> None:
     """The one that would wait is counted once, and has waited since the waking began."""
     pool = Pool(KEY)
     assert pool.load(10.0) == NOTHING
-    pool.waiting.append(Call(pool.key, META, b"", 9.0, 55.0, 60.0))
-    pool.want(10.0)
-    pool.watch(10.0)
+    pool.queue.append(Call(pool.key, META, b"", 9.0, 55.0, 60.0))
+    pool.wake(10.0)
+    pool.update_waking(10.0)
 
     assert pool.load(12.0) == Load(2, 0, 3.0)
-    pool.waiting.clear()
+    pool.queue.clear()
     assert pool.load(12.0) == Load(1, 0, 2.0)
 
 
@@ -130,7 +130,7 @@ def test_the_estimate_is_of_the_line_or_of_the_cold_start() -> None:
     pool.links["r1"] = Link("r1", pool.key, 1, marks_started=True)
     for number in range(20):
         pool.answered_s.append(10.0 + number / 4)
-        pool.waiting.append(Call(pool.key, META, b"", 0.0, 55.0, 60.0))
+        pool.queue.append(Call(pool.key, META, b"", 0.0, 55.0, 60.0))
     assert pool.retry_after_s(15.0) == 5
 
 
@@ -185,7 +185,7 @@ def serving(*answered_s: float, waiting: int) -> Pool:
     pool = Pool(KEY, links={"r1": Link("r1", KEY, 1, marks_started=True)})
     pool.answered_s.extend(answered_s)
     for _ in range(waiting):
-        pool.waiting.append(Call(KEY, META, b"", 0.0, 55.0, 60.0))
+        pool.queue.append(Call(KEY, META, b"", 0.0, 55.0, 60.0))
     return pool
 
 
@@ -218,12 +218,12 @@ def test_the_past_is_bounded() -> None:
 @pytest.mark.parametrize("state", ["cold", "waking", "warm", "draining"])
 def test_a_pool_that_can_be_woken_may_be_waited_for(state: str) -> None:
     """No state but failing and gone turns anybody away."""
-    assert Pool(KEY, shown=PoolEndpoints([], state, "")).refusal(0.0) is None
+    assert Pool(KEY, endpoints=PoolEndpoints([], state, "")).refusal(0.0) is None
 
 
 def test_a_removed_function_is_unknown() -> None:
     """Nobody waits for what was removed."""
-    refusal = Pool(KEY, shown=PoolEndpoints([], "gone", "")).refusal(0.0)
+    refusal = Pool(KEY, endpoints=PoolEndpoints([], "gone", "")).refusal(0.0)
 
     assert isinstance(refusal, UnknownFunction)
 
@@ -231,8 +231,8 @@ def test_a_removed_function_is_unknown() -> None:
 def test_a_failing_function_says_when_to_try_again() -> None:
     """The cause and the time of the next try are for all, the last lines for admins. Then the next
     try begins, and the gateway needs no word of the manager for it."""
-    shown = PoolEndpoints([], "failing", "no memory", log_tail=["last line"])
-    pool = Pool(KEY, shown=shown, retry_at_s=116.0)
+    endpoints = PoolEndpoints([], "failing", "no memory", log_tail=["last line"])
+    pool = Pool(KEY, endpoints=endpoints, retry_at_s=116.0)
     refusal = pool.refusal(100.0)
 
     assert isinstance(refusal, FunctionFailing)
@@ -257,4 +257,4 @@ def test_when_a_link_has_room(in_flight: int, full: bool, closing: bool, expecte
     for _ in range(in_flight):
         link.send(Call(KEY, META, b"", 0.0, 55.0, 60.0), 0.0)
 
-    assert (Pool(KEY, links={"r1": link}).roomiest() is link) == expected
+    assert (Pool(KEY, links={"r1": link}).least_loaded_link() is link) == expected

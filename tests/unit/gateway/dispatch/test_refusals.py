@@ -42,7 +42,7 @@ def test_nobody_waits_for_a_pool_that_serves_nobody(
     dispatcher: Dispatcher, state: str, error: type[Exception]
 ) -> None:
     """The answer is the pool's, and nothing is held."""
-    dispatcher.pool(KEY).shown = PoolEndpoints([], state, "no memory")
+    dispatcher.pool(KEY).endpoints = PoolEndpoints([], state, "no memory")
     dispatcher.pool(KEY).retry_at_s = NOW + 5.0
 
     with pytest.raises(error):
@@ -95,7 +95,7 @@ def test_what_has_passed_of_a_cold_start_counts(dispatcher: Dispatcher, slow: Po
             dispatcher.submit(call(at_s=at_s, wait_s=1.0), at_s)
         assert told.value.retry_after_s == 9
 
-    assert slow.wanted_until_s == NOW + 9
+    assert slow.wake_until_s == NOW + 9
     assert dispatcher.submit(call(at_s=NOW + 1.5, wait_s=1.0), NOW + 1.5) == []
 
 
@@ -110,7 +110,7 @@ def test_few_cold_starts_turn_nobody_away(dispatcher: Dispatcher, slow: Pool, sa
 def test_a_served_function_turns_nobody_away(dispatcher: Dispatcher, slow: Pool) -> None:
     """Whose replica is there but not yet connected waits a moment, not a cold start."""
     endpoint = ReplicaEndpoint("r1", "/s", 1, True, "cpu:0", {})
-    slow.shown = PoolEndpoints([endpoint], "warm", "busy")
+    slow.endpoints = PoolEndpoints([endpoint], "warm", "busy")
 
     assert dispatcher.submit(call(wait_s=0.0), NOW) == []
-    assert slow.wanted_until_s == 0.0
+    assert slow.wake_until_s == 0.0
