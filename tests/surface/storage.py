@@ -23,7 +23,7 @@ from registry.model import (
 from registry.store.recovery.identity import Marker
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.prepared import FOLDER, GRAPH_FILE, WEIGHTS_FILE
-from tests.surface import code
+from tests.surface import source
 from tests.surface.shapes import fields_of
 
 RECORDS: dict[str, Any] = {
@@ -67,7 +67,7 @@ def containers() -> list[str]:
     """Labels, variables and mounts of replicas' containers and network holders; every label and
     attribute of ours that the code names."""
     owner, place = Owner("o"), Place(Path("/run-dir"), Path("/model-dir"), 4096)
-    found = [f"name {one}" for one in code.labels()]
+    found = [f"name {one}" for one in source.labels()]
     for caption, one in (
         ("replica", replica(RECORD, "image", owner, place, 1)),
         ("holder", holder("image", owner, "1", 1)),
@@ -86,12 +86,12 @@ def file_names() -> list[str]:
         HANDLER_FILE,
         *(f"{FOLDER}/{one}" for one in (GRAPH_FILE, WEIGHTS_FILE)),
     ]
-    return [*named, *code.file_names()]
+    return [*named, *source.file_names()]
 
 
 def migrations() -> list[str]:
     """Their names, in any folder of that name."""
-    return [path.name for path in code.files("migrations/*.sql")]
+    return [path.name for path in source.files("migrations/*.sql")]
 
 
 def schema(database: Path) -> list[str]:

@@ -33,7 +33,7 @@ from runtime_image.link.record import EXIT_BAD_RECORD, EXIT_OTHER_LINK
 from runtime_image.replica.main import EXIT_ORPHANED
 from runtime_image.replica.serving import EXIT_STUCK
 from runtime_image.replica.worker import EXIT_FAULT
-from tests.surface import code
+from tests.surface import source
 from tests.surface.shapes import fields_of
 
 REQUESTS: dict[str, Any] = {
@@ -92,7 +92,7 @@ def replicas() -> list[str]:
     """The link: its version, layouts, numbers, the bodies of its frames."""
     found = [f"version {link.VERSION}", f"proof {PROOF}", f"LOADED.report.{PREPARES}?: bool"]
     found += [f"exit {number} {how}" for how, number in EXITS.items()]
-    found += [f"JSON key {key}" for key in code.json_keys()]
+    found += [f"JSON key {key}" for key in source.json_keys()]
     found += [f"phase {place} {name}" for place, name in enumerate(PHASES)]
     found += [f"dtype {name}" for name in ALL]
     found += [f"answer type {n} {name}" for n, name in enumerate(link.CONTENT_TYPES)]

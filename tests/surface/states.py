@@ -9,12 +9,12 @@ from pool_manager.core.pool import Pool
 from pool_manager.core.state import PoolSpec, Replica, Role, State
 from pool_manager.telling.occupancy import DeviceState
 from runtime_image.contract.control import SessionName
-from tests.surface import code
+from tests.surface import source
 
 KEY = "default/f@1"
 
 
-def values() -> list[str]:
+def states() -> list[str]:
     """By what has them."""
     return [
         *(f"device state {one}" for one in get_args(DeviceState)),
@@ -23,7 +23,7 @@ def values() -> list[str]:
         *(f"replica session {one}" for one in get_args(SessionName)),
         *(f"replica state {one.value}" for one in State),
         *(f"scope {one}" for one in get_args(Need)),
-        *(f"status {one}" for one in code.values_of("status")),
+        *(f"status {one}" for one in source.values_of("status")),
     ]
 
 
