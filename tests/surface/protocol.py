@@ -42,7 +42,7 @@ def _tree(kind: type[FnError]) -> set[type[FnError]]:
 
 
 def request_errors() -> list[str]:
-    """What a replica says of one request."""
+    """Codes and keys of the errors that replicas send in FAILED frames."""
     shape = JsonShape()
     error = RequestError("bad_input", "text", input="x", expected="a", got="b")
     shape.add("failed", error.to_json())

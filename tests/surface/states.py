@@ -1,4 +1,4 @@
-"""Values that stand in answers, events and records: states, roles, scopes."""
+"""Values in answers, events and records: states, roles, scopes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEY = "default/f@1"
 
 
 def states() -> list[str]:
-    """By what has them."""
+    """Each value behind the noun that has it."""
     return [
         *(f"device state {one}" for one in get_args(DeviceState)),
         *(f"pool state {one}" for one in _pool_states()),
@@ -28,7 +28,7 @@ def states() -> list[str]:
 
 
 def _pool_states() -> set[str]:
-    """How a pool looks with no replica or one in any state, called or not, failing or not."""
+    """States of a pool with no replica or one in any state, called or not, failing or not."""
     found = set()
     for failures, state in ((n, one) for n in (0, 1000) for one in (None, *State)):
         pool = Pool(PoolSpec(KEY), failures=failures, retry_at_s=10.0 * failures)

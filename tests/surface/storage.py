@@ -1,4 +1,4 @@
-"""What is kept: the database, records in it and beside it, labels of containers."""
+"""Persistent data: the database, records in and beside it, files, labels of containers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ RECORD = ReplicaRecord(
 
 
 def records() -> list[str]:
-    """Nouns as they are written down."""
+    """Fields of the records in the database and of the JSON files beside it."""
     return [line for caption, kind in RECORDS.items() for line in fields_of(caption, kind)]
 
 
@@ -80,7 +80,7 @@ def containers() -> list[str]:
 
 
 def file_names() -> list[str]:
-    """Of bundles and prepared models, and whatever else the code names."""
+    """Files of bundles and prepared models, and file names in the code."""
     named = [
         MANIFEST_FILE,
         HANDLER_FILE,
@@ -90,7 +90,7 @@ def file_names() -> list[str]:
 
 
 def migrations() -> list[str]:
-    """Their names, in any folder of that name."""
+    """Names of the migrations, in any folder `migrations`."""
     return [path.name for path in source.files("migrations/*.sql")]
 
 

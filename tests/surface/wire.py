@@ -1,4 +1,7 @@
-"""What processes of ours say to each other, and what clients send to the admin API."""
+"""Messages between processes, and the request bodies of the admin API.
+
+Captions stand for classes, whose names do not go over the wire.
+"""
 
 from __future__ import annotations
 
@@ -84,12 +87,12 @@ def _all(kinds: dict[str, Any]) -> Iterator[str]:
 
 
 def requests() -> list[str]:
-    """Bodies that the admin API takes."""
+    """Request bodies of the admin API."""
     return list(_all(REQUESTS))
 
 
 def replicas() -> list[str]:
-    """The link: its version, layouts, numbers, the bodies of its frames."""
+    """The link to replicas: its version, layouts, numbers, bodies of frames; their exit codes."""
     found = [f"version {link.VERSION}", f"proof {PROOF}", f"LOADED.report.{PREPARES}?: bool"]
     found += [f"exit {number} {how}" for how, number in EXITS.items()]
     found += [f"JSON key {key}" for key in source.json_keys()]
@@ -103,8 +106,7 @@ def replicas() -> list[str]:
 
 
 def gateways() -> list[str]:
-    """Between gateway and manager, and between the supervisor and its workers: there a message is
-    named by its tag."""
+    """Messages between gateway and manager; those between supervisor and workers by their tags."""
     found = list(_all(EXCHANGE))
     for way, kinds in (("down", Down), ("up", Up)):
         for kind in get_args(kinds):
