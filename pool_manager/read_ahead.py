@@ -7,18 +7,19 @@ read again, which would take a core 40 ms per GB that somebody waits for.
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import errno
 import mmap
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from threading import Event
+from typing import NamedTuple
 
 import structlog
 
-from pool_manager.core.policy.reading import Portion, plan
-from pool_manager.page_cache import is_resident
 from runtime_image.contract.model import ModelSpec
 
 log = structlog.get_logger()
@@ -29,6 +30,13 @@ WAKING_MAX = 64
 FILES_MAX = 1000
 STEP_BYTES = 8 * 1024 * 1024
 MIB = 1024 * 1024
+CACHESTAT = 451
+"""The system call's number on every architecture; Linux 6.5 and later."""
+SAMPLE_BYTES = 1024 * 1024
+"""Where the kernel cannot count pages, one of so many bytes speaks for the others."""
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class ReadAhead:
@@ -107,3 +115,85 @@ def _read_portion(
     finally:
         os.close(fd)
     return read
+
+
+class Portion(NamedTuple):
+    """The first `size` bytes of a file; its path is relative to the model folder."""
+
+    path: str
+    size: int
+
+
+def plan(files: Iterable[Portion], spec: ModelSpec, bytes_max: int) -> list[Portion]:
+    """What is worth reading, the largest file first, `bytes_max` in all. Of a model that was
+    prepared only what its first session is made of: the rest is not touched at a start."""
+    wanted = sorted(files, key=lambda file: (-file.size, file.path))
+    if folder := _prepared(spec):
+        wanted = [file for file in wanted if PurePosixPath(file.path).is_relative_to(folder)]
+    portions = []
+    for file in wanted:
+        size = min(file.size, bytes_max)
+        if size > 0:
+            portions.append(Portion(file.path, size))
+            bytes_max -= size
+    return portions
+
+
+def _prepared(spec: ModelSpec) -> str:
+    """The folder that the first session's files are in, "" where they may be anywhere."""
+    if spec.preparation is None:
+        return ""
+    parent = PurePosixPath(spec.preparation.quick.file).parent
+    return "" if parent == PurePosixPath() else str(parent)
+
+
+class _Range(ctypes.Structure):
+    """struct cachestat_range of linux/mman.h."""
+
+    _fields_ = (("offset", ctypes.c_uint64), ("length", ctypes.c_uint64))
+
+
+class _Counts(ctypes.Structure):
+    """struct cachestat of linux/mman.h, in pages."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_uint64)
+        for name in ("cached", "dirty", "writeback", "evicted", "recently_evicted")
+    )
+
+
+def is_resident(fd: int, offset: int, length: int) -> bool:
+    """Whether so many bytes of a file can be read without a disk. Raises OSError."""
+    cached = cached_pages(fd, offset, length)
+    if cached is None:
+        return looks_resident(fd, offset, length)
+    first, last = offset // PAGE_BYTES, (offset + length - 1) // PAGE_BYTES
+    return cached > last - first
+
+
+def cached_pages(fd: int, offset: int, length: int) -> int | None:
+    """How many of the pages are in memory, None where this kernel does not tell or may not."""
+    counts = _Counts()
+    asked = _Range(offset, length)
+    if _libc.syscall(CACHESTAT, fd, ctypes.byref(asked), ctypes.byref(counts), 0) == 0:
+        return int(counts.cached)
+    code = ctypes.get_errno()
+    if code in (errno.ENOSYS, errno.EPERM, errno.EOPNOTSUPP):
+        return None
+    raise OSError(code, os.strerror(code))
+
+
+def looks_resident(fd: int, offset: int, length: int) -> bool:
+    """Whether a page here and there can be read without waiting, the last one too; False also where
+    this file system cannot tell."""
+    byte = bytearray(1)
+    try:
+        for place in (*range(offset, offset + length, SAMPLE_BYTES), offset + length - 1):
+            os.preadv(fd, [byte], place, os.RWF_NOWAIT)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno in (errno.EOPNOTSUPP, errno.EINVAL):
+            return False
+        raise
+    return True

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from admin.replay.function import Function
+from admin.advice.load_model import Function
 from benchmarks.simulation.world import World
-from pool_manager.core import guests
-from pool_manager.core.policy.placement import Guest
-from pool_manager.core.policy.value import UNKNOWN_RELOAD_S, Uses
-from pool_manager.core.pool import Pool
+from pool_manager.core import eviction
+from pool_manager.core.placement import Guest
+from pool_manager.core.pool import UNKNOWN_RELOAD_S, Pool, Uses
 
 Cost = Callable[[Uses, float, float], float]
 LEAST_S = 1e-3
@@ -52,7 +51,7 @@ def policy(world: World, name: str) -> Iterator[None]:
     The eviction cost is one pure function, and nobody but this comparison has a reason to replace
     it: the product needs no seam for that.
     """
-    names = vars(guests)
+    names = vars(eviction)
     original = names["cost"]
     if name == "no-stay":
         _let_stay_nowhere(world)
@@ -79,7 +78,7 @@ def _by_rule(world: World, rule: Callable[[Sight], float]) -> Cost:
 
 def _let_stay_nowhere(world: World) -> None:
     """The product's rule, but an idle replica may go as soon as it is ready."""
-    book, names = world.machine._supply.room.guests, vars(guests)
+    book, names = world.machine._supply.room.guests, vars(eviction)
     usual, residency_s = book._idle_of, names["RESIDENCY_S"]
 
     def at_once(pool: Pool, now: float) -> dict[str, Guest]:

@@ -2,7 +2,7 @@
 
 1. At once, when a call is held at a pool without a replica.
 2. At once, when a pool's last request ends while such a call waits: an idle replica may make room.
-3. At once, when a link is lost or traffic moves.
+3. At once, when a link is lost, or when traffic has moved.
 4. Every second: all pools with load.
 
 A report between two full ones names the pools that it is about, and those that have fallen idle

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from pool_manager.core.demand import DemandBook
-from pool_manager.core.policy.ledger import Ledger, Need
-from pool_manager.core.policy.starts import SHORT_LOAD_S, Rank, Turn
+from pool_manager.core.ledger import Ledger, Need
 from pool_manager.core.pool import NOBODY_CALLS, Pool
+from pool_manager.core.start_queue import SHORT_LOAD_S, Rank, Turn
 from pool_manager.core.state import Device, PoolSpec, Replica, State
 from registry.exchange import PoolEndpoints, ReplicaEndpoint
 

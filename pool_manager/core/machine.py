@@ -12,10 +12,10 @@ from math import inf
 
 from pool_manager.core import events
 from pool_manager.core.commands import Command, EndWarm, Publish, WatchEngine
+from pool_manager.core.cordons import Cordons
 from pool_manager.core.host import Host
-from pool_manager.core.life.cordons import Cordons
-from pool_manager.core.life.replicas import ReplicaEvents
 from pool_manager.core.pool import Pool, Warming
+from pool_manager.core.replicas import ReplicaEvents
 from pool_manager.core.state import Device, Replica
 from pool_manager.core.supply import Supply
 from registry.exchange import PoolEndpoints

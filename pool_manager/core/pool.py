@@ -1,14 +1,23 @@
-"""One pool: its failures and back-off, its replicas, how it looks from outside."""
+"""One pool: its replicas, failures and back-off, what it is worth to keep it warm, how it looks
+from outside."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import exp, inf, log
+from typing import Final, NamedTuple
 
-from pool_manager.core.policy.ledger import Claim
-from pool_manager.core.policy.scaling import Scaler
-from pool_manager.core.policy.value import Uses
+from pool_manager.core.ledger import Claim
+from pool_manager.core.scaling import Scaler
 from pool_manager.core.state import PoolSpec, Replica, State
 
+SMOOTHING = 0.15
+"""Weight of the newest gap between two uses."""
+GAP_MIN_S = 1.0
+PATIENCE = 3.0
+"""After so many usual gaps in silence a spell of calls is probably over."""
+UNKNOWN_RELOAD_S = 1.0
+"""Assumed where a revision has never been loaded."""
 BACKOFF_MAX_S = 60.0
 PAUSE_S = 1.0
 """Before the next try where a start ended through nobody's fault: what ended it may not be over."""
@@ -17,6 +26,47 @@ FAILING_AFTER = 5
 NOBODY_CALLS = "nobody calls"
 ENDED_MAX = 8
 """Deaths that gateways are told of: those with calls in flight, which ask at once."""
+PHASE_OF: Final = {State.STARTING: "start", State.STANDBY: "bind", State.LOADING: "load"}
+"""The phase of a cold start that a replica in this state is in, as far as can be seen from
+outside: what else it does meanwhile it says when it is over."""
+
+
+@dataclass(slots=True)
+class Uses:
+    """How often a pool is needed, by the geometric mean of the gaps between its calls.
+
+    Calls come in spells. One long silence says little about the gaps within the next spell: an
+    arithmetic mean forgets it only after many calls, by when that spell is over.
+    """
+
+    last_s: float = -inf
+    log_gap: float | None = None
+
+    def called(self, now: float) -> None:
+        """It was called in the second that ends at `now` (monotonic seconds)."""
+        gap_s, self.last_s = now - self.last_s, now
+        if gap_s == inf:
+            return
+        newest = log(max(gap_s, GAP_MIN_S))
+        known = newest if self.log_gap is None else self.log_gap
+        self.log_gap = known + SMOOTHING * (newest - known)
+
+    def rate(self, now: float) -> float:
+        """Uses expected per second: the usual rate while a spell may be on, then falling with the
+        square of the silence."""
+        silence_s = max(now - self.last_s, GAP_MIN_S)
+        if self.log_gap is None:
+            return 1.0 / silence_s
+        usual_s = exp(self.log_gap)
+        return min(1.0, PATIENCE * usual_s / silence_s) ** 2 / usual_s
+
+
+def cost(uses: Uses, reload_s: float, now: float) -> float:
+    """Expected seconds of cold start per second without the replica: reload x chance of need.
+
+    Where nothing is known of gaps this orders like LRU, weighted by the time to load again.
+    """
+    return (reload_s or UNKNOWN_RELOAD_S) * uses.rate(now)
 
 
 @dataclass(slots=True)
@@ -167,3 +217,43 @@ class Pool:
         if states:
             return "draining", next(r.why for r in self.replicas.values())
         return "cold", self.last_error or NOBODY_CALLS
+
+
+class Outlook(NamedTuple):
+    """`phase`: what a cold pool that is called is doing now. `sleeps_in_s`: when the next of its
+    replicas has been idle for long enough to go, None where none will. `devices`: where its
+    replicas are."""
+
+    phase: str | None
+    sleeps_in_s: float | None
+    devices: tuple[str, ...]
+
+
+AT_REST: Final = Outlook(None, None, ())
+
+
+def outlook(pool: Pool, busy: int, now: float) -> Outlook:
+    """`busy` is how many requests are held or in flight."""
+    if not (pool.replicas or busy):
+        return AT_REST
+    devices = {one.device: None for one in pool.replicas.values() if one.device}
+    return Outlook(_phase(pool, busy), _sleeps_in_s(pool, busy, now), tuple(devices))
+
+
+def _phase(pool: Pool, busy: int) -> str | None:
+    if pool.is_warm or pool.removed:
+        return None
+    # The one that is furthest will serve first.
+    for state in (State.LOADING, State.STANDBY, State.STARTING):
+        if any(one.state is state for one in pool.replicas.values()):
+            return PHASE_OF[state]
+    if not busy or pool.blocked == "":
+        return None
+    return "place"
+
+
+def _sleeps_in_s(pool: Pool, busy: int, now: float) -> float | None:
+    serving = [one for one in pool.replicas.values() if one.can_serve]
+    if busy or len(serving) <= pool.spec.min:
+        return None
+    return max(0.0, pool.spec.idle_s - max(pool.idle_s(one, now) for one in serving))

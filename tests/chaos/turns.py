@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from pool_manager.core.guests import RESIDENCY_S
-from pool_manager.core.life.patience import DRAIN_S
+from pool_manager.core.eviction import RESIDENCY_S
+from pool_manager.core.replicas import DRAIN_S
 from tests.chaos.calls import served
 from tests.chaos.ledger import Ledger
 from tests.chaos.load import Request, clients

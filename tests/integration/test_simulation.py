@@ -16,7 +16,7 @@ from benchmarks.simulation.policies import POLICIES
 from benchmarks.simulation.report import play
 from benchmarks.simulation.settings import Settings
 from benchmarks.simulation.world import World
-from pool_manager.core import events, guests, room
+from pool_manager.core import events, eviction
 
 SMALL = Settings(functions=5, devices=2, hours=1 / 6, rate=0.5, load_s=1.0, idle_s=30.0)
 REAL = ("decisions", "real_s", "ticks_skipped", "settings")
@@ -72,12 +72,12 @@ def test_every_request_is_answered(arrivals: str) -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_one_seed_is_one_day(policy: str) -> None:
     """The same settings have the same figures, and leave the product's rule as it was."""
-    rule = vars(guests)["cost"]
+    rule = vars(eviction)["cost"]
 
     first, second = (played(replace(SMALL, policy=policy)) for _ in range(2))
 
     assert first == second
-    assert vars(guests)["cost"] is rule
+    assert vars(eviction)["cost"] is rule
 
 
 @pytest.mark.slow
@@ -117,14 +117,14 @@ def test_busy_functions_take_turns() -> None:
     settings = replace(SMALL, closed=4, max=1, zipf=0.0, wait_s=3600.0)
     world = World(settings)
     kinds = world.functions.values()
-    turns_s = (guests.RESIDENCY_S + 4 * f.service_s + settings.start_s + f.load_s for f in kinds)
+    turns_s = (eviction.RESIDENCY_S + 4 * f.service_s + settings.start_s + f.load_s for f in kinds)
     longest_s = max(turns_s)
 
     gaps_s = world.run().figures.gaps_s
 
     assert sorted(gaps_s) == sorted(world.functions)
     assert world.figures.swaps > 10
-    assert max(gaps_s.values()) <= len(gaps_s) * (longest_s + room.SWAP_AFTER_S)
+    assert max(gaps_s.values()) <= len(gaps_s) * (longest_s + eviction.SWAP_AFTER_S)
 
 
 @pytest.mark.slow

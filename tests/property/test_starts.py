@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from pool_manager.core.policy.starts import HOLD_S, Rank, Starts, Turn
+from pool_manager.core.start_queue import HOLD_S, Rank, Starts, Turn
 
 picks = st.integers(0, 20)
 ranks = st.sampled_from(Rank)

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from pool_manager.core import events
 from pool_manager.core.commands import Command, Drain, Launch, Release
-from pool_manager.core.guests import RESIDENCY_S
+from pool_manager.core.eviction import RESIDENCY_S, SWAP_AFTER_S
 from pool_manager.core.machine import Machine
-from pool_manager.core.room import SWAP_AFTER_S
 from pool_manager.core.state import Device, PoolSpec, State
 from registry.exchange import Demand, Load
 

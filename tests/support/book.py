@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pool_manager.core.policy.ledger import RESERVE_MIB
+from pool_manager.core.ledger import RESERVE_MIB
 from pool_manager.core.state import Device, PoolSpec
 
 STANDBY_MIB, GPU_STANDBY_MIB = 80.0, 600.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pool_manager.core import events
 from pool_manager.core.commands import Command, Note
 from pool_manager.core.host import Host
-from pool_manager.core.life.replicas import ReplicaEvents
+from pool_manager.core.replicas import ReplicaEvents
 from pool_manager.core.state import Device, PoolSpec, Replica, Role, State
 
 KEY = "default/a@1"

@@ -22,12 +22,11 @@ from pool_manager.core.commands import (
     Release,
     Terminate,
 )
-from pool_manager.core.guests import REFUSAL_S, RESIDENCY_S
+from pool_manager.core.eviction import REFUSAL_S, RESIDENCY_S, SWAP_AFTER_S, TRIAL_SWAP_AFTER_S
 from pool_manager.core.host import STANDBY_PREFIX
+from pool_manager.core.ledger import RESERVE_MIB
 from pool_manager.core.machine import Machine
-from pool_manager.core.policy.ledger import RESERVE_MIB
 from pool_manager.core.pool import Pool
-from pool_manager.core.room import SWAP_AFTER_S, TRIAL_SWAP_AFTER_S
 from pool_manager.core.state import TRANSITIONS, PoolSpec, Replica, State
 from registry.exchange import PoolEndpoints
 from tests.support.book import Book

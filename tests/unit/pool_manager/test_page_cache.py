@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pool_manager import page_cache
-from pool_manager.page_cache import PAGE_BYTES, cached_pages, is_resident, looks_resident
+from pool_manager import read_ahead
+from pool_manager.read_ahead import PAGE_BYTES, cached_pages, is_resident, looks_resident
 
 SIZE = 3 * 1024 * 1024 + 17
 WAYS = [is_resident, looks_resident]
@@ -63,7 +63,7 @@ def test_a_missing_page_is_noticed(fd: int) -> None:
 
 def test_an_old_kernel_is_asked_otherwise(fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A system call that is not there is no error."""
-    monkeypatch.setattr(page_cache, "CACHESTAT", 100_000)
+    monkeypatch.setattr(read_ahead, "CACHESTAT", 100_000)
 
     assert cached_pages(fd, 0, SIZE) is None
     assert is_resident(fd, 0, SIZE)
@@ -84,7 +84,7 @@ def test_a_file_system_that_cannot_tell_has_nothing_in_memory(
         def preadv(*_: object) -> int:
             raise OSError(code, os.strerror(code))
 
-        monkeypatch.setattr(page_cache.os, "preadv", preadv)
+        monkeypatch.setattr(read_ahead.os, "preadv", preadv)
 
     refuse(errno.EOPNOTSUPP)
     assert not looks_resident(fd, 0, SIZE)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pool_manager.core.host import GPU_STANDBY_MIB, STANDBY_KEY, STANDBY_MIB, Host
-from pool_manager.core.policy.ledger import Charge, Claim, Need
-from pool_manager.core.policy.starts import Rank, Turn
+from pool_manager.core.ledger import Charge, Claim, Need
+from pool_manager.core.start_queue import Rank, Turn
 from pool_manager.core.state import Device, PoolSpec, Replica, State
 from registry.exchange import Demand, Load
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pool_manager.core import events
 from pool_manager.core.commands import Assign, Drain, Launch, Note, Release, Terminate
-from pool_manager.core.guests import RESIDENCY_S
-from pool_manager.core.life.patience import DRAIN_S, TERM_S
+from pool_manager.core.eviction import RESIDENCY_S, SWAP_AFTER_S
 from pool_manager.core.machine import Machine
-from pool_manager.core.room import SWAP_AFTER_S
+from pool_manager.core.replicas import DRAIN_S, TERM_S
 from pool_manager.core.state import Device, PoolSpec
 from registry.exchange import Demand, Load
 from tests.support.play import Play, assigned, cpus, launched

@@ -7,10 +7,10 @@ import pytest
 from pool_manager.core import events
 from pool_manager.core.commands import Assign, Command, KeepColdStart, Launch, Release
 from pool_manager.core.host import GPU_STANDBY_MIB, STANDBY_KEY
-from pool_manager.core.policy.ledger import Charge
+from pool_manager.core.ledger import Charge
 from pool_manager.core.pool import PAUSE_S
-from pool_manager.core.standbys import REFILL_AFTER_S
 from pool_manager.core.state import Device, PoolSpec
+from pool_manager.core.supply import REFILL_AFTER_S
 from tests.support.play import Play, assigned, cpus, launched
 
 A, B = "default/a@1", "default/b@1"

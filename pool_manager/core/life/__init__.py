@@ -1,1 +1,0 @@
-"""What happens to single replicas, from their record to their end."""

@@ -1,1 +1,0 @@
-"""How much of what, and where: the numbers behind the decisions."""

@@ -1,0 +1,235 @@
+"""Devices that get lost: who ends, who finishes, who goes elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from pool_manager.core import events
+from pool_manager.core.commands import Bind, Drain, EndTrial, Launch, Release
+from pool_manager.core.eviction import RESIDENCY_S, SWAP_AFTER_S
+from pool_manager.core.state import Device, PoolSpec
+from registry.exchange import Load
+from tests.support.play import Play, cpus, launched
+
+A, B, C = (f"default/{name}@1" for name in "abc")
+G1, G2 = Device("g1", "cuda", 10_000), Device("g2", "cuda", 10_000)
+HELD, RUNS = Load(1, 0, 0.0), Load(0, 1, 0.0)
+GONE, UNFIT = events.DeviceLost("g1", "XID 79", True), events.DeviceLost("g1", "XID 48", False)
+BACK = events.DeviceBack("g1")
+
+
+def serving(*specs: PoolSpec, devices: list[Device] | None = None) -> Play:
+    """A is called and served by r1 on g1."""
+    play = Play(PoolSpec(A), *specs, devices=devices or [G1, G2])
+    play.run(a=1)
+    play.ready("r1")
+    return play
+
+
+def test_what_is_on_a_device_that_is_gone_ends_at_once() -> None:
+    """Its pool starts elsewhere in the same turn, and nobody is blamed."""
+    play = serving()
+
+    commands = play.on(GONE)
+
+    assert commands[0] == Release("r1", "g1 is gone: XID 79")
+    assert launched(commands) == [("r2", "g2")]
+    assert play.pool("a").failures == 0
+    assert [note.text for note in play.notes if "gone" in note.text] == [
+        "r1 is ended: g1 is gone: XID 79"
+    ]
+
+
+def test_a_start_on_a_device_that_is_gone_is_not_paused() -> None:
+    """What ended it is over: the next try need not wait."""
+    play = Play(PoolSpec(A), devices=[G1, G2])
+    play.demand(a=1)
+
+    assert launched(play.on(GONE)) == [("r2", "g2")]
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_no_state_outlives_its_device(loaded: bool) -> None:
+    """One that still loads is given up like one that serves: what it waits for never comes."""
+    play = Play(PoolSpec(A), devices=[G1, G2])
+    play.demand(a=1)
+    play.on(events.Greeted("r1", {}, loaded))
+
+    assert play.on(GONE)[0] == Release("r1", "g1 is gone: XID 79")
+
+
+def test_what_is_going_already_is_ended_too() -> None:
+    """One that is drained can finish nothing there; one that is being released is left to it."""
+    play = serving()
+    play.on(UNFIT)
+
+    assert play.on(GONE) == [Release("r1", "g1 is gone: XID 79")]
+    assert play.on(GONE) == []
+
+
+def test_what_is_on_a_device_to_be_left_finishes() -> None:
+    """It is drained, never killed, and its calls go elsewhere meanwhile, whatever its floor."""
+    play = Play(PoolSpec(A, min=1), devices=[G1, G2])
+    play.demand()
+    play.ready("r1")
+
+    commands = play.on(UNFIT)
+
+    assert commands[0] == Drain("r1", None)
+    assert launched(commands) == [("r2", "g2")]
+    assert play.on(UNFIT) == []
+
+
+def test_who_may_refuse_to_go_may_no_longer() -> None:
+    """A replica that was asked whether it is idle has to leave a cordoned device."""
+    play = serving(PoolSpec(B), devices=[G1])
+    play.run()
+    assert play.demand(1.0, b=1) == [Drain("r1", 0.001)]
+
+    assert play.on(UNFIT) == [Drain("r1", None)]
+    assert not play.replica("r1").can_serve
+
+
+def test_a_cordoned_device_gets_nothing() -> None:
+    """Neither when it is empty nor by an eviction or a swap; `fnctl why` names it."""
+    play = Play(PoolSpec(A), PoolSpec(B), devices=[G1, G2])
+    play.on(UNFIT)
+    assert launched(play.run(a=1)) == [("r1", "g2")]
+    play.ready("r1")
+
+    play.hear({A: RUNS, B: HELD})
+
+    assert play.reason("b") == "all 1 devices are in use, 1 is cordoned: XID 48 (g1)"
+    assert play.machine.cordons() == {"g1": "XID 48"}
+    assert play.hear({A: RUNS, B: HELD}, SWAP_AFTER_S) == []
+    assert play.hear({A: RUNS, B: HELD}, RESIDENCY_S) == [Drain("r1", None)]
+    assert play.pool("b").claim.device == "g2"  # type: ignore[union-attr]
+
+
+def test_who_was_to_get_the_device_looks_elsewhere() -> None:
+    """A claim ends with the device; the next one is made where there is room to be had."""
+    play = Play(PoolSpec(A), PoolSpec(B), PoolSpec(C), devices=[G1, G2])
+    play.warm(a="r1")
+    play.warm(b="r2")
+    play.demand(1.0, c=1)
+    assert play.pool("c").claim.device == "g1"  # type: ignore[union-attr]
+
+    assert play.on(GONE) == [Release("r1", "g1 is gone: XID 79"), Drain("r2", 0.001)]
+    assert play.pool("c").claim.device == "g2"  # type: ignore[union-attr]
+
+
+def test_a_device_that_is_back_is_used() -> None:
+    """Who waits for one is looked at; cordons are over."""
+    play = Play(PoolSpec(A), devices=[G1])
+    play.on(GONE)
+    assert play.demand(a=1) == []
+    assert play.reason("a") == "no device of kind any, 1 is cordoned: XID 79 (g1)"
+
+    assert launched(play.on(BACK)) == [("r1", "g1")]
+    assert play.machine.cordons() == {}
+    assert play.on(BACK) == []
+
+
+def test_what_cannot_be_released_keeps_its_device() -> None:
+    """Also when the device is back: it is taken until everything of the replica is gone."""
+    play = serving(devices=[G1])
+    play.on(GONE)
+    play.on(events.NotReleased("r1", "stuck"))
+
+    assert launched(play.on(BACK)) == []
+    assert launched(play.on(events.Released("r1"))) == [("r2", "g1")]
+
+
+def test_strange_devices_are_ignored() -> None:
+    """A device that this host does not have can neither be lost nor come back."""
+    play = serving()
+
+    assert play.on(events.DeviceLost("g9", "XID 79", True)) == []
+    assert play.on(events.DeviceBack("g9")) == []
+    assert play.machine.cordons() == {}
+
+
+def test_what_is_gone_stays_gone_until_it_is_back() -> None:
+    """That it is to be left as well makes it no better; what is found there is ended."""
+    play = Play(PoolSpec(A), devices=[G1, G2], is_open=False)
+    play.on(GONE)
+    play.on(UNFIT)
+
+    assert play.on(events.Found("old", A, "g1")) == [Release("old", "g1 is gone: XID 48")]
+
+
+@pytest.mark.parametrize("event", [GONE, UNFIT])
+def test_a_trial_is_run_again_elsewhere(event: events.DeviceLost) -> None:
+    """A model is not refused for what a broken device makes of it."""
+    play = Play(PoolSpec(A, role="trial"), devices=[G1, G2])
+    play.tick(5.0)
+    assert play.on(events.Greeted("r1", {})) == [Bind("r1", A)]
+
+    commands = play.on(event)
+
+    assert [type(one) for one in commands] == [Release, Launch]
+    assert launched(commands) == [("r2", "g2")]
+
+
+def test_a_trial_without_any_device_is_told() -> None:
+    """It does not wait for hours; the reason names the device, not the model."""
+    play = Play(PoolSpec(A, role="trial", device_kind="cuda"), devices=[*cpus(1), G1])
+    play.tick(5.0)
+
+    release, end = play.on(GONE)
+
+    assert release == Release("r1", "g1 is gone: XID 79")
+    assert end == EndTrial(A, {}, "place", "no device of kind cuda, 1 is cordoned: XID 79 (g1)")
+    play.on(events.Released("r1"))
+    assert A not in play.machine.pools
+
+
+def test_a_trial_that_comes_later_is_told_as_well() -> None:
+    """It is not begun where only a cordoned device could hold it; others are."""
+    play = Play(devices=[G1, Device("small", "cuda", 1_000)])
+    play.on(UNFIT)
+    play.demand()
+
+    large, small = (PoolSpec(key, role="trial", memory_mib=m) for key, m in ((A, 800), (B, 100)))
+    (end,) = play.on(events.PoolDefined(large))
+    assert isinstance(end, EndTrial)
+    assert launched(play.on(events.PoolDefined(small))) == [("r1", "small")]
+
+
+def test_a_found_replica_may_say_what_it_does_first() -> None:
+    """It may be serving: killed it would lose requests, drained when it is ready it does not."""
+    play = Play(PoolSpec(A), devices=[G1, G2], is_open=False)
+    play.on(UNFIT)
+    play.on(events.Found("old", A, "g1"))
+    play.on(events.ListRead())
+    assert play.run(a=1) == []
+    assert play.on(events.Greeted("old", {}, loaded=True)) == []
+
+    commands = play.on(events.Loaded("old", 4, True, 80.0, {}))
+
+    assert commands[0] == Drain("old", None)
+    assert launched(commands) == [("r1", "g2")]
+
+
+def test_nobody_is_asked_to_go_on_a_half_known_world() -> None:
+    """Until the list is read and a gateway has spoken only what is useless anyway is ended."""
+    play = Play(PoolSpec(A), devices=[G1, G2], gpu_standbys=1, is_open=False)
+    play.on(events.Found("old", "", "g1", "standby"))
+
+    assert play.on(UNFIT) == []
+    play.on(events.ListRead())
+    assert play.demand()[0] == Release("old", "g1 is cordoned: XID 48")
+
+
+@pytest.mark.parametrize("event", [GONE, UNFIT])
+def test_standbys_go_with_their_device_and_come_back_with_it(event: events.DeviceLost) -> None:
+    """The device's own standby ends, and is not replaced while the device is cordoned."""
+    play = Play(devices=[G1], gpu_standbys=1)
+    play.demand()
+    play.on(events.Greeted("r1", {}))
+
+    (release,) = play.on(event)
+    assert isinstance(release, Release)
+    play.on(events.Released("r1"))
+    assert play.tick(10.0) == []
+    assert play.on(BACK) == [Launch("r2", "", "g1", "standby", {})]

@@ -1,0 +1,439 @@
+"""Who has to go for whom, and who gets what was cleared."""
+
+from __future__ import annotations
+
+import pytest
+
+from pool_manager.core import events
+from pool_manager.core.commands import Drain, EndWarm, Launch, Release
+from pool_manager.core.eviction import RESIDENCY_S, SWAP_AFTER_S, TRIAL_SWAP_AFTER_S
+from pool_manager.core.state import Device, PoolSpec
+from registry.exchange import Load
+from tests.support.play import Play, assigned, cpus, launched
+
+A, B, C, D = (f"default/{name}@1" for name in "abcd")
+A2 = "default/a@2"
+GPUS = [Device("g1", "cuda", 10_000), Device("g2", "cuda", 10_000)]
+HELD, RUNS = Load(1, 0, 0.0), Load(0, 1, 0.0)
+
+
+def revisions(most: int = 1) -> tuple[PoolSpec, PoolSpec]:
+    """Two revisions of one function."""
+    return (
+        PoolSpec(A, max=most, function="default/a"),
+        PoolSpec(A2, max=most, function="default/a"),
+    )
+
+
+def test_the_cheapest_idle_replica_goes() -> None:
+    """Of two idle functions the one not used for longer makes room."""
+    play = Play(PoolSpec(A), PoolSpec(B), PoolSpec(C))
+    play.warm(a="r1")
+    play.tick(50.0)
+    play.warm(b="r2")
+
+    assert play.demand(1.0, c=1) == [Drain("r1", 0.001)]
+
+
+def test_a_cleared_device_goes_to_whom_it_was_cleared_for() -> None:
+    """A function that comes later, though it is first by name, does not get it."""
+    play = Play(PoolSpec(A), PoolSpec(B), PoolSpec(C), devices=1)
+    play.warm(b="r1")
+    play.demand(1.0, c=1)
+    play.on(events.Lost("r1", "exit 0"))
+    play.demand(a=1, c=1)
+
+    assert launched(play.on(events.Released("r1"))) == [("r2", "cpu0")]
+    assert play.replica("r2").pool == C
+    assert play.reason("a") == "all 1 devices are in use"
+
+
+def test_who_wants_nothing_any_more_keeps_nothing() -> None:
+    """When the caller has left, what was being cleared is anybody's."""
+    play = Play(PoolSpec(A), PoolSpec(B), PoolSpec(C), devices=1)
+    play.warm(a="r1")
+    play.demand(1.0, b=1)
+    assert play.machine.host.ledger.claims.keys() == {"cpu0"}
+
+    play.demand(c=1)
+
+    assert play.machine.host.ledger.claims == {}
+    assert play.machine.host.blocked == {C}
+    play.lose("r1", "exit 0")
+    assert play.replica("r2").pool == C
+
+
+def test_a_free_device_is_taken_before_one_that_is_being_cleared() -> None:
+    """Whoever waits for a victim starts elsewhere if there is room sooner."""
+    play = Play(PoolSpec(A), PoolSpec(B), PoolSpec(C))
+    play.warm(a="r1", b="r2")
+    play.demand(1.0, c=1)
+
+    assert launched(play.lose("r2")) == [("r3", "cpu1")]
+    assert play.machine.host.ledger.claims == {}
+
+
+def test_after_a_refusal_others_are_asked() -> None:
+    """Who refused is not asked again for a second; meanwhile another makes room."""
+    play = Play(PoolSpec(A), PoolSpec(B), PoolSpec(C))
+    play.warm(a="r1")
+    play.tick(10.0)
+    play.warm(b="r2")
+    assert play.demand(1.0, c=1) == [Drain("r1", 0.001)]
+
+    assert play.on(events.NotIdle("r1", 0.0)) == [Drain("r2", 0.001)]
+
+
+def test_a_victim_that_cannot_be_got_rid_of_is_given_up() -> None:
+    """A device that stays taken does not hold up whoever waited for it."""
+    play = Play(PoolSpec(A), PoolSpec(B), PoolSpec(C))
+    play.warm(a="r1")
+    play.tick(10.0)
+    play.warm(b="r2")
+    play.demand(1.0, c=1)
+    play.on(events.Lost("r1", "exit 0"))
+
+    play.on(events.NotReleased("r1", "stuck"))
+
+    assert play.tick() == [Drain("r2", 0.001)]
+
+
+def test_a_busy_replica_gives_way_after_a_while() -> None:
+    """Nothing idle: a waiter of five seconds has the one drained that has served longest."""
+    play = Play(PoolSpec(A), PoolSpec(B), PoolSpec(C))
+    play.run(a=1)
+    play.ready("r1")
+    play.run(5.0, a=1, b=1)
+    play.ready("r2")
+    loads = {A: RUNS, B: RUNS, C: HELD}
+
+    play.hear(loads, 1.0)
+    assert play.hear(loads, SWAP_AFTER_S - 0.5) == []
+    assert play.hear(loads, 0.5) == [Drain("r1", None)]
+    assert play.reason("c") == f"waits for {A} to make room on cpu0"
+    assert play.hear({A: HELD, B: RUNS, C: HELD}, 1.0) == []
+
+
+def test_a_second_replica_drains_nobody() -> None:
+    """Only a pool that nobody serves may stop a busy one."""
+    play = Play(PoolSpec(A, max=2), PoolSpec(B))
+    play.run(a=1, b=1)
+    play.ready("r1", "r2")
+
+    assert play.seconds(60, a=8, b=1) == []
+    assert play.pool("a").wanted == 2
+
+
+def test_a_deploy_waits_longer() -> None:
+    """A trial has a busy replica drained too, but only after half a minute."""
+    play = Play(PoolSpec(A), devices=1)
+    play.run(a=1)
+    play.ready("r1")
+    play.on(events.PoolDefined(PoolSpec(B, role="trial")))
+
+    assert play.seconds(int(TRIAL_SWAP_AFTER_S) - 1, a=1) == []
+    assert play.seconds(1, a=1) == [Drain("r1", None)]
+
+
+def test_who_needs_several_gets_its_turn() -> None:
+    """One that needs the place of two is kept it, though they never are both past their residency
+    while others take turns with them."""
+    play = Play(
+        PoolSpec(A, memory_mib=9_000),
+        PoolSpec(B, share=0.5),
+        PoolSpec(C, share=0.5),
+        PoolSpec(D, share=0.5),
+        devices=GPUS[:1],
+    )
+    play.run(b=1)
+    play.ready("r1")
+    play.run(8.0, b=1, c=1)
+    play.ready("r2")
+    waiting = {A: HELD, B: RUNS, C: RUNS}
+    play.hear(waiting, 1.0)
+    play.hear(waiting, 1.0)
+
+    assert play.hear(waiting | {D: HELD}, SWAP_AFTER_S) == []
+    assert play.machine.host.ledger.claims.keys() == {"g1"}
+    assert play.hear(waiting | {D: HELD}, 2.0) == []
+    drains = play.hear(waiting | {D: HELD}, 2.0)
+    assert drains == [Drain("r1", None), Drain("r2", None)]
+
+
+def test_memory_one_victim_leaves_is_kept_until_the_second_has_gone() -> None:
+    """Somebody small does not take what a larger one waits for."""
+    play = Play(
+        PoolSpec(A, memory_mib=1_500),
+        PoolSpec(B, memory_mib=700),
+        PoolSpec(C, memory_mib=700),
+        PoolSpec(D, memory_mib=700),
+        devices=cpus(3, 2_000),
+    )
+    play.warm(b="r1", c="r2")
+    assert play.demand(a=1) == [Drain("r1", 0.001), Drain("r2", 0.001)]
+
+    assert play.demand(a=1, d=1) == []
+    assert play.lose("r1") == []
+    assert play.reason("d") == "needs 700 MiB, 244 are free"
+    play.lose("r2")
+    assert [one.pool for one in play.machine.replicas()] == [A]
+
+
+def test_two_revisions_share_the_functions_max() -> None:
+    """Where the function has all it may have, the other revision's idle replica goes first, though
+    a device is free."""
+    play = Play(*revisions())
+    play.hear({A: RUNS})
+    play.ready("r1")
+    play.hear({})
+
+    assert play.hear({A2: HELD}) == [Drain("r1", 0.001)]
+    assert play.hear({A2: HELD}) == []
+    assert launched(play.lose("r1", "exit 0")) == [("r2", "cpu1")]
+
+
+def test_a_busy_revision_gives_way_to_the_other() -> None:
+    """Both are called and only one may be there: they take turns."""
+    play = Play(*revisions())
+    play.hear({A: RUNS})
+    play.ready("r1")
+    both = {A: RUNS, A2: HELD}
+    play.hear(both, RESIDENCY_S)
+    assert play.machine.endpoints(A2, play.now).reason == (
+        "max is 1, other revisions have as many replicas"
+    )
+
+    assert play.hear(both, SWAP_AFTER_S) == [Drain("r1", None)]
+
+
+def test_one_that_goes_already_is_waited_for() -> None:
+    """Nobody else is asked to go for a revision while a replica of the other one is leaving."""
+    play = Play(*revisions(2), devices=4)
+    play.on(events.PoolDefined(PoolSpec(A, min=2, max=2, function="default/a")))
+    play.hear({})
+    play.ready("r1", "r2")
+    play.on(events.PoolDefined(PoolSpec(A, max=2, idle_s=5.0, function="default/a")))
+    play.on(events.SleepAsked(A))
+    play.on(events.NotIdle("r2", 0.0))
+
+    assert play.hear({A2: HELD}) == []
+    assert play.machine.endpoints(A2, play.now).reason == f"waits for r1 of {A} to go"
+    play.on(events.Lost("r1", "exit 0"))
+    assert launched(play.tick()) == [("r3", "cpu2")]
+
+
+def test_a_revision_on_another_kind_of_device_makes_place_for_the_other() -> None:
+    """Its end is waited for, but the device it leaves is not kept for who cannot use it."""
+    play = Play(
+        PoolSpec(A, device_kind="cpu", function="default/a"),
+        PoolSpec(A2, device_kind="cuda", function="default/a"),
+        devices=[*cpus(1), GPUS[0]],
+    )
+    play.warm(a="r1")
+
+    assert play.hear({A2: HELD}, 1.0) == [Drain("r1", 0.001)]
+    assert play.machine.endpoints(A2, play.now).reason == f"waits for {A} to make room"
+    assert play.machine.host.ledger.claims == {}
+    assert launched(play.lose("r1")) == [("r2", "g1")]
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_beside_costs_no_sibling(is_busy: bool) -> None:
+    """A revision that is to be warm beside the one that serves never takes its place, even where
+    somebody has waited for it for long."""
+    play = Play(*revisions(), devices=1)
+    play.hear({A: RUNS})
+    play.ready("r1")
+    loads = {A: RUNS, A2: HELD} if is_busy else {}
+    play.hear(loads)
+    if is_busy:
+        play.now += 4.0
+        play.hear(loads)
+        play.now += 4.0
+
+    assert play.on(events.WarmAsked(A2, beside=True)) == [
+        EndWarm(A2, "no_room", "all 1 devices are in use")
+    ]
+    assert play.state("r1") == "ready"
+
+
+def test_beside_may_go_over_max_and_evict_strangers() -> None:
+    """It takes a free device or that of an idle function, whatever the function's `max`."""
+    play = Play(*revisions(), PoolSpec(B))
+    play.hear({A: RUNS})
+    play.ready("r1")
+    play.hear({A: RUNS, B: RUNS})
+    play.ready("r2")
+    play.hear({A: RUNS})
+
+    assert play.on(events.WarmAsked(A2, beside=True)) == [Drain("r2", 0.001)]
+    assert launched(play.lose("r2", "exit 0")) == [("r3", "cpu1")]
+
+
+def test_beside_goes_over_max_once() -> None:
+    """A floor of the new revision is not met at the cost of the one that serves."""
+    play = Play(*revisions(), devices=4)
+    play.hear({A: RUNS})
+    play.ready("r1")
+    play.on(events.PoolDefined(PoolSpec(A2, min=2, max=2, function="default/a")))
+    play.on(events.PoolRemoved(A2))
+    for id in [one.id for one in play.machine.replicas() if one.pool == A2]:
+        play.lose(id)
+    play.machine.host.define(PoolSpec(A2, min=2, max=1, function="default/a"))
+
+    starts = launched(play.on(events.WarmAsked(A2, beside=True)))
+
+    assert len(starts) == 1
+    assert play.state("r1") == "ready"
+
+
+def test_a_wait_is_noted_once() -> None:
+    """The same reason is not said again at every tick."""
+    play = Play(PoolSpec(A, device_kind="cuda"))
+    for _ in range(5):
+        play.demand(1.0, a=1)
+        play.tick()
+
+    waits = [note for note in play.notes if note.text.startswith("cannot start yet")]
+    assert [note.text for note in waits] == ["cannot start yet: no device of kind cuda"]
+
+
+def test_one_that_loads_for_long_is_kept() -> None:
+    """Of two used alike, the one that is back sooner goes; time spent waiting for a device is no
+    part of what loading costs."""
+    play = Play(PoolSpec(A), PoolSpec(B), PoolSpec(C))
+    play.demand(a=1, b=1)
+    for id, phases in (("r1", {"place": 9e4, "load": 5.0}), ("r2", {"load": 6.0})):
+        play.on(events.Greeted(id, {}))
+        play.on(events.Loaded(id, 4, True, 80.0, phases))
+
+    assert play.demand(1.0, c=1) == [Drain("r1", 0.001)]
+
+
+def test_a_replica_just_ready_is_left_alone() -> None:
+    """However long somebody waits, who has become ready serves for its residency first."""
+    play = Play(PoolSpec(A), PoolSpec(B), devices=1)
+    play.run(a=1)
+    play.hear({A: RUNS, B: HELD}, 20.0)
+    play.ready("r1")
+
+    assert play.hear({A: RUNS, B: HELD}, RESIDENCY_S - 0.5) == []
+    assert play.hear({A: RUNS, B: HELD}, 0.5) == [Drain("r1", None)]
+
+
+def test_a_refusal_does_not_begin_a_new_residency() -> None:
+    """A function that looks idle, but is not when it is asked, gives way like a busy one."""
+    play = Play(PoolSpec(A), PoolSpec(B), devices=1)
+    play.warm(a="r1")
+    play.tick(RESIDENCY_S)
+    assert play.demand(b=1) == [Drain("r1", 0.001)]
+    for _ in range(4):
+        play.on(events.NotIdle("r1", 0.0))
+        assert play.demand(1.25, b=1) == [Drain("r1", 0.001)]
+
+    assert play.on(events.NotIdle("r1", 0.0)) == [Drain("r1", None)]
+
+
+def test_surplus_gives_way_before_the_last() -> None:
+    """One of two replicas is drained rather than the only one of another, which is older."""
+    play = Play(PoolSpec(A), PoolSpec(B, max=2), PoolSpec(C), devices=3)
+    play.run(a=1)
+    play.ready("r1")
+    play.run(1.0, a=1, b=8)
+    play.ready("r2", "r3")
+    play.hear({A: RUNS, B: Load(0, 8, 0.0), C: HELD}, RESIDENCY_S)
+
+    (drain,) = play.hear({A: RUNS, B: Load(0, 8, 0.0), C: HELD}, SWAP_AFTER_S)
+    assert drain in (Drain("r2", None), Drain("r3", None))
+
+
+def test_idle_surplus_goes_before_the_last_one() -> None:
+    """Taking one of two idle replicas costs less than taking an only one not used for longer."""
+    play = Play(PoolSpec(A), PoolSpec(B, max=2), PoolSpec(C), devices=3)
+    play.warm(a="r1")
+    play.run(b=8)
+    play.ready("r2")
+    play.seconds(6, b=8)
+    play.ready("r3")
+    play.run()
+
+    assert play.demand(c=1) == [Drain("r3", 0.001)]
+
+
+def test_nobody_gives_way_below_the_floor() -> None:
+    """Replicas that `min` asks for are not drained for others."""
+    play = Play(PoolSpec(A, min=1), PoolSpec(B), devices=1)
+    play.demand()
+    play.ready("r1")
+
+    assert play.demand(60.0, b=1) == []
+    assert play.demand(60.0, b=1) + play.tick() == []
+
+
+def test_who_was_found_first_by_an_event_is_not_asked_twice() -> None:
+    """Two that come at once each get a victim of their own, and a floor is kept by both."""
+    play = Play(PoolSpec(A, min=2, max=3), PoolSpec(B), PoolSpec(C), devices=3)
+    play.demand()
+    play.ready("r1", "r2")
+    play.seconds(6, a=12)
+    play.ready("r3")
+
+    drains = play.demand(b=1, c=1)
+
+    assert len(drains) == 1
+    assert play.pool("a").staying() == 2
+
+
+def test_a_standby_given_away_is_no_victim() -> None:
+    """A standby that one pool has got in this moment is not taken from it by the next."""
+    play = Play(
+        PoolSpec(A, memory_mib=1_300),
+        PoolSpec(B, memory_mib=400),
+        PoolSpec(C, memory_mib=1_000),
+        devices=cpus(3, 2_000),
+        standbys=1,
+    )
+    play.tick(5.0)
+    play.on(events.Greeted("r1", {}))
+
+    commands = play.demand(a=1, b=1, c=1)
+
+    assert assigned(commands) == [("r1", A)]
+    assert launched(commands) == [("r2", "cpu1")]
+    assert play.state("r1") == "loading"
+
+
+def test_a_standby_too_many_goes_first() -> None:
+    """What one standby's memory cannot give, the second does, before anybody is evicted."""
+    play = Play(
+        PoolSpec(A, memory_mib=900), PoolSpec(B, memory_mib=780), devices=cpus(3, 2_000), standbys=2
+    )
+    play.warm(a="r1")
+    play.tick(5.0)
+    play.tick(2.0)
+    play.on(events.Greeted("r2", {}))
+
+    assert play.demand(b=1) == [Release("r3", f"evicted for {B}")]
+    assert assigned(play.on(events.Released("r3"))) == [("r2", B)]
+
+
+def test_a_trial_is_nobodys_victim() -> None:
+    """A deploy's replica is neither evicted nor drained for callers."""
+    play = Play(PoolSpec(A), PoolSpec(B, role="trial"), devices=1)
+    play.tick(5.0)
+    play.on(events.Greeted("r1", {}))
+
+    assert [c for c in play.demand(a=1) if not isinstance(c, Launch)] == []
+    assert play.demand(50.0, a=1) + play.demand(2.0, a=1) == []
+
+
+def test_only_who_is_ready_may_have_to_go() -> None:
+    """Of an idle pool's replicas one that still loads is not asked, though another one is."""
+    play = Play(PoolSpec(A, max=2), PoolSpec(B), devices=2)
+    play.run(a=8)
+    play.ready("r1")
+    play.seconds(6, a=8)
+    assert play.state("r2") == "starting"
+    play.run()
+
+    assert play.demand(1.0, b=1) == [Drain("r1", 0.001)]

@@ -1,0 +1,232 @@
+"""What is promised of devices and memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from pool_manager.core.ledger import RESERVE_MIB, Charge, Claim, Cordon, Ledger, Need
+from pool_manager.core.state import Device
+
+CPUS = [Device("cpu0", "cpu", 1_000, "ram"), Device("cpu1", "cpu", 1_000, "ram")]
+GPU = Device("gpu", "cuda", 10_000)
+FREE_MIB = 1_000 - RESERVE_MIB
+
+
+def need(memory_mib: float = 0.0, share: float = 1.0, pool: str = "a", kind: str = "any") -> Need:
+    return Need(pool, kind, share, memory_mib)
+
+
+def test_what_is_charged_is_on_its_device_and_in_its_bank() -> None:
+    """A replica takes a share of one device and memory of all that draw on the same bank."""
+    ledger = Ledger([*CPUS, GPU])
+
+    ledger.charge("r1", "cpu0", 0.5, 300.0)
+
+    assert ledger.charged("r1") == Charge("cpu0", "ram", 0.5, 300.0)
+    assert ledger.on("cpu0") == ["r1"]
+    assert ledger.in_bank("ram") == ["r1"]
+    assert (ledger.on("cpu1"), ledger.in_bank("gpu")) == ([], [])
+    assert ledger.empty() == ["cpu1", "gpu"]
+
+
+def test_what_is_released_is_free() -> None:
+    """Nothing is left of a replica that is gone; releasing it twice is harmless."""
+    ledger = Ledger(CPUS)
+    ledger.charge("r1", "cpu0", 1.0, 0.1)
+    ledger.charge("r2", "cpu1", 1.0, 0.2)
+
+    for id in ("r1", "r2", "r2"):
+        ledger.release(id)
+
+    assert ledger.empty() == ["cpu0", "cpu1"]
+    assert ledger.free_mib("ram", "a") == FREE_MIB
+
+
+def test_the_device_free_for_longest_comes_first() -> None:
+    """Devices take turns, so one that makes starts fail is not the only one tried."""
+    ledger = Ledger(CPUS)
+    ledger.charge("r1", "cpu0", 1.0, 0.0)
+    ledger.release("r1")
+
+    assert ledger.empty() == ["cpu1", "cpu0"]
+
+
+def test_a_second_charge_replaces_the_first() -> None:
+    """A standby that becomes a replica, or one that moves, is counted once."""
+    ledger = Ledger([*CPUS, GPU])
+    ledger.charge_bank("r1", "ram", 80.0)
+    assert ledger.charged("r1") == Charge("", "ram", 0.0, 80.0)
+
+    ledger.charge("r1", "cpu1", 1.0, 300.0)
+    assert ledger.free_mib("ram", "a") == FREE_MIB - 300
+    ledger.charge_bank("r1", "gpu", 80.0)
+    assert ledger.free_mib("ram", "a") == FREE_MIB
+
+
+def test_what_was_measured_is_charged() -> None:
+    """A replica that takes more than was thought leaves less for others, also less than none."""
+    ledger = Ledger(CPUS)
+    ledger.charge("r1", "cpu0", 0.5, 100.0)
+
+    ledger.remember("r1", 900.0)
+
+    assert ledger.charged("r1") == Charge("cpu0", "ram", 0.5, 900.0)
+    assert ledger.free_mib("ram", "a") == FREE_MIB - 900
+    assert not ledger.fits_memory("cpu1", need(0.0))
+
+
+def test_a_device_that_is_no_more_is_charged_to_nobody() -> None:
+    """An adopted replica may be on a device that this host no longer has."""
+    ledger = Ledger(CPUS)
+
+    ledger.charge("old", "gone", 1.0, 100.0)
+
+    assert ledger.charged("old") == Charge("gone", "", 1.0, 100.0)
+    assert ledger.empty() == ["cpu0", "cpu1"]
+    ledger.release("old")
+    assert ledger.in_bank("") == []
+
+
+@pytest.mark.parametrize(
+    ("shares", "share", "expected"),
+    [
+        ([], 1.0, True),
+        ([0.5], 0.5, True),
+        ([0.4, 0.4], 0.2, True),
+        ([0.1] * 9, 0.1, True),
+        ([0.5], 0.6, False),
+        ([1.0], 0.1, False),
+        ([0.1], 1.0, False),
+    ],
+)
+def test_shares_add_up_to_one_device(shares: list[float], share: float, expected: bool) -> None:
+    """Replicas share a device while their shares fit on it; a whole one is shared with nobody."""
+    ledger = Ledger([GPU])
+    for number, other in enumerate(shares):
+        ledger.charge(f"r{number}", "gpu", other, 0.0)
+
+    assert ledger.fits_share("gpu", need(share=share)) == expected
+
+
+def test_who_leaves_leaves_its_share_and_memory() -> None:
+    """A device is judged as it will be without those who are to go; strangers leave nothing."""
+    ledger = Ledger(CPUS)
+    ledger.charge("r1", "cpu0", 1.0, 700.0)
+
+    assert not ledger.fits("cpu0", need(700.0))
+    assert ledger.fits("cpu0", need(700.0), ["r1", "r9"])
+    assert not ledger.fits("cpu0", need(FREE_MIB + 1), ["r1"])
+
+
+def test_memory_is_that_of_the_bank_less_a_reserve() -> None:
+    """Slots of one bank share its memory, and some of it is kept free."""
+    ledger = Ledger(CPUS)
+    ledger.charge("r1", "cpu0", 1.0, 300.0)
+
+    assert ledger.fits_memory("cpu1", need(FREE_MIB - 300))
+    assert not ledger.fits_memory("cpu1", need(FREE_MIB - 299))
+
+
+def test_memory_of_unknown_size_is_not_accounted() -> None:
+    """A host that does not say how much there is lends as much as is asked for."""
+    ledger = Ledger([Device("cpu0", "cpu")])
+
+    assert ledger.fits_memory("cpu0", need(1e9))
+    assert ledger.free_mib("nowhere", "a") == float("inf")
+
+
+def test_the_kind_must_be_right() -> None:
+    """A need for a kind is met by that kind only, one for any by all."""
+    ledger = Ledger([*CPUS, GPU])
+
+    assert [ledger.fits_kind("gpu", need(kind=kind)) for kind in ("any", "cuda", "cpu")] == [
+        True,
+        True,
+        False,
+    ]
+
+
+def test_a_claimed_device_is_for_one_pool() -> None:
+    """Others do not get it, whatever room it has, until the claim is given up."""
+    ledger = Ledger([GPU])
+    claim = Claim(need(pool="a"), "gpu", (), 0.0)
+
+    ledger.claim(claim)
+    assert ledger.claims == {"gpu": claim}
+    assert ledger.fits("gpu", need(pool="a"))
+    assert not ledger.fits("gpu", need(pool="b"))
+
+    ledger.unclaim(claim)
+    assert ledger.claims == {}
+    assert ledger.fits("gpu", need(pool="b"))
+
+
+def test_a_claim_keeps_the_memory_its_victims_leave() -> None:
+    """What one victim frees is not lent to others while the claim waits for the second."""
+    ledger = Ledger(CPUS)
+    ledger.charge("v1", "cpu0", 1.0, 300.0)
+    ledger.charge("v2", "cpu1", 1.0, 300.0)
+    claim = Claim(need(500.0, pool="a"), "cpu0", ("v1", "v2"), 0.0)
+    ledger.claim(claim)
+    assert ledger.free_mib("ram", "b") == FREE_MIB - 600
+
+    ledger.release("v1")
+
+    assert ledger.free_mib("ram", "b") == FREE_MIB - 500
+    assert ledger.free_mib("ram", "a") == FREE_MIB - 300
+    ledger.unclaim(claim)
+    assert ledger.free_mib("ram", "b") == FREE_MIB - 300
+
+
+def test_a_claim_for_no_device_keeps_nothing() -> None:
+    """Where only a number of replicas was in the way, no device is reserved."""
+    ledger = Ledger(CPUS)
+    claim = Claim(need(500.0), "", ("v1",), 0.0)
+
+    ledger.claim(claim)
+    assert ledger.claims == {}
+    assert ledger.free_mib("ram", "b") == FREE_MIB
+    ledger.unclaim(claim)
+
+
+def test_a_fleet_is_counted_by_kind() -> None:
+    """Its largest memory has no end where that of one device is not accounted."""
+    ledger = Ledger(
+        [Device("g0", "cuda", 80.0), Device("g1", "cuda", 40.0), Device("c0", "cpu", 0.0)]
+    )
+
+    assert ledger.fleet("cuda") == (2, 80.0)
+    assert ledger.fleet("any") == (3, float("inf"))
+    assert ledger.fleet("tpu") == (0, float("inf"))
+    assert ledger.fleet("cuda") is ledger.fleet("cuda")
+
+
+def test_a_cordoned_device_is_none() -> None:
+    """Nothing fits on it and the fleet does without it, until it may be used again."""
+    ledger = Ledger([GPU, Device("small", "cuda", 1_000), *CPUS])
+    assert ledger.fleet("cuda").largest_mib == 10_000
+
+    ledger.cordon("gpu", Cordon("XID 79", is_gone=True))
+
+    assert not ledger.fits("gpu", need())
+    assert ledger.fleet("cuda") == (1, 1_000)
+    assert list(ledger.cordoned("cuda")) == list(ledger.cordoned("any")) == ["gpu"]
+    assert ledger.cordoned("cpu") == {}
+    ledger.uncordon("gpu")
+    ledger.uncordon("gpu")
+    assert ledger.fits("gpu", need())
+    assert ledger.fleet("cuda") == (2, 10_000)
+
+
+def test_what_is_left_of_a_device() -> None:
+    """Who takes the rest fits as long as there is one."""
+    ledger = Ledger([GPU])
+    rest = Need("a", takes_rest=True)
+    ledger.charge("r1", "gpu", 0.7, 0.0)
+    assert ledger.left("gpu") == pytest.approx(0.3)
+    assert ledger.fits_share("gpu", rest)
+
+    ledger.charge("r2", "gpu", 0.3, 0.0)
+
+    assert not ledger.fits_share("gpu", rest)
+    assert ledger.fits_share("gpu", rest, ["r2"])

@@ -1,0 +1,244 @@
+"""How replicas end, and whom it counts against."""
+
+from __future__ import annotations
+
+import pytest
+
+from pool_manager.core import events
+from pool_manager.core.commands import (
+    Command,
+    Drain,
+    KeepColdStart,
+    Note,
+    Release,
+    Terminate,
+)
+from pool_manager.core.pool import ENDED_MAX
+from pool_manager.core.replicas import load_deadline_s, patience_s
+from pool_manager.core.state import PoolSpec, Replica, State
+from tests.support.house import House, without_notes
+
+KEY = "default/a@1"
+
+
+def test_what_has_no_model_is_released_instead_of_drained() -> None:
+    """A replica that has not greeted has nothing to finish."""
+    house = House()
+
+    assert house.drain(None) == [Release("r1", "idle")]
+    assert house.replica.state == "releasing"
+
+
+def test_an_unconditional_drain_cannot_be_refused() -> None:
+    """Once asked to go for good, no replica comes back, and it serves no more."""
+    house = House(State.READY)
+    house.drain(300.0)
+
+    assert house.drain(None) == [Drain("r1", None)]
+    assert not house.replica.can_serve
+    house.on(events.NotIdle("r1", 0.0))
+    assert house.replica.state == "draining"
+
+
+def test_a_drain_ends_with_term_and_kill() -> None:
+    """After 30 s TERM is sent, 5 s later the group is killed, and neither sooner."""
+    house = House(State.READY)
+    house.drain(None)
+
+    assert house.press(29.9) == []
+    assert house.press(0.1) == [Terminate("r1", "did not drain: idle")]
+    assert house.press(4.9) == []
+    assert house.press(0.1) == [Release("r1", "idle")]
+
+
+def test_after_term_nobody_comes_back() -> None:
+    """A refusal that crosses TERM is too late: no request is sent to what is about to end."""
+    house = House(State.READY)
+    house.drain(300.0)
+    house.press(30.0)
+
+    house.on(events.NotIdle("r1", 0.0))
+
+    assert house.replica.state == "draining"
+    assert not house.replica.can_serve
+
+
+@pytest.mark.parametrize("state", [State.STARTING, State.STANDBY, State.LOADING])
+def test_a_start_that_hangs_is_a_failure(state: State) -> None:
+    """A replica that does not get ready in time is given up and counts against its pool."""
+    house = House(state)
+    house.on(events.Begun("r1"))
+
+    kept, released = house.press(60.0)
+
+    assert isinstance(kept, KeepColdStart)
+    assert kept.outcome == f"failed: {state} lasted too long"
+    assert released == Release("r1", f"{state} lasted too long")
+    assert house.pool.failures == 1
+
+
+def test_a_crash_while_serving_is_no_failed_load() -> None:
+    """The end of a replica that had been ready brings no back-off."""
+    house = House(State.READY)
+
+    assert house.on(events.Lost("r1", "exit 139")) == [Release("r1", "exit 139")]
+    assert house.pool.failures == 0
+
+
+def test_the_end_of_a_drain_keeps_its_reason() -> None:
+    """A replica that went as asked is released for the reason it was asked to go."""
+    house = House(State.READY)
+    house.drain(None)
+
+    assert house.on(events.Lost("r1", "exit 0")) == [Release("r1", "idle")]
+
+
+def test_a_release_that_fails_is_tried_again() -> None:
+    """The device stays taken, and every 5 s the release is tried anew."""
+    house = House(State.READY)
+    house.on(events.Lost("r1", "exit 1"))
+    assert house.press(60.0) == []
+
+    house.on(events.NotReleased("r1", "in uninterruptible sleep"))
+
+    assert house.replica.why == "in uninterruptible sleep"
+    assert house.press(4.9) == []
+    assert house.press(0.1) == [Release("r1", "tried again")]
+    assert house.press(4.9) == []
+    assert house.press(0.1) == [Release("r1", "tried again")]
+
+
+@pytest.mark.parametrize(
+    ("state", "is_ended"),
+    [
+        (State.STARTING, False),
+        (State.LOADING, True),
+        (State.READY, True),
+        (State.DRAINING, True),
+    ],
+)
+def test_what_ended_unseen_is_released(state: State, is_ended: bool) -> None:
+    """When the engine is back, what its list lacks is over; what was about to start is not judged
+    by it, and nobody is blamed."""
+    house = House(state)
+    house.replica.why = "idle"
+    commands: list[Command] = []
+
+    house.replicas.end_missing(frozenset(), house.now, commands)
+
+    why = "idle" if state is State.DRAINING else "it ended while the engine was away"
+    assert without_notes(commands) == ([Release("r1", why)] if is_ended else [])
+    assert house.pool.failures == 0
+
+
+def test_a_release_is_tried_again_when_the_engine_is_back() -> None:
+    """Whether it is on the list or not: while the engine was away nothing could be proved. One
+    that goes on is left alone."""
+    house = House(State.RELEASING)
+    commands: list[Command] = []
+
+    house.replicas.end_missing(frozenset(), house.now, commands)
+    assert commands == []
+    house.replica.kill_at_s = house.now + 5.0
+
+    house.replicas.end_missing(frozenset({"r1"}), house.now, commands)
+
+    assert commands == [Release("r1", "tried again")]
+
+
+def test_what_still_runs_is_kept() -> None:
+    """An engine that comes back with its replicas has lost none."""
+    house = House(State.READY)
+    commands: list[Command] = []
+
+    house.replicas.end_missing(frozenset({"r1"}), house.now, commands)
+
+    assert commands == []
+    assert house.replica.state == "ready"
+
+
+def test_nobody_is_blamed_while_the_engine_is_away() -> None:
+    """A start that hangs then is given up, but no failure."""
+    house = House()
+    house.host.engine_down = "no answer"
+    house.on(events.Begun("r1"))
+
+    assert house.press(60.0) == [Release("r1", "starting lasted too long")]
+    assert (house.pool.failures, house.pool.retry_at_s) == (0, house.now + 1.0)
+
+
+def test_every_end_is_noted_with_its_reason() -> None:
+    """Being asked to go and being terminated are decisions, and are kept."""
+    house = House(State.READY)
+    commands: list[Command] = []
+    house.replicas.drain(house.replica, None, "put to sleep", house.now, commands)
+    house.replicas.press(house.replica, house.now + 30.0, commands)
+
+    assert [one.text for one in commands if isinstance(one, Note)] == [
+        "r1 is asked to go: put to sleep",
+        "r1 is terminated: it did not drain: put to sleep",
+    ]
+
+
+def test_gateways_are_told_how_a_serving_replica_died() -> None:
+    """In words for callers, of the last deaths; a start that fails is told otherwise."""
+    house = House(State.READY)
+    house.on(events.Lost("r1", "was killed by SIGKILL: secret", cause="was killed by SIGKILL"))
+    assert house.pool.ended == {"r1": "was killed by SIGKILL"}
+
+    for number in range(ENDED_MAX):
+        house.pool.died(f"x{number}", "exited with code 1")
+    assert list(house.pool.ended) == [f"x{number}" for number in range(ENDED_MAX)]
+
+    loading = House(State.LOADING)
+    loading.on(events.Lost("r1", "exited with code 1", cause="exited with code 1"))
+    assert loading.pool.ended == {}
+
+
+@pytest.mark.parametrize(
+    ("load_s", "gib", "expected"), [(0.0, 0, 60.0), (12.0, 1, 120.0), (1.0, 8, 160.0)]
+)
+def test_the_largest_need_counts(load_s: float, gib: int, expected: float) -> None:
+    """Loading may take the largest of 60 s, ten times the measured load and 20 s per GiB."""
+    spec = PoolSpec(KEY, load_s=load_s, bundle_bytes=gib * 2**30)
+
+    assert expected == load_deadline_s(spec)
+
+
+def test_idle_time_has_no_part_in_loading() -> None:
+    """A function that may sleep after a second has all the time it needs to load."""
+    assert load_deadline_s(PoolSpec(KEY)) == load_deadline_s(PoolSpec(KEY, idle_s=1.0))
+
+
+@pytest.mark.parametrize(
+    ("state", "adopted", "expected"),
+    [
+        (State.STARTING, False, 600.0),
+        (State.STARTING, True, 10.0),
+        (State.STANDBY, False, 60.0),
+        (State.LOADING, True, 60.0),
+        (State.DRAINING, False, 30.0),
+        (State.READY, False, float("inf")),
+        (State.RELEASING, False, float("inf")),
+    ],
+)
+def test_every_state_has_its_patience(state: State, adopted: bool, expected: float) -> None:
+    """Nothing presses a replica that is ready; every state on the way has an end."""
+    replica = Replica("r1", KEY, "cpu0", "serve", 0.0, state, adopted=adopted)
+
+    assert expected == patience_s(replica, PoolSpec(KEY))
+
+
+def test_a_standby_may_wait_for_ever() -> None:
+    """It is there to wait; one that got a model and did not take it is pressed."""
+    standby = Replica("r1", "standby/cpu", "", "standby", 0.0, State.STANDBY)
+
+    assert patience_s(standby, PoolSpec("standby/cpu")) == float("inf")
+
+
+def test_a_trial_has_time_to_check_and_prepare() -> None:
+    """On top of what loading may take: its server gives up waiting for that before."""
+    trial = Replica("r1", KEY, "cpu0", "trial", 0.0, State.LOADING)
+
+    assert patience_s(trial, PoolSpec(KEY, role="trial")) == 150.0
+    assert patience_s(trial, PoolSpec(KEY, role="trial", bundle_bytes=8 * 2**30)) == 490.0

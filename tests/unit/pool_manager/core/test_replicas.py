@@ -1,0 +1,417 @@
+"""What becomes of single replicas."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pool_manager.core import events
+from pool_manager.core.commands import (
+    Assign,
+    Bind,
+    Drain,
+    EndTrial,
+    KeepColdStart,
+    KeepRefutation,
+    Release,
+    StopBatching,
+)
+from pool_manager.core.host import STANDBY_KEY
+from pool_manager.core.state import PoolSpec, Replica, Role, State
+from tests.support.house import KEY, House
+
+LOADED = events.Loaded("r1", 4, False, 80.0, {"load": 5.0})
+REFUTED = events.BatchingRefuted("r1", "rows are lost")
+
+
+def test_a_greeting_is_answered_with_the_model() -> None:
+    """A replica that greets is told at once what to load."""
+    house = House()
+
+    assert house.on(events.Greeted("r1", {"start": 3.0})) == [Bind("r1", KEY)]
+    assert house.replica.state == "loading"
+    assert house.replica.phases == {"start": 3.0}
+    assert house.touched == {KEY}
+
+
+def test_a_replica_that_has_its_model_is_not_told_again() -> None:
+    """One that served an earlier manager goes on with what it has."""
+    house = House()
+
+    assert house.on(events.Greeted("r1", {}, loaded=True)) == []
+    assert house.on(LOADED) == []
+    assert house.replica.state == "ready"
+
+
+def test_a_loaded_replica_serves_as_it_says() -> None:
+    """Limit, marks, memory and phases are what the replica reported; the past is forgiven."""
+    house = House(State.LOADING)
+    house.pool.fail("no memory", (), 0.0)
+
+    house.on(LOADED)
+
+    assert house.replica.state == "ready"
+    assert (house.replica.limit, house.replica.marks_started) == (4, False)
+    assert (house.replica.memory_mib, house.replica.phases) == (80.0, {"load": 5.0})
+    assert house.replica.last_used_s == 100.0
+    assert house.pool.failures == 0
+
+
+@pytest.mark.parametrize(
+    ("state", "event"),
+    [
+        (State.LOADING, events.Greeted("r1", {})),
+        (State.READY, LOADED),
+        (State.STARTING, LOADED),
+        (State.READY, events.NotIdle("r1", 0.0)),
+        (State.DRAINING, events.NotIdle("r1", 0.0)),
+        (State.RELEASING, events.Lost("r1", "exit 1")),
+        (State.READY, events.Released("r1")),
+    ],
+)
+def test_what_crossed_a_change_is_ignored(state: State, event: events.Event) -> None:
+    """An event that does not belong to the present state changes nothing and asks nothing."""
+    house = House(state)
+
+    assert house.on(event) == []
+    assert house.replica.state == state
+
+
+def test_strangers_are_ignored() -> None:
+    """Events about replicas that are gone touch no pool."""
+    house = House(is_empty=True)
+
+    assert house.on(events.Lost("r9", "exit 0")) == []
+    assert house.touched == set()
+    assert house.host.find("r9") is None
+
+
+@pytest.mark.parametrize("state", [State.STARTING, State.LOADING])
+def test_standing_in_line_is_no_part_of_its_time(state: State) -> None:
+    """A start has all of its time from when it has begun."""
+    house = House(state)
+    house.now += 59.0
+
+    assert house.on(events.Begun("r1")) == []
+
+    assert house.press(59.9) == []
+    assert Release("r1", f"{state} lasted too long") in house.press(0.1)
+
+
+def test_a_trial_that_has_begun_has_time_to_prepare() -> None:
+    """Also one that was given to a standby, and stood in line for that."""
+    house = House(State.LOADING, "trial")
+    house.on(events.Begun("r1"))
+
+    assert house.press(60.1) == []
+
+
+def test_who_has_begun_too_late_is_not_held_up() -> None:
+    """News of a start that is over, or has been given up, changes nothing."""
+    house = House(State.READY)
+    house.on(events.Begun("r1"))
+
+    assert house.replica.kill_at_s == float("inf")
+
+
+def test_a_first_run_completes_the_receipt() -> None:
+    """A cold start lasts from the first waiter to the first result."""
+    house = House(State.READY)
+    house.replica.phases = {"load": 5.0}
+    house.replica.waiting_since_s = 98.0
+
+    receipt = KeepColdStart(KEY, "r1", "cpu0", 2000.0, {"load": 5.0, "first_run": 1.5}, "ready")
+    assert house.on(events.FirstRun("r1", 1.5)) == [receipt]
+
+
+def test_a_first_run_for_somebody_else_is_no_part_of_the_receipt() -> None:
+    """Whoever the replica was woken for had left when it was ready; the next call came later."""
+    house = House(State.READY)
+    house.replica.waiting_since_s, house.replica.ready_s = 90.0, 92.0
+
+    (receipt,) = house.on(events.FirstRun("r1", 500.0))
+
+    assert isinstance(receipt, KeepColdStart)
+    assert receipt.total_ms == 2500.0
+
+
+def test_a_start_whose_callers_left_has_its_receipt_when_it_ends() -> None:
+    """It is dated from when the replica was ready. One that has run has its receipt already, and of
+    an adopted one nobody knows."""
+    house = House(State.READY)
+    house.replica.waiting_since_s, house.replica.ready_s = 90.0, 92.0
+
+    receipt, *_ = house.on(events.Lost("r1", "exit 0"))
+
+    assert receipt == KeepColdStart(KEY, "r1", "cpu0", 2000.0, {}, "ready", ago_s=8.0)
+    for known in ({"adopted": True}, {"phases": {"first_run": 1.0}}):
+        house = House(State.READY)
+        house.replica.ready_s = 92.0
+        for name, value in known.items():
+            setattr(house.replica, name, value)
+        assert not any(isinstance(one, KeepColdStart) for one in house.on(events.Lost("r1", "")))
+
+
+def test_without_a_waiter_the_phases_are_the_whole() -> None:
+    """A start that nobody waited for lasts as long as its phases together."""
+    house = House(State.READY)
+    house.replica.phases = {"load": 5.0}
+
+    (receipt,) = house.on(events.FirstRun("r1", 1.5))
+
+    assert isinstance(receipt, KeepColdStart)
+    assert receipt.total_ms == 6.5
+
+
+def test_a_drain_may_be_refused_once() -> None:
+    """A replica that was used in the meantime is ready again, with the time of its last use."""
+    house = House(State.READY)
+    assert house.drain(300.0) == [Drain("r1", 300.0)]
+    assert house.replica.can_serve
+
+    house.on(events.NotIdle("r1", 2.5))
+
+    assert house.replica.state == "ready"
+    assert house.replica.last_used_s == 97.5
+    assert house.press(1e9) == []
+
+
+def test_a_released_replica_is_forgotten() -> None:
+    """Its pool and every pool that waits for a device are looked at."""
+    house = House(State.RELEASING)
+    for key in ("default/b@1", "default/c@1"):
+        house.host.define(PoolSpec(key))
+    house.host.blocked.add("default/b@1")
+
+    house.on(events.Released("r1"))
+
+    assert house.touched == {KEY, "default/b@1"}
+    assert house.pool.replicas == {}
+    assert house.host.find("r1") is None
+    assert house.replica.state == "stopped"
+
+
+def test_a_trial_that_loads_is_over() -> None:
+    """Its report is passed on, its replica goes, and the pool is not kept."""
+    house = House(State.LOADING, "trial")
+
+    commands = house.on(events.Loaded("r1", 2, True, 80.0, {}, {"load_ms": 5.0}))
+
+    report = {"load_ms": 5.0, "device_kind": "cpu"}
+    assert commands == [EndTrial(KEY, report), Release("r1", "the trial is over")]
+    assert house.pool.removed
+
+
+def test_a_trial_that_fails_says_why() -> None:
+    """Stage, reason and last lines are passed on; no back-off is counted."""
+    house = House(State.LOADING, "trial")
+
+    commands = house.on(events.Lost("r1", "opset 99", ("line",), "load"))
+
+    assert commands == [EndTrial(KEY, {}, "load", "opset 99", ("line",)), Release("r1", "opset 99")]
+    assert house.pool.failures == 0
+    assert house.pool.removed
+
+
+def test_a_found_replica_is_given_time_to_greet() -> None:
+    """A replica of an earlier manager is not released before it could say what it serves, and its
+    silence is no failed load."""
+    house = House(is_empty=True)
+    house.on(events.Found("r1", KEY, "cpu0"))
+    replica = house.host.find("r1")
+    assert replica is not None
+    house.replica = replica
+    assert not house.pool.removed
+
+    assert house.press(9.9) == []
+    assert house.press(0.1) == [Release("r1", "starting lasted too long")]
+    assert house.pool.failures == 0
+
+
+def test_a_found_replica_without_a_pool_gets_one_that_is_removed() -> None:
+    """It is known, so its device is taken, and it will be let go."""
+    house = House(is_empty=True)
+
+    house.on(events.Found("r1", "default/old@1", "cpu0"))
+
+    assert house.touched == {"default/old@1"}
+    assert house.pools["default/old@1"].removed
+
+
+def test_a_found_trial_goes_and_its_pool_stays() -> None:
+    """Nobody waits for the report of an earlier manager's trial; one that is wanted now runs."""
+    house = House(role="trial", is_empty=True)
+
+    assert house.on(events.Found("r1", KEY, "cpu0", role="trial")) == [
+        Release("r1", "its deploy ended with the earlier manager")
+    ]
+    assert not house.pool.removed
+
+
+def test_a_trial_that_nobody_is_to_blame_for_is_run_again() -> None:
+    """A deploy is not refused because the engine restarted."""
+    house = House(State.LOADING, "trial")
+
+    assert house.on(events.Lost("r1", "engine restarted", is_its_fault=False)) == [
+        Release("r1", "engine restarted")
+    ]
+    assert not house.pool.removed
+
+
+def test_what_a_load_costs_has_no_waiting_in_it() -> None:
+    """Time spent on getting a device says nothing about how long the next load takes."""
+    house = House(State.LOADING)
+    phases = {"place": 500.0, "evict": 3000.0, "start": 200.0, "load": 800.0}
+
+    house.on(events.Loaded("r1", 4, True, 80.0, phases))
+
+    assert house.pool.reload_s == 1.0
+
+
+def standby(house: House, state: State) -> Replica:
+    """One that has no model yet."""
+    house.host.define(PoolSpec(STANDBY_KEY, role="standby"))
+    replica = Replica("s1", STANDBY_KEY, "", "standby", 0.0, state, is_bound=False)
+    house.replicas.add(replica, house.now)
+    return replica
+
+
+def test_a_standby_that_greets_waits() -> None:
+    """It is not told to load anything, and earlier failures are forgiven."""
+    house = House(is_empty=True)
+    one = standby(house, State.STARTING)
+    house.pools[STANDBY_KEY].fail("exit 1", (), 0.0)
+
+    assert house.on(events.Greeted("s1", {"start": 3.0})) == []
+    assert (one.state, house.pools[STANDBY_KEY].failures) == ("standby", 0)
+
+
+def test_a_waiting_standby_is_told_its_model_at_once() -> None:
+    """One message, and it loads; a failure from now on is the pool's."""
+    house = House(is_empty=True)
+    one = standby(house, State.STANDBY)
+    one.adopted = True
+
+    told = house.replicas.assign(one, house.pool, "cpu0", 100.0)
+
+    assert told == [Assign("s1", KEY, "cpu0", "serve", {})]
+    assert (one.state, one.is_bound, one.adopted, one.since_s) == ("loading", True, False, 100.0)
+    house.on(events.Lost("s1", "opset 99"))
+    assert house.pool.failures == 1
+
+
+def test_a_starting_standby_is_told_when_it_greets() -> None:
+    """What it has imported before it was needed nobody waited for."""
+    house = House(is_empty=True)
+    one = standby(house, State.STARTING)
+    assert house.replicas.assign(one, house.pool, "cpu0", 100.0) == []
+    house.now = 100.25
+
+    told = house.on(events.Greeted("s1", {"import": 900.0}))
+
+    assert told == [Assign("s1", KEY, "cpu0", "serve", {"import": 250.0})]
+
+
+def test_a_standby_that_dies_while_it_waits_is_no_failure() -> None:
+    """It is let go, and the next one is not started in the same moment."""
+    house = House(is_empty=True)
+    standby(house, State.STANDBY)
+
+    assert house.on(events.Lost("s1", "exit 1")) == [Release("s1", "exit 1")]
+    pool = house.pools[STANDBY_KEY]
+    assert (pool.failures, pool.retry_at_s) == (0, 101.0)
+
+
+def test_who_refuses_lets_others_be_asked() -> None:
+    """Whoever it was to make room for is looked at again."""
+    house = House(State.READY)
+    house.host.blocked.add("default/b@1")
+    house.drain(0.001)
+
+    house.on(events.NotIdle("r1", 0.0))
+
+    assert house.touched == {KEY, "default/b@1"}
+    assert house.replica.refused_s == 100.0
+
+
+@pytest.mark.parametrize("role", ["serve", "trial", "standby"])
+def test_what_is_found_on_a_device_that_is_no_more_is_ended(role: Role) -> None:
+    """This host has lost the device since: nobody is to blame, and nothing is raised."""
+    house = House(is_empty=True)
+    pool = "" if role == "standby" else KEY
+
+    assert house.on(events.Found("old", pool, "GPU-9", role)) == [
+        Release("old", "this host has no device GPU-9")
+    ]
+    (key,) = house.touched
+    assert key == (pool or "standby/GPU-9")
+    assert house.pools[key].failures == 0
+
+
+def test_what_is_found_nowhere_is_ended() -> None:
+    """A record that binds a replica but names no device is of no use."""
+    house = House(is_empty=True)
+
+    assert house.on(events.Found("old", KEY, "")) == [
+        Release("old", "this host has no device without a name")
+    ]
+
+
+def house(state: State = State.READY, role: Role = "serve", *, batches: bool = True) -> House:
+    made = House(state, role)
+    made.pool.spec = replace(made.pool.spec, batches=batches)
+    return made
+
+
+def test_the_others_are_told_and_it_is_kept_once() -> None:
+    """Whoever says it next says nothing new; one that is coming is told when it has loaded."""
+    made = house()
+    for id, state in (("r2", State.READY), ("r3", State.DRAINING), ("r4", State.LOADING)):
+        made.replicas.add(Replica(id, KEY, "cpu0", "serve", made.now, state), made.now)
+
+    asked = made.on(REFUTED)
+    again = made.on(events.BatchingRefuted("r2", "so they are"))
+    loaded = made.on(replace(LOADED, id="r4"))
+
+    assert asked == [KeepRefutation(KEY, "rows are lost"), StopBatching("r2"), StopBatching("r3")]
+    assert again == []
+    assert loaded == [StopBatching("r4")]
+    assert made.pool.refuted == "rows are lost"
+
+
+@pytest.mark.parametrize(
+    ("role", "batches"), [("trial", True), ("standby", True), ("serve", False)]
+)
+def test_only_what_joins_requests_is_believed(role: Role, batches: bool) -> None:
+    """A hostile replica can do no more than end the batching of its own revision."""
+    made = house(role=role, batches=batches)
+
+    assert made.on(REFUTED) == []
+    assert made.pool.refuted == ""
+
+
+def test_one_that_says_it_again_to_a_new_manager_is_believed() -> None:
+    """The earlier one may have ended before it was kept."""
+    made = house(State.LOADING)
+    made.replica.adopted = True
+
+    assert made.on(replace(LOADED, refuted="rows are lost")) == [
+        KeepRefutation(KEY, "rows are lost")
+    ]
+
+
+def test_an_adopted_replica_joins_by_the_rules_of_today() -> None:
+    """What it was once told to join may not be joined any more."""
+    made = house(State.STARTING, batches=False)
+    made.on(events.Greeted("r1", {}, loaded=True))
+
+    assert made.on(LOADED) == [StopBatching("r1")]
+
+
+def test_a_new_replica_knows_by_its_model() -> None:
+    """Nothing has to be said that stands in what it is bound to."""
+    made = house(State.STARTING, batches=False)
+
+    assert made.on(events.Greeted("r1", {})) == [Bind("r1", KEY)]
+    assert made.on(LOADED) == []
