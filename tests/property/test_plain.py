@@ -19,10 +19,10 @@ from runtime_image.link.meta import RequestMeta
 from runtime_image.replica.intake import Job
 from runtime_image.replica.runner import Runner
 from runtime_image.replica.stages.answering import Answer, Outcome
-from tests.support.dose import dose
+from tests.support.doses import amount
 
 PLAIN = settings(
-    max_examples=dose(100, 400), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=amount(100, 400), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 DTYPE_NAMES = [*sorted(set(DTYPES) - {dtypes.BYTES}), "BF16", dtypes.BYTES]
 NAMES = ["x", "a b", "é", "100%", "y", "input0", 'say "x"', "back\\slash"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.chaos.row_graphs import judge
-from tests.support.dose import dose
+from tests.support.doses import amount
 
-GRAPHS = dose(150, 500)
+GRAPHS = amount(150, 500)
 """`make chaos` draws 10,000."""
 
 
