@@ -17,6 +17,7 @@ from registry.errors import FnError, WaitBudgetOver
 from registry.exchange import Expected, PoolEndpoints
 from runtime_image.contract.link import ID_MAX, NotStarted
 from runtime_image.link.meta import RequestMeta
+from tests.support.doses import amount
 
 REVISIONS = ["default/a@1", "default/a@2", "default/a@3"]
 """Of one function, whose traffic moves between them."""
@@ -386,7 +387,7 @@ class Traffic(RuleBasedStateMachine):
 TestTraffic = Traffic.TestCase
 TestTraffic.__doc__ = "No traffic makes the dispatcher lose, repeat or reorder a call."
 TestTraffic.settings = settings(
-    max_examples=300,
+    max_examples=amount(100, 300),
     stateful_step_count=60,
     deadline=None,
     derandomize=True,
