@@ -1,4 +1,4 @@
-"""Which pools the manager is told of between two full reports."""
+"""Which pools are reported to the manager between two full reports."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ A, B, C = "default/a@1", "default/b@1", "default/c@1"
 NOTHING, BUSY, WAITS = Load(0, 0, 0.0), Load(0, 1, 0.0), Load(1, 0, 0.0)
 
 
-class Told:
-    """DemandReports over loads that a test sets; `warm` are the pools with a replica."""
+class Reporting:
+    """Reports over loads that a test sets; `warm` are the pools with a replica."""
 
     def __init__(self, **loads: Load) -> None:
         self.loads = {f"default/{name}@1": load for name, load in loads.items()}
@@ -22,43 +22,43 @@ class Told:
 
 def test_an_edge_names_who_has_fallen_idle() -> None:
     """Once: the manager knows it from then on. Who is still busy is not named."""
-    told = Told(a=BUSY, b=BUSY)
-    told.reports.full({A: BUSY, B: BUSY})
-    del told.loads[A]
-    told.loads[C] = WAITS
+    reporting = Reporting(a=BUSY, b=BUSY)
+    reporting.reports.full({A: BUSY, B: BUSY})
+    del reporting.loads[A]
+    reporting.loads[C] = WAITS
     for key in (A, B):
-        assert not told.reports.on_ended(key)
+        assert not reporting.reports.on_ended(key)
 
-    assert told.reports.partial([C]) == {A: NOTHING, C: WAITS}
-    assert told.reports.partial([C]) == {C: WAITS}
+    assert reporting.reports.partial([C]) == {A: NOTHING, C: WAITS}
+    assert reporting.reports.partial([C]) == {C: WAITS}
 
 
 def test_what_an_edge_said_is_remembered() -> None:
     """Who was named as waiting and is served since has fallen idle, too."""
-    told = Told(c=WAITS)
-    assert told.reports.partial([C]) == {C: WAITS}
-    told.loads = {A: WAITS}
-    told.reports.on_ended(C)
+    reporting = Reporting(c=WAITS)
+    assert reporting.reports.partial([C]) == {C: WAITS}
+    reporting.loads = {A: WAITS}
+    reporting.reports.on_ended(C)
 
-    assert told.reports.partial([A]) == {A: WAITS, C: NOTHING}
+    assert reporting.reports.partial([A]) == {A: WAITS, C: NOTHING}
 
 
 def test_a_last_answer_is_news_while_somebody_waits() -> None:
     """Not while the pool has more to do, and not once the one who waited has a replica, or has
     left."""
-    told = Told(a=BUSY, c=WAITS)
-    assert not told.reports.on_ended(B)
+    reporting = Reporting(a=BUSY, c=WAITS)
+    assert not reporting.reports.on_ended(B)
 
-    told.reports.on_held(C)
-    assert not told.reports.on_ended(A)
-    del told.loads[A]
-    assert told.reports.on_ended(A)
-    told.warm = {C}
-    assert not told.reports.on_ended(A)
-    told.warm = set()
-    told.reports.on_held(C)
-    del told.loads[C]
-    assert not told.reports.on_ended(A)
+    reporting.reports.on_held(C)
+    assert not reporting.reports.on_ended(A)
+    del reporting.loads[A]
+    assert reporting.reports.on_ended(A)
+    reporting.warm = {C}
+    assert not reporting.reports.on_ended(A)
+    reporting.warm = set()
+    reporting.reports.on_held(C)
+    del reporting.loads[C]
+    assert not reporting.reports.on_ended(A)
 
 
 def test_an_end_costs_the_same_however_many_pools_starve() -> None:
