@@ -334,7 +334,7 @@ async def test_a_storm_loses_no_call_and_over_commits_nothing(
             await storm.step(server)
         for uuid in storm._lost():
             four.find(uuid)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while storm.calls:
                 storm.driver.let_go()
                 await asyncio.wait(storm.calls, timeout=RETRY_S)

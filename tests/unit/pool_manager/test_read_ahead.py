@@ -16,7 +16,7 @@ from runtime_image.contract.model import ModelSpec
 
 SPEC = ModelSpec("digits@1", model="model.onnx")
 SIZE = 20 * MIB + 5
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 def evict(path: Path) -> None:

@@ -45,7 +45,7 @@ def is_free(slot: Slot) -> bool:
 
 
 async def until_free(slot: Slot) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not is_free(slot):  # noqa: ASYNC110 - a count has no event
             await asyncio.sleep(0)
 

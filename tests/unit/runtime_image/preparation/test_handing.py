@@ -23,7 +23,7 @@ from runtime_image.contract.prepared import (
 from runtime_image.link.frames import Frame, FrameReader, LinkError, pack
 from runtime_image.preparation.handing import hand_out
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 WEIGHTS = bytes(range(256)) * 6144
 """A part and a half."""
 

@@ -12,7 +12,7 @@ from runtime_image.replica.intake import Job
 from runtime_image.replica.runner import Run
 from runtime_image.replica.watch import LOOK_S, Watch
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 class Rig:
