@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-import pynvml
 import pytest
 
 from tests.support.nvml import board as boards
@@ -23,8 +21,4 @@ def board(tmp_path: Path) -> Iterator[Board]:
         yield made
     finally:
         made.hang(False)
-        # Sessions that a test left open would hide that of the next test has ended.
-        with contextlib.suppress(pynvml.NVMLError):
-            while True:
-                pynvml.nvmlShutdown()
         boards.use(None)
