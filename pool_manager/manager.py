@@ -42,9 +42,9 @@ from registry.tasks import Alarm, Tasks, every
 log = structlog.get_logger()
 
 WARM_S = 60.0
-"""How long whoever asks for a warm pool waits for it."""
+"""Seconds that a request for a warm pool waits by default."""
 STOP_S = 45.0
-"""How long a shutdown waits for replicas: drain, TERM and KILL together."""
+"""Seconds that a shutdown waits for replicas: drain, TERM and KILL together."""
 
 
 class Manager:
@@ -97,7 +97,7 @@ class Manager:
         self._actions = self._table()
 
     def _table(self) -> dict[type, Callable[[Any], None]]:
-        """What is done for each command."""
+        """The action of each command."""
         return {
             commands.Launch: self._launch,
             commands.Assign: self._assign,
@@ -125,7 +125,7 @@ class Manager:
         self._tasks.spawn("trim logs", trim)
 
     async def close(self) -> None:
-        """Let every replica finish and go, then stop. Trials that wait are told."""
+        """Drain and release every replica, then stop. Waiting trials and warm-ups fail."""
         self._trials.close()
         self._warm.close()
         self.submit(events.Shutdown())
@@ -147,7 +147,7 @@ class Manager:
         self.submit(events.PoolDefined(spec))
 
     def remove(self, key: str) -> None:
-        """A revision is gone: its replicas finish and go."""
+        """A revision is gone: its replicas are drained."""
         self.submit(events.PoolRemoved(key))
 
     async def trial(self, spec: PoolSpec, binding: Binding) -> dict[str, Any]:
@@ -164,14 +164,13 @@ class Manager:
     async def warm(self, key: str, *, beside: bool = False, timeout_s: float = WARM_S) -> Warmed:
         """Have one replica of a pool ready.
 
-        `beside`: only where it fits beside what runs of its function already, which may go over
-        `max` for it; idle replicas of others make room, nobody is waited for. Otherwise room is
-        waited for up to `timeout_s`.
+        `beside`: only where it fits at once beside the function's other replicas, over `max` if
+        need be; idle replicas of others make room. Otherwise room is waited for up to `timeout_s`.
         """
         return await self._warm.wait(key, beside=beside, timeout_s=timeout_s)
 
     def sleep(self, key: str) -> None:
-        """Ask a pool's idle replicas to go now; a floor keeps its replicas."""
+        """Drain a pool's idle replicas now, down to its floor."""
         self.submit(events.SleepAsked(key))
 
     def subscribe_refutations(self, receiver: Callable[[str, str], None]) -> Callable[[], None]:
@@ -183,7 +182,7 @@ class Manager:
         return self._refuted.subscribe(receiver)
 
     def note(self, key: str, text: str) -> None:
-        """Keep a decision about a pool that was made elsewhere."""
+        """Record a decision about a pool that was made elsewhere."""
         self._journal.note(key, text)
 
     def receive_demand(self, data: bytes) -> None:
@@ -210,17 +209,16 @@ class Manager:
         return list(self._machine.devices.values())
 
     def occupancies(self) -> list[Occupancy]:
-        """Every device of this host with what is on it and what is wrong with it."""
+        """Every device of this host with its replicas, its memory and its state."""
         return occupancies(self._machine, self._gpus)
 
     def busy(self, device: str) -> float | None:
-        """Part of the last seconds in which a model ran on a device, 0 to 1; None while nobody
-        can tell."""
+        """Share of the last seconds in which a model ran on a device, 0 to 1; None if unknown."""
         return self._use.busy(device)
 
     @property
     def gpu_silence(self) -> str:
-        """Why GPUs that should be there cannot be asked, "" where all is well."""
+        """Why the driver of the GPUs does not answer, "" while it does."""
         return self._gpus.silence
 
     @property
@@ -229,7 +227,7 @@ class Manager:
         return self._machine.host.engine_down
 
     def pool(self, key: str) -> tuple[PoolEndpoints, int, float] | None:
-        """How a pool looks, how many replicas are wanted, and since when (Unix seconds)."""
+        """A pool's endpoints, wanted replicas, and since when (Unix s) it is in its state."""
         if key not in self._machine.pools:
             return None
         shown = self._publisher.endpoints(key)
@@ -248,7 +246,7 @@ class Manager:
         return pool is not None and self._machine.host.wakes_by_standby(pool)
 
     def blocked(self, key: str) -> str:
-        """Why a pool cannot have the replicas it wants, "" where nothing stands in the way."""
+        """Why a pool cannot get the replicas it wants, "" if it can."""
         pool = self._machine.pools.get(key)
         return pool.blocked if pool is not None else ""
 
@@ -267,14 +265,14 @@ class Manager:
     def follow(
         self, function: str, lines: int, cursor: str = ""
     ) -> AbstractAsyncContextManager[Follow]:
-        """What its replicas write, after the last `lines` lines of each, or after `cursor`."""
+        """Follow the output of a function's replicas, from the last `lines` or `cursor` on."""
         return self._launcher.output.follow(function, lines, cursor)
 
     def submit(self, event: events.Event) -> None:
-        """One event in, its commands done. Commands only begin slow work, they never wait."""
+        """Handle one event and carry out its commands, which begin slow work and never wait."""
         self._events.append(event)
         if len(self._events) > 1:
-            return  # an action of an outer call fed this; that call goes on with it
+            return  # submitted by an action of an outer call, which goes on with it
         while self._events:
             try:
                 self._handle(self._events[0])
@@ -314,7 +312,7 @@ class Manager:
         self.submit(events.Tick())
         self._launcher.output.tick()
         self._use.tick()
-        # Said again although nothing changed: a gateway that could not connect tries once more.
+        # Again although nothing changed: a gateway that could not connect tries once more.
         self._publisher.publish(frozenset({one.pool for one in self._machine.replicas()}))
 
     def _launch(self, command: commands.Launch) -> None:
@@ -347,8 +345,8 @@ class Manager:
 
 
 def _new_ids(run_dir: Path) -> Callable[[], str]:
-    """Replica ids: eight hex digits, counted from a random number, so that ids of earlier servers
-    (whose logs are kept) hardly ever come again. Ids with a folder in `run_dir` are skipped."""
+    """Makes replica ids: eight hex digits, counted from a random number, so that ids of earlier
+    servers (whose logs are kept) hardly ever recur. Ids with a folder in `run_dir` are skipped."""
     numbers = itertools.count(secrets.randbits(32))
 
     def new_id() -> str:

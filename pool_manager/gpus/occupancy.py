@@ -36,12 +36,12 @@ class GpuOccupancy:
         self._pids: dict[str, frozenset[int]] = {}
 
     def covers(self, id: str) -> bool:
-        """Whether a replica is on a GPU that is watched here."""
+        """Whether a replica is on a GPU."""
         return id in self._devices
 
     def begin(self, id: str, device: str) -> None:
-        """A replica is about to be launched on a device, or to be given its model there: what a
-        standby has by then is its own, too."""
+        """A replica is about to be launched on a device, or to get its model there: memory that it
+        took as a standby is its own, too."""
         if self._gpus.view(device) is not None:
             self._devices[id] = device
             used = [self._gpus.used_mib(device), self._before_mib.get(id)]
@@ -53,8 +53,8 @@ class GpuOccupancy:
             self._devices[id] = device
 
     async def measure(self, event: Loaded, emit: Callable[[Loaded], None]) -> None:
-        """Feed the event of a replica on a GPU with what it has of that instead of host memory,
-        which is not accounted for it; with what it is charged where that cannot be told."""
+        """Emit the event with the replica's GPU memory in place of its host memory, which is not
+        accounted; with what it is charged where its GPU memory is unknown."""
         device = self._devices[event.id]
         charges = self._charges(device, event.id)
         taken_mib = await self._gpus.taken_mib(
@@ -72,8 +72,8 @@ class GpuOccupancy:
     async def release(self, id: str) -> None:
         """End a replica, and return once its GPU shows it. Raises DriverError.
 
-        Its processes are asked for before: afterwards nobody could tell them from others, not
-        even when the release is tried again.
+        Its processes are listed before: after its end they cannot be told from others, not even
+        when the release is tried again.
         """
         device = self._devices.get(id)
         pids = await self._known_pids(id) if device else None
@@ -84,7 +84,7 @@ class GpuOccupancy:
             known.pop(id, None)
 
     async def _known_pids(self, id: str) -> frozenset[int] | None:
-        """All processes a replica is known to have had; None where none could be told."""
+        """All processes a replica was ever listed with; None without any list."""
         try:
             found = await self._driver.pids(id)
         except DriverError:

@@ -18,8 +18,8 @@ log = structlog.get_logger()
 
 
 async def adopt_all(driver: Driver, launcher: Launcher, emit: Emit) -> None:
-    """Listen for each replica that runs, has a record and speaks this link version; clear away the
-    others. Raises EngineDown, or DriverError where nobody can say what runs."""
+    """Listen for each replica that runs, has a record and speaks this link version; release the
+    others. Raises EngineDown, or DriverError where running replicas cannot be listed."""
     running = await driver.list()
     found = launcher.folders.read_records()
     for id in found.keys() | running:
@@ -39,9 +39,9 @@ def _speaks_this_link(record: ReplicaRecord | None) -> TypeGuard[ReplicaRecord]:
 
 
 async def _clear_away(id: str, driver: Driver, launcher: Launcher) -> None:
-    """What does not run any more, has no record, or speaks another link version and may serve by
-    older rules: its callers are held until another has started. One that cannot be got rid of is
-    left to the next server: this one can serve without. Raises EngineDown."""
+    """Release a replica that has exited, has no record, or speaks another link version and may
+    serve by older rules; its callers are held until another has started. A release that fails is
+    left to the next server. Raises EngineDown."""
     log.info("an earlier replica is cleared away", replica=id)
     try:
         await driver.release(id)

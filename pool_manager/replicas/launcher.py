@@ -31,8 +31,8 @@ log = structlog.get_logger()
 
 
 class StartGate:
-    """At most `at_once` starts go on at the same time. `turn` says whose comes first; by default
-    the one that was asked for first."""
+    """Admits at most `at_once` starts at a time, in the order of `turn`, by default that of the
+    requests."""
 
     def __init__(
         self,
@@ -50,8 +50,8 @@ class StartGate:
         return len(self._waiting)
 
     async def enter(self, id: str) -> bool:
-        """Wait for the turn of a start; False where it is not wanted any more. Whoever has
-        entered counts until `leave`, or until it has taken too long."""
+        """Wait for the turn of a start; False where it was cancelled by `leave`. An admitted start
+        counts until `leave`, or until its time is over."""
         loop = asyncio.get_running_loop()
         self._waiting[id] = loop.create_future()
         self._starts.ask(id)
@@ -65,7 +65,7 @@ class StartGate:
             del self._waiting[id]
 
     def leave(self, id: str) -> None:
-        """A start has ended, or is not wanted any more."""
+        """A start has ended, or is cancelled."""
         self._starts.leave(id)
         waiting = self._waiting.get(id)
         if waiting is not None and not waiting.done():
@@ -76,7 +76,9 @@ class StartGate:
         now = self._clock()
         for id in self._starts.begin(self._turn, now):
             waiting = self._waiting[id]
-            if not waiting.done():  # else it was cancelled in this turn, and will leave
+            if (
+                not waiting.done()
+            ):  # else its task was cancelled in this turn of the loop, and will leave
                 waiting.set_result(True)
         if self._timer is not None:
             self._timer.cancel()
@@ -88,7 +90,7 @@ class StartGate:
 
 
 class Launcher:
-    """Does for one replica at a time what the machine commands, and feeds back what happened."""
+    """Carries out the machine's commands on single replicas; their events go to `wiring`."""
 
     def __init__(
         self,
@@ -180,7 +182,7 @@ class Launcher:
         begun_s = self._clock()
         self._emit(events.Begun(id))
         if (control := self._controls.get(id)) and not control.is_answering:
-            # Whoever waits need not wait until it is given up, nor is their model to blame.
+            # Callers need not wait until the missed PINGs end it, and the model is not to blame.
             self._emit(events.Lost(id, "the standby hangs", is_its_fault=False))
             return
         with self._lost_on_error(id, "a standby could not be given its model"):
@@ -189,7 +191,7 @@ class Launcher:
             await self._materialise(command, binding)
             waited = records.waited(command, begun_s - assigned_s)
             record = self._bound(standby, waited, binding, device_kind)
-            # Recorded before the message: a manager that comes after must know what it may find.
+            # Recorded before the message: a later manager adopts by the record.
             self.folders.rewrite(record)
             self._relay.records[id] = record
             self.output.begin(id, self.folders.claim_log(binding.name, id))
@@ -199,8 +201,8 @@ class Launcher:
             await asyncio.to_thread(self.folders.trim_logs, binding.name)
 
     async def _materialise(self, command: Launch | Assign, binding: Binding) -> None:
-        """Lay out the model's files, and have them in memory by the time they are asked for. A
-        deploy has just written those of its trial."""
+        """Lay out the model's files and begin to read them ahead, except for a trial, whose files
+        have just been written."""
         model_dir = self.folders.model_dir(command.id)
         await self._bundles.materialise(binding.bundle, model_dir, binding.prepared)
         if command.role == "serve":
@@ -240,8 +242,8 @@ class Launcher:
     def adopt(self, record: ReplicaRecord, name: str) -> None:
         """Listen for the greeting of a replica that an earlier manager started.
 
-        `name` is of its function, "" for a standby. Of one that was just being given a model
-        nothing is kept: its record does not say so yet.
+        `name` is of its function, "" for a standby. The files of an assignment that had not been
+        recorded are removed.
         """
         id = record.id
         if not record.bound:
@@ -273,7 +275,7 @@ class Launcher:
         control.open(self._tasks, self._settings.ping_s)
 
     def control(self, id: str) -> Control | None:
-        """The control link of a replica, if it is still held."""
+        """The control link of a replica, None once it is released."""
         return self._controls.get(id)
 
     def terminate(self, id: str) -> None:
@@ -281,8 +283,8 @@ class Launcher:
         self._tasks.spawn(f"terminate {id}", self._driver.terminate(id))
 
     def release(self, id: str) -> None:
-        """End what is left of a replica in the background; Released or NotReleased follows. It may
-        be asked for again before that, and is then still done once."""
+        """End what is left of a replica in the background; Released or NotReleased follows. Further
+        calls before that change nothing."""
         self._close_control(id)
         self._end_start(id)
         if id not in self._releases:
@@ -299,7 +301,7 @@ class Launcher:
             await self._end(id)
             self._emit(events.Released(id))
         except Exception as error:
-            # Untold, nobody would ever try it again.
+            # Whatever the error: without an event the release would never be tried again.
             if isinstance(error, EngineDown):
                 self._emit(events.EngineLost(str(error)))
             reason, is_odd = str(error) or repr(error), not isinstance(error, DriverError)
@@ -309,8 +311,7 @@ class Launcher:
             self._releases.discard(id)
 
     async def _end(self, id: str) -> None:
-        # A start that goes on would bring to life what nobody looks after any more, and files that
-        # are still being linked would outlive it.
+        # A start that goes on would leave a replica without an owner, and linked files behind.
         if work := self._work.get(id):
             await asyncio.wait(work)
             self._close_control(id)
@@ -324,6 +325,6 @@ class Launcher:
         self._relay.forget(id)
 
     def _end_start(self, id: str) -> None:
-        """A start is over, or not wanted any more."""
+        """A start is over, or cancelled."""
         self.starts.leave(id)
         self.read_ahead.cancel(id)

@@ -53,17 +53,17 @@ log = structlog.get_logger()
 
 PREPARED = "prepared"
 WHY_NOT = "why_not_prepared"
-"""What is added to a report: a `Prepared` or None, and why there is none."""
+"""Keys added to a report: a `Prepared` or None, and the reason for None."""
 EXIT_S: Final = 3.0
-"""How long it may take until somebody says how a trial ended that has hung up."""
+"""How long the event of a trial's end may come after the end of its connection."""
 
 
 async def fetch(path: Path, bundles: Bundles, binding: Binding) -> Prepared | str:
     """What the trial of `binding` that listens at `path` has prepared, with its files kept in
     `bundles`; or why there is nothing.
 
-    The trial answers when it is done, however long that takes. Raises LinkError where it says what
-    makes no sense, OSError where it is gone, FnError where the files cannot be kept.
+    The trial answers when it is done, however long that takes. Raises LinkError on a malformed
+    answer, OSError where the trial is gone, FnError where the files cannot be stored.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as sock:
         await asyncio.get_running_loop().sock_connect(sock, str(path))
@@ -86,7 +86,7 @@ async def _keep(asking: _Asking, bundles: Bundles, file: BundleFile) -> BundleFi
 
 
 class _Asking:
-    """One question after the other, over one connection."""
+    """Requests for parts, one after the other, over one connection."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -185,11 +185,10 @@ def _number(value: Any) -> float:
 
 
 class PreparedFetcher:
-    """Stands between whoever hears of replicas and `emit`.
+    """A stage of the path of events: holds the reports of trials that prepare their model.
 
-    The report of a trial that goes on to prepare is passed on once its files are here, or cannot
-    be had, or the time for that is over. What a trial has measured counts however it ends after
-    that: an end is passed on behind its report.
+    A report is emitted once the prepared files are stored, or cannot be, or the time is over. A
+    trial's measurements count however it ends: its report is emitted before its end.
     """
 
     def __init__(
@@ -201,8 +200,8 @@ class PreparedFetcher:
         find: Callable[[str], Replica | None],
         bindings: Mapping[str, Binding],
     ) -> None:
-        """`run_dir` holds the folders of the replicas' sockets; `find` knows a replica by its id,
-        `bindings` what those of a pool are given."""
+        """`run_dir` holds the folders of the replicas' sockets; `find` looks a replica up by its
+        id; `bindings` are by pool key."""
         self._emit = emit
         self._bundles = bundles
         self._tasks = tasks
@@ -215,7 +214,7 @@ class PreparedFetcher:
         self._held: dict[str, tuple[events.Loaded, asyncio.Task[None]]] = {}
 
     def emit(self, event: events.Event) -> None:
-        """Pass on `event`, now or when its files are fetched."""
+        """Emit `event`, a report perhaps later."""
         if isinstance(event, events.Loaded) and event.report.get(PREPARES) is True:
             binding = self._preparing(event.id)
             if binding is not None:
@@ -229,8 +228,8 @@ class PreparedFetcher:
         self._emit(event)
 
     def _preparing(self, id: str) -> Binding | None:
-        """What a replica was given that was to prepare its model: a trial's. Others may say that
-        they did, too, and would have the server store whatever they like."""
+        """The binding of a trial that was asked to prepare, else None: any other replica could
+        have the server store whatever it likes."""
         replica = self._find(id)
         if replica is None or replica.role != "trial":
             return None
@@ -238,7 +237,7 @@ class PreparedFetcher:
         return binding if binding is not None and binding.spec.prepare else None
 
     def _emit_report(self, id: str, prepared: Prepared | str) -> None:
-        """Once: the end of the replica and the end of the fetch may both come."""
+        """Emit a held report; nothing where the end of the replica or of the fetch already has."""
         if id not in self._held:
             return
         loaded, _ = self._held.pop(id)
@@ -258,13 +257,13 @@ class PreparedFetcher:
         except TimeoutError:
             prepared = f"that was not done within {limit_s:.0f} s"
         except ConnectionError as error:
-            # Most likely it has died, and whoever says how will cancel this.
+            # The trial has most likely died: its Lost event cancels this task.
             await asyncio.sleep(self.exit_s)
             prepared = f"its files could not be fetched: {error}"
         except (FnError, LinkError, OSError) as error:
             prepared = f"its files could not be fetched: {error}"
         except Exception as error:
-            # Untold, the deploy would wait until its replica is given up.
+            # Whatever the error: without a report the deploy would wait for its whole time.
             log.exception("what a trial prepared could not be fetched", replica=id)
             prepared = f"its files could not be fetched: {error!r}"
         self._emit_report(id, prepared)

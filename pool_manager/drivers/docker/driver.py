@@ -115,12 +115,12 @@ class DockerDriver:
         if image is None:
             raise DriverError(f"there is no runtime image for devices of kind {record.device_kind}")
         uid, pool = self._uids.take(record.id), self._settings.pool
-        place = MountPaths(run_dir, pool.model_dir / record.id, pool.log_bytes)
-        # A standby is in nobody's way: its network may be made with it.
+        paths = MountPaths(run_dir, pool.model_dir / record.id, pool.log_bytes)
+        # No caller waits for a standby: its network may be made with it.
         holder = self._holders.take() if record.role != "standby" else None
         start = Start(
             spec.container_name(record, self._owner),
-            spec.replica(record, image, self._owner, place, uid),
+            spec.replica(record, image, self._owner, paths, uid),
             holder.container if holder else None,
             record.device if record.device_kind != "cpu" else "",
             tuple(self._ways),
@@ -137,16 +137,16 @@ class DockerDriver:
             if holder is not None:
                 self._holders.discard(holder)
             self._holders.refill()
-        for news in made.start_returned(started.container):
-            self._apply(record.id, made, news)
+        for event in made.start_returned(started.container):
+            self._apply(record.id, made, event)
         if started.way is not None:
             # What worked once is tried first from now on.
             self._ways.sort(key=lambda way: way is not started.way)
 
     async def list(self) -> set[str]:
-        """Adopt what runs; what does not, and is nobody's, is removed."""
+        """Adopt running containers; remove stopped ones that no replica or holder accounts for."""
         self._listen()
-        # Of those alone it is known that they ran before the list was made.
+        # Only these are known to have run before the list was made.
         before = {id: known.id for id, known in self._containers.items() if known.id}
         holders = self._holders.ready()
         with self._ended.listing():
@@ -184,8 +184,8 @@ class DockerDriver:
             )
 
     async def _remove_leftover(self, container: str) -> None:
-        """Of a server that was killed, or of a start that the engine's end cut off. One that
-        cannot be removed takes nothing: it is left for the next list."""
+        """Remove a container of a killed server, or of a start that the engine's end cut off. One
+        that cannot be removed takes no memory: it is left for the next list."""
         try:
             await self._call("remove a container", containers.remove, container)
         except EngineDown:
@@ -198,7 +198,7 @@ class DockerDriver:
         return f"{OWNER}={self._owner.name}"
 
     async def _report_missed(self, id: str, container: str) -> None:
-        """It ended while nobody listened."""
+        """Report a replica that ended while no events came."""
         known = self._containers.get(id)
         if known is None or known.is_reported:
             return
@@ -208,7 +208,7 @@ class DockerDriver:
             self._report_exit(id, known, ended.code)
 
     def _on_connected(self) -> None:
-        """Events come from now on; what happened before, nobody heard."""
+        """Events come from now on: list, for what happened before was missed."""
         if not self._is_closed:
             self._tasks.spawn("list", self._list_again())
 
@@ -311,7 +311,7 @@ class DockerDriver:
 
 
 class ContainerLimiter:
-    """Gives containers the memory and CPU time of what they serve."""
+    """Sets the memory and CPU limits of containers by what they serve."""
 
     def __init__(self, engine: Engine, owner: Owner, tasks: Tasks, times: Times) -> None:
         self._engine = engine
@@ -320,16 +320,16 @@ class ContainerLimiter:
         self._times = times
 
     async def now(self, known: KnownContainer, record: ReplicaRecord) -> None:
-        """Raises DriverError."""
+        """Set the limits. Raises DriverError."""
         name, limits = spec.container_name(record, self._owner), spec.limits(record)
         await self._engine.call(
             "limit a container", lambda c: containers.limit(c, known.id, limits, name)
         )
 
     def soon(self, known: KnownContainer, record: ReplicaRecord) -> None:
-        """In the background, after the first answer: setting limits stops everything in a
-        container for milliseconds. One that has taken more by then than it may have, or that
-        cannot be limited at all, is ended."""
+        """Set the limits in the background, after the first answer: that stops everything in a
+        container for milliseconds. A container over its limit by then, or that cannot be
+        limited, is killed."""
         self._tasks.spawn(f"limit {record.id}", self._soon(known, record))
 
     async def _soon(self, known: KnownContainer, record: ReplicaRecord) -> None:
