@@ -267,7 +267,8 @@ class Machine:
             return
         self.host.live[pool.key] = None
         pool.quiet_until_s = 0.0
-        is_moving = busy or pool.blocked or pool.warming or spec.role != "serve"
+        is_coming = any(one.is_coming for one in pool.replicas.values())
+        is_moving = busy or is_coming or pool.blocked or pool.warming or spec.role != "serve"
         if is_moving or pool.count() < spec.min or len(pool.replicas) > max(1, spec.min):
             return
         due_s = [pool.retry_at_s] if retries else []

@@ -19,7 +19,7 @@ from pool_manager.core.commands import (
     Release,
     WatchEngine,
 )
-from pool_manager.core.state import PoolSpec
+from pool_manager.core.state import PoolSpec, State
 from registry.exchange import Demand, Load, PoolEndpoints, ReplicaEndpoint
 from tests.support.play import LOAD_S, Play, launched
 
@@ -582,13 +582,28 @@ def test_a_pool_that_is_idle_is_not_looked_at_before_its_time() -> None:
 def test_a_pool_with_no_more_than_it_must_have_is_not_looked_at() -> None:
     """Its replicas stay however long nobody calls: time alone takes none of them."""
     play = Play(PoolSpec(A, min=2, max=2, idle_s=300.0))
-    play.tick(1.0)
+    play.tick(3.0)
     for id in ("r1", "r2"):
         play.ready(id)
         play.tick(1.0)
 
-    assert play.pool("a").replicas.keys() == {"r1", "r2"}
+    assert {play.state(id) for id in play.pool("a").replicas} == {State.READY}
     assert play.pool("a").quiet_until_s > play.now
+
+
+def test_the_reason_of_a_floor_follows_its_start() -> None:
+    """A floor that is raised long after the last call starts a replica; the reason that gateways
+    get says from the next tick on what keeps it."""
+    play = Play(PoolSpec(A, min=1, idle_s=0))
+    play.tick(3.0)
+    play.ready("r1")
+    play.on(events.PoolDefined(PoolSpec(A, min=2, max=2, idle_s=0)), 400.0)
+    before = play.reason("a")
+
+    play.tick(1.0)
+
+    assert before == "nobody calls; min is 2"
+    assert play.reason("a") == "kept for the next call; min is 2"
 
 
 def test_an_engine_that_is_away_is_watched() -> None:
