@@ -79,7 +79,7 @@ def _by_rule(world: World, rule: Callable[[Sight], float]) -> Cost:
 def _let_stay_nowhere(world: World) -> None:
     """The product's rule, but an idle replica may go as soon as it is ready."""
     book, names = world.machine._supply.room.guests, vars(eviction)
-    usual, residency_s = book._idle_of, names["RESIDENCY_S"]
+    usual, residency_s = book.idle._of, names["RESIDENCY_S"]
 
     def at_once(pool: Pool, now: float) -> dict[str, Guest]:
         names["RESIDENCY_S"] = 0.0

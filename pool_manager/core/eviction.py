@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from math import inf
 
 from pool_manager.core.commands import Command, Note
 from pool_manager.core.host import Host
 from pool_manager.core.ledger import Claim, Need
-from pool_manager.core.placement import Clearing, Guest, clear, find, why_not
+from pool_manager.core.placement import Clearing, Guest, clear
 from pool_manager.core.pool import Pool, cost
 from pool_manager.core.replicas import ReplicaEvents
 from pool_manager.core.state import Replica, State
@@ -28,6 +29,8 @@ JUST_USED_S = 0.001
 
 EVICTED, GAVE_WAY = "evicted", "gives way: drained"
 """How the reason of a release begins that made room: of an idle replica, and of a busy one."""
+
+Costs = Callable[[Pool, float], dict[str, float]]
 
 
 class Guests:
@@ -59,15 +62,27 @@ class Guests:
 
 
 class Guestbook:
-    """The replicas that may go, by how hard one has to press. `look_again(at_s, now)` is called
-    with the time from which another one may."""
+    """Which replicas of a pool may be stopped for another pool, and what that costs.
+
+    (1) A trial: never.
+    (2) Standbys: all of them, at no cost.
+    (3) A pool at its `min`: none. Else no more than those above `min`.
+    (4) `idle`: of a pool without load, those that have been ready for as long as they took to
+        load, RESIDENCY_S at most, and have not refused within REFUSAL_S. The last one costs the
+        expected cold starts, any other a thousandth of that.
+    (5) `resident`: with or without load, those that have been ready for RESIDENCY_S. The one
+        that has served longest is the cheapest, surplus a thousandth of that.
+    (6) `eventual`: those that will be past RESIDENCY_S some time; the sooner, the cheaper.
+
+    `look_again(at_s, now)` is called with the time from which a replica may be stopped by (4).
+    """
 
     def __init__(self, host: Host, look_again: Callable[[float, float], None]) -> None:
         self._host = host
         self._look_again = look_again
-        self.idle = Guests(host, self._idle_of)
-        self.resident = Guests(host, self._resident_of)
-        self.eventual = Guests(host, self._eventual_of)
+        self.idle = Guests(host, partial(self._of, self._idle))
+        self.resident = Guests(host, partial(self._of, self._resident))
+        self.eventual = Guests(host, partial(self._of, self._eventual))
 
     def forget(self) -> None:
         """Time went by or something happened: look again at who may go."""
@@ -75,12 +90,19 @@ class Guestbook:
         self.resident.forget()
         self.eventual.forget()
 
-    def _idle_of(self, pool: Pool, now: float) -> dict[str, Guest]:
-        """Idle replicas of a pool; its last one is worth what loading it again would cost."""
-        if pool.spec.role != "serve":
-            return self._standbys_of(pool)
+    def _of(self, costs: Costs, pool: Pool, now: float) -> dict[str, Guest]:
+        if pool.spec.role == "trial":  # (1)
+            return {}
+        if pool.spec.role == "standby":  # (2)
+            standbys = self._host.standbys(pool.key)
+            return {one.id: Guest(pool.key, 0.0, len(standbys)) for one in standbys}
         spare = pool.staying() - pool.spec.min
-        if spare <= 0 or self._host.demand.is_busy(pool.key):
+        if spare <= 0:  # (3)
+            return {}
+        return {id: Guest(pool.key, cost, spare) for id, cost in costs(pool, now).items()}
+
+    def _idle(self, pool: Pool, now: float) -> dict[str, float]:  # (4)
+        if self._host.demand.is_busy(pool.key):
             return {}
         reload_s = pool.reload_s or pool.spec.load_s
         value = cost(pool.uses, reload_s, now)
@@ -93,45 +115,25 @@ class Guestbook:
             elif one.state is State.READY:
                 self._look_again(free_s, now)
         last = ready[0] if ready and not pool.spec.min else None
-        return {
-            one.id: Guest(pool.key, value if one is last else value * SURPLUS_DISCOUNT, spare)
-            for one in ready
-        }
+        return {one.id: value if one is last else value * SURPLUS_DISCOUNT for one in ready}
 
-    def _resident_of(self, pool: Pool, now: float) -> dict[str, Guest]:
-        """Idle or not, whoever has served longest past its residency is cheapest."""
-        if pool.spec.role != "serve":
-            return self._standbys_of(pool)
-        spare = pool.staying() - pool.spec.min
-        if spare <= 0:
-            return {}
+    @staticmethod
+    def _resident(pool: Pool, now: float) -> dict[str, float]:  # (5)
         discount = SURPLUS_DISCOUNT if pool.staying() > 1 else 1.0
         return {
-            one.id: Guest(pool.key, discount / (now - one.ready_s), spare)
+            one.id: discount / (now - one.ready_s)
             for one in pool.replicas.values()
             if one.state is State.READY and now - one.ready_s >= RESIDENCY_S
         }
 
-    def _eventual_of(self, pool: Pool, now: float) -> dict[str, Guest]:
-        """Whoever will be past its residency some time; the sooner, the cheaper."""
-        if pool.spec.role != "serve":
-            return self._standbys_of(pool)
-        spare = pool.staying() - pool.spec.min
-        if spare <= 0:
-            return {}
+    @staticmethod
+    def _eventual(pool: Pool, now: float) -> dict[str, float]:  # (6)
         served_s = {
             one.id: now - one.ready_s if one.state is State.READY else 0.0
             for one in pool.replicas.values()
             if one.is_coming or one.state is State.READY
         }
-        return {id: Guest(pool.key, 1.0 / (1.0 + s), spare) for id, s in served_s.items()}
-
-    def _standbys_of(self, pool: Pool) -> dict[str, Guest]:
-        """A standby costs nothing. A trial is not to be had."""
-        if pool.spec.role == "trial":
-            return {}
-        standbys = self._host.standbys(pool.key)
-        return {one.id: Guest(pool.key, 0.0, len(standbys)) for one in standbys}
+        return {id: 1.0 / (1.0 + s) for id, s in served_s.items()}
 
 
 class Room:
@@ -148,35 +150,9 @@ class Room:
         if self.due_s <= now or at_s < self.due_s:
             self.due_s = at_s
 
-    def find(self, pool: Pool, now: float, commands: list[Command]) -> str | None:
-        """A device to start a replica of `pool` on now. None: `pool.blocked` says why."""
-        need = self._host.need(pool)
-        crowd, is_full = self._crowd(pool)
-        if not is_full:
-            device = find(need, self._host.ledger, self._replaced())
-            if device is not None:
-                self.let_go(pool)
-                return device
-        if pool.claim is not None and self._is_clearing(pool.claim):
-            return None
-        self.let_go(pool)
-        if is_full:
-            self._thin_out(pool, need, crowd, now, commands)
-        else:
-            self._make_room(pool, need, now, commands)
-        return None
-
     def drop_claim(self, pool: Pool) -> None:
         """The pool wants nothing any more: what was cleared for it is anybody's."""
-        self.let_go(pool)
-        self.unblock(pool)
-
-    def let_go(self, pool: Pool) -> None:
-        """What was cleared for the pool is anybody's."""
         self._host.unclaim(pool)
-
-    def unblock(self, pool: Pool) -> None:
-        """Nothing keeps the pool from starting."""
         pool.blocked = ""
         self._host.blocked.discard(pool.key)
 
@@ -187,19 +163,20 @@ class Room:
         pool.blocked = reason
         self._host.blocked.add(pool.key)
 
-    def _is_clearing(self, claim: Claim) -> bool:
-        """Whether victims are still on their way out. One that refused clears nothing, nor does
-        one that cannot be got rid of."""
-        victims = [self._host.find(id) for id in claim.victims]
-        return any(one is not None and one.is_leaving for one in victims)
+    def is_clearing(self, pool: Pool) -> bool:
+        """Whether victims of the pool's reservation are still leaving. One that refused clears
+        nothing, nor does one that cannot be released."""
+        victims = pool.claim.victims if pool.claim is not None else ()
+        replicas = [self._host.find(id) for id in victims]
+        return any(one is not None and one.is_leaving for one in replicas)
 
-    def _replaced(self) -> tuple[str, ...]:
+    def replaced(self) -> tuple[str, ...]:
         """The standbys that a new replica would be made of, wherever it is put: their memory is
         there for it."""
         following = (self._host.next_standby(device) for device in self._host.standby_devices)
         return tuple(standby.id for standby in following if standby)
 
-    def _crowd(self, pool: Pool) -> tuple[list[Replica], bool]:
+    def crowd(self, pool: Pool) -> tuple[list[Replica], bool]:
         """Replicas of sibling revisions, and whether the function has as many as it may.
 
         A place that is being cleared for a sibling is taken, or who left it would be back first.
@@ -218,59 +195,30 @@ class Room:
         is_full = len(others) + claims + pool.count() >= pool.spec.max
         return others, is_full and bool(others or claims)
 
-    def _thin_out(
-        self, pool: Pool, need: Need, crowd: list[Replica], now: float, commands: list[Command]
-    ) -> None:
-        """One of `crowd` has to go; if one is going already, nobody else is asked."""
-        leaving = [one for one in crowd if one.state is State.DRAINING]
-        if leaving:
-            self.block(pool, f"waits for {leaving[0].id} of {leaving[0].pool} to go", commands)
-            return
-        guests = self._but_siblings(pool, self.guests.idle.all(now))
-        if_idle_s: float | None = JUST_USED_S
-        there = [one.id for one in crowd if one.id in guests]
-        if not there and self._may_swap(pool, now):
-            guests, if_idle_s = self._but_siblings(pool, self.guests.resident.all(now)), None
-            there = [one.id for one in crowd if one.id in guests]
-        if not there:
-            text = f"max is {pool.spec.max}, other revisions have as many replicas"
-            self.block(pool, text, commands)
-            return
-        victim = min(there, key=lambda id: (guests[id].cost, id))
+    def plan(
+        self, pool: Pool, need: Need, guests: Guests, among: list[Replica] | None, now: float
+    ) -> Clearing | None:
+        """The cheapest guests to stop: of `among` one, where only a number is in the way, else the
+        set that makes room on one device. None where they cannot."""
+        there = self._but_siblings(pool, guests.all(now))
+        if among is None:
+            return clear(need, self._host.ledger, there, self.replaced())
+        ids = [one.id for one in among if one.id in there]
+        if not ids:
+            return None
+        victim = min(ids, key=lambda id: (there[id].cost, id))
         device = self._host.ledger.charged(victim).device
         is_fit = self._host.ledger.fits_kind(device, need)
-        clearing = Clearing(device if is_fit else "", (victim,))
-        self._begin(pool, need, clearing, if_idle_s, now, commands)
+        return Clearing(device if is_fit else "", (victim,))
 
-    def _make_room(self, pool: Pool, need: Need, now: float, commands: list[Command]) -> None:
-        """Ask idle replicas to go; after a while have busy ones drained."""
-        ledger, replaced = self._host.ledger, self._replaced()
-        clearing = clear(
-            need, ledger, self._but_siblings(pool, self.guests.idle.all(now)), replaced
-        )
-        if clearing is not None:
-            self._begin(pool, need, clearing, JUST_USED_S, now, commands)
-            return
-        if self._may_swap(pool, now):
-            guests = self._but_siblings(pool, self.guests.resident.all(now))
-            clearing = clear(need, ledger, guests, replaced)
-            if clearing is None:
-                self._reserve(pool, need, now)
-        if clearing is not None:
-            self._begin(pool, need, clearing, None, now, commands)
-            return
-        self.block(pool, why_not(need, ledger), commands)
-
-    def _reserve(self, pool: Pool, need: Need, now: float) -> None:
-        """Who needs several to give way may never find all past their residency at once, if those
-        who need but one take turns with each of them: the device is kept until all are."""
-        guests = self._but_siblings(pool, self.guests.eventual.all(now))
-        clearing = clear(need, self._host.ledger, guests, self._replaced())
+    def reserve(self, pool: Pool, need: Need, now: float) -> None:
+        """Keep the device whose replicas will be past their residency first."""
+        clearing = self.plan(pool, need, self.guests.eventual, None, now)
         if clearing is not None:
             pool.claim = Claim(need, clearing.device, clearing.victims, now)
             self._host.ledger.claim(pool.claim)
 
-    def _begin(
+    def begin(
         self,
         pool: Pool,
         need: Need,
@@ -293,7 +241,7 @@ class Room:
         text = f"waits for {' and '.join(sorted(names))} to make room{where}"
         self.block(pool, text, commands)
 
-    def _may_swap(self, pool: Pool, now: float) -> bool:
+    def may_swap(self, pool: Pool, now: float) -> bool:
         """Only a pool that nobody serves may stop another one, and only after a wait."""
         if pool.count() or pool.unserved_since_s is None:
             return False

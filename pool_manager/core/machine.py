@@ -1,8 +1,38 @@
-"""The one decider: `handle(event, now)` changes the state and returns what is to be done.
+"""The one decider of a host: `handle(event, now)` changes the records and returns commands.
 
-Order of every call: 1. the event changes records, 2. overdue replicas are pressed, 3. every pool
-it touched is settled: starts, stops, drains, 4. what changed to the outside is published. Nothing
-else changes a record, so no lock is needed and no read can be stale.
+`handle` runs to its end before the next event. Nothing else changes a record, so no lock is needed
+and no read can be stale. Its steps are numbered in its docstring and in its code.
+
+What an event changes, and which commands follow from it at once. Every event also settles the
+pools it touched, and from that follow Launch, Assign, Drain, EndWarm and Note; what gateways can
+see of it is published.
+
+    event             changes                                  commands of its own
+    ----------------  ---------------------------------------  -----------------------------------
+    PoolDefined       the pool's settings                      StopBatching
+    PoolRemoved       marks the pool; its replicas drain
+    WarmAsked         marks the pool as to be warmed           EndWarm, of an unknown pool
+    WarmDropped       unmarks it
+    SleepAsked        idle replicas above `min`                Drain
+    DemandCame        a worker's load, load windows, uses
+    WorkerLost        forgets the worker's load
+    Found             records an adopted replica               Release, if it cannot stay
+    ListRead          nothing; decisions may begin
+    Begun             the replica's deadline
+    Greeted           STARTING -> STANDBY -> LOADING           Bind, or Assign of a bound standby
+    Loaded            LOADING -> READY; a trial ends           EndTrial + Release; KeepRefutation
+    BatchingRefuted   the pool joins no more requests          KeepRefutation, StopBatching
+    FirstRun          the cold start is complete               KeepColdStart
+    NotIdle           DRAINING -> READY
+    Lost              any state -> RELEASING; back-off         Release, EndTrial, KeepColdStart
+    Released          RELEASING -> STOPPED; frees the device
+    NotReleased       the device stays taken                   Release, after RELEASE_RETRY_S
+    EngineLost        nothing is started                       WatchEngine
+    EngineBack        ends replicas that are missing           Release
+    DeviceLost        cordons the device, then step (3)        Drain or Release, EndTrial
+    DeviceBack        uncordons it
+    Tick              forgets silent workers, deadlines        Terminate, Release
+    Shutdown          nothing is started; all replicas drain
 """
 
 from __future__ import annotations
@@ -66,7 +96,14 @@ class Machine:
     def handle(
         self, event: events.Event, now: float, commands: list[Command] | None = None
     ) -> list[Command]:
-        """What must be done because of `event` at `now` (monotonic seconds).
+        """Change the records by `event` at `now` (monotonic seconds); returns what is to be done.
+
+        (1) The event changes records; overdue replicas are terminated or released on a Tick.
+        (2) The first time that enough is known after a start, decisions begin, for all pools.
+        (3) Cordoned devices are evacuated.
+        (4) Every pool that was touched is settled, the one that waits longest first.
+        (5) What looks different to gateways now is published.
+
         A defect with the event or one pool keeps no other pool from being settled: ExceptionGroup
         is raised at the end, and `commands`, the list passed, has all that is still to be done.
         """
@@ -74,31 +111,26 @@ class Machine:
         self._supply.room.guests.forget()
         defects: list[Exception] = []
         try:
-            touched = self._changed(event, now, commands)
+            touched = self._apply(event, now, commands)  # (1)
+            if not self.is_open and self._may_open(now):  # (2)
+                self.is_open = True
+                touched |= self.pools.keys()
+            if self.host.ledger.cordons:  # (3)
+                touched |= self._cordons.clear(now, commands, is_open=self.is_open)
+                self._cordons.end_hopeless(touched if self.is_open else set(), commands)
         except Exception as error:  # noqa: BLE001 - raised below
             defects.append(error)
             touched = set(self.host.live) | self.host.blocked
-        for key in sorted(touched, key=self._turn):
+        for key in sorted(touched, key=self._turn):  # (4)
             try:
                 if pool := self.pools.get(key):
                     self._settle(pool, now, commands)
             except Exception as error:  # noqa: BLE001 - raised below
                 defects.append(error)
-        self._publish(touched, now, commands, defects)
+        self._publish(touched, now, commands, defects)  # (5)
         if defects:
             raise ExceptionGroup(f"defects in handling {type(event).__name__}", defects)
         return commands
-
-    def _changed(self, event: events.Event, now: float, commands: list[Command]) -> set[str]:
-        """Change the records; the pools to be settled now."""
-        touched = self._apply(event, now, commands)
-        if not self.is_open and self._may_open(now):
-            self.is_open = True
-            touched |= self.pools.keys()
-        if self.host.ledger.cordons:
-            touched |= self._cordons.clear(now, commands, is_open=self.is_open)
-            self._cordons.end_hopeless(touched if self.is_open else set(), commands)
-        return touched
 
     def endpoints(self, key: str, now: float) -> PoolEndpoints:
         """What gateways may know of a pool."""

@@ -1,7 +1,39 @@
-"""The replica's life as one table, and the records the decisions are made on.
+"""The life of a replica as one table, and the records that decisions are made on.
 
-Everything that changes a replica's state goes through `advance`. A device is free only when its
-replica is STOPPED.
+Two rules:
+
+1. A replica's state changes by `advance` alone, and only along TRANSITIONS. A pair that is not in
+   the table is a defect of this program, never something that a process, a driver or a gateway
+   could have caused: what they say is checked against the state first and dropped if it crossed.
+2. A device is free only when its replica is STOPPED: when nothing of the process is left and the
+   driver has proved it. Every other state is charged to the device in full.
+
+What the states are for:
+
+STARTING    The process was launched, and nothing has been heard of it. It may stand in the queue
+            of starts (`start_queue`), which is no part of its time.
+STANDBY     It has greeted (HELLO) and has no model. A replica of a function is in it for moments,
+            a standby for hours: that is the only difference between the two until it is bound.
+LOADING     It was told which model to load. A trial is verified in this state.
+READY       Gateways send to it.
+DRAINING    It was asked to go and finishes what it has. If it may refuse (`if_idle`), it still
+            serves: the replica alone sees every gateway, so only it knows that it is idle.
+RELEASING   The driver kills what is left and removes the folders, again until it succeeds. Where
+            that is impossible, the device stays taken: a leaked process may hold its memory.
+STOPPED     Nothing is left. The record is dropped in the same turn, so no replica is seen in it.
+
+`lost` is the one step for every way in which a process ends or is given up: exit, crash, hang,
+refused load, a device that fell off the bus. There is no state "failed": failures belong to the
+pool (back-off, last error), since the next replica starts with them and this one is over.
+
+`drain` is never used before LOADING, although the table would let a STANDBY drain: a replica
+without a model has nothing to finish and is released at once (`Endings.drain`). DRAINING has two
+ways out, and `not idle`, back to READY, is the only step backwards: whatever was to happen on the
+device is decided anew. A replica that may refuse and is then asked to go in any case takes no
+step: the state stays, and `if_idle` becomes False.
+
+Deadlines are not part of the table. Each state may last for `patience_s` (`replicas`); a Tick past
+that is treated like any other loss.
 """
 
 from __future__ import annotations
@@ -52,7 +84,6 @@ TRANSITIONS: dict[State, dict[Step, State]] = {
     State.RELEASING: {Step.RELEASED: State.STOPPED},
     State.STOPPED: {},
 }
-"""`lost` is every way a process can end or be given up: exit, crash, hang, refused load."""
 
 
 class ImpossibleStep(Exception):

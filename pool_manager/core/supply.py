@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pool_manager.core.commands import Command, EndWarm, Launch, Note, WarmOutcome
 from pool_manager.core.eviction import JUST_USED_S, Room
 from pool_manager.core.host import Host
+from pool_manager.core.placement import find, why_not
 from pool_manager.core.pool import Pool
 from pool_manager.core.replicas import ReplicaEvents
 from pool_manager.core.scaling import wanted
@@ -70,7 +71,7 @@ class Supply:
             return
         load = self._host.demand.load(pool.key)
         self._want(pool, load, now, commands)
-        while pool.count() < pool.wanted and self._start_one(pool, now, commands):
+        while pool.count() < pool.wanted and self._place(pool, now, commands):
             pass
         if pool.warming is not None and self._has_warmed(pool, now, commands):
             self._want(pool, load, now, commands)
@@ -109,23 +110,56 @@ class Supply:
             commands.append(Note(pool.key, f"wants {count} {noun}: {reason}"))
         pool.wanted, pool.wanted_reason = count, reason
 
-    def _start_one(self, pool: Pool, now: float, commands: list[Command]) -> bool:
-        """Record a replica and have it started; False when there is no place or patience."""
-        obstacle = self._obstacle(pool, now)
-        if obstacle:
-            # Nobody is to wait for a device that is kept for who cannot use it.
-            self.room.let_go(pool)
+    def _place(self, pool: Pool, now: float, commands: list[Command]) -> bool:
+        """Start one more replica of a pool or make room for it; True if one was started.
+
+        (1) Nothing may be started: the engine is away or a back-off lasts. The pool's reservation
+            is released, since another pool can use the device meanwhile.
+        (2) A device has room and the function is below its `max`: start there.
+        (3) Victims of the pool's reservation are still leaving: wait for them.
+        (4) Other revisions take the function to its `max`, and one of theirs is draining: wait.
+        (5) Idle replicas can make room: reserve the device and ask the cheapest set to go, each
+            of which may refuse. At `max` that is the cheapest one of the other revisions.
+        (6) The pool has waited unserved for SWAP_AFTER_S: drain busy replicas that are past their
+            residency.
+        (7) As (6), but no set of them is past its residency at once: reserve the device anyway.
+            Else pools that need one victim would take turns with each of them for ever.
+        (8) Wait; `pool.blocked` says for what.
+        """
+        if obstacle := self._obstacle(pool, now):  # (1)
+            self._host.unclaim(pool)
             self.room.block(pool, obstacle, commands)
             self.room.look_again(max(pool.retry_at_s, now), now)
             return False
-        claim = pool.claim
-        device = self.room.find(pool, now, commands)
-        if device is None:
+        need = self._host.need(pool)
+        others, is_full = self.room.crowd(pool)
+        device = None if is_full else find(need, self._host.ledger, self.room.replaced())
+        if device is not None:  # (2)
+            self._start(pool, device, now, commands)
+            return True
+        if self.room.is_clearing(pool):  # (3)
             return False
-        phases = _phases(pool, claim.since_s if claim else None, now)
-        self.room.unblock(pool)
-        self._bring(pool, device, phases, now, commands)
-        return True
+        self._host.unclaim(pool)
+        leaving = [one for one in others if one.state is State.DRAINING] if is_full else []
+        if leaving:  # (4)
+            self.room.block(pool, f"waits for {leaving[0].id} of {leaving[0].pool} to go", commands)
+            return False
+        among = others if is_full else None
+        if_idle_s: float | None = JUST_USED_S
+        clearing = self.room.plan(pool, need, self.room.guests.idle, among, now)  # (5)
+        if clearing is None and self.room.may_swap(pool, now):
+            clearing = self.room.plan(pool, need, self.room.guests.resident, among, now)  # (6)
+            if_idle_s = None
+            if clearing is None and not is_full:
+                self.room.reserve(pool, need, now)  # (7)
+        if clearing is not None:
+            self.room.begin(pool, need, clearing, if_idle_s, now, commands)
+        elif is_full:  # (8)
+            text = f"max is {pool.spec.max}, other revisions have as many replicas"
+            self.room.block(pool, text, commands)
+        else:
+            self.room.block(pool, why_not(need, self._host.ledger), commands)
+        return False
 
     def _obstacle(self, pool: Pool, now: float) -> str:
         """Why nothing may be started, wherever there is room; "" if it may."""
@@ -137,24 +171,25 @@ class Supply:
             return f"load failed {pool.failures} times, next try soon: {pool.last_error}"
         return f"the last start ended, next try soon: {pool.last_error}"
 
-    def _bring(
-        self, pool: Pool, device: str, phases: dict[str, float], now: float, commands: list[Command]
-    ) -> None:
-        """By a standby if there is one, the furthest on first; else by a new start."""
-        key = pool.key
-        standby = self._host.next_standby(device)
-        if standby is not None:
-            replica = standby
+    def _start(self, pool: Pool, device: str, now: float, commands: list[Command]) -> None:
+        """Bind the device's furthest standby to the pool, else launch a process."""
+        phases = _phases(pool, now)
+        self.room.drop_claim(pool)
+        replica = self._host.next_standby(device)
+        if replica is not None:
+            how = "wakes standby"
             replica.phases = dict(phases)
             commands += self._replicas.assign(replica, pool, device, now)
         else:
-            replica = Replica(self._new_id(), key, device, pool.spec.role, now, phases=phases)
+            how = "starts"
+            id, role = self._new_id(), pool.spec.role
+            replica = Replica(id, pool.key, device, role, now, phases=phases)
             self._replicas.add(replica, now)
-            commands.append(Launch(replica.id, key, device, replica.role, phases))
+            commands.append(Launch(id, pool.key, device, role, phases))
         replica.waiting_since_s = pool.waiting_since_s
         replica.last_used_s = now
-        how = "starts" if standby is None else "wakes standby"
-        commands.append(Note(key, f"{how} {replica.id} on {device}: {pool.wanted_reason}"))
+        text = f"{how} {replica.id} on {device}: {pool.wanted_reason}"
+        commands.append(Note(pool.key, text))
 
     def _stop_surplus(self, pool: Pool, load: Load, now: float, commands: list[Command]) -> None:
         """What the windows do not ask for finishes and goes, newest first; what has been idle is
@@ -197,14 +232,15 @@ class Supply:
         commands.append(EndWarm(pool.key, outcome, reason))
 
 
-def _phases(pool: Pool, evicting_since_s: float | None, now: float) -> dict[str, float]:
-    """What the first waiter has waited for so far, in milliseconds."""
+def _phases(pool: Pool, now: float) -> dict[str, float]:
+    """The cold start's phases until now, in milliseconds: `place` is the first waiter's wait for
+    a device, `evict` the part of it in which the pool's reservation was cleared."""
     phases = {}
     if pool.waiting_since_s is not None:
         phases["place"] = (now - pool.waiting_since_s) * 1e3
-    if evicting_since_s is not None:
-        # Whoever the eviction was for may have left before this waiter came.
-        since_s = max(evicting_since_s, pool.waiting_since_s or 0.0)
+    if pool.claim is not None:
+        # The callers that the eviction was for may have left before this waiter came.
+        since_s = max(pool.claim.since_s, pool.waiting_since_s or 0.0)
         phases["evict"] = (now - since_s) * 1e3
         phases["place"] = max(0.0, phases.get("place", 0.0) - phases["evict"])
     return phases
