@@ -6,17 +6,32 @@ READY := $(VENV)/.ready
 
 UI := $(BIN)/python -m admin.ui.build
 
-.PHONY: run test ui chaos gpu check bench simulate image fmt docs clean clean-data
+.PHONY: run test test-full coverage ui chaos gpu check bench simulate image fmt docs surface clean clean-data
 
 run: $(READY)
 	@$(UI) --optional
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh functions/serve.sh
 
+# Tests of a file, and those that share more, stay in one worker: see tests/support/groups.py. More
+# workers than cores, because many tests wait; `pytest PATH` alone is serial.
+WORKERS ?= 3
+PYTEST := -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+
 # Without Node the dashboard's own tests are skipped; in CI (FN_CI) they fail.
 test: $(READY)
 	@$(UI) --check $(if $(FN_CI),,--optional)
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest
+	$(BIN)/coverage run $(PYTEST)
+	$(BIN)/coverage combine --quiet
+	@$(MAKE) --no-print-directory coverage
+
+# The same tests with the whole dose of each.
+test-full:
+	FN_FULL=1 $(MAKE) test
+
+# Of the last `make test`: decisions are covered whole, the rest is shown by top folder.
+coverage: $(READY)
+	@$(BIN)/python -m tests.support.coverage_by_folder
 	$(BIN)/coverage report --include='pool_manager/core/*,gateway/dispatch*' --fail-under=100 --skip-covered
 
 # The dashboard, where its sources have changed: with Node 20.19 or newer, or with one from PyPI.
@@ -59,6 +74,10 @@ fmt: $(READY)
 
 docs: $(READY)
 	$(BIN)/python -m tests.support.diagram --write
+
+# tests/data/surface.txt: what clients, scripts, data folders and dashboards rely on.
+surface: $(READY)
+	$(BIN)/python -m tests.surface --write
 
 # What can be made again. Functions, keys and history stay, see clean-data.
 clean:

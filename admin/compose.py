@@ -1,4 +1,7 @@
-"""Plugs everything together, opens it in order and closes it in reverse."""
+"""Plugs everything together, opens it in order and closes it in reverse.
+
+Which driver a server uses.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import asyncio
 import os
 import stat
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -15,42 +18,69 @@ from typing import Final
 
 from aiohttp import web
 
-from admin.api.opening import Admin, open_admin
-from admin.api.side import AdminSide
+from admin.api.app import Admin, open_admin
+from admin.api.context import AdminSide
 from admin.deploy.deploys import Deploys
-from admin.drivers import open_driver
-from admin.feed import Feed
 from admin.health import Health
-from admin.logs.access import access_writer
-from admin.metrics.devices import DeviceFamilies
-from admin.metrics.replicas import ReplicaFamilies
-from admin.metrics.server import Gateways, OneGateway, ServerFamilies
-from admin.past import Past, prior_of
+from admin.history import Past, prior_of
+from admin.metrics import DeviceFamilies, Gateways, OneGateway, ReplicaFamilies, ServerFamilies
+from admin.pool_sync import Feed
 from admin.settings import Settings
 from admin.store import Store, open_store
-from admin.traces.opening import check_traces, open_tracer
+from admin.telemetry.logs import access_writer
+from admin.telemetry.tracing import check_traces, open_tracer
 from gateway.access import Access
-from gateway.delivery import Delivery
+from gateway.delivery import Delivery, follow_traffic
 from gateway.dispatch.dispatcher import Limits
-from gateway.http.app import Gateway, StatePages, stop_serving
-from gateway.http.assembly import assemble
-from gateway.http.site import Site
-from gateway.metrics.families import Metrics
-from gateway.metrics.pulse import Pulse
+from gateway.http.app import Gateway, Site, StatePages, stop_serving
+from gateway.http.context import assemble
+from gateway.metrics.requests import Metrics, Pulse
 from gateway.observing.access_log import AccessLog
-from gateway.observing.failures import FailureCount, RecentFailures
-from gateway.traffic import follow_traffic
+from gateway.observing.errors import FailureCount, RecentFailures
+from pool_manager.core.state import Device
 from pool_manager.devices import cpu_slots, host_memory_mib
 from pool_manager.driver import Driver
-from pool_manager.gpus.opening import find_gpus, open_gpus
+from pool_manager.drivers.fake import FakeDriver
+from pool_manager.drivers.process import ProcessDriver
+from pool_manager.gpus.discovery import find_gpus, open_gpus
 from pool_manager.manager import Manager
 from pool_manager.ports import Bundles
-from pool_manager.replica.folders import Folders
+from pool_manager.replicas.run_folders import Folders
 from registry.bundles.blobs import BlobStore
 from registry.errors import BadRequest, Conflict
 from registry.model import Bundle, BundleFile
 from registry.store.keys import fingerprint
 from registry.tasks import Tasks, every
+
+
+async def open_driver(settings: Settings, devices: Iterable[Device]) -> Driver:
+    """The driver that the settings name, ready for devices of these kinds.
+
+    Raises DriverError where what it drives cannot be used.
+    """
+    if settings.driver == "fake":
+        return FakeDriver()
+    section = settings.pool()
+    if settings.driver == "process":
+        return ProcessDriver(section.run_dir)
+    # Other servers need not wait for the engine's library.
+    from pool_manager.drivers.docker.driver import DockerDriver, DockerSettings
+    from pool_manager.drivers.uids import parse_range
+
+    known = {"cpu": settings.image_cpu, "cuda": settings.image_gpu}
+    kinds = {"cpu"} | {device.kind for device in devices}
+    return await DockerDriver.open(
+        DockerSettings(
+            url=settings.docker_host,
+            images={kind: known[kind] for kind in sorted(kinds)},
+            data=settings.data,
+            model_root=section.model_dir,
+            log_bytes=section.log_bytes,
+            starts_at_once=section.starts_at_once,
+            uids=parse_range(settings.replica_uids),
+        )
+    )
+
 
 FAILURES_S: Final = 1.0
 """Seconds between two looks at what has failed."""

@@ -16,8 +16,8 @@ import uvloop
 
 from admin.buffers import keep_large_buffers
 from admin.compose import Server, running
-from admin.logs import server as logs
 from admin.settings import Settings, is_malloc_set
+from admin.telemetry import logs
 from admin.ui.files import FOLDER, INDEX
 from registry.errors import FnError
 from registry.files import DataDirectory
@@ -25,7 +25,7 @@ from registry.settings import StoreSettings
 from registry.store.recovery.restoring import start_empty
 
 if TYPE_CHECKING:
-    from admin.workers.supervisor.opening import Supervised
+    from admin.workers.supervisor import Supervised
 
 log = structlog.get_logger()
 
@@ -72,7 +72,7 @@ def _opened(settings: Settings) -> AbstractAsyncContextManager[Server | Supervis
     """One process, or several where that is asked for: one has nothing of the other's cost."""
     if settings.workers == 1:
         return running(settings)
-    from admin.workers.supervisor.opening import supervising
+    from admin.workers.supervisor import supervising
 
     return supervising(settings)
 

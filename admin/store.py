@@ -18,13 +18,11 @@ from registry.store.database import Database
 from registry.store.functions import Functions
 from registry.store.history import History
 from registry.store.keys import KeyRing, Keys
-from registry.store.operations import Operations
+from registry.store.operations import Operations, Traffic
 from registry.store.recovery.backups import Backups
-from registry.store.recovery.folder import check_folder, explained, keep_earlier_schema
-from registry.store.recovery.identity import enter
+from registry.store.recovery.folder import check_folder, enter, explained, keep_earlier_schema
 from registry.store.recovery.restoring import remove_partial
 from registry.store.timeline import Timeline
-from registry.store.traffic import Traffic
 from registry.tasks import Tasks
 
 TOKEN_FILE = "admin.token"  # noqa: S105 - a file's name

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from admin.events.rates import Pace
+from admin.rates import Pace
 from pool_manager.core.pool import Outlook
 from pool_manager.core.state import Replica
-from pool_manager.telling.occupancy import Occupancy
+from pool_manager.reports import Occupancy
 from registry.batching import rows_of, summary
 from registry.catalog import Deployed
 from registry.exchange import Expected, Load, PoolEndpoints

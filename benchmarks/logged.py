@@ -11,7 +11,7 @@ from functools import partial
 
 import admin.compose
 from admin.cli.main import main
-from admin.logs.access import access_writer
+from admin.telemetry.logs import access_writer
 
 if __name__ == "__main__":
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC

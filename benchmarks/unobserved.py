@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from admin.cli.main import main
-from gateway.metrics.families import Metrics
 from gateway.metrics.ledger import Ledger
-from gateway.observing.failures import FailureCount
+from gateway.metrics.requests import Metrics
+from gateway.observing.errors import FailureCount
 
 COUNTING = {
     Metrics: ("served", "answered", "sent", "cold_start"),

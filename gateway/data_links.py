@@ -1,4 +1,7 @@
-"""One connection per replica: requests out as frames, answers back to their calls."""
+"""One connection per replica: requests out as frames, answers back to their calls.
+
+What becomes of a call, as its client's side sees it.
+"""
 
 from __future__ import annotations
 
@@ -9,30 +12,55 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 
-from gateway.dispatch.call import Call, Command
+from gateway.dispatch.call import Call, Command, Link
 from gateway.dispatch.dispatcher import Dispatcher
-from gateway.dispatch.links import Link
-from gateway.outcome import Delivered, HeldCall, Outcome
-from gateway.slabs.link import SharedLink
-from gateway.slabs.slabs import Slabs
+from gateway.shared_memory import Slabs, Slot
+from gateway.shared_memory_links import SharedLink
+from registry.errors import FnError
 from registry.exchange import ReplicaEndpoint
 from registry.tasks import Tasks
 from runtime_image.contract.errors import RequestError
-from runtime_image.contract.link import (
-    ANSWER_MAX,
-    FAILED_MAX,
-    STARTED_MAX,
-    VERSION,
-    Flag,
-    Kind,
-)
+from runtime_image.contract.link import ANSWER_MAX, FAILED_MAX, STARTED_MAX, VERSION, Flag, Kind
 from runtime_image.link.frames import Frame, LinkError, pack
-from runtime_image.link.meta import pack_known_request, pack_request, unpack_answer
+from runtime_image.link.meta import AnswerMeta, pack_known_request, pack_request, unpack_answer
 from runtime_image.link.stream import CLOSED, FrameStream, Greeting, connect
+
+
+class Delivered(NamedTuple):
+    """A replica's answer, and what is known of that replica. `up_s`: connected since (monotonic).
+
+    `json_length` is 0 unless the answer is binary with a JSON head. `is_first`: of the replica's
+    first run.
+    """
+
+    meta: AnswerMeta
+    json_length: int
+    body: bytes | bytearray
+    is_first: bool
+    replica: str
+    device: str
+    up_s: float
+    phases: dict[str, float]
+
+
+Outcome = Delivered | RequestError | FnError
+
+
+@dataclass(slots=True, eq=False)
+class HeldCall(Call):
+    """A call with whoever waits for it. `done` is called once, unless the client left first.
+
+    `slot`: where its body lies in shared memory; whoever made the call drops that reference when
+    it is over.
+    """
+
+    done: Callable[[Outcome], None] = lambda _outcome: None
+    slot: Slot | None = None
+
 
 log = structlog.get_logger()
 

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gateway.outcome import HeldCall
+from gateway.data_links import HeldCall
 from registry.errors import FnError, Poison
 
 CAUSE_S = 1.0

@@ -1,25 +1,30 @@
-"""The shell around the dispatcher: calls in, frames out, answers back."""
+"""The shell around the dispatcher: calls in, frames out, answers back.
+
+What the gateway does when a function's traffic moves to another of its revisions.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Callable
 from time import monotonic
 
 import structlog
 
-from gateway.data_links import DataLinks
+from gateway.data_links import DataLinks, Delivered, HeldCall, Outcome
 from gateway.deaths import Deaths
 from gateway.dispatch.call import Command, Fail, GiveUp, Recall, Send
+from gateway.dispatch.demand import Reports
 from gateway.dispatch.dispatcher import Dispatcher, Limits
-from gateway.dispatch.moves import Terms
 from gateway.dispatch.pool import UNKNOWN
-from gateway.dispatch.reports import Reports
-from gateway.metrics.counting import Memory, Store
+from gateway.dispatch.redirects import Terms
+from gateway.metrics.counters import Memory, Store
 from gateway.metrics.ledger import Balance, Ledger
-from gateway.outcome import Delivered, HeldCall, Outcome
 from gateway.ports import Past, Pools
-from gateway.slabs.slabs import Slabs
+from gateway.shared_memory import Slabs
+from registry.catalog import Catalog, Change, Deployed
+from registry.compatibility import breaks
 from registry.errors import Poison, ReplicaDied, WaitBudgetOver
 from registry.exchange import Demand, Load, PoolEndpoints, decode_endpoints, encode
 from registry.tasks import Tasks, every
@@ -249,3 +254,28 @@ class Delivery:
 
     def _tell(self, demand: Demand) -> None:
         self._pools.receive_demand(encode(demand))
+
+
+def follow_traffic(catalog: Catalog, delivery: Delivery) -> Callable[[], None]:
+    """Have calls that wait move with their function's traffic; the returned function ends it."""
+
+    def changed(change: Change) -> None:
+        before, after = change.before, change.after
+        if before is None or after is None or before.revision.key == after.revision.key:
+            return
+        delivery.move(before.revision.key, after.revision.key, terms(before, after))
+
+    return catalog.subscribe(changed)
+
+
+def terms(before: Deployed, after: Deployed) -> Terms | None:
+    """How `after` runs calls meant for `before`; None where they may not fit it."""
+    if breaks(before.revision, after.revision):
+        return None
+    return Terms(may_rerun(after), after.function.limits.timeout_s)
+
+
+def may_rerun(deployed: Deployed) -> bool:
+    """Whether a request that had started may be run again: a handler may have had effects."""
+    retry = deployed.function.limits.retry
+    return retry == "always" or (retry == "auto" and not deployed.revision.handler)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from gateway.answers.reply import CLOSE, Reply
+from gateway.replies import CLOSE, Reply
 from registry import errors
 from runtime_image.contract import errors as codes
 from runtime_image.contract.errors import RequestError

@@ -1,13 +1,18 @@
-"""Access keys: made, listed, removed."""
+"""Access keys: made, listed, removed.
+
+What the bearer of a key may do here, for a page that shows only what can be done.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import msgspec
 from aiohttp import web
 
 from admin.views import key_json
+from gateway.access import Access
 from gateway.http.bodies import read_body
 from gateway.problems import CREATED, json_answer
 from registry.errors import BadRequest
@@ -51,3 +56,19 @@ class KeyRoutes:
         key = await self._keys.remove(request.match_info["id"])
         self._ring.remove(key)
         return json_answer({"removed": key.id})
+
+
+TOLD: Final = ("version", "driver", "workers")
+
+
+class SessionRoutes:
+    """`GET /admin/v1/session`. `facts` is what does not change while the server runs."""
+
+    def __init__(self, access: Access, facts: Mapping[str, Any]) -> None:
+        self._access = access
+        self._facts = {key: facts[key] for key in TOLD}
+
+    async def get_session(self, request: web.Request) -> web.Response:
+        """The key's scopes; what they allow is decided anew at each request."""
+        scopes = self._access.scopes(request.headers.get("Authorization"))
+        return json_answer({"scopes": list(scopes), **self._facts})

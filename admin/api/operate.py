@@ -1,28 +1,33 @@
-"""What an operator asks of a function that exists: roll back, scale, warm, sleep."""
+"""What an operator asks of a function that exists: roll back, scale, warm, sleep.
+
+A copy of the database, sent to an administrator.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import BinaryIO, Final
 
 import msgspec
-from aiohttp import web
+import structlog
+from aiohttp import hdrs, web
 
-from admin.api.paging import whole_number
+from admin.api.functions import whole_number
+from admin.deploy.changes import etag
 from admin.deploy.deploys import Deploys
-from admin.deploy.etag import etag
-from admin.deploy.news import news_until
 from admin.deploy.plan import parse_rollback
-from admin.deploy.tail import log_tail
+from admin.deploy.rollout import log_tail, news_until
 from admin.views import operation_json, scaling_json
 from gateway.http.bodies import read_body
 from gateway.problems import ACCEPTED, OK, json_answer
 from pool_manager.core.state import State
 from pool_manager.manager import Manager
-from pool_manager.orders import Warmed
+from pool_manager.waiters import Warmed
 from registry.catalog import Catalog, Deployed
-from registry.errors import BadRequest, FunctionFailing, NoRoom, ShuttingDown
+from registry.errors import BadRequest, FunctionFailing, NoRoom, QueueFull, ShuttingDown
 from registry.names import check_name
+from registry.store.recovery.backups import Backups
 
 REQUEST_MAX = 64 * 1024
 READ_S = 10.0
@@ -170,3 +175,55 @@ class OperateRoutes:
         else:
             text = f"{ref} found no room within {seconds} s: {reason}"
         return NoRoom(text, retry_after_s=RETRY_S)
+
+
+log = structlog.get_logger()
+
+PIECE: Final = 1024 * 1024
+SENT_MAX: Final = 2
+"""Copies sent at once; each has a file on the disk."""
+SLOW_S: Final = 30.0
+"""How long one piece may wait for a client to read."""
+BACKUP_RETRY_S: Final = 5.0
+HEADERS: Final = {hdrs.CONTENT_TYPE: "application/vnd.sqlite3", hdrs.CACHE_CONTROL: "no-store"}
+
+
+class BackupRoutes:
+    """The database as it is now, in one file."""
+
+    def __init__(self, backups: Backups) -> None:
+        self._backups = backups
+        self._sending = 0
+
+    async def get_backup(self, request: web.Request) -> web.StreamResponse:
+        """The copy, with its length; one that breaks off is shorter than that.
+
+        Raises QueueFull, StoreUnavailable; nothing once the answer has begun.
+        """
+        if self._sending >= SENT_MAX:
+            raise QueueFull(
+                f"{self._sending} copies are being sent already", retry_after_s=BACKUP_RETRY_S
+            )
+        self._sending += 1
+        try:
+            file, size = await self._backups.snapshot()
+            with file:
+                return await _send(request, file, size)
+        finally:
+            self._sending -= 1
+
+
+async def _send(request: web.Request, file: BinaryIO, size: int) -> web.StreamResponse:
+    response = web.StreamResponse(status=OK, headers=HEADERS)
+    response.content_length = size
+    try:
+        await response.prepare(request)
+        while piece := await asyncio.to_thread(file.read, PIECE):
+            async with asyncio.timeout(SLOW_S):
+                await response.write(piece)
+        await response.write_eof()
+    except (OSError, TimeoutError) as error:
+        log.info("a copy of the database was not sent to its end", reason=repr(error))
+        if request.transport is not None:
+            request.transport.abort()
+    return response

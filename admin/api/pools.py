@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
-from admin.api.paging import page_of
+from admin.api.functions import page_of
 from admin.views import occupancy_json, replica_json
 from gateway.problems import json_answer
 from pool_manager.manager import Manager

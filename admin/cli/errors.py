@@ -1,10 +1,102 @@
-"""A function's last errors, as text. Pure."""
+"""How a verb ends that could not do what it was asked: a text, a hint, an exit code.
+
+A function's last errors, as text. Pure.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
-from admin.cli.text import ago, get, one_line
+import typer
+
+from admin.text import ago, get, one_line, plain
+from registry.errors import BadRequest, FnError
+
+if TYPE_CHECKING:
+    from admin.client.client import ApiError
+
+REFUSED: Final = 1
+UNREACHABLE: Final = 3
+INTERRUPTED: Final = 130
+
+EXIT_CODES: Final = """\b
+Exit codes:
+  0    done
+  1    refused or failed; the text says why
+  2    wrong usage
+  3    the server gives no answer
+  130  interrupted with Ctrl-C"""
+"""Shown below `fnctl --help`; \\b keeps the lines as they are."""
+
+HINTS: Final = {
+    "no_key": "give --key or FN_KEY, or point --data or FN_DATA at the server's data folder",
+    "wrong_scope": "use a key with that scope: fnctl key add --scope SCOPE",
+    "unknown_function": "see what there is: fnctl ls",
+    "function_failing": "see why: fnctl why NAME, fnctl logs NAME",
+    "foreign_host": "start the server with --public-host, or use its own address in --url",
+}
+"""What may help, by the refusal's code."""
+UNREACHABLE_HINT: Final = "start it with fnctl serve, or name it with --url or FN_URL"
+
+
+@contextmanager
+def told(as_json: bool) -> Iterator[None]:
+    """Turns the errors that a verb may meet into a text on stderr and an exit code.
+
+    With `as_json` the text is one JSON object, the server's problem document where there is one.
+    A note on an error is what to do next. A BadRequest of our own, not the server's, is wrong
+    usage.
+    """
+    from admin.client.client import ApiError, Unreachable
+
+    try:
+        yield
+    except Unreachable as error:
+        problem = {"code": "unreachable", "title": "Unreachable", "detail": str(error)}
+        hints = getattr(error, "__notes__", None) or [UNREACHABLE_HINT]
+        tell(str(error), hints[0], problem, as_json)
+        raise typer.Exit(UNREACHABLE) from error
+    except ApiError as error:
+        hints = getattr(error, "__notes__", None) or [HINTS.get(error.code, "")]
+        tell(refusal(error), hints[0], error.problem, as_json)
+        raise typer.Exit(REFUSED) from error
+    except BadRequest as error:
+        raise typer.BadParameter(error.message) from error
+    except FnError as error:
+        problem = {
+            "code": error.code,
+            "title": error.title,
+            "detail": error.message,
+            **error.detail,
+        }
+        hint = next(iter(getattr(error, "__notes__", [])), "")
+        tell(f"{error.title}: {error.message}", hint, problem, as_json)
+        raise typer.Exit(REFUSED) from error
+
+
+def refusal(error: ApiError) -> str:
+    """The server's refusal as text: what, expected and got, last log lines, when to try again."""
+    lines = [str(error)]
+    tail = error.problem.get("log_tail")
+    if isinstance(tail, list) and tail:
+        lines += ["  last lines of its log:", *(f"    {line}" for line in tail)]
+    seconds = error.problem.get("retry_after_s")
+    if seconds is not None:
+        lines.append(f"  try again in {seconds} s")
+    return "\n".join(lines)
+
+
+def tell(text: str, hint: str, problem: dict[str, Any], as_json: bool) -> None:
+    """Write a failure to stderr."""
+    if as_json:
+        typer.echo(json.dumps(problem), err=True)
+        return
+    typer.echo(f"error: {plain(text)}", err=True)
+    if hint:
+        typer.echo(f"next: {plain(hint)}", err=True)
 
 
 def failures(items: list[dict[str, Any]], now_s: float, most: int) -> str:

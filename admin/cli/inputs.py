@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import typer
 
-from admin.client import Payload
+from admin.client.client import Payload
 
 FILE_MAX = 256 * 1024 * 1024
 """Bytes; no server can be set to take more."""

@@ -7,9 +7,11 @@ import sys
 
 import typer
 
-from admin.cli.failures import EXIT_CODES
-from admin.cli.ssh import everywhere
+from admin.cli.errors import EXIT_CODES
+from admin.cli.options import everywhere
 from admin.cli.verbs import (
+    advise,
+    backup,
     deploy,
     doctor,
     image,
@@ -17,13 +19,13 @@ from admin.cli.verbs import (
     key,
     logs,
     ls,
-    rm,
+    operate,
     serve,
     show,
+    top,
+    ui,
     why,
 )
-from admin.cli.verbs.operate import advise, backup, restore, rollback, scale, sleep, warm
-from admin.cli.verbs.watch import top, ui
 
 app = typer.Typer(
     name="fnctl",
@@ -48,13 +50,13 @@ for verb in (
     advise.advise,
     ui.ui,
     logs.logs,
-    warm.warm,
-    sleep.sleep,
-    scale.scale,
-    rollback.rollback,
-    rm.rm,
+    operate.warm,
+    operate.sleep,
+    operate.scale,
+    operate.rollback,
+    operate.rm,
     backup.backup,
-    restore.restore,
+    backup.restore,
 ):
     app.command(verb.__name__)(verb)
 app.add_typer(key.app, name="key")

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from admin.deploy.changes import Changes, changed_settings
+from admin.deploy.changes import Changes, Removal, changed_settings
+from admin.deploy.operations import SWITCH, Phase, Runner, Work
 from admin.deploy.plan import (
     Plan,
     WireDeploy,
@@ -17,11 +18,9 @@ from admin.deploy.plan import (
     derived_name_taken,
     plan,
 )
-from admin.deploy.removal import Removal
 from admin.deploy.revalidation import Revalidation
 from admin.deploy.rollout import Rollout, check_compatible
-from admin.deploy.runner import SWITCH, Phase, Runner, Work
-from admin.deploy.verification import Verification, Verified
+from admin.deploy.verify import Verification, Verified
 from admin.store import Store
 from admin.views import profile_json
 from pool_manager.manager import Manager

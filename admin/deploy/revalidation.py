@@ -16,7 +16,7 @@ import structlog
 
 from admin.deploy.changes import Changes
 from admin.deploy.plan import Plan
-from admin.deploy.verification import Verification
+from admin.deploy.verify import Verification
 from admin.store import Store
 from pool_manager.manager import Manager
 from registry.batching import is_stale, summary

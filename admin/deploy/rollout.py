@@ -1,14 +1,19 @@
-"""Moves a function's traffic to another revision, which is warm by then if that can be."""
+"""Moves a function's traffic to another revision, which is warm by then if that can be.
+
+Waits for the pool manager to bring something about.
+
+The last lines that a function's newest replica wrote.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 
 from admin.deploy.changes import Changes
-from admin.deploy.news import news_until
-from admin.deploy.runner import SWITCH, Phase
-from admin.deploy.tail import log_tail
-from admin.feed import binding, pool_spec
+from admin.deploy.operations import SWITCH, Phase
+from admin.pool_sync import binding, pool_spec
 from admin.store import Store
 from pool_manager.manager import Manager
 from registry.catalog import Deployed
@@ -16,6 +21,37 @@ from registry.compatibility import breaks
 from registry.errors import Incompatible, ModelRefused
 from registry.model import Function, Revision
 from registry.tasks import Tasks
+
+
+async def news_until(manager: Manager, condition: Callable[[], bool], seconds: float) -> bool:
+    """Whether `condition` holds, looked at whenever there is news, within so many seconds."""
+    news = asyncio.Event()
+    end = manager.subscribe(lambda _message: news.set())
+    try:
+        async with asyncio.timeout(seconds):
+            while not condition():
+                news.clear()
+                await news.wait()
+    except TimeoutError:
+        pass
+    finally:
+        end()
+    return condition()
+
+
+LINES = 20
+
+
+def last_lines(text: bytes, count: int) -> list[str]:
+    """At most `count` lines from the end of an output."""
+    return text.decode("utf-8", "replace").splitlines()[-count:]
+
+
+async def log_tail(manager: Manager, name: str, count: int = LINES) -> list[str]:
+    """At most `count` lines of the replica of this function that started last."""
+    logs = await manager.logs(name)
+    return last_lines(logs[-1][1], count) if logs else []
+
 
 WARM_S = 3600.0
 """The pool manager ends a load that takes too long much earlier, and says at once where there is

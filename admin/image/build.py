@@ -1,30 +1,153 @@
-"""One build: base, wheels, context, layers, a trial start, and only then the name."""
+"""One build: base, wheels, context, layers, a trial start, and only then the name.
+
+Ctrl-C while the engine builds: a step that has begun is ended first.
+
+What the engine says while it builds, read as it comes. Pure.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import secrets
+import signal
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
-from admin.cli.text import size
-from admin.image import base
+from admin.image import containers as base
 from admin.image.containers import remove_containers, remove_unused, run_python, sweep
-from admin.image.context import pack, wheels_in
-from admin.image.failures import explained, image_error
-from admin.image.interrupt import Interrupt
-from admin.image.progress import Progress
-from admin.image.source import DOCKERFILE, Release, read_release
+from admin.image.context import (
+    DISK_FULL,
+    DOCKERFILE,
+    TAIL_LINES,
+    ImageError,
+    Release,
+    disk_full,
+    explained,
+    image_error,
+    pack,
+    read_release,
+    wheels_in,
+)
 from admin.image.wheels import Platform, download, download_command
+from admin.text import one_line, size
 from registry.errors import BadRequest
 
 if TYPE_CHECKING:
     from docker import APIClient
+
+
+class Interrupt:
+    """Within its block the first Ctrl-C is only noted, and `hurry` called; the second one raises.
+
+    The engine finishes a copy whoever hung up meanwhile, and then keeps an image that nobody
+    knows of. So the line is kept until a step is over. Only for the main thread.
+    """
+
+    def __init__(self, hurry: Callable[[], None]) -> None:
+        """`hurry` ends what can be ended: a step that runs in a container."""
+        self._hurry = hurry
+        self._before: Any = None
+        self.is_wanted = False
+
+    def __enter__(self) -> Self:
+        self._before = signal.signal(signal.SIGINT, self._noted)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Raises KeyboardInterrupt where one was wanted, whatever the block ended with."""
+        signal.signal(signal.SIGINT, self._before)
+        if self.is_wanted:
+            raise KeyboardInterrupt from error
+
+    def _noted(self, _number: int, _frame: FrameType | None) -> None:
+        if self.is_wanted:
+            raise KeyboardInterrupt
+        self.is_wanted = True
+        self._hurry()
+
+
+STEP_WIDTH: Final = 64
+SHOWN: Final = ("FROM", "RUN", "COPY")
+"""Instructions that take time; the others are done in a moment."""
+_STEP: Final = re.compile(r"Step (\d+)/(\d+) : (.*)", re.DOTALL)
+_COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")
+_NOISE: Final = re.compile(r" ---> |Removing intermediate container |Successfully (built|tagged) ")
+
+MISSING: Final = ("no matching distribution", "have conflicting dependencies")
+"""How pip says that it found no file, or none of the version that is pinned."""
+
+
+class Progress:
+    """Fed with the engine's messages, says which lines are worth showing.
+
+    `image` is the id of what was built, "" until then.
+    """
+
+    def __init__(self) -> None:
+        self.image = ""
+        self.step = ""
+        """The instruction that runs, or ran last."""
+        self.may_break_off = False
+        """Whether what runs can be ended from outside: a copy goes on to its end."""
+        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
+
+    def feed(self, message: dict[str, Any]) -> str:
+        """The line to show for one message, "" for none. Raises ImageError where it is the end."""
+        if "error" in message or "errorDetail" in message:
+            detail = message.get("errorDetail") or {}
+            raise self.failure(str(detail.get("message") or message.get("error") or "no reason"))
+        aux = message.get("aux")
+        if isinstance(aux, dict) and "ID" in aux:
+            self.image = str(aux["ID"])
+        return self._said(str(message.get("stream") or ""))
+
+    def failure(self, reason: str) -> ImageError:
+        """The error for a build that ended with `reason`, by what was said last."""
+        tail = list(self._tail)
+        said = "\n".join([reason, *tail]).lower()
+        if DISK_FULL in said:
+            return disk_full(one_line(reason)[-300:], "docker system prune")
+        if any(text in said for text in MISSING):
+            todo = "leave --wheelhouse away, so that this machine's pip downloads what is needed"
+            return image_error("the wheelhouse is not complete:", tail=tail, todo=todo)
+        what = f"{self.step or 'the build'} failed: {_code(reason)}"
+        return image_error(f"{what}; its last lines:" if tail else what, tail=tail)
+
+    def _said(self, text: str) -> str:
+        if found := _STEP.match(text):
+            self._tail.clear()
+            number, total, instruction = found.groups()
+            self.step = f"step {number}/{total} {_short(instruction)}"
+            self.may_break_off = not instruction.startswith("COPY")
+            return self.step if instruction.startswith(SHOWN) else ""
+        if not _NOISE.match(text):
+            lines = _COLOUR.sub("", text).splitlines()
+            self._tail.extend(line.rstrip()[:500] for line in lines if line.strip())
+        return ""
+
+
+def _short(instruction: str) -> str:
+    text = one_line(instruction)
+    return text if len(text) <= STEP_WIDTH else f"{text[: STEP_WIDTH - 1]}…"
+
+
+def _code(reason: str) -> str:
+    """The end of "The command '/bin/sh -c ...' returned a non-zero code: 1"."""
+    return one_line(reason.rpartition("' returned a ")[2])[-300:]
+
 
 CALL_S: Final = 60
 """Seconds that one answer of the engine may take; PROBE_S and STEP_S are for those that last."""
@@ -35,7 +158,7 @@ import json, platform
 from runtime_image.seccomp.install import install
 install()
 from runtime_image.seccomp.probe import let_through, withheld
-from runtime_image.engines.preload import preload
+from runtime_image.engines.loading import preload
 preload("cpu")
 import onnxruntime
 from runtime_image.contract.link import VERSION

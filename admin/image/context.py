@@ -1,15 +1,179 @@
-"""The build context: a tar with what the build needs and nothing else."""
+"""The sources that an image is built from: where they lie, which release they are, their digest.
+
+The build context: a tar with what the build needs and nothing else.
+
+What a build can fail with, in words that say what mends it.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import re
 import tarfile
 import tempfile
+import tomllib
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, ClassVar, Final
 
-from admin.image.failures import disk_full, image_error
-from admin.image.source import CONSTRAINTS, DOCKERFILE, PACKAGE, python_files
+import runtime_image
+from registry.errors import EngineDown, FnError
+
+TAIL_LINES: Final = 12
+DISK_FULL: Final = "no space left on device"
+
+
+class ImageError(FnError):
+    """No image was built, and nothing was changed. A note is the command that may mend it."""
+
+    code: ClassVar[str] = "image_failed"
+    title: ClassVar[str] = "The image was not built"
+
+
+def image_error(reason: str, *, todo: str = "", tail: list[str] | None = None) -> ImageError:
+    """The error with its note, and below the reason the last lines that were written."""
+    lines = [reason, *(f"    {line}" for line in (tail or [])[-TAIL_LINES:])]
+    error = ImageError("\n".join(lines), detail={"next": todo} if todo else {})
+    if todo:
+        error.add_note(todo)
+    return error
+
+
+def disk_full(where: str, todo: str) -> ImageError:
+    """No room for wheels, layers or the context."""
+    return image_error(f"the disk is full: {where}", todo=todo)
+
+
+@contextmanager
+def explained(url: str) -> Iterator[None]:
+    """Turns what docker-py raises at the engine `url` into EngineDown or ImageError."""
+    from docker.errors import APIError, DockerException
+    from requests.exceptions import RequestException
+
+    try:
+        yield
+    except APIError as error:
+        raise _refused(str(error.explanation or error)) from error
+    except (DockerException, RequestException) as error:
+        raise unreachable(url, error) from error
+
+
+def unreachable(url: str, error: BaseException) -> FnError:
+    """Why the engine at `url` could not be talked to, by the cause below docker-py's error."""
+    causes = list(_causes(error))
+    if any(isinstance(cause, PermissionError) for cause in causes):
+        return _down(
+            f"permission denied at {url}: this user may not use the engine",
+            "sudo usermod -aG docker $USER  and log in again",
+        )
+    if any(isinstance(cause, FileNotFoundError) for cause in causes):
+        reason = f"there is no Docker engine at {url}"
+    elif any(isinstance(cause, ConnectionRefusedError) for cause in causes):
+        reason = f"nothing listens at {url}: the Docker engine is not running"
+    elif any("timed out" in str(cause).lower() for cause in causes):
+        reason = f"the Docker engine at {url} does not answer in time"
+    else:
+        reason = f"the Docker engine at {url}: {error}"
+    return _down(
+        reason, "sudo systemctl start docker  or name the engine with --engine or FN_DOCKER_HOST"
+    )
+
+
+def _refused(reason: str) -> ImageError:
+    if DISK_FULL in reason:
+        return disk_full(reason, "docker system prune")
+    return image_error(f"the engine refused: {reason}")
+
+
+def _down(reason: str, todo: str) -> EngineDown:
+    error = EngineDown(reason, detail={"next": todo})
+    error.add_note(todo)
+    return error
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and what is below it; urllib3 keeps a cause in its arguments, too."""
+    for _ in range(8):
+        if error is None:
+            return
+        yield error
+        yield from (each for each in error.args if isinstance(each, BaseException))
+        error = error.__cause__ or error.__context__
+
+
+PACKAGE: Final = "runtime_image"
+DOCKERFILE: Final = "Dockerfile.runtime"
+CONSTRAINTS: Final = "constraints.txt"
+FILES_MAX: Final = 1000
+BYTES_MAX: Final = 16 * 2**20
+"""Limits of the sources: what is larger is not a checkout of fngate."""
+
+_LINK: Final = re.compile(r"^VERSION: Final = (\d+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """What an image says of its sources, in its labels."""
+
+    link: int
+    version: str
+    source: str
+    """`digest` of them."""
+
+
+def own_checkout() -> Path:
+    """The folder that this very package lies in."""
+    return Path(runtime_image.__file__).resolve().parent.parent
+
+
+def own_digest() -> str:
+    """The digest of the sources that this program itself runs with."""
+    return digest(own_checkout())
+
+
+def digest(checkout: Path) -> str:
+    """sha256 over the sorted paths and contents of the Python files of runtime_image.
+
+    Two images with the same digest run the same code. Raises ImageError for too many files.
+    """
+    hashed = hashlib.sha256()
+    for path in python_files(checkout):
+        content = path.read_bytes()
+        name = path.relative_to(checkout).as_posix()
+        hashed.update(f"{name}\0{len(content)}\0".encode())
+        hashed.update(content)
+    return f"sha256:{hashed.hexdigest()}"
+
+
+def python_files(checkout: Path) -> list[Path]:
+    """The Python files of runtime_image, sorted by their paths."""
+    found = sorted(
+        (path for path in (checkout / PACKAGE).rglob("*.py") if path.is_file()),
+        key=lambda path: path.relative_to(checkout).as_posix(),
+    )
+    if len(found) > FILES_MAX or sum(path.stat().st_size for path in found) > BYTES_MAX:
+        raise image_error(
+            f"{checkout / PACKAGE} has more than {FILES_MAX} files or {BYTES_MAX >> 20} MiB"
+        )
+    return found
+
+
+def read_release(checkout: Path) -> Release:
+    """Link version, version and digest of a checkout. Raises ImageError where it is none."""
+    for name in (DOCKERFILE, CONSTRAINTS, "pyproject.toml", f"{PACKAGE}/contract/link.py"):
+        if not (checkout / name).is_file():
+            raise image_error(
+                f"{checkout} is no checkout of fngate: it has no {name}",
+                todo="fnctl image build --context DIR  with the folder of a checkout",
+            )
+    found = _LINK.search((checkout / PACKAGE / "contract" / "link.py").read_text("utf-8"))
+    if found is None:
+        raise image_error(f"{checkout / PACKAGE}/contract/link.py names no VERSION")
+    project = tomllib.loads((checkout / "pyproject.toml").read_text("utf-8"))["project"]
+    return Release(int(found[1]), str(project["version"]), digest(checkout))
+
 
 WHEELHOUSE: Final = "wheelhouse"
 WHEELS_MAX: Final = 500

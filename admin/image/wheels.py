@@ -13,8 +13,7 @@ from pathlib import Path
 from threading import Timer
 from typing import IO, Final
 
-from admin.image.failures import DISK_FULL, TAIL_LINES, disk_full, image_error
-from admin.image.source import CONSTRAINTS, PACKAGE
+from admin.image.context import CONSTRAINTS, DISK_FULL, PACKAGE, TAIL_LINES, disk_full, image_error
 
 DOWNLOAD_S: Final = 3600.0
 MANYLINUX: Final = {"x86_64": (5, ("1", "2010", "2014")), "aarch64": (17, ("2014",))}

@@ -10,9 +10,9 @@ from typing import Literal
 
 import msgspec
 
-from gateway.metrics.exemplars import Labels, Marked
-from gateway.metrics.pulse import Answered
-from gateway.observing.failures import Failure
+from gateway.metrics.counters import Labels, Marked
+from gateway.metrics.requests import Answered
+from gateway.observing.errors import Failure
 from gateway.settings import GatewaySettings
 from registry.catalog import Deployed
 from registry.exchange import Expected

@@ -15,7 +15,7 @@ import onnxruntime as ort
 
 
 def options(task: dict[str, Any]) -> ort.SessionOptions:
-    """Those of a replica, `runtime_image/engines/sessions.py`: this script imports nothing of ours,
+    """Those of a replica, `runtime_image/engines/onnx.py`: this script imports nothing of ours,
     so a test holds the two against each other."""
     made = ort.SessionOptions()
     made.intra_op_num_threads = task["threads"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
-from admin.replay.figures import Figures
+from admin.advice.load_model import Figures
 
 
 def as_report(figures: Figures, devices_s: float) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import exp
 from random import Random
 
-from admin.replay.function import Arrival, Function
+from admin.advice.load_model import Arrival, Function
 from benchmarks.simulation.arrivals import ARRIVALS
 from benchmarks.simulation.settings import Settings
 

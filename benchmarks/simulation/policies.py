@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from admin.replay.function import Function
+from admin.advice.load_model import Function
 from benchmarks.simulation.world import World
 from pool_manager.core import eviction
 from pool_manager.core.placement import Guest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from admin.replay.conditions import Conditions
+from admin.advice.load_model import Conditions
 
 
 @dataclass(frozen=True, slots=True)

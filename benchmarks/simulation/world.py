@@ -7,14 +7,14 @@ from array import array
 from collections import defaultdict
 from typing import Any, Self
 
-from admin.replay import world
+from admin.advice import simulation
 from benchmarks.simulation.figures import as_report, spread
 from benchmarks.simulation.functions import population
 from benchmarks.simulation.settings import Settings
 from pool_manager.core import commands, events
 
 
-class World(world.World):
+class World(simulation.World):
     """One run. `run` plays it to the end; `report` is what came of it.
 
     `decisions_s` are the processor's seconds inside `Machine.handle`, by kind of event.

@@ -24,8 +24,8 @@ from benchmarks.measuring.setting import LeftOut, Setting
 from benchmarks.models import subjects
 from benchmarks.models.subjects import Subject
 from benchmarks.references.engines import SCRIPT, Task, fresh_ms, task
-from pool_manager.drivers.docker import shape
-from pool_manager.drivers.docker.shape import Owner, Place
+from pool_manager.drivers.docker import spec
+from pool_manager.drivers.docker.spec import Owner, Place
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.link import VERSION
 from tests.support.engine import make_runtime_image
@@ -111,8 +111,8 @@ def container(client: docker.APIClient, image: str, one: Task, folder: Path) -> 
     inside = Path(one.model).relative_to(folder)
     own = folder / inside.parts[0]
     place = Place(run_dir=own, model_dir=own, log_bytes=65536)
-    config = shape.replica(_record(), image, Owner("benchmark"), place, 10001)
-    there = replace(one, model=str(Path(shape.MODEL_TARGET, *inside.parts[1:])))
+    config = spec.replica(_record(), image, Owner("benchmark"), place, 10001)
+    there = replace(one, model=str(Path(spec.MODEL_TARGET, *inside.parts[1:])))
     config["Entrypoint"] = ["python3", "-I", "-c"]
     config["Cmd"] = [SCRIPT.read_text(), there.to_json()]
     began = time.monotonic()

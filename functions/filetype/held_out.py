@@ -97,7 +97,12 @@ def _json() -> Iterator[tuple[str, bytes]]:
 
 def _html() -> Iterator[tuple[str, bytes]]:
     """What pydoc says of modules of this project, from the beginning and from further on."""
-    for name in ("registry.model", "registry.names", "gateway.outcome", "runtime_image.codecs.oip"):
+    for name in (
+        "registry.model",
+        "registry.names",
+        "gateway.data_links",
+        "runtime_image.codecs.oip",
+    ):
         page = pydoc.HTMLDoc().docmodule(importlib.import_module(name)).encode()
         yield "html", page
         yield "html", page[page.index(b"\n", len(page) // 2) + 1 :]

@@ -9,13 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import count
 
-from gateway.dispatch import admission
-from gateway.dispatch.call import Call, Command, Send, Stage
-from gateway.dispatch.endings import Endings
-from gateway.dispatch.links import Link
-from gateway.dispatch.moves import Moves, Terms
-from gateway.dispatch.pool import UNKNOWN, Pool
-from gateway.dispatch.waiting import WaitingLine
+from gateway.dispatch.call import Call, Command, Link, Send, Stage
+from gateway.dispatch.failures import Endings
+from gateway.dispatch.pool import UNKNOWN, Pool, check, foresee, refusal
+from gateway.dispatch.queue import WaitingLine
+from gateway.dispatch.redirects import Moves, Terms
 from registry.errors import Poison
 from registry.exchange import NOTHING, Load, PoolEndpoints
 from runtime_image.contract.link import NotStarted
@@ -51,7 +49,7 @@ class Dispatcher:
         Its body may have come while traffic moved: then it follows, as those do that wait.
         """
         pool = self._moves.readdress(call, self.pool(call.pool), now)
-        admission.check(call, pool, now, self.held_bytes, self._bytes_max)
+        check(call, pool, now, self.held_bytes, self._bytes_max)
         left_s = self._endings.poison.seconds_left(call.pool, call.body, now)
         if left_s:
             raise Poison("this input killed the model before", retry_after_s=left_s)
@@ -60,7 +58,7 @@ class Dispatcher:
         if link is None:
             call.was_held = not pool.is_open
             if call.was_held:
-                admission.foresee(call, pool, now)
+                foresee(call, pool, now)
         self._endings.held_bytes += len(call.body)
         if link is not None:
             pool.waiting.pass_by(call)
@@ -80,7 +78,7 @@ class Dispatcher:
         link = pool.roomiest()
         held_bytes = self._endings.held_bytes + len(call.body)
         is_over = held_bytes > self._bytes_max or not call.queue_max
-        if link is None or is_over or admission.refusal(pool, now) is not None:
+        if link is None or is_over or refusal(pool, now) is not None:
             return None
         self._endings.held_bytes = held_bytes
         self._called.add(key)

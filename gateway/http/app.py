@@ -1,24 +1,103 @@
-"""The gateway's routes, readable as a table."""
+"""The gateway's routes, readable as a table.
+
+`GET /fn/{name}`: what a function takes, how it is, how to call it.
+
+The listening socket: who reads what comes, and how that ends.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 from aiohttp import web
 
 from gateway import problems
 from gateway.access import Access
-from gateway.answers.reply import Reply, Writer
 from gateway.delivery import Delivery
-from gateway.http.assembly import Invoker
 from gateway.http.bodies import check_framing, continue_later, is_left_waiting
-from gateway.http.describe import describe
-from gateway.http.invoke import invoke
-from gateway.metrics.exposition import Form, form_of
+from gateway.http.connections import connections_max
+from gateway.http.context import Invoker
+from gateway.http.fast_path import Front
+from gateway.http.handler import Shared, make_clients
+from gateway.http.invocation import calls_first, invoke
+from gateway.metrics.counters import Form, form_of
+from gateway.replies import Reply, Writer
+from gateway.settings import GatewaySettings
+from registry.catalog import Deployed
 from registry.errors import FnError, MethodNotAllowed, Unknown
+from registry.exchange import PoolEndpoints
+from registry.tasks import Tasks, every
+from runtime_image.codecs.request import content_types
+from runtime_image.contract import signature as signatures
+from runtime_image.contract.dtypes import BYTES, FLOATS
+from runtime_image.contract.signature import DYNAMIC, TensorSpec
+
+EXAMPLE_ITEMS_MAX = 256
+
+
+def describe(deployed: Deployed, shown: PoolEndpoints, origin: str) -> dict[str, Any]:
+    """The function as JSON data. `origin` is how the client reached this server."""
+    function, revision = deployed.function, deployed.revision
+    return {
+        "name": function.name,
+        "revision": revision.ref,
+        "state": shown.state,
+        "reason": shown.reason,
+        "signature": signatures.to_json(revision.signature),
+        "content_types": content_types(revision.signature, revision.inputs),
+        "limits": {
+            "timeout_s": function.limits.timeout_s,
+            "wait_s": function.limits.wait_s,
+            "body_mib": function.limits.body_mib,
+        },
+        "labels": function.labels,
+        "example": example(deployed, origin),
+    }
+
+
+def example(deployed: Deployed, origin: str) -> str:
+    """A call that can be pasted into a shell, with zeros for numbers."""
+    url = f"{origin}/fn/{deployed.function.name}"
+    for rule in deployed.revision.inputs.values():
+        if rule.kind == "image":
+            return f"curl {url} -H 'Content-Type: image/png' --data-binary @picture.png"
+        if rule.kind == "audio":
+            return f"curl {url} -H 'Content-Type: audio/wav' --data-binary @sound.wav"
+        if rule.kind == "bytes":
+            kind = "application/octet-stream"
+            return f"curl {url} -H 'Content-Type: {kind}' --data-binary @file"
+    inputs = {tensor.name: _shown(tensor) for tensor in deployed.revision.signature.inputs}
+    body = json.dumps({"inputs": inputs})
+    return f"curl {url} -H 'Content-Type: application/json' -d '{body}'"
+
+
+def zeros(tensor: TensorSpec, items_max: int) -> Any | None:
+    """The least value that fits, as JSON: dynamic dimensions are 1, numbers 0. None where it has
+    more than `items_max` items."""
+    shape = _least(tensor)
+    if math.prod(shape) > items_max:
+        return None
+    value: Any = 0.0 if tensor.dtype in FLOATS else 0
+    if tensor.dtype in (BYTES, "BOOL"):
+        value = "" if tensor.dtype == BYTES else False
+    for size in reversed(shape):
+        value = [value] * size
+    return value
+
+
+def _shown(tensor: TensorSpec) -> Any:
+    value = zeros(tensor, EXAMPLE_ITEMS_MAX)
+    return f"<{tensor.dtype} {_least(tensor)}>" if value is None else value
+
+
+def _least(tensor: TensorSpec) -> list[int]:
+    return [1 if size == DYNAMIC else size for size in tensor.shape]
+
 
 log = structlog.get_logger()
 
@@ -196,3 +275,63 @@ async def stop_serving(
             await delivery.wait_idle()
     except TimeoutError:
         log.error("requests are left at shutdown", inside=gateway.door.inside)
+
+
+BACKLOG = 1024
+SWEEP_S = 1.0
+EVENTS_FLUSH_S = 0.25
+TRACES_FLUSH_S = 1.0
+"""Longer than events wait: each batch is an HTTP request, as much work as 20 traces."""
+
+
+class Site:
+    """Listens, until `stop`; connections go on until `close`."""
+
+    def __init__(self, invoker: Invoker, writer: Writer, runner: web.AppRunner) -> None:
+        """`runner`'s server has been set up."""
+        assert runner.server is not None
+        self._settings: GatewaySettings = invoker.settings
+        self._events = invoker.events
+        self._tracer = invoker.tracer
+        others = runner.server.request_handler
+        runner.server.request_handler = calls_first(others, invoker, writer)
+        seconds = self._settings.head_read_s
+        self._handlers = Shared(runner.server, writer, invoker.reservations, seconds)
+        self._front = Front(invoker, writer, self._handlers.adopt)
+        self._tasks = Tasks("site")
+        self._server: asyncio.Server | None = None
+
+    async def start(self, *, reuse_port: bool = False) -> int:
+        """Accept connections; the port. Raises OSError where it cannot be had."""
+        factory = self._front if self._settings.fast_front else self._handlers
+        most = connections_max(self._settings.connections)
+        self._front.clients = make_clients(self._handlers, most, self._front.connections)
+        self._server = await asyncio.get_running_loop().create_server(
+            factory,
+            self._settings.listen,
+            self._settings.port,
+            backlog=BACKLOG,
+            reuse_port=reuse_port or None,
+        )
+        self._tasks.spawn("uploads", every(SWEEP_S, self._sweep))
+        if self._events is not None:
+            self._tasks.spawn("access log", every(EVENTS_FLUSH_S, self._events.flush))
+        if self._tracer is not None:
+            self._tasks.spawn("traces", every(TRACES_FLUSH_S, self._tracer.flush))
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    def _sweep(self) -> None:
+        self._front.sweep()
+        self._handlers.sweep()
+
+    async def stop(self) -> None:
+        """Accept no more connections."""
+        if self._server is not None:
+            self._server.close()
+
+    async def close(self) -> None:
+        """Close the fast front's connections; aiohttp's runner closes its own."""
+        await self._tasks.close()
+        self._front.close()
+        await self._front.wait_closed(self._settings.shutdown_s)

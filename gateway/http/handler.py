@@ -16,10 +16,9 @@ from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
 from gateway import problems
-from gateway.answers.reply import Writer
-from gateway.http.clients import Clients
-from gateway.http.half_close import is_gone, may_be_reading
+from gateway.http.connections import Clients, is_gone, may_be_reading
 from gateway.http.reservations import Reservation, Reservations
+from gateway.replies import Writer
 from registry.errors import (
     BadRequest,
     BodyEvicted,

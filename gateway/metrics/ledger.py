@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from gateway.metrics.counting import Store
+from gateway.metrics.counters import Store
 
 HOWS: Final = ("completed", "failed", "cancelled", "expired", "aborted")
 """Ends of a request: answered by a replica; with an error; its client left; its wait budget was

@@ -9,11 +9,11 @@ from typing import Final
 import msgspec
 
 from gateway import problems
-from gateway.answers.receipt import Receipt
 from gateway.dispatch.call import Call
-from gateway.observing import trace_context
-from gateway.observing.handover import Handover, Write
-from gateway.observing.record import RequestRecord
+from gateway.observing import records
+from gateway.observing.batching import Handover, Write
+from gateway.observing.records import RequestRecord
+from gateway.replies import Receipt
 from runtime_image.contract.control import PHASES
 
 STAMP_S: Final = 0.001
@@ -107,7 +107,7 @@ class AccessLog:
             encode_us,
             rows,
             _known(phases) if phases else None,
-            trace_context.trace_id(traceparent) if traceparent else "",
+            records.trace_id(traceparent) if traceparent else "",
         )
         self._note(event)
 

@@ -1,15 +1,235 @@
-"""Decides which requests are traced, and hands their records over."""
+"""The spans of one request's trace, made from its record. Pure.
+
+POST /fn/{name}             the request, from its head to its answer
+  hold                      it waits for a replica: before the first, and between attempts
+    cold start              as far as it was waited for, with its phases
+      place evict start import bind read load
+  send                      it is with a replica
+    batch                   by the replica's own numbers, so of a service of its own
+      decode compute encode (compute is first_run where it was the replica's first)
+
+Decides which requests are traced, and hands their records over.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
-from gateway.observing import trace_context
-from gateway.observing.handover import Handover, Write
-from gateway.observing.record import RequestRecord
-from gateway.observing.trace_context import Trace
+from gateway import problems
+from gateway.observing import records
+from gateway.observing.batching import Handover, Write
+from gateway.observing.records import CLIENT_LEFT, Journey, RequestRecord, Trace
+from gateway.replies import Receipt
+from runtime_image.contract.control import PHASES
+
+ROUTE: Final = "/fn/{name}"
+Kind = Literal["internal", "server", "client"]
+Attributes = dict[str, str | int | float | bool]
+
+
+class Span(NamedTuple):
+    """One span; ids in hex, times in Unix seconds. `replica` is whose it is, "" for the gateway's.
+    `error` is the code of what went wrong, "" where that is not its fault. `is_remote`: its parent
+    is somebody else's."""
+
+    name: str
+    kind: Kind
+    trace_id: str
+    span_id: str
+    parent_id: str
+    is_remote: bool
+    start_s: float
+    end_s: float
+    replica: str
+    attributes: Attributes
+    error: str
+
+
+def spans_of(record: RequestRecord, new_id: Callable[[], str]) -> list[Span]:
+    """All spans of a traced request, parents before their children; none of one that is not.
+    `new_id` gives 16 hex digits."""
+    if record.trace is None or record.journey is None:
+        return []
+    tree = _Tree(record, record.trace, record.journey, new_id)
+    tree.add_request()
+    tree.add_attempts()
+    return tree.spans
+
+
+class _Tree:
+    """Times inside are monotonic seconds."""
+
+    def __init__(
+        self, record: RequestRecord, trace: Trace, journey: Journey, new_id: Callable[[], str]
+    ) -> None:
+        self.spans: list[Span] = []
+        self._record = record
+        self._trace = trace
+        self._journey = journey
+        self._new_id = new_id
+        self._unix_s = record.at_s - journey.ended_s
+        """What is added to a monotonic time."""
+
+    def add_request(self) -> None:
+        """The root, or what hangs below the client's span."""
+        record, trace, journey = self._record, self._trace, self._journey
+        self.spans.append(
+            Span(
+                f"POST {ROUTE}",
+                "server",
+                trace.trace_id,
+                trace.span_id,
+                trace.parent_id,
+                bool(trace.parent_id),
+                journey.began_s + self._unix_s,
+                record.at_s,
+                "",
+                _attributes(record),
+                record.outcome if problems.is_servers_fault(record.status) else "",
+            )
+        )
+
+    def add_attempts(self) -> None:
+        """What it waited for, and every time that it was with a replica."""
+        journey, parent = self._journey, self._trace.span_id
+        at_s = journey.arrived_s
+        if not at_s:
+            return
+        for attempt in journey.attempts:
+            self._add_hold(at_s, attempt.sent_s)
+            error = "replica_died" if attempt.has_died else ""
+            times = attempt.sent_s, attempt.ended_s
+            self._add("send", parent, times, _sent_to(attempt.replica, error), error)
+            at_s = attempt.ended_s
+        if not journey.sent_s:
+            self._add_hold(at_s, journey.ended_s)
+            return
+        self._add_hold(at_s, journey.sent_s)
+        outcome = self._record.outcome
+        error_type = "" if outcome == "ok" else outcome
+        times = journey.sent_s, journey.ended_s
+        attributes = _sent_to(self._record.replica, error_type)
+        error = "" if outcome == CLIENT_LEFT else error_type
+        send = self._add("send", parent, times, attributes, error)
+        if self._record.receipt is not None:
+            self._add_batch(send, self._record.receipt)
+
+    def _add_hold(self, start_s: float, end_s: float) -> None:
+        if end_s <= start_s:
+            return
+        hold = self._add("hold", self._trace.span_id, (start_s, end_s))
+        receipt, up_s = self._record.receipt, self._journey.up_s
+        if receipt is not None and receipt.is_cold and start_s < up_s <= end_s:
+            self._add_cold_start(hold, start_s, up_s, receipt)
+
+    def _add_cold_start(self, hold: str, held_s: float, up_s: float, receipt: Receipt) -> None:
+        """Its phases follow each other up to when the replica could be sent to. Those over by then
+        were waited for by somebody else, who came earlier."""
+        seconds = {
+            phase: receipt.phases[phase] / 1e3 for phase in PHASES if phase in receipt.phases
+        }
+        begun_s = max(held_s, up_s - sum(seconds.values()))
+        attributes: Attributes = {
+            "fngate.device": receipt.device,
+            "fngate.replica": receipt.replica,
+        }
+        cold = self._add("cold start", hold, (begun_s, up_s), attributes)
+        at_s = up_s - sum(seconds.values())
+        for phase, took_s in seconds.items():
+            start_s, at_s = at_s, min(up_s, at_s + took_s)
+            if at_s >= begun_s:
+                self._add(phase, cold, (max(begun_s, start_s), at_s))
+
+    def _add_batch(self, send: str, receipt: Receipt) -> None:
+        """What a replica says it did, in the middle of the time that it had the request: how long
+        the way there and back took is not known apart. It cannot say more than that time."""
+        sent_s, ended_s = self._journey.sent_s, self._journey.ended_s
+        _, decode_us, wait_us, compute_us, encode_us, rows = receipt.meta
+        room_s = ended_s - sent_s
+        all_s = (decode_us + wait_us + compute_us + encode_us) / 1e6
+        at_s = sent_s + max(0.0, room_s - all_s) / 2
+        attributes: Attributes = {
+            "fngate.revision": receipt.revision,
+            "fngate.device": receipt.device,
+            "fngate.rows": rows,
+            "fngate.batch_wait_ms": wait_us / 1e3,
+        }
+        times = at_s, min(ended_s, at_s + all_s)
+        batch = self._add("batch", send, times, attributes, replica=receipt.replica)
+        compute = "first_run" if receipt.is_first else "compute"
+        steps = (("decode", decode_us), ("", wait_us), (compute, compute_us), ("encode", encode_us))
+        for name, us in steps:
+            start_s, at_s = at_s, min(ended_s, at_s + us / 1e6)
+            if name:
+                self._add(name, batch, (start_s, at_s), replica=receipt.replica)
+
+    def _add(
+        self,
+        name: str,
+        parent: str,
+        times: tuple[float, float],
+        attributes: Attributes | None = None,
+        error: str = "",
+        replica: str = "",
+    ) -> str:
+        """The new span's id."""
+        start_s, end_s = times
+        id = self._new_id()
+        kinds: dict[str, Kind] = {"send": "client", "batch": "server"}
+        self.spans.append(
+            Span(
+                name,
+                kinds.get(name, "internal"),
+                self._trace.trace_id,
+                id,
+                parent,
+                name == "batch",
+                start_s + self._unix_s,
+                end_s + self._unix_s,
+                replica,
+                attributes or {},
+                error,
+            )
+        )
+        return id
+
+
+def _attributes(record: RequestRecord) -> Attributes:
+    """By OpenTelemetry's conventions for HTTP servers, and our own."""
+    found: Attributes = {
+        "http.request.method": "POST",
+        "http.route": ROUTE,
+        "url.path": f"/fn/{record.function}",
+        "url.scheme": "http",
+        "http.request.body.size": record.bytes_in,
+        "http.response.body.size": record.bytes_out,
+        "fngate.request_id": record.request_id,
+        "fngate.function": record.function,
+        "fngate.revision": record.revision,
+        "fngate.replica": record.replica,
+        "fngate.queue_ms": record.queue_ms,
+        "fngate.sends": record.sends,
+    }
+    if record.status:
+        found["http.response.status_code"] = record.status
+    if record.outcome != "ok":
+        found["error.type"] = record.outcome
+    if record.receipt is not None:
+        found["fngate.device"] = record.receipt.device
+        found["fngate.rows"] = record.receipt.meta.rows
+        found["fngate.is_cold"] = record.receipt.is_cold
+    return found
+
+
+def _sent_to(replica: str, error: str) -> Attributes:
+    """Attributes of a time at a replica."""
+    found: Attributes = {"fngate.replica": replica}
+    if error:
+        found["error.type"] = error
+    return found
+
 
 BATCHES_MAX: Final = 8
 """Batches that may wait for a collector that is slow: some 2,000 requests."""
@@ -41,12 +261,12 @@ class Tracer:
         through, or "" ; None where it is not recorded."""
         random = self._random
         if traceparent:
-            if not trace_context.is_sampled(traceparent):
+            if not records.is_sampled(traceparent):
                 return None
-            return trace_context.continued(traceparent, _id(random, 64))
+            return records.continued(traceparent, _id(random, 64))
         if random.random() >= self._ratio:
             return None
-        return trace_context.begun(_id(random, 128), _id(random, 64))
+        return records.begun(_id(random, 128), _id(random, 64))
 
 
 def _id(random: Random, bits: int) -> str:

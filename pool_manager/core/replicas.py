@@ -22,7 +22,7 @@ from pool_manager.core.commands import (
 from pool_manager.core.host import STANDBY_KEY, Host
 from pool_manager.core.pool import Pool
 from pool_manager.core.state import PoolSpec, Replica, State, Step, advance
-from runtime_image.contract import prepared
+from runtime_image.contract import model
 
 START_S = 60.0
 LINE_S = 600.0
@@ -62,7 +62,7 @@ def patience_s(replica: Replica, spec: PoolSpec) -> float:
     if replica.state is State.LOADING:
         if replica.role != "trial":
             return load_deadline_s(spec)
-        return load_deadline_s(spec) + CHECKS_S + prepared.patience_s(spec.bundle_bytes)
+        return load_deadline_s(spec) + CHECKS_S + model.patience_s(spec.bundle_bytes)
     if replica.state is State.DRAINING:
         return DRAIN_S
     return float("inf")

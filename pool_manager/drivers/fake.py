@@ -9,7 +9,7 @@ from typing import Final, TextIO
 
 from pool_manager.driver import OnEngineLost, OnExit
 from pool_manager.drivers.fake_replica import FakeReplica
-from pool_manager.drivers.script import Phase, Script, Sleep
+from pool_manager.drivers.fake_service import Phase, Script, Sleep
 from registry.errors import DriverError, EngineDown
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord

@@ -12,8 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
-from pool_manager.drivers.fake_service import FakeService
-from pool_manager.drivers.script import Phase, Script, Sleep
+from pool_manager.drivers.fake_service import FakeService, Phase, Script, Sleep
 from registry.tasks import Tasks
 from runtime_image.contract import signature as signatures
 from runtime_image.contract.control import (
@@ -28,9 +27,8 @@ from runtime_image.contract.control import (
 from runtime_image.contract.link import BUSY_MASK, VERSION, Kind
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.rows import PROOF
-from runtime_image.link.binding import read_bind
 from runtime_image.link.frames import Frame, FrameReader, LinkError, pack
-from runtime_image.link.greeting import greet
+from runtime_image.link.handshake import greet, read_bind
 from runtime_image.link.socket_end import SocketEnd
 
 CRASHED: Final = "crashed"

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from pool_manager.driver import OnEngineLost, OnExit
-from pool_manager.drivers.groups import ProcessGroup, find, members
+from pool_manager.drivers.process_groups import ProcessGroup, find, members
 from registry.errors import DriverError
 from runtime_image.contract.control import ReplicaRecord
 

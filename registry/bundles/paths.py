@@ -15,7 +15,7 @@ from typing import Final
 
 from registry.errors import BadBundle
 from registry.model import Bundle, BundleFile
-from runtime_image.contract.prepared import FOLDER
+from runtime_image.contract.model import FOLDER
 
 FILES_MAX: Final = 1000
 DEPTH_MAX: Final = 8

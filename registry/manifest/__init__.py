@@ -11,7 +11,7 @@ from registry.manifest.document import (
     parse_manifest,
     rescaled,
 )
-from registry.manifest.inputs import signature_from_rules
+from registry.manifest.schema import signature_from_rules
 
 __all__ = [
     "HANDLER_FILE",

@@ -11,7 +11,6 @@ from typing import Any, Final, Literal, TypedDict, Unpack
 
 from registry.bundles.foreign_formats import by_suffix
 from registry.errors import BadManifest, BadRequest
-from registry.manifest.inputs import declared, input_rule
 from registry.manifest.schema import (
     NOTHING,
     BatchingTable,
@@ -21,6 +20,8 @@ from registry.manifest.schema import (
     ScalingTable,
     check_document,
     check_manifest_name,
+    declared,
+    input_rule,
     refused,
     validate,
 )

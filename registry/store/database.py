@@ -2,6 +2,10 @@
 
 The writer commits with `synchronous=FULL`: what was acknowledged survives a power cut. One commit
 then costs one fsync, which is fine for deploys; history, which comes often, is committed in groups.
+
+One SQLite connection with the thread it lives in. Errors of SQLite end here.
+
+The schema's history: numbered SQL files, applied in order, never changed afterwards.
 """
 
 from __future__ import annotations
@@ -9,14 +13,192 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Iterable
+import re
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from registry.errors import FnError, StoreUnavailable
+import aiosqlite
+
+from registry.errors import Conflict, FnError, StoreUnavailable
 from registry.files import unavailable
-from registry.store.connection import Connection, Row, Values
-from registry.store.schema import MIGRATIONS, Migration
+
+Row = tuple[Any, ...]
+Values = Sequence[str | int | float | bytes | None]
+
+_JOIN_S: Final = 10.0
+_ROWS_AT_ONCE: Final = 64
+_PIECE: Final = 500
+"""Rows of a stream that are in memory together."""
+CORRUPT: Final = "database corrupt"
+"""How the text begins that tells of a damaged database."""
+_PRIMARY_CODE: Final = 0xFF
+"""SQLite's extended result codes keep the primary code in their low byte (sqlite.org/rescode)."""
+_REASONS: Final[dict[int, str]] = {
+    sqlite3.SQLITE_BUSY: "database locked",
+    sqlite3.SQLITE_LOCKED: "database locked",
+    sqlite3.SQLITE_FULL: "disk full",
+    sqlite3.SQLITE_CORRUPT: CORRUPT,
+    sqlite3.SQLITE_NOTADB: CORRUPT,
+    sqlite3.SQLITE_READONLY: "database read-only",
+    sqlite3.SQLITE_PERM: "database not permitted",
+    sqlite3.SQLITE_CANTOPEN: "database cannot be opened",
+    sqlite3.SQLITE_IOERR: "disk error",
+    sqlite3.SQLITE_NOMEM: "out of memory",
+}
+
+
+def explain(error: sqlite3.Error) -> FnError | None:
+    """Our error for one of SQLite's, or None for those that only a bug of ours can cause."""
+    code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE
+    if code in _REASONS:
+        return StoreUnavailable(f"{_REASONS[code]}: {error}")
+    if isinstance(error, sqlite3.IntegrityError):
+        return Conflict(f"the store refuses it: {error}")
+    return None
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """Turn SQLite's errors into ours, the cause kept."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        ours = explain(error)
+        if ours is None:
+            raise
+        raise ours from error
+
+
+class Connection:
+    """An open connection. Statements run in order of call, each in the connection's thread.
+
+    A cancelled caller's statement still runs; the order makes a rollback after it effective.
+    """
+
+    def __init__(self, path: Path, busy_s: float, pragmas: Iterable[str]) -> None:
+        self._path = path
+        self._busy_s = busy_s
+        self._pragmas = tuple(pragmas)
+        self._begun = threading.Event()
+        self._thread = threading.current_thread()
+        self._raw: sqlite3.Connection | None = None
+        self._open = False
+        self._sqlite = aiosqlite.Connection(self._connect, _ROWS_AT_ONCE)
+
+    def _connect(self) -> sqlite3.Connection:
+        self._thread = threading.current_thread()
+        self._begun.set()
+        # Without an isolation level the module begins no transactions of its own.
+        self._raw = sqlite3.connect(
+            self._path, timeout=self._busy_s, isolation_level=None, check_same_thread=False
+        )
+        for pragma in self._pragmas:
+            self._raw.execute(f"PRAGMA {pragma}")
+        return self._raw
+
+    async def open(self) -> None:
+        """Connect and set the pragmas. Raises StoreUnavailable; nothing is left open then."""
+        try:
+            with translated():
+                await self._sqlite
+            self._open = True
+        finally:
+            if not self._open:
+                # The thread was told to stop, but of a caller that was cancelled it does not know
+                # what to close.
+                self._begun.wait(_JOIN_S)
+                self._join()
+
+    async def close(self) -> None:
+        """Finish what was asked, close, and end the thread. Closing twice is fine."""
+        if not self._open:
+            return
+        self._open = False
+        try:
+            with translated():
+                await self._sqlite.close()
+        finally:
+            self._join()
+
+    def _join(self) -> None:
+        # By now the thread has nothing left to do but return; once it has, closing from here is
+        # safe, and closing twice is nothing.
+        self._thread.join(_JOIN_S)
+        if self._raw is not None:
+            self._raw.close()
+
+    async def query(self, sql: str, values: Values = ()) -> list[Row]:
+        """Run one statement and fetch all its rows; [] where it has none."""
+        self._check_open()
+        with translated():
+            return list(await self._sqlite.execute_fetchall(sql, values))  # type: ignore[arg-type]  # rows are tuples: no row factory is set
+
+    async def stream(self, sql: str, values: Values = ()) -> AsyncIterator[list[Row]]:
+        """Run one reading statement and give its rows piece by piece: what is made of many rows
+        is often much less than the rows."""
+        self._check_open()
+        with translated():
+            async with self._sqlite.execute(sql, values) as cursor:
+                while rows := await cursor.fetchmany(_PIECE):
+                    yield list(rows)  # type: ignore[arg-type]  # rows are tuples: no row factory
+
+    async def execute_many(self, sql: str, rows: Iterable[Values]) -> None:
+        """Run one statement once for each row of values."""
+        self._check_open()
+        with translated():
+            async with self._sqlite.executemany(sql, rows):
+                pass
+
+    async def script(self, sql: str) -> None:
+        """Run several statements that take no values."""
+        self._check_open()
+        with translated():
+            async with self._sqlite.executescript(sql):
+                pass
+
+    async def rollback(self) -> None:
+        """Undo the open transaction, if there is one."""
+        self._check_open()
+        with translated():
+            await self._sqlite.rollback()
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise StoreUnavailable("the store is closed")
+
+
+_FILE: Final = re.compile(r"([0-9]{4})_([a-z0-9_]+)\.sql")
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One step forward. `sql` holds statements only: the transaction around it is not its own."""
+
+    number: int
+    name: str
+    sql: str
+
+
+def load_migrations(folder: Path) -> tuple[Migration, ...]:
+    """Read `NNNN_name.sql` files in order. Raises ValueError unless the numbers are 1, 2, 3, …"""
+    found = []
+    for path in sorted(folder.glob("*.sql")):
+        match = _FILE.fullmatch(path.name)
+        if match is None:
+            raise ValueError(f"{path.name}: expected NNNN_name.sql")
+        found.append(Migration(int(match[1]), match[2], path.read_text()))
+    numbers = [migration.number for migration in found]
+    if numbers != list(range(1, len(found) + 1)):
+        raise ValueError(f"migrations: expected numbers 1 to {len(found)}, got {numbers}")
+    return tuple(found)
+
+
+MIGRATIONS: Final = load_migrations(Path(__file__).parent / "migrations")
+
 
 WRITES_WAITING_MAX: Final = 256
 

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar, get_type_hints
 import msgspec
 
 from registry.errors import StoreUnavailable
-from registry.store.connection import CORRUPT, Row
+from registry.store.database import CORRUPT, Row
 
 T = TypeVar("T")
 

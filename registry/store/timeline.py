@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from registry.model import NAMESPACE, StateInterval
-from registry.store.connection import Row
-from registry.store.database import Database
-from registry.store.device_use import HOUR_S, MINUTE_S, TEN_MINUTES_S
+from registry.store.database import Database, Row
+from registry.store.history import HOUR_S, MINUTE_S, TEN_MINUTES_S
 from registry.store.records import decode_record
 
 DAY_HOURS: Final = 24

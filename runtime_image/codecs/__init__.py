@@ -1,7 +1,7 @@
 """Request bodies into named inputs, outputs into answer bodies.
 
-`request`, `accept`, `finite`, the forms (`json_short`, `oip`, `npy`, `raw`) and `tensor` need no
-numpy: the gateway checks cold requests with them. `arrays`, `image`, `audio` and `answer` do the
-numbers and are imported by replicas only. What the first half accepts the second half can decode;
-only the content of pictures and sound is left to it.
+`request`, `accept`, the forms (`oip`, `raw`) and `tensors` need no numpy: the gateway checks cold
+requests with them. `arrays`, `media` and `answer` do the numbers and are imported by replicas only.
+What the first half accepts the second half can decode; only the content of pictures and sound is
+left to it.
 """

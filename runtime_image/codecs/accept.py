@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal
 
-from runtime_image.codecs.tensor.checks import shorten
+from runtime_image.codecs.tensors import shorten
 from runtime_image.contract.errors import NOT_ACCEPTABLE, RequestError
 from runtime_image.contract.signature import Signature
 

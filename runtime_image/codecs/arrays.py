@@ -7,9 +7,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime_image.codecs import audio, finite, image
+from runtime_image.codecs import media, request
 from runtime_image.codecs.request import Parsed
-from runtime_image.codecs.tensor.checks import RawInput, check_shape
+from runtime_image.codecs.tensors import RawInput, check_shape
 from runtime_image.contract import dtypes
 from runtime_image.contract.errors import bad_input
 from runtime_image.contract.model import BytesForm, InputRule
@@ -56,16 +56,16 @@ def _from_binary(name: str, raw: RawInput, is_finite: bool) -> NDArray[Any]:
     if is_finite and raw.dtype in dtypes.FLOATS:
         good = np.isfinite(array)
         if not good.all():
-            raise finite.refusal(name, raw.dtype, raw.shape, int(np.argmin(good)))
+            raise request.refusal(name, raw.dtype, raw.shape, int(np.argmin(good)))
     return array
 
 
 def _transform(spec: TensorSpec, raw: RawInput, rule: InputRule) -> NDArray[Any]:
     array: NDArray[Any]
     if raw.encoding == "image" and rule.image is not None:
-        array = image.decode(spec.name, raw.payload, rule.image)
+        array = media.decode_image(spec.name, raw.payload, rule.image)
     elif raw.encoding == "audio" and rule.audio is not None:
-        array = audio.decode(spec.name, raw.payload, rule.audio)
+        array = media.decode_audio(spec.name, raw.payload, rule.audio)
     else:
         array = _row(raw.payload, rule.bytes or BytesForm())
     check_shape(spec, array.shape)

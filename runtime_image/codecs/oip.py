@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from runtime_image.codecs.tensor import elements
-from runtime_image.codecs.tensor.checks import (
+from runtime_image.codecs import tensors
+from runtime_image.codecs.tensors import (
     RawInput,
     bad_body,
     check_names,
@@ -152,8 +152,8 @@ def _from_json(spec: TensorSpec, item: _Input) -> RawInput:
     shape = tuple(item.shape)
     check_shape(spec, shape)
     if len(shape) < 2 or _NESTED.match(memoryview(raw)) is None:
-        return RawInput("json", spec.dtype, shape, elements.read_flat(spec, shape, raw))
-    value, measured = elements.read(spec, raw)
+        return RawInput("json", spec.dtype, shape, tensors.read_flat(spec, shape, raw))
+    value, measured = tensors.read(spec, raw)
     if measured != shape:
         raise bad_input(spec.name, f"data of shape {list(shape)}", f"shape {list(measured)}")
     return RawInput("json", spec.dtype, shape, value)

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from runtime_image.codecs.tensor.checks import (
-    RawInput,
-    bad_body,
-    check_names,
-    check_shape,
-    describe,
-)
+from runtime_image.codecs.tensors import RawInput, bad_body, check_names, check_shape, describe
 from runtime_image.contract import dtypes
 from runtime_image.contract.errors import bad_input
 from runtime_image.contract.model import BytesForm, InputKind, InputRule

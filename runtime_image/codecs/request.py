@@ -2,28 +2,42 @@
 
 Nothing here decodes numbers or imports numpy: the gateway checks cold requests with it before it
 wakes a device, the replica hands the result to `arrays`.
+
+Refuses NaN and infinities where the manifest declares an input finite, without numpy.
+
+JSON has neither, and its numbers are held to the range of their dtype; only binary elements can
+carry one. Views are read in the machine's byte order, which is little-endian on every platform
+that a replica's wheels exist for.
+
+The short JSON form: {"inputs": {name: nested list}}.
+
+Bodies in NumPy's npy format, one tensor each, read without numpy and without pickle.
+
+Source: NumPy's NEP 1 and `numpy.lib.format`: magic, version, little-endian header length (2 bytes
+in version 1.0, 4 in 2.0 and 3.0), then a Python dict literal with descr, fortran_order and shape.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
-from runtime_image.codecs import json_short, npy, oip, raw
-from runtime_image.codecs.accept import (
-    JSON,
-    NPY,
-    OCTETS,
-    SHORT,
-    AnswerForm,
-    choose,
-    media_type,
+from runtime_image.codecs import oip, raw, tensors
+from runtime_image.codecs.accept import JSON, NPY, OCTETS, SHORT, AnswerForm, choose, media_type
+from runtime_image.codecs.tensors import (
+    RawInput,
+    bad_body,
+    check_names,
+    check_rows,
+    from_binary,
+    shorten,
 )
-from runtime_image.codecs.tensor.checks import RawInput, bad_body, shorten
-from runtime_image.contract.errors import UNSUPPORTED_TYPE, RequestError
+from runtime_image.contract import dtypes
+from runtime_image.contract.errors import UNSUPPORTED_TYPE, RequestError, bad_input
 from runtime_image.contract.model import InputRule
 from runtime_image.contract.signature import Signature
 
@@ -78,14 +92,14 @@ def parse(
     if signature.kind == "json":
         if media != JSON:
             raise _unsupported(head, signature, rules)
-        values = json_short.read_values(_whole(body))
+        values = read_values(_whole(body))
         return Parsed("short", values, choose(head.accept, SHORT, signature))
     if head.json_length is not None and media in (JSON, OCTETS, ""):
         return _parse_oip(head, body, signature)
     if media == JSON:
         return _parse_json(head, _whole(body), signature)
     if media == NPY:
-        inputs = npy.read(memoryview(body), signature, parameters.get("input", ""))
+        inputs = read_npy(memoryview(body), signature, parameters.get("input", ""))
         return Parsed("npy", inputs, choose(head.accept, SHORT, signature))
     return _parse_raw(head, memoryview(body), signature, rules)
 
@@ -111,7 +125,7 @@ def content_types(signature: Signature, rules: dict[str, InputRule]) -> list[str
 def _parse_json(head: RequestHead, body: bytes, signature: Signature) -> Parsed:
     if _is_oip(body):
         return _parse_oip(head, body, signature)
-    inputs = json_short.read(body, signature)
+    inputs = read_short_json(body, signature)
     return Parsed("short", inputs, choose(head.accept, SHORT, signature))
 
 
@@ -185,3 +199,172 @@ def _unsupported(
         expected=expected,
         got=got,
     )
+
+
+_EXPONENT: Final = {"FP16": 0x7C00, "BF16": 0x7F80}
+"""IEEE 754: all exponent bits set means an infinity or a NaN."""
+
+
+def check(parsed: Parsed, rules: dict[str, InputRule]) -> None:
+    """Raise BAD_INPUT naming the first element that is not finite in an input declared so."""
+    for name, tensor in parsed.inputs.items():
+        rule = rules.get(name)
+        if rule is None or not rule.finite:
+            continue
+        if tensor.encoding != "binary" or tensor.dtype not in dtypes.FLOATS:
+            continue
+        index = first_not_finite(tensor.dtype, tensor.payload)
+        if index is not None:
+            raise refusal(name, tensor.dtype, tensor.shape, index)
+
+
+def first_not_finite(dtype: str, data: memoryview) -> int | None:
+    """Position of the first NaN or infinity among the elements of `data`, or None."""
+    mask = _EXPONENT.get(dtype)
+    if mask is not None:
+        bits = data.cast("B").cast("H")
+        return next((at for at, value in enumerate(bits) if value & mask == mask), None)
+    octets = data.cast("B")
+    values = (octets.cast("f") if dtype == "FP32" else octets.cast("d")).tolist()
+    # A NaN or infinity never leaves a sum again, so a finite sum clears all elements at once.
+    if math.isfinite(sum(values)):
+        return None
+    return next((at for at, value in enumerate(values) if not math.isfinite(value)), None)
+
+
+def refusal(name: str, dtype: str, shape: tuple[int, ...], position: int) -> RequestError:
+    """The error about the element at row-major `position` of a tensor of `shape`."""
+    index: list[int] = []
+    for size in reversed(shape):
+        position, place = divmod(position, size)
+        index.insert(0, place)
+    return bad_input(name, f"finite {dtype} values", f"NaN or infinity at index {index}")
+
+
+_EXPECTED: Final = 'a JSON object {"inputs": {name: value}}'
+_QUOTE: Final = b'"'
+
+
+class _Tensors(msgspec.Struct, forbid_unknown_fields=True):
+    inputs: dict[str, msgspec.Raw]
+
+
+class _Values(msgspec.Struct, forbid_unknown_fields=True):
+    inputs: dict[str, Any]
+
+
+_tensors: Final = msgspec.json.Decoder(_Tensors)
+_values: Final = msgspec.json.Decoder(_Values)
+
+
+def read_short_json(body: bytes, signature: Signature) -> dict[str, RawInput]:
+    """The inputs of a function with tensors; raises BAD_INPUT."""
+    try:
+        given = _tensors.decode(body).inputs
+    except (ValueError, RecursionError) as error:
+        raise _refused(error) from None
+    check_names(given, signature)
+    inputs: dict[str, RawInput] = {}
+    for spec in signature.inputs:
+        value, shape = tensors.read(spec, given[spec.name])
+        inputs[spec.name] = RawInput("json", spec.dtype, shape, value)
+    _check_repeated(body, given, signature)
+    check_rows(inputs, signature)
+    return inputs
+
+
+def read_values(body: bytes) -> dict[str, RawInput]:
+    """The inputs of a function that takes any JSON object; raises BAD_INPUT.
+
+    A name given twice has its last value, as in most JSON readers.
+    """
+    try:
+        given = _values.decode(body).inputs
+    except (ValueError, RecursionError) as error:
+        raise _refused(error) from None
+    return {name: RawInput("object", "", (), value) for name, value in given.items()}
+
+
+def _refused(error: Exception) -> RequestError:
+    return bad_body(_EXPECTED, shorten(str(error)))
+
+
+def _check_repeated(body: bytes, given: dict[str, msgspec.Raw], signature: Signature) -> None:
+    """Raise BAD_INPUT where a name came twice, of which the decoder shows only the last value.
+
+    Every key costs two quotes and numbers have none: more quotes than that mean another key.
+    """
+    quotes = body.count(_QUOTE)
+    wanted = 2
+    for spec in signature.inputs:
+        wanted += 2 + spec.name.count('"')
+        if spec.dtype == dtypes.BYTES:
+            quotes -= bytes(given[spec.name]).count(_QUOTE)
+    if quotes > wanted:
+        names = ", ".join(given)
+        raise bad_input(shorten(names), "each input to be given once", "a name given twice")
+
+
+HEADER_MAX: Final = 4096
+"""Bytes. NumPy writes 118 for small ranks; int() of as many digits stays cheap."""
+_MAGIC: Final = b"\x93NUMPY"
+_LENGTH_BYTES: Final = {b"\x01\x00": 2, b"\x02\x00": 4, b"\x03\x00": 4}
+# Three entries in any order. Possessive quantifiers: a hostile header is never tried twice.
+_HEADER: Final = re.compile(
+    r"""\s*+\{\s*+(?:(?:
+        ['"]descr['"]\s*+:\s*+(?:'(?P<descr>[^'\\]*+)'|(?P<fields>\[))
+        |['"]fortran_order['"]\s*+:\s*+(?P<fortran>True|False)
+        |['"]shape['"]\s*+:\s*+\((?P<shape>[\d,\s]*+)\)
+    )\s*+,?+\s*+){3}\}\s*+""",
+    re.VERBOSE | re.ASCII,
+)
+
+
+def read_npy(body: memoryview, signature: Signature, name: str = "") -> dict[str, RawInput]:
+    """The tensor as input `name`, or as the only input; raises BAD_INPUT."""
+    if not name and len(signature.inputs) == 1:
+        name = signature.inputs[0].name
+    if not name:
+        names = ", ".join(spec.name for spec in signature.inputs) or "no input at all"
+        raise bad_body(f"an application/x-npy body for one input, of: {names}", "no input=NAME")
+    check_names([name], signature)
+    header, data = _split(body)
+    dtype, shape = _describe(name, header)
+    return {name: from_binary(signature.inputs[0], dtype, shape, data)}
+
+
+def _split(body: memoryview) -> tuple[str, memoryview]:
+    if bytes(body[:6]) != _MAGIC:
+        raise bad_body("an npy file, which begins with \\x93NUMPY", "other bytes")
+    version = bytes(body[6:8])
+    width = _LENGTH_BYTES.get(version)
+    if width is None:
+        raise bad_body("npy version 1.0, 2.0 or 3.0", f"version bytes {version.hex() or 'missing'}")
+    start = 8 + width
+    length = int.from_bytes(body[8:start], "little")
+    if length > HEADER_MAX or len(body) < start + length:
+        at_most = min(HEADER_MAX, max(0, len(body) - start))
+        raise bad_body(f"an npy header of at most {at_most} bytes", f"{length} bytes")
+    # latin-1 decodes any byte; names beyond ASCII occur only in structured dtypes, refused below.
+    return str(body[start : start + length], "latin-1"), body[start + length :]
+
+
+def _describe(name: str, header: str) -> tuple[str, tuple[int, ...]]:
+    found = _HEADER.fullmatch(header)
+    if found is None or None in (found["fortran"], found["shape"]):
+        raise bad_input(
+            name, "an npy header with descr, fortran_order and shape", repr(shorten(header))
+        )
+    dtype = dtypes.FROM_NPY.get(found["descr"] or "")
+    if dtype is None:
+        known = ", ".join(dtypes.FROM_NPY)
+        got = found["descr"] or "a structured dtype"
+        raise bad_input(name, f"an npy descr of: {known}", shorten(got))
+    if found["fortran"] == "True":
+        raise bad_input(name, "C order (numpy.ascontiguousarray)", "fortran_order: True")
+    sizes = [size.strip() for size in found["shape"].split(",")]
+    if sizes[-1] == "":
+        sizes.pop()
+    if not all(size.isdecimal() for size in sizes):
+        raise bad_input(name, "an npy shape of integers", f"({shorten(found['shape'])})")
+    return dtype, tuple(int(size) for size in sizes)

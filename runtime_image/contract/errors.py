@@ -5,6 +5,7 @@ A code travels over the link inside a FAILED frame and is turned into an answer 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 BAD_INPUT: Final = "bad_input"
@@ -88,3 +89,11 @@ def bad_input(name: str, expected: str, got: str) -> RequestError:
 
 class LoadError(Exception):
     """A bundle cannot be loaded or its sample cannot be run; the text is the engine's reason."""
+
+
+def describe(error: BaseException, text: Callable[[BaseException], str] = repr) -> str:
+    """`text(error)`, or less where a handler's exception refuses to be shown."""
+    try:
+        return text(error)
+    except BaseException:  # noqa: BLE001 - its methods are a handler's code
+        return f"an exception of type {type.__repr__(type(error))} that cannot be shown"

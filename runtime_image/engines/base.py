@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from runtime_image.contract.control import SessionName
 from runtime_image.contract.signature import Signature
-from runtime_image.engines.improvement import Improvement
+from runtime_image.engines.upgrade import Improvement
 
 
 class Stopped(Exception):

@@ -1,7 +1,11 @@
-"""Chooses and builds the engine a spec asks for."""
+"""Chooses and builds the engine a spec asks for.
+
+Everything that a model may need and that is slow to have: what a standby does while it may.
+"""
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 from runtime_image.contract.errors import LoadError
@@ -16,14 +20,25 @@ def load_engine(spec: ModelSpec, folder: Path, *, device_kind: str, threads: int
     """
     model: Engine | None = None
     if spec.model:
-        from runtime_image.engines.prepared import load_model
+        from runtime_image.engines.onnx import load_model
 
         model = load_model(spec, folder, device_kind=device_kind, threads=threads)
     if spec.handler:
-        from runtime_image.engines.handler import Context, HandlerEngine
+        from runtime_image.engines.python import Context, HandlerEngine
 
         context = Context(folder, device_kind, threads, model)
         return HandlerEngine(folder / spec.handler, context, spec.inputs)
     if model is None:
         raise LoadError("the bundle has neither a model nor a handler.py")
     return model
+
+
+def preload(device_kind: str) -> None:
+    """Import every engine and codec, run a first session on a device of this kind ("cpu", "cuda"),
+    and clear away what that left over. Raises LoadError where there is no such device."""
+    from runtime_image.codecs import media
+    from runtime_image.engines import onnx, python  # noqa: F401 - to have them
+
+    onnx.warm_up(device_kind)
+    media.preload()
+    gc.collect()

@@ -1,21 +1,219 @@
-"""ONNX Runtime: one model, on CPU or on one GPU."""
+"""ONNX Runtime: one model, on CPU or on one GPU.
+
+Runs whose inputs and outputs are bound to a device: one copy there, one copy back.
+
+What a prepared model depends on beside the model itself: engine version, processor, driver.
+
+ONNX Runtime's sessions: how they are made, and what they need to be made at all.
+
+Which session of a model serves first, and which one later.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+import functools
+import os
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 import onnxruntime as ort
 
 from runtime_image.contract import dtypes
 from runtime_image.contract.control import SessionName
 from runtime_image.contract.errors import LoadError
+from runtime_image.contract.model import ModelSpec, Preparation, SessionPlan
 from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
 from runtime_image.engines.base import Stopped
-from runtime_image.engines.bound_run import run_bound
-from runtime_image.engines.improvement import Improvement
-from runtime_image.engines.sessions import open_session
+from runtime_image.engines.upgrade import Improvement, say
+
+
+def run_bound(
+    session: Any, device: str, outputs: list[str], inputs: dict[str, Any], options: Any
+) -> dict[str, Any]:
+    """Arrays by output name. `device` ("cuda", "cpu") is where outputs are computed.
+
+    An input goes to where the graph reads it when it is bound. Outputs are allocated there and
+    copied when all are done, instead of each as soon as its node has run. Text cannot be bound.
+    """
+    if any(array.dtype.kind not in "biuf" for array in inputs.values()):
+        return dict(zip(outputs, session.run(outputs, inputs, options), strict=True))
+    binding = session.io_binding()
+    for name, array in inputs.items():
+        # What is bound is the array's memory, so it has to be one piece.
+        binding.bind_cpu_input(name, np.ascontiguousarray(array))
+    for name in outputs:
+        binding.bind_output(name, device)
+    session.run_with_iobinding(binding, options)
+    return dict(zip(outputs, binding.copy_outputs_to_cpu(), strict=True))
+
+
+CPU_INFO: Final = Path("/proc/cpuinfo")
+NVIDIA_VERSION: Final = Path("/proc/driver/nvidia/version")
+CUDA_DRIVER: Final = "libcuda.so.1"
+CPU_LINES: Final = (
+    b"vendor_id",
+    b"cpu family",
+    b"model",
+    b"flags",
+    b"CPU implementer",
+    b"CPU part",
+    b"Features",
+)
+"""What /proc/cpuinfo says of one processor that decides which kernels and layouts are chosen: of
+x86, then of ARM. Clock rates and the like would make a new key every time."""
+CPU_INFO_BYTES: Final = 16 * 1024
+"""Holds the first processor; reading all would take milliseconds where there are many."""
+
+
+@functools.cache
+def environment_key(device_kind: str) -> str:
+    """Names the engine's version and what a device of this kind ("cpu", "cuda") is, as in
+    "onnx-1.31.1/cpu-x86_64-8d3c2f10": files prepared under one key are of no use under another.
+
+    The first call takes about 0.1 ms. Raises LoadError where there is no such device.
+    """
+    engine = f"onnx-{ort.__version__}"
+    # Some nodes of a model for a GPU stay on the processor, in the layout that it likes.
+    cpu = f"cpu-{os.uname().machine}-{processor_digest(_first_bytes(CPU_INFO)):08x}"
+    if device_kind == "cpu":
+        return f"{engine}/{cpu}"
+    return f"{engine}/{device_kind}-{_gpu()}/{cpu}"
+
+
+def processor_digest(cpu_info: bytes) -> int:
+    """A number that is the same for processors with the same instructions, of the text of
+    /proc/cpuinfo. Its 32 bits tell the processors of one data folder apart; longer digests take
+    an import of 3 ms."""
+    first = cpu_info.split(b"\n\n", 1)[0]
+    known = [line for line in first.splitlines() if line.split(b":")[0].strip() in CPU_LINES]
+    return zlib.crc32(b"\n".join(known))
+
+
+def driver_version(text: str) -> str:
+    """The release in what /proc/driver/nvidia/version says, "unknown" where it has none."""
+    words = text.splitlines()[0].split() if text else []
+    releases = [word for word in words if word[0].isdigit() and "." in word]
+    return releases[0] if releases else "unknown"
+
+
+def _gpu() -> str:
+    """Architecture and driver of the first GPU this process sees, as in "sm90-570.86.15"."""
+    try:
+        cuda = ctypes.CDLL(CUDA_DRIVER)
+    except OSError as error:
+        raise LoadError(f"device cuda: there is no NVIDIA driver here ({error})") from error
+    device, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    failed = (
+        cuda.cuInit(0)
+        or cuda.cuDeviceGet(ctypes.byref(device), 0)
+        or cuda.cuDeviceComputeCapability(ctypes.byref(major), ctypes.byref(minor), device)
+    )
+    if failed:
+        raise LoadError(f"device cuda: the driver names no GPU (CUDA error {failed})")
+    version = driver_version(_first_bytes(NVIDIA_VERSION).decode(errors="replace"))
+    return f"sm{major.value}{minor.value}-{version}"
+
+
+def _first_bytes(path: Path) -> bytes:
+    """The beginning of a file of the kernel's, b"" where it cannot be read."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            return file.read(CPU_INFO_BYTES) or b""
+    except OSError:
+        return b""
+
+
+PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+IDENTITY: Final = (
+    b"\x08\x08"  # ir_version 8
+    b"\x3a\x37"  # graph
+    b"\x0a\x10\x0a\x01x\x12\x01y\x22\x08Identity"  # node: Identity of x is y
+    b"\x12\x01g"  # name "g"
+    b"Z\x0f\x0a\x01x\x12\x0a\x0a\x08\x08\x01\x12\x04\x0a\x02\x08\x01"  # input x: float[1]
+    b"b\x0f\x0a\x01y\x12\x0a\x0a\x08\x08\x01\x12\x04\x0a\x02\x08\x01"  # output y: float[1]
+    b"B\x02\x10\x0d"  # opset 13
+)
+"""The least model there is, as onnx.proto lays it out."""
+
+
+def open_session(
+    model: str | bytes,
+    device_kind: str,
+    threads: int,
+    *,
+    optimise: bool = True,
+    prepack: bool = True,
+    before_work: Callable[[], None] | None = None,
+) -> Any:
+    """A session over a file's path, or its content; `optimise` and `prepack` as in `SessionPlan`.
+
+    `before_work` is called in this thread when the session's own threads are there and the long
+    part, which lets other Python threads run, is about to begin. Raises LoadError.
+    """
+    provider = PROVIDERS[device_kind]
+    if provider not in ort.get_available_providers():
+        # ONNX Runtime would drop the provider with a log line and compute on the CPU.
+        raise LoadError(f"device {device_kind}: this onnxruntime has no {provider}")
+    if device_kind == "cuda":
+        check_driver()
+        ort.preload_dlls()
+    options = session_options(threads, optimise=optimise, prepack=prepack)
+    arguments: dict[str, Any] = {"providers": [provider]}
+    if before_work is not None:
+        arguments["disabled_optimizers"] = _none_once_asked(before_work)
+    try:
+        session = ort.InferenceSession(model, options, **arguments)
+    except Exception as error:
+        raise LoadError(str(error)) from error
+    if session.get_providers()[0] != provider:
+        raise LoadError(f"device {device_kind}: {provider} could not be used, see the logs")
+    return session
+
+
+def session_options(threads: int, *, optimise: bool = True, prepack: bool = True) -> Any:
+    """One pool of `threads` threads, which sleep while there is nothing to run."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    # Spinning threads of an idle replica would burn the CPU share of the others.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if not optimise:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if not prepack:
+        options.add_session_config_entry("session.disable_prepacking", "1")
+        # Else a buffer as large as all weights is reserved and never touched, because they stay
+        # in their file; a cap on private memory (RLIMIT_DATA) counts it.
+        options.enable_mem_pattern = False
+    return options
+
+
+def warm_up(device_kind: str) -> None:
+    """Load and run the least model there is: the first session of a process, and its first run,
+    set up what all later ones share, on a GPU its context. Raises LoadError as a model would."""
+    session = open_session(IDENTITY, device_kind, 1)
+    session.run(["y"], {"x": np.zeros(1, np.float32)}, ort.RunOptions())
+
+
+def check_driver(library: str = CUDA_DRIVER) -> None:
+    """Raises LoadError where no driver is: ONNX Runtime says so in the log only."""
+    try:
+        ctypes.CDLL(library)
+    except OSError as error:
+        raise LoadError(
+            f"device cuda: there is no NVIDIA driver here ({error}); on a machine with one,"
+            " containers get it from the NVIDIA Container Toolkit"
+        ) from error
+
+
+def _none_once_asked(before_work: Callable[[], None]) -> Iterator[str]:
+    """No optimizer is to be left out; ONNX Runtime asks for their names just before it begins."""
+    before_work()
+    yield from ()
 
 
 class OnnxEngine:
@@ -123,3 +321,52 @@ def _spec(role: str, node: Any) -> TensorSpec:
         raise LoadError(unservable(role, node.name, node.type))
     shape = tuple(size if isinstance(size, int) else DYNAMIC for size in node.shape)
     return TensorSpec(node.name, dtype, shape)
+
+
+OPTIMISING_TAKES: Final = 3
+"""Memory of a session whose graph is rewritten at load, in sizes of its files, at most."""
+
+
+def load_model(spec: ModelSpec, folder: Path, *, device_kind: str, threads: int) -> OnnxEngine:
+    """The engine for a spec's model file over the files in `folder`.
+
+    The quick session of the spec's preparation, if it was prepared for this engine version and
+    device and can be made, with what improves it; else the original as it is. Raises LoadError
+    with the original's reason.
+    """
+    if spec.preparation is not None:
+        try:
+            return _prepared(spec.preparation, folder, device_kind, threads)
+        except (LoadError, OSError) as error:
+            say(f"{spec.revision} is loaded from its original file: {error}"[:2000])
+    return OnnxEngine(folder / spec.model, device_kind=device_kind, threads=threads)
+
+
+def size_mib(path: Path) -> float:
+    """Size of a model file and of what lies beside it, where its weights are. Raises OSError."""
+    return sum(file.stat().st_size for file in path.parent.iterdir() if file.is_file()) / 2**20
+
+
+def _prepared(preparation: Preparation, folder: Path, device_kind: str, threads: int) -> OnnxEngine:
+    key = environment_key(device_kind)
+    if preparation.key != key:
+        raise LoadError(f"it was prepared for {preparation.key}, this is {key}")
+
+    def load(plan: SessionPlan, before_work: Callable[[], None] | None = None) -> OnnxEngine:
+        return OnnxEngine(
+            folder / plan.file,
+            device_kind=device_kind,
+            threads=threads,
+            optimise=plan.optimise,
+            prepack=plan.prepack,
+            before_work=before_work,
+        )
+
+    engine = load(preparation.quick)
+    engine.session = "quick"
+    if (fast := preparation.fast) is not None:
+        needs_mib = size_mib(folder / fast.file) * (OPTIMISING_TAKES if fast.optimise else 1)
+        engine.improvement = Improvement(
+            engine, lambda before_work: load(fast, before_work), needs_mib
+        )
+    return engine

@@ -9,7 +9,7 @@ from collections import deque
 from itertools import groupby, islice
 
 from runtime_image.link.frames import LARGE, Frame, FrameReader, LinkError, Piece
-from runtime_image.link.side_channel import DESCRIPTOR_SPACE, passed
+from runtime_image.link.shared_memory import DESCRIPTOR_SPACE, passed
 
 IOV_MAX = 64
 """Pieces per write; far below the kernel's limit of 1,024."""

@@ -1,4 +1,7 @@
-"""Puts a replica together and runs it: record, greeting, model, service."""
+"""Puts a replica together and runs it: record, greeting, model, service.
+
+The replica's control link: greets the manager, survives its loss, obeys it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,21 +20,105 @@ from pathlib import Path
 from runtime_image.contract.control import CONTROL_SOCKET, BatchingOff, Hello, Loaded, LoadFailed
 from runtime_image.contract.errors import LoadError
 from runtime_image.contract.link import BUSY_MASK, REFUTATION_MAX, VERSION, Kind
-from runtime_image.contract.model import ModelSpec
-from runtime_image.contract.prepared import PREPARES
+from runtime_image.contract.model import PREPARES, ModelSpec
 from runtime_image.engines.base import Engine
-from runtime_image.engines.improvement import Improvement, say
 from runtime_image.engines.loading import load_engine
-from runtime_image.link.binding import read_bind
+from runtime_image.engines.upgrade import Improvement, say
 from runtime_image.link.frames import Frame, LinkError, pack
-from runtime_image.link.greeting import greet
+from runtime_image.link.handshake import greet, packed_hello, read_bind
 from runtime_image.link.record import RecordRefused, read_record
 from runtime_image.link.socket_end import SocketEnd
 from runtime_image.replica.loop import Loop
-from runtime_image.replica.manager_link import ManagerLink
 from runtime_image.replica.serving import Serving
-from runtime_image.replica.trial import analyse, failure_of, report_of, resident_mib
 from runtime_image.replica.worker import Worker, end_process
+from runtime_image.verification.trial import analyse, failure_of, report_of, resident_mib
+
+RECONNECT_S = 0.2
+"""A server that is started again takes calls soon after, and answers them from here on."""
+
+
+class ManagerLink:
+    """One connection to the manager at a time; while it is lost, a new one is tried all the time.
+
+    A replica without a manager serves on and is orphaned after `orphan_s`, when `orphaned` is
+    called once.
+    """
+
+    def __init__(  # noqa: PLR0913 - the composition of the replica's parts
+        self,
+        loop: Loop,
+        run_dir: Path,
+        end: SocketEnd,
+        *,
+        orphan_s: float,
+        hello: Callable[[], Hello],
+        on_frame: Callable[[Frame], None],
+        orphaned: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._path = str(run_dir / CONTROL_SOCKET)
+        self._orphan_s = orphan_s
+        self._hello = hello
+        self._on_frame = on_frame
+        self._orphaned = orphaned
+        self._end: SocketEnd | None = None
+        self._lost_s = 0.0
+        self._adopt(end)
+
+    def send(self, frame: list[bytes | bytearray | memoryview]) -> None:
+        """Queue a frame; lost with the link, since a new manager is told everything by HELLO."""
+        if self._end is not None:
+            self._end.send(frame)
+
+    def flush(self) -> None:
+        """Write what was queued in this turn."""
+        if self._end is None:
+            return
+        try:
+            self._loop.want_write(self._end.sock, not self._end.flush())
+        except LinkError:
+            self._lose()
+
+    def _adopt(self, end: SocketEnd) -> None:
+        self._end = end
+        self._loop.watch(end.sock, self._readable)
+
+    def _readable(self) -> None:
+        if self._end is None:
+            return
+        try:
+            frames = self._end.receive()
+            for frame in frames or ():
+                self._on_frame(frame)
+        except LinkError:
+            frames = None
+        if frames is None:
+            self._lose()
+
+    def _lose(self) -> None:
+        if self._end is None:
+            return
+        self._loop.forget(self._end.sock)
+        self._end.close()
+        self._end = None
+        self._lost_s = self._loop.clock()
+        self._loop.after(RECONNECT_S, self._reconnect)
+
+    def _reconnect(self) -> None:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.setblocking(False)
+        try:
+            sock.connect(self._path)
+        except OSError:
+            sock.close()
+            if self._loop.clock() - self._lost_s >= self._orphan_s:
+                self._orphaned()
+            else:
+                self._loop.after(RECONNECT_S, self._reconnect)
+            return
+        self._adopt(SocketEnd(sock))
+        self.send(packed_hello(self._hello()))
+
 
 TOLD_S = 5.0
 """How long a trial waits with its preparation for its report to leave."""
@@ -91,7 +179,7 @@ class Replica:
     def _import(self) -> None:
         """What is slow to import belongs to the import phase."""
         if self._was_standby:
-            from runtime_image.engines.preload import preload
+            from runtime_image.engines.loading import preload
 
             preload(self._record.device_kind)
         elif self._record.engine == "onnx":
@@ -203,7 +291,7 @@ class Replica:
         told = threading.Event()
         self._loop.post(partial(self._serve, engine, spec, loaded, told))
         if loaded.get("report", {}).get(PREPARES):
-            from runtime_image.preparation.handing import prepare
+            from runtime_image.verification.transfer import prepare
 
             del engine  # its memory is wanted
             # What was measured has left by then: from there on it may fail as it likes.

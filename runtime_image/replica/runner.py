@@ -9,16 +9,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from runtime_image.contract.errors import EXECUTION_TIMEOUT, FUNCTION_FAILED, RequestError
+from runtime_image.contract.errors import EXECUTION_TIMEOUT, FUNCTION_FAILED, RequestError, describe
 from runtime_image.contract.link import NotStarted
 from runtime_image.contract.model import ModelSpec
 from runtime_image.engines.base import Engine, Stopped
-from runtime_image.replica.batching import Candidate, group, violates
 from runtime_image.replica.intake import Job
-from runtime_image.replica.stages.answering import Answerer, Done, Emit, Outcome
-from runtime_image.replica.stages.decoding import Decoded, Decoder
-from runtime_image.replica.stages.joining import join
-from runtime_image.replica.worker import describe
+from runtime_image.replica.stages import (
+    Answerer,
+    Candidate,
+    Decoded,
+    Decoder,
+    Done,
+    Emit,
+    Outcome,
+    group,
+    join,
+    violates,
+)
 
 ALONE_S = 1.0
 """How long a request of a batch that ran out of time may run alone before it is handed back."""

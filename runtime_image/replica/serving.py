@@ -19,8 +19,8 @@ from runtime_image.replica.execution import Execution
 from runtime_image.replica.intake import Intake, Job
 from runtime_image.replica.loop import Loop
 from runtime_image.replica.runner import Run, Runner
-from runtime_image.replica.slabs.sharing import Sharing
-from runtime_image.replica.stages.answering import Answer, Outcome
+from runtime_image.replica.shared_memory import Sharing
+from runtime_image.replica.stages import Answer, Outcome
 from runtime_image.replica.worker import Worker
 
 LINKS_MAX = 64

@@ -10,6 +10,8 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Final, NoReturn
 
+from runtime_image.contract.errors import describe
+
 EXIT_FAULT: Final = 1
 """Exit code after an exception that nothing handles, as Python's own."""
 
@@ -36,14 +38,6 @@ class Worker:
                 self._work.get()()
         except BaseException as error:  # noqa: BLE001 - a handler's code may raise anything
             end_process(error)
-
-
-def describe(error: BaseException, text: Callable[[BaseException], str] = repr) -> str:
-    """`text(error)`, or less where a handler's exception refuses to be shown."""
-    try:
-        return text(error)
-    except BaseException:  # noqa: BLE001 - its methods are a handler's code
-        return f"an exception of type {type.__repr__(type(error))} that cannot be shown"
 
 
 def end_process(error: BaseException) -> NoReturn:

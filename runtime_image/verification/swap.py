@@ -19,7 +19,7 @@ import numpy as np
 from runtime_image.contract.model import InputRule
 from runtime_image.contract.signature import TensorSpec
 from runtime_image.engines.base import Engine, Stopped
-from runtime_image.replica.proof import has_rows
+from runtime_image.verification.proof import has_rows
 
 BUDGET_S: Final = 5.0
 """Time for one session. A slow model is compared for as long as this lasts, smallest batches first:

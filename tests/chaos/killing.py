@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.chaos.load import Tally
 from tests.support.caller import Caller
 from tests.support.process_server import ServerProcess
 
@@ -24,9 +25,13 @@ class Kills:
 
     `starts_max` starts in a row of one function are killed, then it is spared until it serves: a
     function that does not start five times is failing by contract, whoever's fault it is.
+
+    `answers_each`: answers that allow one more kill. On a slow machine replicas would otherwise be
+    killed faster than they start, and clients would wait longer than their wait budget.
     """
 
     starts_max: int
+    answers_each: int = 1
     states: Counter[str] = field(default_factory=Counter)
     starts: Counter[str] = field(default_factory=Counter)
 
@@ -47,6 +52,10 @@ class Kills:
             if item["state"] in SERVING or self.starts[item["pool"]] < self.starts_max
         }
 
+    def is_due(self, answers: int) -> bool:
+        """Whether one more is allowed after `answers`; as many as starts in a row always are."""
+        return self.count < self.starts_max + answers // self.answers_each
+
     def killed(self, victim: dict[str, Any]) -> None:
         """This one was."""
         self.states[victim["state"]] += 1
@@ -60,15 +69,17 @@ async def killing(
     chance: random.Random,
     kills: Kills,
     every_s: tuple[float, float],
+    tally: Tally,
     ended: asyncio.Event,
 ) -> None:
-    """kill -9 a random replica after every random pause until `ended`."""
+    """kill -9 a random replica after every random pause until `ended`, as far as `tally` allows."""
     while not ended.is_set():
         try:
             async with asyncio.timeout(chance.uniform(*every_s)):
                 await ended.wait()
         except TimeoutError:
-            await kill_one(server, caller, chance, kills)
+            if kills.is_due(tally.right):
+                await kill_one(server, caller, chance, kills)
 
 
 async def kill_one(

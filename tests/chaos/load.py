@@ -70,9 +70,18 @@ def schedule(
         yield Request(first + index, subject, leaves_s)
 
 
-async def clients(url: str, requests: Iterator[Request], at_once: int, ledger: Ledger) -> Tally:
-    """Work the requests off; whatever goes wrong is a violation, with its whole body."""
-    tally = Tally()
+async def clients(
+    url: str,
+    requests: Iterator[Request],
+    at_once: int,
+    ledger: Ledger,
+    tally: Tally | None = None,
+) -> Tally:
+    """Work the requests off; whatever goes wrong is a violation, with its whole body.
+
+    `tally` is counted in and returned; without one, a new one.
+    """
+    tally = Tally() if tally is None else tally
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
     connector = aiohttp.TCPConnector(limit=0)
     async with (

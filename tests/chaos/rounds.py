@@ -36,7 +36,7 @@ GROWTH_MAX = 0.05
 class Dose:
     """How much. `every_s` bounds the pause between two kills; `kills_min` (of a round) and
     `returns_min` (of each function, over all rounds) say when a run was chaos enough to prove
-    anything. `starts_max`: see `Kills`.
+    anything. `starts_max`, `answers_each`: see `Kills`.
 
     `all_busy`: all functions are called all the time, instead of a few in turn.
     """
@@ -54,6 +54,7 @@ class Dose:
     returns_min: int = 20
     leavers: float = 0.1
     starts_max: int = FAILING_AFTER - 1
+    answers_each: int = 25
     all_busy: bool = False
 
 
@@ -120,12 +121,14 @@ class Rounds:
         return bursts(self._chance, self._subjects, self._dose.phases)
 
     async def _under_fire(self, requests: Iterator[Request]) -> tuple[Tally, Kills]:
-        ended, kills = asyncio.Event(), Kills(self._dose.starts_max)
+        dose, ended, tally = self._dose, asyncio.Event(), Tally()
+        kills = Kills(dose.starts_max, dose.answers_each)
+        killer = killing(
+            self._server, self._caller, self._chance, kills, dose.every_s, tally, ended
+        )
         async with asyncio.TaskGroup() as group:
-            group.create_task(
-                killing(self._server, self._caller, self._chance, kills, self._dose.every_s, ended)
-            )
-            tally = await clients(self._server.url, requests, self._dose.at_once, self._ledger)
+            group.create_task(killer)
+            await clients(self._server.url, requests, dose.at_once, self._ledger, tally)
             ended.set()
         return tally, kills
 

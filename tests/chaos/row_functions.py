@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 
 from runtime_image.contract.errors import FUNCTION_FAILED
-from runtime_image.replica.proof import agree
+from runtime_image.verification.proof import agree
 from tests.support.row_models import evidence, honest
 from tests.support.row_models.case import Case
 from tests.support.row_models.evidence import DTYPES, FAILURES, Feed

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gateway.data_links import Delivered
 from gateway.delivery import Delivery
 from gateway.dispatch.call import Stage as CallStage
-from gateway.outcome import Delivered
-from gateway.slabs.link import SharedLink
+from gateway.shared_memory_links import SharedLink
 from pool_manager.core import events
 from registry.exchange import ReplicaEndpoint
 from runtime_image.contract.model import InputRule, ModelSpec

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from admin.cli.doctor import replicas
-from admin.cli.doctor.check import Check
+from admin.cli.doctor import machine
+from admin.cli.doctor.machine import Check
 from pool_manager.drivers.process import ProcessDriver
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError
@@ -67,7 +67,7 @@ async def test_a_replica_and_its_children_are_filtered(processes: Scenes) -> Non
     assert pids is not None
 
     assert all({"NoNewPrivs:\t1", "Seccomp:\t2"} <= status(pid) for pid in pids)
-    found = replicas.system_calls(replicas.of_processes(stage.settings.run_dir))
+    found = machine.system_calls(machine.of_processes(stage.settings.run_dir))
     assert found == [Check("ok", "replica filter", "Seccomp: 2 in 1 running replica")]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pool_manager.drivers.docker.shape import UID
+from pool_manager.drivers.docker.spec import UID
 from pool_manager.drivers.uids import DEFAULT, parse_range
 from tests.support.both_drivers import HOSTILE, Siege, besieged, siege
 from tests.support.container_server import ContainerServer, until

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime_image.contract.prepared import FOLDER, GRAPH_FILE, WEIGHTS_FILE
+from runtime_image.contract.model import FOLDER, GRAPH_FILE, WEIGHTS_FILE
 from tests.support.container_server import ContainerServer, container_server
 from tests.support.layered import WIDTH, layered
 
@@ -20,7 +20,7 @@ MIB = 80
 """More than the 64 MiB that are nobody's limit any more."""
 CAP_MIB = 700
 GLUTTON = """
-from runtime_image.preparation import handing
+from runtime_image.verification import transfer as handing
 
 def eat():
     eaten = []

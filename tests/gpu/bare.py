@@ -1,7 +1,7 @@
 """A model in a bare loop, without a server: `bare.py handler|onnx PATH SECONDS`.
 
 Runs as a process of its own and prints the runs per second as JSON, after a warm-up of 10 runs.
-The ONNX session has the options of a replica's (`runtime_image/engines/sessions.py`).
+The ONNX session has the options of a replica's (`runtime_image/engines/onnx.py`).
 """
 
 import importlib.util
@@ -32,7 +32,7 @@ def onnx(path: Path) -> Callable[[], Any]:
     """One run of a session of one picture, its input copied to the GPU and its output back."""
     import numpy as np
 
-    from runtime_image.engines.sessions import open_session
+    from runtime_image.engines.onnx import open_session
 
     session = open_session(str(path), "cuda", 1)
     [given] = session.get_inputs()

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pool_manager.gpus.nvml import Nvml
-from pool_manager.gpus.reading import Reading
+from pool_manager.gpus.nvml import Nvml, Reading
 from tests.gpu.outcome import NotTried
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 
 from admin.settings import Settings
-from pool_manager.drivers.docker import shape
+from pool_manager.drivers.docker import spec
 from pool_manager.drivers.docker.containers import holder_number, owned, replica_id
 from tests.support import models
 from tests.support.engine import connected
@@ -128,7 +128,7 @@ def test_killed_servers_do_not_touch_each_other(engine: str, runtime_image: str)
     with TemporaryDirectory(prefix="fn-") as first, TemporaryDirectory(prefix="fn-") as second:
         killed = ServerProcess(Path(first), environment=environment)
         other = ServerProcess(Path(second), environment=environment)
-        owners = [shape.owner_name(Path(data)) for data in (first, second)]
+        owners = [spec.owner_name(Path(data)) for data in (first, second)]
         model = models.add_one(Path(first))
         for server in (killed, other):
             server.start()

@@ -14,7 +14,7 @@ import pytest
 
 from admin.settings import Settings
 from pool_manager.core import eviction, replicas
-from pool_manager.gpus import host
+from pool_manager.gpus import monitor
 from pool_manager.settings import PoolSettings
 from registry.errors import BadRequest
 from tests.support.nvml.board import Board, Gpu
@@ -36,9 +36,9 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(autouse=True)
 def haste(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits long for what a test does on purpose."""
-    monkeypatch.setattr(host, "LOOK_S", 0.01)
-    monkeypatch.setattr(host, "PROOF_S", 0.03)
-    monkeypatch.setattr(host, "PROOF_POLL_S", 0.005)
+    monkeypatch.setattr(monitor, "LOOK_S", 0.01)
+    monkeypatch.setattr(monitor, "PROOF_S", 0.03)
+    monkeypatch.setattr(monitor, "PROOF_POLL_S", 0.005)
     monkeypatch.setattr(replicas, "RELEASE_RETRY_S", RETRY_S)
     monkeypatch.setattr(eviction, "SWAP_AFTER_S", 0.2)
     monkeypatch.setattr(eviction, "RESIDENCY_S", 0.3)
@@ -129,7 +129,7 @@ async def test_a_driver_that_hangs_does_not_stop_the_server(
     board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It answers, says what is wrong, and goes on when the driver does."""
-    monkeypatch.setattr("pool_manager.gpus.opening.CALL_S", 0.05)
+    monkeypatch.setattr("pool_manager.gpus.discovery.CALL_S", 0.05)
     board.add(Gpu(A, TOTAL_MIB))
     async with gpu_server(tmp_path, GpuDriver(board, {"f": 5_000})) as server:
         await server.deploy(MODEL, name="f", manifest=manifest("f"))

@@ -14,10 +14,9 @@ import pytest
 from admin.settings import Settings
 from pool_manager.drivers.process import ProcessDriver
 from registry.model import Profile
-from runtime_image.contract.model import SessionPlan
-from runtime_image.contract.prepared import FOLDER, GRAPH_FILE, WEIGHTS_FILE
-from runtime_image.engines.environment import environment_key
-from runtime_image.preparation.measuring import Bench
+from runtime_image.contract.model import FOLDER, GRAPH_FILE, WEIGHTS_FILE, SessionPlan
+from runtime_image.engines.onnx import environment_key
+from runtime_image.verification.measure import Bench
 from tests.support.layered import WIDTH, layered
 from tests.support.operator import Operator, operating
 
@@ -27,9 +26,9 @@ HANDLER = """
 import os
 
 from runtime_image.contract.link import Kind
-from runtime_image.contract.prepared import Part
+from runtime_image.contract.model import Part
 from runtime_image.link.frames import pack
-from runtime_image.preparation import handing
+from runtime_image.verification import transfer as handing
 
 honest = handing._answer
 

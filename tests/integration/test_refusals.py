@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pool_manager.drivers.fake import FakeDriver
-from pool_manager.drivers.script import Script
+from pool_manager.drivers.fake_service import Script
 from tests.support import models
 from tests.support.nouns import SIGNATURE
 from tests.support.server import Answer, ServingServer, serving

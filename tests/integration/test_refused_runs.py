@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pool_manager.drivers.fake import FakeDriver
-from pool_manager.drivers.script import Script
+from pool_manager.drivers.fake_service import Script
 from tests.support import models
 from tests.support.server import ServingServer, serving
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pool_manager.drivers.fake import FakeDriver
-from pool_manager.drivers.script import Script
+from pool_manager.drivers.fake_service import Script
 from registry.model import ColdStart
 from tests.support.server import Answer, Gate, ServingServer, serving
 

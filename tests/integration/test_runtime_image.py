@@ -38,7 +38,7 @@ RECORD = ReplicaRecord(
 UNUSED_UID = "4242:4242"
 COMPILED = """
 import importlib.util, sys
-from runtime_image.engines.preload import preload
+from runtime_image.engines.loading import preload
 preload("cpu")
 import runtime_image.replica.main
 for module in list(sys.modules.values()):

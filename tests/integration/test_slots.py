@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gateway.data_links import Delivered
 from gateway.delivery import Delivery
-from gateway.outcome import Delivered
 from pool_manager.drivers.process import ProcessDriver
 from registry.exchange import ReplicaEndpoint
 from runtime_image.contract.model import ModelSpec

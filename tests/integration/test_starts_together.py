@@ -9,7 +9,7 @@ from typing import Any
 
 from admin.settings import Settings
 from pool_manager.drivers.fake import FakeDriver
-from pool_manager.drivers.script import Script
+from pool_manager.drivers.fake_service import Script
 from pool_manager.settings import PoolSettings
 from runtime_image.contract.control import ReplicaRecord
 from tests.support.server import Gate, serving

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from registry.bundles.blobs import BlobStore
-from registry.bundles.onnx_external import check_external, external_locations, external_paths
+from registry.bundles.onnx_files import check_external, external_locations, external_paths
 from registry.bundles.paths import make_bundle
 from registry.catalog import Catalog
 from registry.errors import BadBundle, UnknownFunction

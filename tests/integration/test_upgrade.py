@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from registry.store.database import MIGRATIONS
 from registry.store.recovery.inspection import inspect_database
-from registry.store.schema import MIGRATIONS
 from tests.support.earlier_release import FOLDER, unpack
 from tests.support.server import serving
 

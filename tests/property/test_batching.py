@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime_image.replica.batching import Candidate, group, row_ranges, violates
+from runtime_image.replica.stages import Candidate, group, row_ranges, violates
 
 candidates = st.lists(st.builds(Candidate, st.integers(1, 12), st.sampled_from("abc")), max_size=30)
 

@@ -8,9 +8,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from admin.cli import answer, receipt, text
+from admin import text
+from admin.cli import render
 from admin.cli.inputs import payload
-from gateway.answers.receipt import Receipt, server_timing
+from gateway.replies import Receipt, server_timing
 from runtime_image.contract.control import PHASES
 from runtime_image.link.meta import AnswerMeta
 
@@ -40,7 +41,7 @@ def test_a_receipt_reads_what_the_gateway_writes(
     meta = AnswerMeta("application/json", us, us, us, us, 3)
     written = server_timing(Receipt("digits@3", "r1", "cpu:0", queue_ms, phases, False, meta))
 
-    found = receipt.read(written)
+    found = render.read(written)
 
     assert found.phases == phases
     assert found.replica == "r1"
@@ -52,16 +53,16 @@ def test_a_receipt_reads_what_the_gateway_writes(
 @given(st.text())
 def test_any_header_is_read(header: str) -> None:
     """No header is an error, and what is shown of it is one line."""
-    assert len(receipt.render(receipt.read(header)).splitlines()) <= 1
+    assert len(render.render_receipt(render.read(header)).splitlines()) <= 1
 
 
 @given(JSON)
 def test_any_answer_can_be_shown(value: Any) -> None:
     """No JSON is too strange to be shown in a line of bounded length."""
-    shown = answer.shorten(value)
+    shown = render.shorten(value)
 
     assert len(shown) < 300
-    assert isinstance(answer.render({"top": value, "outputs": value}), str)
+    assert isinstance(render.render_answer({"top": value, "outputs": value}), str)
 
 
 @given(st.floats(-10, 10), st.integers(0, 100))

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from runtime_image.codecs import finite
+from runtime_image.codecs import request
 from runtime_image.codecs.accept import AnswerForm
 from runtime_image.codecs.answer import encode
 from runtime_image.codecs.arrays import DTYPES, to_arrays
@@ -132,7 +132,7 @@ def test_both_halves_find_the_same_bad_number(array: np.ndarray) -> None:
     wanted = signature({2: "FP16", 4: "FP32", 8: "FP64"}[array.itemsize], array)
     rules = {"x": InputRule(finite=True)}
     parsed = parse(RequestHead("application/x-npy"), buffer.getvalue(), wanted, rules)
-    cheap = complaint(lambda: finite.check(parsed, rules))
+    cheap = complaint(lambda: request.check(parsed, rules))
     assert cheap == complaint(lambda: to_arrays(parsed, wanted, rules))
     assert (cheap == "") == bool(np.isfinite(array).all())
 

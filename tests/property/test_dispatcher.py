@@ -9,11 +9,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gateway.dispatch.call import Call, Command, Fail, GiveUp, Priority, Recall, Send, Stage
+from gateway.dispatch.call import Call, Command, Fail, GiveUp, Link, Priority, Recall, Send, Stage
 from gateway.dispatch.dispatcher import Dispatcher, Limits
-from gateway.dispatch.links import Link
-from gateway.dispatch.moves import Terms
 from gateway.dispatch.pool import UNKNOWN
+from gateway.dispatch.redirects import Terms
 from registry.errors import FnError, WaitBudgetOver
 from registry.exchange import Expected, PoolEndpoints
 from runtime_image.contract.link import ID_MAX, NotStarted

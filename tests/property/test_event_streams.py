@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from admin.streams.parsing import Event, Parser
+from admin.client.sse import Event, Parser
 
 LINE_ENDS = ("\n", "\r", "\r\n")
 

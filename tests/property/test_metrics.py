@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.answers.receipt import Receipt
-from gateway.metrics.families import Metrics
 from gateway.metrics.ledger import Balance
-from gateway.metrics.series import ROWS, SECONDS, SENDS
+from gateway.metrics.requests import ROWS, SECONDS, SENDS, Metrics
+from gateway.replies import Receipt
 from runtime_image.link.meta import AnswerMeta
 
 

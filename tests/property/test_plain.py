@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runtime_image.codecs.arrays import DTYPES
-from runtime_image.codecs.tensor.elements import FLOAT_MAX
+from runtime_image.codecs.tensors import FLOAT_MAX
 from runtime_image.contract import dtypes
 from runtime_image.contract.errors import RequestError
 from runtime_image.contract.model import InputRule, ModelSpec, OutputRule
@@ -18,7 +18,7 @@ from runtime_image.contract.signature import Signature, TensorSpec
 from runtime_image.link.meta import RequestMeta
 from runtime_image.replica.intake import Job
 from runtime_image.replica.runner import Runner
-from runtime_image.replica.stages.answering import Answer, Outcome
+from runtime_image.replica.stages import Answer, Outcome
 
 PLAIN = settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 DTYPE_NAMES = [*sorted(set(DTYPES) - {dtypes.BYTES}), "BF16", dtypes.BYTES]

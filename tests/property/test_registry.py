@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from registry.bundles.blobs import BlobStore
-from registry.bundles.onnx_external import external_locations
+from registry.bundles.onnx_files import external_locations
 from registry.bundles.paths import check_path, digest, make_bundle
 from registry.catalog import Catalog, Change
 from registry.errors import BadBundle, BadManifest, BadRequest, UnknownFunction

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from admin.estimates.sketch import ALPHA, BUCKETS_MAX, MAX_MS, MEMORY, MIN_MS, Sketch
+from admin.history import ALPHA, BUCKETS_MAX, MAX_MS, MEMORY, MIN_MS, Sketch
 
 durations = st.lists(st.floats(MIN_MS, MAX_MS), min_size=1, max_size=120)
 shares = st.floats(0.0, 1.0)

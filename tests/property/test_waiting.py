@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.dispatch.call import Call, Priority
-from gateway.dispatch.waiting import WaitingLine
+from gateway.dispatch.queue import WaitingLine
 from runtime_image.link.meta import RequestMeta
 
 META = RequestMeta("application/json", "", -1, "")

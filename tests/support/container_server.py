@@ -11,7 +11,7 @@ from typing import Any
 
 import docker
 
-from pool_manager.drivers.docker.shape import HOLDER, MODEL_TARGET, OWNER, owner_name
+from pool_manager.drivers.docker.spec import HOLDER, MODEL_TARGET, OWNER, owner_name
 from tests.support.engine import connected
 from tests.support.process_server import FNCTL, ServerProcess
 

@@ -9,9 +9,9 @@ from typing import Any
 import docker
 import requests
 
-from pool_manager.drivers.docker import shape
+from pool_manager.drivers.docker import spec
 from pool_manager.drivers.docker.containers import holder_number, owned, replica_id
-from pool_manager.drivers.docker.failures import ENGINE_ERRORS, translate
+from pool_manager.drivers.docker.engine import ENGINE_ERRORS, translate
 from pool_manager.settings import PoolSettings
 from registry.tasks import Tasks
 
@@ -24,7 +24,7 @@ class Containers:
 
     def __init__(self, url: str, settings: PoolSettings) -> None:
         self.api = docker.APIClient(base_url=url, version="1.41", timeout=UNTIL_S)
-        self.owner = shape.Owner(shape.owner_name(settings.run_dir.parent))
+        self.owner = spec.Owner(spec.owner_name(settings.run_dir.parent))
 
     def replicas(self) -> dict[str, str]:
         """The container of each replica there is, in whatever state."""
@@ -42,7 +42,7 @@ class Containers:
 
     def memory_mib(self, replica: str) -> int:
         """The memory cap of a replica."""
-        return int(self.inspect(replica)["HostConfig"]["Memory"]) // shape.MIB
+        return int(self.inspect(replica)["HostConfig"]["Memory"]) // spec.MIB
 
     def leave(self, image: str, labels: dict[str, str], **settings: Any) -> str:
         """A container as an earlier server may have left it, created only; its id."""
@@ -50,7 +50,7 @@ class Containers:
             "Image": image,
             "Entrypoint": ["sleep"],
             "Cmd": ["600"],
-            "Labels": {shape.OWNER: self.owner.name, **labels},
+            "Labels": {spec.OWNER: self.owner.name, **labels},
             "HostConfig": {"NetworkMode": "none"},
             **settings,
         }

@@ -9,6 +9,7 @@ or set it up in another way start `tests.support.own_engine.OwnEngine`.
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import io
 import os
@@ -16,6 +17,7 @@ import re
 import shutil
 import subprocess
 import tarfile
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +27,7 @@ import docker
 import pytest
 
 from admin.image.build import Order, build
-from admin.image.source import own_checkout, own_digest
+from admin.image.context import own_checkout, own_digest
 
 ANSWER_S = 60
 """Seconds within which the engine answers whatever a test asks."""
@@ -128,7 +130,12 @@ def runtime_image(engine: str, wheelhouse: Path) -> str:
     """
     if given := os.environ.get("FN_TEST_IMAGE"):
         return given
-    return make_runtime_image(engine, base_image(), wheelhouse)
+    # Sessions beside this one, as workers of pytest-xdist are, wait and find it built.
+    with (Path(tempfile.gettempdir()) / f"{RUNTIME_IMAGE.replace(':', '-')}.lock").open(
+        "w"
+    ) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return make_runtime_image(engine, base_image(), wheelhouse)
 
 
 def given(name: str) -> str:

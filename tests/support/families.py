@@ -8,16 +8,13 @@ from typing import NamedTuple
 
 from prometheus_client.core import Metric
 
-from admin.metrics.devices import DeviceFamilies
-from admin.metrics.replicas import ReplicaFamilies
-from admin.metrics.server import OneGateway, ServerFamilies
-from gateway.metrics.families import Metrics
+from admin.metrics import DeviceFamilies, OneGateway, ReplicaFamilies, ServerFamilies
 from gateway.metrics.ledger import Balance
+from gateway.metrics.requests import Metrics
 from pool_manager.core.state import Device
-from pool_manager.counters.supplied import Supplied
-from pool_manager.counters.tally import Counts
+from pool_manager.metrics import Counts, Supplied
 from pool_manager.ports import GpuView
-from pool_manager.telling.occupancy import Occupancy
+from pool_manager.reports import Occupancy
 from registry.store.history import HistoryStatistics
 
 SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "info": ("_info",)}
@@ -43,9 +40,12 @@ class _Counters:
         return [Supplied("default/f@1", 1, {"ready": 1})]
 
 
-def page() -> Metrics:
+EMPTY = Balance()
+
+
+def page(balance: Balance = EMPTY) -> Metrics:
     """A page with every source, nothing counted yet."""
-    metrics = Metrics(Balance, lambda: {"default/f@1": "warm"}, lambda: 1, lambda *_: True)
+    metrics = Metrics(lambda: balance, lambda: {"default/f@1": "warm"}, lambda: 1, lambda *_: True)
     view = GpuView("GPU", "0", "9.0", "580", 2.0, 1.0, 0.0, 0.5)
     gpu = Occupancy(Device("GPU-a", "cuda", 2.0), "taken", "", (), 1.0, view)
     metrics.add(ReplicaFamilies(_Counters()))

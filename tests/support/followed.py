@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout
 
-from admin.streams.parsing import Parser
+from admin.client.sse import Parser
 from tests.support.caller import UNTIL_S, Caller
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from runtime_image.contract.link import Kind
-from runtime_image.contract.prepared import PART_MAX, Part
+from runtime_image.contract.model import PART_MAX, Part
 from runtime_image.link.frames import Frame, FrameReader, pack
 
 GRAPH: Final = b"a graph"

@@ -14,9 +14,8 @@ from typing import Any
 
 from admin.deploy.deploys import Deploys
 from admin.deploy.plan import WireDeploy, WireFile
-from admin.estimates.cold_starts import Prior
-from admin.feed import Feed
-from admin.past import Past
+from admin.history import Past, Prior
+from admin.pool_sync import Feed
 from admin.settings import Settings
 from admin.store import Store, open_store
 from pool_manager.devices import cpu_slots

@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from gateway.data_links import HeldCall, Outcome
 from gateway.delivery import Delivery
 from gateway.dispatch.dispatcher import Limits
-from gateway.outcome import HeldCall, Outcome
 from registry.exchange import (
     Demand,
     Endpoints,

@@ -12,7 +12,7 @@ import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
 from runtime_image.contract.model import ModelSpec, Preparation, SessionPlan
-from runtime_image.engines.environment import environment_key
+from runtime_image.engines.onnx import environment_key
 from tests.support.models import IR_VERSION, OPSET, WIDTH
 
 MODEL: Final = "layers.onnx"

@@ -13,7 +13,7 @@ from runtime_image.codecs.request import RequestHead, parse
 from runtime_image.contract.control import Report
 from runtime_image.contract.model import ModelSpec
 from runtime_image.engines.onnx import OnnxEngine
-from runtime_image.replica.trial import analyse, examine
+from runtime_image.verification.trial import analyse, examine
 
 
 class ReadyMade:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.answers.receipt import Receipt
-from gateway.observing.record import Journey, RequestRecord
-from gateway.observing.trace_context import Trace
+from gateway.observing.records import Journey, RequestRecord, Trace
+from gateway.replies import Receipt
 from runtime_image.link.meta import AnswerMeta
 
 META = AnswerMeta("application/json", 1000, 2000, 3000, 4000, 5)

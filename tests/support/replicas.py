@@ -18,7 +18,7 @@ from pool_manager.core import events
 from pool_manager.core.commands import Assign, Bind, Launch
 from pool_manager.driver import Driver
 from pool_manager.ports import Binding
-from pool_manager.replica.launching import Launcher
+from pool_manager.replicas.launcher import Launcher
 from pool_manager.settings import PoolSettings
 from registry.model import Bundle, BundleFile
 from registry.tasks import Tasks

@@ -70,7 +70,7 @@ def long_functions(source: Source) -> list[str]:
     return [
         source.complaint(function, f"{function.name} has {length} lines")
         for function in source.functions()
-        if (length := _length(function)) > FUNCTION_LINES_MAX and not _excused(source, function)
+        if (length := lines_of(function)) > FUNCTION_LINES_MAX and not _excused(source, function)
     ]
 
 
@@ -187,7 +187,7 @@ def untested_folders(sources: Iterable[Source], tests: Iterable[Source]) -> list
     ]
 
 
-def _length(function: Function) -> int:
+def lines_of(function: Function) -> int:
     """Lines from `def` to the end, without the docstring."""
     length = (function.end_lineno or function.lineno) - function.lineno + 1
     if ast.get_docstring(function) is None:

@@ -14,7 +14,7 @@ from docker import APIClient
 from docker.errors import ImageNotFound
 
 from admin.image.build import Built, Order, build
-from admin.image.source import own_checkout
+from admin.image.context import own_checkout
 from tests.support.engine import given
 
 

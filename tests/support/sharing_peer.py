@@ -11,10 +11,9 @@ from typing import Any
 
 from runtime_image.contract.link import SLAB_NOTICE, VERSION, Flag, Kind
 from runtime_image.link.frames import Frame, FrameReader
-from runtime_image.link.side_channel import SideChannel
-from runtime_image.link.slab import Place, make_slab
+from runtime_image.link.shared_memory import Place, SideChannel, make_slab
 from runtime_image.link.stream import FrameStream
-from runtime_image.replica.slabs.bodies import SharedBodies
+from runtime_image.replica.shared_memory import SharedBodies
 from tests.support.peers import Peer
 
 

@@ -6,8 +6,7 @@ import mmap
 import os
 import socket
 
-from runtime_image.link.side_channel import Notice, SideChannel
-from runtime_image.link.slab import Place, make_slab, open_for_reading
+from runtime_image.link.shared_memory import Notice, Place, SideChannel, make_slab, open_for_reading
 
 
 class GatewaySide:

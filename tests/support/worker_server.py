@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from admin.workers.supervisor.process import MODULE
+from admin.workers.process import MODULE
 from tests.support.process_server import END_S, ServerProcess
 
 CONNECTIONS_MAX = 200

@@ -40,7 +40,7 @@ def test_the_gateway_does_not_know_the_manager(module: str) -> None:
     "module",
     [
         "runtime_image.replica.main",
-        "runtime_image.engines.preload",
+        "runtime_image.engines.loading",
         "runtime_image.verification.child",
     ],
 )

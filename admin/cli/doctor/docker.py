@@ -1,18 +1,152 @@
-"""Every check of a Docker box, in the order in which one depends on the other."""
+"""Reaching the Docker engine and asking it about itself.
+
+Every check of a Docker box, in the order in which one depends on the other.
+
+Checks of the image that replicas run in. Pure, but for looking up what it should be.
+"""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Final
+from urllib.parse import urlsplit
 
-from admin.cli.doctor import daemon, gpu, image, replicas
-from admin.cli.doctor.check import Check, softened
-from admin.cli.doctor.engine import NAME, ask, is_there
+from admin.cli.doctor import engine_checks, machine
+from admin.cli.doctor.machine import Check, softened
+from admin.cli.options import DEFAULT_ENGINE
+from pool_manager.drivers.docker.spec import LINK
+from registry.errors import FnError
+from runtime_image.contract.link import VERSION
 
-if TYPE_CHECKING:
-    from admin.cli.doctor.engine import Facts
+ANSWER_S: Final = 5.0
+"""Seconds for each answer of the engine."""
+TCP_PORT: Final = 2375
+REPLICAS_MAX: Final = 16
+"""So many are looked at."""
+NAME: Final = "docker engine"
+INSTALL: Final = "install Docker Engine, on Debian: sudo apt-get install docker.io"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What an engine at `url` says: GET /version, GET /info, its images by their tags, and the
+    processes of its replicas by their numbers on its machine."""
+
+    url: str
+    version: dict[str, Any]
+    info: dict[str, Any]
+    images: dict[str, dict[str, Any] | None] = field(default_factory=dict)
+    pids: tuple[int, ...] = ()
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it runs on this machine, so that its files can be looked at."""
+        return self.url.startswith("unix://")
+
+
+def is_there(url: str) -> bool:
+    """Whether a socket of an engine lies at `url`, answering or not."""
+    parts = urlsplit(url)
+    try:
+        return parts.scheme == "unix" and Path(parts.path).exists()
+    except PermissionError:  # something is there, in a folder that this user may not see into
+        return True
+
+
+def ask(url: str, tags: Sequence[str]) -> Facts | Check:
+    """What the engine says of itself and of the images `tags`, or why it says nothing."""
+    try:
+        _connect(url)
+    except (OSError, ValueError) as error:
+        return unreachable(url, error, has_daemon=shutil.which("dockerd") is not None)
+    # It brings in requests, which costs more than all of fnctl.
+    from docker import DockerClient
+    from docker.errors import DockerException
+    from requests.exceptions import RequestException
+
+    try:
+        client = DockerClient(base_url=url, timeout=int(ANSWER_S))
+    except DockerException as error:
+        return unreachable(url, error)
+    try:
+        images = {tag: _image(client, tag) for tag in tags}
+        return Facts(url, client.version(), client.info(), images, _replicas(client))
+    except (DockerException, RequestException, OSError) as error:
+        return unreachable(url, error)
+    finally:
+        client.close()
+
+
+def unreachable(url: str, error: Exception, has_daemon: bool = True) -> Check:
+    """Why the engine at `url` says nothing. `has_daemon`: whether one is installed here."""
+    local = url.startswith("unix://")
+    if isinstance(error, ValueError):
+        todo = f"name it with --engine or FN_DOCKER_HOST, like {DEFAULT_ENGINE}"
+        return Check("fail", NAME, str(error), todo)
+    if isinstance(error, FileNotFoundError):
+        todo = "sudo systemctl start docker" if has_daemon else INSTALL
+        return Check("fail", NAME, f"{url} is not there", todo)
+    if isinstance(error, PermissionError):
+        todo = "sudo usermod -aG docker $USER, then log in again"
+        return Check("fail", NAME, f"this user may not use {url}", todo)
+    if isinstance(error, ConnectionRefusedError):
+        todo = "sudo systemctl restart docker" if local else "start it there, or mend --engine"
+        return Check("fail", NAME, f"nobody listens on {url}", todo)
+    if isinstance(error, TimeoutError):
+        todo = "see what it does: sudo journalctl -u docker -n 50"
+        return Check("fail", NAME, f"{url} gives no answer in {ANSWER_S:g} s", todo)
+    todo = "see its log: sudo journalctl -u docker -n 50"
+    return Check("fail", NAME, f"{url}: {str(error) or type(error).__name__}", todo)
+
+
+def _connect(url: str) -> None:
+    """See whether somebody answers; docker-py tells the reasons apart only in its texts.
+
+    Raises OSError, and ValueError for what is no address of an engine.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "unix" and parts.path:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(ANSWER_S)
+            probe.connect(parts.path)
+            _ping(probe)
+    elif parts.scheme == "tcp" and parts.hostname:
+        place = (parts.hostname, parts.port or TCP_PORT)
+        with socket.create_connection(place, ANSWER_S) as probe:
+            _ping(probe)
+    else:
+        raise ValueError(f"--engine: expected unix:///PATH or tcp://HOST:PORT, got {url!r}")
+
+
+def _ping(probe: socket.socket) -> None:
+    """An engine that hangs still accepts connections: only an answer counts."""
+    probe.sendall(b"GET /_ping HTTP/1.0\r\nHost: docker\r\n\r\n")
+    if not probe.recv(1):
+        raise ConnectionResetError("the engine closed the connection without an answer")
+
+
+def _replicas(client: Any) -> tuple[int, ...]:
+    """The processes of some replicas, of whatever server."""
+    from pool_manager.drivers.docker import containers
+    from pool_manager.drivers.docker.spec import REPLICA
+
+    running = client.api.containers(filters={"label": [REPLICA], "status": ["running"]})
+    found = [containers.pids(client.api, one["Id"]) for one in running[:REPLICAS_MAX]]
+    return tuple(sorted(pid for pids in found for pid in pids or ()))
+
+
+def _image(client: Any, tag: str) -> dict[str, Any] | None:
+    from docker.errors import ImageNotFound
+
+    try:
+        found: dict[str, Any] = client.api.inspect_image(tag)
+    except ImageNotFound:
+        return None
+    return found
 
 
 def docker_checks(url: str, is_chosen: bool, tags: Mapping[str, str]) -> list[Check]:
@@ -24,14 +158,14 @@ def docker_checks(url: str, is_chosen: bool, tags: Mapping[str, str]) -> list[Ch
     """
     if not is_chosen and not is_there(url):
         return []
-    found = gpu.look_for_driver()
+    found = engine_checks.look_for_driver()
     needed = {kind: tag for kind, tag in tags.items() if kind != "gpu" or found.gpus}
     facts = ask(url, list(needed.values()))
     if isinstance(facts, Check):
         checks = [facts]
     else:
         checks = [*_engine(facts), *_gpu(facts, found), *_images(facts, needed)]
-        checks += replicas.system_calls(facts.pids) if facts.is_local else []
+        checks += machine.system_calls(facts.pids) if facts.is_local else []
     return checks if is_chosen else softened(checks)
 
 
@@ -41,28 +175,31 @@ def _engine(facts: Facts) -> list[Check]:
     major, _, minor = DEFAULT_DOCKER_API_VERSION.partition(".")
     return [
         Check("ok", NAME, f"{facts.url} answers"),
-        daemon.api(facts.version, (int(major), int(minor))),
-        daemon.live_restore(facts.info),
-        daemon.init(facts.info),
-        daemon.storage(facts.info, _free(facts)),
-        daemon.uids(facts.info),
-        daemon.seccomp(facts.info),
+        engine_checks.api(facts.version, (int(major), int(minor))),
+        engine_checks.live_restore(facts.info),
+        engine_checks.init(facts.info),
+        engine_checks.storage(facts.info, _free(facts)),
+        engine_checks.uids(facts.info),
+        engine_checks.seccomp(facts.info),
     ]
 
 
-def _gpu(facts: Facts, found: gpu.Driver) -> list[Check]:
+def _gpu(facts: Facts, found: engine_checks.Driver) -> list[Check]:
     """The driver is looked for here: of another machine's nothing is known."""
-    toolkit = gpu.look_for_toolkit() if facts.is_local else gpu.Toolkit()
-    checks = [gpu.driver(found)] if facts.is_local else []
+    toolkit = engine_checks.look_for_toolkit() if facts.is_local else engine_checks.Toolkit()
+    checks = [engine_checks.driver(found)] if facts.is_local else []
     if found.gpus or not facts.is_local:
-        ways = [gpu.containers(facts.info, toolkit), gpu.reload(facts.info, toolkit)]
+        ways = [
+            engine_checks.containers(facts.info, toolkit),
+            engine_checks.reload(facts.info, toolkit),
+        ]
         checks += ways if facts.is_local else softened(ways)
     return checks
 
 
 def _images(facts: Facts, tags: Mapping[str, str]) -> list[Check]:
-    source = image.expected_source()
-    return [image.image(kind, tag, facts.images.get(tag), source) for kind, tag in tags.items()]
+    source = expected_source()
+    return [image(kind, tag, facts.images.get(tag), source) for kind, tag in tags.items()]
 
 
 def _free(facts: Facts) -> int | None:
@@ -73,3 +210,46 @@ def _free(facts: Facts) -> int | None:
         return shutil.disk_usage(Path(root)).free
     except OSError:
         return None
+
+
+SOURCE: Final = "fngate.source"
+SHOWN: Final = 12
+"""Characters shown of a digest."""
+
+
+def image(kind: str, tag: str, inspected: dict[str, Any] | None, source: str) -> Check:
+    """The image for replicas of a kind, cpu or gpu, is there and fits this fngate.
+
+    `inspected` is what the engine says of `tag`, None where it has none; `source` is the sources'
+    digest, "" if unknown.
+    """
+    name, todo = f"{kind} image", f"fnctl image build {kind}"
+    if inspected is None:
+        return Check("fail", name, f"{tag} is not there", todo)
+    labels = (inspected.get("Config") or {}).get("Labels") or {}
+    link = labels.get(LINK)
+    if link is None:
+        found = f"{tag} has no label {LINK}: it was not built by fnctl image build"
+        return Check("fail", name, found, todo)
+    if link != str(VERSION):
+        found = f"{tag} speaks version {link} of the link, expected {VERSION}"
+        return Check("fail", name, found, todo)
+    built = str(labels.get(SOURCE) or "")
+    if source and built != source:
+        found = f"{tag} was built from other sources ({_short(built) or 'unknown'})"
+        return Check("warn", name, f"{found}, expected {_short(source)}", todo)
+    return Check("ok", name, f"{tag}, link {link}, {str(inspected.get('Id', ''))[:19]}")
+
+
+def expected_source() -> str:
+    """The digest of the runtime's sources as `fnctl image build` labels it, "" if it cannot be."""
+    from admin.image.context import own_digest
+
+    try:
+        return own_digest()
+    except (FnError, OSError):
+        return ""
+
+
+def _short(digest: str) -> str:
+    return digest.removeprefix("sha256:")[:SHOWN]

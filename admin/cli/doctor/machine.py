@@ -1,4 +1,11 @@
-"""Checks of this machine: what a server with processes for replicas needs."""
+"""Checks of this machine: what a server with processes for replicas needs.
+
+What one look at a machine found, and how it is shown.
+
+Checks of the running server.
+
+Checks of the replicas that run now.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +15,50 @@ import shutil
 import stat
 import subprocess
 import sys
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, Literal
 
-from admin.cli.doctor.check import Check
-from admin.cli.session import TOKEN_FILE
-from admin.cli.text import size
+from admin.cli.options import TOKEN_FILE
+from admin.text import size
+
+if TYPE_CHECKING:
+    from admin.client.client import Client
+
+Level = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What one look found, and what to do about it ("" for nothing)."""
+
+    level: Level
+    name: str
+    found: str
+    todo: str = ""
+
+
+def render(checks: Sequence[Check]) -> str:
+    """One line per check, and below it what to do."""
+    width = max((len(check.name) for check in checks), default=0)
+    lines = []
+    for check in checks:
+        lines.append(f"{check.level:<4}  {check.name.ljust(width)}  {check.found}")
+        if check.todo:
+            lines.append(f"{'':<4}  {'':<{width}}  -> {check.todo}")
+    return "\n".join(lines)
+
+
+def to_json(checks: Sequence[Check]) -> list[dict[str, str]]:
+    """The checks as plain JSON data."""
+    return [asdict(check) for check in checks]
+
+
+def softened(checks: Sequence[Check]) -> list[Check]:
+    """The checks of what nothing depends on here: what fails is only a warning."""
+    return [replace(each, level="warn") if each.level == "fail" else each for each in checks]
+
 
 GIB: Final = 1024**3
 DISK_LOW: Final = 5 * GIB
@@ -112,3 +157,83 @@ def engine(interpreter: str = sys.executable) -> Check:
         lines = done.stderr.decode(errors="replace").strip().splitlines()
         return Check("fail", "onnxruntime", lines[-1] if lines else "no answer", todo)
     return Check("ok", "onnxruntime", f"{version}: {', '.join(providers)}")
+
+
+def server(client: Client) -> Check:
+    """The server answers and has nothing to complain of."""
+    from admin.client.client import ApiError, Unreachable
+
+    try:
+        answer = client.ready()
+    except Unreachable as error:
+        return Check("fail", "server", str(error), "start it: fnctl serve; or name it with --url")
+    except ApiError as error:
+        return Check("fail", "server", str(error), "see the server's log")
+    reasons = answer.get("reasons") or []
+    if answer.get("status") != "ok" or reasons:
+        shown = "; ".join(map(str, reasons)) or "no reason given"
+        return Check("warn", "server", f"{client.url} is degraded: {shown}")
+    return Check("ok", "server", f"{client.url} takes calls")
+
+
+def access(client: Client) -> Check:
+    """The key or token opens the admin API."""
+    from admin.client.client import ApiError, Unreachable
+
+    try:
+        count = len(client.functions())
+    except Unreachable:
+        return Check("warn", "access", "not tried: the server gives no answer")
+    except ApiError as error:
+        todo = "give --key or FN_KEY, or the server's own folder with --data or FN_DATA"
+        return Check("fail", "access", str(error), todo)
+    return Check("ok", "access", f"functions can be listed ({count})")
+
+
+NAME: Final = "replica filter"
+FILTERED: Final = "2"
+"""SECCOMP_MODE_FILTER, as proc_pid_status(5) shows it."""
+PROGRAM: Final = b"runtime_image"
+
+
+def of_processes(run: Path) -> list[int]:
+    """The replicas of the server with the run folder `run` that are processes of this machine."""
+    from pool_manager.drivers import process_groups
+    from pool_manager.drivers.process import MODULE
+
+    try:
+        found = process_groups.find(run, MODULE)
+    except OSError:
+        return []
+    for group in found.values():
+        group.close()
+    return [group.pid for group in found.values()]
+
+
+def system_calls(pids: Collection[int], proc: Path = Path("/proc")) -> list[Check]:
+    """Every replica among these processes has its filter of system calls; no check without any.
+
+    `proc` is where the kernel tells of processes. Others of a container, like its init, are passed
+    over.
+    """
+    found = {pid: status for pid in pids if (status := _status(proc / str(pid)))}
+    if not found:
+        return []
+    modes = {pid: status.get("Seccomp", "unknown") for pid, status in found.items()}
+    for pid, mode in modes.items():
+        if mode != FILTERED:
+            text = f"process {pid} has Seccomp: {mode}, expected {FILTERED}"
+            return [Check("fail", NAME, text, "build its image again: fnctl image build cpu")]
+    count = len(found)
+    return [Check("ok", NAME, f"Seccomp: {FILTERED} in {count} running replica{'s' * (count > 1)}")]
+
+
+def _status(process: Path) -> dict[str, str]:
+    """Of a replica what the kernel says of it; empty for anything else."""
+    try:
+        if PROGRAM not in (process / "cmdline").read_bytes().split(b"\0"):
+            return {}
+        lines = (process / "status").read_text(errors="replace").splitlines()
+    except OSError:
+        return {}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}

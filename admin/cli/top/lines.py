@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 from typing import Final
 
-from admin.cli.text import bar, one_line, plain
+from admin.text import bar, one_line, plain
 
 Span = tuple[str, str]
 Line = tuple[Span, ...]

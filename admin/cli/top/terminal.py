@@ -2,21 +2,102 @@
 
 Signals that only ask for something are noted and wake whoever waits here; those that end the
 process are raised as SystemExit, so that every block on the way out is left in order.
+
+What a terminal sends, as names of keys. Pure.
+
+A printable character is its own name; the others are called "up", "enter" and so on.
+
+Lines onto a terminal with rich: a whole screen of its own, or some lines in place.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import re
 import select
 import signal
 import termios
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final
 
-from admin.cli.top.keys import Keys
+from rich.console import Console, ConsoleOptions
+from rich.live import Live
+from rich.segment import Segment
+from rich.style import Style
+
+from admin.cli.top.lines import Line
+
+KEYS_MAX: Final = 200
+"""Keys taken from one read: somebody pastes a book."""
+_NAMED: Final = {
+    b"\r": "enter",
+    b"\n": "enter",
+    b"\x7f": "backspace",
+    b"\x08": "backspace",
+    b"\x15": "clear",
+    b"\x03": "interrupt",
+    b"\x0c": "redraw",
+    b"\t": "down",
+}
+_SEQUENCES: Final = {
+    b"A": "up",
+    b"B": "down",
+    b"H": "home",
+    b"F": "end",
+    b"1~": "home",
+    b"7~": "home",
+    b"4~": "end",
+    b"8~": "end",
+    b"5~": "page up",
+    b"6~": "page down",
+}
+_SEQUENCE: Final = re.compile(rb"\x1b[\[O]([0-9;]*[ -/]*[@-~])")
+_UNFINISHED: Final = re.compile(rb"\x1b([\[O][0-9;]*)?\Z")
+
+
+class Keys:
+    """Takes bytes, gives keys; a sequence may come in pieces."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[str]:
+        """The keys that are complete with these bytes. Sequences that nobody knows are none."""
+        data = self._rest + data
+        self._rest = b""
+        found: list[str] = []
+        while data and len(found) < KEYS_MAX:
+            if _UNFINISHED.match(data):
+                self._rest = data
+                break
+            key, length = _first(data)
+            data = data[length:]
+            found += [key] if key else []
+        return found
+
+    def flush(self) -> list[str]:
+        """What was held back, once nothing has followed: the escape key itself."""
+        rest, self._rest = self._rest, b""
+        return ["escape"] if rest[:1] == b"\x1b" else []
+
+
+def _first(data: bytes) -> tuple[str, int]:
+    """The first key ("" for none that we know) and how many bytes it is."""
+    if known := _SEQUENCE.match(data):
+        return _SEQUENCES.get(known.group(1), ""), known.end()
+    if data[:1] == b"\x1b":
+        return "escape", 1
+    if named := _NAMED.get(data[:1]):
+        return named, 1
+    if data[0] < 0x80:
+        return (chr(data[0]) if chr(data[0]).isprintable() else ""), 1
+    # No name of ours has a character beyond ASCII: one that is typed is passed over.
+    return "", 1
+
 
 READ_MAX: Final = 4096
 _ENDING: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -129,3 +210,70 @@ def _end(number: int, _frame: FrameType | None) -> None:
     for each in (*_ENDING, signal.SIGINT):
         signal.signal(each, signal.SIG_IGN)
     raise SystemExit(_CODE + number)
+
+
+class Frame:
+    """Lines as rich draws them. What has no style is not parsed for any: a name is not markup."""
+
+    def __init__(self, lines: Sequence[Line]) -> None:
+        self.lines = lines
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for at, line in enumerate(self.lines):
+            if at:
+                yield Segment.line()
+            for text, style in line:
+                yield Segment(text, _style(style) if style else None)
+
+
+class Screen:
+    """Shows lines in place, until `close`; `is_whole`: on a screen apart, which leaves no trace."""
+
+    def __init__(self, console: Console, is_whole: bool) -> None:
+        self._console = console
+        self._is_whole = is_whole
+        self._live: Live | None = None
+        self._shown: list[Line] | None = None
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Columns and lines, as they are now."""
+        width, height = self._console.size
+        return width, height
+
+    def open(self) -> None:
+        """Take the terminal."""
+        self._shown = None
+        self._live = Live(
+            Frame(()),
+            console=self._console,
+            screen=self._is_whole,
+            auto_refresh=False,
+            redirect_stdout=False,
+            redirect_stderr=False,
+            vertical_overflow="crop",
+        )
+        self._live.start()
+        # Whoever stops or kills what draws in place is left with a cursor.
+        self._console.show_cursor(not self._is_whole)
+
+    def close(self) -> None:
+        """Give the terminal back."""
+        live, self._live = self._live, None
+        if live is not None:
+            live.stop()
+
+    def show(self, lines: list[Line], anew: bool = False) -> None:
+        """Draw the lines, unless they stand there already; `anew` even then."""
+        if self._live is not None and (anew or lines != self._shown):
+            self._shown = lines
+            self._live.update(Frame(lines), refresh=True)
+
+    def print(self, lines: Sequence[Line]) -> None:
+        """Write the lines once."""
+        self._console.print(Frame(lines), soft_wrap=True)
+
+
+@functools.cache
+def _style(name: str) -> Style:
+    return Style.parse(name)

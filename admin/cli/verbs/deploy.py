@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from admin.cli.session import Session, connected
+from admin.cli.options import Session, connected
 
 if TYPE_CHECKING:
-    from admin.cli.collect import Collected
+    from admin.cli.bundle_files import Collected
 
 OFF = "off"
 ALWAYS = "always"
@@ -95,7 +95,7 @@ def deploy(  # noqa: PLR0913 - typer takes one parameter per option
       fnctl deploy model.onnx --name digits
       fnctl deploy functions/digits --max 2 --idle 60
     """
-    from admin.cli.collect import collect
+    from admin.cli.bundle_files import collect
 
     overrides = given(
         min=min,
@@ -135,10 +135,10 @@ def _deploy(
     request: dict[str, Any],
     no_wait: bool,
 ) -> None:
-    from admin.cli.following import bar, finish, upload
-    from admin.cli.summary import example, render
-    from admin.cli.text import size
-    from admin.client import ApiError
+    from admin.cli.follow_logs import bar, finish, upload
+    from admin.cli.render import example, render_summary
+    from admin.client.client import ApiError
+    from admin.text import size
 
     client = session.client
     count, sent = upload(client, collected, partial(bar, quiet=session.as_json))
@@ -154,7 +154,7 @@ def _deploy(
         session.next(f"fnctl show {collected.name}")
         return
     ended = finish(session, operation)
-    session.answer(ended, lambda: render(ended.get("result") or {}, collected))
+    session.answer(ended, lambda: render_summary(ended.get("result") or {}, collected))
     session.next(example(collected))
     if line := _curl(session, collected, ended.get("result") or {}):
         session.remark(f"  or: {line}")
@@ -162,8 +162,8 @@ def _deploy(
 
 def _curl(session: Session, collected: Collected, result: dict[str, Any]) -> str:
     """The curl command for a call that works; "" where none is known or curl cannot get there."""
-    from admin.cli.summary import curl
-    from admin.client import ApiError
+    from admin.cli.render import curl
+    from admin.client.client import ApiError
 
     client, call = session.client, ""
     is_tried = bool((result.get("profile") or {}).get("profiled"))

@@ -8,25 +8,29 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from admin.cli.failures import REFUSED
-from admin.cli.session import (
+from admin.cli.errors import REFUSED
+from admin.cli.options import (
     DEFAULT_DATA,
     DEFAULT_ENGINE,
     DEFAULT_URL,
     Data,
+    Identity,
     Json,
     Key,
+    KnownHosts,
+    Place,
+    Ssh,
     Url,
     client_at,
+    login,
 )
-from admin.cli.ssh import Identity, KnownHosts, Place, Ssh, login
-from admin.cli.text import plain
 from admin.cli.verbs.serve import Driver
+from admin.text import plain
 
 if TYPE_CHECKING:
-    from admin.cli.doctor.check import Check
-    from admin.client import Client
-    from admin.remote.target import Login
+    from admin.cli.doctor.machine import Check
+    from admin.client.client import Client
+    from admin.client.ssh import Login
 
 
 DriverGiven = Annotated[
@@ -79,7 +83,7 @@ def doctor(  # noqa: PLR0913 - typer takes one parameter per option
 
 def here(data: Path) -> list[Check]:
     """The checks of this machine, with the data folder `data`."""
-    from admin.cli.doctor import machine, replicas
+    from admin.cli.doctor import machine
     from admin.settings import run_dir
 
     folder = data.expanduser().resolve()
@@ -90,7 +94,7 @@ def here(data: Path) -> list[Check]:
         machine.token(folder),
         machine.sockets(run_dir(folder)),
         machine.engine(),
-        *replicas.system_calls(replicas.of_processes(run_dir(folder))),
+        *machine.system_calls(machine.of_processes(run_dir(folder))),
     ]
 
 
@@ -115,8 +119,8 @@ def images() -> dict[str, str]:
 
 def far(place: Place, way: Login) -> list[Check]:
     """The checks of a server on another machine."""
-    from admin.cli.doctor.check import Check
-    from admin.client import Unreachable
+    from admin.cli.doctor.machine import Check
+    from admin.client.client import Unreachable
 
     try:
         with client_at(place, way) as client:
@@ -127,7 +131,7 @@ def far(place: Place, way: Login) -> list[Check]:
 
 def tell(found: list[Check], as_json: bool) -> None:
     """Print the checks; one that failed is exit code 1."""
-    from admin.cli.doctor.check import render, to_json
+    from admin.cli.doctor.machine import render, to_json
 
     shown = json.dumps({"items": to_json(found)}, indent=2) if as_json else plain(render(found))
     typer.echo(shown)
@@ -141,6 +145,6 @@ def _server(place: Place) -> list[Check]:
 
 
 def _asked(client: Client) -> list[Check]:
-    from admin.cli.doctor import server
+    from admin.cli.doctor import machine
 
-    return [server.server(client), server.access(client)]
+    return [machine.server(client), machine.access(client)]

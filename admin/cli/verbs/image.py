@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from admin.cli.failures import INTERRUPTED, told
-from admin.cli.session import DEFAULT_ENGINE, Json
-from admin.cli.text import duration, fields, plain, size
+from admin.cli.errors import INTERRUPTED, told
+from admin.cli.options import DEFAULT_ENGINE, Json
+from admin.text import duration, fields, plain, size
 
 if TYPE_CHECKING:
     from admin.image.build import Built
@@ -100,7 +100,7 @@ def build(  # noqa: PLR0913 - typer takes one parameter per option
     with told(as_json):
         from admin.image.build import Order
         from admin.image.build import build as build_image
-        from admin.image.source import own_checkout
+        from admin.image.context import own_checkout
 
         order = Order(
             kind.value,

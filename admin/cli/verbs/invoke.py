@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from admin.cli.session import Session, connected
+from admin.cli.options import Session, connected
 
 if TYPE_CHECKING:
-    from admin.client import Answer, Payload
+    from admin.client.client import Answer, Payload
 
 TIMEOUT_S = 300.0
 SHOWN_MAX = 100
@@ -74,7 +74,7 @@ def invoke(  # noqa: PLR0913 - typer takes one parameter per option
     answer = session.client.invoke(name, sent, accept=accept, wait_s=wait, timeout_s=timeout)
     if output is not None:
         _write(output, answer.body)
-    session.answer(to_json(answer), lambda: render(answer, output))
+    session.answer(to_json(answer), lambda: render_receipt(answer, output))
     _tell_receipt(session, answer)
 
 
@@ -84,8 +84,8 @@ def _payload(
     """What the options say, with what the function takes asked for where they say a file; without
     any, its sample."""
     from admin.cli.inputs import is_one_file, payload
-    from admin.cli.text import one_line, size
-    from admin.client import ApiError
+    from admin.client.client import ApiError
+    from admin.text import one_line, size
 
     takes: list[str] = []
     if body is None and not inputs and not media:
@@ -104,7 +104,7 @@ def _payload(
 
 def to_json(answer: Answer) -> dict[str, Any]:
     """The answer as JSON data with its receipt: the object that came, or what is known of it."""
-    from admin.cli.receipt import read
+    from admin.cli.render import read
 
     shown = _object(answer)
     if shown is None:
@@ -112,10 +112,10 @@ def to_json(answer: Answer) -> dict[str, Any]:
     return {**shown, "receipt": read(answer.timing).to_json()}
 
 
-def render(answer: Answer, output: Path | None) -> str:
+def render_receipt(answer: Answer, output: Path | None) -> str:
     """The answer as text, or where it was written."""
-    from admin.cli.answer import render as render_answer
-    from admin.cli.text import size
+    from admin.cli.render import render_answer
+    from admin.text import size
 
     what = f"{answer.content_type or 'answer'}, {size(len(answer.body))}"
     if output is not None:
@@ -137,9 +137,9 @@ def _object(answer: Answer) -> dict[str, Any] | None:
 
 
 def _tell_receipt(session: Session, answer: Answer) -> None:
-    from admin.cli.receipt import read, render
+    from admin.cli.render import read, render_receipt
 
-    if receipt := render(read(answer.timing)):
+    if receipt := render_receipt(read(answer.timing)):
         session.remark(receipt)
 
 

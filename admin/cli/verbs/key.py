@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from admin.cli.session import Session, connected
-from admin.cli.text import ago, get, table
+from admin.cli.options import Session, connected
+from admin.text import ago, get, table
 
 app = typer.Typer(
     help="Make, list and revoke access keys.", no_args_is_help=True, rich_markup_mode=None

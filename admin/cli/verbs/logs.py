@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from admin.cli.failures import INTERRUPTED
-from admin.cli.session import Session, connected
-from admin.cli.text import plain
+from admin.cli.errors import INTERRUPTED
+from admin.cli.options import Session, connected
 from admin.cli.verbs.show import Name
+from admin.text import plain
 
 LINES = 100
 
@@ -53,8 +53,8 @@ def print_followed(session: Session, name: str, lines: int) -> None:
 
     Raises ApiError, or Unreachable where the server stays away.
     """
-    from admin.client import ApiError
-    from admin.streams.resuming import Absence, resumed
+    from admin.client.client import ApiError
+    from admin.client.sse import Absence, resumed
 
     absence = Absence(
         lambda reason: session.remark(f"{reason}; waiting for it …"),

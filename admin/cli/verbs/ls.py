@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from admin.cli.session import Session, connected
-from admin.cli.text import NONE, duration, get, number, table
+from admin.cli.options import Session, connected
+from admin.text import NONE, duration, get, number, table
 
 HEAD: Final = (
     "NAME",
@@ -50,7 +50,7 @@ def ls(
       fnctl ls --watch
     """
     if watch:
-        from admin.cli.live.listing import watch as shown
+        from admin.cli.live_table import watch as shown
 
         shown(session, render)
         return

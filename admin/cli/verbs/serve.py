@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from admin.cli.failures import told
+from admin.cli.errors import told
 
 
 class Driver(StrEnum):

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from admin.cli.errors import failures
-from admin.cli.session import Session, connected
-from admin.cli.summary import prepared
-from admin.cli.text import NONE, duration, fields, get, number, size, table
+from admin.cli.options import Session, connected
+from admin.cli.render import prepared
 from admin.cli.verbs.ls import ready_in
+from admin.text import NONE, duration, fields, get, number, size, table
 
 ERRORS_MAX = 3
 

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from admin.cli.errors import failures
-from admin.cli.session import Session, connected
-from admin.cli.text import ago, bar, duration, get, number
+from admin.cli.options import Session, connected
 from admin.cli.verbs.show import Name
+from admin.text import ago, bar, duration, get, number
 from runtime_image.contract.control import PHASES
 
 DECISIONS_MAX = 10

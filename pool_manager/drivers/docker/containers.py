@@ -1,20 +1,35 @@
 """What is asked of single containers, and how they ended.
 
 All of it blocks and raises docker-py's errors, unless it says more.
+
+Whether the engine and an image are what is needed.
+
+Creates and starts one container, or leaves nothing. All of it blocks.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import docker
 
-from pool_manager.drivers.docker.failures import ENGINE_ERRORS, is_conflict, is_gone
-from pool_manager.drivers.docker.shape import HOLDER, OWNER, REPLICA, UID
+from pool_manager.drivers.docker import spec
+from pool_manager.drivers.docker.engine import (
+    ENGINE_ERRORS,
+    is_conflict,
+    is_gone,
+    is_no_way,
+    translate,
+)
+from pool_manager.drivers.docker.spec import HOLDER, LINK, OWNER, REPLICA, UID, Way
+from pool_manager.drivers.uids import misfit
 from registry.errors import DriverError
+from runtime_image.contract.link import VERSION
 
 GONE_S: Final = 10.0
 """How long a removal that somebody else began may take."""
@@ -177,3 +192,110 @@ def pids(client: docker.APIClient, container: str) -> frozenset[int] | None:
         raise
     column = shown["Titles"].index("PID")
     return frozenset(int(row[column]) for row in shown["Processes"])
+
+
+UID_MAP: Final = Path("/proc/self/uid_map")
+
+
+def check_image(image: str, kind: str, inspected: dict[str, Any]) -> None:
+    """`inspected` is what GET /images/NAME/json says. Raises DriverError where the image speaks
+    another version of the link, or is no runtime image at all."""
+    target = "gpu" if kind == "cuda" else kind
+    labels = (inspected.get("Config") or {}).get("Labels") or {}
+    spoken = labels.get(LINK)
+    if spoken is None:
+        found = f"image {image} is no runtime image: it has no label {LINK}"
+    elif spoken != str(VERSION):
+        found = f"image {image} speaks link version {spoken}, this server version {VERSION}"
+    else:
+        return
+    raise DriverError(f"{found}; build it: fnctl image build {target}")
+
+
+def inspection(image: str) -> Callable[[docker.APIClient], dict[str, Any]]:
+    """What asks the engine for what `check_image` looks at."""
+    return lambda client: client.inspect_image(image)
+
+
+def check_uids(uids: range) -> None:
+    """Raises DriverError where containers cannot run as these users: an engine of this very user
+    namespace has no others."""
+    if reason := misfit(uids, UID_MAP.read_text()):
+        raise DriverError(reason)
+
+
+def check_users(info: dict[str, Any]) -> None:
+    """`info` is what the engine tells of itself (GET /info). Raises DriverError where a user id in
+    a container is another one outside: no replica could enter its own run folder."""
+    options = info.get("SecurityOptions") or []
+    for name in ("rootless", "userns"):
+        if any(f"name={name}" in str(option).split(",") for option in options):
+            raise DriverError(
+                f"the engine gives containers other users than this machine has ({name}), so that"
+                " no replica could read its files; use an engine that runs as root, without"
+                " userns-remap: FN_DOCKER_HOST"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What is to be started. `holder` is the container whose network it joins, `gpu` the UUID it
+    sees, to be asked for in one of `ways`, the first that the engine knows."""
+
+    name: str
+    config: dict[str, Any]
+    holder: str | None
+    gpu: str
+    ways: Sequence[Way]
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A container that runs; `way` is how its GPU was asked for."""
+
+    container: str
+    way: Way | None
+
+
+def begin(client: docker.APIClient, start: Start) -> Started:
+    """Raises DriverError; nothing is left then, unless the engine went away."""
+    if not start.gpu:
+        return Started(_in_network(client, start, start.config), None)
+    refused: list[str] = []
+    for way in start.ways:
+        try:
+            return Started(_in_network(client, start, way(start.config, start.gpu)), way)
+        except DriverError as error:
+            if not is_no_way(error):
+                raise
+            refused.append(error.message)
+    raise DriverError(f"GPU {start.gpu} cannot be had: {'; '.join(refused)}")
+
+
+def _in_network(client: docker.APIClient, start: Start, config: dict[str, Any]) -> str:
+    """In the holder's network if it still runs, else in one of its own."""
+    if start.holder is not None:
+        with contextlib.suppress(_HolderEnded):
+            return _start(client, start.name, spec.join(config, start.holder), is_joining=True)
+    return _start(client, start.name, config)
+
+
+class _HolderEnded(Exception):
+    """The network to join is not there any more."""
+
+
+def _start(
+    client: docker.APIClient, name: str, config: dict[str, Any], *, is_joining: bool = False
+) -> str:
+    container: str = ""
+    try:
+        container = client.create_container_from_config(config, name)["Id"]
+        client.start(container)
+    except ENGINE_ERRORS as error:
+        if container:
+            with contextlib.suppress(DriverError, *ENGINE_ERRORS):
+                remove(client, container)
+        if is_joining and (is_conflict(error) or is_gone(error)):
+            raise _HolderEnded from error
+        raise translate(error, "start a container") from error
+    return container

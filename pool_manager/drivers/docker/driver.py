@@ -1,4 +1,7 @@
-"""Replicas as containers: one each, apart from the host and from each other."""
+"""Replicas as containers: one each, apart from the host and from each other.
+
+The limits that containers get while they run.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +16,70 @@ from typing import Any, TypeVar
 import structlog
 
 from pool_manager.driver import OnEngineLost, OnExit
-from pool_manager.drivers.docker import containers, shape
-from pool_manager.drivers.docker.endings import Endings, Known, News, how, read_event
-from pool_manager.drivers.docker.engine import Engine, Times
-from pool_manager.drivers.docker.gpu import Way, ways
-from pool_manager.drivers.docker.holders import Holders
-from pool_manager.drivers.docker.image import check_image, check_uids, check_users, inspection
-from pool_manager.drivers.docker.limiting import Limiter
-from pool_manager.drivers.docker.listener import Listener
-from pool_manager.drivers.docker.shape import OWNER, Owner, Place
-from pool_manager.drivers.docker.starting import Start, begin
+from pool_manager.drivers.docker import containers, spec
+from pool_manager.drivers.docker.containers import (
+    Start,
+    begin,
+    check_image,
+    check_uids,
+    check_users,
+    inspection,
+)
+from pool_manager.drivers.docker.engine import Engine, Times, is_too_large
+from pool_manager.drivers.docker.events import Endings, Known, Listener, News, how, read_event
+from pool_manager.drivers.docker.network_holders import Holders
+from pool_manager.drivers.docker.spec import OWNER, Owner, Place, Way, ways
 from pool_manager.drivers.uids import DEFAULT, SLICE, UidAllocator, parse_range, slice_of
-from pool_manager.output.spooling import Spool
+from pool_manager.replicas.logs import Spool
 from registry.errors import DriverError, EngineDown
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
+
+
+class Limiter:
+    """Gives containers the memory and CPU time of what they serve."""
+
+    def __init__(self, engine: Engine, owner: Owner, tasks: Tasks, times: Times) -> None:
+        self._engine = engine
+        self._owner = owner
+        self._tasks = tasks
+        self._times = times
+
+    async def now(self, known: Known, record: ReplicaRecord) -> None:
+        """Raises DriverError."""
+        name, limits = spec.container_name(record, self._owner), spec.limits(record)
+        await self._engine.call(
+            "limit a container", lambda c: containers.limit(c, known.id, limits, name)
+        )
+
+    def soon(self, known: Known, record: ReplicaRecord) -> None:
+        """In the background, after the first answer: setting limits stops everything in a
+        container for milliseconds. One that has taken more by then than it may have, or that
+        cannot be limited at all, is ended."""
+        self._tasks.spawn(f"limit {record.id}", self._soon(known, record))
+
+    async def _soon(self, known: Known, record: ReplicaRecord) -> None:
+        await asyncio.sleep(self._times.limit_after_s)
+        is_refused = False
+        while not known.is_told:
+            try:
+                if is_refused:
+                    await self._engine.call(
+                        "end a container", lambda c: containers.kill(c, known.id)
+                    )
+                else:
+                    await self.now(known, record)
+            except EngineDown:
+                await asyncio.sleep(self._times.limit_retry_s)
+            except DriverError as error:
+                if is_refused or known.is_told:
+                    return  # it has ended, or is being removed
+                log.warning("a replica cannot be limited", replica=record.id, reason=error.message)
+                known.out_of_memory |= is_too_large(error)
+                is_refused = True
+            else:
+                return
+
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -98,7 +150,7 @@ class DockerDriver:
 
     def model_path(self, model_dir: Path) -> str:  # noqa: ARG002 - the same in each container
         """Where the model folder is mounted."""
-        return shape.MODEL_TARGET
+        return spec.MODEL_TARGET
 
     async def start(self, record: ReplicaRecord, run_dir: Path, log: Path) -> None:  # noqa: ARG002
         """Create and start the container; `log` is written by `save_log`."""
@@ -110,8 +162,8 @@ class DockerDriver:
         # A standby is in nobody's way: its network may be made with it.
         holder = self._holders.take() if record.role != "standby" else None
         start = Start(
-            shape.container_name(record, self._owner),
-            shape.replica(record, image, self._owner, place, uid),
+            spec.container_name(record, self._owner),
+            spec.replica(record, image, self._owner, place, uid),
             holder.container if holder else None,
             record.device if record.device_kind != "cpu" else "",
             tuple(self._ways),
@@ -241,7 +293,7 @@ class DockerDriver:
             await known.settled.wait()
         if known is None or known.is_told:
             raise DriverError(f"cannot limit {record.id}: it does not run")
-        if record.memory_mib > shape.STANDBY_CAP_MIB[record.device_kind]:
+        if record.memory_mib > spec.STANDBY_CAP_MIB[record.device_kind]:
             await self._limiter.now(known, record)
         else:
             self._limiter.soon(known, record)

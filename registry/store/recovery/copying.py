@@ -10,7 +10,7 @@ from typing import Final
 
 from registry.errors import StoreUnavailable
 from registry.files import replacing
-from registry.store.connection import translated
+from registry.store.database import translated
 from registry.store.recovery.inspection import DatabaseReport, inspect_database, open_read_only
 
 PAGES_AT_ONCE: Final = 1024

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from registry.files import unavailable
-from registry.store.connection import CORRUPT, explain
+from registry.store.database import CORRUPT, explain
 
 CHECK_MAX: Final = 64 * 2**20
 """Bytes of a database up to which all of it is checked after a crash: about 0.5 s."""

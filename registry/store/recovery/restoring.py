@@ -16,16 +16,20 @@ from typing import Final
 from registry.errors import BadRequest, StoreUnavailable
 from registry.files import fsync_folder, make_private, replacing, unavailable
 from registry.settings import StoreSettings
-from registry.store.connection import CORRUPT
-from registry.store.database import Database
+from registry.store.database import CORRUPT, MIGRATIONS, Database
 from registry.store.functions import Functions
 from registry.store.keys import Keys
 from registry.store.operations import Operations
 from registry.store.recovery.copying import copy_database
-from registry.store.recovery.folder import DAILY, PREVIOUS, folder_problem
-from registry.store.recovery.identity import SPARED_S, Marker, write_marker
+from registry.store.recovery.folder import (
+    DAILY,
+    PREVIOUS,
+    SPARED_S,
+    Marker,
+    folder_problem,
+    write_marker,
+)
 from registry.store.recovery.inspection import inspect_database
-from registry.store.schema import MIGRATIONS
 
 CLOSING_NOTE: Final = "made by --start-empty: while it is here, calls need a key"
 _SIDES: Final = ("", "-wal", "-shm", "-journal")

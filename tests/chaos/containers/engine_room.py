@@ -15,7 +15,7 @@ from typing import Any
 import docker
 from docker.errors import APIError
 
-from pool_manager.drivers.docker import shape
+from pool_manager.drivers.docker import spec
 from tests.support.own_engine import OwnEngine
 
 ANSWER_S = 60.0
@@ -36,14 +36,14 @@ class EngineRoom:
 
     def __init__(self, engine: OwnEngine, data: Path) -> None:
         self.engine = engine
-        self._label = f"{shape.OWNER}={shape.owner_name(data.resolve())}"
+        self._label = f"{spec.OWNER}={spec.owner_name(data.resolve())}"
         self.client = docker.APIClient(base_url=engine.url, version="1.41", timeout=ANSWER_S)
 
     def replicas(self) -> dict[str, Running]:
         """Those that run or are paused, by the replica's id."""
         found = {}
         for listed in self._listed():
-            id = listed["Labels"].get(shape.REPLICA, "")
+            id = listed["Labels"].get(spec.REPLICA, "")
             if id and listed["State"] in ("running", "paused"):
                 with contextlib.suppress(APIError):
                     state = self.client.inspect_container(listed["Id"])["State"]
@@ -52,7 +52,7 @@ class EngineRoom:
 
     def holders(self) -> list[str]:
         """Containers of networks made ahead."""
-        return [one["Id"] for one in self._listed() if shape.HOLDER in one["Labels"]]
+        return [one["Id"] for one in self._listed() if spec.HOLDER in one["Labels"]]
 
     def remove_holders(self) -> list[str]:
         """Take all of those away; which they were."""

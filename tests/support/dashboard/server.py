@@ -12,8 +12,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from admin.ui.files import read_files
-from admin.ui.pages import UiPages
+from admin.ui.files import UiPages, read_files
 from gateway.access import Access
 from gateway.http.app import Border
 from gateway.problems import answer, json_answer

@@ -17,11 +17,11 @@ from gateway.access import Access
 from gateway.delivery import Delivery
 from gateway.dispatch.dispatcher import Limits
 from gateway.http.app import Gateway, StatePages
-from gateway.http.assembly import assemble
-from gateway.http.fast.front import Front
+from gateway.http.context import assemble
+from gateway.http.decompression import Inflation
+from gateway.http.fast_path import Front
 from gateway.http.handler import Shared
-from gateway.http.inflating import Inflation
-from gateway.http.invoke import calls_first
+from gateway.http.invocation import calls_first
 from gateway.settings import GatewaySettings
 from registry.catalog import Catalog, Deployed
 from registry.model import Key

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pool_manager.drivers.fake import BEHAVES, FakeDriver, Script
-from pool_manager.drivers.script import Sleep
+from pool_manager.drivers.fake_service import Sleep
 from runtime_image.contract.control import ReplicaRecord
 from tests.support.nvml.board import Board
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from admin.estimates.cold_starts import Prior
 from admin.health import BUFFERED_MAX, DISK_FREE_MIN, Health
-from admin.past import Past
+from admin.history import Past, Prior
 from gateway.delivery import Delivery
 from gateway.dispatch.dispatcher import Limits
 from pool_manager.core import events

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from admin.events.rates import REST, Pace
+from admin.rates import REST, Pace
 from admin.views import (
     Live,
     call_json,
@@ -22,7 +22,7 @@ from gateway.dispatch.pool import UNKNOWN
 from pool_manager.core.pool import AT_REST, Outlook
 from pool_manager.core.state import Device, Replica
 from pool_manager.ports import GpuView
-from pool_manager.telling.occupancy import Occupancy
+from pool_manager.reports import Occupancy
 from registry.exchange import NOTHING, Expected, Load, PoolEndpoints, ReplicaEndpoint
 from registry.model import Batching, Key, Operation
 from runtime_image.contract.model import ImageForm, InputRule, OutputRule

@@ -1,4 +1,4 @@
-"""Who may be killed."""
+"""Who may be killed, and when."""
 
 from __future__ import annotations
 
@@ -27,3 +27,14 @@ def test_starts_of_one_function_are_spared_after_some() -> None:
     assert list(again) == ["e"]
     assert kills.count == 2
     assert kills.states == {"starting": 2}
+
+
+def test_kills_follow_the_answers() -> None:
+    """As many as starts in a row at once, then one for every few answers."""
+    kills = Kills(starts_max=1, answers_each=10)
+    first = kills.is_due(0)
+    kills.killed(replica("a", "ready"))
+
+    assert first
+    assert not kills.is_due(9)
+    assert kills.is_due(10)

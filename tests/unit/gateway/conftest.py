@@ -9,6 +9,7 @@ import pytest
 
 from gateway.delivery import Delivery
 from tests.support.peers import Client, ListeningManager, Peer, delivering, published
+from tests.support.sharing_peer import SharingPeer
 
 
 @pytest.fixture
@@ -28,6 +29,16 @@ async def delivery() -> AsyncIterator[Delivery]:
 async def peer(delivery: Delivery, tmp_path: Path) -> AsyncIterator[Peer]:
     """A replica that the gateway is connected to."""
     async with Peer(tmp_path / "r1").listening() as peer:
+        delivery.receive_endpoints(published(peer.endpoint()))
+        await peer.greet()
+        yield peer
+        delivery.receive_endpoints(published())
+
+
+@pytest.fixture
+async def sharing(delivery: Delivery, tmp_path: Path) -> AsyncIterator[SharingPeer]:
+    """A replica that the gateway is connected to."""
+    async with SharingPeer(tmp_path / "r1").listening() as peer:
         delivery.receive_endpoints(published(peer.endpoint()))
         await peer.greet()
         yield peer

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.data_links import CONNECT_TRIES
+from gateway.data_links import CONNECT_TRIES, Delivered
 from gateway.delivery import Delivery
-from gateway.outcome import Delivered
 from registry.errors import Poison, ReplicaDied
 from runtime_image.contract.errors import RequestError
 from runtime_image.contract.link import Flag, Kind, NotStarted

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from gateway.data_links import HeldCall, Outcome
 from gateway.deaths import Deaths
-from gateway.outcome import HeldCall, Outcome
 from registry.errors import FnError, Poison, ReplicaDied
 from runtime_image.link.meta import RequestMeta
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.outcome import Delivered
+from gateway.data_links import Delivered
 from registry.errors import (
     FunctionFailing,
     QueueFull,

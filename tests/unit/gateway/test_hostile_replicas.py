@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from gateway.data_links import IDLE_TALK_MAX
+from gateway.data_links import IDLE_TALK_MAX, Delivered
 from gateway.delivery import Delivery
-from gateway.outcome import Delivered
 from runtime_image.contract.link import FAILED_MAX, STARTED_MAX, VERSION, Kind
 from tests.support.peers import ANSWER, Client, Peer, published
 

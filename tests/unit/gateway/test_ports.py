@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from admin.past import Past
+from admin.history import Past
 from gateway import ports
 from pool_manager.manager import Manager
 from tests.support.peers import KnownPast, ListeningManager

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from pool_manager import orders
+from pool_manager import waiters
 from pool_manager.core.state import Device, PoolSpec
 from pool_manager.devices import cpu_slots
 from pool_manager.drivers.fake import BEHAVES, FakeDriver, Script
@@ -292,7 +292,7 @@ async def test_a_trial_may_be_refused(rig: Rig, stage: str, reason: str) -> None
 @pytest.mark.parametrize("rig", [Script(hang_at="load")], indirect=True)
 async def test_a_trial_has_an_end(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """What has not ended within the limit is refused, and its replica is ended."""
-    monkeypatch.setattr(orders, "TRIAL_S", 0.0)
+    monkeypatch.setattr(waiters, "TRIAL_S", 0.0)
 
     with pytest.raises(ModelRefused, match="had not ended after 0 s"):
         await rig.manager.trial(PoolSpec(KEY), binding())

@@ -10,8 +10,8 @@ from aiohttp.test_utils import TestServer, make_mocked_request
 
 from admin.api import streaming
 from admin.api.streaming import MAY_STILL, QUIET_S, Stream, Streams, is_asked
-from admin.events.frames import frame
-from admin.streams.parsing import Event, Parser
+from admin.client.sse import Event, Parser
+from admin.events.sse import frame
 from registry.errors import QueueFull, ShuttingDown
 
 Produce = Callable[[Stream], Awaitable[None]]

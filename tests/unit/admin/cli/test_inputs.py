@@ -7,7 +7,7 @@ import typer
 
 from admin.cli import inputs
 from admin.cli.inputs import payload
-from admin.client import Payload
+from admin.client.client import Payload
 
 
 def test_a_body_is_sent_unchanged() -> None:

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from admin.deploy.changes import Changes, changed_settings
-from admin.deploy.etag import etag
+from admin.deploy.changes import Changes, changed_settings, etag
 from admin.deploy.plan import Plan
-from admin.deploy.verification import Verified
+from admin.deploy.verify import Verified
 from registry.errors import (
     BadRequest,
     PreconditionFailed,

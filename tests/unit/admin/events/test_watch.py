@@ -11,13 +11,12 @@ from typing import Any, cast
 
 import pytest
 
+from admin.client.sse import Parser
 from admin.events import watch as watches
-from admin.events.follower import Follower
-from admin.events.frames import Position
-from admin.events.picture import Thing
-from admin.events.scene import Scene
-from admin.events.watch import Watch
-from admin.streams.parsing import Parser
+from admin.events.log import Thing
+from admin.events.snapshot import Scene
+from admin.events.sse import Position
+from admin.events.watch import Follower, Watch
 from registry.catalog import Catalog
 from registry.exchange import Endpoints, PoolEndpoints, encode
 from tests.support.nouns import deployed

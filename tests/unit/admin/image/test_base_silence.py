@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from docker import APIClient
 
-from admin.image import base
-from admin.image.failures import ImageError
+from admin.image import containers
+from admin.image.context import ImageError
 
 UNKNOWN = b"HTTP/1.1 404 Not Found\r\nContent-Length: 27\r\n\r\n" + b'{"message":"No such image"}'
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -66,13 +66,13 @@ def test_a_silent_registry_ends_the_build(
     """Whether it never answers or falls silent in the middle, the error names the image and how
     long nothing came."""
     with pytest.raises(ImageError, match=r"x:1 is not .*: nothing was heard of it for 0\.1 s"):
-        base.fetch(engine(said), "x:1", lambda _text: None, silence_s=0.1)
+        containers.fetch(engine(said), "x:1", lambda _text: None, silence_s=0.1)
 
 
 def test_a_pull_that_ends_is_no_silence(engine: Callable[[bytes], APIClient]) -> None:
     """Afterwards the client waits for the engine as it did before."""
     client = engine(CHUNKED + PULLING + DONE)
 
-    base.fetch(client, "x:1", lambda _text: None, silence_s=30.0)
+    containers.fetch(client, "x:1", lambda _text: None, silence_s=30.0)
 
     assert "send" not in vars(client)

@@ -12,8 +12,7 @@ import pytest
 from docker import APIClient
 
 from admin.image.build import Built, build, check_filter, split_tag
-from admin.image.failures import ImageError
-from admin.image.source import own_checkout, own_digest
+from admin.image.context import ImageError, own_checkout, own_digest
 from runtime_image.contract.link import VERSION
 from tests.support import runtime_images
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from admin.image import context
-from admin.image.failures import ImageError
-from admin.image.source import own_checkout
+from admin.image.context import ImageError, own_checkout
 
 ROOT = own_checkout()
 

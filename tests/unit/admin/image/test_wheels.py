@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from admin.image import wheels
-from admin.image.failures import ImageError
+from admin.image.context import ImageError
 from admin.image.wheels import Platform
 
 DEBIAN = Platform((3, 11), "x86_64", (2, 36))

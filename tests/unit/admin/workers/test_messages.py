@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from admin.workers import messages as m
-from gateway.metrics.exemplars import Exemplar, Marked
-from gateway.observing.failures import Failure
+from gateway.metrics.counters import Exemplar, Marked
+from gateway.observing.errors import Failure
 from gateway.settings import GatewaySettings
 from registry.exchange import Expected
 from registry.model import Key

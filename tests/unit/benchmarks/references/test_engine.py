@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.models import subjects
 from benchmarks.references import engine
-from runtime_image.engines.sessions import session_options
+from runtime_image.engines.onnx import session_options
 
 ATTRIBUTES = (
     "intra_op_num_threads",

@@ -1,8 +1,11 @@
-"""One accepted request as a record."""
+"""One accepted request, and the link it is sent on."""
 
 from __future__ import annotations
 
-from gateway.dispatch.call import AGAIN_S, Call, Priority, Stage
+import pytest
+
+from gateway.dispatch.call import AGAIN_S, Call, Link, Priority, Stage
+from runtime_image.contract.link import ID_MAX
 from runtime_image.link.meta import RequestMeta
 
 META = RequestMeta("application/json", "", -1, "")
@@ -43,3 +46,56 @@ def test_a_call_that_had_begun_is_no_longer_bound_by_its_wait_budget() -> None:
 
     assert (short.alone, short.wait_until_s) == (True, 50.0 + 60.0 + AGAIN_S)
     assert long.wait_until_s == 1000.0
+
+
+def link(last_id: int = 0, *in_flight: int) -> Link:
+    made = Link("r1", "default/a@1", 2, marks_started=True, last_id=last_id)
+    for id in in_flight:
+        made.in_flight[id] = Call("default/a@1", META, b"", 0.0, 55.0, 60.0, id=id)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("in_flight", "full", "closing", "expected"),
+    [
+        ((1,), False, False, True),
+        ((1, 2), False, False, False),
+        ((), True, False, False),
+        ((), False, True, False),
+    ],
+)
+def test_when_there_is_room(
+    in_flight: tuple[int, ...], full: bool, closing: bool, expected: bool
+) -> None:
+    """There is room below the limit, unless the replica said that it is full or going."""
+    made = link(0, *in_flight)
+    made.full, made.closing = full, closing
+
+    assert made.has_room is expected
+
+
+def test_ids_start_at_one_and_go_up() -> None:
+    """Id 0 speaks about the link itself and is never given."""
+    made = link()
+
+    assert [made.next_id(), made.next_id()] == [1, 2]
+
+
+def test_ids_wrap_and_skip_those_in_use() -> None:
+    """After the largest id comes the smallest that is free."""
+    made = link(ID_MAX - 1, 1, 2)
+
+    assert [made.next_id(), made.next_id()] == [ID_MAX, 3]
+
+
+def test_what_was_sent_after_an_id() -> None:
+    """Only later ones are returned, in the order in which they were sent."""
+    assert [call.id for call in link(7, 4, 6, 5, 7).sent_after(5)] == [6, 7]
+
+
+def test_later_is_seen_across_the_wrap() -> None:
+    """An id beyond the wrap is later than one before it, and not the other way round."""
+    made = link(2, ID_MAX - 1, ID_MAX, 1, 2)
+
+    assert [call.id for call in made.sent_after(ID_MAX)] == [1, 2]
+    assert [call.id for call in made.sent_after(1)] == [2]

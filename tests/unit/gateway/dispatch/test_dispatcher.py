@@ -12,14 +12,14 @@ from gateway.dispatch.call import (
     Command,
     Fail,
     GiveUp,
+    Link,
     Priority,
     Recall,
     Send,
     Stage,
 )
 from gateway.dispatch.dispatcher import Dispatcher, Limits
-from gateway.dispatch.endings import SENDS_MAX
-from gateway.dispatch.links import Link
+from gateway.dispatch.failures import SENDS_MAX
 from gateway.dispatch.pool import UNKNOWN
 from registry.errors import (
     ExecutionTimeout,

@@ -13,18 +13,15 @@ import pytest
 from aiohttp import ClientSession, web
 
 from gateway.access import Access
-from gateway.cold_check import ColdCheck
 from gateway.delivery import Delivery
-from gateway.http.admissions import Admissions
-from gateway.http.app import Gateway, StatePages
-from gateway.http.assembly import Invoker, request_ids
-from gateway.http.door import Door
-from gateway.http.inflating import Inflation, inflating_threads
+from gateway.http.admission import Admissions, ColdCheck
+from gateway.http.app import Gateway, Site, StatePages
+from gateway.http.context import Door, Invoker, request_ids
+from gateway.http.decompression import Inflation, inflating_threads
 from gateway.http.reservations import Reservations
-from gateway.http.site import Site
-from gateway.metrics.families import Metrics
+from gateway.metrics.requests import Metrics
 from gateway.observing.access_log import AccessEvent, AccessLog
-from gateway.observing.failures import FailureCount
+from gateway.observing.errors import FailureCount
 from gateway.settings import MIB, GatewaySettings
 from registry.catalog import Catalog
 from registry.store.keys import KeyRing, fingerprint

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.answers.reply import Reply
-from gateway.http.assembly import Invoker
-from gateway.http.head import NOT_CORRELATED, Correlation
+from gateway.http.admission import NOT_CORRELATED, Correlation
+from gateway.http.context import Invoker
 from gateway.http.invocation import Invocation
 from gateway.observing.access_log import AccessEvent
-from gateway.observing.record import RequestRecord
+from gateway.observing.records import RequestRecord
 from gateway.observing.tracing import Tracer
+from gateway.replies import Reply
 from registry.errors import ReplicaDied, UnknownFunction
 from runtime_image.contract.link import Flag, Kind
 from runtime_image.link.meta import unpack_request
 from tests.support.peers import Peer
-from tests.unit.gateway.http.test_head import head
+from tests.unit.gateway.http.test_admission_head import head
 
 if TYPE_CHECKING:
     from tests.unit.gateway.http.conftest import Front

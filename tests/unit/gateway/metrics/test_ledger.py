@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.metrics.counting import Memory
+from gateway.metrics.counters import Memory
 from gateway.metrics.ledger import ACCEPTED, HOWS, UNKNOWN_POOL, Balance, Ledger, total
 
 

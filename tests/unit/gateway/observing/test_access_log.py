@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from gateway.answers.receipt import Receipt
 from gateway.dispatch.call import Call
 from gateway.observing.access_log import AccessEvent, AccessLog
+from gateway.replies import Receipt
 from runtime_image.link.meta import RequestMeta
 from tests.support.records import RECEIPT, RECORD, TRACE
 

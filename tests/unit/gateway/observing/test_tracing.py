@@ -9,9 +9,8 @@ from random import Random
 
 import pytest
 
-from gateway.observing.handover import BATCH
-from gateway.observing.record import RequestRecord
-from gateway.observing.trace_context import read
+from gateway.observing.batching import BATCH
+from gateway.observing.records import RequestRecord, read
 from gateway.observing.tracing import BATCHES_MAX, Tracer
 from tests.support.records import TRACED
 

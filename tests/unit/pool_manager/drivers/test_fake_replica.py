@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pool_manager.drivers.fake_replica import FakeReplica
-from pool_manager.drivers.script import Script
+from pool_manager.drivers.fake_service import Script
 from runtime_image.contract import signature as signatures
 from runtime_image.contract.control import CONTROL_SOCKET, DATA_SOCKET, Hello, ReplicaRecord
 from runtime_image.contract.link import Kind

@@ -13,8 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from pool_manager.drivers import fake_service
-from pool_manager.drivers.fake_service import FakeService
-from pool_manager.drivers.script import Script
+from pool_manager.drivers.fake_service import FakeService, Script
 from registry.tasks import Tasks
 from runtime_image.contract.link import VERSION, Flag, Kind, NotStarted
 from runtime_image.link.frames import pack

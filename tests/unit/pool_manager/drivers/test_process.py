@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from pool_manager.drivers import process as processes
-from pool_manager.drivers.groups import ProcessGroup
 from pool_manager.drivers.process import ProcessDriver
+from pool_manager.drivers.process_groups import ProcessGroup
 from registry.errors import DriverError
 from runtime_image.contract.control import CONTROL_SOCKET, ReplicaRecord
 from runtime_image.contract.link import VERSION

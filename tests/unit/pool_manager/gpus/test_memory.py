@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pool_manager.gpus.memory import taken_mib
-from pool_manager.gpus.reading import GpuProcess, Reading
+from pool_manager.gpus.nvml import GpuProcess, Reading
 
 
 def gpu(used_mib: float | None, *processes: GpuProcess, lists: bool = True) -> Reading:

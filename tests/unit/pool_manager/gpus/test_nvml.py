@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pool_manager.gpus.nvml import EVENTS_MAX, NoDriver, Nvml
-from pool_manager.gpus.reading import GpuProcess, XidEvent
+from pool_manager.gpus.nvml import EVENTS_MAX, GpuProcess, NoDriver, Nvml, XidEvent
 from tests.support.nvml.board import (
     FUNCTION_NOT_FOUND,
     NO_DRIVER,

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from registry.bundles.blobs import BlobStore, Swept
+from registry.bundles.blobs import BlobStore, Swept, Upload
 from registry.bundles.paths import make_bundle
-from registry.bundles.upload import Upload
 from registry.errors import BadBundle, BodyTooLarge, Conflict, StoreUnavailable
 from registry.model import Bundle, BundleFile
 from tests.support.nouns import bundle, bundle_file, sha256

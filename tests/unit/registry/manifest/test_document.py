@@ -255,7 +255,7 @@ def test_the_command_line_does_without_pydantic() -> None:
     """What fnctl imports at its start does not pull in the manifest's machinery."""
     code = (
         "import sys, registry.names, registry.errors, registry.model, registry.files,"
-        " registry.bundles.paths, registry.bundles.onnx_external\n"
+        " registry.bundles.paths, registry.bundles.onnx_files\n"
         "print([m for m in ('pydantic', 'aiosqlite', 'msgspec', 'asyncio') if m in sys.modules])"
     )
 

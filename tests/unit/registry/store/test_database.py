@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from registry.errors import StoreUnavailable
-from registry.store.database import WRITES_WAITING_MAX, Database
-from registry.store.schema import MIGRATIONS, Migration
+from registry.store.database import MIGRATIONS, WRITES_WAITING_MAX, Database, Migration
 
 NUMBER = "INSERT INTO revision_numbers VALUES ('default', ?, 1)"
 NUMBERS = "SELECT name FROM revision_numbers ORDER BY name"

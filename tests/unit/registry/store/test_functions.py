@@ -9,8 +9,7 @@ import pytest
 
 from registry.errors import Conflict, UnknownFunction, UnknownRevision
 from registry.model import Function, Profile, Revision, Scaling
-from registry.store.connection import Connection
-from registry.store.database import Database
+from registry.store.database import Connection, Database
 from registry.store.functions import Functions
 from registry.store.records import decode_record, encode_record
 from tests.support.nouns import bundle, function, prepared, profile, revision, sha256

@@ -10,7 +10,7 @@ import pytest
 from runtime_image.codecs.accept import SHORT
 from runtime_image.codecs.arrays import to_arrays
 from runtime_image.codecs.request import Parsed
-from runtime_image.codecs.tensor.checks import RawInput
+from runtime_image.codecs.tensors import RawInput
 from runtime_image.contract.errors import RequestError
 from runtime_image.contract.model import AudioForm, BytesForm, ImageForm, InputRule
 from runtime_image.contract.signature import Signature, TensorSpec

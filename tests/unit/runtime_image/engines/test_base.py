@@ -6,8 +6,8 @@ from pathlib import Path
 
 from runtime_image.contract.model import InputRule
 from runtime_image.engines.base import Engine
-from runtime_image.engines.handler import Context, HandlerEngine
 from runtime_image.engines.onnx import OnnxEngine
+from runtime_image.engines.python import Context, HandlerEngine
 from tests.support import models
 
 

@@ -11,9 +11,9 @@ import pytest
 from runtime_image.contract.errors import LoadError
 from runtime_image.contract.model import ModelSpec
 from runtime_image.engines.base import Engine
-from runtime_image.engines.handler import HandlerEngine
 from runtime_image.engines.loading import load_engine
 from runtime_image.engines.onnx import OnnxEngine
+from runtime_image.engines.python import HandlerEngine
 from tests.support import models
 
 

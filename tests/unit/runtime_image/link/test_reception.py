@@ -10,7 +10,7 @@ import pytest
 
 from runtime_image.contract.link import HEADER, VERSION, Kind
 from runtime_image.link.frames import LinkError, pack
-from runtime_image.link.greeting import packed_hello
+from runtime_image.link.handshake import packed_hello
 from runtime_image.link.reception import GREETING_MAX, read_hello, welcome
 from tests.support.greetings import HELLO, Pair
 

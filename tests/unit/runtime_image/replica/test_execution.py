@@ -23,7 +23,7 @@ from runtime_image.replica.execution import BINARY_BODY_MAX, INLINE_BODY_MAX, Ex
 from runtime_image.replica.intake import Intake, Job
 from runtime_image.replica.loop import Loop
 from runtime_image.replica.runner import Run, Runner
-from runtime_image.replica.stages.answering import Answer, Outcome
+from runtime_image.replica.stages import Answer, Outcome
 from runtime_image.replica.worker import Worker
 from tests.support import models
 

@@ -16,10 +16,10 @@ from runtime_image.contract.link import NotStarted
 from runtime_image.contract.model import InputRule, ModelSpec
 from runtime_image.engines.loading import load_engine
 from runtime_image.link.meta import RequestMeta
+from runtime_image.replica import stages
 from runtime_image.replica.intake import Job
 from runtime_image.replica.runner import ALONE_ALL_S, ALONE_S, Run, Runner
-from runtime_image.replica.stages import answering
-from runtime_image.replica.stages.answering import Answer, Outcome
+from runtime_image.replica.stages import Answer, Outcome
 from tests.support import mixing, models
 
 META = RequestMeta("application/json", "", -1, "")
@@ -397,7 +397,7 @@ def test_outputs_that_cannot_be_written_are_a_failure(tmp_path: Path, outputs: s
 
 def test_an_answer_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An encoded answer over the limit is refused with both numbers."""
-    monkeypatch.setattr(answering, "ANSWER_MAX", 10)
+    monkeypatch.setattr(stages, "ANSWER_MAX", 10)
     results = Results()
 
     add_one(tmp_path).run([job(1, 1)], results.emit, results.watch)

@@ -14,7 +14,7 @@ from runtime_image.contract.model import InputRule
 from runtime_image.contract.signature import Signature, TensorSpec
 from runtime_image.engines.base import Engine, Stopped
 from runtime_image.engines.onnx import OnnxEngine
-from runtime_image.replica.proof import rows_like
+from runtime_image.verification.proof import rows_like
 from runtime_image.verification.swap import BATCHES, NeighbourSwap, equal
 from tests.support import models
 from tests.support.mixing import MIXING

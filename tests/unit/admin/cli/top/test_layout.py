@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from admin.cli.live.picture import Picture
+from admin.cli.live.state import Picture
 from admin.cli.top.layout import Stage, screen, whole, wrapped
 from admin.cli.top.lines import text
 from admin.cli.top.view import View

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from admin.cli.top.order import SORTS
-from admin.cli.top.view import FILTER_MAX, Request, Sight, View, press
+from admin.cli.top.view import FILTER_MAX, SORTS, Request, Sight, View, press
 
 NAMES = [f"f{number}" for number in range(20)]
 SIGHT = Sight(NAMES, 5, text_lines=30, text_rows=10)

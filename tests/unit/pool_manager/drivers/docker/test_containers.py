@@ -10,8 +10,8 @@ import pytest
 
 from pool_manager.drivers.docker import containers
 from pool_manager.drivers.docker.containers import Ending
-from pool_manager.drivers.docker.shape import HOLDER, OWNER, REPLICA
-from pool_manager.output.spooling import fresh
+from pool_manager.drivers.docker.spec import HOLDER, OWNER, REPLICA
+from pool_manager.replicas.logs import fresh
 from registry.errors import DriverError
 from tests.support.containers import Recorder, refusal
 

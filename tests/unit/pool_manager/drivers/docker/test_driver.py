@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import requests
 
-from pool_manager.drivers.docker import image as images
+from pool_manager.drivers.docker import containers as images
 from pool_manager.drivers.docker.driver import DockerDriver, DockerSettings
 from pool_manager.drivers.docker.engine import Times
-from pool_manager.drivers.docker.shape import HOLDER, OWNER, REPLICA, STANDBY_CAP_MIB, UID
+from pool_manager.drivers.docker.spec import HOLDER, OWNER, REPLICA, STANDBY_CAP_MIB, UID
 from pool_manager.drivers.uids import UidAllocator
 from registry.errors import DriverError, EngineDown
 from registry.tasks import Tasks

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from pool_manager.drivers.docker import engine as engine_module
+from pool_manager.drivers.docker.containers import Start, begin
 from pool_manager.drivers.docker.engine import Engine, Times
-from pool_manager.drivers.docker.starting import Start, begin
 from registry.errors import DriverError, EngineDown
 
 pytestmark = [

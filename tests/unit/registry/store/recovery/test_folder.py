@@ -10,17 +10,16 @@ from registry.bundles.blobs import BlobStore
 from registry.errors import StoreUnavailable
 from registry.model import Operation
 from registry.settings import StoreSettings
-from registry.store.database import Database
+from registry.store.database import MIGRATIONS, Database
 from registry.store.operations import Operations
 from registry.store.recovery.folder import (
+    Marker,
     check_folder,
     explained,
     find_problem,
     keep_earlier_schema,
 )
-from registry.store.recovery.identity import Marker
 from registry.store.recovery.inspection import DatabaseReport, inspect_database
-from registry.store.schema import MIGRATIONS
 from tests.support.nouns import sha256
 
 SOUND = DatabaseReport("sound", schema=5, id="a", opened=3)

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from registry.errors import StoreUnavailable
-from registry.store.database import Database
+from registry.store.database import MIGRATIONS, Database
 from registry.store.keys import Keys
 from registry.store.recovery.inspection import inspect_database
-from registry.store.schema import MIGRATIONS
 
 
 async def test_a_sound_database(tmp_path: Path) -> None:

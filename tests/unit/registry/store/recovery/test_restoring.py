@@ -18,14 +18,12 @@ import pytest
 from registry.bundles.blobs import BlobStore
 from registry.errors import BadRequest, StoreUnavailable
 from registry.settings import StoreSettings
-from registry.store.database import Database
+from registry.store.database import MIGRATIONS, Database
 from registry.store.functions import Functions
 from registry.store.keys import KeyRing, Keys
 from registry.store.recovery.copying import copy_database
-from registry.store.recovery.folder import DAILY, check_folder
-from registry.store.recovery.identity import SPARED_S, enter
+from registry.store.recovery.folder import DAILY, SPARED_S, check_folder, enter
 from registry.store.recovery.restoring import remove_partial, restore, start_empty
-from registry.store.schema import MIGRATIONS
 from tests.support.nouns import bundle, function, profile, revision, sha256
 
 NOW_S = 1_700_000_000.0

@@ -1,0 +1,248 @@
+"""A function's past played through the policy, once for each of several `idle_s`. Pure.
+
+From what was recorded of a function to a case that can be played. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from random import Random
+from statistics import median
+from typing import Final
+
+from admin.advice.load_model import HOUR_S, MINUTE_S, Conditions, Figures, Function, spread
+from admin.advice.simulation import BIND_S, World
+from registry.catalog import Deployed
+from registry.model import ColdStart
+from registry.spec import model_spec
+from registry.store.timeline import BucketUse, Span
+
+IDLE_S: Final = (0.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
+"""Tried besides the present one."""
+PLAYED_MIN, PLAYED_MAX = 15, 150
+"""Arrivals of one minute that are played singly, for an `idle_s` of 10 s and more, and for one of
+1 s and less: two of them are at most 8 s apart, or 0.8 s."""
+KEY: Final = "default/it@1"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One function's past. `minutes` are (Unix seconds, requests), rising, all from `from_s` on and
+    before `to_s`; `cold_s` is what its first caller waits for a cold start, `run_s` what a run
+    takes. The others are its settings as they are."""
+
+    from_s: float
+    to_s: float
+    minutes: list[tuple[int, int]]
+    cold_s: float
+    run_s: float
+    idle_s: float
+    min: int = 0
+    max: int = 1
+    batch: int = 1
+    wait_s: float = 55.0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What would have been with `idle_s`. `held` requests found no replica and waited `waited_s`
+    together. `device_s` is from launch to leaving, `idle_device_s` the part without a run."""
+
+    idle_s: float
+    cold_starts: int
+    waited_s: float
+    held: int
+    device_s: float
+    idle_device_s: float
+    is_current: bool
+
+
+def advise(case: Case, idle_s: Sequence[float] = IDLE_S) -> list[Row]:
+    """One row for each of these and the present one, rising; without those, save the present one,
+    that `is_blurred`."""
+    rows: list[Row] = []
+    is_settled = False
+    for each in sorted({*idle_s, case.idle_s}):
+        is_current = each == case.idle_s
+        if is_settled:
+            rows.append(replace(rows[-1], idle_s=each, is_current=is_current))
+        elif is_current or not is_blurred(case, each):
+            figures = _play(case, each)
+            rows.append(_row(figures, each, is_current=is_current))
+            # Where nobody was asked to go for being idle, nobody would be after a longer time.
+            is_settled = not figures.idle_stops
+    return rows
+
+
+def played(idle_s: float) -> int:
+    """How many arrivals of a minute are played singly at the most.
+
+    If more came, two that are played are still closer to each other than `idle_s`: no replica goes
+    between them that would not go with all of them. And as each takes as long as all that it stands
+    for, as much is in flight, by which replicas become more.
+    """
+    return max(PLAYED_MIN, ceil(PLAYED_MAX / max(1.0, idle_s)))
+
+
+def is_blurred(case: Case, idle_s: float) -> bool:
+    """Whether more came in some minute than can be told apart by so short a time."""
+    most = played(idle_s)
+    is_fine = 2 * MINUTE_S / most < idle_s
+    return not is_fine and any(count > most for _, count in case.minutes)
+
+
+def _play(case: Case, idle_s: float) -> Figures:
+    """The machine and the dispatcher as they are, with room for every replica it may have."""
+    conditions = Conditions(
+        devices=max(1, case.max),
+        hours=(case.to_s - case.from_s) / HOUR_S,
+        idle_s=idle_s,
+        wait_s=case.wait_s,
+        min=case.min,
+        max=case.max,
+        batch=case.batch,
+        start_s=0.0,
+        release_s=0.0,
+        end_s=0.0,
+    )
+    draws = Random(0)  # noqa: S311 - there is no jitter that it would decide about
+    load_s = max(0.0, case.cold_s - BIND_S)
+    calls = spread(case.minutes, case.from_s, played(idle_s))
+    function = Function(KEY, case.run_s, load_s, 0.0, calls, draws, draws)
+    return World(conditions, [function]).run().figures
+
+
+def _row(figures: Figures, idle_s: float, *, is_current: bool) -> Row:
+    return Row(
+        idle_s=idle_s,
+        cold_starts=figures.cold_starts,
+        waited_s=round(figures.held_wait_s, 3),
+        held=figures.held,
+        device_s=round(figures.ready_s + figures.moving_s, 3),
+        idle_device_s=round(max(0.0, figures.ready_s - figures.busy_s), 3),
+        is_current=is_current,
+    )
+
+
+REQUESTS_MIN: Final = 10
+"""From fewer requests nothing can be learnt about the next ones."""
+RUNS_MIN: Final = 20
+"""Requests over which the time of their runs is a mean worth having."""
+UNKNOWN_RUN_S: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What was recorded in a span: arrivals by minute and by bucket of the use, cold starts (the
+    newest first), device-seconds. `expected_s` is what a cold start is expected to take."""
+
+    minutes: Sequence[tuple[int, int]]
+    arrivals: Sequence[tuple[int, int]]
+    use: Sequence[BucketUse]
+    cold_starts: Sequence[ColdStart]
+    expected_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A case, or None where there is too little to go by; in `notes` what to keep in mind."""
+
+    from_s: float
+    to_s: float
+    requests: int
+    cold_s: float
+    run_s: float
+    cold_starts_seen: int
+    case: Case | None
+    notes: list[str]
+
+
+def weigh(deployed: Deployed, span: Span, past: Past) -> Evidence:
+    """What a function's past says, from its first day on and up to the last whole minute."""
+    function = deployed.function
+    from_s = max(span.from_s, int(function.created_s) // 60 * 60)
+    to_s = max(from_s, int(span.to_s) // 60 * 60)
+    minutes = [(at_s, count) for at_s, count in past.minutes if from_s <= at_s < to_s]
+    requests = sum(count for _, count in minutes)
+    cold_s, seen, notes = _cold_s(deployed, past)
+    run_s = _run_s(deployed, past, notes)
+    case = None
+    if requests < REQUESTS_MIN:
+        notes = [
+            f"no advice: {requests} requests were recorded in {_hours(to_s - from_s)}, at least"
+            f" {REQUESTS_MIN} are needed; ask again later, or about more hours"
+        ]
+    else:
+        scaling = function.scaling
+        case = Case(
+            from_s,
+            to_s,
+            minutes,
+            cold_s,
+            run_s,
+            scaling.idle_s,
+            scaling.min,
+            scaling.max,
+            model_spec(deployed).batch_max,
+            function.limits.wait_s,
+        )
+        notes += _notes(case, span)
+    return Evidence(from_s, to_s, requests, cold_s, run_s, seen, case, notes)
+
+
+def _cold_s(deployed: Deployed, past: Past) -> tuple[float, int, list[str]]:
+    """The median of this revision's cold starts, up to the first run; how many there were."""
+    number = deployed.revision.number
+    seen = [
+        one.total_ms - one.phases.get("first_run", 0.0)
+        for one in past.cold_starts
+        if one.outcome == "ready" and one.number == number
+    ]
+    if seen:
+        return max(0.0, median(seen)) / 1e3, len(seen), []
+    text = f"no cold start of {deployed.revision.ref} is recorded: its time is an estimate"
+    return past.expected_s, 0, [text]
+
+
+def _run_s(deployed: Deployed, past: Past, notes: list[str]) -> float:
+    """Busy time per request, where both were recorded; else what its trial measured."""
+    first_s = min((one.at_s for one in past.use), default=None)
+    busy_s = sum(one.seconds.busy_s for one in past.use)
+    if first_s is not None and busy_s:
+        requests = sum(count for at_s, count in past.arrivals if at_s >= first_s)
+        if requests >= RUNS_MIN:
+            return busy_s / requests
+    latencies = deployed.profile.latency_ms if deployed.profile else {}
+    if latencies:
+        return latencies[min(latencies)] / 1e3
+    notes.append("no run was measured: runs are taken to last 10 ms")
+    return UNKNOWN_RUN_S
+
+
+def _notes(case: Case, span: Span) -> list[str]:
+    notes = [
+        "other functions are left out: none takes its device, and none would get the device that"
+        " it gives back",
+        "arrivals are known by the minute; within one they are spread at random, the same each"
+        " time",
+    ]
+    if case.min:
+        notes.append(f"min is {case.min}: that many replicas never go, whatever idle is")
+    if case.from_s > span.from_s:
+        notes.append(f"it was first deployed {_hours(case.to_s - case.from_s)} ago")
+    blurred = [each for each in (*IDLE_S, case.idle_s) if is_blurred(case, each)]
+    if case.idle_s in blurred:
+        notes.append(
+            f"idle {case.idle_s:g} s is shorter than the time between the arrivals that are played:"
+            " its cold starts are too many"
+        )
+    elif blurred:
+        shown = ", ".join(f"{each:g}" for each in blurred)
+        notes.append(f"idle {shown} s is left out: too many requests came in single minutes")
+    return notes
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.0f} min"

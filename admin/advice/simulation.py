@@ -1,0 +1,493 @@
+"""Machine, dispatcher, processes and callers under one virtual clock.
+
+The gateway's side: the real Dispatcher, the calls it holds, and what it says of them.
+
+The driver's side: processes that take their time to start, load, run, drain and go.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from math import ceil, inf
+from typing import Any, Protocol, Self
+
+from admin.advice.load_model import Ask, Clock, Conditions, Figures, Function, Process
+from gateway.dispatch.call import Command, Fail, Link, Recall, Send, Stage
+from gateway.dispatch.demand import Reports
+from gateway.dispatch.dispatcher import Dispatcher, Limits
+from pool_manager.core import commands, events
+from pool_manager.core.events import DemandCame
+from pool_manager.core.machine import Machine
+from pool_manager.core.state import Device
+from registry.errors import FnError
+from registry.exchange import Demand, Load, PoolEndpoints
+from runtime_image.link.meta import RequestMeta
+
+MESSAGE_S = 0.0005
+"""A control message's way to a replica, in which a call may cross it."""
+BIND_S = 0.001
+EXIT_S = 0.02
+"""From a replica's last answer to its end."""
+
+
+class Gateway(Protocol):
+    """Who hears of answers and ends."""
+
+    def started(self, process: Process) -> None: ...
+    def ended(self, process: Process, ask: Ask) -> None: ...
+    def goaway(self, process: Process) -> None: ...
+    def lost(self, process: Process) -> None: ...
+
+
+class Fleet:
+    """Every process of the host. What happens to them is fed back as events."""
+
+    _gateway: Gateway
+
+    def __init__(
+        self,
+        conditions: Conditions,
+        clock: Clock,
+        functions: dict[str, Function],
+        feed: Callable[[events.Event], None],
+        figures: Figures,
+    ) -> None:
+        self._conditions = conditions
+        self._clock = clock
+        self._functions = functions
+        self._feed = feed
+        self._figures = figures
+        self.processes: dict[str, Process] = {}
+
+    def attach(self, gateway: Gateway) -> None:
+        """Who sends calls here."""
+        self._gateway = gateway
+
+    def is_alive(self, id: str) -> bool:
+        """Whether a process can be reached."""
+        process = self.processes.get(id)
+        return process is not None and not process.dead
+
+    # What the manager commands
+
+    def launch(self, command: commands.Launch) -> None:
+        """Start a process."""
+        now = self._clock.now
+        others = (one for one in self.processes.values() if one.pool == command.pool)
+        self._figures.cold_starts += all(one.draining or one.dead for one in others)
+        batch, phases = self._conditions.batch, dict(command.phases)
+        process = Process(command.id, command.pool, phases, now, batch)
+        self.processes[command.id] = process
+        self._figures.starts += 1
+        self._clock.after(self._conditions.start_s, self._greet, process)
+
+    def bind(self, command: commands.Bind) -> None:
+        """Have a process load its model."""
+        self._load(self.processes[command.id])
+
+    def assign(self, command: commands.Assign) -> None:
+        """Have a standby load a model."""
+        process = self.processes[command.id]
+        process.pool, process.phases = command.pool, dict(command.phases)
+        process.launched_s = self._clock.now
+        self._load(process)
+
+    def drain(self, command: commands.Drain) -> None:
+        """Tell a process to finish and go."""
+        self._clock.after(MESSAGE_S, self._told_to_drain, command)
+
+    def terminate(self, command: commands.Terminate) -> None:
+        """TERM: go now, whatever runs."""
+        self._exit(self.processes[command.id])
+
+    def release(self, command: commands.Release) -> None:
+        """Kill what is left and free the device."""
+        process = self.processes[command.id]
+        self._end(process)
+        self._clock.after(self._conditions.release_s, self._released, process)
+
+    def _greet(self, process: Process) -> None:
+        if not process.dead:
+            process.phases["start"] = self._conditions.start_s * 1e3
+            self._feed(events.Greeted(process.id, dict(process.phases)))
+
+    def _load(self, process: Process) -> None:
+        load_s = self._functions[process.pool].draw_load_s()
+        process.phases |= {"bind": BIND_S * 1e3, "load": load_s * 1e3}
+        self._clock.after(BIND_S + load_s, self._loaded, process)
+
+    def _loaded(self, process: Process) -> None:
+        if process.dead or process.draining:
+            return
+        process.ready_s = process.last_end_s = self._clock.now
+        limit = 2 * process.batch
+        memory_mib = self._functions[process.pool].memory_mib
+        phases = dict(process.phases)
+        self._feed(events.Loaded(process.id, limit, True, memory_mib, phases))
+
+    def _told_to_drain(self, command: commands.Drain) -> None:
+        process = self.processes.get(command.id)
+        if process is None or process.dead:
+            return
+        now = self._clock.now
+        idle_s = now - process.last_end_s if process.is_idle else 0.0
+        is_loaded = process.ready_s <= now
+        if is_loaded and command.if_idle_s is not None and idle_s < command.if_idle_s:
+            self._figures.refusals += 1
+            self._feed(events.NotIdle(process.id, idle_s))
+            return
+        process.draining = True
+        process.left_s = min(now, process.left_s)
+        self._gateway.goaway(process)
+        if process.is_idle:
+            self._clock.after(EXIT_S, self._exit, process)
+
+    def _exit(self, process: Process) -> None:
+        if not process.dead:
+            self._end(process)
+            self._feed(events.Lost(process.id, "exit 0"))
+
+    def _end(self, process: Process) -> None:
+        if not process.dead:
+            process.dead = True
+            process.left_s = min(self._clock.now, process.left_s)
+            self._gateway.lost(process)
+
+    def _released(self, process: Process) -> None:
+        self._figures.gone(process, self._clock.now)
+        del self.processes[process.id]
+        self._feed(events.Released(process.id))
+
+    # What the gateway sends
+
+    def accept(self, id: str, ask: Ask) -> None:
+        """A request came."""
+        process = self.processes[id]
+        process.waiting.append(ask)
+        if not process.running:
+            self._run(process)
+
+    def recall(self, id: str, number: int) -> None:
+        """A request is no longer wanted: one that runs runs on."""
+        process = self.processes[id]
+        for ask in process.waiting:
+            if ask.id == number:
+                process.waiting.remove(ask)
+                self._gateway.ended(process, ask)
+                return
+
+    def _run(self, process: Process) -> None:
+        took_s = process.begin()
+        process.busy_s += took_s
+        self._gateway.started(process)
+        self._clock.after(took_s, self._ran, process)
+
+    def _ran(self, process: Process) -> None:
+        if process.dead:
+            return
+        is_first = not process.has_run
+        done = process.finish(self._clock.now)
+        if process.waiting:
+            self._run(process)
+        for ask in done:
+            self._gateway.ended(process, ask)
+        if is_first:
+            self._feed(events.FirstRun(process.id, done[0].service_s * 1e3))
+        if process.draining and process.is_idle:
+            self._clock.after(EXIT_S, self._exit, process)
+
+
+CONNECT_S = 0.001
+META = RequestMeta("application/json", "", -1, "")
+
+
+class Callers:
+    """Calls in, demand out: as the gateway's delivery does it, without sockets.
+
+    `urgent` are the pools whose load the manager is to hear of at once. Only pools that hold
+    something are looked at, where the dispatcher would walk all it has ever heard of.
+    """
+
+    def __init__(
+        self,
+        conditions: Conditions,
+        clock: Clock,
+        fleet: Fleet,
+        feed: Callable[[DemandCame], None],
+        figures: Figures,
+    ) -> None:
+        self._conditions = conditions
+        self._clock = clock
+        self._fleet = fleet
+        self._feed = feed
+        self._figures = figures
+        self._seq = itertools.count(1)
+        self.dispatcher = Dispatcher(Limits())
+        self.urgent: dict[str, None] = {}
+        self._reports = Reports(self._load, self._is_cold)
+        self.active: dict[str, None] = {}
+        self.functions: dict[str, Function] = {}
+        self._known: set[str] = set()
+        self._last_full: dict[str, Load] = {}
+        fleet.attach(self)
+
+    def expect(self, function: Function) -> None:
+        """From now on the function is called."""
+        self.functions[function.key] = function
+        for _ in range(self._conditions.closed):
+            self._clock.at(0.0, self._ask, function)
+        if not self._conditions.closed:
+            self._next(function)
+
+    def _next(self, function: Function) -> None:
+        when_s = function.advance()
+        if when_s <= self._conditions.horizon_s:
+            self._clock.at(when_s, self._came, function)
+
+    def _came(self, function: Function) -> None:
+        took_s, weight = function.took_s, function.weight
+        self._next(function)
+        self._submit(function, took_s, weight)
+
+    def _ask(self, function: Function) -> None:
+        """A caller who was answered and paused asks again, while the day lasts."""
+        if self._clock.now <= self._conditions.horizon_s:
+            self._submit(function, function.service_s)
+
+    def _submit(self, function: Function, took_s: float, weight: int = 1) -> None:
+        now = self._clock.now
+        wait_until_s = now + self._conditions.wait_s
+        ask = Ask(function.key, META, b"", now, wait_until_s, 60.0)
+        ask.service_s, ask.weight = took_s, weight
+        self._figures.requests += weight
+        try:
+            commands = self.dispatcher.submit(ask, now)
+        except FnError:
+            self._figures.refused += weight
+            return
+        self.active[function.key] = None
+        self._figures.held += ask.was_held * weight
+        self.perform(commands)
+        if ask.was_held:
+            self._reports.held(function.key)
+            self.urgent[function.key] = None
+        if ask.stage in (Stage.QUEUED, Stage.SENT):
+            self._clock.at(wait_until_s, self._expire, ask)
+
+    def _expire(self, ask: Ask) -> None:
+        """Its wait budget is over: what the dispatcher's sweep does, at the exact time."""
+        if ask.stage in (Stage.QUEUED, Stage.SENT):
+            self._figures.expired += ask.weight
+            self._figures.waited(ask, self._clock.now)
+            self.perform(self.dispatcher.leave(ask, self._clock.now))
+            self._answered(ask)
+
+    def _answered(self, ask: Ask) -> None:
+        if self._conditions.closed:
+            function = self.functions[ask.pool]
+            self._clock.after(function.draw_pause_s(self._conditions.think_s), self._ask, function)
+
+    # What the manager says
+
+    def look(self, key: str, shown: PoolEndpoints) -> None:
+        """Connect to what is new."""
+        self.perform(self.dispatcher.look(key, shown, self._clock.now))
+        for endpoint in shown.replicas:
+            if endpoint.id not in self._known:
+                self._known.add(endpoint.id)
+                link = Link(endpoint.id, key, endpoint.limit, endpoint.marks_started)
+                self._clock.after(CONNECT_S, self._connect, link)
+
+    def _connect(self, link: Link) -> None:
+        if self._fleet.is_alive(link.id):
+            self.perform(self.dispatcher.link_up(link, self._clock.now))
+
+    # What replicas say
+
+    def perform(self, commands: list[Command]) -> None:
+        """Do what the dispatcher asks."""
+        for command in commands:
+            if isinstance(command, Send):
+                assert isinstance(command.call, Ask)
+                self._fleet.accept(command.link, command.call)
+            elif isinstance(command, Recall):
+                self._fleet.recall(command.link, command.id)
+            elif isinstance(command, Fail):
+                self._figures.failed += 1
+
+    def started(self, process: Process) -> None:
+        """A batch begins to run."""
+        now = self._clock.now
+        self.dispatcher.started(process.id, [ask.id for ask in process.running], now)
+        self._figures.served(process.pool, now)
+        for ask in process.running:
+            self._figures.waited(ask, now)
+
+    def ended(self, process: Process, ask: Ask) -> None:
+        """An answer, or the end of a call that was not wanted any more."""
+        call, commands = self.dispatcher.ended(process.id, ask.id, self._clock.now)
+        self.perform(commands)
+        if self._reports.ended(process.pool):
+            self.urgent[process.pool] = None
+        if call is not None:
+            self._figures.answered += ask.weight
+            self._answered(ask)
+
+    def goaway(self, process: Process) -> None:
+        """A replica takes nothing new; what it has accepted it finishes."""
+        link = self.dispatcher.links.get(process.id)
+        if link is not None:
+            self.perform(self.dispatcher.goaway(link.id, link.last_id, self._clock.now))
+
+    def lost(self, process: Process) -> None:
+        """A replica's link ended."""
+        self._known.discard(process.id)
+        if process.id in self.dispatcher.links:
+            self.perform(self.dispatcher.link_lost(process.id, self._clock.now))
+            self.urgent[process.pool] = None
+
+    # What the manager is told
+
+    def tell_urgent(self) -> None:
+        """Somebody waits without a replica, or somebody else has fallen idle meanwhile, or a link
+        is lost."""
+        loads = self._reports.edge(self.urgent)
+        self.urgent = {}
+        self._feed(DemandCame(Demand("w", next(self._seq), False, loads)))
+
+    def _load(self, key: str) -> Load:
+        return self.dispatcher.load(key, self._clock.now)
+
+    def _is_cold(self, key: str) -> bool:
+        pool = self.dispatcher.pools.get(key)
+        return pool is None or all(link.closing for link in pool.links.values())
+
+    def tell_all(self) -> bool:
+        """Everything that is held; whether there is anything now or was the last time."""
+        was = self._last_full
+        now = self._clock.now
+        self._last_full = {key: self.dispatcher.load(key, now) for key in self.active}
+        idle = [k for k, load in self._last_full.items() if not load.busy]
+        for key in idle:
+            del self.active[key], self._last_full[key]
+        self._reports.full(self._last_full)
+        called = self.dispatcher.take_called()
+        self._feed(DemandCame(Demand("w", next(self._seq), True, self._last_full, called)))
+        return bool(was or self._last_full or called)
+
+
+TICK_S = 1.0
+DEMAND_AT_S = 0.5
+"""The gateway speaks between two ticks: both clocks run by themselves."""
+
+
+class World:
+    """One run. `run` plays it to the end; `figures` are what came of it."""
+
+    def __init__(self, conditions: Conditions, functions: Iterable[Function]) -> None:
+        self.conditions = conditions
+        self.clock = Clock()
+        self.figures = Figures()
+        numbers = itertools.count(1)
+        self.functions: dict[str, Function] = {one.key: one for one in functions}
+        new_id, standbys = (lambda: f"r{next(numbers)}"), conditions.standbys
+        self.machine = Machine(_devices(conditions), new_id, standbys)
+        self.fleet = Fleet(conditions, self.clock, self.functions, self.feed, self.figures)
+        self.callers = Callers(conditions, self.clock, self.fleet, self.feed, self.figures)
+        self._waiting: list[events.Event] = []
+        self._actions: dict[type, Callable[[Any], None]] = {
+            commands.Launch: self.fleet.launch,
+            commands.Assign: self.fleet.assign,
+            commands.Bind: self.fleet.bind,
+            commands.Drain: self._drain,
+            commands.Terminate: self.fleet.terminate,
+            commands.Release: self.fleet.release,
+            commands.Publish: self._publish,
+        }
+        for function in self.functions.values():
+            self.feed(events.PoolDefined(function.spec(conditions)))
+        self.feed(events.ListRead())
+        for function in self.functions.values():
+            self.callers.expect(function)
+
+    def run(self) -> Self:
+        """Play the whole day."""
+        second, is_active = 0, True
+        while second < self.conditions.horizon_s + self.conditions.end_s:
+            self._until(second + DEMAND_AT_S)
+            is_active = self.callers.tell_all()
+            self._until(second + TICK_S)
+            self.feed(events.Tick())
+            second += 1
+            if self.conditions.skip and not is_active:
+                second = self._skip(second)
+        for process in self.fleet.processes.values():
+            self.figures.gone(process, self.clock.now)
+        return self
+
+    def _skip(self, second: int) -> int:
+        """The next second in which a tick or a demand could change anything.
+
+        Nothing is held, so each would find every pool as it was until the next event, or until
+        time alone changes one.
+        """
+        host = self.machine.host
+        if host.blocked or self.callers.active:
+            return second
+        quiet_s = min((host.pools[key].quiet_until_s for key in host.live), default=inf)
+        to = max(second, ceil(min(self.clock.next_s(), quiet_s, self.conditions.horizon_s)) - 1)
+        if to - second > 1:
+            # A gateway that says nothing for 3 s is forgotten: its word comes before the tick's.
+            self.figures.ticks_skipped += to - second
+            return to
+        return second
+
+    def _until(self, when_s: float) -> None:
+        while self.clock.next_s() <= when_s:
+            self.clock.step()
+            self._settle()
+        self.clock.now = when_s
+
+    def _settle(self) -> None:
+        """What the gateway has to say at once, it says when the moment's work is done."""
+        while self.callers.urgent:
+            self.callers.tell_urgent()
+
+    def feed(self, event: events.Event) -> None:
+        """One event in, its commands done; what these feed comes after."""
+        self._waiting.append(event)
+        if len(self._waiting) > 1:
+            return
+        while self._waiting:
+            self._handle(self._waiting[0])
+            del self._waiting[0]
+
+    def _handle(self, event: events.Event) -> None:
+        for command in self.decide(event):
+            action = self._actions.get(type(command))
+            if action is not None:
+                action(command)
+
+    def decide(self, event: events.Event) -> list[commands.Command]:
+        """What the machine commands because of an event."""
+        return self.machine.handle(event, self.clock.now)
+
+    def _drain(self, command: commands.Drain) -> None:
+        replica = self.machine.replica(command.id)
+        why = replica.why if replica else ""
+        self.figures.evictions += why.startswith("evicted")
+        self.figures.swaps += why.startswith("gives way")
+        self.figures.idle_stops += why.startswith("idle")
+        self.fleet.drain(command)
+
+    def _publish(self, command: commands.Publish) -> None:
+        for key in sorted(command.keys):
+            self.callers.look(key, self.machine.endpoints(key, self.clock.now))
+
+
+def _devices(conditions: Conditions) -> list[Device]:
+    kind, size = conditions.device_kind, conditions.device_mib
+    bank = "host" if kind == "cpu" else ""
+    total = size * conditions.devices if bank else size
+    return [Device(f"{kind}:{n}", kind, total, bank) for n in range(conditions.devices)]

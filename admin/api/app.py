@@ -1,0 +1,217 @@
+"""The admin API's routes, readable as a table: method, path, scope, handler.
+
+The admin API, put together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from aiohttp import web
+
+from admin.api.context import AdminSide
+from admin.api.deploys import UploadRoutes
+from admin.api.events import EventRoutes, make_lines, open_watch, server_facts
+from admin.api.functions import FunctionRoutes
+from admin.api.history import AdviceRoutes, TimelineRoutes
+from admin.api.keys import KeyRoutes, SessionRoutes
+from admin.api.logs import ErrorRoutes, LogRoutes
+from admin.api.operate import BackupRoutes, OperateRoutes
+from admin.api.pools import PoolRoutes
+from admin.api.streaming import MAY_STILL
+from admin.events.snapshot import Lines, Scene
+from admin.events.watch import Watch
+from admin.ui.files import UiPages, read_files
+from gateway.access import Access, Need
+from gateway.http.app import Border, Handler
+from gateway.http.bodies import continue_later
+from gateway.metrics.requests import Answered
+from registry.errors import FnError, Unknown
+from registry.tasks import Tasks
+
+PREFIX = "/admin/v1"
+WHOLE = ("POST", "PATCH", "DELETE")
+"""Methods that change store and memory together: once begun they go on without their client."""
+WAITING = ("/functions/{name}/warm",)
+"""These change neither: they only wait, and are over when their client leaves."""
+
+Scoped = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Outcome = web.StreamResponse | Exception
+Row = tuple[str, str, Need, Scoped]
+"""Method, path below the prefix, scope, handler."""
+
+
+class Handlers(NamedTuple):
+    """Who answers, by subject."""
+
+    functions: FunctionRoutes
+    operate: OperateRoutes
+    uploads: UploadRoutes
+    keys: KeyRoutes
+    pools: PoolRoutes
+    timeline: TimelineRoutes
+    advice: AdviceRoutes
+    logs: LogRoutes
+    errors: ErrorRoutes
+    events: EventRoutes
+    session: SessionRoutes
+    backup: BackupRoutes
+
+
+def table(to: Handlers) -> list[Row]:
+    """Every route."""
+    return [
+        ("HEAD", "/blobs/{sha256}", "deploy", to.uploads.head_blob),
+        ("PUT", "/blobs/{sha256}", "deploy", to.uploads.put_blob),
+        ("POST", "/functions/{name}/revisions", "deploy", to.uploads.post_revision),
+        ("GET", "/operations", "read", to.uploads.list_operations),
+        ("GET", "/operations/{id}", "read", to.uploads.get_operation),
+        ("DELETE", "/operations/{id}", "deploy", to.uploads.cancel_operation),
+        ("GET", "/functions", "read", to.functions.list_functions),
+        ("GET", "/functions/{name}", "read", to.functions.get_function),
+        ("PATCH", "/functions/{name}", "deploy", to.operate.patch_function),
+        ("DELETE", "/functions/{name}", "deploy", to.functions.remove_function),
+        ("POST", "/functions/{name}/rollback", "deploy", to.operate.post_rollback),
+        ("POST", "/functions/{name}/warm", "deploy", to.operate.warm),
+        ("POST", "/functions/{name}/sleep", "deploy", to.operate.sleep),
+        ("GET", "/functions/{name}/revisions", "read", to.functions.list_revisions),
+        ("GET", "/functions/{name}/why", "read", to.functions.why),
+        ("GET", "/functions/{name}/logs", "read", to.logs.logs),
+        ("GET", "/functions/{name}/errors", "read", to.errors.errors),
+        ("GET", "/functions/{name}/sample", "read", to.functions.sample),
+        ("GET", "/functions/{name}/timeline", "read", to.timeline.of_function),
+        ("GET", "/functions/{name}/advice", "read", to.advice.of_function),
+        ("GET", "/timeline", "read", to.timeline.of_all),
+        ("GET", "/pools", "read", to.pools.list_pools),
+        ("GET", "/replicas", "read", to.pools.list_replicas),
+        ("GET", "/devices", "read", to.pools.list_devices),
+        ("GET", "/events", "read", to.events.follow),
+        ("GET", "/session", "read", to.session.get_session),
+        ("GET", "/backup", "admin", to.backup.get_backup),
+        ("GET", "/keys", "admin", to.keys.list_keys),
+        ("POST", "/keys", "admin", to.keys.add_key),
+        ("DELETE", "/keys/{id}", "admin", to.keys.remove_key),
+    ]
+
+
+class AdminApi:
+    """Every route needs the admin token or a key with the scope in the table."""
+
+    def __init__(self, access: Access, handlers: Handlers) -> None:
+        self._access = access
+        self.settled: Callable[[], Awaitable[None]] = at_once
+        """Awaited after each change, until every gateway process knows of it."""
+        self._tasks = Tasks("admin API")
+        self._table = table(handlers)
+
+    def add_routes(self, app: web.Application, border: Border) -> None:
+        """Add the table behind the border; what is not in it is for nobody."""
+        add = app.router.add_route
+        for method, path, need, handler in self._table:
+            is_whole = method in WHOLE and path not in WAITING
+            guarded = border.bordered(self._scoped(need, handler, is_whole=is_whole))
+            add(method, PREFIX + path, guarded, expect_handler=continue_later)
+        nowhere = border.bordered(self._scoped("read", _nowhere, is_whole=False))
+        add("*", PREFIX + "/{rest:.*}", nowhere, expect_handler=continue_later)
+        app.on_cleanup.append(self._close)
+
+    async def _close(self, _app: web.Application) -> None:
+        await self._tasks.close()
+
+    def _scoped(self, need: Need, handler: Scoped, *, is_whole: bool) -> Handler:
+        async def checked(request: web.Request) -> web.StreamResponse:
+            authorization = request.headers.get("Authorization")
+            self._access.check(authorization, need)
+            request[MAY_STILL] = lambda: self._access.check(authorization, need)
+            if not is_whole:
+                return await handler(request)
+            name = f"{request.method} {request.path[:200]}"
+            task = self._tasks.spawn(name, self._outcome(handler, request))
+            outcome: Outcome = await asyncio.shield(task)
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
+
+        return checked
+
+    async def _outcome(self, handler: Scoped, request: web.Request) -> Outcome:
+        """What came of it: an error for a client that has left is nobody's defect."""
+        try:
+            response = await handler(request)
+            await self.settled()
+        except (FnError, ConnectionError) as error:
+            return error
+        return response
+
+
+async def at_once() -> None:
+    """Where there is one gateway process, and it is this one, whatever has changed is known."""
+
+
+async def _nowhere(request: web.Request) -> web.StreamResponse:
+    raise Unknown(f"no route {request.method} {request.path[:200]}")
+
+
+wall: Final = time.time  # noqa: TID251 - the shell passes the clock in
+
+
+@dataclass(frozen=True, slots=True)
+class Admin:
+    """The admin API of a server. `scene` is to be told what other processes have answered;
+    `reasons` says what is wrong with the server."""
+
+    side: AdminSide
+    lines: Lines
+    scene: Scene
+    watch: Watch
+    reasons: Callable[[], list[str]]
+
+    def add_routes(self, app: web.Application, border: Border) -> AdminApi:
+        """Its routes and the dashboard's, as those of `app`; whoever waits is answered when that
+        shuts down."""
+        side = self.side
+        store, manager, deploys = side.store, side.manager, side.deploys
+        operate = OperateRoutes(store.catalog, manager, deploys, time.monotonic)
+        advice = AdviceRoutes(store, side.past.expected, wall)
+        logs = LogRoutes(store.catalog, manager, time.monotonic)
+        events = EventRoutes(self.watch, time.monotonic)
+        handlers = Handlers(
+            FunctionRoutes(store, manager, self.lines, deploys, side.past),
+            operate,
+            UploadRoutes(store.blobs, deploys, border.access, side.settings.driver),
+            KeyRoutes(store.keys, store.ring, wall),
+            PoolRoutes(store.catalog, manager, time.monotonic, wall),
+            TimelineRoutes(store, manager, wall),
+            advice,
+            logs,
+            ErrorRoutes(store.catalog, manager, side.failures),
+            events,
+            SessionRoutes(border.access, server_facts(side.settings)),
+            BackupRoutes(store.backups),
+        )
+        api = AdminApi(border.access, handlers)
+        api.add_routes(app, border)
+        UiPages(border, read_files()).add_routes(app)
+        waiting = (deploys.runner, operate, events.streams, logs.streams)
+        app.on_shutdown.extend(one.stop_waiting for one in waiting)
+        app.on_shutdown.append(advice.advisor.close)
+        return api
+
+
+def open_admin(
+    side: AdminSide,
+    take_answered: Callable[[], list[Answered]],
+    reasons: Callable[[], list[str]],
+    stack: AsyncExitStack,
+) -> Admin:
+    """Begin to watch. `take_answered` gives what this process has answered since it was asked
+    last, `reasons` what is wrong with the server."""
+    lines = make_lines(side)
+    scene = Scene(side.store.catalog, lines, take_answered, reasons)
+    watch = open_watch(side, scene, stack)
+    return Admin(side, lines, scene, watch, reasons)

@@ -1,0 +1,119 @@
+"""What happens, as server-sent events.
+
+Joins the watch to what it tells of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import asdict
+from functools import partial
+from importlib.metadata import version
+from typing import Any, Final
+
+from aiohttp import web
+
+from admin.api.context import AdminSide
+from admin.api.streaming import Stream, Streams
+from admin.events.snapshot import Lines, Scene, failure_json, function_of, pool_of
+from admin.events.sse import Position, position
+from admin.events.watch import Watch
+from admin.rates import Rates
+from admin.settings import Settings
+from admin.views import operation_json
+from gateway.metrics.requests import SECONDS
+from gateway.observing.errors import Failure
+from pool_manager.reports import Decision
+from registry.model import ColdStart, Operation
+from registry.names import check_name
+
+FOLLOWERS_MAX: Final = 100
+
+
+class EventRoutes:
+    """The stream that dashboard, `fnctl top` and others follow. `clock` gives seconds."""
+
+    def __init__(self, watch: Watch, clock: Callable[[], float]) -> None:
+        self._watch = watch
+        self.streams = Streams(clock, FOLLOWERS_MAX)
+
+    async def follow(self, request: web.Request) -> web.StreamResponse:
+        """From behind `Last-Event-ID` on, or a whole picture first; of one function alone with
+        `?function=NAME`. Ends with its client or the server."""
+        last = position(request.headers.get("Last-Event-ID", "")[:100])
+        name = request.query.get("function", "")
+        about = check_name(name) if name else ""
+        return await self.streams.serve(request, partial(self._tell, last, about))
+
+    async def _tell(self, last: Position | None, about: str, stream: Stream) -> None:
+        with self._watch.follow(last, about) as follower:
+            while True:
+                await follower.news()
+                for piece in follower.take():
+                    await stream.write(piece)
+                    # A client that reads fast is never waited for, and calls have their turn.
+                    await asyncio.sleep(0)
+
+
+wall: Final = time.time  # noqa: TID251 - the shell passes the clock in
+
+
+def server_facts(settings: Settings) -> dict[str, Any]:
+    """What does not change while a server runs."""
+    return {
+        "version": version("fngate"),
+        "driver": settings.driver,
+        "workers": settings.workers,
+        "started_s": round(wall(), 3),
+    }
+
+
+def make_lines(side: AdminSide) -> Lines:
+    """Functions as they are now."""
+    rates = Rates(SECONDS)
+    return Lines(side.manager, side.held, side.past, rates, time.monotonic, wall)
+
+
+def open_watch(side: AdminSide, scene: Scene, stack: AsyncExitStack) -> Watch:
+    """A watch that hears of everything. It is closed before what it looks at."""
+    watch = Watch(scene, side.store.catalog, server_facts(side.settings), time.monotonic)
+    stack.push_async_callback(watch.close)
+    stack.callback(side.manager.subscribe(watch.pools))
+    side.manager.watch_decisions(lambda pool, decision: _decision(watch, pool, decision))
+    side.past.on_record = lambda record: _cold_start(watch, record)
+    side.deploys.runner.on_change = lambda operation: _operation(watch, operation)
+    side.failures.on_added = lambda several: _errors(watch, side, several)
+    watch.open()
+    return watch
+
+
+def _decision(watch: Watch, pool: str, decision: Decision) -> None:
+    name = function_of(pool)
+    watch.happened(
+        "decision",
+        name,
+        {
+            "function": name,
+            "revision": pool.partition("/")[2] if name else "",
+            "at_s": round(decision.at_s, 3),
+            "text": decision.text,
+        },
+    )
+
+
+def _errors(watch: Watch, side: AdminSide, several: list[Failure]) -> None:
+    for one in several:
+        about = {"function": one.function}
+        shown = failure_json(one, side.manager.decisions(pool_of(one)))
+        watch.happened("error", one.function, {**about, **shown})
+
+
+def _cold_start(watch: Watch, record: ColdStart) -> None:
+    watch.happened("cold_start", record.name, asdict(record))
+
+
+def _operation(watch: Watch, operation: Operation) -> None:
+    watch.happened("operation", operation.name, operation_json(operation))

@@ -1,0 +1,103 @@
+"""What a function's replicas wrote, and write.
+
+The last errors of a function.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from admin.api import streaming
+from admin.api.functions import whole_number
+from admin.api.streaming import Stream, Streams
+from admin.deploy.rollout import last_lines
+from admin.events.snapshot import failure_json, pool_of
+from admin.events.sse import frame
+from gateway.observing.errors import RecentFailures
+from gateway.problems import json_answer
+from pool_manager.manager import Manager
+from pool_manager.replicas.logs import Said
+from registry.catalog import Catalog, Change
+
+LINES: Final = 100
+LINES_MAX: Final = 10_000
+POLL_S: Final = 0.25
+"""Between two looks at logs that say nothing new."""
+BREATH_S: Final = 0.02
+"""Between two pieces of a log that is written fast: one follower is not to keep the server busy."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class LogRoutes:
+    """Logs, as they are or followed. `clock` gives seconds."""
+
+    def __init__(self, catalog: Catalog, manager: Manager, clock: Callable[[], float]) -> None:
+        self._catalog = catalog
+        self._manager = manager
+        self.streams = Streams(clock)
+
+    async def logs(self, request: web.Request) -> web.StreamResponse:
+        """What its replicas wrote, the oldest replica first; to whom takes events what they write
+        from now on, too, until the function is removed."""
+        name = self._catalog.resolve(request.match_info["name"]).function.name
+        lines = whole_number(request.query, "lines", LINES, LINES_MAX)
+        if streaming.is_asked(request):
+            cursor = request.headers.get("Last-Event-ID", "")
+            return await self.streams.serve(request, partial(self._follow, name, lines, cursor))
+        items = [
+            {"replica": id, "text": "\n".join(last_lines(text, lines))}
+            for id, text in await self._manager.logs(name)
+        ]
+        return json_answer({"items": items, "next": None})
+
+    async def _follow(self, name: str, lines: int, cursor: str, stream: Stream) -> None:
+        async with self._manager.follow(name, lines, cursor) as follow:
+            while True:
+                is_removed = self._catalog.find(name) is None
+                said = await follow.read()
+                await _tell(stream, said, follow.cursor)
+                if is_removed and not said:
+                    await _tell(stream, follow.left(), "")
+                    return
+                await stream.keep()
+                await asyncio.sleep(BREATH_S if said else POLL_S)
+
+
+async def _tell(stream: Stream, said: list[Said], cursor: str) -> None:
+    """The cursor is behind all of it, so it goes with the last event."""
+    events = []
+    for replica, lines, is_over in said:
+        if lines:
+            events.append(("lines", {"replica": replica, "text": "\n".join(lines)}))
+        if is_over:
+            events.append(("end", {"replica": replica}))
+    for left, (kind, data) in zip(range(len(events) - 1, -1, -1), events, strict=True):
+        await stream.write(frame(kind, _encode(data), "" if left else cursor))
+
+
+class ErrorRoutes:
+    """Errors are forgotten with their function."""
+
+    def __init__(self, catalog: Catalog, manager: Manager, failures: RecentFailures) -> None:
+        self._catalog = catalog
+        self._manager = manager
+        self._failures = failures
+        catalog.subscribe(self._changed)
+
+    async def errors(self, request: web.Request) -> web.Response:
+        """The newest first, each with what is known of its cause."""
+        function = self._catalog.resolve(request.match_info["name"]).function
+        found = self._failures.of(function.namespace, function.name)
+        items = [failure_json(one, self._manager.decisions(pool_of(one))) for one in found]
+        return json_answer({"items": items, "next": None})
+
+    def _changed(self, change: Change) -> None:
+        if change.after is None:
+            self._failures.forget(change.namespace, change.name)

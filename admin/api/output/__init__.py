@@ -1,1 +1,0 @@
-"""What functions wrote, and where they failed: logs, errors."""

@@ -1,1 +1,0 @@
-"""What of a server can be watched: news, logs, errors, times."""

@@ -1,0 +1,196 @@
+"""Which files a deploy takes along, checked before anything is sent."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import stat
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, Final
+
+from registry.bundles.foreign_formats import by_suffix, not_onnx
+from registry.bundles.onnx_files import external_locations, external_paths
+from registry.bundles.paths import check_path, make_bundle
+from registry.errors import BadBundle
+from registry.manifest import MANIFEST_FILE, TEXT_MAX, parse_manifest
+from registry.model import Bundle, BundleFile
+from registry.names import check_name, name_from_file
+
+SCANNED_MAX: Final = 10_000
+"""Files looked at in a folder; more is hardly a function's."""
+_CHUNK: Final = 1024 * 1024
+_MODEL_SUFFIX: Final = ".onnx"
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What is to be deployed. `bundle` names the files by content, `root` is where they lie.
+
+    `manifest` is the text of function.toml, "" for a bare model file. `is_derived`: nobody chose
+    the name, it was made from the file's.
+    """
+
+    name: str
+    is_derived: bool
+    root: Path
+    bundle: Bundle
+    manifest: str = ""
+    model: str = ""
+    sample: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def path(self) -> Path:
+        """What was asked to be deployed: the folder, or the bare model file."""
+        return self.root if self.manifest else self.root / self.model
+
+    def request(self, trust: bool, breaking: bool, overrides: dict[str, Any]) -> dict[str, Any]:
+        """The body of `POST /admin/v1/functions/{name}/revisions`."""
+        return {
+            "files": [
+                {"path": file.path, "size": file.size, "sha256": file.sha256}
+                for file in self.bundle.files
+            ],
+            "manifest": self.manifest or None,
+            "model": None if self.manifest else self.model,
+            "derived_name": self.is_derived,
+            "trust": trust,
+            "breaking": breaking,
+            "overrides": overrides,
+        }
+
+
+def collect(path: Path, name: str | None = None) -> Collected:
+    """The files of `path`: a model file, or a folder with function.toml.
+
+    Links, special files and whatever lies outside the folder are refused. Raises BadBundle,
+    BadManifest, or BadRequest for a bad name.
+    """
+    if name is not None:
+        check_name(name)
+    if path.is_dir():
+        return _folder(path, name)
+    if path.suffix.lower() != _MODEL_SUFFIX:
+        advice = by_suffix(path.name)
+        raise BadBundle(
+            f"expected a folder with {MANIFEST_FILE} or an .onnx file, got {path}"
+            + (f"; {advice}" if advice else "")
+        )
+    model = check_path(path.name)
+    paths = [model, *_external(path.parent, model)]
+    chosen = name or name_from_file(path.name)
+    return Collected(chosen, name is None, path.parent, _bundle(path.parent, paths), model=model)
+
+
+def open_file(root: Path, path: str) -> BinaryIO:
+    """Open a bundle's file for reading. Raises BadBundle where it, or a folder to it, is a link."""
+    parts = PurePosixPath(path).parts
+    for depth in range(1, len(parts) + 1):
+        _check_no_link(root.joinpath(*parts[:depth]), path)
+    try:
+        # Not blocking: opening a pipe would wait for its writer.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        file = os.fdopen(os.open(root / path, flags), "rb")
+    except OSError as error:
+        raise BadBundle(f"{path!r} cannot be read: {error.strerror}") from error
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise BadBundle(f"{path!r} is no regular file")
+    return file
+
+
+def _folder(root: Path, name: str | None) -> Collected:
+    if not (root / MANIFEST_FILE).is_file():
+        error = BadBundle(f"expected {MANIFEST_FILE} in {root}, got none")
+        if model := next(iter(sorted(root.glob(f"*{_MODEL_SUFFIX}"))), None):
+            error.add_note(f"fnctl deploy {shlex.quote(str(model))}")
+        raise error
+    text = _text(root, MANIFEST_FILE)
+    there = sorted(_scan(root))
+    manifest = parse_manifest(text, there)
+    paths = {MANIFEST_FILE, *manifest.files}
+    if manifest.model.lower().endswith(_MODEL_SUFFIX):
+        paths.update(_external(root, manifest.model))
+    if manifest.handler:
+        paths.update(_modules(there))
+    chosen = name or manifest.name
+    derived = chosen or name_from_file(manifest.model or f"{root.resolve().name}{_MODEL_SUFFIX}")
+    return Collected(
+        derived,
+        not chosen,
+        root,
+        _bundle(root, paths),
+        manifest=text,
+        model=manifest.model,
+        sample=manifest.sample,
+    )
+
+
+def _scan(root: Path) -> Iterator[str]:
+    """Bundle paths below `root`, without what is hidden or made by Python."""
+    count = 0
+    for folder, folders, files in os.walk(root):
+        folders[:] = [each for each in folders if not each.startswith((".", "__pycache__"))]
+        for file in files:
+            count += 1
+            if count > SCANNED_MAX:
+                raise BadBundle(f"expected at most {SCANNED_MAX} files in {root}, got more")
+            if not file.startswith("."):
+                yield (Path(folder) / file).relative_to(root).as_posix()
+
+
+def _modules(there: Collection[str]) -> Iterator[str]:
+    """The Python modules and packages beside the handler, without its tests."""
+    for path in there:
+        parts = PurePosixPath(path)
+        is_module = parts.suffix == ".py" and all(
+            f"{folder.as_posix()}/__init__.py" in there for folder in parts.parents[:-1]
+        )
+        if is_module and not parts.name.startswith(("test_", "conftest.")):
+            yield path
+
+
+def _external(root: Path, model: str) -> tuple[str, ...]:
+    """Bundle paths of the files in which the model keeps tensors."""
+    with open_file(root, model):
+        pass
+    try:
+        return external_paths(model, external_locations(root / model))
+    except ValueError as error:
+        raise BadBundle(not_onnx(repr(model), error, root / model)) from error
+
+
+def _text(root: Path, path: str) -> str:
+    with open_file(root, path) as file:
+        data = file.read(4 * TEXT_MAX + 1)
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise BadBundle(
+            f"{path!r}: expected UTF-8 text, got other bytes at {error.start}"
+        ) from None
+
+
+def _bundle(root: Path, paths: Collection[str]) -> Bundle:
+    files = []
+    for path in sorted(paths):
+        digest, size = hashlib.sha256(), 0
+        with open_file(root, check_path(path)) as file:
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+                size += len(chunk)
+        files.append(BundleFile(path, size, digest.hexdigest()))
+    return make_bundle(files)
+
+
+def _check_no_link(path: Path, shown: str) -> None:
+    try:
+        is_link = stat.S_ISLNK(path.lstat().st_mode)
+    except OSError as error:
+        raise BadBundle(f"{shown!r} cannot be read: {error.strerror}") from error
+    if is_link:
+        raise BadBundle(
+            f"{shown!r}: expected a file, got a symbolic link ({path}); deploy what it points to"
+        )

@@ -1,0 +1,283 @@
+"""What every verb that talks to a server shares: where it is, who asks, in which form.
+
+--ssh: the options that name another machine, before the verb or behind it, and the way there.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from admin.cli.errors import told
+from admin.text import plain
+
+if TYPE_CHECKING:
+    from admin.client.client import Client
+    from admin.client.ssh import Login
+    from admin.client.tunnel import Tunnel
+
+METAVAR: Final = "[USER@]HOST[:PORT]"
+LOCAL: Final = ("serve", "image", "ui", "restore")
+"""Verbs that run on this machine: `--ssh` before them is wrong usage."""
+HELP: Final = "Reach a server on another machine; --url and --data are then meant there."
+
+Ssh = Annotated[str | None, typer.Option("--ssh", metavar=METAVAR, help=HELP)]
+Identity = Annotated[
+    Path | None, typer.Option("--identity", metavar="FILE", help="Private key for --ssh.")
+]
+KnownHosts = Annotated[
+    Path | None,
+    typer.Option("--known-hosts", metavar="FILE", help="Known host keys for --ssh."),
+]
+
+SshEverywhere = Annotated[
+    str | None, typer.Option("--ssh", envvar="FN_SSH", metavar=METAVAR, help=HELP)
+]
+IdentityEverywhere = Annotated[
+    Path | None,
+    typer.Option(
+        "--identity",
+        envvar="FN_IDENTITY",
+        metavar="FILE",
+        help="Private key for --ssh (default: the agent's, ~/.ssh/config, ~/.ssh/id_*).",
+    ),
+]
+KnownHostsEverywhere = Annotated[
+    Path | None,
+    typer.Option(
+        "--known-hosts",
+        envvar="FN_KNOWN_HOSTS",
+        metavar="FILE",
+        help="Known host keys for --ssh (default: ~/.ssh/known_hosts).",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a server is: its address and data folder, as seen from its own machine, and a key."""
+
+    url: str
+    key: str | None
+    data: Path
+
+
+def everywhere(
+    context: typer.Context,
+    ssh: SshEverywhere = None,
+    identity: IdentityEverywhere = None,  # noqa: ARG001 - read by `login`
+    known_hosts: KnownHostsEverywhere = None,  # noqa: ARG001 - read by `login`
+) -> None:
+    """Deploy models as functions, call them, and see why they are warm or cold."""
+    source = context.get_parameter_source("ssh")
+    is_asked = source is not None and source.name == "COMMANDLINE"
+    verb = context.invoked_subcommand
+    if ssh and is_asked and verb in LOCAL:
+        raise typer.BadParameter(f"fnctl {verb} runs on this machine", param_hint="--ssh")
+
+
+def login(context: typer.Context, ssh: str | None, **files: Path | None) -> Login | None:
+    """Whom to log in to, None for nobody: what stands behind the verb is stronger.
+
+    `files` are `identity` and `known_hosts`. Raises typer.BadParameter.
+    """
+    before: dict[str, Any] = context.find_root().params
+    asked = ssh or before.get("ssh")
+    if not asked:
+        return None
+    from admin.client.ssh import Login, parse_target
+
+    try:
+        target = parse_target(asked)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--ssh") from error
+    chosen = {name: given or before.get(name) for name, given in files.items()}
+    for name, path in chosen.items():
+        if path is not None and not path.expanduser().is_file():
+            option = f"--{name.replace('_', '-')}"
+            raise typer.BadParameter(f"expected a file, got {path}", param_hint=option)
+    return Login(target, **chosen)
+
+
+@contextmanager
+def client_over(way: Login, place: Place) -> Iterator[Client]:
+    """A client of the server at `place` on another machine, while the block lasts.
+
+    Without a key the admin token is read there. Where that cannot be, the server decides whether
+    it needs one, and its refusal then says why there was none. Raises Unreachable.
+    """
+    from admin.client.client import ApiError, Client
+    from admin.client.tunnel import tunnel
+
+    with tunnel(way) as opened:
+        key, why_not = place.key, ""
+        if key is None:
+            key, why_not = token(opened, place)
+        try:
+            client = Client(place.url, key, dial=opened.dial)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
+        try:
+            yield client
+        except ApiError as error:
+            if error.code == "no_key" and why_not:
+                error.add_note(why_not)
+            raise
+
+
+def token(opened: Tunnel, place: Place) -> tuple[str | None, str]:
+    """The admin token of the server at `place`, or why there is none.
+
+    It opens everything on its own server, so it is sent to no other machine.
+    """
+    from admin.client.ssh import NoToken
+
+    if not is_local(place.url):
+        return None, f"give --key or FN_KEY: {place.url} is not {opened.target} itself"
+    try:
+        return opened.token(place.data), ""
+    except NoToken as error:
+        return None, str(error)
+
+
+DEFAULT_URL: Final = "http://127.0.0.1:8080"
+DEFAULT_DATA: Final = Path("~/.fngate")
+DEFAULT_ENGINE: Final = "unix:///var/run/docker.sock"
+TOKEN_FILE: Final = "admin.token"  # noqa: S105 - a file's name
+TOKEN_MAX: Final = 4096
+"""Characters read of a token file."""
+
+Url = Annotated[
+    str, typer.Option("--url", envvar="FN_URL", metavar="URL", help="Where the server is.")
+]
+Key = Annotated[
+    str | None,
+    typer.Option(
+        "--key",
+        envvar="FN_KEY",
+        metavar="KEY",
+        help="Access key; without it, DATA/admin.token is used, on this machine or by --ssh.",
+    ),
+]
+Data = Annotated[
+    Path,
+    typer.Option("--data", envvar="FN_DATA", metavar="DIR", help="The server's data folder."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+_SHARED: Final = (
+    ("url", Url, DEFAULT_URL),
+    ("key", Key, None),
+    ("data", Data, DEFAULT_DATA),
+    ("ssh", Ssh, None),
+    ("identity", Identity, None),
+    ("known_hosts", KnownHosts, None),
+    ("as_json", Json, False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A verb's way to the server and to its reader. Results go to stdout, remarks to stderr."""
+
+    client: Client
+    as_json: bool
+
+    def answer(self, data: object, text: Callable[[], str]) -> None:
+        """Print the result: `data` with --json, else `text()`."""
+        print_answer(self.as_json, data, "" if self.as_json else text())
+
+    def remark(self, text: str) -> None:
+        """Say something beside the result; silent with --json."""
+        if not self.as_json:
+            typer.echo(plain(text), err=True)
+
+    def next(self, *commands: str) -> None:
+        """Say what to do next."""
+        self.remark("next: " + "  or  ".join(commands))
+
+
+def print_answer(as_json: bool, data: object, text: str) -> None:
+    """Print a result: `data` as JSON, or `text`."""
+    typer.echo(json.dumps(data, indent=2) if as_json else plain(text))
+
+
+def connected(run: Callable[..., None]) -> Callable[..., None]:
+    """Make a verb of `run`: it gets a Session for its first parameter, and the options for one.
+
+    Typer reads the options off a signature, so the verb has that of `run` with `--url`, `--key`,
+    `--data`, `--json` and those of `--ssh` in place of the session.
+    """
+
+    def verb(*, context: typer.Context, as_json: bool, **options: Any) -> None:
+        place = Place(options.pop("url"), options.pop("key"), options.pop("data"))
+        files = {name: options.pop(name) for name in ("identity", "known_hosts")}
+        way = login(context, options.pop("ssh"), **files)
+        with told(as_json), client_at(place, way) as client:
+            run(Session(client, as_json), **options)
+
+    signature = inspect.signature(run, eval_str=True)
+    own = list(signature.parameters.values())[1:]
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, kind, default in _SHARED
+    ]
+    context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    parameters = [*own, context, *shared]
+    verb.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # PEP 362
+    verb.__annotations__ = {each.name: each.annotation for each in parameters}
+    verb.__name__, verb.__doc__ = run.__name__, run.__doc__
+    return verb
+
+
+@contextmanager
+def client_at(place: Place, way: Login | None) -> Iterator[Client]:
+    """A client of the server at `place`, on this machine or at the end of `way`."""
+    if way is None:
+        yield open_client(place.url, place.key, place.data)
+        return
+    with client_over(way, place) as client:
+        yield client
+
+
+def open_client(url: str, key: str | None, data: Path) -> Client:
+    """A client of the server at `url`; a wrong address or key is wrong usage."""
+    from admin.client.client import Client
+
+    try:
+        return Client(url, key or local_token(url, data))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def local_token(url: str, data: Path) -> str | None:
+    """The admin token in `data`, if `url` is on this machine and the token can be read.
+
+    It opens everything on its own server, so it is sent to no other machine.
+    """
+    if not is_local(url):
+        return None
+    try:
+        with (data.expanduser() / TOKEN_FILE).open(encoding="ascii") as file:
+            return file.read(TOKEN_MAX).strip() or None
+    except (OSError, ValueError):
+        return None
+
+
+def is_local(url: str) -> bool:
+    """Whether `url` names this machine's loopback interface."""
+    from ipaddress import ip_address
+    from urllib.parse import urlsplit
+
+    try:
+        host = urlsplit(url).hostname or ""
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False

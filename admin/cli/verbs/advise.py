@@ -1,0 +1,142 @@
+"""fnctl advise."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import typer
+
+from admin.cli.options import Session, connected
+from admin.cli.verbs.show import Name
+from admin.text import duration, number, table
+
+Hours = Annotated[
+    int, typer.Option("--hours", min=1, max=24 * 7, metavar="HOURS", help="How far to look back.")
+]
+DAY_S: Final = 86_400.0
+HOUR_S: Final = 3600.0
+SAVED_MIN: Final = 0.1
+"""Part of the device-seconds that a change must save, or may cost, to count."""
+WAITED_MIN: Final = 0.5
+"""Part of the waiting that a change must save to be worth a sentence."""
+WAITED_MIN_S: Final = 10.0
+"""Less waiting in a day than this is none."""
+
+
+@connected
+def advise(session: Session, name: Name, hours: Hours = 24) -> None:
+    """Say what another idle time would have cost and saved.
+
+    The requests of the last hours are played once more through the very rules that start and stop
+    replicas, for several idle times. It takes up to two minutes of spare processor time.
+
+    \b
+    Example:
+      fnctl advise digits --hours 24
+    """
+    answer = session.client.advice(name, hours)
+    session.answer(answer, lambda: render(answer))
+    if best := better(answer):
+        session.next(f"fnctl scale {name} --idle {best['idle_s']:g}")
+
+
+def render(answer: dict[str, Any]) -> str:
+    """The answer as text: what was played, a table, one sentence, what to keep in mind."""
+    rows, basis = answer.get("rows") or [], answer.get("basis") or {}
+    length_s = _length_s(answer)
+    notes = "\n".join(f"note: {text}" for text in answer.get("notes") or [])
+    if not rows:
+        return notes
+    how = f"{basis.get('cold_starts_seen')} seen" if basis.get("cold_starts_seen") else "estimated"
+    head = (
+        f"{answer.get('requests')} requests in {length_s / HOUR_S:.1f} h; a cold start takes"
+        f" {duration(float(basis.get('cold_start_ms') or 0))} ({how}), a run"
+        f" {duration(float(basis.get('run_ms') or 0))}"
+    )
+    current = _current(rows)
+    columns = ("IDLE", "COLD STARTS", "WAITED", "REQUESTS", "DEVICE", "OF IT IDLE", "A DAY")
+    shown = [_cells(row, current, length_s) for row in rows]
+    return "\n\n".join(
+        part for part in (head, table(("", *columns), shown), sentence(answer), notes) if part
+    )
+
+
+def better(answer: dict[str, Any]) -> dict[str, Any] | None:
+    """The row that is clearly better than the present one, if there is one.
+
+    Either it has a tenth less of the device for 10 s a day of waiting at most, or half the waiting
+    (and 10 s a day less) for at most a tenth more of the device.
+    """
+    rows: list[dict[str, Any]] = answer.get("rows") or []
+    current = _current(rows)
+    if current is None:
+        return None
+    least_s = WAITED_MIN_S * _length_s(answer) / DAY_S
+    cheaper = [
+        row
+        for row in rows
+        if row["waited_s"] <= current["waited_s"] + least_s
+        and row["device_s"] <= (1 - SAVED_MIN) * current["device_s"]
+    ]
+    if cheaper:
+        return min(cheaper, key=lambda row: (row["device_s"], row["idle_s"]))
+    quicker = [
+        row
+        for row in rows
+        if row["waited_s"] <= WAITED_MIN * current["waited_s"]
+        and current["waited_s"] - row["waited_s"] >= least_s
+        and row["device_s"] <= (1 + SAVED_MIN) * current["device_s"]
+    ]
+    return min(quicker, key=lambda row: (row["waited_s"], row["idle_s"])) if quicker else None
+
+
+def sentence(answer: dict[str, Any]) -> str:
+    """The advice."""
+    current, best = _current(answer.get("rows") or []), better(answer)
+    if current is None:
+        return ""
+    if best is None:
+        return (
+            f"idle {current['idle_s']:g} s is as good as any: less of the device would be more"
+            " waiting, less waiting more of the device"
+        )
+    a_day = DAY_S / _length_s(answer)
+    saved_h = (current["device_s"] - best["device_s"]) * a_day / HOUR_S
+    waits_s = (current["waited_s"] - best["waited_s"]) * a_day
+    device = f"{'saves' if saved_h >= 0 else 'takes'} {number(abs(saved_h))} device-hours a day"
+    waiting = f"{duration(abs(waits_s) * 1e3)} {'less' if waits_s >= 0 else 'more'} waiting"
+    return f"idle {best['idle_s']:g} s {device}, with {waiting if waits_s else 'the same waiting'}"
+
+
+def _cells(row: dict[str, Any], current: dict[str, Any] | None, length_s: float) -> tuple[str, ...]:
+    difference = ""
+    if current is not None and not row["is_current"]:
+        hours = (row["device_s"] - current["device_s"]) * DAY_S / length_s / HOUR_S
+        waits_s = (row["waited_s"] - current["waited_s"]) * DAY_S / length_s
+        difference = f"{_signed(hours)} device-h, {_signed(waits_s)} s waited"
+    return (
+        "now" if row["is_current"] else "",
+        f"{row['idle_s']:g} s",
+        str(row["cold_starts"]),
+        duration(row["waited_s"] * 1e3),
+        str(row["held"]),
+        _length(row["device_s"]),
+        _length(row["idle_device_s"]),
+        difference,
+    )
+
+
+def _current(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+    return next((row for row in rows if row.get("is_current")), None)
+
+
+def _length_s(answer: dict[str, Any]) -> float:
+    return max(60.0, float(answer.get("to_s") or 0) - float(answer.get("from_s") or 0))
+
+
+def _length(seconds: float) -> str:
+    return f"{seconds / HOUR_S:.1f} h" if seconds >= HOUR_S else duration(seconds * 1e3)
+
+
+def _signed(value: float) -> str:
+    return f"{'+' if value > 0 else '-' if value < 0 else ''}{number(abs(value))}"

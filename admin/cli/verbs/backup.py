@@ -1,0 +1,191 @@
+"""fnctl backup.
+
+fnctl restore.
+"""
+
+from __future__ import annotations
+
+import shlex
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from admin.cli.errors import told
+from admin.cli.options import (
+    DEFAULT_DATA,
+    DEFAULT_URL,
+    Data,
+    Identity,
+    Json,
+    Key,
+    KnownHosts,
+    Place,
+    Ssh,
+    Url,
+    client_at,
+    is_local,
+    login,
+)
+from admin.cli.options import print_answer as answer
+from admin.text import size
+
+if TYPE_CHECKING:
+    from admin.client.client import Client
+    from registry.settings import StoreSettings
+    from registry.store.recovery.inspection import DatabaseReport
+    from registry.store.recovery.restoring import Restored
+
+BackupFile = Annotated[
+    Path, typer.Argument(metavar="FILE", dir_okay=False, help="The copy, on this machine.")
+]
+
+
+def backup(  # noqa: PLR0913 - typer takes one parameter per option
+    context: typer.Context,
+    file: BackupFile,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    data: Data = DEFAULT_DATA,
+    ssh: Ssh = None,
+    identity: Identity = None,
+    known_hosts: KnownHosts = None,
+    as_json: Json = False,
+) -> None:
+    """Copy the server's database to FILE, while the server runs or where it is stopped.
+
+    It has functions, access keys (their hashes) and history. Models are the files in DATA/blobs:
+    copy that folder after the database. fnctl restore puts the copy in place.
+
+    \b
+    Example:
+      fnctl backup fngate-backup.db && cp -an ~/.fngate/blobs .
+    """
+    way = login(context, ssh, identity=identity, known_hosts=known_hosts)
+    check_target(file)
+    with told(as_json):
+        from admin.client.client import Unreachable
+
+        place = Place(url, key, data)
+        try:
+            with client_at(place, way) as client:
+                report = fetch(client, file)
+        except Unreachable:
+            if way is not None or not is_local(url) or not (found := copy_stopped(data, file)):
+                raise
+            report = found
+        made = file.stat().st_size
+        shown = {"file": str(file), "bytes": made, **contents(report)}
+        answer(as_json, shown, f"{file}: {size(made)}, {described(report)}")
+
+
+def check_target(file: Path) -> None:
+    """Raise typer.BadParameter where FILE is a database that something may be using."""
+    if any(file.with_name(file.name + side).exists() for side in ("-wal", "-shm")):
+        raise typer.BadParameter(f"{file} is a database in use", param_hint="FILE")
+
+
+def fetch(client: Client, file: Path) -> DatabaseReport:
+    """Have the server send a copy, and keep it as `file` once it is known to be whole and sound.
+
+    Raises Unreachable, ApiError, StoreUnavailable; `file` is then as it was.
+    """
+    from registry.errors import StoreUnavailable
+    from registry.files import replacing
+    from registry.store.recovery.inspection import inspect_database
+
+    with replacing(file) as fresh:
+        with fresh.open("wb") as target:
+            client.backup(target.write)
+        report = inspect_database(fresh, is_checked=True)
+        if report.state != "sound":
+            reason = report.reason or report.state
+            raise StoreUnavailable(f"what the server has sent is no sound database: {reason}")
+    return report
+
+
+def copy_stopped(data: Path, file: Path) -> DatabaseReport | None:
+    """Copy the database in `data` to `file`; None where there is none, or a server uses it that
+    does not answer. Raises StoreUnavailable."""
+    from registry.errors import Conflict
+    from registry.files import DataDirectory
+    from registry.settings import StoreSettings
+    from registry.store.recovery.copying import copy_database
+    from registry.store.recovery.folder import check_folder
+
+    settings = StoreSettings(data.expanduser().resolve())
+    if not settings.database.is_file():
+        return None
+    try:
+        held = DataDirectory.open(settings.data)
+    except Conflict:
+        return None
+    with held:
+        check_folder(settings)
+        return copy_database(settings.database, file)
+
+
+def contents(report: DatabaseReport) -> dict[str, Any]:
+    """What is in a copy, for --json."""
+    return {"functions": report.functions, "keys": report.keys, "schema": report.schema}
+
+
+def described(report: DatabaseReport) -> str:
+    """What is in a copy, in words."""
+    return f"{report.functions} functions, {report.keys} keys"
+
+
+File = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE", exists=True, dir_okay=False, help="A copy of the database of a server."
+    ),
+]
+
+
+def restore(file: File, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
+    """Put FILE in the place of the database of a stopped server.
+
+    FILE comes from fnctl backup, or is a daily copy in DATA/backups. The present database is set
+    aside in DATA/set-aside. Keys and functions are then those of the copy: a key that was revoked
+    after it was made is let in again.
+
+    \b
+    Example:
+      fnctl restore ~/.fngate/backups/daily.db
+    """
+    with told(as_json):
+        import asyncio
+
+        from registry.files import DataDirectory
+        from registry.settings import StoreSettings
+        from registry.store.recovery import restoring
+
+        settings = StoreSettings(data.expanduser().resolve())
+        file = file.resolve()
+        now_s = datetime.now(UTC).timestamp()
+        with DataDirectory.open(settings.data):
+            restored = asyncio.run(restoring.restore(settings, file, now_s))
+        shown = {
+            "functions": restored.functions,
+            "keys": restored.keys,
+            "missing_files": restored.missing,
+            "set_aside": str(restored.folder) if restored.folder else None,
+        }
+        answer(as_json, shown, text(settings, file, restored))
+
+
+def text(settings: StoreSettings, file: Path, restored: Restored) -> str:
+    """What was done and what is still to do."""
+    lines = [f"restored {restored.functions} functions and {restored.keys} keys"]
+    if restored.folder is not None:
+        lines.append(f"the database that was here is in {restored.folder}")
+    if restored.missing:
+        found = next((p / "blobs" for p in file.parents[:2] if (p / "blobs").is_dir()), "BLOBS")
+        source, target = shlex.quote(f"{found}/."), shlex.quote(f"{settings.blobs}/")
+        lines += [
+            f"{restored.missing} files of functions are missing; copy them from the backup:",
+            f"  mkdir -p {target} && cp -an {source} {target}",
+        ]
+    return "\n".join([*lines, f"next: fnctl serve --data {shlex.quote(str(settings.data))}"])

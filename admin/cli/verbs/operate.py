@@ -1,0 +1,202 @@
+"""fnctl rollback.
+
+fnctl scale.
+
+fnctl sleep.
+
+fnctl warm.
+
+fnctl rm.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from admin.cli.options import Session, connected
+from admin.cli.verbs.deploy import Idle, Max, Min, given
+from admin.cli.verbs.show import Name
+from admin.text import duration, fields, get, number
+
+To = Annotated[
+    int | None,
+    typer.Option("--to", min=1, metavar="N", help="The revision (default: the one before)."),
+]
+Breaking = Annotated[
+    bool, typer.Option("--breaking", help="Allow what would break callers of the present one.")
+]
+
+
+@connected
+def rollback(session: Session, name: Name, to: To = None, breaking: Breaking = False) -> None:
+    """Send a function's calls to an earlier revision.
+
+    Without --to that is the one that had them before; done again, it goes one further back. The
+    revision is warm before calls go to it where both fit.
+
+    \b
+    Examples:
+      fnctl rollback digits
+      fnctl rollback digits --to 3
+    """
+    from admin.cli.follow_logs import finish
+
+    ended = finish(session, session.client.roll_back(name, to, breaking))
+    session.answer(ended, lambda: render_rollback(ended.get("result") or {}))
+    session.next(f"fnctl show {name}", f"fnctl invoke {name}")
+
+
+def render_rollback(result: dict[str, Any]) -> str:
+    """The end of a rollback as text."""
+    head = f"calls go to {get(result, 'revision')}, which takes over from {get(result, 'from')}"
+    return f"{head}\n{fields([('switch', get(result, 'switch'))])}"
+
+
+@connected
+def scale(
+    session: Session, name: Name, min: Min = None, max: Max = None, idle: Idle = None
+) -> None:
+    """Change how many replicas a function has.
+
+    --idle is how long one stays without a call. The change holds until the next one; a deploy
+    brings the scaling of its function.toml.
+
+    \b
+    Examples:
+      fnctl scale digits --min 1
+      fnctl scale digits --max 4 --idle 60
+    """
+    from admin.client.client import ApiError
+
+    changes = given(min=min, max=max, idle_s=idle)
+    if not changes:
+        raise typer.BadParameter("expected at least one of --min, --max, --idle")
+    try:
+        answer = session.client.rescale(name, changes)
+    except ApiError as error:
+        if error.code == "precondition_failed":
+            error.add_note("somebody else changed it at the same time: say it again")
+        raise
+    session.answer(answer, lambda: render_scale(answer))
+    session.next(f"fnctl show {name}")
+
+
+def render_scale(answer: dict[str, Any]) -> str:
+    """The scaling as text."""
+    idle = number(float(answer.get("idle_s") or 0))
+    least, most = get(answer, "min"), get(answer, "max")
+    return f"{get(answer, 'name')}: min {least}, max {most}, idle {idle} s"
+
+
+@connected
+def sleep(session: Session, name: Name) -> None:
+    """Let a function's idle replicas go now.
+
+    Their idle time is not waited for. A replica that is being called stays, and so do those that
+    min keeps. The next call wakes the function.
+
+    \b
+    Example:
+      fnctl sleep digits
+    """
+    answer = session.client.put_to_sleep(name)
+    session.answer(answer, lambda: render_sleep(answer))
+    if answer.get("stay") and answer.get("min"):
+        session.next(f"fnctl scale {name} --min 0")
+    else:
+        session.next("fnctl ls")
+
+
+def render_sleep(answer: dict[str, Any]) -> str:
+    """The answer as text."""
+    name, asked, stay = get(answer, "name"), int(answer["asked"]), int(answer["stay"])
+    if not asked and not stay:
+        return f"{name} has no replica to let go"
+    lines = [f"{name}: {_replicas(asked)} asked to go"]
+    if stay:
+        least = int(answer.get("min") or 0)
+        why = f"min is {least}" if least else "called just now"
+        lines.append(f"  {_replicas(stay)} stay{'s' if stay == 1 else ''}: {why}")
+    return "\n".join(lines)
+
+
+def _replicas(count: int) -> str:
+    return f"{count} replica{'' if count == 1 else 's'}"
+
+
+Wait = Annotated[
+    int, typer.Option("--wait", min=1, max=3600, metavar="SECONDS", help="Give up after so long.")
+]
+
+
+@connected
+def warm(session: Session, name: Name, wait: Wait = 60) -> None:
+    """Have a replica of a function ready.
+
+    It goes again once nobody has called for the function's idle time; fnctl scale NAME --min 1
+    keeps one. Where it does not become ready, the reason and the last lines of its log are told.
+
+    \b
+    Example:
+      fnctl warm digits
+    """
+    from admin.client.client import ApiError
+
+    try:
+        answer = session.client.warm(name, wait)
+    except ApiError as error:
+        if error.code == "no_room":
+            error.add_note(f"fnctl why {name}  or  fnctl ls")
+        elif error.code == "function_failing":
+            error.add_note(f"fnctl why {name}  or  fnctl logs {name}")
+        raise
+    session.answer(answer, lambda: render_warm(answer))
+    session.next(f"fnctl invoke {name}", f"fnctl scale {name} --min 1")
+
+
+def render_warm(answer: dict[str, Any]) -> str:
+    """The answer as text."""
+    revision = get(answer, "revision")
+    if answer.get("was_warm"):
+        return f"{revision} is warm already"
+    return f"{revision} is warm after {duration(float(answer.get('took_ms') or 0))}"
+
+
+@connected
+def rm(
+    session: Session,
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Remove a function with all its revisions. Requests in flight are answered.
+
+    \b
+    Example:
+      fnctl rm digits --yes
+    """
+    if not yes:
+        if session.as_json:
+            raise typer.BadParameter("expected --yes beside --json", param_hint="--yes")
+        session.client.function(name)  # a name that is none is told before anything is asked
+        _confirm(name)
+    answer = session.client.remove(name)
+    session.answer(answer, lambda: f"{name} is removed")
+    session.next("fnctl ls")
+
+
+def _confirm(name: str) -> None:
+    """Ask on the terminal. Raises typer.Abort for a no, typer.BadParameter for no answer."""
+    try:
+        is_meant = typer.confirm(f"Remove {name} with all its revisions?", err=True)
+    except typer.Abort:
+        if sys.stdin.isatty():  # Ctrl-C
+            raise
+        typer.echo(err=True)
+        raise typer.BadParameter(
+            "expected --yes where there is no terminal to answer on", param_hint="--yes"
+        ) from None
+    if not is_meant:
+        raise typer.Abort

@@ -1,1 +1,0 @@
-"""The verbs that change how a deployed function is served, one per file."""

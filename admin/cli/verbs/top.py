@@ -1,0 +1,111 @@
+"""fnctl top."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from admin.cli.errors import INTERRUPTED
+from admin.cli.options import Session, connected
+
+if TYPE_CHECKING:
+    from admin.client.client import Client
+
+PIPE_WIDTH = 120
+"""Columns where there is no terminal to ask; COLUMNS sets another number."""
+
+
+@connected
+def top(
+    session: Session,
+    once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
+) -> None:
+    """Watch functions, replicas and devices as they change; ? lists the keys.
+
+    Without a terminal it prints one picture, with --json one JSON object for every change.
+
+    \b
+    Examples:
+      fnctl top
+      fnctl top --once
+      fnctl top --json
+    """
+    if session.as_json and not once:
+        _stream(session.client)
+    elif once or session.as_json or not _has_terminal():
+        _print_once(session)
+    else:
+        _show(session.client)
+
+
+def _stream(client: Client) -> None:
+    """Every event as a line, also that they broke off and when they are asked for again."""
+    import time
+
+    from admin.cli.live.events import Broken, follow
+
+    for news in follow(client.events, time.sleep):
+        if isinstance(news, Broken):
+            data: dict[str, Any] = {"why": news.why, "again_in_s": news.pause_s}
+            typer.echo(json.dumps({"event": "broken", "data": data}))
+        else:
+            typer.echo(json.dumps({"event": news.kind, "data": news.data}))
+
+
+def _print_once(session: Session) -> None:
+    import shutil
+    import time
+
+    from admin.cli.live.events import follow
+    from admin.cli.live.state import snapshot_json, whole_picture
+    from admin.cli.top.layout import Stage, whole
+    from admin.cli.top.lines import text
+
+    picture = whole_picture(follow(session.client.events, time.sleep), time.monotonic)
+    if session.as_json:
+        typer.echo(json.dumps(snapshot_json(picture), indent=2))
+        return
+    width = shutil.get_terminal_size((PIPE_WIDTH, 40)).columns
+    lines = whole(picture, Stage(session.client.url), time.monotonic(), width)
+    if not sys.stdout.isatty():
+        typer.echo("\n".join(text(line) for line in lines))
+        return
+    from rich.console import Console
+
+    from admin.cli.top.terminal import Screen
+
+    Screen(Console(), is_whole=False).print(lines)
+
+
+def _show(client: Client) -> None:
+    import time
+
+    from rich.console import Console
+
+    from admin.cli.live.events import Feed
+    from admin.cli.top.app import Errands, Top
+    from admin.cli.top.terminal import HungUp, Screen, Terminal
+
+    feed = Feed(client.events)
+    paper, terminal = Screen(Console(), is_whole=True), Terminal(sys.stdin.fileno())
+    clock = time.monotonic
+    try:
+        ended = Top(feed, Errands(client), paper, terminal, url=client.url, clock=clock).run()
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    except HungUp:
+        raise typer.Exit(1) from None
+    finally:
+        feed.close()
+    if ended.verb == "interrupt":
+        raise typer.Exit(INTERRUPTED)
+
+
+def _has_terminal() -> bool:
+    """Whether keys can be read and a screen can be drawn."""
+    from rich.console import Console
+
+    return sys.stdin.isatty() and sys.stdout.isatty() and not Console().is_dumb_terminal

@@ -1,0 +1,80 @@
+"""fnctl ui."""
+
+from __future__ import annotations
+
+import os
+import webbrowser
+from html import escape
+from pathlib import Path
+from typing import Annotated, Final
+from urllib.parse import quote
+
+import typer
+
+from admin.cli.errors import told
+from admin.cli.options import (
+    DEFAULT_DATA,
+    DEFAULT_URL,
+    Data,
+    Json,
+    Key,
+    Session,
+    Url,
+    local_token,
+    open_client,
+)
+
+DOOR: Final = "ui.html"
+"""In the data folder: leads a browser to the dashboard with the key."""
+
+
+def ui(
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    data: Data = DEFAULT_DATA,
+    opens: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Print the address of the dashboard, with the key behind the # (which no server is sent).
+
+    Whoever has the address has the key. Of a server on another machine, forward its port first:
+    ssh -L 8080:127.0.0.1:8080 HOST, then fnctl ui --key KEY.
+
+    \b
+    Example:
+      fnctl ui --open
+    """
+    with told(as_json):
+        session = Session(open_client(url, key, data), as_json)
+        about = session.client.session()
+        address = address_of(url, key or local_token(url, data))
+        session.answer({"url": address, "scopes": about.get("scopes")}, lambda: address)
+        if not opens:
+            session.next("fnctl ui --open")
+        elif not webbrowser.open(door(data.expanduser(), address).as_uri()):
+            session.remark("no browser can be opened here: open the address yourself")
+
+
+def address_of(url: str, key: str | None) -> str:
+    """The dashboard of the server at `url`. What stands behind the # stays in the browser."""
+    fragment = f"#key={quote(key, safe='')}" if key else ""
+    return f"{url.rstrip('/')}/ui/{fragment}"
+
+
+def door(folder: Path, address: str) -> Path:
+    """A page that only this user can read and that leads to `address`: on a browser's own command
+    line every user of the machine could read the key. Raises OSError."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / DOOR
+    path.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    with os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
+        file.write(PAGE.format(address=escape(address)))
+    return path
+
+
+PAGE: Final = """<!doctype html>
+<meta charset="utf-8"><meta name="referrer" content="no-referrer">
+<meta http-equiv="refresh" content="0; url={address}">
+<title>fngate</title><a href="{address}">The dashboard</a>
+"""

@@ -1,1 +1,0 @@
-"""The verbs that go on showing a server until they are told to stop, one per file."""

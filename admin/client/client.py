@@ -1,0 +1,302 @@
+"""The admin API and the functions over HTTP, as typed calls."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Final
+from urllib.parse import quote, urlencode
+
+from admin.client.sse import Event, open_stream
+from admin.client.transport import (
+    SHOWN_MAX,
+    ApiError,
+    Dial,
+    Progress,
+    Reply,
+    Transport,
+    Unreachable,
+    check,
+    json_object,
+    pieces,
+)
+
+__all__ = ["Answer", "ApiError", "Client", "Payload", "Progress", "Unreachable"]
+
+CALL_S: Final = 30.0
+ADVICE_S: Final = 150.0
+"""Somewhat longer than a server works on an advice."""
+UPLOAD_S: Final = 300.0
+"""Seconds without progress: gigabytes are made durable, or a database is copied and checked."""
+EVENTS_SILENT_S: Final = 8.0
+"""Seconds without an event of a server that beats every second: the connection is dead."""
+PAGES_MAX: Final = 1000
+"""Pages of a list that are followed: a million items."""
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """A request's body and its content type."""
+
+    body: bytes
+    content_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a function gave. `timing` is the Server-Timing header, "" for none."""
+
+    body: bytes
+    content_type: str
+    timing: str
+
+
+class Client:
+    """One server at `url` ("http://HOST:PORT", with a path prefix if need be).
+
+    `key` is sent as a bearer token, `dial` connects in place of the system. Raises ValueError where
+    URL or key cannot be one. Every method that calls raises ApiError or Unreachable.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        key: str | None = None,
+        timeout_s: float = CALL_S,
+        dial: Dial | None = None,
+    ) -> None:
+        self.url = url
+        self.is_direct = dial is None
+        """Whether the system connects: other programs here reach the server by `url`."""
+        self._transport = Transport(url, key, dial)
+        self._timeout_s = timeout_s
+
+    def is_open_to_all(self, name: str) -> bool:
+        """Whether callers without a key, who connect by the system, may call `name`."""
+        try:
+            Client(self.url, None, self._timeout_s).describe(name)
+        except ApiError:
+            return False
+        return True
+
+    def session(self) -> dict[str, Any]:
+        """What this client's key may do, and the server's version."""
+        return self._json("GET", "/admin/v1/session")
+
+    def describe(self, ref: str) -> dict[str, Any]:
+        """What callers see of function or revision `ref`: signature, content types, example."""
+        return self._json("GET", f"/fn/{quote(ref, safe='@')}")
+
+    def sample(self, ref: str) -> Payload:
+        """A body to try function or revision `ref` with: its sample, or zeros without one."""
+        path = f"/admin/v1/functions/{_part(ref)}/sample"
+        reply = check(self._exchange("GET", path))
+        return Payload(reply.body, reply.headers.get("Content-Type", ""))
+
+    def functions(self) -> list[dict[str, Any]]:
+        """Every function with its state."""
+        return self._items("/admin/v1/functions")
+
+    def function(self, name: str) -> dict[str, Any]:
+        """One function: state, limits, signature, revisions."""
+        return self._json("GET", f"/admin/v1/functions/{_part(name)}")
+
+    def remove(self, name: str) -> dict[str, Any]:
+        """Remove a function with all its revisions."""
+        return self._json("DELETE", f"/admin/v1/functions/{_part(name)}")
+
+    def rescale(self, name: str, changes: dict[str, Any]) -> dict[str, Any]:
+        """Change min, max or idle_s of a function as it is now; its scaling afterwards."""
+        path = f"/admin/v1/functions/{_part(name)}"
+        tag = check(self._exchange("GET", path)).headers.get("ETag", "")
+        return self._json("PATCH", path, changes, headers={"If-Match": tag})
+
+    def roll_back(self, name: str, to: int | None, breaking: bool) -> dict[str, Any]:
+        """Move the traffic to revision `to`, None for the one before; the operation that does."""
+        path = f"/admin/v1/functions/{_part(name)}/rollback"
+        return _operation(self._json("POST", path, {"to": to, "breaking": breaking}))
+
+    def warm(self, name: str, wait_s: int) -> dict[str, Any]:
+        """Have a replica ready, within `wait_s`; how long it took."""
+        path = f"/admin/v1/functions/{_part(name)}/warm?{urlencode({'wait': wait_s})}"
+        return self._json("POST", path, timeout_s=self._timeout_s + wait_s)
+
+    def put_to_sleep(self, name: str) -> dict[str, Any]:
+        """Let idle replicas go now; how many were asked and how many stay."""
+        return self._json("POST", f"/admin/v1/functions/{_part(name)}/sleep")
+
+    def why(self, name: str) -> dict[str, Any]:
+        """Its state and reason, last decisions, cold starts and intervals."""
+        return self._json("GET", f"/admin/v1/functions/{_part(name)}/why")
+
+    def advice(self, name: str, hours: int) -> dict[str, Any]:
+        """What other idle times would have cost and saved in the last hours."""
+        path = f"/admin/v1/functions/{_part(name)}/advice?{urlencode({'hours': hours})}"
+        return self._json("GET", path, timeout_s=ADVICE_S)
+
+    def errors(self, name: str) -> list[dict[str, Any]]:
+        """Its last errors, the newest first."""
+        return self._items(f"/admin/v1/functions/{_part(name)}/errors")
+
+    def logs(self, name: str, lines: int) -> list[dict[str, Any]]:
+        """The last `lines` lines of what its replicas wrote."""
+        return self._items(f"/admin/v1/functions/{_part(name)}/logs?{urlencode({'lines': lines})}")
+
+    def follow_logs(
+        self, name: str, lines: int, last_id: str = ""
+    ) -> AbstractContextManager[Iterator[Event]]:
+        """What its replicas write, as they write it, after the last `lines` lines of each; with
+        `last_id` what came after that event."""
+        path = f"/admin/v1/functions/{_part(name)}/logs?{urlencode({'lines': lines})}"
+        return self.stream(path, last_id)
+
+    def stream(self, path: str, last_id: str = "") -> AbstractContextManager[Iterator[Event]]:
+        """The events of `path` ("/admin/v1/events"); see `admin.client.sse`."""
+        return open_stream(self._transport, path, last_id)
+
+    def events(self, last_id: str = "") -> AbstractContextManager[Iterator[Event]]:
+        """What changes on the server, after the event with `last_id`; else a snapshot first."""
+        return open_stream(self._transport, "/admin/v1/events", last_id, EVENTS_SILENT_S)
+
+    def has_blob(self, sha256: str, size: int) -> bool:
+        """Whether the server has that blob already, with its `size` in bytes."""
+        reply = self._exchange("HEAD", f"/admin/v1/blobs/{_part(sha256)}?size={size}")
+        if reply.status == http.client.NOT_FOUND:
+            return False
+        check(reply)
+        return True
+
+    def put_blob(self, sha256: str, source: BinaryIO, size: int, progress: Progress) -> None:
+        """Upload `size` bytes of `source`. Raises BadBundle where it cannot give as many."""
+        headers = {"Content-Length": str(size), "Content-Type": "application/octet-stream"}
+        path = f"/admin/v1/blobs/{_part(sha256)}"
+        check(self._exchange("PUT", path, pieces(source, size, progress), headers, UPLOAD_S))
+
+    def create_revision(self, name: str, request: dict[str, Any]) -> dict[str, Any]:
+        """Start a deploy; the operation that does it."""
+        path = f"/admin/v1/functions/{_part(name)}/revisions"
+        return _operation(self._json("POST", path, request))
+
+    def operation(self, id: str, wait_s: int = 0, phase: str = "") -> dict[str, Any]:
+        """An operation; with `wait_s` once its state changed or its phase is no more `phase`."""
+        query = urlencode({"wait": wait_s, "phase": phase}) if wait_s else ""
+        path = f"/admin/v1/operations/{_part(id)}{'?' if query else ''}{query}"
+        return _operation(self._json("GET", path, timeout_s=self._timeout_s + wait_s))
+
+    def cancel(self, id: str) -> dict[str, Any]:
+        """End an operation; as it then is, for it may have been done already."""
+        return _operation(self._json("DELETE", f"/admin/v1/operations/{_part(id)}"))
+
+    def keys(self) -> list[dict[str, Any]]:
+        """Every access key, without secrets."""
+        return self._items("/admin/v1/keys")
+
+    def add_key(self, scopes: list[str], note: str = "") -> dict[str, Any]:
+        """Make a key; its secret is in this answer and nowhere else."""
+        return self._json("POST", "/admin/v1/keys", {"scopes": scopes, "note": note})
+
+    def remove_key(self, id: str) -> None:
+        """Revoke a key."""
+        check(self._exchange("DELETE", f"/admin/v1/keys/{_part(id)}"))
+
+    def backup(self, write: Callable[[bytes], object]) -> None:
+        """Have a copy of the database, in pieces."""
+        self._transport.download("/admin/v1/backup", write, UPLOAD_S)
+
+    def replicas(self) -> list[dict[str, Any]]:
+        """Every replica."""
+        return self._items("/admin/v1/replicas")
+
+    def pools(self) -> list[dict[str, Any]]:
+        """Every pool."""
+        return self._items("/admin/v1/pools")
+
+    def devices(self) -> list[dict[str, Any]]:
+        """Every device."""
+        return self._items("/admin/v1/devices")
+
+    def ready(self) -> dict[str, Any]:
+        """Whether the server takes calls, and what is wrong with it."""
+        return self._json("GET", "/readyz")
+
+    def invoke(
+        self,
+        ref: str,
+        payload: Payload,
+        *,
+        accept: str = "",
+        wait_s: float | None = None,
+        timeout_s: float = CALL_S,
+    ) -> Answer:
+        """Call function or revision `ref` ("digits", "digits@3"); no answer ends in `timeout_s`.
+
+        `wait_s` is how long the server may hold the request before it starts.
+        """
+        headers = {"Content-Type": payload.content_type}
+        if accept:
+            headers["Accept"] = accept
+        if wait_s is not None:
+            headers["Prefer"] = f"wait={wait_s:g}"
+        path = f"/fn/{quote(ref, safe='@')}"
+        reply = check(self._exchange("POST", path, payload.body, headers, timeout_s))
+        content_type = reply.headers.get("Content-Type", "")
+        return Answer(reply.body, content_type, reply.headers.get("Server-Timing", ""))
+
+    def _items(self, path: str) -> list[dict[str, Any]]:
+        """Every item of a list, page by page."""
+        found: list[dict[str, Any]] = []
+        asked = path
+        for _ in range(PAGES_MAX):
+            page = self._json("GET", asked)
+            items = page.get("items")
+            found += items if isinstance(items, list) else []
+            if not page.get("next"):
+                return found
+            separator = "&" if "?" in path else "?"
+            asked = f"{path}{separator}{urlencode({'next': page['next']})}"
+        raise Unreachable(f"{self.url}{path}: the list does not end after {PAGES_MAX} pages")
+
+    def _json(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        timeout_s: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        given = {"Accept": "application/json", **(headers or {})}
+        data = None
+        if body is not None:
+            data = json.dumps(body).encode()
+            given["Content-Type"] = "application/json"
+        reply = check(self._exchange(method, path, data, given, timeout_s))
+        found = json_object(reply.body)
+        if found is None:
+            shown = reply.body[:SHOWN_MAX].decode(errors="replace")
+            title = "This is no fngate server"
+            detail = f"{method} {path}: expected a JSON object, got {shown!r}"
+            raise ApiError(reply.status, {"title": title, "detail": detail})
+        return found
+
+    def _exchange(
+        self,
+        method: str,
+        path: str,
+        body: bytes | Iterable[bytes] | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+    ) -> Reply:
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        return self._transport.exchange(method, path, body, headers or {}, limit_s)
+
+
+def _part(text: str) -> str:
+    return quote(text, safe="")
+
+
+def _operation(document: dict[str, Any]) -> dict[str, Any]:
+    inner = document.get("operation", document)
+    return inner if isinstance(inner, dict) else {"id": inner, "state": "running"}

@@ -1,0 +1,429 @@
+"""Logging in over SSH, by way of the jump hosts that ~/.ssh/config names.
+
+What can go wrong with SSH, in an operator's words and with what mends it.
+
+Host keys: which are known, and what is said of one that is not.
+
+There is always a list, be it an empty one: asyncssh stops checking where it is given None, and
+reads `UserKnownHostsFile none` of ~/.ssh/config as that.
+
+Whom to log in to, as it stands on the command line.
+
+The admin token of a gateway on another machine, read over SFTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, cast
+
+import asyncssh
+
+from admin.client.transport import Unreachable
+
+PORT_MAX: Final = 65535
+WORD: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+%~-]*")
+"""A user or host name, or an alias of ~/.ssh/config; never one that `ssh` took for an option."""
+ADDRESS: Final = re.compile(r"[0-9A-Fa-f:.]+(%[A-Za-z0-9_.-]+)?")
+"""What stands for an IPv6 address; the resolver judges it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A machine to log in to. What is None is left to ~/.ssh/config and its defaults."""
+
+    host: str
+    user: str | None = None
+    port: int | None = None
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        user = f"{self.user}@" if self.user else ""
+        return f"{user}{host}{'' if self.port is None else f':{self.port}'}"
+
+    def command(self, program: str = "ssh") -> str:
+        """What logs in there by hand."""
+        port = "" if self.port is None else f" -p {self.port}"
+        user = f"{self.user}@" if self.user else ""
+        return f"{program}{port} {user}{self.host}"
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """How to log in to `target`: a private key's file, and the file of known host keys.
+
+    None leaves either to the agent, ~/.ssh/config and the default files.
+    """
+
+    target: Target
+    identity: Path | None = None
+    known_hosts: Path | None = None
+
+
+def parse_target(text: str) -> Target:
+    """`[USER@]HOST[:PORT]`, an IPv6 address with a port in brackets. Raises ValueError."""
+    user, at, rest = text.rpartition("@")
+    host, port = _split(rest)
+    is_host = WORD.fullmatch(host) or (":" in host and ADDRESS.fullmatch(host))
+    if not is_host or (at and not WORD.fullmatch(user)):
+        raise ValueError(f"expected [USER@]HOST[:PORT], got {text!r}")
+    if port is None:
+        return Target(host, user or None)
+    if not port.isdecimal() or not 1 <= int(port[:6]) <= PORT_MAX:
+        raise ValueError(f"expected a port from 1 to {PORT_MAX}, got {port!r} in {text!r}")
+    return Target(host, user or None, int(port))
+
+
+def _split(rest: str) -> tuple[str, str | None]:
+    """Host and port; more than one colon without brackets is an IPv6 address without a port."""
+    if rest.startswith("["):
+        host, end, tail = rest[1:].partition("]")
+        if not end or tail[:1] not in ("", ":"):
+            return "", None
+        return host, tail[1:] if tail else None
+    if rest.count(":") > 1:
+        return rest, None
+    host, colon, port = rest.partition(":")
+    return host, port if colon else None
+
+
+REFUSED_TEXT: Final = "Connection refused"
+"""What OpenSSH's server says of a port on which nobody listens (strerror of ECONNREFUSED)."""
+
+
+def because(text: str, hint: str = "") -> Unreachable:
+    """An Unreachable that says `text`, and `hint` for what to do next."""
+    error = Unreachable(text)
+    if hint:
+        error.add_note(hint)
+    return error
+
+
+def login_failure(target: Target, error: Exception) -> Unreachable:
+    """Why nobody could log in to `target`."""
+    by_hand = f"see whether this works: {target.command()}"
+    if isinstance(error, asyncssh.PermissionDenied):
+        return because(
+            f"{target} takes none of your SSH keys: {error}",
+            f"name one with --identity FILE, or: {target.command('ssh-copy-id')}",
+        )
+    if isinstance(error, TimeoutError | asyncssh.TimeoutError):
+        return because(f"{target} does not answer SSH in time", by_hand)
+    if isinstance(error, asyncssh.KeyEncryptionError | asyncssh.KeyImportError):
+        return because(f"the private key cannot be used: {error}", "ssh-add FILE, then again")
+    if isinstance(error, asyncssh.ConfigParseError):
+        return because(f"~/.ssh/config: {error}", "mend that line of ~/.ssh/config")
+    if isinstance(error, asyncssh.DisconnectError):
+        return because(f"the SSH server of {target} ended the connection: {error}", by_hand)
+    reason = getattr(error, "strerror", None) or error
+    return because(f"{target} cannot be reached by SSH: {reason}", by_hand)
+
+
+def channel_failure(target: Target, place: tuple[str, int], error: Exception) -> Unreachable:
+    """Why `target` opened no way to the gateway at `place`, as seen from there."""
+    host, port = place
+    shown = f"{host}:{port}"
+    if isinstance(error, asyncssh.ChannelOpenError):
+        if error.code == asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED:
+            return because(
+                f"the SSH server of {target} forbids forwarding to {shown}",
+                f"set in its sshd_config: AllowTcpForwarding local, PermitOpen {shown}",
+            )
+        if REFUSED_TEXT in error.reason:
+            return because(
+                f"nobody listens on {shown} of {target}",
+                f"start it there with fnctl serve, or name it: --url http://{host}:PORT",
+            )
+        return because(f"{target} cannot reach {shown}: {error.reason}")
+    if isinstance(error, TimeoutError | asyncssh.TimeoutError):
+        return because(f"{target} opens no connection to {shown} in time")
+    return lost(target, str(error))
+
+
+def lost(target: Target, reason: str) -> Unreachable:
+    """The connection broke while it was used."""
+    return because(
+        f"the SSH connection to {target} broke: {reason or 'no reason given'}",
+        "what was begun there may go on: look with fnctl ls and fnctl show before you try again",
+    )
+
+
+USER_FILE: Final = Path("~/.ssh/known_hosts")
+SYSTEM_FILES: Final = (Path("/etc/ssh/ssh_known_hosts"), Path("/etc/ssh/ssh_known_hosts2"))
+FILE_MAX: Final = 16 * 1024 * 1024
+"""Characters read of one file of known hosts."""
+
+
+class KnownHosts(asyncssh.SSHKnownHosts):
+    """Known host keys of `files`. `name` is what was looked up, `has_key` whether it has any."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        super().__init__()
+        self.files = files
+        self.name = ""
+        self.has_key = False
+        for path in files:
+            self.load(_read(path))
+
+    def match(self, host: str, addr: str, port: int | None) -> Any:
+        """asyncssh's: the keys known of a host."""
+        found = super().match(host, addr, port)
+        self.name = host if port is None else f"[{host}]:{port}"
+        self.has_key = any(found)
+        return found
+
+
+class Greeter(asyncssh.SSHClient):
+    """Notes which key a server showed that is not known, and why the connection was lost."""
+
+    def __init__(self) -> None:
+        self.shown: asyncssh.SSHKey | None = None
+        self.lost: str = ""
+
+    def validate_host_public_key(
+        self, _host: str, _addr: str, _port: int, key: asyncssh.SSHKey
+    ) -> bool:
+        """asyncssh's: whether a key is trusted that is not among the known ones. It never is."""
+        self.shown = key
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncssh's: the connection is over."""
+        self.lost = str(exc) if exc is not None else "the server closed it"
+
+
+def known_hosts(login: Login, configured: Sequence[str]) -> KnownHosts:
+    """The keys of --known-hosts; else of the files `configured` in ~/.ssh/config, else the usual.
+
+    Raises Unreachable where a file that was named cannot be read or understood.
+    """
+    if login.known_hosts is not None:
+        named = [login.known_hosts]
+    else:
+        named = [Path(name) for name in configured]
+    usual = [USER_FILE, *SYSTEM_FILES]
+    files = [path.expanduser() for path in named or usual]
+    try:
+        return KnownHosts([path for path in files if login.known_hosts or path.exists()])
+    except (OSError, ValueError) as error:
+        raise because(f"the known hosts cannot be read: {error}") from error
+
+
+def refused(login: Login, known: KnownHosts, greeter: Greeter) -> Unreachable:
+    """Why the key of a host was refused: another than the known one, or none is known."""
+    target = login.target
+    shown = "a key"
+    if greeter.shown is not None:
+        shown = f"{greeter.shown.get_algorithm()} {greeter.shown.get_fingerprint()}"
+    files = ", ".join(map(str, known.files)) or str(USER_FILE)
+    if known.has_key:
+        return because(
+            f"the host key of {target} has CHANGED: it shows {shown}, {files} knows another."
+            " Somebody may be in between",
+            f"ask who runs it; if the machine is new: ssh-keygen -R '{known.name}' -f {files}",
+        )
+    return because(
+        f"the host key of {target} is not known: it shows {shown}, {files} has none for it",
+        f"compare the key while you log in once: {_login_once(login)}",
+    )
+
+
+def _login_once(login: Login) -> str:
+    command = login.target.command("ssh")
+    if login.known_hosts is None:
+        return command
+    return command.replace("ssh", f"ssh -o UserKnownHostsFile={login.known_hosts}", 1)
+
+
+def _read(path: Path) -> str:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        text = file.read(FILE_MAX + 1)
+    if len(text) > FILE_MAX:
+        raise ValueError(f"{path}: expected at most {FILE_MAX} characters, got more")
+    return text
+
+
+CONNECT_S: Final = 10.0
+LOGIN_S: Final = 15.0
+HOP_S: Final = CONNECT_S + LOGIN_S + 5.0
+"""Seconds for one machine with everything: names, proxy command, keys."""
+ALIVE_S: Final = 10.0
+"""Seconds of silence after which the server is asked whether it lives; three unanswered end it."""
+ALIVE_MAX: Final = 3
+HOPS_MAX: Final = 5
+"""Machines on the way, the last one included."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedIn:
+    """A connection and what was noted about it. Closing the connection closes those before it."""
+
+    connection: asyncssh.SSHClientConnection
+    greeter: Greeter
+    before: LoggedIn | None = None
+
+    async def close(self) -> None:
+        """Close the connection and those it runs through."""
+        self.connection.close()
+        await self.connection.wait_closed()
+        if self.before is not None:
+            await self.before.close()
+
+    def reason_lost(self) -> str:
+        """Why the connection is over, "" while it is not."""
+        return self.greeter.lost if self.connection.is_closed() else ""
+
+
+async def log_in(login: Login, hops_left: int = HOPS_MAX) -> LoggedIn:
+    """Log in, through jump hosts if ~/.ssh/config says so; each one's host key is checked.
+
+    Raises Unreachable.
+    """
+    if not hops_left:
+        raise because(f"~/.ssh/config: more than {HOPS_MAX} machines on the way")
+    options, jumps = await asyncio.to_thread(_configured, login)
+    before = None
+    try:
+        for jump in jumps:
+            hop = replace(login, target=jump)
+            if before is None:
+                before = await log_in(hop, hops_left - 1)
+            else:  # through the one before it, whatever ~/.ssh/config says of the way to it
+                options_there, _ = await asyncio.to_thread(_configured, hop)
+                before = await _connect(hop, options_there, before)
+        return await _connect(login, options, before)
+    except BaseException:
+        if before is not None:
+            await before.close()
+        raise
+
+
+async def _connect(
+    login: Login, options: asyncssh.SSHClientConnectionOptions, before: LoggedIn | None
+) -> LoggedIn:
+    files = options.config.get("UserKnownHostsFile", ())
+    known = known_hosts(login, list(map(str, cast(Sequence[str], files))))
+    greeter = Greeter()
+    # An explicit None for the tunnel keeps asyncssh from opening jump hosts itself, whose keys
+    # it would then check by its own rules.
+    final = {"known_hosts": known, "tunnel": before.connection if before else None}
+    try:
+        async with asyncio.timeout(HOP_S):
+            connection = await asyncssh.connect(
+                client_factory=lambda: greeter, **{**_given(login), **final}
+            )
+    except asyncssh.HostKeyNotVerifiable as error:
+        raise refused(login, known, greeter) from error
+    except (OSError, TimeoutError, ValueError, asyncssh.Error) as error:
+        raise login_failure(login.target, error) from error
+    return LoggedIn(connection, greeter, before)
+
+
+def _configured(login: Login) -> tuple[asyncssh.SSHClientConnectionOptions, list[Target]]:
+    """What ~/.ssh/config says of a machine and of the way to it. Raises Unreachable.
+
+    Without a network, but it may read key files and run what `Match exec` names.
+    """
+    try:
+        options = asyncssh.SSHClientConnectionOptions(**_given(login))
+        return options, _jumps(options, login.target)
+    except (OSError, ValueError, asyncssh.Error) as error:
+        raise login_failure(login.target, error) from error
+
+
+def _given(login: Login) -> dict[str, Any]:
+    """What overrules ~/.ssh/config."""
+    target = login.target
+    given: dict[str, Any] = {
+        "host": target.host,
+        "config": (),  # ~/.ssh/config
+        "connect_timeout": CONNECT_S,
+        "login_timeout": LOGIN_S,
+        "keepalive_interval": ALIVE_S,
+        "keepalive_count_max": ALIVE_MAX,
+        # Only files of the operator may say which keys are trusted.
+        "x509_trusted_certs": None,
+        # Forwarding an agent or running a command has no place in a tunnel.
+        "agent_forwarding": False,
+        "command": None,
+    }
+    if target.user is not None:
+        given["username"] = target.user
+    if target.port is not None:
+        given["port"] = target.port
+    if login.identity is not None:
+        given["client_keys"] = [str(login.identity.expanduser())]
+    return given
+
+
+def _jumps(options: asyncssh.SSHClientConnectionOptions, target: Target) -> list[Target]:
+    """The jump hosts in order; none for `target` itself, as where `Host *` names it for all.
+    Raises ValueError."""
+    tunnel = options.tunnel
+    if not isinstance(tunnel, str) or not tunnel or tunnel == "none":
+        return []
+    targets = [parse_target(each.strip().removeprefix("ssh://")) for each in tunnel.split(",")]
+    if len(targets) >= HOPS_MAX:
+        raise ValueError(f"ProxyJump: expected at most {HOPS_MAX - 1} hosts, got {len(targets)}")
+    is_itself = [jump.host for jump in targets] == [target.host]
+    return [] if is_itself and targets[0].port in (None, options.port) else targets
+
+
+TOKEN_FILE: Final = "admin.token"  # noqa: S105 - a file's name
+TOKEN_MAX: Final = 4096
+"""Bytes read of it."""
+READ_S: Final = 15.0
+"""Seconds for opening SFTP and reading the file."""
+
+
+class NoToken(Exception):
+    """The token could not be read; the text says why and what else there is."""
+
+
+async def read_token(connection: asyncssh.SSHClientConnection, target: Target, data: Path) -> str:
+    """The token in the data folder `data` there; `~` and relative paths begin at the home folder.
+
+    Raises NoToken.
+    """
+    path = remote_path(data)
+    try:
+        async with (
+            asyncio.timeout(READ_S),
+            connection.start_sftp_client() as sftp,
+            sftp.open(path, "rb") as file,
+        ):
+            content = cast(bytes, await file.read(TOKEN_MAX + 1))
+    except asyncssh.SFTPNoSuchFile as error:
+        raise NoToken(f"{target} has no file {path}: name the folder with --data") from error
+    except asyncssh.SFTPPermissionDenied as error:
+        raise NoToken(
+            f"{path} of {target} cannot be read by this user: log in as the server's, or --key"
+        ) from error
+    except (asyncssh.Error, OSError, TimeoutError) as error:
+        raise NoToken(f"{target} gives no {path} by SFTP ({_said(error)}): use --key") from error
+    try:
+        token = content.decode("ascii").strip()
+    except ValueError as error:
+        raise NoToken(f"{path} of {target} is no token: expected ASCII text") from error
+    if not token or len(content) > TOKEN_MAX:
+        got = "an empty file" if not token else f"more than {TOKEN_MAX} bytes"
+        raise NoToken(f"{path} of {target} is no token: expected one line, got {got}")
+    return token
+
+
+def remote_path(data: Path) -> str:
+    """The token's path for SFTP, which begins at the home folder. Raises NoToken for `~user`."""
+    parts = data.parts
+    if parts[:1] == ("~",):
+        return str(Path(*parts[1:]) / TOKEN_FILE)
+    if parts and parts[0].startswith("~"):
+        raise NoToken(f"--data: expected a path that begins with / or ~/, got {data}")
+    return str(data / TOKEN_FILE)
+
+
+def _said(error: Exception) -> str:
+    return str(error) or ("no answer in time" if isinstance(error, TimeoutError) else repr(error))

@@ -1,0 +1,235 @@
+"""Verifies a draft: what it says of its files, then the model itself in a throw-away replica.
+
+A body that a function takes: its manifest's sample, else zeros.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+
+from admin.deploy.plan import Plan, profile_from_report, signature_from_report, verified_before
+from admin.pool_sync import binding
+from admin.store import Store
+from gateway.http.app import zeros
+from pool_manager.core.state import PoolSpec
+from pool_manager.manager import Manager
+from registry.batching import with_refutation
+from registry.bundles import onnx_files
+from registry.bundles.blobs import BlobStore
+from registry.bundles.foreign_formats import by_suffix, not_onnx
+from registry.catalog import Deployed
+from registry.errors import BadBundle, ModelRefused, StoreUnavailable, TrialKilled, Unknown
+from registry.files import unavailable
+from registry.model import Bundle, BundleFile, Profile, Revision
+from runtime_image.contract import model
+from runtime_image.contract.model import WEIGHTS_FILE
+from runtime_image.contract.signature import Signature
+
+log = structlog.get_logger()
+
+TRIAL_MIB = 1024.0
+TRIAL_BUNDLES = 3
+"""Nothing is known of a model's memory before its trial: some for the runtime and the largest
+batch, and its files so many times over."""
+PREPARING_BUNDLES = 1
+"""So many times more where it is prepared: what a container writes lies in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What is known of a draft's model: the revision, which has its signature now, still without a
+    number. `sample` is the sample's short answer, if one was run."""
+
+    revision: Revision
+    profile: Profile
+    sample: dict[str, Any]
+
+
+class Verification:
+    """Checks drafts against the store's files and in the manager's trial replicas."""
+
+    def __init__(self, store: Store, manager: Manager, *, prepare: bool = True) -> None:
+        """`prepare`: models are prepared for later cold starts."""
+        self._store = store
+        self._manager = manager
+        self._prepare = prepare
+
+    def check_files(self, draft: Plan) -> None:
+        """Raise BadBundle or ModelRefused where no replica is needed to see that it cannot work:
+        files not uploaded, no ONNX file, data outside the bundle. Blocking."""
+        blobs = self._store.blobs
+        if missing := blobs.missing(draft.bundle):
+            # What is there with another size is damaged, or the request names a wrong size.
+            blobs.remove_damaged([file for file in draft.bundle.files if file.sha256 in missing])
+            raise BadBundle(f"{len(missing)} files were not uploaded, first {missing[0]}")
+        model = draft.revision.model
+        if advice := by_suffix(model):
+            raise ModelRefused(f"{model} is not an ONNX model: {advice}")
+        if not model.endswith(".onnx"):
+            return
+        sha256 = next(file.sha256 for file in draft.bundle.files if file.path == model)
+        path = self._store.blobs.path(sha256)
+        try:
+            locations = onnx_files.external_locations(path)
+        except ValueError as error:
+            self._check_sound(draft)
+            raise ModelRefused(not_onnx(model, error, path)) from error
+        onnx_files.check_external(model, locations, {f.path for f in draft.bundle.files})
+
+    async def verify(self, draft: Plan, trial: str) -> Verified:
+        """Load, try, prove and measure, unless the same was done before. `trial` is a unique name.
+
+        A trial that somebody kills is tried a second time. Raises ModelRefused with the reason, or
+        TrialKilled.
+        """
+        kind = draft.revision.device.kind
+        known = verified_before(draft, self._store.catalog, self._expected_kind(kind))
+        if known is not None and known.profile is not None:
+            revision = replace(draft.revision, signature=known.revision.signature)
+            return Verified(revision, known.profile, {})
+        try:
+            report = await self._report(draft, trial)
+        except TrialKilled as error:
+            log.info("a trial was killed and is tried again", trial=trial, reason=error.message)
+            report = await self._second_report(draft, trial)
+        profile = profile_from_report(report, draft)
+        measured = (profile.bundle, profile.engine, profile.device_kind)
+        profile = with_refutation(profile, await self._store.functions.find_profile(*measured))
+        return Verified(
+            replace(draft.revision, signature=signature_from_report(report)),
+            await asyncio.to_thread(self._checked, profile),
+            report.get("sample_outputs", {}),
+        )
+
+    def _check_sound(self, draft: Plan) -> None:
+        """Raise BadBundle where a file of a model that was refused has changed on this server's
+        disk: the next deploy uploads it again. Blocking."""
+        if damaged := self._store.blobs.remove_damaged(draft.bundle.files):
+            raise BadBundle(
+                f"{damaged[0]}: the server's copy of this file was damaged and has been removed:"
+                " deploy again, which uploads it"
+            )
+
+    async def _second_report(self, draft: Plan, trial: str) -> dict[str, Any]:
+        """As `_report`. Raises TrialKilled with what that means for who deploys."""
+        try:
+            return await self._report(draft, f"{trial}-again")
+        except TrialKilled as error:
+            raise TrialKilled(
+                f"it was killed from outside, and so was a second one ({error.message}): nothing is"
+                " known of the model; find out what kills it (the kernel for want of the host's"
+                " memory, an operator), then deploy again",
+                detail=error.detail,
+                admin_detail=error.admin_detail,
+            ) from error
+
+    async def _report(self, draft: Plan, trial: str) -> dict[str, Any]:
+        """What a throw-away replica of this name measures. Raises ModelRefused or TrialKilled."""
+        key = f"{draft.function.namespace}/{draft.function.name}@trial-{trial}"
+        kind = draft.revision.device.kind
+        size = draft.bundle.size
+        bundles = TRIAL_BUNDLES + PREPARING_BUNDLES * self._prepare
+        need_mib = TRIAL_MIB + bundles * size / 2**20
+        spec = PoolSpec(key, device_kind=kind, bundle_bytes=size, role="trial", memory_mib=need_mib)
+        bound = binding(Deployed(draft.function, draft.revision), draft.bundle)
+        trial_spec = draft.trial_spec(prepare=self._prepare)
+        try:
+            return await self._manager.trial(spec, replace(bound, spec=trial_spec))
+        except ModelRefused:
+            await asyncio.to_thread(self._check_sound, draft)
+            raise
+
+    def _checked(self, profile: Profile) -> Profile:
+        """Without what was prepared where its graph names other files than its own weights: it
+        comes from a replica, which may have run anything. Blocking."""
+        if profile.prepared is None:
+            return profile
+        graph = profile.prepared.files[0]
+        try:
+            named = onnx_files.external_locations(self._store.blobs.path(graph.sha256))
+        except (ValueError, OSError) as error:
+            return _unprepared(profile, f"the prepared graph cannot be read: {error}")
+        if strange := set(named) - {WEIGHTS_FILE}:
+            return _unprepared(profile, f"the prepared graph names {sorted(strange)[0][:80]!r}")
+        return profile
+
+    def _expected_kind(self, kind: str) -> str:
+        """Where a replica that wants a device of this kind will be: on a GPU if there is one."""
+        if kind != "any":
+            return kind
+        return "cuda" if any(one.kind == "cuda" for one in self._manager.devices()) else "cpu"
+
+
+def _unprepared(profile: Profile, why_not: str) -> Profile:
+    return replace(profile, prepared=None, why_not_prepared=why_not)
+
+
+FILE_MAX = 16 * 2**20
+ITEMS_MAX = 1_000_000
+"""Numbers of one input; as JSON they are 4 bytes each, as Python lists 8."""
+
+
+class Samples:
+    """Samples of what is deployed; `bundles` by digest, their files in `blobs`."""
+
+    def __init__(self, bundles: Mapping[str, Bundle], blobs: BlobStore) -> None:
+        self._bundles = bundles
+        self._blobs = blobs
+
+    async def body(self, deployed: Deployed) -> tuple[str, bytes]:
+        """A sample's content type and bytes. Raises Unknown where it is too large to be given."""
+        file = self._file(deployed)
+        if file is None:
+            return await asyncio.to_thread(values, deployed)
+        path = self._blobs.path(file.sha256)
+        return model.content_type(file.path), await asyncio.to_thread(_content, path)
+
+    def _file(self, deployed: Deployed) -> BundleFile | None:
+        path = model.file_of(deployed.revision.sample)
+        if not path:
+            return None
+        bundle = self._bundles[deployed.revision.bundle]
+        file = next((file for file in bundle.files if file.path == path), None)
+        if file is None:
+            raise StoreUnavailable(f"the sample {path} is not in its bundle")
+        if file.size > FILE_MAX:
+            raise Unknown(
+                f"no sample: expected a file of at most {FILE_MAX} bytes, {path} has {file.size}"
+            )
+        return file
+
+
+def values(deployed: Deployed) -> tuple[str, bytes]:
+    """Content type and body of a sample without a file. Raises Unknown where it is too large."""
+    signature, sample = deployed.revision.signature, deployed.revision.sample
+    if not sample and signature.kind == "bytes":
+        return model.OCTETS, b""
+    inputs = sample or _zeros(signature)
+    return model.JSON, msgspec.json.encode({"inputs": inputs})
+
+
+def _zeros(signature: Signature) -> dict[str, object]:
+    inputs: dict[str, object] = {}
+    for tensor in signature.inputs:
+        value = zeros(tensor, ITEMS_MAX)
+        if value is None:
+            raise Unknown(
+                f"no sample: input {tensor.name!r} {tensor.dtype} {list(tensor.shape)} has more"
+                f" than {ITEMS_MAX} items"
+            )
+        inputs[tensor.name] = value
+    return inputs
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise unavailable(error) from error

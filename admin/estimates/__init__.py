@@ -1,1 +1,0 @@
-"""What earlier cold starts say about the next one. Pure."""

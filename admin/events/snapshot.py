@@ -1,0 +1,206 @@
+"""What there is to see, read when asked.
+
+An error as it is shown, with what is known of its cause. Pure.
+
+Functions as they are now, as lists and events show them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from admin.events.log import Thing
+from admin.history import Past
+from admin.rates import Rates
+from admin.views import Live, function_json, occupancy_json, replica_json
+from gateway.dispatch.pool import UNKNOWN
+from gateway.metrics.requests import Answered
+from gateway.observing.errors import Failure
+from pool_manager.manager import Manager
+from pool_manager.reports import Decision
+from registry.catalog import Catalog, Deployed
+from registry.errors import Poison, ReplicaDied
+from registry.exchange import NOTHING, Load
+from registry.model import NAMESPACE, pool_key
+
+DEATHS: Final = frozenset({ReplicaDied.code, Poison.code})
+
+
+def pool_of(failure: Failure) -> str:
+    """The pool of the revision that failed."""
+    number = failure.revision.rpartition("@")[2]
+    return pool_key(failure.namespace, failure.function, int(number))
+
+
+def failure_json(failure: Failure, decisions: Sequence[Decision]) -> dict[str, Any]:
+    """As an item of a function's errors; `decisions` are those of its pool, the oldest first."""
+    return {
+        "at_s": round(failure.at_s, 3),
+        "code": failure.code,
+        "detail": explained(failure, decisions),
+        "revision": failure.revision,
+        "replica": failure.replica,
+        "request_id": failure.request_id,
+        "count": failure.count,
+    }
+
+
+def explained(failure: Failure, decisions: Sequence[Decision]) -> str:
+    """The detail, and of a replica that died how: that is heard of later than its end, and by the
+    pool manager alone."""
+    if failure.code in DEATHS and failure.replica:
+        beginning = f"{failure.replica} ended: "
+        for decision in reversed(decisions):
+            if decision.text.startswith(beginning):
+                is_told = decision.text.removeprefix(beginning) in failure.detail
+                return failure.detail if is_told else f"{failure.detail}: {decision.text}"
+    return failure.detail
+
+
+class Held(Protocol):
+    """What the gateway has to do, in all its processes, and how pools look to it."""
+
+    def loads(self) -> dict[str, Load]:
+        """What is held and in flight, for every pool with any."""
+
+    def states(self) -> dict[str, str]:
+        """The state of every pool that is not at rest."""
+
+
+class Lines:
+    """`clock` gives the seconds of `rates`, `wall` Unix seconds."""
+
+    def __init__(
+        self,
+        manager: Manager,
+        held: Held,
+        past: Past,
+        rates: Rates,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+    ) -> None:
+        self.manager = manager
+        self.held = held
+        self._past = past
+        self.rates = rates
+        self.clock = clock
+        self.wall = wall
+
+    def line(self, deployed: Deployed, loads: Mapping[str, Load]) -> dict[str, Any]:
+        """One function; `loads` as `held.loads` gave them."""
+        key = deployed.revision.key
+        pool = self.manager.pool(key) or (UNKNOWN, 0, 0.0)
+        shown, _, since_s = pool
+        ready_in_ms = self._past.ready_in_ms(
+            key, shown.state, since_s, by_standby=self.manager.wakes_by_standby(key)
+        )
+        outlook = self.manager.outlook(key)
+        sleeps_at_s = None
+        if outlook.sleeps_in_s is not None:
+            sleeps_at_s = round(self.wall() + outlook.sleeps_in_s, 1)
+        function = deployed.function
+        pace = self.rates.pace((function.namespace, function.name), self.clock())
+        live = Live(
+            pool,
+            loads.get(key, NOTHING),
+            self._past.expected(key),
+            ready_in_ms,
+            pace,
+            outlook,
+            sleeps_at_s,
+        )
+        return function_json(deployed, live)
+
+
+JUMP_S: Final = 1.0
+
+encode = msgspec.json.Encoder().encode
+
+
+class Scene:
+    """Functions, replicas and devices as things. `take_answered` gives what this process has
+    answered since it was asked last; `reasons` what is wrong with the server."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        lines: Lines,
+        take_answered: Callable[[], list[Answered]],
+        reasons: Callable[[], list[str]],
+    ) -> None:
+        self._catalog = catalog
+        self._lines = lines
+        self._manager, self._clock, self._wall = lines.manager, lines.clock, lines.wall
+        self._take_answered = take_answered
+        self._reasons = reasons
+        self._boot_s = lines.wall() - lines.clock()
+
+    def pulse(self) -> None:
+        """A second has passed: count what was answered in it."""
+        self.answered(self._take_answered())
+        boot_s = self._wall() - self._clock()
+        # Times made with ever another difference would all seem to change, unless a clock jumped.
+        if abs(boot_s - self._boot_s) > JUMP_S:
+            self._boot_s = boot_s
+
+    def answered(self, several: Iterable[Answered]) -> None:
+        """So much was answered in about the last second."""
+        now = self._clock()
+        for one in several:
+            self._lines.rates.add((one.namespace, one.name), one.counts, now)
+
+    def busy(self) -> set[str]:
+        """The functions whose numbers may change without anything happening to their pools."""
+        names = {name for _, name in self._lines.rates.active(self._clock())}
+        pools = [*self._lines.held.loads(), *_waking(self._lines.held.states())]
+        return names | {function_of(pool) for pool in pools}
+
+    def functions(self, names: Iterable[str]) -> tuple[list[Thing], list[str]]:
+        """Those of these names that exist, and the names of others."""
+        loads = self._lines.held.loads()
+        there, gone = [], []
+        for name in names:
+            deployed = self._catalog.find(name, NAMESPACE)
+            if deployed is None:
+                gone.append(name)
+            else:
+                there.append(Thing(name, name, encode(self._lines.line(deployed, loads))))
+        return there, gone
+
+    def replicas(self) -> Iterator[Thing]:
+        """Every replica that is not yet stopped."""
+        for one in self._manager.replicas():
+            shown = replica_json(one, self._boot_s + one.since_s)
+            yield Thing(one.id, shown["function"], encode(shown))
+
+    def devices(self) -> Iterator[Thing]:
+        """Every device."""
+        for one in self._manager.occupancies():
+            yield Thing(
+                one.device.id, "", encode(occupancy_json(one, self._manager.busy(one.device.id)))
+            )
+
+    def beat(self) -> dict[str, Any]:
+        """All of it in a few numbers."""
+        loads = self._lines.held.loads().values()
+        reasons = self._reasons()
+        return {
+            "at_s": round(self._wall(), 3),
+            "held": sum(load.queued for load in loads),
+            "in_flight": sum(load.in_flight for load in loads),
+            "rate": self._lines.rates.rate(self._clock()),
+            "readyz": {"status": "degraded" if reasons else "ok", "reasons": reasons},
+        }
+
+
+def function_of(pool: str) -> str:
+    """The name of the function that a pool is of, "" for one of standbys."""
+    namespace, _, ref = pool.partition("/")
+    return ref.partition("@")[0] if namespace == NAMESPACE else ""
+
+
+def _waking(states: dict[str, str]) -> list[str]:
+    return [pool for pool, state in states.items() if state == "waking"]

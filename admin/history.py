@@ -1,0 +1,342 @@
+"""Feeds the history and remembers what requests need of it.
+
+How long the next cold start of a revision takes, from its own past or from its neighbours'.
+
+Quantiles of a stream of durations in a few buckets, the newest counting most.
+
+Buckets grow by a constant factor, so that every quantile is off by at most `ALPHA` of its value
+whatever the durations are: the idea of DDSketch (Masson, Rim, Lee: "DDSketch: a fast and
+fully-mergeable quantile sketch with relative-error guarantees", VLDB 2019). Each new duration
+takes a little weight from all before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import ceil, log
+from typing import Any, Final, NamedTuple
+
+from gateway.dispatch.pool import SAMPLES_ENOUGH
+from registry.catalog import Catalog
+from registry.exchange import Expected
+from registry.model import Arrivals, ColdStart, StateInterval, Use, pool_key
+from registry.store.history import History
+from runtime_image.contract.control import PHASES
+
+ALPHA: Final = 0.05
+"""Relative error of a quantile."""
+GAMMA: Final = (1 + ALPHA) / (1 - ALPHA)
+MIN_MS: Final = 0.01
+MAX_MS: Final = 3_600_000.0
+"""What is shorter or longer counts as this."""
+MEMORY: Final = 200
+"""So many durations later one has lost all but 1/e of its weight."""
+DUST: Final = 0.01
+"""A bucket with less weight than this is dropped."""
+
+_LOG_GAMMA: Final = log(GAMMA)
+BUCKETS_MAX: Final = ceil(log(MAX_MS) / _LOG_GAMMA) - ceil(log(MIN_MS) / _LOG_GAMMA) + 1
+
+
+@dataclass(slots=True)
+class Sketch:
+    """Weights by bucket: bucket i holds durations in (GAMMA**(i - 1), GAMMA**i] milliseconds.
+
+    `samples` is how many durations were ever added.
+    """
+
+    samples: int = 0
+    _weights: dict[int, float] = field(default_factory=dict)
+
+    def add(self, ms: float) -> None:
+        """Take one duration. Raises ValueError for what is no number."""
+        if ms != ms:
+            raise ValueError("expected a duration in milliseconds, got nan")
+        bucket = ceil(log(min(MAX_MS, max(MIN_MS, ms))) / _LOG_GAMMA)
+        keep = 1 - 1 / MEMORY
+        kept = {i: w * keep for i, w in self._weights.items() if w * keep >= DUST}
+        kept[bucket] = kept.get(bucket, 0.0) + 1.0
+        self._weights = kept
+        self.samples += 1
+
+    def merged(self, other: Sketch) -> Sketch:
+        """A sketch of both, each duration with the weight it has."""
+        weights = dict(self._weights)
+        for bucket, weight in other._weights.items():
+            weights[bucket] = weights.get(bucket, 0.0) + weight
+        return Sketch(self.samples + other.samples, weights)
+
+    def quantile_ms(self, share: float) -> float:
+        """The duration that `share` of the weight does not exceed; 0 where there is none.
+
+        Raises ValueError unless 0 <= share <= 1.
+        """
+        if not 0 <= share <= 1:
+            raise ValueError(f"expected a share between 0 and 1, got {share}")
+        if not self._weights:
+            return 0.0
+        wanted, seen = share * sum(self._weights.values()), 0.0
+        for bucket in sorted(self._weights):
+            seen += self._weights[bucket]
+            if seen >= wanted:
+                break
+        return 2 * GAMMA**bucket / (GAMMA + 1)
+
+    @property
+    def buckets(self) -> int:
+        """How many buckets have any weight."""
+        return len(self._weights)
+
+
+POOLS_MAX = 10_000
+"""Revisions remembered; a removed one is not told of, so the oldest make room."""
+UNHURRIED_MS = {True: 20.0, False: 400.0}
+"""What a cold start takes beside loading, with a standby or without, before this host has shown
+any."""
+OWN_PHASES = ("load", "evict")
+"""Phases of which other models say nothing."""
+
+
+class Prior(NamedTuple):
+    """What is known of a revision before its first cold start: the device kind its next replica
+    most likely goes to, and how long its trial took to load, 0 where it had none."""
+
+    device_kind: str = "cpu"
+    load_ms: float = 0.0
+
+
+class Way(NamedTuple):
+    """How a cold start went: on what kind of device, and whether a standby was there for it."""
+
+    device_kind: str
+    by_standby: bool
+
+
+@dataclass(slots=True)
+class Durations:
+    """Of the cold starts that went one way: in all, and of each phase."""
+
+    total: Sketch = field(default_factory=Sketch)
+    phases: dict[str, Sketch] = field(default_factory=dict)
+
+    def add(self, total_ms: float, phases: dict[str, float]) -> None:
+        """One more. Phases that are none of ours do not count."""
+        self.total.add(total_ms)
+        for phase in PHASES:
+            if phase in phases:
+                self.phases.setdefault(phase, Sketch()).add(phases[phase])
+
+    def phase_ms(self, phase: str, share: float) -> float:
+        """A quantile of one phase, 0 where there was none."""
+        sketch = self.phases.get(phase)
+        return sketch.quantile_ms(share) if sketch is not None else 0.0
+
+
+class ColdStarts:
+    """The past of every revision, and of this host as a whole."""
+
+    def __init__(self) -> None:
+        self._pools: dict[str, dict[Way, Durations]] = {}
+        self._last_kind: dict[str, str] = {}
+        self._host: dict[Way, Durations] = {}
+
+    def add(self, record: ColdStart) -> None:
+        """Take a cold start that ended; one that failed says nothing about those that do not."""
+        if record.outcome != "ready":
+            return
+        key = pool_key(record.namespace, record.name, record.number)
+        if key not in self._pools and len(self._pools) >= POOLS_MAX:
+            oldest = next(iter(self._pools))
+            del self._pools[oldest], self._last_kind[oldest]
+        way = Way(record.device_kind, "start" not in record.phases)
+        # What a replica says of its own phases may be a lie, and is to mislead nobody else.
+        phases = {phase: min(ms, record.total_ms) for phase, ms in record.phases.items()}
+        for ways in (self._pools.setdefault(key, {}), self._host):
+            ways.setdefault(way, Durations()).add(record.total_ms, phases)
+        self._last_kind[key] = record.device_kind
+
+    def expected(self, key: str, prior: Prior) -> Expected:
+        """What the next cold start takes, whether or not a standby will be there: 10 % take no
+        longer than `p10_s` even the shorter way."""
+        ways = self._ways(key)
+        if not ways:
+            by_standby, anew = (self._guess_ms(prior, way, 0.5) for way in (True, False))
+            late_ms = self._guess_ms(prior, False, 0.9)
+            return Expected(by_standby / 1e3, anew / 1e3, max(anew, late_ms) / 1e3, 0)
+        total = Sketch()
+        for durations in ways.values():
+            total = total.merged(durations.total)
+        p10_ms = min(one.total.quantile_ms(0.1) for one in ways.values())
+        p50_s, p90_s = (total.quantile_ms(share) / 1e3 for share in (0.5, 0.9))
+        return Expected(p10_ms / 1e3, p50_s, p90_s, total.samples)
+
+    def median_ms(self, key: str, prior: Prior, *, by_standby: bool) -> float:
+        """What half of the cold starts that go this way take at most. Where none did yet: those
+        that went the other way, with or without the start and the imports of a process."""
+        ways = self._ways(key)
+        if not ways:
+            return self._guess_ms(prior, by_standby, 0.5)
+        kind = self._last_kind[key]
+        same = ways.get(Way(kind, by_standby))
+        if same is not None:
+            return same.total.quantile_ms(0.5)
+        other = ways[Way(kind, not by_standby)]
+        total_ms = other.total.quantile_ms(0.5)
+        if by_standby:
+            return max(0.0, total_ms - _start_ms(other))
+        launched = self._host.get(Way(kind, False))
+        return total_ms + (_start_ms(launched) if launched else UNHURRIED_MS[False])
+
+    def table(self, key: str) -> list[dict[str, Any]]:
+        """Medians and 90th percentiles of a revision, per way and phase; for `fnctl show`."""
+        return [
+            {
+                "device_kind": way.device_kind,
+                "standby": way.by_standby,
+                "samples": durations.total.samples,
+                "total": _pair(durations.total),
+                "phases": {
+                    phase: _pair(durations.phases[phase])
+                    for phase in PHASES
+                    if phase in durations.phases
+                },
+            }
+            for way, durations in sorted(self._pools.get(key, {}).items())
+        ]
+
+    def _ways(self, key: str) -> dict[Way, Durations]:
+        """Of the device kind that the revision was last started on."""
+        kind = self._last_kind.get(key)
+        return {way: d for way, d in self._pools.get(key, {}).items() if way.device_kind == kind}
+
+    def _guess_ms(self, prior: Prior, by_standby: bool, share: float) -> float:
+        """Loading as its trial did, all else as is usual here."""
+        known = self._host.get(Way(prior.device_kind, by_standby))
+        if known is None:
+            return prior.load_ms + UNHURRIED_MS[by_standby]
+        usual = (known.phase_ms(p, share) for p in known.phases if p not in OWN_PHASES)
+        return prior.load_ms + sum(usual)
+
+
+def _start_ms(durations: Durations) -> float:
+    """What a standby saves."""
+    return durations.phase_ms("start", 0.5) + durations.phase_ms("import", 0.5)
+
+
+def _pair(sketch: Sketch) -> dict[str, float]:
+    return {f"p{share}_ms": round(sketch.quantile_ms(share / 100), 3) for share in (50, 90)}
+
+
+MINUTE_S = 60
+EXPECTED_MAX = 10_000
+"""Estimates kept; others are worked out when they are asked for."""
+
+
+class Past:
+    """The manager's Recorder and the gateway's Past over one History. `wall` gives Unix seconds,
+    `prior` what is known of a pool that has no past.
+
+    Nothing here waits: records go to the history's buffer, estimates are kept in memory.
+    """
+
+    def __init__(
+        self, history: History, wall: Callable[[], float], prior: Callable[[str], Prior]
+    ) -> None:
+        self._history = history
+        self._wall = wall
+        self._prior = prior
+        self._cold_starts = ColdStarts()
+        self._expected: dict[str, Expected] = {}
+        self._minute_s = 0
+        self._arrivals: dict[tuple[str, str], int] = {}
+        self.on_cold_start: Callable[[str], None] = lambda _pool: None
+        """Told of each pool whose estimate has changed."""
+        self.on_record: Callable[[ColdStart], None] = lambda _record: None
+        """Told of each cold start."""
+
+    async def load(self) -> None:
+        """Remember what happened before this start."""
+        for record in await self._history.last_cold_starts():
+            self._cold_starts.add(record)
+
+    def cold_start(self, record: ColdStart) -> None:
+        """Keep a cold start's receipt."""
+        self._history.record(record)
+        self._cold_starts.add(record)
+        key = pool_key(record.namespace, record.name, record.number)
+        self._expected.pop(key, None)
+        self.on_cold_start(key)
+        self.on_record(record)
+
+    def state_interval(self, record: StateInterval) -> None:
+        """Keep how long a pool was in a state."""
+        self._history.record(record)
+
+    def use(self, record: Use) -> None:
+        """Keep what replicas had of a device."""
+        self._history.record(record)
+
+    def expected(self, pool: str) -> Expected:
+        """What the next cold start of a revision takes."""
+        known = self._expected.get(pool)
+        if known is None:
+            known = self._cold_starts.expected(pool, self._prior(pool))
+            if known.samples and len(self._expected) < EXPECTED_MAX:
+                self._expected[pool] = known
+        return known
+
+    def ready_in_ms(
+        self, pool: str, state: str, since_s: float, *, by_standby: bool
+    ) -> float | None:
+        """How long a call that came now would wait for a replica, 0 only where there is one.
+
+        None where it cannot be told: of a pool that fails, and of one with fewer than
+        SAMPLES_ENOUGH cold starts of its own, whose trial alone says too little.
+        `state` is the pool's since `since_s` (Unix seconds), `by_standby` how it is woken.
+        """
+        if state == "warm":
+            return 0.0
+        if state == "failing" or self.expected(pool).samples < SAMPLES_ENOUGH:
+            return None
+        whole_ms = self._cold_starts.median_ms(pool, self._prior(pool), by_standby=by_standby)
+        gone_ms = (self._wall() - since_s) * 1e3 if state == "waking" else 0.0
+        return max(1.0, whole_ms - max(0.0, gone_ms))
+
+    def table(self, pool: str) -> list[dict[str, Any]]:
+        """Medians and 90th percentiles of a revision's cold starts, per phase."""
+        return self._cold_starts.table(pool)
+
+    def arrived(self, namespace: str, name: str) -> None:
+        """One more request came."""
+        if not 0 <= self._wall() - self._minute_s < MINUTE_S:
+            self._begin_minute()
+        self._arrivals[namespace, name] = self._arrivals.get((namespace, name), 0) + 1
+
+    def arrivals(self, namespace: str, name: str, count: int) -> None:
+        """So many requests came within about a second."""
+        if not 0 <= self._wall() - self._minute_s < MINUTE_S:
+            self._begin_minute()
+        self._arrivals[namespace, name] = self._arrivals.get((namespace, name), 0) + count
+
+    def _begin_minute(self) -> None:
+        self.flush()
+        self._minute_s = int(self._wall()) // MINUTE_S * MINUTE_S
+
+    def flush(self) -> None:
+        """Keep what was counted since the last time; parts of one minute add up."""
+        arrivals, self._arrivals = self._arrivals, {}
+        for (namespace, name), count in arrivals.items():
+            self._history.record(Arrivals(namespace, name, self._minute_s, count))
+
+
+def prior_of(catalog: Catalog, pool: str) -> Prior:
+    """What a deploy found out about a revision; nothing of one that is gone."""
+    namespace, _, ref = pool.partition("/")
+    deployed = catalog.find(ref, namespace)
+    if deployed is None:
+        return Prior()
+    if deployed.profile is not None:
+        return Prior(deployed.profile.device_kind, deployed.profile.load_ms)
+    kind = deployed.revision.device.kind
+    return Prior("cpu" if kind == "any" else kind)

@@ -1,1 +1,0 @@
-"""What the server writes to standard error: its own log, and the access log."""

@@ -1,1 +1,0 @@
-"""What `/metrics` shows of replicas, devices and the server itself."""

@@ -1,1 +1,0 @@
-"""Machine and Dispatcher as they are in a virtual world of clock, processes and callers."""

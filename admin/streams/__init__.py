@@ -1,1 +1,0 @@
-"""Event streams of the server (text/event-stream), read."""

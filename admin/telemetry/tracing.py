@@ -1,0 +1,48 @@
+"""Makes the tracer of a gateway process, where traces are wanted."""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+import time
+from importlib.metadata import version
+from random import Random
+from typing import Final
+
+from gateway.observing.tracing import Tracer
+from gateway.settings import GatewaySettings
+from registry.errors import BadRequest
+
+_EXPORTER: Final = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
+
+
+def check_traces(settings: GatewaySettings) -> None:
+    """Raises BadRequest where traces are wanted and what sends them is not installed."""
+    if settings.traces and not all(_is_there(name) for name in _EXPORTER):
+        raise BadRequest("FN_TRACES needs OpenTelemetry: pip install 'fngate[traces]'")
+
+
+def open_tracer(settings: GatewaySettings, name: str) -> Tracer | None:
+    """The tracer of the gateway process that is called `name` on this machine, None where no
+    traces are wanted. Raises BadRequest as `check_traces` does."""
+    if not settings.traces:
+        return None
+    check_traces(settings)
+    # An optional extra, and a tenth of a second: only for whoever wants it.
+    from admin.telemetry.otlp import Exporting, OtlpCollector
+
+    instance = f"{socket.gethostname()}/{name}"
+    try:
+        collector = OtlpCollector(settings.traces)
+    except AttributeError as error:
+        raise BadRequest(f"FN_TRACES: this OpenTelemetry exporter is not known: {error}") from error
+    exporting = Exporting(collector, instance, version("fngate"), time.monotonic)
+    random = Random()  # noqa: S311 - ids and chances, no secrets
+    return Tracer(settings.traces_sample, exporting.write, random, exporting.close)
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # nor is what it belongs to
+        return False

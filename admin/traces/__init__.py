@@ -1,1 +1,0 @@
-"""Sends traces to a collector: the only place that knows OpenTelemetry, an optional extra."""

@@ -1,0 +1,316 @@
+"""`/metrics` over all gateway processes, those that died included.
+
+Bounds which functions a page shows: the numbers of all others go together. Pure.
+
+The ledger over all gateway processes, each as it was in one turn of its loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from math import inf
+from threading import Lock
+from typing import Final
+
+from prometheus_client.core import Metric
+from prometheus_client.samples import Sample as ShownSample
+
+from admin.workers.messages import Reckon, Reckoned, encode
+from admin.workers.shared_counters import Sample, Table, summed
+from gateway.metrics.counters import TEXT, Exemplar, Form, shown
+from gateway.metrics.ledger import ACCEPTED, ENDED, Balance, Ledger, total
+from gateway.metrics.requests import FUNCTIONS_MAX, OTHERS, Metrics
+from registry.catalog import Change
+
+Owner = tuple[str, str]
+"""A function's namespace and name."""
+Numbers = dict[Sample, float]
+
+
+class Folding:
+    """Each gateway process gives series of their own to the first functions that are called there:
+    those of all processes, and of their predecessors, are many more than one page can hold.
+
+    A function that was once shown by itself stays so until it is removed. What was shown of a
+    removed one among the others stays there: a counter that falls is taken for one that began anew.
+    In any thread.
+    """
+
+    def __init__(
+        self, is_deployed: Callable[[str, str], bool], functions_max: int = FUNCTIONS_MAX
+    ) -> None:
+        self._is_deployed = is_deployed
+        self._functions_max = functions_max
+        self._lock = Lock()
+        self._alone: set[Owner] = set()
+        self._folded: dict[Owner, Numbers] = {}
+        self._left: Numbers = {}
+
+    def fold(self, numbers: Mapping[Sample, float]) -> Numbers:
+        """The same, of no more functions than are shown."""
+        with self._lock:
+            found, self._folded = dict(self._left), {}
+            for sample, value in numbers.items():
+                owner = sample.owner
+                if owner[1] in ("", OTHERS) or self._stands_alone(owner):
+                    found[sample] = found.get(sample, 0.0) + value
+                elif self._is_deployed(*owner):
+                    self._folded.setdefault(owner, {})[sample] = value
+            for folded in self._folded.values():
+                _add_folded(found, folded)
+            return found
+
+    def forget(self, owner: Owner) -> None:
+        """The function is removed."""
+        with self._lock:
+            self._alone.discard(owner)
+            _add_folded(self._left, self._folded.pop(owner, {}))
+
+    def _stands_alone(self, owner: Owner) -> bool:
+        if not self._is_deployed(*owner):
+            return False  # its process has not heard of that yet
+        if owner not in self._alone and len(self._alone) < self._functions_max:
+            self._alone.add(owner)
+        return owner in self._alone
+
+
+def _add_folded(numbers: Numbers, folded: Mapping[Sample, float]) -> None:
+    for sample, value in folded.items():
+        other = _of_others(sample)
+        numbers[other] = numbers.get(other, 0.0) + value
+
+
+def _of_others(sample: Sample) -> Sample:
+    labels = [text for pair in {**sample.by_label, "function": OTHERS}.items() for text in pair]
+    return Sample(sample.name, tuple(labels))
+
+
+ANSWER_S: Final = 1.0
+"""How long a scrape waits for the processes. One that takes longer is counted by its counters."""
+
+
+@dataclass(slots=True)
+class _Process:
+    """A gateway process: what sends to it, and what it counts in."""
+
+    send: Callable[[bytes], None]
+    table: Table
+
+
+@dataclass(slots=True)
+class _Question:
+    """What was asked of some, and who has answered."""
+
+    asked: frozenset[str]
+    answers: dict[str, Reckoned] = field(default_factory=dict)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Reckonings:
+    """`balance` and `exemplars` are what the last question led to.
+
+    A process that is gone has ended all it had accepted; what it had not answered is aborted. One
+    that says nothing in time has in flight whatever it has not ended, as far as its counters tell.
+    """
+
+    def __init__(self) -> None:
+        self._processes: dict[str, _Process] = {}
+        self._ended = Balance()
+        self._numbers = itertools.count(1)
+        self._questions: dict[int, _Question] = {}
+        self._last: dict[str, Reckoned] = {}
+        self.exemplars: dict[Sample, Exemplar] = {}
+
+    def join(self, worker: str, send: Callable[[bytes], None], table: Table) -> None:
+        """A process has started. `table` is its owner's to close, after `leave`."""
+        self._processes[worker] = _Process(send, table)
+
+    def leave(self, worker: str) -> None:
+        """A process has ended."""
+        process = self._processes.pop(worker)
+        self._ended = total([self._ended, counted(process.table).aborted()])
+        for question in self._questions.values():
+            question.news.set()
+
+    def answered(self, worker: str, message: Reckoned) -> None:
+        """A process has answered; an answer that is too late is of no use."""
+        question = self._questions.get(message.number)
+        if question is not None and worker in question.asked:
+            question.answers[worker] = message
+            question.news.set()
+
+    async def ask(self) -> None:
+        """Have every process say how it is, and take it as `balance`; a second at most."""
+        number, question = next(self._numbers), _Question(frozenset(self._processes))
+        self._questions[number] = question
+        message = encode(Reckon(number))
+        try:
+            for process in list(self._processes.values()):
+                process.send(message)
+            async with asyncio.timeout(ANSWER_S):
+                while question.asked & self._processes.keys() - question.answers.keys():
+                    question.news.clear()
+                    await question.news.wait()
+        except TimeoutError:
+            pass
+        finally:
+            del self._questions[number]
+        self._last = question.answers
+        self.exemplars = _newest(self._last.values())
+
+    def balance(self) -> Balance:
+        """Over all, the ended ones as well."""
+        return total([self._ended, *(self._one(worker) for worker in self._processes)])
+
+    def _one(self, worker: str) -> Balance:
+        said = self._last.get(worker)
+        if said is None:
+            return counted(self._processes[worker].table).unheard()
+        return Balance(said.accepted, said.ended, said.held, said.in_flight)
+
+
+def counted(table: Table) -> Balance:
+    """What a process has accepted and ended, by the first of its counters."""
+    found = table.read(Ledger.NUMBERS)
+    ended = {s.by_label["how"]: value for s, value in found.items() if s.name == ENDED}
+    return Balance(found.get(Sample(ACCEPTED, ()), 0.0), ended)
+
+
+def _newest(answers: Iterable[Reckoned]) -> dict[Sample, Exemplar]:
+    """The latest of each sample."""
+    found: dict[Sample, Exemplar] = {}
+    for one in (marked for answer in answers for marked in answer.exemplars):
+        sample = Sample(one.name, one.labels)
+        if sample not in found or found[sample].at_s < one.exemplar.at_s:
+            found[sample] = one.exemplar
+    return found
+
+
+_Seen = tuple[list[Table], dict[Sample, float], dict[Sample, Exemplar]]
+
+
+class Gathered:
+    """The page of a server with workers. `own` has the families, and counts what the supervisor
+    itself knows; `reckonings` has the ledger, which `own` shows; `is_deployed` says whether a
+    function of that namespace and name exists."""
+
+    def __init__(
+        self,
+        own: Metrics,
+        reckonings: Reckonings,
+        is_deployed: Callable[[str, str], bool],
+    ) -> None:
+        self._own = own
+        self._reckonings = reckonings
+        self._is_deployed = is_deployed
+        self._folding = Folding(is_deployed)
+        self._tables: dict[str, Table] = {}
+        self._ended: dict[Sample, float] = {}
+        self._seen: _Seen = ([], {}, {})
+
+    def join(self, worker: str, table: Table, send: Callable[[bytes], None]) -> None:
+        """A worker counts there from now on, and is asked by `send`."""
+        self._tables[worker] = table
+        self._reckonings.join(worker, send, table)
+
+    def reckoned(self, worker: str, message: Reckoned) -> None:
+        """A worker has said where its requests are."""
+        self._reckonings.answered(worker, message)
+
+    def leave(self, worker: str) -> None:
+        """A worker has ended: what it counted stays, but not of functions that are gone."""
+        self._reckonings.leave(worker)
+        table = self._tables.pop(worker)
+        kept = {
+            sample: value
+            for sample, value in table.read().items()
+            if sample.owner[1] in ("", OTHERS) or self._is_deployed(*sample.owner)
+        }
+        self._ended = summed([self._ended, kept])
+
+    def changed(self, change: Change) -> None:
+        """The catalog's: what was counted for a removed function goes with it."""
+        if change.kind == "remove":
+            gone = (change.namespace, change.name)
+            self._ended = {s: value for s, value in self._ended.items() if s.owner != gone}
+            self._folding.forget(gone)
+
+    async def ask(self) -> None:
+        """Have every worker say where its requests are; a second at most."""
+        await self._reckonings.ask()
+
+    def look(self) -> None:
+        """Note what is to be read: in the loop's thread, so that nobody is counted twice."""
+        self._own.look()
+        self._seen = list(self._tables.values()), self._ended, self._reckonings.exemplars
+
+    def render(self, form: Form = TEXT) -> bytes:
+        """The page; takes milliseconds, so it is to be called in a thread."""
+        return form.encode(self)
+
+    def collect(self) -> Iterable[Metric]:
+        """prometheus_client's: every family with the samples of all."""
+        tables, ended, exemplars = self._seen
+        total = self._folding.fold(summed([ended, *(table.read() for table in tables)]))
+        by_family: dict[str, dict[Sample, float]] = {}
+        for sample, value in total.items():
+            if sample.name in (ACCEPTED, ENDED):
+                continue  # shown as the workers answered, with all else of the ledger
+            by_family.setdefault(family_of(sample.name), {})[sample] = value
+        for family in self._own.collect():
+            _add(family, by_family.get(family.name, {}), exemplars)
+            yield family
+
+
+def family_of(name: str) -> str:
+    """The family that a counter's or a histogram's sample belongs to."""
+    stem, _, kind = name.rpartition("_")
+    return stem if kind in ("total", "bucket", "sum", "count") else name
+
+
+def _add(family: Metric, numbers: dict[Sample, float], exemplars: dict[Sample, Exemplar]) -> None:
+    """Add to the samples that the supervisor itself has counted, of which there are few. Of these a
+    counter may be the workers', too, and is shown once; no histogram is."""
+    if family.type == "histogram":
+        _add_histograms(family, numbers, exemplars)
+        return
+    own = {_sample(one): one.value for one in family.samples} if numbers else {}
+    if own.keys() & numbers.keys():
+        family.samples = [one for one in family.samples if _sample(one) not in numbers]
+    for sample, value in numbers.items():
+        family.add_sample(sample.name, sample.by_label, value + own.get(sample, 0.0))
+
+
+def _add_histograms(
+    family: Metric, numbers: dict[Sample, float], exemplars: dict[Sample, Exemplar]
+) -> None:
+    """One after the other: OpenMetrics wants all of one histogram together, its buckets rising. One
+    of which a worker has not made all numbers yet is left out."""
+    buckets: dict[tuple[str, ...], list[tuple[float, Sample, float]]] = {}
+    for sample, value in numbers.items():
+        if sample.name.endswith("_bucket"):
+            # The bound comes last, and is no label of the histogram itself.
+            bound = float(sample.labels[-1])
+            buckets.setdefault(sample.labels[:-2], []).append((bound, sample, value))
+    for labels, row in buckets.items():
+        row.sort()
+        total = Sample(f"{family.name}_sum", labels)
+        if total not in numbers or row[-1][0] != inf:
+            continue
+        so_far = 0.0
+        for _, sample, value in row:
+            so_far += value
+            found = exemplars.get(sample)
+            exemplar = shown(found) if found is not None else None
+            family.add_sample(sample.name, sample.by_label, so_far, exemplar=exemplar)
+        count = Sample(f"{family.name}_count", labels)
+        family.add_sample(count.name, count.by_label, so_far)
+        family.add_sample(total.name, total.by_label, numbers[total])
+
+
+def _sample(shown: ShownSample) -> Sample:
+    """What prometheus_client's sample is of."""
+    return Sample(shown.name, tuple(text for pair in shown.labels.items() for text in pair))

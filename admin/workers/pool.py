@@ -1,0 +1,242 @@
+"""The gateway processes of a server: kept running, told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any, Final
+
+import structlog
+
+from admin.workers.broadcast import Links
+from admin.workers.channel import CLOSED
+from admin.workers.messages import (
+    Beat,
+    Failed,
+    Finished,
+    Reached,
+    Ready,
+    Reckoned,
+    Stop,
+    Up,
+    Wants,
+    Welcome,
+    Woken,
+    decode_up,
+    encode,
+)
+from admin.workers.process import Restarts, WorkerProcess
+from registry.errors import FnError
+from registry.tasks import Tasks, every
+
+log = structlog.get_logger()
+
+READY_S: Final = 60.0
+"""How long a worker's start may take."""
+SILENT_S: Final = 15.0
+"""A worker that says nothing for so long hangs: it beats each second."""
+LOOK_S: Final = 1.0
+GRACE_S: Final = 5.0
+"""How much longer than a worker's own limit its end is waited for."""
+CLOSE_S: Final = 65.0
+"""How long its last connections may take; aiohttp's limit is 60."""
+
+Launch = Callable[
+    [Callable[[bytes], None], Callable[[str], None]], Coroutine[Any, Any, WorkerProcess]
+]
+"""Starts a process: called with what hears its messages and the end of its channel."""
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """One life of a worker. `heard_s`: when it last spoke (monotonic)."""
+
+    began_s: float
+    heard_s: float
+    process: WorkerProcess | None = None
+    is_ready: bool = False
+    is_finished: bool = False
+    reason: str = ""
+    name: str = field(default="", init=False)
+
+
+class Crew:
+    """`count` workers. One that dies is started again, after a pause that grows while it keeps
+    dying; the others go on. `deaths` is how many have ended unasked."""
+
+    def __init__(
+        self,
+        count: int,
+        welcome: Callable[[str], Welcome],
+        links: Links,
+        clock: Callable[[], float] = monotonic,
+        launch: Launch = WorkerProcess.start,
+    ) -> None:
+        """`welcome(name)` is how a worker is to serve."""
+        self._count = count
+        self._welcome = welcome
+        self._links = links
+        self._clock = clock
+        self._launch = launch
+        self._members: set[Member] = set()
+        self._tasks = Tasks("workers")
+        self._is_started = False
+        self._stopping = asyncio.Event()
+        self._news = asyncio.Event()
+        self._failure = ""
+        self.deaths = 0
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether no more calls are accepted."""
+        return self._stopping.is_set()
+
+    def reasons(self) -> list[str]:
+        """What is wrong, in words."""
+        if self.running == self._count:
+            return []
+        return [f"workers: {self.running} of {self._count} run"]
+
+    @property
+    def running(self) -> int:
+        """How many accept calls."""
+        return sum(member.is_ready for member in self._members)
+
+    async def start(self) -> None:
+        """Start all and return when all accept calls. Raises FnError where one cannot."""
+        for number in range(self._count):
+            self._tasks.spawn(f"worker {number}", self._keep(number))
+        self._tasks.spawn("watch", every(LOOK_S, self._watch))
+        await self._until(lambda: bool(self._failure) or not self.reasons(), READY_S + GRACE_S)
+        if self._failure or self.reasons():
+            raise FnError(f"a worker cannot start: {self._failure or 'it takes too long'}")
+        self._is_started = True
+
+    async def stop(self, shutdown_s: float, stop_waiting: Callable[[], Awaitable[None]]) -> None:
+        """Let all finish what they have accepted, for at most so long, and end.
+
+        `stop_waiting` is called when all calls are answered: who waits for anything else is then
+        to be answered, too.
+        """
+        self._stopping.set()
+        for member in self._members:
+            if member.is_ready and member.process is not None:
+                member.process.channel.send(encode(Stop()))
+            else:
+                _kill(member)
+        await self._until(lambda: all(m.is_finished for m in self._members), shutdown_s + GRACE_S)
+        await stop_waiting()
+        await self._until(lambda: not self._members, CLOSE_S)
+        for member in self._members:
+            log.error("a worker does not end and is killed", worker=member.name)
+            _kill(member)
+        await self._until(lambda: not self._members, GRACE_S)
+        await self._tasks.close()
+
+    async def _keep(self, number: int) -> None:
+        """Have one worker run, until the server stops."""
+        restarts = Restarts()
+        while not self._stopping.is_set():
+            member = Member(self._clock(), self._clock())
+            try:
+                how = await self._live(member)
+            except OSError as error:
+                how = f"could not be started: {error}"
+            if self._stopping.is_set():
+                return
+            reason = member.reason or how
+            if not self._is_started:
+                self._failure = reason
+                self._news.set()
+                return
+            self.deaths += 1
+            pause_s = restarts.pause_s(self._clock() - member.began_s)
+            log.error("a worker ended", number=number, worker=member.name, reason=reason)
+            await self._pause(pause_s)
+
+    async def _live(self, member: Member) -> str:
+        """One life, from start to end; how it ended. Raises OSError where it cannot begin."""
+        self._members.add(member)
+        try:
+            process = await self._launch(
+                lambda data: self._take(member, data), lambda reason: _lost(member, reason)
+            )
+            member.process, member.name = process, process.name
+            if self._stopping.is_set():
+                process.kill()
+            process.channel.send(encode(self._welcome(process.name)))
+            self._links.join(process)
+            try:
+                return await process.wait()
+            finally:
+                self._links.leave(process)
+        finally:
+            self._members.discard(member)
+            self._news.set()
+
+    def _take(self, member: Member, data: bytes) -> None:
+        """Whatever a worker says shows that it lives."""
+        message = decode_up(data)
+        member.heard_s = self._clock()
+        if isinstance(message, Ready):
+            member.is_ready = True
+            log.info("a worker serves", worker=member.name)
+        elif isinstance(message, Failed):
+            member.reason = message.reason
+        elif isinstance(message, Finished):
+            member.is_finished = True
+        else:
+            self._pass_on(member, message)
+        self._news.set()
+
+    def _pass_on(self, member: Member, message: Up) -> None:
+        if isinstance(message, Wants):
+            self._links.wants(member.name, message.demand)
+        elif isinstance(message, Reached):
+            self._links.reached(member.name, message.number)
+        elif isinstance(message, Reckoned):
+            self._links.reckoned(member.name, message)
+        elif isinstance(message, Woken):
+            self._links.woken(message)
+        elif isinstance(message, Beat):
+            self._links.beat(member.name, message)
+
+    def _watch(self) -> None:
+        """Give up whoever hangs."""
+        now = self._clock()
+        for member in self._members:
+            limit_s = SILENT_S if member.is_ready else READY_S
+            if now - member.heard_s > limit_s:
+                member.reason = f"said nothing for {now - member.heard_s:.0f} s"
+                _kill(member)
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        except TimeoutError:
+            return
+
+    async def _until(self, condition: Callable[[], bool], seconds: float) -> None:
+        """Return when it holds, or when time is over."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not condition():
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            return
+
+
+def _lost(member: Member, reason: str) -> None:
+    """A worker without its channel is of no use, whatever became of it."""
+    if not member.is_finished:
+        member.reason = member.reason or (reason if reason != CLOSED else "")
+        _kill(member)
+
+
+def _kill(member: Member) -> None:
+    if member.process is not None:
+        member.process.kill()

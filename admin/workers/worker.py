@@ -1,0 +1,369 @@
+"""A gateway process: `python -m admin.workers.worker CONTROL COUNTERS`, two descriptors.
+
+It is started by the supervisor alone. Everything it needs comes over the control channel, so no
+secret stands on its command line or in its environment.
+
+What the supervisor has said of functions, keys and earlier cold starts.
+
+The gateway's ports in a process of its own: what it tells and asks goes to the supervisor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from typing import Final, Literal
+
+import structlog
+import uvloop
+from aiohttp import web
+
+from admin.buffers import keep_large_buffers
+from admin.telemetry import logs
+from admin.telemetry.logs import access_writer
+from admin.telemetry.tracing import open_tracer
+from admin.workers.admin_proxy import Passing
+from admin.workers.channel import Channel
+from admin.workers.messages import (
+    Arrived,
+    Beat,
+    Began,
+    Estimates,
+    Failed,
+    Finished,
+    FunctionNow,
+    Functions,
+    KeyNow,
+    Pools,
+    Reach,
+    Reached,
+    Ready,
+    Reckon,
+    Reckoned,
+    Stop,
+    Wants,
+    Welcome,
+    Woken,
+    decode_down,
+    encode,
+)
+from admin.workers.shared_counters import Cells
+from gateway.access import Access
+from gateway.delivery import Delivery, follow_traffic
+from gateway.dispatch.dispatcher import Limits
+from gateway.http.app import Gateway, Site, stop_serving
+from gateway.http.bodies import continue_later
+from gateway.http.context import assemble
+from gateway.metrics.counters import Labels
+from gateway.metrics.ledger import Balance
+from gateway.metrics.requests import Answered, Metrics, Pulse
+from gateway.observing.access_log import AccessLog
+from gateway.observing.errors import Failure
+from registry.catalog import Catalog
+from registry.exchange import Expected, decode_endpoints
+from registry.store.keys import KeyRing
+from registry.tasks import Tasks, every
+
+
+class Mirror:
+    """Catalog and key ring of a gateway process, always as they were in the supervisor at some
+    time. `expected` says what the next
+    cold start of each pool takes."""
+
+    def __init__(self) -> None:
+        self.catalog = Catalog()
+        self.ring = KeyRing()
+        self.expected: dict[str, Expected] = {}
+
+    def take(self, message: Functions | KeyNow | Estimates) -> None:
+        """Have it so from now on."""
+        if isinstance(message, Functions):
+            for function in message.functions:
+                self._forget_estimates(function)
+                show(self.catalog, function)
+        elif isinstance(message, KeyNow):
+            (self.ring.put if message.is_let_in else self.ring.remove)(message.key)
+        else:
+            self.expected |= message.expected
+
+    def _forget_estimates(self, function: FunctionNow) -> None:
+        stay = {one.revision.number for one in function.revisions}
+        for one in self.catalog.revisions(function.name, function.namespace):
+            if one.revision.number not in stay:
+                self.expected.pop(one.revision.key, None)
+
+
+def show(catalog: Catalog, function: FunctionNow) -> None:
+    """Make a function in the catalog as it is, so that subscribers hear of the same change once.
+
+    The revision with the traffic comes first: from its change they learn where the traffic was
+    before, and what follows moves it no more.
+    """
+    namespace, name = function.namespace, function.name
+    if not function.revisions:
+        if catalog.revisions(name, namespace):
+            catalog.remove(name, namespace)
+        return
+    before = {one.revision.number: one for one in catalog.revisions(name, namespace)}
+    current = function.revisions[0].function.revision
+    for one in sorted(function.revisions, key=lambda one: one.revision.number != current):
+        if before.get(one.revision.number) != one:
+            catalog.put(one)
+    gone = before.keys() - {one.revision.number for one in function.revisions}
+    if gone:
+        catalog.remove_revisions(name, gone, namespace)
+
+
+UNHEARD_OF = Expected(0.0, 0.0, 0.0, 0)
+"""Of a revision that is gone."""
+
+
+class Upward:
+    """Pools and Past of one gateway process (`gateway.ports`). Nothing here waits."""
+
+    def __init__(self, send: Callable[[bytes], None], expected: Mapping[str, Expected]) -> None:
+        """`send` takes encoded messages, `expected` is kept up to date by its owner."""
+        self._send = send
+        self._expected = expected
+        self._arrived: dict[tuple[str, str], int] = {}
+        self.take_answered: Callable[[], list[Answered]] = list
+        """What was answered since it was asked last."""
+        self.take_failures: Callable[[], list[Failure]] = list
+        """What went wrong since it was asked last."""
+
+    def receive_demand(self, data: bytes) -> None:
+        """To the pool manager."""
+        self._send(encode(Wants(data)))
+
+    def worker_lost(self, worker: str) -> None:
+        """The end of the connection says so."""
+
+    def expected(self, pool: str) -> Expected:
+        """What the next cold start of a revision takes."""
+        return self._expected.get(pool, UNHEARD_OF)
+
+    def arrived(self, namespace: str, name: str) -> None:
+        """One more request came for this function; told with the next beat."""
+        key = (namespace, name)
+        self._arrived[key] = self._arrived.get(key, 0) + 1
+
+    def woken(
+        self,
+        namespace: str,
+        function: str,
+        replica: str,
+        phases: Mapping[str, float],
+        request: Labels | None = None,
+    ) -> None:
+        """A request waited for that replica; the supervisor counts each of them once."""
+        self._send(encode(Woken(namespace, function, replica, dict(phases), request)))
+
+    def beat(self) -> None:
+        """Once a second: this process lives, what came and what was answered meanwhile."""
+        arrived, self._arrived = self._arrived, {}
+        counts = [Arrived(*key, count) for key, count in arrived.items()]
+        told = counts, self.take_answered(), self.take_failures()
+        self._send(encode(Beat(len(asyncio.all_tasks()), *told)))
+
+
+log = structlog.get_logger()
+
+BEAT_S: Final = 1.0
+FLUSH_S: Final = 2.0
+"""How long the last messages may take to be written."""
+
+SetUpLog = Callable[[Literal["human", "json"]], None]
+
+
+class Worker:
+    """One gateway from its welcome to its end. It ends when it is told to, and when its supervisor
+    is gone: then it finishes what ready replicas can take, since nobody else could, and turns
+    away all else."""
+
+    def __init__(self, cells: Cells, set_up_log: SetUpLog) -> None:
+        self._cells = cells
+        self._set_up_log = set_up_log
+        self._mirror = Mirror()
+        self._welcome: Welcome | None = None
+        self._begun = asyncio.Event()
+        self._seen = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._lost = asyncio.Event()
+        self._channel = Channel(self._take, self._on_lost)
+        self._delivery: Delivery | None = None
+        self._metrics: Metrics | None = None
+        self._tasks = Tasks("worker")
+
+    async def run(self, control: socket.socket) -> None:
+        """Serve until the end. `control` is this end of the control channel."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._end)
+        await self._channel.open(control)
+        try:
+            await self._begun.wait()
+            if self._welcome is not None and not self._ended.is_set():
+                self._set_up_log(self._welcome.log_format)
+                if self._welcome.keeps_buffers:
+                    keep_large_buffers()
+                await self._serve(self._welcome)
+        except OSError as error:
+            self._send(encode(Failed(str(error))))
+        finally:
+            loop.remove_signal_handler(signal.SIGTERM)
+            await self._tasks.close()
+            self._channel.close()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FLUSH_S):
+                    await self._lost.wait()
+
+    async def _serve(self, welcome: Welcome) -> None:
+        async with AsyncExitStack() as stack:
+            upward = Upward(self._send, self._mirror.expected)
+            gateway, delivery, runner = await self._open(welcome, upward, stack)
+            # Warm functions are to be known as warm before the first call comes.
+            await self._seen.wait()
+            site = Site(gateway.invoker, gateway.writer, runner)
+            stack.push_async_callback(site.close)
+            await site.start(reuse_port=True)
+            self._tasks.spawn("beat", every(BEAT_S, upward.beat))
+            # What was made at start stays for ever: the collector need not walk it again.
+            gc.collect()
+            gc.freeze()
+            gc.enable()
+            self._send(encode(Ready()))
+            await self._ended.wait()
+            await _stop_listening(site)
+            seconds = welcome.settings.shutdown_s
+            await stop_serving(gateway, delivery, seconds, is_orphaned=self._lost.is_set())
+            upward.beat()
+            self._send(encode(Finished()))
+
+    async def _open(
+        self, welcome: Welcome, upward: Upward, stack: AsyncExitStack
+    ) -> tuple[Gateway, Delivery, web.AppRunner]:
+        """Everything but the listening sockets."""
+        settings, mirror = welcome.settings, self._mirror
+        limits = Limits(settings.held_bytes_max, settings.retries)
+        self._delivery = delivery = Delivery(limits, welcome.name, upward, upward, self._cells)
+        stack.push_async_callback(delivery.close)
+        stack.callback(follow_traffic(mirror.catalog, delivery))
+        access = Access(settings.listen, settings.public_hosts, mirror.ring, welcome.token_sha256)
+        write = access_writer(welcome.log_format)
+        invoker = assemble(
+            settings,
+            access,
+            mirror.catalog,
+            delivery,
+            upward,
+            time.time,  # noqa: TID251 - the shell passes the clock in
+            AccessLog(write, time.time) if settings.access_log else None,  # noqa: TID251 - as above
+            self._cells,
+            open_tracer(settings, welcome.name),
+        )
+        gateway = Gateway(invoker)
+        self._metrics = invoker.metrics
+        invoker.metrics.on_cold_start = upward.woken
+        upward.take_answered = Pulse(invoker.metrics.durations).take
+        upward.take_failures = invoker.failures.take
+        passing = Passing(welcome.passing)
+        app = web.Application()
+        gateway.add_routes(app)
+        passed = gateway.border.bordered(passing.handle)
+        app.router.add_route("*", "/{rest:.*}", passed, expect_handler=continue_later)
+        app.on_cleanup.extend([gateway.close, passing.close])
+        runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        delivery.open()
+        return gateway, delivery, runner
+
+    def _take(self, data: bytes) -> None:
+        """A message of the supervisor."""
+        message = decode_down(data)
+        if isinstance(message, Welcome):
+            self._welcome = message
+        elif isinstance(message, Began):
+            self._begun.set()
+        elif isinstance(message, Pools):
+            self._look(message.endpoints)
+        elif isinstance(message, Reach):
+            self._send(encode(Reached(message.number)))
+        elif isinstance(message, Reckon):
+            self._send(encode(self._reckoned(message.number)))
+        elif isinstance(message, Stop):
+            self._end()
+        else:
+            self._mirror.take(message)
+
+    def _look(self, endpoints: bytes) -> None:
+        """What is said before this gateway has spoken is said again, of all pools, to it."""
+        if self._delivery is None:
+            return
+        self._delivery.receive_endpoints(endpoints)
+        if not self._seen.is_set() and decode_endpoints(endpoints).full:
+            self._seen.set()
+
+    def _reckoned(self, number: int) -> Reckoned:
+        """Where every request is now, and which ones the histograms last counted."""
+        balance = Balance() if self._delivery is None else self._delivery.balance()
+        marked = [] if self._metrics is None else self._metrics.marked()
+        return Reckoned(
+            number,
+            balance.accepted,
+            dict(balance.ended),
+            dict(balance.held),
+            dict(balance.in_flight),
+            marked,
+        )
+
+    def _send(self, message: bytes) -> None:
+        self._channel.send(message)
+
+    def _on_lost(self, reason: str) -> None:
+        if not self._ended.is_set():
+            log.error("the supervisor is gone: what was accepted is finished", reason=reason)
+        self._lost.set()
+        if self._delivery is not None:
+            self._delivery.lose_manager()
+        self._end()
+
+    def _end(self) -> None:
+        self._ended.set()
+        self._begun.set()
+        self._seen.set()
+
+
+async def _stop_listening(site: Site) -> None:
+    """Close the listening socket. Who has connected and was not accepted yet would be cut off, so
+    whoever is there is let in first, and told to come back: two turns take all of them."""
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await site.stop()
+
+
+def main() -> int:
+    """The process. Ctrl-C in a terminal reaches it, too, but the supervisor says when it is over:
+    SIGINT came blocked, so that none can be too early."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    control, counters = (int(text) for text in sys.argv[1:])
+    cells = Cells(counters)
+    # What a start makes of thousands of functions stays: collecting in between finds nothing.
+    gc.disable()
+    uvloop.run(_run(cells, socket.socket(fileno=control)))
+    return 0
+
+
+async def _run(cells: Cells, control: socket.socket) -> None:
+    await Worker(cells, logs.set_up).run(control)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

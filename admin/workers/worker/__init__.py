@@ -1,1 +1,0 @@
-"""What runs in a gateway process of its own."""

@@ -1,1 +1,0 @@
-"""What clients get back: whole answers, and the receipt of how they were made."""

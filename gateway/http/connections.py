@@ -1,0 +1,141 @@
+"""Bounds the connections of clients, so that descriptors are left for everything else.
+
+Clients that have sent all they will send: some wait for the answer, others are gone.
+
+Both look alike: the last segment of a TCP connection says "no more comes", not whether its sender
+still reads (RFC 9293 section 3.6). A client that is gone answers the next bytes with a reset. So a
+client is sent "100 Continue", which every client skips that did not ask for it (RFC 9110 section
+15.2.1), and the connection is looked at again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import select
+import socket
+from collections.abc import Callable, Collection
+from typing import Final, Protocol
+
+import structlog
+
+from gateway.http.bodies import CONTINUE
+
+log = structlog.get_logger()
+
+KEPT_BACK: Final = 64
+"""Descriptors for replicas, logs and files, besides those in use when listening begins."""
+EVICTED_SHARE: Final = 32
+"""One in so many connections is closed at once: finding the quietest looks at all of them."""
+AGAIN_S: Final = 0.1
+"""How long newcomers are refused unseen after no connection was idle."""
+TELL_S: Final = 60.0
+"""Between two lines of the log about refused connections."""
+
+
+class Client(Protocol):
+    """One connection of a client."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request of it is being read or answered."""
+
+    @property
+    def quiet_s(self) -> int:
+        """Seconds since its last byte."""
+
+    @property
+    def came_s(self) -> float:
+        """When it was made, in seconds of any clock."""
+
+    def evict(self) -> None:
+        """Close it, idle as it is."""
+
+
+class Clients:
+    """All connections of one process. `populations` hold them; `clock` gives seconds."""
+
+    def __init__(
+        self, most: int, populations: list[Collection[Client]], clock: Callable[[], float]
+    ) -> None:
+        """`most` connections at once."""
+        self._most = most
+        self._populations = populations
+        self._clock = clock
+        self._full_until_s = 0.0
+        self._told_s = -TELL_S
+        self._refused = 0
+
+    def admit(self, newcomer: Client) -> bool:
+        """Whether there is room for a connection that is among the populations already. The
+        quietest idle connections are closed for it."""
+        if sum(map(len, self._populations)) <= self._most or self._evict(newcomer):
+            return True
+        self._refused += 1
+        now = self._clock()
+        if now - self._told_s >= TELL_S:
+            log.warning("connections are refused", count=self._refused, most=self._most)
+            self._told_s, self._refused = now, 0
+        return False
+
+    def _evict(self, newcomer: Client) -> bool:
+        now = self._clock()
+        if now < self._full_until_s:
+            return False
+        every = (one for population in self._populations for one in population)
+        idle = [one for one in every if one is not newcomer and one.is_idle]
+        if not idle:
+            self._full_until_s = now + AGAIN_S
+            return False
+        idle.sort(key=lambda one: (-one.quiet_s, one.came_s))
+        for one in idle[: max(1, self._most // EVICTED_SHARE)]:
+            one.evict()
+        return True
+
+
+def connections_max(wanted: int) -> int:
+    """How many connections this process may have: `wanted`, or what its limit of descriptors
+    (RLIMIT_NOFILE) leaves beside those in use and those kept back. At least 1."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    kept = max(KEPT_BACK, soft // 8) + len(os.listdir("/proc/self/fd"))
+    most = max(1, min(wanted, soft - kept))
+    if most < wanted:
+        log.info("connections are bounded by descriptors", most=most, descriptors=soft, kept=kept)
+    return most
+
+
+def is_gone(transport: asyncio.Transport) -> bool:
+    """Whether the connection was reset, or closed in both directions. It does not wait."""
+    poll = select.poll()
+    try:
+        poll.register(transport.get_extra_info("socket").fileno(), 0)
+    except (OSError, ValueError):
+        return True
+    return bool(poll.poll(0))
+
+
+def may_be_reading(transport: asyncio.Transport) -> bool:
+    """Whether the client may still read an answer, after "no more comes" was received.
+
+    On the same machine the answer is right at once. Elsewhere the reset takes a round trip, and
+    `is_gone` tells it later.
+    """
+    if transport.is_closing() or is_gone(transport):
+        return False
+    sock = transport.get_extra_info("socket")
+    if sock.family == socket.AF_UNIX:
+        return True  # there the system tells both apart
+    written = 0
+    if not transport.get_write_buffer_size():
+        try:
+            written = os.write(sock.fileno(), CONTINUE)
+        except BlockingIOError:
+            written = 0
+        except OSError:
+            return False
+    if written < len(CONTINUE):
+        transport.write(CONTINUE[written:])
+    return not is_gone(transport)

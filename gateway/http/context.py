@@ -1,0 +1,138 @@
+"""The HTTP side of one gateway process, put together.
+
+Counts the requests inside, and is shut when the server goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import Callable
+from time import monotonic
+from typing import NamedTuple
+
+from gateway.access import Access
+from gateway.delivery import Delivery
+from gateway.http.admission import Admissions, ColdCheck
+from gateway.http.decompression import Inflation, inflating_threads
+from gateway.http.reservations import Reservations
+from gateway.metrics.counters import Store
+from gateway.metrics.requests import Metrics
+from gateway.observing.access_log import AccessLog
+from gateway.observing.errors import FailureCount
+from gateway.observing.tracing import Tracer
+from gateway.ports import Past
+from gateway.replies import CLOSE
+from gateway.settings import GatewaySettings
+from registry.catalog import Catalog
+from registry.errors import ShuttingDown
+
+
+class Door:
+    """Who is let in leaves again, once. Used by one thread."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self.headers: tuple[tuple[str, str], ...] = ()
+        """Of every answer. Once the server goes, each is the last one of its connection."""
+        self.inside = 0
+        self._empty = asyncio.Event()
+
+    def enter(self) -> None:
+        """Come in. Raises ShuttingDown once the door is shut."""
+        if not self.is_open:
+            raise ShuttingDown("the server is shutting down", retry_after_s=5)
+        self.inside += 1
+
+    def leave(self) -> None:
+        """Whoever entered goes."""
+        self.inside -= 1
+        if not self.inside:
+            self._empty.set()
+
+    async def shut(self) -> None:
+        """Let nobody in any more; returns when the last one has left."""
+        self.is_open = False
+        await self.empty()
+
+    async def empty(self) -> None:
+        """Return when nobody is inside. Until then requests of connections that are there are let
+        in, but each is the last one of its connection."""
+        self.headers = (CLOSE,)
+        while self.inside:
+            self._empty.clear()
+            await self._empty.wait()
+
+
+class Invoker(NamedTuple):
+    """What invoking needs. `wall` gives Unix seconds, `new_id` a request id that no other request
+    has. Without `events` and `tracer` nothing is told of single requests; `failures`
+    counts those that go wrong."""
+
+    settings: GatewaySettings
+    access: Access
+    catalog: Catalog
+    delivery: Delivery
+    cold_check: ColdCheck
+    metrics: Metrics
+    past: Past
+    door: Door
+    admissions: Admissions
+    wall: Callable[[], float]
+    new_id: Callable[[], str]
+    events: AccessLog | None
+    tracer: Tracer | None
+    failures: FailureCount
+    reservations: Reservations
+    inflation: Inflation
+
+
+def assemble(  # noqa: PLR0913 - the parts of a gateway process
+    settings: GatewaySettings,
+    access: Access,
+    catalog: Catalog,
+    delivery: Delivery,
+    past: Past,
+    wall: Callable[[], float],
+    events: AccessLog | None = None,
+    store: Store | None = None,
+    tracer: Tracer | None = None,
+) -> Invoker:
+    """Whatever answers calls of functions. To be called in the loop. `wall` gives Unix seconds,
+    `events` and `tracer` have a record of each request, `store` has what is counted."""
+    loop = asyncio.get_running_loop()
+    metrics = Metrics(
+        delivery.balance,
+        delivery.states,
+        lambda: len(asyncio.all_tasks(loop)),
+        lambda namespace, name: catalog.find(name, namespace) is not None,
+        store,
+        wall,
+    )
+    catalog.subscribe(metrics.changed)
+    if events is not None:
+        events.when_left_out(metrics.left_out)
+    return Invoker(
+        settings,
+        access,
+        catalog,
+        delivery,
+        ColdCheck(),
+        metrics,
+        past,
+        Door(),
+        Admissions(access, catalog, settings.wait_max_s, settings.held_bytes_max),
+        wall,
+        request_ids(secrets.token_hex(6)),
+        events,
+        tracer,
+        FailureCount(wall),
+        Reservations(delivery, settings.held_bytes_max, monotonic),
+        Inflation(inflating_threads()),
+    )
+
+
+def request_ids(prefix: str) -> Callable[[], str]:
+    """Gives ids that begin with `prefix`, another each time, as cheaply as Python can."""
+    return map(f"{prefix}-{{:x}}".format, itertools.count(1)).__next__

@@ -1,1 +1,0 @@
-"""Plain calls, read without aiohttp."""

@@ -1,1 +1,0 @@
-"""Large bodies in memory that this process shares with replicas."""

@@ -1,0 +1,122 @@
+"""Finds the GPUs when the server starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from pool_manager.core.state import Device
+from pool_manager.driver import Driver
+from pool_manager.gpus import memory
+from pool_manager.gpus.absent import NoGpus
+from pool_manager.gpus.calls import BlockingCalls, Unanswered
+from pool_manager.gpus.monitor import CALL_S, HostGpus
+from pool_manager.gpus.nvml import NoDriver, Nvml, Reading, Snapshot
+from pool_manager.ports import Gpus
+from registry.errors import BadRequest
+from runtime_image.contract.control import ReplicaRecord
+
+log = structlog.get_logger()
+
+DRIVER = "the NVIDIA driver"
+START_S = 30.0
+"""How long the driver may take to begin: without persistence mode it wakes every GPU."""
+
+
+UNSEEN = Snapshot(None, ())
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The chosen GPUs over an open session, before it is known what of them is in use by whom.
+
+    Without a session there is none, and `silence` says why, where that is not as it should be.
+    """
+
+    nvml: Nvml | None = None
+    snapshot: Snapshot = UNSEEN
+    chosen: tuple[Reading, ...] = ()
+    silence: str = ""
+
+    def devices(self) -> list[Device]:
+        """What they are, with all of their memory."""
+        return [memory.device(gpu, 0.0) for gpu in self.chosen]
+
+
+async def find_gpus(setting: str) -> Found:
+    """The GPUs that `setting` (FN_GPUS) names.
+
+    With "all" a host without a driver is one without GPUs, and one whose driver cannot be used
+    says so (`silence`). Raises BadRequest where GPUs are named that are not there.
+    """
+    if setting == memory.NONE:
+        return Found()
+    nvml, calls = Nvml(), BlockingCalls(DRIVER, START_S)
+    try:
+        snapshot = await calls.run(_begin, nvml)
+        return Found(nvml, snapshot, tuple(memory.choose(setting, snapshot)))
+    except (NoDriver, Unanswered) as error:
+        return Found(silence=_why_none(setting, error))
+    except BadRequest:
+        await calls.run(nvml.close)
+        raise
+    finally:
+        calls.close()
+
+
+def _why_none(setting: str, error: NoDriver | Unanswered) -> str:
+    if setting != memory.ALL:
+        raise BadRequest(f"gpus: expected all, none or GPUs that are there: {error}") from error
+    if isinstance(error, NoDriver) and error.is_absent:
+        return ""
+    log.error("no GPU is used", reason=str(error))
+    return str(error)
+
+
+async def open_gpus(
+    found: Found, driver: Driver, records: Mapping[str, ReplicaRecord | None]
+) -> Gpus:
+    """The GPUs that were found, ready to be watched.
+
+    `records` are those of the replicas that an earlier manager may have left running: what they
+    have is not foreign. Raises EngineDown where the replicas' driver does not answer.
+    """
+    if found.nvml is None:
+        return NoGpus(found.silence)
+    tenants = await _tenants(driver, records)
+    calls = BlockingCalls(DRIVER, CALL_S)
+    foreign = {
+        gpu.uuid: memory.foreign_mib(gpu, tenants.get(gpu.uuid, {}))
+        for gpu in await _as_they_are_now(found, found.nvml, calls)
+    }
+    for gpu in found.chosen:
+        log.info("a GPU", uuid=gpu.uuid, name=gpu.name, foreign_mib=round(foreign[gpu.uuid]))
+    return HostGpus(found.nvml, calls, found.snapshot, foreign)
+
+
+async def _as_they_are_now(found: Found, nvml: Nvml, calls: BlockingCalls) -> list[Reading]:
+    """A replica that ended after they were found is no foreigner: what it had would be missing
+    for as long as this server runs. Where the driver does not answer, what it said then counts."""
+    try:
+        snapshot = await calls.run(nvml.read)
+    except (NoDriver, Unanswered):
+        snapshot = UNSEEN
+    return [snapshot.find(gpu.uuid) or gpu for gpu in found.chosen]
+
+
+def _begin(nvml: Nvml) -> Snapshot:
+    nvml.open()
+    return nvml.read()
+
+
+async def _tenants(
+    driver: Driver, records: Mapping[str, ReplicaRecord | None]
+) -> dict[str, dict[str, frozenset[int] | None]]:
+    """The pids of the replicas that run, by device and id."""
+    found: dict[str, dict[str, frozenset[int] | None]] = {}
+    for id in await driver.list():
+        if (record := records.get(id)) and record.device:
+            found.setdefault(record.device, {})[id] = await driver.pids(id)
+    return found

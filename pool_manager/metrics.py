@@ -1,0 +1,236 @@
+"""Counts what becomes of replicas, by the machine's events and commands. Pure.
+
+All that the manager counts, for whoever shows it.
+
+Why replicas fail, in few words: a label of metrics. Pure.
+
+How many replicas pools have, and how many they want. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sized
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple, get_args
+
+from pool_manager.core import commands, events
+from pool_manager.core.events import Lost
+from pool_manager.core.eviction import EVICTED, GAVE_WAY
+from pool_manager.core.host import Host
+from pool_manager.core.pool import Pool
+from pool_manager.core.replicas import OVERDUE
+
+REASONS: Final = ("load", "memory", "hang", "killed", "exited", "link", "engine", "other")
+"""The model was refused; memory ran out; it took too long or answered no more; a signal; an exit
+of its own; only its link was lost; the engine or a device went away; anything else."""
+_SAID: Final = (
+    ("memory", ("ran out of memory", "bad_alloc", "MemoryError", "Unable to allocate")),
+    ("hang", (OVERDUE, "hangs", "did not answer")),
+    ("killed", ("was killed by",)),
+    ("exited", ("exited",)),
+    ("link", ("control link lost",)),
+)
+"""How drivers, the control link and the machine say it; the first that fits."""
+
+
+def reason_of(lost: Lost) -> str:
+    """One of REASONS."""
+    said = reason_said(lost.reason)
+    if lost.stage and said != "memory":
+        return "load"
+    return "engine" if said == "other" and not lost.is_its_fault else said
+
+
+def reason_said(text: str) -> str:
+    """One of REASONS, by the text alone."""
+    for reason, words in _SAID:
+        if any(word in text for word in words):
+            return reason
+    return "other"
+
+
+KINDS: Final = ("process", "standby", "ahead", "trial")
+"""How a replica starts: anew, by a standby that was there, as a standby, or for a deploy."""
+OUTCOMES: Final = ("ready", "failed", "dropped")
+"""Ends of a start; a dropped one was not wanted any more."""
+WHEN: Final = ("starting", "serving")
+EVICTIONS: Final = ("idle", "busy")
+COLD_STARTS: Final = ("ready", "failed")
+Step = Literal["event", "command", "metering"]
+STEPS: Final[tuple[Step, ...]] = get_args(Step)
+"""Where the manager may have a defect: in handling an event, in doing or in counting it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Since the start: starts by kind and outcome, failures of replicas by when and reason,
+    evictions by what the victim did, cold starts by outcome, MiB given back by device, pools whose
+    requests are joined no more, defects of the manager by step."""
+
+    starts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    failures: Counter[tuple[str, str]] = field(default_factory=Counter)
+    evictions: Counter[str] = field(default_factory=Counter)
+    cold_starts: Counter[str] = field(default_factory=Counter)
+    reclaimed_mib: dict[str, float] = field(default_factory=dict)
+    refuted: Counter[str] = field(default_factory=Counter)
+    defects: Counter[str] = field(default_factory=Counter)
+
+    def copy(self) -> Counts:
+        """The same, which grows no more."""
+        return Counts(
+            self.starts.copy(),
+            self.failures.copy(),
+            self.evictions.copy(),
+            self.cold_starts.copy(),
+            dict(self.reclaimed_mib),
+            self.refuted.copy(),
+            self.defects.copy(),
+        )
+
+
+@dataclass(slots=True)
+class _Life:
+    """What is known of one replica. `starting` is its kind until it has started; `failed` that
+    its end was not asked for."""
+
+    device: str
+    starting: str = ""
+    failed: bool = False
+    is_leaving: bool = False
+    is_over: bool = False
+    memory_mib: float = 0.0
+
+
+class Tally:
+    """Remembers every replica that is not yet stopped, as the machine does."""
+
+    def __init__(self) -> None:
+        self.counts = Counts()
+        self._lives: dict[str, _Life] = {}
+
+    def note(self, about: events.Event | commands.Command) -> None:
+        """The machine has handled this event, or asked for this command."""
+        if isinstance(about, commands.Command):
+            self._done(about)
+        elif isinstance(about, events.Found):
+            self._lives[about.id] = _Life(about.device)
+        elif life := self._lives.get(getattr(about, "id", "")):
+            self._happened(about, life)
+
+    def failed(self, step: Step) -> None:
+        """The manager met a defect of its own there."""
+        self.counts.defects[step] += 1
+
+    def _happened(self, event: events.Event, life: _Life) -> None:
+        match event:
+            case events.Greeted() if life.starting == "ahead":
+                self._started(life, "ready")
+            case events.Loaded():
+                life.memory_mib = event.memory_mib
+                self._started(life, "ready")
+            case events.NotIdle():
+                life.is_leaving = False
+            case events.Lost() if not (life.is_leaving or life.is_over):
+                self._failed(life, reason_of(event))
+            case events.Released():
+                self._reclaim(event.id, life)
+
+    def _done(self, command: commands.Command) -> None:
+        match command:
+            case commands.Launch():
+                kind = {"standby": "ahead", "trial": "trial"}.get(command.role, "process")
+                self._lives[command.id] = _Life(command.device, kind)
+            case commands.Assign():
+                kind = "trial" if command.role == "trial" else "standby"
+                self._lives[command.id] = _Life(command.device, kind)
+            case commands.Drain() if command.id in self._lives:
+                self._lives[command.id].is_leaving = True
+            case commands.Release() if command.id in self._lives:
+                self._over(self._lives[command.id], command.reason)
+            case commands.KeepRefutation():
+                self.counts.refuted["rows"] += 1
+            case commands.KeepColdStart():
+                self.counts.cold_starts["ready" if command.outcome == "ready" else "failed"] += 1
+
+    def _over(self, life: _Life, reason: str) -> None:
+        """It is released, which may take several tries."""
+        if life.is_over:
+            return
+        if reason.endswith(OVERDUE):
+            self._failed(life, reason_said(reason))
+        if reason.startswith(EVICTED):
+            self.counts.evictions["idle"] += 1
+        elif reason.startswith(GAVE_WAY):
+            self.counts.evictions["busy"] += 1
+        life.is_over = True
+        self._started(life, "failed" if life.failed else "dropped")
+
+    def _started(self, life: _Life, outcome: str) -> None:
+        if life.starting:
+            self.counts.starts[life.starting, outcome] += 1
+            life.starting = ""
+
+    def _failed(self, life: _Life, reason: str) -> None:
+        life.failed = True
+        self.counts.failures["starting" if life.starting else "serving", reason] += 1
+
+    def _reclaim(self, id: str, life: _Life) -> None:
+        """Nothing is left of it: what it was measured to take is free."""
+        del self._lives[id]
+        if life.memory_mib:
+            device = life.device
+            before_mib = self.counts.reclaimed_mib.get(device, 0.0)
+            self.counts.reclaimed_mib[device] = before_mib + life.memory_mib
+
+
+class Supplied(NamedTuple):
+    """A pool, the replicas it wants, and those it has by their states."""
+
+    pool: str
+    wanted: int
+    replicas: dict[str, int]
+
+
+def supplied(host: Host) -> list[Supplied]:
+    """Every pool that has replicas or wants some, the standbys' too. Trials are no pools that
+    anybody calls."""
+    keys = sorted(host.live.keys() | host.blocked)
+    pools = (host.pools[key] for key in keys if key in host.pools)
+    return [
+        Supplied(pool.key, _wanted(pool), _states(pool))
+        for pool in pools
+        if pool.spec.role != "trial" and (pool.replicas or _wanted(pool))
+    ]
+
+
+def _wanted(pool: Pool) -> int:
+    return pool.spec.max if pool.spec.role == "standby" else pool.wanted
+
+
+def _states(pool: Pool) -> dict[str, int]:
+    return dict(Counter(str(replica.state) for replica in pool.replicas.values()))
+
+
+class Counters:
+    """Of one manager: its machine's `host`, and the `line` of starts that wait for their turn."""
+
+    def __init__(self, host: Host, line: Sized) -> None:
+        self._host = host
+        self._line = line
+        self._tally = Tally()
+        self.note = self._tally.note
+        self.failed = self._tally.failed
+
+    def counts(self) -> Counts:
+        """What became of replicas since the start."""
+        return self._tally.counts.copy()
+
+    def supplied(self) -> list[Supplied]:
+        """Every pool that has replicas or wants some."""
+        return supplied(self._host)
+
+    @property
+    def waiting_starts(self) -> int:
+        """Starts that stand in line."""
+        return len(self._line)

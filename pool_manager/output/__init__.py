@@ -1,1 +1,0 @@
-"""What replicas write: files that stay bounded, and whoever follows them."""

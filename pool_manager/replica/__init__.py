@@ -1,1 +1,0 @@
-"""The manager's side of single replicas: start, link, files, end."""

@@ -1,0 +1,1 @@
+"""Single replicas: start and end, control link, run folder, log, records."""

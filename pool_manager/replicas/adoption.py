@@ -1,0 +1,61 @@
+"""What a manager that starts does with the replicas of an earlier one."""
+
+from __future__ import annotations
+
+from typing import TypeGuard
+
+import structlog
+
+from pool_manager.core import events
+from pool_manager.driver import Driver
+from pool_manager.replicas.control import Feed
+from pool_manager.replicas.launcher import Launcher
+from registry.errors import DriverError, EngineDown
+from runtime_image.contract.control import ReplicaRecord
+from runtime_image.contract.link import VERSION
+
+log = structlog.get_logger()
+
+
+async def adopt_all(driver: Driver, launcher: Launcher, feed: Feed) -> None:
+    """Listen for each replica that runs, has a record and speaks this link version; clear away the
+    others. Raises EngineDown, or DriverError where nobody can say what runs."""
+    running = await driver.list()
+    found = launcher.folders.read_records()
+    for id in found.keys() | running:
+        record = found.get(id)
+        if id in running and _speaks_this_link(record):
+            _adopt(id, record, launcher, feed)
+        else:
+            await _clear_away(id, driver, launcher)
+    launcher.folders.remove_stale_models(running)
+    if found:
+        adopted = [id for id, one in found.items() if id in running and _speaks_this_link(one)]
+        log.info("what an earlier server left", adopted=sorted(adopted))
+
+
+def _speaks_this_link(record: ReplicaRecord | None) -> TypeGuard[ReplicaRecord]:
+    return record is not None and record.link == VERSION
+
+
+async def _clear_away(id: str, driver: Driver, launcher: Launcher) -> None:
+    """What does not run any more, has no record, or speaks another link version and may serve by
+    older rules: its callers are held until another has started. One that cannot be got rid of is
+    left to the next server: this one can serve without. Raises EngineDown."""
+    log.info("an earlier replica is cleared away", replica=id)
+    try:
+        await driver.release(id)
+    except EngineDown:
+        raise
+    except DriverError as error:
+        log.error("an earlier replica is left as it is", replica=id, reason=error.message)
+        # While the folder is there, no new replica gets this id.
+        launcher.folders.run_dir(id).mkdir(mode=0o700, exist_ok=True)
+        return
+    launcher.folders.remove(id)
+
+
+def _adopt(id: str, record: ReplicaRecord, launcher: Launcher, feed: Feed) -> None:
+    name = record.bound.partition("/")[2].partition("@")[0]
+    launcher.adopt(record, name)
+    feed(events.Found(id, record.bound, record.device, record.role))

@@ -1,0 +1,335 @@
+"""The manager's end of one replica's control link.
+
+What a replica says of itself over its control link, checked: it may run foreign code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import structlog
+
+from pool_manager.core import events
+from registry.files import is_exhausted
+from registry.tasks import Tasks
+from runtime_image.contract.control import PHASES, BindRequest
+from runtime_image.contract.link import CONTROL_MAX, REFUTATION_MAX, Kind
+from runtime_image.link.frames import Frame, LinkError, pack
+from runtime_image.link.handshake import pack_bind
+from runtime_image.link.reception import read_hello, welcome
+from runtime_image.link.stream import FrameStream
+
+log = structlog.get_logger()
+
+HELLO_S = 5.0
+PINGS_MISSED_MAX = 3
+EXHAUSTED_S = 0.5
+"""Between two tries to accept a greeting while no descriptor is to be had."""
+
+Feed = Callable[[events.Event], None]
+
+
+class Control:
+    """Accepts one greeting with the right token, then turns frames into events.
+
+    `on_lost(reason)` is called when the link ends or three PINGs went unanswered.
+    """
+
+    def __init__(
+        self,
+        id: str,
+        token: str,
+        listener: socket.socket,
+        data_listener: socket.socket | None,
+        feed: Feed,
+        on_lost: Callable[[str], None],
+    ) -> None:
+        self.id = id
+        self._token = token
+        self._listener = listener
+        self._data_listener = data_listener
+        self._feed = feed
+        self._on_lost = on_lost
+        self._stream: FrameStream | None = None
+        self._missed = 0
+        self._pings = 0
+        self._drains = 0
+        self.on_pong: Callable[[int], None] = lambda _busy_ms: None
+        """Told with each PONG for how many milliseconds the model has run, modulo 2**32."""
+        self._has_loaded = False
+        self._has_run = False
+        self._is_refuted = False
+        self._closed = False
+
+    def open(self, tasks: Tasks, ping_s: float) -> None:
+        """Wait for the replica's greeting in the background, then ping it."""
+        self._task = tasks.spawn(f"control {self.id}", self._run(ping_s))
+
+    async def _run(self, ping_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        while self._stream is None:
+            sock = await self._accept(loop)
+            try:
+                await self._greet(sock)
+            except (LinkError, OSError) as error:
+                sock.close()
+                log.warning("a greeting was refused", replica=self.id, reason=str(error))
+            except asyncio.CancelledError:
+                sock.close()
+                raise
+        while not self._closed:
+            await asyncio.sleep(ping_s)
+            self._ping()
+
+    async def _accept(self, loop: asyncio.AbstractEventLoop) -> socket.socket:
+        """Not `loop.sock_accept`: cancelled in the wrong turn, it loses what it has accepted."""
+        is_warned = False
+        while True:
+            await self._came(loop)
+            try:
+                return self._listener.accept()[0]
+            except (BlockingIOError, ConnectionAbortedError):
+                continue
+            except OSError as error:
+                if not is_exhausted(error):
+                    raise
+                if not is_warned:
+                    log.warning("a greeting has to wait", replica=self.id, reason=str(error))
+                is_warned = True
+                # Nobody reads here meanwhile: the connection that waits would wake every turn.
+                await asyncio.sleep(EXHAUSTED_S)
+
+    async def _came(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Wait for a connection."""
+        came = asyncio.Event()
+        loop.add_reader(self._listener, came.set)
+        try:
+            await came.wait()
+        finally:
+            loop.remove_reader(self._listener)
+
+    async def _greet(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        hello = await read_hello(sock, HELLO_S)
+        if not hmac.compare_digest(hello["token"].encode("utf-8", "replace"), self._token.encode()):
+            raise LinkError("wrong token")
+        loaded = parse_loaded(self.id, dict(hello["loaded"])) if "loaded" in hello else None
+        welcome(sock, None if loaded else self._data_listener)
+        _, self._stream = await asyncio.get_running_loop().create_unix_connection(
+            lambda: FrameStream(self._on_frame, self._lost, f"control {self.id}", CONTROL_MAX),
+            sock=sock,
+        )
+        # The token has been used: nobody else may greet as this replica.
+        self._close_listeners()
+        phases = parse_numbers(hello["phases"])
+        self._feed(events.Greeted(self.id, phases, loaded is not None))
+        if loaded is not None:
+            self._tell_loaded(loaded)
+
+    @property
+    def is_greeted(self) -> bool:
+        """Whether the replica has greeted, so that it can be told something."""
+        return self._stream is not None
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether the PING before the last one was answered; the last may be on its way."""
+        return self._missed <= 1
+
+    def bind(self, request: BindRequest) -> None:
+        """Say which model to load, and as what."""
+        self._send(pack_bind(request))
+
+    def stop_batching(self) -> None:
+        """Have the replica join no more requests."""
+        self._send(pack(Kind.BATCHING_OFF))
+
+    def drain(self, if_idle_s: float | None) -> None:
+        """Ask the replica to go; with `if_idle_s` it may refuse."""
+        # First it says for how long its model has run: it may be gone before the next PING.
+        self._ask()
+        self._drains += 1
+        self._send(pack(Kind.DRAIN, aux=max(0, round((if_idle_s or 0.0) * 1e3))))
+
+    def close(self) -> None:
+        """End the link without a word to the owner."""
+        self._closed = True
+        self._task.cancel()
+        # Not before the task lets go of them: their numbers may be given to other sockets at
+        # once, which it would then take out of the loop.
+        self._task.add_done_callback(lambda _task: self._close_listeners())
+        if self._stream is not None:
+            self._stream.abort("closed")
+
+    def _close_listeners(self) -> None:
+        self._listener.close()
+        if self._data_listener is not None:
+            self._data_listener.close()
+            self._data_listener = None
+
+    def _send(self, frame: list[bytes | bytearray | memoryview]) -> None:
+        if self._stream is not None:
+            self._stream.send(frame)
+
+    def _ping(self) -> None:
+        if self._missed >= PINGS_MISSED_MAX:
+            self._lost(f"did not answer {self._missed} PINGs")
+            return
+        self._missed += 1
+        self._ask()
+
+    def _ask(self) -> None:
+        if self._stream is not None:
+            self._pings += 1
+            self._stream.send(pack(Kind.PING))
+
+    def _lost(self, reason: str) -> None:
+        if not self._closed:
+            self._closed = True
+            self._on_lost(reason)
+
+    def _on_frame(self, frame: Frame) -> None:
+        match frame.kind:
+            case Kind.PONG:
+                self._expect(self._pings > 0, frame)
+                self._pings -= 1
+                self._missed = 0
+                self.on_pong(frame.aux)
+            case Kind.LOADED:
+                self._tell_loaded(parse_loaded(self.id, parse_frame(frame)))
+            case Kind.LOAD_FAILED:
+                self._expect(not self._has_loaded, frame)
+                self._has_loaded = True
+                self._feed(parse_load_failed(self.id, parse_frame(frame)))
+            case Kind.BATCHING_OFF:
+                self._expect(self._has_loaded and not self._is_refuted, frame)
+                self._is_refuted = True
+                self._feed(parse_batching_off(self.id, parse_frame(frame)))
+            case Kind.NOT_IDLE:
+                self._expect(self._drains > 0, frame)
+                self._drains -= 1
+                self._feed(events.NotIdle(self.id, frame.aux / 1e3))
+            case Kind.FIRST_RUN:
+                self._expect(not self._has_run, frame)
+                self._has_run = True
+                self._feed(events.FirstRun(self.id, frame.aux / 1e3))
+            case _:
+                raise LinkError(f"unexpected {frame.kind.name} on a control link")
+
+    def _tell_loaded(self, loaded: events.Loaded) -> None:
+        if self._has_loaded:
+            raise LinkError("LOADED that nobody asked for")
+        self._has_loaded = True
+        self._feed(loaded)
+
+    @staticmethod
+    def _expect(is_due: bool, frame: Frame) -> None:
+        """Whatever is said costs work, some of it disk: only what is due is heard."""
+        if not is_due:
+            raise LinkError(f"{frame.kind.name} that nobody asked for")
+
+
+LIMIT_MAX: Final = 65536
+"""Requests at once."""
+NUMBER_MAX: Final = 1e9
+"""More than any replica has milliseconds or MiB."""
+REASON_MAX: Final = 4000
+STAGE_MAX: Final = 20
+WORDS: Final = "fngate replica: "
+"""How the line begins in which a replica gives itself up."""
+_REPORTED: Final = ("load_ms", "memory_mib")
+
+
+def parse_loaded(id: str, data: dict[str, Any]) -> events.Loaded:
+    """LOADED, or what HELLO says of it. Raises LinkError."""
+    limit, memory = data.get("limit"), data.get("memory_mib")
+    if not isinstance(limit, int) or not 0 <= limit <= LIMIT_MAX:
+        raise LinkError(f"malformed LOADED: limit {limit!r}")
+    if not isinstance(memory, int | float) or not is_number(memory):
+        raise LinkError(f"malformed LOADED: memory_mib {memory!r}")
+    return events.Loaded(
+        id,
+        limit,
+        bool(data.get("marks_started", True)),
+        float(memory),
+        parse_numbers(data.get("phases", {})),
+        _report(data.get("report")),
+        text(data.get("batching_off", ""), REFUTATION_MAX),
+    )
+
+
+def parse_batching_off(id: str, data: dict[str, Any]) -> events.BatchingRefuted:
+    """BATCHING_OFF."""
+    reason = text(data.get("reason", ""), REFUTATION_MAX) or "it gave no reason"
+    return events.BatchingRefuted(id, reason)
+
+
+def parse_load_failed(id: str, data: dict[str, Any]) -> events.Lost:
+    """LOAD_FAILED."""
+    reason, stage = text(data.get("reason", ""), REASON_MAX), text(data.get("stage", ""), STAGE_MAX)
+    return events.Lost(id, reason, stage=stage)
+
+
+def last_words(lines: Sequence[str]) -> str:
+    """Why a replica could not even begin, by the last of its `lines`; "" where it does not say."""
+    said = lines[-1] if lines else ""
+    return text(said.removeprefix(WORDS), REASON_MAX) if said.startswith(WORDS) else ""
+
+
+def parse_numbers(data: Any) -> dict[str, float]:
+    """Phases in milliseconds: numbers by known, short names. What is none is left out."""
+    if not isinstance(data, dict):
+        return {}
+    return {name: round(float(data[name]), 3) for name in PHASES if is_number(data.get(name))}
+
+
+def text(value: Any, length_max: int) -> str:
+    """As text that can be stored and sent: JSON may hold halves of characters."""
+    return str(value)[:length_max].encode("utf-8", "replace").decode()
+
+
+def parse_frame(frame: Frame) -> dict[str, Any]:
+    """A frame's JSON object. Raises LinkError."""
+    try:
+        data = json.loads(frame.body)
+    except (ValueError, RecursionError) as error:
+        raise LinkError(f"malformed {frame.kind.name}: {error}") from error
+    if not isinstance(data, dict):
+        raise LinkError(f"malformed {frame.kind.name}: not an object")
+    return data
+
+
+def _report(data: Any) -> dict[str, Any]:
+    """What a trial measured; who asked for it checks the rest. Its numbers decide about others."""
+    if not isinstance(data, dict):
+        return {}
+    for name in _REPORTED:
+        if name in data and not is_number(data[name]):
+            raise LinkError(f"malformed LOADED: report {name} {data[name]!r}")
+    latencies = data.get("latency_ms", {})
+    if not isinstance(latencies, dict) or not all(map(is_number, latencies.values())):
+        raise LinkError("malformed LOADED: report latency_ms")
+    if not _is_text(data):
+        raise LinkError("malformed LOADED: report holds what is no text")
+    return data
+
+
+def is_number(value: Any) -> bool:
+    """Not NaN, which is neither more nor less than anything it is compared with."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return 0 <= value <= NUMBER_MAX
+
+
+def _is_text(data: dict[str, Any]) -> bool:
+    """Whether it can be stored: no halves of characters, and no bottomless lists."""
+    try:
+        json.dumps(data, ensure_ascii=False).encode()
+    except (UnicodeEncodeError, RecursionError):
+        return False
+    return True

@@ -1,0 +1,272 @@
+"""What a trial offers of its prepared model, fetched and checked: it may run foreign code.
+
+Fetches what a trial has prepared, while its report is held back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from pool_manager.core import events
+from pool_manager.core.state import Replica
+from pool_manager.ports import Binding, Bundles
+from pool_manager.replicas.control import is_number, text
+from registry.errors import FnError
+from registry.model import BundleFile, Prepared, SessionTimes
+from registry.tasks import Tasks
+from runtime_image.contract.control import DATA_SOCKET
+from runtime_image.contract.link import Kind
+from runtime_image.contract.model import (
+    DESCRIPTION_MAX,
+    FOLDER,
+    GRAPH_FILE,
+    PART_MAX,
+    PREPARES,
+    WEIGHTS_FILE,
+    Part,
+    Preparation,
+    SessionPlan,
+    files_max,
+    patience_s,
+)
+from runtime_image.link.frames import Frame, FrameReader, LinkError, pack
+
+TEXT_MAX: Final = 1000
+KEY_MAX: Final = 200
+SIZES_MAX: Final = 16
+"""Sizes of runs that one kind of session may have been measured with."""
+PREPARED_MODEL: Final = f"{FOLDER}/{GRAPH_FILE}"
+
+
+async def fetch(path: Path, bundles: Bundles, binding: Binding) -> Prepared | str:
+    """What the trial of `binding` that listens at `path` has prepared, with its files kept in
+    `bundles`; or why there is nothing.
+
+    The trial answers when it is done, however long that takes. Raises LinkError where it says what
+    makes no sense, OSError where it is gone, FnError where the files cannot be kept.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as sock:
+        await asyncio.get_running_loop().sock_connect(sock, str(path))
+        asking = _Asking(sock)
+        description = b""
+        async with contextlib.aclosing(asking.parts(Part.DESCRIPTION, None)) as parts:
+            async for part in parts:
+                description = bytes(part)
+        prepared = described(description, binding.spec.model, binding.bundle.size)
+        if isinstance(prepared, str):
+            return prepared
+        files = [await _keep(asking, bundles, file) for file in prepared.files]
+    return replace(prepared, files=tuple(files))
+
+
+async def _keep(asking: _Asking, bundles: Bundles, file: BundleFile) -> BundleFile:
+    part = Part.GRAPH if file.path == PREPARED_MODEL else Part.WEIGHTS
+    async with contextlib.aclosing(asking.parts(part, file.size)) as parts:
+        return replace(file, sha256=await bundles.keep(file.size, parts))
+
+
+class _Asking:
+    """One question after the other, over one connection."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._reader = FrameReader(PART_MAX)
+        self._frames: deque[Frame] = deque()
+
+    async def parts(self, part: Part, size: int | None) -> AsyncGenerator[bytes | bytearray, None]:
+        """What answers a FETCH: `size` bytes in parts that are as large as they may be, or one
+        part of whatever size. Raises LinkError on anything else."""
+        question = b"".join(pack(Kind.FETCH, part + 1, aux=part))
+        await asyncio.get_running_loop().sock_sendall(self._sock, question)
+        if size is None:
+            yield await self._body(part, Kind.PART)
+        left = size or 0
+        while left:
+            body = await self._body(part, Kind.PART)
+            if len(body) != min(PART_MAX, left):
+                raise LinkError(f"expected a part of {min(PART_MAX, left)} bytes, got {len(body)}")
+            left -= len(body)
+            yield body
+        if await self._body(part, Kind.END):
+            raise LinkError("END has a body")
+
+    async def _body(self, part: Part, kind: Kind) -> bytes | bytearray:
+        while not self._frames:
+            buffer = self._reader.buffer()
+            count = await asyncio.get_running_loop().sock_recv_into(self._sock, buffer)
+            if not count:
+                raise ConnectionResetError("the trial hung up")
+            self._frames.extend(self._reader.received(count))
+        frame = self._frames.popleft()
+        if frame.kind is not kind or frame.id != part + 1:
+            raise LinkError(f"expected {kind.name} {part + 1}, got {frame.kind.name} {frame.id}")
+        return frame.body
+
+
+def described(data: bytes, model: str, bundle_bytes: int) -> Prepared | str:
+    """What a description says of the model at `model`, its files still without hashes; or why
+    nothing was prepared. Raises LinkError where it makes no sense.
+
+    Nothing but numbers, flags and the key are taken from it: files are called what this server
+    calls them.
+    """
+    if len(data) > DESCRIPTION_MAX:
+        raise LinkError(f"expected at most {DESCRIPTION_MAX} bytes of description, got {len(data)}")
+    try:
+        said = json.loads(data)
+        if said["why_not"] != "":
+            return text(said["why_not"], TEXT_MAX)
+        preparation = said["preparation"]
+        fast = preparation["fast"]
+        return Prepared(
+            model=model,
+            preparation=Preparation(
+                text(preparation["key"], KEY_MAX),
+                _plan(preparation["quick"], (PREPARED_MODEL,)),
+                _plan(fast, (PREPARED_MODEL, model)) if fast else None,
+            ),
+            files=_files(said["sizes"], files_max(bundle_bytes)),
+            original=_times(said["original"]),
+            quick=_times(said["quick"]),
+            fast=_times(said["fast"]) if fast else None,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise LinkError(f"malformed description of a prepared model: {error!r}"[:300]) from error
+
+
+def _plan(data: dict[str, Any], files: tuple[str, ...]) -> SessionPlan:
+    if data["file"] not in files:
+        raise ValueError(f"file: expected one of {files}, got {str(data['file'])[:80]!r}")
+    return SessionPlan(
+        files[files.index(data["file"])], bool(data["optimise"]), bool(data["prepack"])
+    )
+
+
+def _files(sizes: list[Any], bytes_max: int) -> tuple[BundleFile, ...]:
+    graph, weights = sizes
+    if not (type(graph) is int and type(weights) is int and graph > 0 and weights >= 0):
+        raise ValueError(f"sizes: expected two numbers of bytes, got {str(sizes)[:80]}")
+    if graph + weights > bytes_max:
+        raise ValueError(f"sizes: expected at most {bytes_max} bytes, got {graph + weights}")
+    named = ((PREPARED_MODEL, graph), (f"{FOLDER}/{WEIGHTS_FILE}", weights))
+    return tuple(BundleFile(path, size, "") for path, size in named if size)
+
+
+def _times(data: dict[str, Any]) -> SessionTimes:
+    sizes = dict(sorted(data["cpu_ms"].items())[:SIZES_MAX])
+    cpu_ms = {int(rows): _number(ms) for rows, ms in sizes.items()}
+    return SessionTimes(_number(data["load_ms"]), _number(data["first_ms"]), cpu_ms)
+
+
+def _number(value: Any) -> float:
+    if not is_number(value):
+        raise ValueError(f"expected a number of milliseconds, got {str(value)[:80]!r}")
+    return float(value)
+
+
+log = structlog.get_logger()
+
+Feed = Callable[[events.Event], None]
+PREPARED = "prepared"
+WHY_NOT = "why_not_prepared"
+"""What is added to a report: a `Prepared` or None, and why there is none."""
+
+
+NEWS_S: Final = 3.0
+"""How long it may take until somebody says how a trial ended that has hung up."""
+
+
+class Fetching:
+    """Stands between whoever hears of replicas and `feed`.
+
+    The report of a trial that goes on to prepare is passed on once its files are here, or cannot
+    be had, or the time for that is over. What a trial has measured counts however it ends after
+    that: an end is passed on behind its report.
+    """
+
+    def __init__(
+        self,
+        feed: Feed,
+        bundles: Bundles,
+        tasks: Tasks,
+        run_dir: Path,
+        find: Callable[[str], Replica | None],
+        bindings: Mapping[str, Binding],
+    ) -> None:
+        """`run_dir` holds the folders of the replicas' sockets; `find` knows a replica by its id,
+        `bindings` what those of a pool are given."""
+        self._feed = feed
+        self._bundles = bundles
+        self._tasks = tasks
+        self._run_dir = run_dir
+        self._find = find
+        self._bindings = bindings
+        self.limit_s = patience_s
+        """How long a trial may take, by the bytes of its bundle."""
+        self.news_s = NEWS_S
+        self._held: dict[str, tuple[events.Loaded, asyncio.Task[None]]] = {}
+
+    def feed(self, event: events.Event) -> None:
+        """Pass on `event`, now or when its files are fetched."""
+        if isinstance(event, events.Loaded) and event.report.get(PREPARES) is True:
+            binding = self._asked(event.id)
+            if binding is not None:
+                work = self._fetch(event.id, binding)
+                self._held[event.id] = event, self._tasks.spawn(f"fetch from {event.id}", work)
+                return
+        elif isinstance(event, events.Lost | events.Released) and event.id in self._held:
+            self._held[event.id][1].cancel()
+            reason = event.reason if isinstance(event, events.Lost) else "it was ended"
+            self._let_go(event.id, f"its trial ended while it was prepared: {reason}")
+        self._feed(event)
+
+    def _asked(self, id: str) -> Binding | None:
+        """What a replica was given that was to prepare its model: a trial's. Others may say that
+        they did, too, and would have the server store whatever they like."""
+        replica = self._find(id)
+        if replica is None or replica.role != "trial":
+            return None
+        binding = self._bindings.get(replica.pool)
+        return binding if binding is not None and binding.spec.prepare else None
+
+    def _let_go(self, id: str, prepared: Prepared | str) -> None:
+        """Once: the end of the replica and the end of the fetch may both come."""
+        if id not in self._held:
+            return
+        loaded, _ = self._held.pop(id)
+        why_not = prepared if isinstance(prepared, str) else ""
+        if why_not:
+            log.info("a model is not prepared", replica=id, reason=why_not)
+        found = None if why_not else prepared
+        self._feed(replace(loaded, report={**loaded.report, PREPARED: found, WHY_NOT: why_not}))
+
+    async def _fetch(self, id: str, binding: Binding) -> None:
+        limit_s = self.limit_s(binding.bundle.size)
+        path = self._run_dir / id / DATA_SOCKET
+        prepared: Prepared | str
+        try:
+            async with asyncio.timeout(limit_s):
+                prepared = await fetch(path, self._bundles, binding)
+        except TimeoutError:
+            prepared = f"that was not done within {limit_s:.0f} s"
+        except ConnectionError as error:
+            # Most likely it has died, and whoever says how will cancel this.
+            await asyncio.sleep(self.news_s)
+            prepared = f"its files could not be fetched: {error}"
+        except (FnError, LinkError, OSError) as error:
+            prepared = f"its files could not be fetched: {error}"
+        except Exception as error:
+            # Untold, the deploy would wait until its replica is given up.
+            log.exception("what a trial prepared could not be fetched", replica=id)
+            prepared = f"its files could not be fetched: {error!r}"
+        self._let_go(id, prepared)

@@ -1,0 +1,246 @@
+"""Keeps the reasons, states and receipts of pools.
+
+What is on each device, for the ledger's neighbours and for whoever looks.
+
+Tells gateways which replicas there are.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from pool_manager.core.commands import KeepColdStart
+from pool_manager.core.ledger import Ledger
+from pool_manager.core.machine import Machine
+from pool_manager.core.state import Device, Replica, State
+from pool_manager.ports import Account, Binding, Gpus, GpuView, Recorder
+from pool_manager.replicas.run_folders import Folders
+from registry.exchange import Endpoints, PoolEndpoints, encode
+from registry.model import ColdStart, StateInterval
+
+
+class Decision(NamedTuple):
+    """Something that was decided, in words, at `at_s` (Unix seconds)."""
+
+    at_s: float
+    text: str
+
+
+class Journal:
+    """Decisions stay in memory, newest `kept` per pool; receipts and states go to the recorder.
+
+    `wall` gives Unix seconds.
+    """
+
+    def __init__(self, recorder: Recorder, wall: Callable[[], float], kept: int) -> None:
+        self._recorder = recorder
+        self._wall = wall
+        self._kept = kept
+        self._decisions: dict[str, deque[Decision]] = {}
+        self._states: dict[str, tuple[str, str, float]] = {}
+        self.on_decision: Callable[[str, Decision], None] = lambda _key, _decision: None
+
+    def note(self, key: str, text: str) -> None:
+        """Keep a decision."""
+        decision = Decision(self._wall(), text)
+        self._decisions.setdefault(key, deque(maxlen=self._kept)).append(decision)
+        self.on_decision(key, decision)
+
+    def decisions(self, key: str) -> list[Decision]:
+        """What was decided for a pool, oldest first."""
+        return list(self._decisions.get(key, ()))
+
+    def forget(self, key: str) -> None:
+        """The pool is gone."""
+        self._decisions.pop(key, None)
+        self._states.pop(key, None)
+
+    def state(self, key: str, shown: PoolEndpoints, binding: Binding) -> None:
+        """A pool looks like this now; an interval ends when its state changes."""
+        now = self._wall()
+        before = self._states.get(key)
+        if before is not None and before[0] == shown.state:
+            return
+        self._states[key] = (shown.state, shown.reason, now)
+        if before is not None:
+            state, reason, since = before
+            self._recorder.state_interval(
+                StateInterval(
+                    binding.namespace, binding.name, binding.number, state, reason, since, now
+                )
+            )
+
+    def since_s(self, key: str) -> float:
+        """Unix seconds since when a pool is in its state; now if it never had one."""
+        return self._states[key][2] if key in self._states else self._wall()
+
+    def cold_start(self, kept: KeepColdStart, binding: Binding, device_kind: str) -> None:
+        """Keep a receipt."""
+        self._recorder.cold_start(
+            ColdStart(
+                binding.namespace,
+                binding.name,
+                binding.number,
+                kept.id,
+                device_kind,
+                self._wall() - kept.ago_s,
+                round(kept.total_ms, 3),
+                kept.phases,
+                kept.outcome,
+            )
+        )
+
+
+DeviceState = Literal["free", "taken", "quarantined", "cordoned"]
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """A device, its replicas' ids and what they are charged there, MiB.
+
+    `quarantined`: one of them is gone as far as anybody can tell, but the device does not show it;
+    `cordoned`: nothing is put on it, because of an error. `gpu` is None for CPU slots.
+    `leaked_mib` is what the quarantined ones have not given back, as far as can be seen.
+    """
+
+    device: Device
+    state: DeviceState
+    reason: str
+    replicas: tuple[str, ...]
+    charged_mib: float
+    gpu: GpuView | None
+    leaked_mib: float = 0.0
+
+
+def account(ledger: Ledger, device: str, id: str) -> Account:
+    """What replica `id` is charged on a device, and the others there; standbys count, too."""
+    bank = ledger.devices[device].bank
+    charges = {one: ledger.charged(one).memory_mib for one in ledger.in_bank(bank)}
+    own_mib = charges.pop(id, 0.0)
+    return Account(own_mib, len(charges), sum(charges.values()))
+
+
+def occupancies(machine: Machine, gpus: Gpus) -> list[Occupancy]:
+    """Every device in its order."""
+    there: dict[str, list[Replica]] = {}
+    for replica in machine.replicas():
+        there.setdefault(replica.device, []).append(replica)
+    cordons = machine.cordons()
+    return [
+        _occupancy(
+            device,
+            there.get(device.id, []),
+            cordons.get(device.id, ""),
+            machine.host.ledger,
+            gpus,
+        )
+        for device in machine.devices.values()
+    ]
+
+
+def _occupancy(
+    device: Device, replicas: list[Replica], cordon: str, ledger: Ledger, gpus: Gpus
+) -> Occupancy:
+    state, reason = _state(replicas, cordon)
+    charged_mib = sum(ledger.charged(replica.id).memory_mib for replica in replicas)
+    ids = tuple(replica.id for replica in replicas)
+    view = gpus.view(device.id)
+    stuck_mib = sum(ledger.charged(one.id).memory_mib for one in replicas if _is_stuck(one))
+    leaked_mib = _leaked_mib(stuck_mib, charged_mib, view)
+    return Occupancy(device, state, reason, ids, charged_mib, view, leaked_mib)
+
+
+def _leaked_mib(stuck_mib: float, charged_mib: float, gpu: GpuView | None) -> float:
+    """A GPU shows what is really left of what was charged; it may be more, or nothing."""
+    if not stuck_mib or gpu is None or gpu.used_mib is None:
+        return stuck_mib
+    return max(0.0, gpu.used_mib - gpu.foreign_mib - (charged_mib - stuck_mib))
+
+
+def _is_stuck(replica: Replica) -> bool:
+    """Whether its release has been tried, and nothing shows that it is gone."""
+    return replica.state is State.RELEASING and replica.kill_at_s < inf
+
+
+def _state(replicas: list[Replica], cordon: str) -> tuple[DeviceState, str]:
+    """A cordon says more than a quarantine, and that more than what is there anyway."""
+    if cordon:
+        return "cordoned", cordon
+    for replica in replicas:
+        if _is_stuck(replica):
+            return "quarantined", f"{replica.id}: {replica.why}"
+    return ("taken", "") if replicas else ("free", "")
+
+
+class Publisher:
+    """Turns what the machine shows of its pools into serialised Endpoints messages."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        journal: Journal,
+        bindings: dict[str, Binding],
+        folders: Folders,
+        clock: Callable[[], float],
+    ) -> None:
+        """`bindings` is its owner's, by pool key; those of pools that are gone are removed."""
+        self._machine = machine
+        self._journal = journal
+        self._bindings = bindings
+        self._folders = folders
+        self._clock = clock
+        self._seq = itertools.count(1)
+        self._workers: set[str] = set()
+        self._receivers: list[Callable[[bytes], None]] = []
+
+    def subscribe(self, receiver: Callable[[bytes], None]) -> Callable[[], None]:
+        """Have every Endpoints message; the returned function ends it."""
+        self._receivers.append(receiver)
+        return lambda: self._receivers.remove(receiver)
+
+    def welcome(self, worker: str) -> None:
+        """A gateway worker spoke: one that is new is told of all pools."""
+        if worker not in self._workers:
+            self._workers.add(worker)
+            self.publish(frozenset(self._bindings), full=True)
+
+    def dismiss(self, worker: str) -> None:
+        """A gateway worker is gone."""
+        self._workers.discard(worker)
+
+    def endpoints(self, key: str) -> PoolEndpoints:
+        """With what only the shell knows: paths, and times from now instead of clock readings."""
+        now = self._clock()
+        shown = self._machine.endpoints(key, now)
+        replicas = [
+            msgspec.structs.replace(r, path=str(self._folders.data_socket(r.id)))
+            for r in shown.replicas
+        ]
+        wait_s = max(0.0, shown.retry_after_s - now) if shown.retry_after_s else 0.0
+        return msgspec.structs.replace(shown, replicas=replicas, retry_after_s=wait_s)
+
+    def publish(self, keys: frozenset[str], *, full: bool = False) -> None:
+        """Say how these pools are; `full` that there are no others."""
+        pools = {}
+        for key in keys:
+            if key not in self._machine.pools:
+                self._bindings.pop(key, None)
+                self._journal.forget(key)
+                pools[key] = PoolEndpoints([], "gone", "removed")
+                continue
+            if self._machine.pools[key].spec.role != "serve":
+                continue
+            pools[key] = self.endpoints(key)
+            self._journal.state(key, pools[key], self._bindings[key])
+        if not self._workers:
+            return  # whoever comes first is told everything; at a start that saves thousands
+        message = encode(Endpoints(next(self._seq), full, pools))
+        for receiver in list(self._receivers):
+            receiver(message)

@@ -1,0 +1,212 @@
+"""Short JSON of numbers into lists, in one pass over the body.
+
+The outputs of a batch into the short JSON answers of its requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from struct import pack_into
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime_image.codecs.accept import JSON, media_type
+from runtime_image.codecs.answer import best_places
+from runtime_image.codecs.arrays import DTYPES
+from runtime_image.codecs.tensors import nested_type
+from runtime_image.contract.model import OutputRule
+from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
+
+_FORMATS: Final = {
+    "BOOL": "?",
+    "UINT8": "B",
+    "UINT16": "H",
+    "UINT32": "I",
+    "INT8": "b",
+    "INT16": "h",
+    "INT32": "i",
+    "INT64": "q",
+    "FP16": "e",
+    "FP32": "f",
+    "FP64": "d",
+}
+"""How `struct` writes elements in this machine's byte order. The others are left out: text has
+quotes of its own, BF16 cannot be decoded, UINT64 has a check after decoding."""
+_QUOTES_OF_ONE: Final = 4
+_ACCEPTS: Final = frozenset({"", "*/*", JSON})
+"""Those with which a short request has a short answer, without a choice to be made."""
+
+
+def is_plain(content_type: str, accept: str, json_length: int) -> bool:
+    """Whether a request with these headers may hold short JSON and is answered with it."""
+    if json_length >= 0 or accept not in _ACCEPTS:
+        return False
+    return content_type == JSON or media_type(content_type)[0] == JSON
+
+
+def plain_reader(signature: Signature) -> PlainReader | None:
+    """A reader for inputs that are all numbers with only the first axis dynamic, else None."""
+    if signature.kind != "tensors" or not signature.inputs:
+        return None
+    if not all(map(_is_readable, signature.inputs)):
+        return None
+    try:
+        return PlainReader(signature)
+    except ValueError:  # a name that msgspec takes for no key: with a quote, a backslash
+        return None
+
+
+def _is_readable(spec: TensorSpec) -> bool:
+    if spec.dtype not in _FORMATS or not spec.shape or spec.shape[0] != DYNAMIC:
+        return False
+    return all(size > 0 for size in spec.shape[1:])
+
+
+class PlainReader:
+    """Reads bodies with the inputs of one signature, and makes arrays of those of many requests."""
+
+    def __init__(self, signature: Signature) -> None:
+        """Raises ValueError for a name that msgspec takes for no key."""
+        fields = [(f"input{at}", nested_type(spec)) for at, spec in enumerate(signature.inputs)]
+        names = {f"input{at}": spec.name for at, spec in enumerate(signature.inputs)}
+        inputs = msgspec.defstruct(
+            "Inputs", fields, rename=names, forbid_unknown_fields=True, gc=False
+        )
+        body = msgspec.defstruct("Body", [("inputs", inputs)], forbid_unknown_fields=True, gc=False)
+        self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(body).decode
+        self._quotes = 2 + 2 * len(fields)  # each key costs two, "inputs" is one
+        self._specs = signature.inputs
+
+    def read(self, body: bytes) -> tuple[list[Any], ...] | None:
+        """The nested lists of each input, as many rows in all of them; None for anything else,
+        be it another form or an error."""
+        # Each key costs two quotes: more of them are a name given twice, of which the decoder
+        # shows only the last value, and none are in numbers.
+        if body.count(b'"') != self._quotes:
+            return None
+        try:
+            inputs = self._decode(body).inputs
+        except (ValueError, RecursionError):
+            return None
+        if self._quotes == _QUOTES_OF_ONE:
+            return (inputs.input0,)
+        values: tuple[list[Any], ...] = msgspec.structs.astuple(inputs)
+        return values if len(set(map(len, values))) == 1 else None
+
+    def arrays(self, requests: Sequence[tuple[list[Any], ...]]) -> dict[str, NDArray[Any]]:
+        """One array per input with the rows of all `requests`, in order."""
+        return {
+            spec.name: _joined(spec, [values[at] for values in requests])
+            for at, spec in enumerate(self._specs)
+        }
+
+
+def _joined(spec: TensorSpec, parts: list[list[Any]]) -> Any:
+    elements: Iterable[Any] = parts
+    for _ in spec.shape:
+        elements = chain.from_iterable(elements)
+    rows = sum(map(len, parts))
+    array: Any = np.empty((rows, *spec.shape[1:]), DTYPES[spec.dtype])
+    # Two thirds of the time of NumPy's own ways. The decoder held all elements to their range.
+    pack_into(f"{array.size}{_FORMATS[spec.dtype]}", array, 0, *elements)
+    return array
+
+
+_encoder: Final = msgspec.json.Encoder()
+_NUMBERS: Final = frozenset("?bBhHiIlLqQefd")
+"""NumPy's characters of what JSON can hold as it is: booleans, integers, floats up to 64 bits."""
+
+
+class PlainWriter:
+    """Writes answers under one output rule; `revision` is "digits@3".
+
+    Every row of the batch is encoded once, in one call for all rows of an output; what stands
+    around the rows is the same in every answer.
+    """
+
+    def __init__(self, rule: OutputRule, revision: str) -> None:
+        self._rule = rule
+        self._labels = [_encoder.encode(label) for label in rule.labels]
+        self._revision = _encoder.encode(revision)
+        # Of the last batch only: a handler may name its outputs differently every time.
+        self._last: tuple[tuple[tuple[str, ...], bool], bytes] = (((), False), b"")
+
+    def write(
+        self, outputs: dict[str, Any], ranges: Sequence[tuple[int, int]]
+    ) -> list[bytes] | None:
+        """The answer of each request, whose rows lie at `ranges`, end to end; None for outputs
+        that are not all numbers with one row for each row of the batch."""
+        if not _are_plain(outputs, ranges[-1][1]):
+            return None
+        scores = self._scores(outputs)
+        if scores is not None and (scores.ndim == 1 or not scores.size):
+            return None  # not a row of scores for each row of the batch
+        rows = [_lines(value.tolist()) for value in outputs.values()]
+        if scores is not None:
+            rows.append(self._top(scores))
+        frame = self._frame(tuple(outputs), scores is not None)
+        if ranges[-1][1] == len(ranges):
+            return [frame % row for row in zip(*rows, strict=False)][: len(ranges)]
+        return [
+            frame % tuple(b",".join(lines[start:stop]) for lines in rows) for start, stop in ranges
+        ]
+
+    def _scores(self, outputs: dict[str, Any]) -> NDArray[Any] | None:
+        """The output whose best values are shown, if any is."""
+        rule = self._rule
+        if not (rule.labels or rule.top_k):
+            return None
+        scores: NDArray[Any] | None = outputs.get(rule.tensor or next(iter(outputs), ""))
+        return scores if scores is not None and scores.dtype.kind in "fiu" else None
+
+    def _top(self, scores: NDArray[Any]) -> list[bytes]:
+        """The best of each row, as `answer.top_rows` gives them, written."""
+        places, best = best_places(scores, self._rule)
+        width = len(places[0])
+        flat: list[bytes] = [b""] * (2 * width * len(places))
+        flat[::2] = [self._label(at) for row in places for at in row]
+        flat[1::2] = _lines(list(chain.from_iterable(best)))[:-1]
+        frame = b"[" + b",".join([b'{"label":%b,"score":%b}'] * width) + b"]"
+        step = 2 * width
+        return [frame % tuple(flat[at : at + step]) for at in range(0, len(flat), step)]
+
+    def _label(self, at: int) -> bytes:
+        return self._labels[at] if at < len(self._labels) else b'"%d"' % at
+
+    def _frame(self, names: tuple[str, ...], has_top: bool) -> bytes:
+        """An answer with a place for the rows of each output, and of `top`."""
+        last, frame = self._last
+        if last != (names, has_top):
+            frame = self._written(names, has_top)
+            self._last = (names, has_top), frame
+        return frame
+
+    def _written(self, names: tuple[str, ...], has_top: bool) -> bytes:
+        items = b",".join(_literal(_encoder.encode(name)) + b":[%b]" for name in names)
+        top = b',"top":[%b]' if has_top else b""
+        return b'{"outputs":{' + items + b'},"revision":' + _literal(self._revision) + top + b"}"
+
+
+def _are_plain(outputs: dict[str, Any], rows: int) -> bool:
+    for name, value in outputs.items():
+        # A handler may call its outputs anything; JSON names are texts.
+        if type(name) is not str or not isinstance(value, np.ndarray):
+            return False
+        if value.dtype.char not in _NUMBERS:
+            return False
+        if not value.ndim or value.shape[0] != rows:
+            return False
+    return bool(outputs)
+
+
+def _lines(values: list[Any]) -> list[bytes]:
+    """Each value as JSON, and an empty line at the end."""
+    return _encoder.encode_lines(values).split(b"\n")
+
+
+def _literal(text: bytes) -> bytes:
+    return text.replace(b"%", b"%%")

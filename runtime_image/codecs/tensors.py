@@ -1,0 +1,305 @@
+"""Tensors written as JSON lists: strict element types, no ragged lists.
+
+The types are built once per spec and checked by msgspec's C decoder while it reads. Only a
+refused value is looked at a second time, in Python, to say where it is wrong.
+
+Named inputs against their signature, before anything is allocated for them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from struct import Struct
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from runtime_image.contract import dtypes
+from runtime_image.contract.errors import BAD_INPUT, RequestError, bad_input
+from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
+
+Encoding = Literal["binary", "json", "image", "audio", "bytes", "object"]
+TEXT_MAX: Final = 80
+"""Characters of client text that an error repeats."""
+_LENGTH: Final = Struct("<I")
+
+
+@dataclass(slots=True)
+class RawInput:
+    """One checked input whose numbers are not decoded yet.
+
+    `payload` by `encoding`: "binary" a view of little-endian row-major elements; "json" a list,
+    nested or flat, or one element for rank 0; "image" and "audio" a view of the encoded file;
+    "bytes" a view of the body; "object" any Python value. `dtype` is the signature's and `shape`
+    that of the tensor; both are empty for "object", and `shape` also for "image" and "audio",
+    whose size only decoding tells.
+    """
+
+    encoding: Encoding
+    dtype: str
+    shape: tuple[int, ...]
+    payload: Any
+
+
+def shorten(text: str) -> str:
+    """`text` cut to TEXT_MAX characters, so that an error stays readable."""
+    return text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 3] + "..."
+
+
+def describe(spec: TensorSpec) -> str:
+    """The spec as errors write it: FP32 of shape [-1, 3]."""
+    return f"{spec.dtype} of shape {list(spec.shape)}"
+
+
+def bad_body(expected: str, got: str) -> RequestError:
+    """A complaint about the body as a whole, where no input can be named."""
+    return RequestError(
+        BAD_INPUT, f"body: expected {expected}, got {got}", expected=expected, got=got
+    )
+
+
+def check_names(names: Iterable[str], signature: Signature) -> None:
+    """Raise BAD_INPUT for an unknown, repeated or missing input, or one of dtype BF16.
+
+    NumPy has no BF16 of its own, so no replica could decode it.
+    """
+    wanted = {spec.name: spec for spec in signature.inputs}
+    seen: set[str] = set()
+    for name in names:
+        if name not in wanted:
+            known = ", ".join(wanted) or "no input at all"
+            raise bad_input(shorten(name), f"one of: {known}", "an unknown name")
+        if name in seen:
+            raise bad_input(name, "to be given once", "two values")
+        seen.add(name)
+    for name, spec in wanted.items():
+        if name not in seen:
+            raise bad_input(name, describe(spec), "nothing: this input is missing")
+        if spec.dtype == "BF16":
+            raise bad_input(name, "a dtype that can be decoded here", "BF16, as the model declares")
+
+
+def check_shape(spec: TensorSpec, shape: tuple[int, ...]) -> None:
+    """Raise BAD_INPUT where a tensor of `shape` does not fit `spec`."""
+    if not spec.accepts(shape):
+        raise bad_input(spec.name, describe(spec), f"shape {shorten(str(list(shape)))}")
+
+
+def check_rows(inputs: dict[str, RawInput], signature: Signature) -> None:
+    """Raise BAD_INPUT where inputs with a dynamic first axis differ in rows."""
+    if len(inputs) < 2:
+        return
+    first: tuple[str, int] | None = None
+    for spec in signature.inputs:
+        if not spec.shape or spec.shape[0] != DYNAMIC:
+            continue
+        rows = inputs[spec.name].shape[0]
+        if first is None:
+            first = (spec.name, rows)
+        elif rows != first[1]:
+            raise bad_input(spec.name, f"{first[1]} rows like input {first[0]!r}", f"{rows} rows")
+
+
+def from_binary(spec: TensorSpec, dtype: str, shape: tuple[int, ...], data: memoryview) -> RawInput:
+    """Raw elements as an input; raises BAD_INPUT where dtype, shape, length or content is wrong.
+
+    Integers of any size multiply exactly, so a huge shape meets the length check and no memory.
+    Elements of dtype BYTES are UTF-8 text here, as tensor(string) is; they come decoded, flat.
+    """
+    if dtype != spec.dtype:
+        raise bad_input(spec.name, describe(spec), f"dtype {shorten(dtype)}")
+    check_shape(spec, shape)
+    count = math.prod(shape)
+    if dtype == dtypes.BYTES:
+        return RawInput("json", dtype, shape, _strings(spec.name, data, count))
+    size = count * dtypes.ITEM_SIZE[dtype]
+    if len(data) != size:
+        expected = f"{size} bytes for {dtype} of shape {list(shape)}"
+        raise bad_input(spec.name, expected, f"{len(data)} bytes")
+    if dtype == "BOOL" and bytes(data).translate(None, b"\x00\x01"):
+        raise bad_input(spec.name, "bytes 0 or 1 for BOOL", "another byte")
+    return RawInput("binary", dtype, shape, data)
+
+
+def _strings(name: str, data: memoryview, count: int) -> list[str]:
+    """Elements of a BYTES tensor: each a 4-byte little-endian length and that many bytes."""
+    if len(data) < count * _LENGTH.size:
+        raise bad_input(name, f"{count} BYTES elements", f"{len(data)} bytes for all of them")
+    texts: list[str] = []
+    at = 0
+    for index in range(count):
+        start = at + _LENGTH.size
+        size = _LENGTH.unpack_from(data, at)[0] if start <= len(data) else 0
+        at = start + size
+        if at > len(data):
+            raise bad_input(name, f"{count} BYTES elements", f"an end inside element {index}")
+        try:
+            texts.append(str(data[start:at], "utf-8"))
+        except UnicodeDecodeError:
+            raise bad_input(name, "UTF-8 text", f"other bytes in element {index}") from None
+    if at != len(data):
+        raise bad_input(name, f"{count} BYTES elements", f"{len(data) - at} bytes after the last")
+    return texts
+
+
+FLOAT_MAX: Final[dict[str, float]] = {
+    "FP16": 65504.0,
+    "FP32": (2 - 2.0**-23) * 2.0**127,
+    "FP64": (2 - 2.0**-52) * 2.0**1023,
+}
+"""Largest finite value of each float type (IEEE 754); BF16 cannot be decoded at all."""
+_CACHED: Final = 1024
+_UINT64_MAX: Final = dtypes.INTEGER_RANGE["UINT64"][1]
+_NAMES: Final[dict[type, str]] = {
+    dict: "an object",
+    list: "a list",
+    str: "a string",
+    bool: "a boolean",
+    int: "an integer",
+    float: "a number with a fraction or exponent",
+    type(None): "null",
+}
+
+
+def read(spec: TensorSpec, raw: msgspec.Raw) -> tuple[Any, tuple[int, ...]]:
+    """The nested lists of one tensor and their shape; raises BAD_INPUT where they do not fit."""
+    try:
+        value = _nested(spec).decode(raw)
+    except (ValueError, RecursionError) as error:
+        raise _explain(spec, raw, error) from None
+    shape = _measure(spec, value)
+    check_shape(spec, shape)
+    if spec.dtype == "UINT64":
+        _check_uint64(spec.name, _flatten(value, len(shape)))
+    return value, shape
+
+
+def read_flat(spec: TensorSpec, shape: tuple[int, ...], raw: msgspec.Raw) -> list[Any]:
+    """The elements of one tensor as a flat list in row-major order; raises BAD_INPUT."""
+    flat = TensorSpec(spec.name, spec.dtype, (DYNAMIC,))
+    try:
+        values: list[Any] = _nested(flat).decode(raw)
+    except (ValueError, RecursionError) as error:
+        raise _explain(flat, raw, error) from None
+    count = math.prod(shape)
+    if len(values) != count:
+        raise bad_input(
+            spec.name, f"{count} elements for shape {list(shape)}", f"{len(values)} elements"
+        )
+    if spec.dtype == "UINT64":
+        _check_uint64(spec.name, values)
+    return values
+
+
+def nested_type(spec: TensorSpec) -> Any:
+    """What msgspec decodes a tensor of `spec` as: lists in lists, fixed axes with their length."""
+    kind = _element(spec.dtype)
+    for size in reversed(spec.shape):
+        bounds = Meta(min_length=1) if size == DYNAMIC else Meta(min_length=size, max_length=size)
+        kind = Annotated[list[kind], bounds]  # type: ignore[valid-type]  # built at run time
+    return kind
+
+
+@lru_cache(maxsize=_CACHED)
+def _nested(spec: TensorSpec) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(nested_type(spec))
+
+
+def _element(dtype: str) -> Any:
+    if dtype == dtypes.BYTES:
+        return str
+    if dtype == "BOOL":
+        return bool
+    if dtype in dtypes.FLOATS:
+        largest = FLOAT_MAX[dtype]
+        return Annotated[float, Meta(ge=-largest, le=largest)]
+    low, high = dtypes.INTEGER_RANGE[dtype]
+    # msgspec has no bounds beyond int64: the upper end of UINT64 is checked after decoding.
+    return Annotated[int, Meta(ge=low, le=None if dtype == "UINT64" else high)]
+
+
+def _measure(spec: TensorSpec, value: Any) -> tuple[int, ...]:
+    """The shape of lists whose fixed axes the decoder has checked: dynamic ones may be ragged."""
+    shape = list(spec.shape)
+    level = [value]
+    last = max((axis for axis, size in enumerate(shape) if size == DYNAMIC), default=-1)
+    for axis in range(last + 1):
+        size = len(level[0])
+        other = next((len(item) for item in level if len(item) != size), size)
+        if other != size:
+            raise bad_input(
+                spec.name,
+                f"lists of one length on axis {axis} for {describe(spec)}",
+                f"lengths {size} and {other}",
+            )
+        shape[axis] = size
+        if axis < last:
+            level = list(chain.from_iterable(level))
+    return tuple(shape)
+
+
+def _flatten(value: Any, rank: int) -> Iterable[int]:
+    flat: Iterable[Any] = [value]
+    for _ in range(rank):
+        flat = chain.from_iterable(flat)
+    return flat
+
+
+def _check_uint64(name: str, values: Iterable[int]) -> None:
+    largest = max(values)
+    if largest > _UINT64_MAX:
+        raise bad_input(name, f"integers up to {_UINT64_MAX}", shorten(str(largest)))
+
+
+def _explain(spec: TensorSpec, raw: msgspec.Raw, error: Exception) -> RequestError:
+    """Where a value that the decoder refused is wrong."""
+    try:
+        value = msgspec.json.decode(raw)
+    except (ValueError, RecursionError) as malformed:
+        return bad_input(spec.name, describe(spec), shorten(str(malformed)))
+    wanted, got = _fault(spec, value, ()) or (describe(spec), shorten(str(error)))
+    return bad_input(spec.name, wanted, got)
+
+
+def _fault(spec: TensorSpec, value: Any, path: tuple[int, ...]) -> tuple[str, str] | None:
+    """What was expected and what came at the first wrong place under `path`, or None."""
+    where = f" at index {list(path)}" if path else ""
+    if len(path) == len(spec.shape):
+        wrong = _element_fault(spec.dtype, value)
+        return None if wrong is None else (describe(spec), wrong + where)
+    if not isinstance(value, list):
+        return describe(spec), f"{_NAMES[type(value)]} instead of a list{where}"
+    size = spec.shape[len(path)]
+    if not value or size not in (DYNAMIC, len(value)):
+        return describe(spec), f"a list of {len(value)}{where}"
+    for index, item in enumerate(value):
+        fault = _fault(spec, item, (*path, index))
+        if fault is not None:
+            return fault
+    return None
+
+
+def _element_fault(dtype: str, value: Any) -> str | None:
+    wanted = _element_types(dtype)
+    if type(value) not in wanted:
+        return _NAMES[type(value)]
+    if dtype in FLOAT_MAX:
+        low, high = -FLOAT_MAX[dtype], FLOAT_MAX[dtype]
+    elif dtype in dtypes.INTEGER_RANGE:
+        low, high = dtypes.INTEGER_RANGE[dtype]
+    else:
+        return None
+    return None if low <= value <= high else f"{shorten(str(value))}, out of range,"
+
+
+def _element_types(dtype: str) -> tuple[type, ...]:
+    if dtype == dtypes.BYTES:
+        return (str,)
+    if dtype == "BOOL":
+        return (bool,)
+    return (float, int) if dtype in dtypes.FLOATS else (int,)

@@ -1,0 +1,141 @@
+"""A function's own Python: `handler.py` with `load(ctx)` and `predict(inputs, ctx)`."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from runtime_image.contract.control import SessionName
+from runtime_image.contract.dtypes import BYTES
+from runtime_image.contract.errors import LoadError
+from runtime_image.contract.model import InputRule
+from runtime_image.contract.signature import Signature, TensorSpec
+from runtime_image.engines.base import Engine
+from runtime_image.engines.upgrade import Improvement
+
+
+class Context:
+    """What a handler may use.
+
+    `folder` holds the bundle's files, read-only. `device` is "cpu" or "cuda", `threads` the CPU
+    share. `state` is what `load` returned. `run(inputs)` runs the bundle's model, if it has one.
+    `traceparent` says by which trace a run was asked for (W3C Trace Context), "" where none is
+    known; of a batch by that of its first request with one.
+    """
+
+    def __init__(self, folder: Path, device: str, threads: int, model: Engine | None) -> None:
+        self.folder = folder
+        self.device = device
+        self.threads = threads
+        self.state: Any = None
+        self.traceparent = ""
+        self._model = model
+        self._ticket: Any = None
+
+    def run(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Outputs of the bundle's model by name. Raises RuntimeError where there is none."""
+        if self._model is None:
+            raise RuntimeError("this function has no model; ctx.run needs one")
+        return self._model.run(inputs, self._ticket or self._model.ticket())
+
+
+class HandlerEngine:
+    """`predict` as an engine; its inputs are what the manifest declares, else the model's."""
+
+    def __init__(self, path: Path, context: Context, rules: dict[str, InputRule]) -> None:
+        """Imports the handler and calls its `load`. Raises LoadError with what it raised."""
+        self._context = context
+        self._model = context._model
+        module = _import(path)
+        self._predict = _function(module, "predict", 2)
+        declared = declared_signature(rules)
+        if declared is None and self._model is None:
+            raise LoadError("a function without a model must declare its inputs in function.toml")
+        self.signature = declared or _require(self._model).signature
+        if hasattr(module, "load"):
+            load = _function(module, "load", 1)
+            try:
+                context.state = load(context)
+            except Exception as error:
+                raise LoadError(f"handler.py load(ctx) raised {error!r}") from error
+
+    @property
+    def session(self) -> SessionName:
+        """The model's, if there is one."""
+        return self._model.session if self._model else "none"
+
+    @property
+    def improvement(self) -> Improvement | None:
+        """The model's."""
+        return self._model.improvement if self._model else None
+
+    def trace(self, traceparent: str) -> None:
+        """Say by which trace the next run is asked for."""
+        self._context.traceparent = traceparent
+
+    def ticket(self) -> Any:
+        """The model's ticket: a handler can only be stopped while its model runs."""
+        return self._model.ticket() if self._model else None
+
+    def run(self, inputs: dict[str, Any], ticket: Any) -> dict[str, Any]:
+        """What `predict` returned, a dict of outputs by name. Raises TypeError on anything else."""
+        self._context._ticket = ticket
+        outputs = self._predict(inputs, self._context)
+        if inspect.isgenerator(outputs):
+            raise TypeError("predict is a generator; streamed answers are not available yet")
+        if not isinstance(outputs, dict):
+            raise TypeError(f"predict must return a dict of outputs, got {type(outputs).__name__}")
+        return dict(outputs)  # of a subclass every look would be the handler's code
+
+    def stop(self, ticket: Any) -> None:
+        """Stop the model's run, if one is going on."""
+        if self._model is not None:
+            self._model.stop(ticket)
+
+
+def declared_signature(rules: dict[str, InputRule]) -> Signature | None:
+    """What the manifest says a handler takes, or None where it leaves that to the model."""
+    kinds = {rule.kind for rule in rules.values()}
+    if kinds == {"json"}:
+        return Signature("json", (), ())
+    if kinds == {"bytes"} and not any(rule.dtype for rule in rules.values()):
+        return Signature("bytes", tuple(TensorSpec(name, BYTES, (1,)) for name in rules), ())
+    if not rules or not all(rule.dtype for rule in rules.values()):
+        return None
+    inputs = tuple(TensorSpec(name, rule.dtype, rule.shape) for name, rule in rules.items())
+    return Signature("tensors", inputs, ())
+
+
+def _import(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("handler", path)
+    if spec is None or spec.loader is None:
+        raise LoadError(f"{path.name} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["handler"] = module
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise LoadError(f"importing {path.name} raised {error!r}") from error
+    return module
+
+
+def _function(module: ModuleType, name: str, parameters: int) -> Callable[..., Any]:
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise LoadError(f"handler.py must define {name}")
+    try:
+        inspect.signature(function).bind(*range(parameters))
+    except TypeError as error:
+        raise LoadError(f"handler.py {name} must take {parameters} arguments: {error}") from error
+    return function  # type: ignore[no-any-return]  # callable() does not narrow to Callable
+
+
+def _require(model: Engine | None) -> Engine:
+    assert model is not None
+    return model

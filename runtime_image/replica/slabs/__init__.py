@@ -1,1 +1,0 @@
-"""Bodies in shared memory, from the replica's side."""

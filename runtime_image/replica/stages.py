@@ -1,0 +1,434 @@
+"""The last stage: outputs of a run into the answers of its requests.
+
+Which decoded requests run together. Pure.
+
+Unlike shapes are grouped apart, never padded. Requests keep their order of arrival inside a group.
+
+What the loop has ready for the worker thread.
+
+The first stage: bodies of requests into inputs, ready to be joined.
+
+The inputs of one run out of the inputs of its requests.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from typing import Any, Final, NamedTuple, TypeVar
+
+import numpy as np
+
+from runtime_image.codecs.accept import JSON, SHORT, AnswerForm
+from runtime_image.codecs.answer import Answer as EncodedAnswer
+from runtime_image.codecs.answer import encode
+from runtime_image.codecs.arrays import DTYPES, to_arrays
+from runtime_image.codecs.fast_json import PlainReader, PlainWriter, is_plain, plain_reader
+from runtime_image.codecs.request import RequestHead, parse
+from runtime_image.contract.errors import ANSWER_TOO_LARGE, FUNCTION_FAILED, RequestError, describe
+from runtime_image.contract.link import ANSWER_MAX, NotStarted
+from runtime_image.contract.model import EqualAxes, ModelSpec
+from runtime_image.contract.rows import CONSTANT
+from runtime_image.contract.signature import Signature
+from runtime_image.link.meta import AnswerMeta, RequestMeta
+from runtime_image.replica.intake import Job
+
+T = TypeVar("T")
+
+
+class Candidate(NamedTuple):
+    """`rows` along the first axis; requests of one `shape` (all but the first axis) may join."""
+
+    rows: int
+    shape: Hashable
+
+
+def group(items: Sequence[tuple[T, Candidate]], rows_max: int) -> list[list[T]]:
+    """Split into runs of at most `rows_max` rows; more rows than that in one request run alone.
+
+    Every item is in exactly one group.
+    """
+    groups: list[list[T]] = []
+    open_groups: dict[Hashable, tuple[list[T], int]] = {}
+    for item, (rows, shape) in items:
+        members, filled = open_groups.get(shape, ([], 0))
+        if not members or filled + rows > rows_max:
+            members, filled = [], 0
+            groups.append(members)
+        members.append(item)
+        open_groups[shape] = (members, filled + rows)
+    return groups
+
+
+def violates(shapes: Mapping[str, Sequence[int]], equal_axes: EqualAxes) -> bool:
+    """Whether the proof that rows are independent does not hold for inputs of these shapes: the
+    axes of each group in `equal_axes` must have one size, the constant one where it has one.
+
+    What the proof supposes besides, that no axis is empty and all inputs have as many rows, every
+    request was held to when it was decoded.
+    """
+    for group in equal_axes:
+        sizes = {axis if name == CONSTANT else shapes[name][axis] for name, axis in group}
+        if len(sizes) > 1:
+            return True
+    return False
+
+
+def row_ranges(rows: Iterable[int]) -> list[tuple[int, int]]:
+    """Where each request's rows lie in the joined batch: half-open (start, stop) pairs."""
+    ranges: list[tuple[int, int]] = []
+    start = 0
+    for count in rows:
+        ranges.append((start, start + count))
+        start += count
+    return ranges
+
+
+Refuse = Callable[[Job, RequestError | None], None]
+"""Called with None for a job that was cancelled."""
+
+
+@dataclass(slots=True, eq=False)
+class Decoded:
+    """One request as the engine may take it. Those of one `shape` may run together.
+
+    The inputs are `lists`, one per input of the signature, where the body was plain JSON, else
+    `arrays` by name. `decode_us` is what decoding took, for all that were decoded together.
+    """
+
+    job: Job
+    rows: int
+    shape: Hashable
+    lists: tuple[list[Any], ...] | None
+    arrays: dict[str, Any] | None = None
+    answer: AnswerForm = SHORT
+    id: str = ""
+    decode_us: int = 0
+
+
+class Decoder:
+    """Decodes requests for one model; any thread may use it."""
+
+    def __init__(self, signature: Signature, spec: ModelSpec, clock: Callable[[], float]) -> None:
+        self._signature = signature
+        self._rules = spec.inputs
+        self._is_batched = spec.batch_max > 1
+        self._equal_axes = spec.equal_axes
+        self._clock = clock
+        self._plain = self._plain_reader()
+        # Only tensors are views of the body; everything else is decoded into objects of its own.
+        self._keeps_inputs = bool(spec.handler) and signature.kind == "tensors"
+        self._last_meta: tuple[RequestMeta | None, bool] = None, False
+        # As `_shape` would tell of such arrays.
+        self._plain_shape = tuple(
+            (tensor.name, DTYPES.get(tensor.dtype), tensor.shape[1:])
+            for tensor in (signature.inputs if self._is_batched else ())
+        )
+
+    def _plain_reader(self) -> PlainReader | None:
+        """None, too, where fixed axes are not as the proof supposes: every request runs alone."""
+        shapes = {tensor.name: tensor.shape for tensor in self._signature.inputs}
+        if self._is_batched and violates(shapes, self._equal_axes):
+            return None
+        return plain_reader(self._signature)
+
+    @property
+    def reader(self) -> PlainReader | None:
+        """What makes arrays of lists."""
+        return self._plain
+
+    def decode(self, jobs: list[Job], refuse: Refuse) -> list[Decoded]:
+        """The requests that can be run; `refuse` is told of each other one."""
+        began = self._clock()
+        decoded: list[Decoded] = []
+        for job in jobs:
+            if job.cancelled:
+                refuse(job, None)
+                continue
+            item = self._read(job) or self._parsed(job, refuse)
+            if item is not None:
+                decoded.append(item)
+        decode_us = int((self._clock() - began) * 1e6)
+        for item in decoded:
+            item.decode_us = decode_us
+        return decoded
+
+    def _read(self, job: Job) -> Decoded | None:
+        """A request of the commonest form, None for any other."""
+        body = job.body
+        if self._plain is None or type(body) is not bytes or not self._is_plain(job.meta):
+            return None
+        try:
+            lists = self._plain.read(body)
+        except Exception:  # noqa: BLE001 - `_parsed` says what is wrong
+            return None
+        if lists is None:
+            return None
+        rows = len(lists[0]) if self._is_batched else 1
+        return Decoded(job, rows, self._plain_shape, lists)
+
+    def _is_plain(self, meta: RequestMeta) -> bool:
+        # Nearly always the very one of the request before: the link keeps what it has parsed.
+        last, answer = self._last_meta
+        if meta is not last:
+            answer = is_plain(meta.content_type, meta.accept, meta.json_length)
+            self._last_meta = meta, answer
+        return answer
+
+    def _parsed(self, job: Job, refuse: Refuse) -> Decoded | None:
+        """A request of any form; what is wrong with it is told."""
+        meta = job.meta
+        head = RequestHead(
+            meta.content_type, meta.accept, meta.json_length if meta.json_length >= 0 else None
+        )
+        try:
+            parsed = parse(head, self._body(job), self._signature, self._rules)
+            arrays = to_arrays(parsed, self._signature, self._rules)
+        except RequestError as error:
+            refuse(job, error)
+            return None
+        except Exception as error:  # noqa: BLE001 - a decoder's surprise is this request's alone
+            text = f"the input could not be decoded: {error!r}"
+            refuse(job, RequestError(FUNCTION_FAILED, text))
+            return None
+        rows = int(next(iter(arrays.values())).shape[0]) if self._is_batched else 1
+        return Decoded(job, rows, self._shape(arrays), None, arrays, parsed.answer, parsed.id)
+
+    def _body(self, job: Job) -> memoryview:
+        """What a handler gets of the gateway's memory is a copy: it may keep its inputs."""
+        if isinstance(job.body, memoryview) and self._keeps_inputs:
+            return memoryview(bytes(job.body))
+        return memoryview(job.body)
+
+    def _shape(self, arrays: dict[str, Any]) -> Hashable:
+        if not self._is_batched:
+            return ()
+        return tuple((name, array.dtype, array.shape[1:]) for name, array in arrays.items())
+
+
+SHORT_MAX: Final = 64 * 1024
+"""Bytes of outputs whose encoding holds up the loop less than handing it to a thread costs."""
+
+
+class Answer(NamedTuple):
+    """An encoded answer; `json_length` is 0 unless it is binary with a JSON head. `is_first`: it
+    came of the engine's first run."""
+
+    meta: AnswerMeta
+    json_length: int
+    body: bytes
+    is_first: bool = False
+
+
+Outcome = Answer | RequestError | NotStarted | None
+"""NotStarted: it is to be sent again. None: the job was cancelled."""
+Emit = Callable[[Job, Outcome], None]
+# Without the Python function that a named tuple's own constructor is.
+_answer: Callable[[tuple[AnswerMeta, int, bytes, bool]], Answer] = partial(tuple.__new__, Answer)
+
+Encoded = bytes | EncodedAnswer | RequestError
+"""A short JSON body, an answer of another form, or why there is none."""
+
+
+@dataclass(slots=True, eq=False)
+class Done:
+    """A run that went well: whose it was, what came out, when. Times are monotonic seconds."""
+
+    members: list[Decoded]
+    outputs: dict[str, Any]
+    began_s: float
+    ended_s: float
+    is_first: bool
+
+
+def is_short(done: Done) -> bool:
+    """Whether encoding its answers takes no longer than handing them to another thread."""
+    size = 0
+    for value in done.outputs.values():
+        # A subclass is a handler's: its attributes are code, too.
+        if type(value) is not np.ndarray or value.dtype.kind not in "fiub":
+            return False
+        size += value.nbytes
+    return size <= SHORT_MAX
+
+
+class Answerer:
+    """Encodes the answers of one model; used by one thread at a time for each run."""
+
+    def __init__(self, signature: Signature, spec: ModelSpec, clock: Callable[[], float]) -> None:
+        self._signature = signature
+        self._spec = spec
+        self._clock = clock
+        self._writer = PlainWriter(spec.output, spec.revision)
+
+    def answer(self, done: Done, emit: Emit) -> None:
+        """Emit the outcome of every member. What encoding took is told of all of them together."""
+        members = done.members
+        began_s = self._clock()
+        ranges = row_ranges([item.rows for item in members])
+        encoded = self._plain(done, ranges) or [
+            self._encoded(item, done, place) for item, place in zip(members, ranges, strict=True)
+        ]
+        encode_us = int((self._clock() - began_s) * 1e6)
+        stamp = _Stamp(done, encode_us, ranges[-1][1])
+        for item, one in zip(members, encoded, strict=True):
+            if isinstance(one, bytes):
+                emit(item.job, _answer((stamp.meta(item, JSON), 0, one, done.is_first)))
+            elif isinstance(one, RequestError):
+                emit(item.job, one)
+            else:
+                meta = stamp.meta(item, one.content_type)
+                emit(item.job, Answer(meta, one.json_length, one.body, done.is_first))
+
+    def _plain(self, done: Done, ranges: Sequence[tuple[int, int]]) -> Sequence[Encoded] | None:
+        """All at once, where all are of the commonest form. What goes wrong here is told by the way
+        for single requests: that one knows whose fault it is."""
+        for item in done.members:
+            if item.answer is not SHORT:
+                return None
+        try:
+            bodies = self._writer.write(done.outputs, ranges)
+        except BaseException:  # noqa: BLE001 - outputs of a handler can be anything
+            return None
+        if bodies is None or max(map(len, bodies)) > ANSWER_MAX:
+            return None
+        return bodies
+
+    def _encoded(self, item: Decoded, done: Done, place: tuple[int, int]) -> Encoded:
+        """One answer in whatever form its request asked for."""
+        outputs = done.outputs
+        if len(done.members) > 1:
+            outputs = {name: value[slice(*place)] for name, value in outputs.items()}
+        try:
+            answer = encode(
+                outputs,
+                item.answer,
+                self._signature,
+                self._spec.output,
+                self._spec.revision,
+                item.id,
+            )
+        except RequestError as error:
+            return error
+        except BaseException as error:  # noqa: BLE001 - outputs of a handler can be anything
+            text = f"the outputs cannot be encoded: {describe(error)}"
+            return RequestError(FUNCTION_FAILED, text)
+        if len(answer.body) > ANSWER_MAX:
+            text = f"the answer has {len(answer.body)} bytes, at most {ANSWER_MAX} are allowed"
+            return RequestError(ANSWER_TOO_LARGE, text)
+        return answer
+
+
+class _Stamp:
+    """The metas of one run's answers. What came in one read shares all its times."""
+
+    def __init__(self, done: Done, encode_us: int, rows: int) -> None:
+        self._began_s = done.began_s
+        self._compute_us = int((done.ended_s - done.began_s) * 1e6)
+        self._encode_us = encode_us
+        self._rows = rows
+        self._last: tuple[tuple[str, int, float], AnswerMeta] | None = None
+
+    def meta(self, item: Decoded, content_type: str) -> AnswerMeta:
+        key = (content_type, item.decode_us, item.job.arrived_s)
+        if self._last is not None and self._last[0] == key:
+            return self._last[1]
+        batch_us = int((self._began_s - item.job.arrived_s) * 1e6) - item.decode_us
+        times = (item.decode_us, max(0, batch_us), self._compute_us, self._encode_us)
+        meta = AnswerMeta(content_type, *times, self._rows)
+        self._last = key, meta
+        return meta
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A job for the worker, which decodes it where `decoded` is None. `is_marked`: the gateway
+    was told that it has started."""
+
+    job: Job
+    decoded: Decoded | None = None
+    is_marked: bool = False
+
+
+class Backlog:
+    """Entries in order, filled and withdrawn by other threads than the one that takes them.
+
+    It also knows whether the worker is at work, because that must change together with what there
+    is to take: whoever adds something either finds it at work, and it will look again, or wakes it.
+    """
+
+    def __init__(self) -> None:
+        self._entries: deque[Entry] = deque()
+        self._lock = threading.Lock()
+        self.is_worked = False
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def first(self) -> Job | None:
+        """The job whose turn is next."""
+        with self._lock:
+            return self._entries[0].job if self._entries else None
+
+    def add(self, entries: Iterable[Entry]) -> None:
+        """Append what is to be run."""
+        with self._lock:
+            self._entries.extend(entries)
+
+    def begin(self, most: int) -> list[Entry]:
+        """What the worker must be woken for, since it is not at work; it then counts as being."""
+        with self._lock:
+            return [] if self.is_worked else self._take(most)
+
+    def take(self, most: int) -> list[Entry]:
+        """What to run next, at most `most`, and one that must be alone comes alone; where there is
+        nothing, or `most` is 0, the worker is no longer at work."""
+        with self._lock:
+            return self._take(most)
+
+    def _take(self, most: int) -> list[Entry]:
+        taken: list[Entry] = []
+        while self._entries and len(taken) < most:
+            is_alone = self._entries[0].job.alone
+            if is_alone and taken:
+                break
+            taken.append(self._entries.popleft())
+            if is_alone:
+                break
+        self.is_worked = bool(taken)
+        return taken
+
+    def withdraw(self, job: Job) -> bool:
+        """Take `job` out again; False where its run has begun or it is still being decoded."""
+        with self._lock:
+            for entry in self._entries:
+                if entry.job is job:
+                    self._entries.remove(entry)
+                    return True
+            return False
+
+    def clear(self) -> list[Job]:
+        """Take everything out again but what is marked: that counts as begun."""
+        with self._lock:
+            jobs = [entry.job for entry in self._entries if not entry.is_marked]
+            self._entries = deque(entry for entry in self._entries if entry.is_marked)
+            return jobs
+
+
+def join(members: list[Decoded], reader: PlainReader | None) -> dict[str, Any]:
+    """The rows of all members in order, by input name; `reader` made those that are lists."""
+    parts: list[dict[str, Any]] = []
+    for is_list, group in groupby(members, lambda item: item.lists is not None):
+        if is_list:
+            assert reader is not None, "only a reader makes lists"
+            parts.append(reader.arrays([item.lists for item in group if item.lists is not None]))
+        else:
+            parts += [item.arrays for item in group if item.arrays is not None]
+    if len(parts) == 1:
+        return parts[0]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

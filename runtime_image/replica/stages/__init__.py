@@ -1,1 +1,0 @@
-"""What happens to a batch before and after its run: decoding, joining, answering. No threads."""

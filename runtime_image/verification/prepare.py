@@ -1,0 +1,280 @@
+"""Makes the files of a prepared model, tries them against the model as it is, and measures both.
+
+Writes an optimised model down.
+"""
+
+from __future__ import annotations
+
+import resource
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import onnxruntime as ort
+
+from runtime_image.contract.errors import LoadError
+from runtime_image.contract.model import (
+    FOLDER,
+    GRAPH_FILE,
+    WEIGHTS_FILE,
+    Described,
+    InputRule,
+    ModelSpec,
+    Preparation,
+    SessionPlan,
+    Timing,
+    files_max,
+)
+from runtime_image.contract.signature import Signature
+from runtime_image.engines.onnx import PROVIDERS, OnnxEngine, environment_key, session_options
+from runtime_image.verification import proof
+from runtime_image.verification.measure import Bench, Candidate, Choice, choose
+from runtime_image.verification.swap import NeighbourSwap
+from runtime_image.verification.trial import example
+
+KEPT_OUTSIDE_BYTES: Final = 1024
+"""Weights from this size lie outside the graph, where they can be mapped."""
+
+
+def write_prepared(
+    model: Path, target: Path, device_kind: str, threads: int, bytes_max: int
+) -> None:
+    """Optimise `model` for this device and write it into `target`, weights apart from the graph.
+
+    Raises LoadError, also where one of the files would be larger than `bytes_max`.
+    """
+    options = session_options(threads)
+    options.optimized_model_filepath = str(target / GRAPH_FILE)
+    prefix = "session.optimized_model_external_initializers"
+    options.add_session_config_entry(f"{prefix}_file_name", WEIGHTS_FILE)
+    options.add_session_config_entry(f"{prefix}_min_size_in_bytes", str(KEPT_OUTSIDE_BYTES))
+    provider = PROVIDERS[device_kind]
+    try:
+        with _bounded_files(bytes_max):
+            session = ort.InferenceSession(str(model), options, providers=[provider])
+    except Exception as error:
+        raise LoadError(str(error).replace(f"{model.parent}/", "")) from error
+    if session.get_providers()[0] != provider:
+        raise LoadError(f"device {device_kind}: {provider} could not be used")
+
+
+@contextmanager
+def _bounded_files(bytes_max: int) -> Iterator[None]:
+    """No file of this process grows beyond this meanwhile: constants worked out ahead may be of
+    any size. Python ignores the signal, so the write fails (setrlimit(2))."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    limit = bytes_max if hard == resource.RLIM_INFINITY else min(bytes_max, hard)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+MIB: Final = 2**20
+SMALL_BYTES: Final = 512 * 1024
+"""Smaller models are loaded in a few milliseconds as they are; measuring them would mostly measure
+what else the machine does."""
+QUICK: Final = SessionPlan(f"{FOLDER}/{GRAPH_FILE}", optimise=False, prepack=False)
+PACKED: Final = SessionPlan(f"{FOLDER}/{GRAPH_FILE}", optimise=False, prepack=True)
+PREPARED: Final = {"cpu": (QUICK, PACKED), "cuda": (PACKED,)}
+"""Ways to make a session of prepared files, by device kind. On a GPU weights are copied in any
+case, and two sessions would take twice its memory."""
+
+
+class Unprepared(Exception):
+    """The model is better left as it is. The text is the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a trial prepares: the replica's model `folder`, a `scratch` folder of its own, its
+    share of the device, and what it may have of the host's memory in MiB, 0 for all."""
+
+    folder: Path
+    scratch: Path
+    device_kind: str
+    threads: int
+    cap_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """What the model is tried with. `batch_max`: rows of the largest run that is worth it.
+    `memory_mib`: what the trial took with one session of the model as it is."""
+
+    signature: Signature
+    batch_max: int
+    memory_mib: float
+
+
+def prepare(spec: ModelSpec, tried: Example, place: Place) -> Described:
+    """Write the files into `place.scratch/.prepared` and describe them.
+
+    Raises Unprepared with the reason; the scratch folder may then hold anything.
+    """
+    try:
+        key = environment_key(place.device_kind)
+        inputs = _inputs(spec, tried, place)
+        _write(spec, place)
+        batch_max = 1 if spec.handler else tried.batch_max
+        bench = Bench(_feeds(inputs[0], batch_max), place.device_kind, place.threads)
+        rules = spec.inputs if batch_max > 1 else None
+        original, prepared = _measure(spec, place, bench, inputs, rules)
+    except Unprepared:
+        raise
+    except Exception as error:
+        # Whatever ONNX Runtime or the disk has to say of it: the model works as it is.
+        raise Unprepared(f"{type(error).__name__}: {error}"[:1000]) from error
+    sizes = _sizes(place.scratch / FOLDER)
+    both_mib = tried.memory_mib + sum(sizes) / MIB
+    has_room = place.device_kind == "cpu" and not 0 < place.cap_mib < both_mib
+    choice = choose(original, prepared, has_room_for_two=has_room)
+    if isinstance(choice, str):
+        raise Unprepared(choice)
+    return _described(key, original, choice, sizes)
+
+
+def _inputs(spec: ModelSpec, tried: Example, place: Place) -> list[dict[str, Any]]:
+    """What the trial ran, and something like it: of all zeros not much of a graph can be seen.
+    Sample and signature of a handler are not its model's, which gets what is made up."""
+    signature, model = tried.signature, spec
+    if spec.handler:
+        path, threads = place.folder / spec.model, place.threads
+        signature = OnnxEngine(path, device_kind=place.device_kind, threads=threads).signature
+        model = replace(spec, sample={}, inputs={})
+    first, _ = example(signature, model, place.folder)
+    if any(value.ndim == 0 or not value.size for value in first.values()):
+        return [first]
+    other = proof.variant(signature.inputs, first, 0, 0)
+    rows = {value.shape[0] for value in first.values()}
+    return [first, other] if rows == {1} else [first]
+
+
+def _feeds(first: dict[str, Any], batch_max: int) -> dict[int, dict[str, Any]]:
+    feeds = {1: first}
+    if batch_max > 1:
+        feeds[batch_max] = {n: np.repeat(v[:1], batch_max, axis=0) for n, v in first.items()}
+    return feeds
+
+
+def _write(spec: ModelSpec, place: Place) -> None:
+    target = place.scratch / FOLDER
+    target.mkdir(parents=True)
+    bytes_max = files_max(_size(place.folder))
+    write_prepared(place.folder / spec.model, target, place.device_kind, place.threads, bytes_max)
+    if sum(_sizes(target)) > bytes_max:
+        raise Unprepared(f"its files would take {sum(_sizes(target))} bytes, over {bytes_max}")
+    strange = sorted(path.name for path in target.iterdir())
+    if set(strange) - {GRAPH_FILE, WEIGHTS_FILE}:
+        raise Unprepared(f"expected {GRAPH_FILE} and {WEIGHTS_FILE}, got {strange}")
+
+
+def _measure(
+    spec: ModelSpec,
+    place: Place,
+    bench: Bench,
+    inputs: list[dict[str, Any]],
+    rules: Mapping[str, InputRule] | None,
+) -> tuple[Candidate, list[Candidate]]:
+    """The model as it is and the prepared ways, one session at a time. Raises Unprepared where
+    they do not agree, or where rows of a prepared one are not independent; `rules` are those of
+    the inputs, None where rows are not joined."""
+    original, engine = bench.measure(place.folder, SessionPlan(spec.model))
+    wanted = [engine.run(one, engine.ticket()) for one in _accepted(engine, inputs)]
+    del engine
+    prepared = []
+    for plan in PREPARED[place.device_kind]:
+        candidate, engine = bench.measure(place.scratch, plan)
+        _check(engine, inputs[: len(wanted)], wanted)
+        if rules is not None:
+            _check_rows(engine, inputs[0], rules, place.device_kind)
+        del engine
+        prepared.append(candidate)
+    return original, prepared
+
+
+def _accepted(engine: OnnxEngine, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those that the model takes: of made-up values not every one is valid for every model."""
+    taken = inputs[:1]
+    for one in inputs[1:]:
+        try:
+            engine.run(one, engine.ticket())
+        except Exception:  # noqa: BLE001 - a model may raise anything on made-up inputs
+            break
+        taken.append(one)
+    return taken
+
+
+def _check(
+    engine: OnnxEngine, inputs: list[dict[str, Any]], wanted: Sequence[dict[str, Any]]
+) -> None:
+    for feed, outputs in zip(inputs, wanted, strict=True):
+        got = engine.run(feed, engine.ticket())
+        for name, value in outputs.items():
+            if not same(got[name], value):
+                raise Unprepared(f"prepared, it gives another {name} for the same input")
+
+
+def _check_rows(
+    engine: OnnxEngine, inputs: dict[str, Any], rules: Mapping[str, InputRule], device_kind: str
+) -> None:
+    """The analysis proved the model as deployed; what was written of it is compared only."""
+    rows = proof.rows_like(engine.signature.inputs, inputs)
+    if refuted := NeighbourSwap(engine, device_kind).refutation(rows, rules):
+        raise Unprepared(f"prepared, {refuted}")
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two outputs agree: in shape, and in value as rows alone and in batches must."""
+    if not isinstance(one, np.ndarray) or not isinstance(other, np.ndarray):
+        return bool(one == other)
+    return one.shape == other.shape and one.dtype == other.dtype and proof.agree(one, other)
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _sizes(folder: Path) -> list[int]:
+    """Bytes of the graph and of the weights, 0 where there is none."""
+    paths = [folder / GRAPH_FILE, folder / WEIGHTS_FILE]
+    return [path.stat().st_size if path.exists() else 0 for path in paths]
+
+
+def _described(key: str, original: Candidate, choice: Choice, sizes: list[int]) -> Described:
+    fast = choice.fast
+    return {
+        "why_not": "",
+        "preparation": asdict(Preparation(key, choice.quick.plan, fast.plan if fast else None)),
+        "sizes": sizes,
+        "original": _timing(original),
+        "quick": _timing(choice.quick),
+        "fast": _timing(fast) if fast else None,
+    }
+
+
+def _timing(candidate: Candidate) -> Timing:
+    return {
+        "load_ms": round(candidate.load_ms, 3),
+        "first_ms": round(candidate.first_ms, 3),
+        "cpu_ms": {str(rows): round(ms, 4) for rows, ms in candidate.cpu_ms.items()},
+    }
+
+
+def prepared_or_why_not(
+    spec: ModelSpec, tried: Example, place: Place, make: Callable[..., Described] = prepare
+) -> Described:
+    """What `prepare` describes, or why not; then the scratch folder is empty again."""
+    size = _size(place.folder)
+    if size < SMALL_BYTES:
+        return {"why_not": f"with {size // 1024} KiB it is loaded in no time as it is"}
+    try:
+        return make(spec, tried, place)
+    except (Unprepared, LoadError, OSError) as error:
+        shutil.rmtree(place.scratch / FOLDER, ignore_errors=True)
+        return {"why_not": str(error)}

@@ -1,0 +1,246 @@
+"""What a throw-away replica does at deploy: run the sample, check batching, measure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runtime_image.codecs.accept import AnswerForm
+from runtime_image.codecs.answer import encode
+from runtime_image.codecs.arrays import to_arrays
+from runtime_image.codecs.request import RequestHead, parse
+from runtime_image.contract import model
+from runtime_image.contract import signature as signatures
+from runtime_image.contract.control import LoadFailed, Report
+from runtime_image.contract.dtypes import BYTES
+from runtime_image.contract.errors import LoadError, RequestError, describe
+from runtime_image.contract.model import PREPARES, ModelSpec
+from runtime_image.contract.rows import PROOF, RowVerdict
+from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
+from runtime_image.engines.base import Engine
+from runtime_image.verification import proof
+from runtime_image.verification.swap import NeighbourSwap
+
+ALWAYS = '[batching] mode = "always"'
+ZERO = {"BOOL": np.bool_, "FP16": np.float16, "FP32": np.float32, "FP64": np.float64}
+
+
+class SampleError(LoadError):
+    """The manifest's sample could not be run; the text is the reason."""
+
+
+class BatchingRefuted(LoadError):
+    """Batching was asked for with mode = "always", and a comparison of runs shows that rows mix."""
+
+
+UNANALYSED = RowVerdict(analysed=False, proven=False, reason="there is no model file to analyse")
+
+
+def analyse(spec: ModelSpec, folder: Path) -> RowVerdict:
+    """The static verdict on the rows of a trial's model. It runs in a process of its own, before
+    the engine takes memory. A handler may do anything with its rows: there is nothing to prove."""
+    if not spec.model or spec.handler or not spec.batching:
+        return UNANALYSED
+    from runtime_image.verification.child import verdict_of  # only a trial needs it
+
+    return verdict_of(folder / spec.model)
+
+
+def examine(  # noqa: PLR0913 - all that is known of a model before it is run
+    engine: Engine,
+    spec: ModelSpec,
+    folder: Path,
+    load_ms: float,
+    verdict: RowVerdict = UNANALYSED,
+    *,
+    device_kind: str = "cpu",
+    clock: Callable[[], float] = time.perf_counter,
+) -> Report:
+    """Everything deploy wants to know. Raises LoadError where the bundle must be refused.
+
+    `verdict` is the static one of the model file.
+    """
+    check_rules(engine.signature, spec)
+    inputs, given = example(engine.signature, spec, folder)
+    try:
+        run_ms, outputs = proof.timed(engine, inputs, clock)
+    except Exception as error:
+        if given:
+            raise SampleError(f"the sample failed: {type(error).__name__}: {error}") from error
+        return _unprofiled(engine.signature, load_ms, f"{type(error).__name__}: {error}")
+    shown = _shown(engine.signature, spec, outputs) if given else {}
+    why_not = _why_not_joined(engine.signature, spec, verdict, run_ms)
+    compared = False
+    if not why_not or (spec.batch_unproven and not _is_slow(run_ms)):
+        refuted = _refutation(engine, spec, inputs, outputs, device_kind)
+        why_not, compared = why_not or refuted, not refuted
+    latency_ms = proof.latencies(engine, inputs, batchable=compared, clock=clock)
+    return Report(
+        signature=signatures.to_json(engine.signature),
+        load_ms=load_ms,
+        memory_mib=resident_mib(),
+        latency_ms={str(rows): ms for rows, ms in latency_ms.items()},
+        batchable=not why_not,
+        why_not=why_not,
+        batch_max=proof.knee(latency_ms),
+        profiled=True,
+        sample_outputs=shown,
+        proof=PROOF,
+        operator=verdict.operator,
+        equal_axes=[[list(place) for place in group] for group in verdict.equal_axes],
+        compared=compared,
+    )
+
+
+def _why_not_joined(
+    signature: Signature, spec: ModelSpec, verdict: RowVerdict, run_ms: float
+) -> str:
+    """ "" where rows are proven to be independent, else why they run singly."""
+    if not spec.batching:
+        return "batching is off in function.toml"
+    if _is_slow(run_ms):
+        return f"a single run takes {run_ms / 1e3:.1f} s, joining more would only add to that"
+    if reason := proof.why_no_batch_axis(signature):
+        return reason
+    if spec.handler:
+        return f"a handler may mix rows: {ALWAYS} in function.toml joins them"
+    if not verdict.analysed:
+        return f"its rows could not be analysed: {verdict.reason}"
+    return "" if verdict.proven else verdict.reason
+
+
+def _is_slow(run_ms: float) -> bool:
+    return run_ms > proof.SLOW_MS
+
+
+def _refutation(
+    engine: Engine,
+    spec: ModelSpec,
+    inputs: dict[str, Any],
+    outputs: dict[str, Any],
+    device_kind: str,
+) -> str:
+    """What comparing runs shows against joining rows, "" where that is nothing. Raises
+    BatchingRefuted where the owner wants them joined all the same."""
+    refuted = proof.why_not_batchable(engine, inputs, outputs)
+    if not refuted:
+        rows = proof.rows_like(engine.signature.inputs, inputs)
+        refuted = NeighbourSwap(engine, device_kind).refutation(rows, spec.inputs)
+    if refuted and spec.batch_unproven:
+        raise BatchingRefuted(f"{ALWAYS} in function.toml, but {refuted}")
+    return refuted
+
+
+def report_of(
+    engine: Engine,
+    spec: ModelSpec,
+    folder: Path,
+    load_ms: float,
+    verdict: RowVerdict,
+    device_kind: str,
+) -> dict[str, Any]:
+    """The report of `examine` as JSON, and whether its model is prepared next."""
+    report = examine(engine, spec, folder, load_ms, verdict, device_kind=device_kind)
+    prepares = spec.prepare and bool(spec.model) and report.profiled
+    return {**asdict(report), PREPARES: prepares}
+
+
+def failure_of(error: BaseException) -> LoadFailed:
+    """What ended a load, in words."""
+    reason = describe(error, str if isinstance(error, LoadError) else repr)
+    stage = "sample" if isinstance(error, SampleError) else "load"
+    return {"stage": stage, "reason": reason[:4000]}
+
+
+def check_rules(signature: Signature, spec: ModelSpec) -> None:
+    """Raises LoadError where function.toml speaks of tensors that do not exist or do not fit."""
+    if signature.kind != "tensors":
+        return
+    names = [tensor.name for tensor in signature.inputs]
+    for name, rule in spec.inputs.items():
+        tensor = signature.input(name)
+        if tensor is None:
+            raise LoadError(f"function.toml input.{name}: the model's inputs are {names}")
+        if rule.image is not None and tensor.dtype in ("BOOL", BYTES):
+            raise LoadError(f"function.toml input.{name}: a picture cannot become {tensor.dtype}")
+    outputs = [tensor.name for tensor in signature.outputs]
+    if spec.output.tensor and outputs and spec.output.tensor not in outputs:
+        raise LoadError(
+            f"function.toml output.tensor = {spec.output.tensor!r}: the model's outputs are"
+            f" {outputs}"
+        )
+
+
+def resident_mib() -> float:
+    """Resident memory of this process in MiB (proc(5), VmRSS)."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def example(signature: Signature, spec: ModelSpec, folder: Path) -> tuple[dict[str, Any], bool]:
+    """Inputs to try, and whether they are the manifest's sample. Raises SampleError."""
+    if not spec.sample:
+        if signature.kind == "bytes":
+            return {signature.inputs[0].name: b""}, False
+        return {tensor.name: _zeros(tensor) for tensor in signature.inputs}, False
+    try:
+        head, body = _sample_body(spec.sample, folder)
+        parsed = parse(head, body, signature, spec.inputs)
+        return to_arrays(parsed, signature, spec.inputs), True
+    except RequestError as error:
+        raise SampleError(f"the sample does not fit: {error.message}") from error
+
+
+def _sample_body(sample: dict[str, Any], folder: Path) -> tuple[RequestHead, bytes]:
+    try:
+        file = model.file_of(sample)
+    except ValueError as error:
+        raise SampleError(str(error)) from error
+    if not file:
+        import msgspec
+
+        return RequestHead(model.JSON), msgspec.json.encode({"inputs": sample})
+    return RequestHead(model.content_type(file)), (folder / file).read_bytes()
+
+
+def _zeros(tensor: TensorSpec) -> Any:
+    shape = tuple(1 if size == DYNAMIC else size for size in tensor.shape)
+    if tensor.dtype == BYTES:
+        return np.full(shape, "", dtype=object)
+    return np.zeros(shape, dtype=ZERO.get(tensor.dtype) or np.dtype(tensor.dtype.lower()))
+
+
+def _shown(signature: Signature, spec: ModelSpec, outputs: dict[str, Any]) -> dict[str, Any]:
+    """The sample's answer as a client would read it, unless it is long."""
+    import msgspec
+
+    try:
+        answer = encode(outputs, AnswerForm("short"), signature, spec.output, spec.revision, "")
+    except Exception as error:
+        raise SampleError(f"the sample's outputs cannot be encoded: {error}") from error
+    if len(answer.body) > 4096:
+        return {}
+    shown: dict[str, Any] = msgspec.json.decode(answer.body)
+    return shown
+
+
+def _unprofiled(signature: Signature, load_ms: float, reason: str) -> Report:
+    return Report(
+        signature=signatures.to_json(signature),
+        load_ms=load_ms,
+        memory_mib=resident_mib(),
+        latency_ms={},
+        batchable=False,
+        why_not="not profiled",
+        batch_max=1,
+        profiled=False,
+        note=f"a synthetic input failed, give a [sample]: {reason}"[:500],
+        proof=PROOF,
+    )

@@ -1,0 +1,79 @@
+"""Settings and `function.toml`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel
+
+from admin.settings import Settings
+from registry.manifest.document import Overrides
+from registry.manifest.schema import RESERVED_ENGINES, Document
+from tests.surface.shapes import fields_of
+
+BOUNDS = (
+    "minimum",
+    "exclusiveMinimum",
+    "maximum",
+    "minLength",
+    "maxLength",
+    "minItems",
+    "maxItems",
+    "maxProperties",
+    "pattern",
+)
+
+
+def settings() -> list[str]:
+    """`FN_` variables with type, bounds and default."""
+    fields = Settings.model_json_schema()
+    prefix = str(Settings.model_config.get("env_prefix", "")).upper()
+    return [
+        f"{prefix}{name.upper()}: {_type(one, fields)}"
+        for name, one in fields["properties"].items()
+    ]
+
+
+def manifest() -> list[str]:
+    """The keys of `function.toml`, their overrides in a deploy, the reserved engines."""
+    reserved = [f"reserved engine {one}" for one in RESERVED_ENGINES]
+    return [*_keys(Document), *fields_of("override", Overrides), *reserved]
+
+
+def _keys(kind: type[BaseModel]) -> Iterator[str]:
+    schema = kind.model_json_schema(by_alias=True)
+    yield from _table("", schema, schema)
+
+
+def _table(path: str, one: dict[str, Any], whole: dict[str, Any]) -> Iterator[str]:
+    if "$ref" in one:
+        yield from _table(path, _found(one, whole), whole)
+    elif "properties" in one:
+        required = one.get("required", ())
+        for key, inner in one["properties"].items():
+            at = f"{path}.{key}".lstrip(".")
+            yield from _table(f"{at} (required)" if key in required else at, inner, whole)
+    elif isinstance(one.get("additionalProperties"), dict) and one["additionalProperties"]:
+        yield from _table(f"{path}.*", one["additionalProperties"], whole)
+    else:
+        yield f"{path}: {_type(one, whole)}"
+
+
+def _type(one: dict[str, Any], whole: dict[str, Any]) -> str:
+    if "$ref" in one:
+        return _type(_found(one, whole), whole)
+    kinds = [_type(inner, whole) for inner in one.get("anyOf", ())]
+    shown = " | ".join(map(str, one.get("enum", kinds))) or str(one.get("type", "any"))
+    if "const" in one:
+        shown = str(one["const"])
+    if "items" in one:
+        shown += f" of {_type(one['items'], whole)}"
+    bounds = [f"{name} {one[name]}" for name in BOUNDS if name in one]
+    default = [f"= {one['default']!r}"] if "default" in one else []
+    return " ".join([shown, *bounds, *default])
+
+
+def _found(one: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = whole["$defs"][one["$ref"].rpartition("/")[2]]
+    return found

@@ -1,0 +1,56 @@
+"""The families of `/metrics`."""
+
+from __future__ import annotations
+
+from gateway.metrics.ledger import Balance
+from gateway.metrics.requests import Metrics
+from gateway.problems import STATUS, outcome
+from gateway.replies import Receipt
+from runtime_image.contract.control import PHASES
+from runtime_image.link.meta import AnswerMeta
+from tests.support.families import page
+
+DATA = ("device", "driver", "function", "namespace", "pool", "version")
+"""Labels whose values are data, not part of the surface."""
+
+
+def metrics() -> list[str]:
+    """Families with their types; samples with their labels and the values of closed labels."""
+    found = []
+    for family in _counted().collect():
+        found.append(f"{family.name} {family.type}")
+        samples: dict[str, dict[str, set[str]]] = {}
+        for sample in family.samples:
+            labels = samples.setdefault(sample.name, {})
+            for label, value in sample.labels.items():
+                labels.setdefault(label, set()).add(value)
+        found += [f"{name} {{{_shown(labels)}}}" for name, labels in samples.items()]
+    return [one for one in found if "_created " not in one]
+
+
+def _shown(labels: dict[str, set[str]]) -> str:
+    return ", ".join(
+        label if label in DATA else f"{label}={'|'.join(sorted(values, key=_order))}"
+        for label, values in sorted(labels.items())
+    )
+
+
+def _order(value: str) -> tuple[float, str]:
+    try:
+        return float(value), ""
+    except ValueError:
+        return 0.0, value
+
+
+def _counted() -> Metrics:
+    """A page on which everything was counted once."""
+    pools = {"default/f@1": 1}
+    shown = page(Balance(2.0, {}, pools, pools))
+    phases = dict.fromkeys(PHASES, 1.0)
+    meta = AnswerMeta("application/json", 1, 1, 1, 1, 1)
+    receipt = Receipt("f@1", "r", "cpu:0", 1.0, phases, True, meta)
+    shown.served(("default", "f"), 0.1, receipt, 3, 1)
+    for status in STATUS.values():
+        shown.answered("default", "f", outcome(status), "", 0.1)
+    shown.look()
+    return shown

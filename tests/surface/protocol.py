@@ -1,0 +1,104 @@
+"""Problems and routes; `Server-Timing`, traces and the log."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from unittest.mock import MagicMock
+
+from aiohttp import web
+
+from admin.api.app import PREFIX, AdminApi, Handlers, table
+from admin.ui.files import UiPages
+from gateway.dispatch.call import Attempt
+from gateway.http.app import Border, Gateway, StatePages
+from gateway.observing.access_log import AccessEvent
+from gateway.observing.tracing import spans_of
+from gateway.problems import STATUS, document
+from gateway.replies import Receipt, server_timing
+from registry.errors import FnError
+from runtime_image.contract.control import PHASES
+from runtime_image.contract.errors import REQUEST_CODES, RequestError
+from runtime_image.link.meta import AnswerMeta
+from tests.support.records import RECEIPT, TRACED
+from tests.surface import log_line, source
+from tests.surface.shapes import JsonShape, fields_of
+
+
+def problems() -> list[str]:
+    """Code, status, type; then the keys of documents, with what errors add."""
+    shape = JsonShape()
+    found = []
+    for kind in _tree(FnError):
+        shown = document(kind("text", retry_after_s=1.0), for_admin=True)
+        shape.add("problem", shown)
+        found.append(f"{kind.code} {STATUS[kind]} {shown['type']}")
+    return [*found, *shape.lines(), *(f"problem {key}" for key in source.problem_keys())]
+
+
+def _tree(kind: type[FnError]) -> set[type[FnError]]:
+    return {kind}.union(*(_tree(one) for one in kind.__subclasses__() if one in STATUS))
+
+
+def request_errors() -> list[str]:
+    """Codes and keys of the errors that replicas send in FAILED frames."""
+    shape = JsonShape()
+    error = RequestError("bad_input", "text", input="x", expected="a", got="b")
+    shape.add("failed", error.to_json())
+    return [*(f"code {one}" for one in REQUEST_CODES), *shape.lines()]
+
+
+def admin_routes() -> list[tuple[str, str, str]]:
+    """Method, path below the prefix, and the scope that it needs."""
+    handlers = Handlers(*(MagicMock() for _ in Handlers._fields))
+    return [(method, path, need) for method, path, need, _ in table(handlers)]
+
+
+def routes() -> list[str]:
+    """Every route of a server by method and path, those of the admin API with their scopes."""
+    app, border = web.Application(), Border(MagicMock())
+    handlers = Handlers(*(MagicMock() for _ in Handlers._fields))
+    AdminApi(MagicMock(), handlers).add_routes(app, border)
+    Gateway(MagicMock()).add_routes(app)
+    UiPages(border, {}).add_routes(app)
+    StatePages(border, MagicMock(), list, lambda: True).add_routes(app)
+    scopes = {(method, PREFIX + path): need for method, path, need in admin_routes()}
+    found = []
+    for route in app.router.routes():
+        at = route.method, route.resource.canonical if route.resource else ""
+        found.append(" ".join([*at, *([scopes[at]] if at in scopes else [])]))
+    return found
+
+
+def timings() -> list[str]:
+    """Names and parameters of `Server-Timing`, of a cold start and of a first run."""
+    meta = AnswerMeta("application/json", 1, 1, 1, 1, 1)
+    phases = dict.fromkeys(PHASES, 1.0)
+    found = []
+    for is_first, there in ((True, phases), (False, {})):
+        header = server_timing(Receipt("f@1", "r", "cpu:0", 1.0, there, is_first, meta))
+        for entry in header.split(", "):
+            name, *parameters = entry.split(";")
+            found.append(" ".join([name, *(one.partition("=")[0] for one in parameters)]))
+    return found
+
+
+def log() -> list[str]:
+    """The fields of the access log and of any line; the log's events."""
+    command = [sys.executable, "-m", log_line.__name__]
+    line = subprocess.run(command, cwd=source.ROOT, capture_output=True, check=True).stderr
+    every = [f"line.{key}" for key in json.loads(line)]
+    return [*fields_of("access", AccessEvent), *every, *source.log_events()]
+
+
+def traces() -> list[str]:
+    """Spans of a request that was sent twice and waited for a cold start, with attributes."""
+    receipt = RECEIPT._replace(phases=dict.fromkeys(PHASES, 10.0), is_first=True)
+    died = Attempt("r0", 9.1, 9.3, has_died=True)
+    journey = TRACED.journey._replace(sent_s=9.52, up_s=9.51, attempts=(died,))
+    found = [*(f"attribute {one}" for one in source.attributes())]
+    for shown in (receipt, receipt._replace(is_first=False)):
+        for span in spans_of(TRACED._replace(receipt=shown, journey=journey), lambda: "0" * 16):
+            found += [f"span {span.name}", *(f"span {span.name} {one}" for one in span.attributes)]
+    return found

@@ -1,0 +1,38 @@
+"""Values in answers, events and records: states, roles, scopes."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from gateway.access import Need
+from pool_manager.core.pool import Pool
+from pool_manager.core.state import PoolSpec, Replica, Role, State
+from pool_manager.reports import DeviceState
+from runtime_image.contract.control import SessionName
+from tests.surface import source
+
+KEY = "default/f@1"
+
+
+def states() -> list[str]:
+    """Each value behind the noun that has it."""
+    return [
+        *(f"device state {one}" for one in get_args(DeviceState)),
+        *(f"pool state {one}" for one in _pool_states()),
+        *(f"replica role {one}" for one in get_args(Role)),
+        *(f"replica session {one}" for one in get_args(SessionName)),
+        *(f"replica state {one.value}" for one in State),
+        *(f"scope {one}" for one in get_args(Need)),
+        *(f"status {one}" for one in source.values_of("status")),
+    ]
+
+
+def _pool_states() -> set[str]:
+    """States of a pool with no replica or one in any state, called or not, failing or not."""
+    found = set()
+    for failures, state in ((n, one) for n in (0, 1000) for one in (None, *State)):
+        pool = Pool(PoolSpec(KEY), failures=failures, retry_at_s=10.0 * failures)
+        if state is not None:
+            pool.replicas["r"] = Replica("r", KEY, "cpu:0", "serve", 0.0, state)
+        found |= {pool.look(held, 1.0)[0] for held in (0, 1)}
+    return found

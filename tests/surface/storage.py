@@ -1,0 +1,119 @@
+"""Persistent data: the database, records in and beside it, files, labels of containers."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from pool_manager.drivers.docker.spec import Owner, Place, holder, replica
+from registry.manifest import HANDLER_FILE, MANIFEST_FILE
+from registry.model import (
+    Arrivals,
+    Bundle,
+    ColdStart,
+    Function,
+    Key,
+    Operation,
+    Profile,
+    Revision,
+    StateInterval,
+    Use,
+)
+from registry.store.recovery.folder import Marker
+from runtime_image.contract.control import ReplicaRecord
+from runtime_image.contract.model import FOLDER, GRAPH_FILE, WEIGHTS_FILE
+from tests.surface import source
+from tests.surface.shapes import fields_of
+
+RECORDS: dict[str, Any] = {
+    "arrivals": Arrivals,
+    "bundle": Bundle,
+    "cold start": ColdStart,
+    "function": Function,
+    "interval": StateInterval,
+    "key": Key,
+    "marker": Marker,
+    "operation": Operation,
+    "profile": Profile,
+    "replica": ReplicaRecord,
+    "revision": Revision,
+    "use": Use,
+}
+RECORD = ReplicaRecord(
+    id="r",
+    token="t",
+    role="serve",
+    namespace="default",
+    bound="default/f@1",
+    model_dir="/model",
+    device="cpu:0",
+    device_kind="cpu",
+    engine="onnx",
+    threads=1,
+    orphan_s=1.0,
+    memory_mib=1,
+    launched_s=0.0,
+    link=1,
+)
+
+
+def records() -> list[str]:
+    """Fields of the records in the database and of the JSON files beside it."""
+    return [line for caption, kind in RECORDS.items() for line in fields_of(caption, kind)]
+
+
+def containers() -> list[str]:
+    """Labels, variables and mounts of replicas' containers and network holders; every label and
+    attribute of ours that the code names."""
+    owner, place = Owner("o"), Place(Path("/run-dir"), Path("/model-dir"), 4096)
+    found = [f"name {one}" for one in source.labels()]
+    for caption, one in (
+        ("replica", replica(RECORD, "image", owner, place, 1)),
+        ("holder", holder("image", owner, "1", 1)),
+    ):
+        found += [f"{caption} label {name}" for name in one["Labels"]]
+        found += [f"{caption} variable {name.partition('=')[0]}" for name in one.get("Env", ())]
+        mounts = one["HostConfig"].get("Mounts", ())
+        found += [f"{caption} mount {mount['Target']}" for mount in mounts]
+    return found
+
+
+def file_names() -> list[str]:
+    """Files of bundles and prepared models, and file names in the code."""
+    named = [
+        MANIFEST_FILE,
+        HANDLER_FILE,
+        *(f"{FOLDER}/{one}" for one in (GRAPH_FILE, WEIGHTS_FILE)),
+    ]
+    return [*named, *source.file_names()]
+
+
+def migrations() -> list[str]:
+    """Names of the migrations, in any folder `migrations`."""
+    return [path.name for path in source.files("migrations/*.sql")]
+
+
+def schema(database: Path) -> list[str]:
+    """Tables with their columns, and indexes, of a database as a server has made it."""
+    connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
+    try:
+        found = [
+            f"{name} {connection.execute(f'PRAGMA {name}').fetchone()[0]}"
+            for name in ("application_id", "user_version")
+        ]
+        rows = connection.execute("SELECT type, name, tbl_name FROM sqlite_master").fetchall()
+        for kind, name, table in rows:
+            if name.startswith("sqlite_"):
+                continue
+            if kind == "table":
+                columns = connection.execute(f"PRAGMA table_info({name})").fetchall()
+                found += [
+                    f"{name}.{column}: {type_}{' not null' if bound else ''}{' key' if key else ''}"
+                    for _, column, type_, bound, _, key in columns
+                ]
+            else:
+                found.append(f"{kind} {table} {name}")
+        return found
+    finally:
+        connection.close()

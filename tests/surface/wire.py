@@ -1,0 +1,114 @@
+"""Messages between processes, and the request bodies of the admin API.
+
+Captions stand for classes, whose names do not go over the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from struct import Struct
+from typing import Any, get_args
+
+from admin.api.keys import _WireKey
+from admin.api.operate import _WireScaling
+from admin.deploy.plan import WireDeploy, WireRollback
+from admin.workers.messages import Down, Up
+from registry.exchange import Demand, Endpoints
+from runtime_image.contract import link
+from runtime_image.contract.control import (
+    PHASES,
+    BatchingOff,
+    BindRequest,
+    Hello,
+    Loaded,
+    LoadFailed,
+    Report,
+)
+from runtime_image.contract.dtypes import ALL
+from runtime_image.contract.link import ANSWER_META, HEADER, PLACE, SLAB_NOTICE
+from runtime_image.contract.model import PREPARES, Described, ModelSpec, Part
+from runtime_image.contract.rows import PROOF
+from runtime_image.contract.signature import Signature
+from runtime_image.link.meta import AnswerMeta, RequestMeta
+from runtime_image.link.record import EXIT_BAD_RECORD, EXIT_OTHER_LINK
+from runtime_image.replica.main import EXIT_ORPHANED
+from runtime_image.replica.serving import EXIT_STUCK
+from runtime_image.replica.worker import EXIT_FAULT
+from tests.surface import source
+from tests.surface.shapes import fields_of
+
+REQUESTS: dict[str, Any] = {
+    "POST functions/{name}/revisions": WireDeploy,
+    "POST functions/{name}/rollback": WireRollback,
+    "PATCH functions/{name}": _WireScaling,
+    "POST keys": _WireKey,
+}
+CONTROL: dict[str, Any] = {
+    "HELLO": Hello,
+    "BIND": BindRequest,
+    "BIND.spec": ModelSpec,
+    "LOADED": Loaded,
+    "LOADED.report": Report,
+    "LOADED.report.signature": Signature,
+    "LOAD_FAILED": LoadFailed,
+    "BATCHING_OFF": BatchingOff,
+    "PART description": Described,
+    "REQUEST meta": RequestMeta,
+    "RESPONSE meta": AnswerMeta,
+}
+"""Bodies of frames, by the frame's name."""
+LAYOUTS: dict[str, Struct] = {
+    "header": HEADER,
+    "place": PLACE,
+    "slab notice": SLAB_NOTICE,
+    "RESPONSE meta": ANSWER_META,
+}
+NUMBERS: dict[str, type[IntEnum]] = {
+    "frame": link.Kind,
+    "flag": link.Flag,
+    "not started": link.NotStarted,
+    "part": Part,
+}
+EXITS = {
+    "a thread failed": EXIT_FAULT,
+    "its record cannot be read": EXIT_BAD_RECORD,
+    "its run does not end": EXIT_STUCK,
+    "no manager": EXIT_ORPHANED,
+    "the link has another version": EXIT_OTHER_LINK,
+}
+EXCHANGE: dict[str, Any] = {"demand": Demand, "endpoints": Endpoints}
+
+
+def _all(kinds: dict[str, Any]) -> Iterator[str]:
+    for caption, kind in kinds.items():
+        yield from fields_of(caption, kind)
+
+
+def requests() -> list[str]:
+    """Request bodies of the admin API."""
+    return list(_all(REQUESTS))
+
+
+def replicas() -> list[str]:
+    """The link to replicas: its version, layouts, numbers, bodies of frames; their exit codes."""
+    found = [f"version {link.VERSION}", f"proof {PROOF}", f"LOADED.report.{PREPARES}?: bool"]
+    found += [f"exit {number} {how}" for how, number in EXITS.items()]
+    found += [f"JSON key {key}" for key in source.json_keys()]
+    found += [f"phase {place} {name}" for place, name in enumerate(PHASES)]
+    found += [f"dtype {name}" for name in ALL]
+    found += [f"answer type {n} {name}" for n, name in enumerate(link.CONTENT_TYPES)]
+    found += [f"layout {caption} {one.format}" for caption, one in LAYOUTS.items()]
+    for caption, kind in NUMBERS.items():
+        found += [f"{caption} {one.value:02} {one.name}" for one in kind]
+    return [*found, *_all(CONTROL)]
+
+
+def gateways() -> list[str]:
+    """Messages between gateway and manager; those between supervisor and workers by their tags."""
+    found = list(_all(EXCHANGE))
+    for way, kinds in (("down", Down), ("up", Up)):
+        for kind in get_args(kinds):
+            config = kind.__struct_config__
+            found += fields_of(f"{way} {config.tag}", kind)
+    return found

@@ -1,0 +1,164 @@
+"""What happens, as server-sent events of a whole server."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from aiohttp import ClientError, ClientSession
+
+from admin.api import events, streaming
+from tests.support.followed import following
+from tests.support.server import ServingServer, serving
+
+CALL = {"inputs": {}}
+
+
+async def test_a_picture_comes_first(server: ServingServer) -> None:
+    """What the server is, every function and device as lists show them, then that it is whole."""
+    (listed,) = (await server.admin("GET", "/functions")).json()["items"]
+    devices = (await server.admin("GET", "/devices")).json()["items"]
+
+    async with following(server) as told:
+        reset = await told.until("reset")
+        await told.until("ready")
+
+    kinds = {one.kind: one.data for one in told.came}
+    assert told.came[0] == reset
+    assert reset.data["server"]["driver"] == "process"
+    assert kinds["devices"]["items"] == devices
+    assert [one["name"] for one in kinds["functions"]["items"]] == ["digits"]
+    assert kinds["functions"]["items"][0].keys() == listed.keys()
+
+
+async def test_a_cold_start_is_told_as_it_goes(server: ServingServer) -> None:
+    """Waking, warm, the decisions in between, the replica, and the receipt with its phases."""
+    async with following(server) as told:
+        await told.until("ready")
+        assert (await server.call("digits", CALL)).status == 200
+        warm = await told.line("digits", state="warm", ready=1, held=0)
+        paced = await told.line("digits", in_flight=0, rate=0.1)
+
+    texts = [one.data["text"] for one in told.came if one.kind == "decision"]
+    assert any("wants 1 replica" in text for text in texts)
+    [cold] = [one.data for one in told.came if one.kind == "cold_start"]
+    assert (cold["name"], cold["outcome"]) == ("digits", "ready")
+    assert warm["devices"] != []
+    assert paced["p50_ms"] is not None
+    assert paced["sleeps_at_s"] > 0
+
+
+async def test_who_comes_back_misses_nothing_and_hears_nothing_twice(
+    server: ServingServer,
+) -> None:
+    """After the id that was read last, without another picture."""
+    async with following(server) as told:
+        ready = await told.until("ready")
+    assert (await server.call("digits", CALL)).status == 200
+
+    async with following(server, last=ready.id) as again:
+        await again.line("digits", state="warm")
+
+    assert "reset" not in [one.kind for one in again.came]
+    places = [one.id for one in again.came if one.kind != "beat"]
+    numbers = [int(place.rpartition("-")[2]) for place in places]
+    assert numbers == sorted(set(numbers))
+    assert numbers[0] > int(ready.id.rpartition("-")[2])
+
+
+@pytest.mark.parametrize("last", ["", "other-3", "nonsense", "{boot}-999999"])
+async def test_an_unknown_place_begins_with_a_picture(server: ServingServer, last: str) -> None:
+    """Of another boot, of the future, or no place at all."""
+    async with following(server) as told:
+        boot = (await told.until("ready")).id.partition("-")[0]
+
+    async with following(server, last=last.format(boot=boot)) as again:
+        assert (await again.next()).kind == "reset"
+
+
+async def test_one_function_can_be_followed_alone(server: ServingServer) -> None:
+    """What concerns others is left out; its end is told."""
+    async with following(server, "?function=digits") as told:
+        await told.until("ready")
+        assert (await server.admin("DELETE", "/functions/digits")).status == 200
+        gone = await told.until("gone", lambda data: data["functions"])
+    async with following(server, "?function=nobody") as told:
+        await told.until("ready")
+
+    assert gone.data["functions"] == ["digits"]
+    assert "functions" not in [one.kind for one in told.came]
+
+
+async def test_each_second_has_a_beat(server: ServingServer) -> None:
+    """With the server's time and totals; it is no place to resume from."""
+    async with following(server) as told:
+        beat = await told.until("beat")
+
+    assert beat.data["readyz"] == {"status": "ok", "reasons": []}
+    assert (beat.data["held"], beat.data["in_flight"], beat.data["rate"]) == (0, 0, 0.0)
+    assert beat.data["at_s"] > 1e9
+
+
+async def test_a_removed_key_ends_its_streams(server: ServingServer) -> None:
+    """With its next event: whoever may not look any more sees nothing more."""
+    key = (await server.admin("POST", "/keys", {"scopes": ["read"]})).json()
+    async with following(server, token=key["secret"]) as told:
+        await told.until("ready")
+        assert (await server.admin("DELETE", f"/keys/{key['id']}")).status == 200
+        await told.over()
+
+
+async def test_a_bad_name_is_refused(server: ServingServer) -> None:
+    """With what was expected."""
+    answer = await server.admin("GET", "/events?function=No!")
+
+    assert (answer.status, answer.problem["code"]) == (400, "bad_request")
+
+
+async def test_only_so_many_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One more is told to come back; a place that is left is free again."""
+    monkeypatch.setattr(events, "FOLLOWERS_MAX", 1)
+    async with serving(tmp_path) as server:
+        async with following(server):
+            answer = await server.admin("GET", "/events")
+        assert (answer.status, answer.problem["code"]) == (429, "queue_full")
+        assert "Retry-After" in answer.headers
+        async with asyncio.timeout(10):
+            while server.server.admin.watch.followers:  # noqa: ASYNC110 - a count has no event
+                await asyncio.sleep(0)
+        async with following(server) as told:
+            await told.until("ready")
+
+
+async def test_a_follower_who_takes_nothing_is_let_go(
+    server: ServingServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """His connection is broken off; nobody else notices."""
+    monkeypatch.setattr(streaming, "SLOW_S", 0.05)
+    watch = server.server.admin.watch
+    async with ClientSession(read_bufsize=1) as session:
+        headers = {"Authorization": f"Bearer {server.token}"}
+        async with session.get(f"{server.url}/admin/v1/events", headers=headers) as response:
+            assert response.status == 200
+            async with asyncio.timeout(20):
+                while watch.followers:
+                    watch.happened("decision", "digits", {"text": "x" * 100_000})
+                    await asyncio.sleep(0)
+
+
+async def test_a_stopping_server_ends_its_streams(tmp_path: Path) -> None:
+    """At once, those that nobody reads, too."""
+    headers = {"Accept": "text/event-stream"}
+    async with ClientSession(read_bufsize=1) as session, asyncio.timeout(25):
+        async with serving(tmp_path) as server:
+            headers["Authorization"] = f"Bearer {server.token}"
+            url, watch = f"{server.url}/admin/v1/events", server.server.admin.watch
+            unread = await session.get(url, headers=headers)
+            read = await session.get(url, headers=headers)
+            for _ in range(200):
+                watch.happened("decision", "digits", {"text": "x" * 100_000})
+                await asyncio.sleep(0)
+        with pytest.raises(ClientError):
+            await read.read()
+        unread.close()

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientResponse
+
+from admin.client.sse import Event, Parser
+from pool_manager.drivers.fake import FakeDriver
+from tests.support.operator import MODEL
+from tests.support.server import ServingServer, serving
+
+PATH = "/functions/digits/logs"
+CALL: dict[str, Any] = {"inputs": {}}
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[ServingServer]:
+    """`digits` is deployed and cold."""
+    async with serving(tmp_path, FakeDriver(), standbys=0) as server:
+        await server.deploy({"m.onnx": MODEL}, name="digits")
+        await server.until_pools(lambda: not server.server.manager.replicas())
+        yield server
+
+
+class Reader:
+    """The events of one answer."""
+
+    def __init__(self, answer: ClientResponse) -> None:
+        self._answer = answer
+        self._parser = Parser()
+        self._events: list[Event] = []
+
+    async def next(self) -> Event:
+        """The next one."""
+        async with asyncio.timeout(10):
+            while not self._events:
+                piece = await self._answer.content.readany()
+                assert piece, "the stream has ended"
+                self._events += self._parser.feed(piece)
+        return self._events.pop(0)
+
+    async def until(self, kind: str, text: str = "") -> Event:
+        """The next of this kind with this text."""
+        while True:
+            event = await self.next()
+            if event.type == kind and text in event.data:
+                return event
+
+    async def end(self) -> bytes:
+        """What is left."""
+        async with asyncio.timeout(10):
+            return await self._answer.read()
+
+
+@asynccontextmanager
+async def following(
+    server: ServingServer, last_id: str = "", lines: int = 10
+) -> AsyncIterator[Reader]:
+    """Follow the function's logs."""
+    headers = {"Authorization": f"Bearer {server.token}", "Accept": "text/event-stream"}
+    if last_id:
+        headers["Last-Event-ID"] = last_id
+    url = f"{server.url}/admin/v1{PATH}?lines={lines}"
+    async with server.session.get(url, headers=headers) as answer:
+        assert answer.status == 200
+        yield Reader(answer)
+
+
+async def test_logs_are_followed_over_replicas(server: ServingServer) -> None:
+    """What was written before, then a new replica as it starts, then its end; who comes back goes
+    on behind the last event."""
+    async with following(server) as reader:
+        first = await reader.next()
+        assert first.type == "lines"
+        assert (await reader.next()).type == "end"
+        await server.call("digits", CALL)
+        started = await reader.until("lines", "starts for default/digits@1")
+    async with asyncio.timeout(10):
+        # That nothing is in flight any more is heard with the next demand.
+        while server.bound():
+            await server.admin("POST", "/functions/digits/sleep")
+    async with following(server, started.id) as reader:
+        assert "starts for" not in (await reader.until("lines")).data
+        ended = await reader.until("end")
+
+    replica = json.loads(started.data)["replica"]
+    assert json.loads(ended.data) == {"replica": replica}
+    assert replica != json.loads(first.data)["replica"]
+
+
+async def test_a_function_that_is_removed_ends_the_stream(server: ServingServer) -> None:
+    """After the end of its replicas; then there is nothing to follow."""
+    await server.call("digits", CALL)
+    async with following(server) as reader:
+        await reader.until("lines", "starts for")
+        await server.admin("DELETE", "/functions/digits")
+        await reader.until("end")
+        await reader.end()
+
+    assert (await server.admin("GET", PATH)).problem["code"] == "unknown_function"
+
+
+async def test_a_strange_place_to_go_on_from_is_the_beginning(server: ServingServer) -> None:
+    """It comes from a client, and may be of another server."""
+    async with following(server, "7f3a-12") as reader:
+        assert (await reader.next()).type == "lines"

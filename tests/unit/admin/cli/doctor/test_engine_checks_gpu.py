@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from admin.cli.doctor import engine_checks
+from admin.cli.doctor.engine_checks import CONFIGURE, GENERATE, Driver, Toolkit
+
+BARE: dict[str, Any] = {"CgroupDriver": "systemd", "Runtimes": {"runc": {"path": "runc"}}}
+RUNTIME = {**BARE, "Runtimes": {"runc": {}, "nvidia": {"path": "nvidia-container-runtime"}}}
+# Source: the fields that Docker 28.3's API description (1.51) gives to CDI in GET /info.
+CDI = {
+    **BARE,
+    "CDISpecDirs": ["/etc/cdi", "/var/run/cdi"],
+    "DiscoveredDevices": [{"Source": "cdi", "ID": "nvidia.com/gpu=0"}],
+}
+CTK = Toolkit(programs=frozenset({"nvidia-ctk"}))
+HOOK = Toolkit(programs=frozenset({"nvidia-ctk", "nvidia-container-runtime-hook"}))
+SPEC = Toolkit(specs=("/etc/cdi/nvidia.yaml",))
+
+
+@pytest.mark.parametrize(
+    ("found", "level", "text"),
+    [
+        (Driver(version="580.1", gpus=2, is_loaded=True, has_card=True), "ok", "580.1, 2 GPUs"),
+        (Driver(version="580.1", gpus=1, is_loaded=True), "ok", "580.1, 1 GPU"),
+        (Driver(error="mismatch", is_loaded=True, has_card=True), "fail", "mismatch"),
+        (Driver(version="580.1", is_loaded=True), "fail", "sees no GPU"),
+        (Driver(error="not found", has_card=True), "warn", "not loaded"),
+        (Driver(error="not found"), "ok", "on the CPU"),
+    ],
+)
+def test_the_driver_works_where_it_is_needed(found: Driver, level: str, text: str) -> None:
+    """A machine without a GPU needs none; one whose driver does not start fails."""
+    check = engine_checks.driver(found)
+
+    assert check.level == level
+    assert text in check.found
+
+
+@pytest.mark.parametrize(
+    ("info", "toolkit", "ways"),
+    [
+        (BARE, Toolkit(), []),
+        (BARE, CTK, []),
+        (BARE, HOOK, ["request"]),
+        (RUNTIME, Toolkit(), ["runtime"]),
+        (CDI, HOOK, ["cdi", "request"]),
+        ({**CDI, "DiscoveredDevices": None}, SPEC, ["cdi"]),
+        ({**CDI, "DiscoveredDevices": [{"ID": "vendor.com/nic=0"}]}, Toolkit(), []),
+        ({**CDI, "DiscoveredDevices": []}, SPEC, []),
+        (BARE, SPEC, []),
+    ],
+)
+def test_the_ways_to_a_gpu_are_found(
+    info: dict[str, Any], toolkit: Toolkit, ways: list[str]
+) -> None:
+    """CDI needs an engine that reads it and a description; the others need their program."""
+    assert engine_checks.ways(info, toolkit) == ways
+    assert engine_checks.containers(info, toolkit).level == ("ok" if ways else "fail")
+
+
+@pytest.mark.parametrize(
+    ("info", "toolkit", "todo"),
+    [
+        ({**CDI, "DiscoveredDevices": []}, CTK, GENERATE),
+        (BARE, CTK, CONFIGURE),
+        (BARE, Toolkit(), "nvidia-container-toolkit && "),
+    ],
+)
+def test_no_way_says_the_command(info: dict[str, Any], toolkit: Toolkit, todo: str) -> None:
+    """What is missing decides what to run."""
+    assert todo in engine_checks.containers(info, toolkit).todo
+
+
+@pytest.mark.parametrize(
+    ("info", "toolkit", "level"),
+    [
+        (RUNTIME, Toolkit(), "warn"),
+        (BARE, HOOK, "warn"),
+        (CDI, HOOK, "ok"),
+        ({**RUNTIME, "CgroupDriver": "cgroupfs"}, Toolkit(), "ok"),
+        (RUNTIME, Toolkit(leaves_cgroups=True), "ok"),
+    ],
+)
+def test_a_reload_may_take_the_gpu_away(info: dict[str, Any], toolkit: Toolkit, level: str) -> None:
+    """systemd's cgroup driver forgets devices that a hook added; CDI's it knows."""
+    assert engine_checks.reload(info, toolkit).level == level
+
+
+def test_a_reload_is_mended_by_cdi_where_it_is_on() -> None:
+    """An engine that reads CDI only lacks the description."""
+    assert engine_checks.reload({**RUNTIME, "CDISpecDirs": ["/etc/cdi"]}, CTK).todo == GENERATE
+    assert "cgroupfs" in engine_checks.reload(RUNTIME, CTK).todo
+
+
+def test_the_machine_is_looked_at(tmp_path: Path) -> None:
+    """Card, module and the reason of a failed start are found on their own."""
+
+    def fail() -> tuple[str, int]:
+        raise RuntimeError("Driver/library version mismatch")
+
+    empty = engine_checks.look_for_driver(tmp_path, fail)
+    for folder, vendor in (("0", "0x8086\n"), ("1", "0x10de\n")):
+        (tmp_path / "sys/bus/pci/devices" / folder).mkdir(parents=True)
+        (tmp_path / "sys/bus/pci/devices" / folder / "vendor").write_text(vendor)
+    (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
+
+    assert empty == Driver(error="Driver/library version mismatch")
+    assert engine_checks.look_for_driver(tmp_path, lambda: ("580.1", 1)) == Driver(
+        version="580.1", gpus=1, is_loaded=True, has_card=True
+    )
+
+
+def test_the_toolkit_is_looked_at(tmp_path: Path) -> None:
+    """Descriptions count if they are NVIDIA's; the setting counts if it is not a comment."""
+    for name, text in (("nvidia.yaml", "kind: nvidia.com/gpu"), ("nic.json", '{"kind": "x/nic"}')):
+        (tmp_path / "etc/cdi").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "etc/cdi" / name).write_text(text)
+    config = tmp_path / "etc/nvidia-container-runtime/config.toml"
+    config.parent.mkdir()
+    config.write_text("[nvidia-container-cli]\n#no-cgroups = true\n")
+
+    found = engine_checks.look_for_toolkit(tmp_path)
+    config.write_text("[nvidia-container-cli]\nno-cgroups = true\n")
+
+    assert found.specs == (str(tmp_path / "etc/cdi/nvidia.yaml"),)
+    assert not found.leaves_cgroups
+    assert engine_checks.look_for_toolkit(tmp_path).leaves_cgroups
+
+
+def test_this_machine_can_be_looked_at() -> None:
+    """Whatever is here, with the real library of the driver or without, nothing is raised."""
+    found = engine_checks.look_for_driver()
+
+    assert bool(found.error) != bool(found.version)

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from admin.cli.live.events import Broken, Connect, News, Position, Told, follow
+from admin.client.sse import Event
+from admin.client.transport import ApiError, Unreachable
+
+AWAY = Unreachable("nobody there")
+REFUSED = ApiError(401, {"title": "A key is needed", "code": "no_key"})
+BUSY = ApiError(503, {"title": "Shutting down"})
+
+
+def tell(id: str, kind: str, data: str = "{}") -> Event:
+    """An event of boot "b"."""
+    return Event(f"b-{id}" if id else "", kind, data)
+
+
+class Line:
+    """Connections by turns: their events, then what breaks them; "end" where the server ends it."""
+
+    def __init__(self, *turns: list[Event | Exception]) -> None:
+        self.turns = [*turns]
+        self.asked: list[str] = []
+        self.pauses: list[float] = []
+
+    @contextmanager
+    def connect(self, last_id: str) -> Iterator[Iterator[Event]]:
+        """The next turn."""
+        self.asked.append(last_id)
+        turn = self.turns.pop(0) if self.turns else [AWAY]
+        if isinstance(turn[0], Exception):
+            raise turn[0]
+        yield self._events(turn)
+
+    def _events(self, turn: list[Event | Exception]) -> Iterator[Event]:
+        for each in turn:
+            if isinstance(each, Exception):
+                raise each
+            yield each
+
+    def take(self, count: int) -> list[News]:
+        """So many news."""
+        connect: Connect = self.connect
+        news = follow(connect, self.pauses.append)
+        return [next(news) for _ in range(count)]
+
+
+def test_events_are_told_as_they_come() -> None:
+    """What is no JSON object is passed over."""
+    odd = [tell("2", "beat", "[]"), tell("3", "beat", "{")]
+    line = Line([tell("1", "reset"), *odd, tell("4", "ready", '{"a": 1}')])
+
+    assert line.take(3) == [
+        Told("reset", {}),
+        Told("ready", {"a": 1}),
+        Broken("the server ended the events", 1.0),
+    ]
+
+
+def test_after_a_break_it_goes_on_from_the_last_event() -> None:
+    """Events without an id of their own change nothing of that."""
+    line = Line(
+        [tell("1", "reset"), tell("2", "ready"), tell("3", "decision"), tell("3", "beat"), AWAY],
+        [tell("4", "decision")],
+    )
+
+    told = line.take(6)
+
+    assert told[4] == Broken("nobody there", 1.0)
+    assert told[5] == Told("decision", {})
+    assert line.asked == ["", "b-3"]
+
+
+def test_half_a_snapshot_is_not_gone_on_from() -> None:
+    """It is asked for from the start."""
+    line = Line([tell("1", "reset"), tell("2", "functions"), AWAY], [tell("3", "reset")])
+
+    line.take(4)
+
+    assert line.asked == ["", ""]
+
+
+def test_what_was_told_before_the_break_is_not_told_again() -> None:
+    """A server may send a little too much; another boot's numbers start anew."""
+    line = Line(
+        [tell("1", "reset"), tell("9", "ready"), AWAY],
+        [tell("8", "decision"), tell("10", "decision"), Event("c-1", "decision", "{}")],
+    )
+
+    told = line.take(5)
+
+    assert told[3:] == [Told("decision", {}), Told("decision", {})]
+
+
+def test_pauses_grow_to_a_bound_and_start_anew() -> None:
+    """An event that comes through makes the next break a first one."""
+    line = Line(
+        [tell("1", "reset"), AWAY],
+        *([[AWAY]] * 6),
+        [tell("2", "reset"), BUSY],
+    )
+
+    told = line.take(10)
+
+    assert line.pauses == [1.0, 2.0, 4.0, 8.0, 10.0, 10.0, 10.0]
+    assert told[-1] == Broken("Shutting down", 1.0)
+
+
+@pytest.mark.parametrize("error", [AWAY, REFUSED, BUSY])
+def test_who_was_never_there_is_not_waited_for(error: Exception) -> None:
+    """A wrong address or key is told at once."""
+    with pytest.raises(type(error)):
+        Line([error]).take(1)
+
+
+def test_a_refusal_that_will_not_pass_ends_it() -> None:
+    """A key that was revoked is not asked with for ever."""
+    with pytest.raises(ApiError):
+        Line([tell("1", "reset"), AWAY], [REFUSED]).take(3)
+
+
+def test_a_strangers_ids_are_only_compared() -> None:
+    """Without a number there is no order: everything is news."""
+    position = Position()
+
+    taken = [position.take(Event(id, "decision", "{}")) for id in ("x", "a-b", "x", "")]
+
+    assert taken == [True] * 4
+    assert position.id == "x"

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import typer
+
+from admin.cli.bundle_files import collect
+from admin.cli.errors import INTERRUPTED
+from admin.cli.follow_logs import ABSENCES_MAX, bar, finish, follow, steps, upload
+from admin.cli.options import Session
+from admin.client.client import ApiError, Client, Progress, Unreachable
+from tests.support import models
+from tests.support.admin_api import AdminApi, Canned
+
+PATH = "/admin/v1/operations/o1"
+START = {"id": "o1", "state": "running", "phase": "upload"}
+
+
+def never(seconds: float) -> None:
+    raise AssertionError(f"paused for {seconds} s")
+
+
+def test_only_missing_files_go_up(api: AdminApi, tmp_path: Path) -> None:
+    """A file that the server has is not sent; the bar is told of the bytes of the rest."""
+    collected = collect(models.external(tmp_path, 1))
+    model, data = sorted(collected.bundle.files, key=lambda file: file.size)
+    api.on("HEAD", f"/admin/v1/blobs/{model.sha256}", Canned())
+    api.on("PUT", f"/admin/v1/blobs/{data.sha256}", Canned({}, 201))
+    totals: list[int] = []
+    sent: list[int] = []
+
+    @contextmanager
+    def counted(total: int) -> Iterator[Progress]:
+        totals.append(total)
+        yield sent.append
+
+    assert upload(Client(api.url), collected, counted) == (1, data.size)
+
+    assert (totals, sum(sent)) == ([data.size], data.size)
+    assert [len(request.body) for request in api.sent("PUT")] == [data.size]
+
+
+def test_every_phase_is_reported_with_its_time(api: AdminApi) -> None:
+    """The operation is asked for until it ended; each phase is told once it is over."""
+    api.on(
+        "GET",
+        PATH,
+        Canned({**START, "phase": "verify"}),
+        Canned({**START, "phase": "verify"}),
+        Canned({**START, "phase": "switch"}),
+        Canned({**START, "phase": "switch", "state": "done"}),
+    )
+    passed: list[tuple[str, float]] = []
+    times = iter([0.0, 1.0, 3.0, 3.5])
+
+    ended = follow(
+        Client(api.url),
+        START,
+        lambda phase, ms: passed.append((phase, ms)),
+        clock=lambda: next(times),
+        pause=never,
+    )
+
+    assert ended["state"] == "done"
+    assert passed == [("upload", 1000.0), ("verify", 2000.0), ("switch", 500.0)]
+    assert [request.query["phase"] for request in api.requests] == [
+        "upload",
+        "verify",
+        "verify",
+        "switch",
+    ]
+
+
+def test_a_server_that_restarts_is_waited_for(api: AdminApi) -> None:
+    """An operation survives its server, so a moment without an answer is no end."""
+    cut = Canned(is_cut=True)
+    api.on("GET", PATH, cut, cut, Canned({**START, "state": "failed"}))
+    pauses: list[float] = []
+
+    ended = follow(Client(api.url), START, lambda phase, ms: None, pause=pauses.append)
+
+    assert ended["state"] == "failed"
+    assert len(pauses) == 2
+
+
+def test_a_server_that_stays_away_is_given_up(api: AdminApi) -> None:
+    """After so many tries the server is gone."""
+    api.close()
+    pauses: list[float] = []
+
+    with pytest.raises(Unreachable):
+        follow(Client(api.url), START, lambda phase, ms: None, pause=pauses.append)
+
+    assert len(pauses) == ABSENCES_MAX
+
+
+def test_steps_are_lines() -> None:
+    """A phase is one line with its time."""
+    lines: list[str] = []
+
+    steps(lines.append)("verify", 1234.0)
+
+    assert lines == ["  verify   1.2 s"]
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_a_bar_without_a_terminal_is_silent(
+    capsys: pytest.CaptureFixture[str], quiet: bool
+) -> None:
+    """A pipe gets no progress bar."""
+    with bar(10, quiet) as progress:
+        progress(10)
+
+    assert capsys.readouterr().err == ""
+
+
+def test_an_operation_that_is_done_is_returned(api: AdminApi) -> None:
+    """As it ended, with its result."""
+    api.on("GET", PATH, Canned({**START, "state": "done", "result": {"a": 1}}))
+
+    assert finish(Session(Client(api.url), as_json=True), START)["result"] == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [({"title": "No", "detail": "room"}, "No: room"), ({}, "The rollback failed")],
+)
+def test_an_operation_that_failed_is_a_refusal(
+    api: AdminApi, error: dict[str, str], text: str
+) -> None:
+    """With the server's reason, or at least what it was that failed."""
+    failed = {**START, "kind": "rollback", "state": "failed", "error": error}
+
+    with pytest.raises(ApiError, match=text):
+        finish(Session(Client(api.url), as_json=True), failed)
+
+
+def test_an_operation_that_was_cancelled_ends_the_command(
+    api: AdminApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By somebody else too: nothing changed, and there is nothing more to say."""
+    with pytest.raises(typer.Exit) as ended:
+        finish(Session(Client(api.url), as_json=False), {**START, "state": "cancelled"})
+
+    assert ended.value.exit_code == INTERRUPTED
+    assert capsys.readouterr().out == "cancelled: nothing changed\n"

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from typer.testing import Result
+
+from admin.cli.live.events import Broken, News, Told
+from admin.cli.live.state import Picture
+from admin.cli.live_table import table_lines, told
+from admin.cli.top.lines import text
+from admin.cli.verbs.ls import render
+from tests.support.admin_api import AdminApi, Canned
+from tests.support.event_server import beat, line, snapshot
+
+PATH = "/admin/v1/events"
+STREAM = {"Content-Type": "text/event-stream"}
+NO_KEY = Canned({"title": "A key is needed", "code": "no_key"}, status=401)
+"""What ends a stream that would be asked for again for ever."""
+
+
+def stream(*events: tuple[str, dict[str, Any]]) -> Canned:
+    """An answer with these events, which ends after them."""
+    lines = [f"event: {kind}\ndata: {json.dumps(data)}\n\n" for kind, data in events]
+    return Canned("".join(lines).encode(), headers=STREAM)
+
+
+CHANGED = ("functions", {"items": [line("a", state="warm", held=2)]})
+GONE = ("gone", {"functions": ["b"], "replicas": []})
+
+
+def test_a_picture_is_told_when_it_is_whole() -> None:
+    """And that there is none for a while."""
+    news: list[News] = [Told(*each) for each in snapshot([line("a")])]
+
+    found = list(told(iter([*news, Broken("gone", 1.0), Told(*beat())]), lambda: 0.0))
+
+    assert [why for _, why in found] == ["", "gone", ""]
+    assert [*found[0][0].facts.functions] == ["a"]
+
+
+@pytest.mark.slow
+def test_changes_are_lines_of_json(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """First what is, then what changes; what comes again after a break is no change."""
+    whole = snapshot([line("b"), line("a")])
+    api.on("GET", PATH, stream(*whole, CHANGED, GONE), NO_KEY)
+
+    result = fnctl("ls", "--watch", "--json")
+
+    found = [json.loads(each) for each in result.stdout.splitlines()]
+    assert found == [line("a"), line("b"), CHANGED[1]["items"][0], {"name": "b", "state": "gone"}]
+    assert result.exit_code == 1
+
+
+@pytest.mark.slow
+def test_changes_are_rows_where_there_is_no_terminal(
+    api: AdminApi, fnctl: Callable[..., Result]
+) -> None:
+    """Below one head; that the server went away is told beside them."""
+    api.on("GET", PATH, stream(*snapshot([line("a")]), CHANGED), NO_KEY)
+
+    result = fnctl("ls", "-w")
+
+    rows = [each.split()[:3] for each in result.stdout.splitlines()]
+    assert rows == [["NAME", "REVISION", "STATE"], ["a", "a@1", "cold"], ["a", "a@1", "warm"]]
+    assert "reconnecting: the server ended the events" in result.stderr
+
+
+def test_a_table_in_place_says_how_old_it_is() -> None:
+    """And how much of it there is no room for."""
+    picture = Picture()
+    for kind, data in snapshot([line(f"f{number}") for number in range(30)]):
+        picture.apply(kind, data, 10.0)
+
+    live = [text(one) for one in table_lines(picture, render, 10.0, (60, 12))]
+    old = [text(one) for one in table_lines(picture, render, 20.0, (60, 40))]
+
+    assert len(live) == 10
+    assert live[-1] == "… and 22 more: fnctl top scrolls"
+    assert old[-1] == "silent: 10 s old"
+    assert len(old) == 32
+    assert max(map(len, live)) <= 60
+    assert text(table_lines(Picture(), render, 0.0, (60, 12))[-1]) == "reading …"

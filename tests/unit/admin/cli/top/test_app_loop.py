@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from admin.cli.live.events import Broken, News, Told
+from admin.cli.top.app import Outcome, Top
+from admin.cli.top.lines import Line, text
+from admin.cli.top.terminal import HungUp
+from admin.cli.top.view import Request
+from tests.support.event_server import line, snapshot
+
+WHOLE = [Told(*each) for each in snapshot([line("a"), line("b")])]
+
+
+class Scene:
+    """Everything a screen has to do with: news and keys by turns, what was shown and asked for."""
+
+    def __init__(self, *turns: str, news: list[News] | None = None) -> None:
+        self.news = WHOLE if news is None else news
+        self.turns = iter(turns)
+        self.shown: list[list[str]] = []
+        self.asked: list[Request] = []
+        self.told: list[Outcome] = []
+        self.opened = 0
+        self.is_open = self.is_raw = self.is_stopping = self.is_resized = False
+        self.stops = 0
+        self.size = (100, 20)
+        self.spoilt: list[bool] = []
+
+    def take(self) -> Iterator[News]:
+        """What a feed has."""
+        news, self.news = self.news, []
+        yield from news
+
+    def start(self, request: Request) -> bool:
+        """What errands do."""
+        self.asked.append(request)
+        return True
+
+    def outcomes(self) -> Iterator[Outcome]:
+        """What came of them."""
+        told, self.told = self.told, []
+        yield from told
+
+    def open(self) -> None:
+        """A screen."""
+        self.is_open, self.opened = True, self.opened + 1
+
+    def close(self) -> None:
+        """The same."""
+        self.is_open = False
+
+    def show(self, lines: list[Line], anew: bool) -> None:
+        """The same."""
+        assert self.is_open
+        assert self.is_raw
+        self.shown.append([text(one) for one in lines])
+        self.spoilt.append(anew)
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """A terminal."""
+        yield
+
+    @contextmanager
+    def raw(self) -> Iterator[None]:
+        """The same."""
+        self.is_raw = True
+        try:
+            yield
+        finally:
+            self.is_raw = False
+
+    def wait(self, timeout_s: float) -> list[str]:
+        """A turn: keys with a space between them, or what happens."""
+        turn = next(self.turns)
+        if turn == "hang up":
+            raise HungUp
+        self.is_stopping = turn == "ctrl-z"
+        self.is_resized = turn == "resize"
+        return turn.split() if turn not in ("ctrl-z", "resize", "wait") else []
+
+    def was_resized(self) -> bool:
+        """Whether it was."""
+        return self.is_resized
+
+    def was_stopped(self) -> bool:
+        """Whether it was."""
+        return self.is_stopping
+
+    def stop(self) -> None:
+        """Ctrl-Z, and fg."""
+        assert not self.is_open
+        assert not self.is_raw
+        self.stops += 1
+
+
+@pytest.fixture
+def run() -> Callable[[Scene], Request]:
+    """Runs a scene on a clock that goes on by a quarter of a second with every look."""
+
+    def started(scene: Scene) -> Request:
+        clock = itertools.count(100.0, 0.25)
+        top = Top(scene, scene, scene, scene, url="http://a:1", clock=lambda: next(clock))  # type: ignore[arg-type]
+        return top.run()
+
+    return started
+
+
+def test_it_is_shown_until_somebody_quits(run: Callable[[Scene], Request]) -> None:
+    """The terminal is given back."""
+    scene = Scene("wait", "q")
+
+    ended = run(scene)
+
+    assert ended == Request("quit")
+    assert (scene.is_open, scene.is_raw, scene.opened) == (False, False, 1)
+    assert any(one.startswith("a ") for one in scene.shown[0])
+    assert scene.spoilt == [True, False]
+
+
+def test_whatever_ends_it_gives_the_terminal_back(run: Callable[[Scene], Request]) -> None:
+    """Also that it is gone."""
+    scene = Scene("wait", "hang up")
+
+    with pytest.raises(HungUp):
+        run(scene)
+
+    assert not scene.is_open
+    assert not scene.is_raw
+
+
+def test_keys_act_on_what_the_last_one_changed(run: Callable[[Scene], Request]) -> None:
+    """Also where they come faster than they are drawn."""
+    scene = Scene("wait", "/ b enter w", "escape down w", "q")
+
+    run(scene)
+
+    assert scene.asked == [Request("warm", "b"), Request("warm", "b")]
+
+
+def test_ctrl_z_stops_it_with_the_terminal_in_order(run: Callable[[Scene], Request]) -> None:
+    """Afterwards everything is drawn anew."""
+    scene = Scene("wait", "ctrl-z", "wait", "q")
+
+    run(scene)
+
+    assert (scene.stops, scene.opened) == (1, 2)
+    assert scene.spoilt == [True, False, True, False]
+
+
+def test_another_size_is_drawn_anew(run: Callable[[Scene], Request]) -> None:
+    """As is what somebody else wrote on the screen, on Ctrl-L."""
+    scene = Scene("wait", "resize", "redraw", "q")
+
+    run(scene)
+
+    assert scene.spoilt == [True, False, True, True]
+
+
+def test_why_is_asked_and_shown(run: Callable[[Scene], Request]) -> None:
+    """Again and again while it is looked at."""
+    scene = Scene("enter", *["wait"] * 12, "q", "q")
+    scene.told = [Outcome(Request("why", "zzz"), "of another function")]
+    asked = scene.start
+
+    def start(request: Request) -> bool:
+        scene.told.append(Outcome(request, "cold: nobody calls"))
+        return asked(request)
+
+    scene.start = start  # type: ignore[method-assign]
+
+    run(scene)
+
+    assert len(scene.asked) > 2
+    assert {*scene.asked} == {Request("why", "a")}
+    assert scene.shown[3][2:5] == ["a", "", "cold: nobody calls"]
+    assert not any("of another" in one for shown in scene.shown for one in shown)
+
+
+def test_what_came_of_a_request_is_told_for_a_while(run: Callable[[Scene], Request]) -> None:
+    """Then the keys are back."""
+    scene = Scene("wait", "w", "wait", *["wait"] * 60, "q")
+
+    run(scene)
+
+    assert scene.shown[2][-1] == "warm a …"
+    assert scene.shown[-1][-1].startswith("q quit")
+
+
+def test_a_break_is_told(run: Callable[[Scene], Request]) -> None:
+    """The first line says so as long as it lasts."""
+    scene = Scene("wait", "q", news=[*WHOLE, Broken("nobody there", 4.0)])
+
+    run(scene)
+
+    assert "reconnecting in" in scene.shown[0][0]
+    assert scene.shown[0][-1] == "nobody there"
+
+
+def test_an_outcome_is_told(run: Callable[[Scene], Request]) -> None:
+    """In the last line."""
+    scene = Scene("wait", "q")
+    scene.told = [Outcome(Request("warm", "a"), "a@1 is warm after 12 ms")]
+
+    run(scene)
+
+    assert scene.shown[0][-1] == "a@1 is warm after 12 ms"

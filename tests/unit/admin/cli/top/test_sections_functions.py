@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from admin.cli.live.state import QUIET_S, Picture
+from admin.cli.top.lines import text
+from admin.cli.top.sections import Moment, columns, head, row, upcoming
+from tests.support.event_server import beat, line, snapshot
+
+
+def moment(item: dict[str, Any], later_s: float = 0.0) -> Moment:
+    """So long after the server told this line."""
+    picture = Picture()
+    for kind, data in snapshot([item]):
+        picture.apply(kind, data, 10.0)
+    if later_s < QUIET_S:
+        picture.apply(*beat(1000.0 + later_s), 10.0 + later_s)
+    now = 10.0 + later_s
+    return Moment(picture, now, picture.server_s(now))
+
+
+def shown(item: dict[str, Any], width: int) -> str:
+    """Its row."""
+    return text(row(item, columns(width, 3), moment(item), False))
+
+
+def words(value: str) -> str:
+    """A text with its columns one space apart."""
+    return " ".join(value.split())
+
+
+WARM = line("abc", state="warm", ready=1, held=2, in_flight=1, rate=41.2, p50_ms=1.23, p95_ms=8.4)
+
+
+def test_a_row_has_what_fits() -> None:
+    """The most telling columns stay longest."""
+    assert words(text(head(columns(100, 3), "p95"))) == (
+        "NAME STATE READY HELD IN FL RATE P50 P95 NEXT TREND"
+    )
+    assert words(text(head(columns(60, 3), ""))) == "NAME STATE READY HELD RATE NEXT"
+    assert words(shown(WARM, 100)) == "abc warm 1/4 2 1 41 1.2 ms 8.4 ms ██"
+    assert words(shown(WARM, 60)) == "abc warm 1/4 2 41"
+
+
+def test_no_row_is_wider_than_its_screen() -> None:
+    """Names and trends grow with it."""
+    for width in range(60, 300):
+        for longest in (1, 20, 63):
+            kept = columns(width, longest)
+            assert sum(column.width + 1 for column in kept) - 1 <= width
+    assert columns(200, 63)[0].width == 63
+
+
+def test_the_selected_row_is_marked() -> None:
+    """Also where there are no colours."""
+    kept = columns(80, 3)
+
+    assert all("reverse" in style for _, style in row(WARM, kept, moment(WARM), True))
+    titles = {part.strip(): style for part, style in head(kept, "rate")}
+    assert (titles["RATE"], titles["HELD"]) == ("bold underline", "bold")
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"state": "waking", "phase": "load", "ready_in_ms": 1800.0}, "load ~800 ms"),
+        ({"state": "waking", "phase": "load", "ready_in_ms": 900.0}, "load …"),
+        ({"state": "waking", "phase": "load"}, "load"),
+        ({"state": "waking", "ready_in_ms": 1800.0}, "ready ~800 ms"),
+        ({"state": "warm", "sleeps_at_s": 1043.0}, "sleeps in 42 s"),
+        ({"state": "warm", "sleeps_at_s": 1301.0}, "sleeps in 5 min"),
+        ({"state": "warm", "sleeps_at_s": 1001.0 + 10_800}, "sleeps in 3 h"),
+        ({"state": "warm", "sleeps_at_s": 1001.0}, "goes to sleep"),
+        ({"state": "warm", "ready_in_ms": 0}, ""),
+        ({"state": "cold", "ready_in_ms": 183.0}, "wakes ~183 ms"),
+        ({"state": "cold"}, ""),
+        ({"state": "failing", "reason": "no such\nfile"}, "no such file"),
+    ],
+)
+def test_what_comes_next_counts_down(fields: dict[str, Any], text: str) -> None:
+    """A second after it was told."""
+    item = line("abc", **fields)
+
+    assert upcoming(item, moment(item, 1.0)) == text
+
+
+def test_a_countdown_stands_still_where_nothing_is_heard() -> None:
+    """Nobody knows whether it went on."""
+    waking = line("abc", state="waking", phase="load", ready_in_ms=1800.0)
+    warm = line("abc", state="warm", sleeps_at_s=1042.0)
+
+    assert upcoming(waking, moment(waking, 60.0)) == "load ~1.8 s"
+    assert upcoming(warm, moment(warm, 60.0)) == "sleeps in 42 s"

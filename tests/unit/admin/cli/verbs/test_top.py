@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from typer.testing import Result
+
+from tests.support.admin_api import AdminApi, Canned
+from tests.support.event_server import beat, device, line, snapshot
+from tests.unit.admin.cli.test_live_table import NO_KEY, PATH, stream
+
+WHOLE = snapshot([line("digits")], ("devices", {"items": [device("cpu:0")]}))
+
+
+def test_without_a_terminal_one_picture_is_printed(
+    api: AdminApi, fnctl: Callable[..., Result]
+) -> None:
+    """As text without any control characters, as wide as COLUMNS says."""
+    api.on("GET", PATH, stream(*WHOLE))
+
+    result = fnctl("top")
+
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith(f"fnctl top  {api.url}")
+    assert any(each.startswith("digits") for each in lines)
+    assert any(each.startswith("cpu:0") for each in lines)
+    assert max(map(len, lines)) <= 100
+    assert "\x1b" not in result.stdout
+    assert result.exit_code == 0
+    assert api.requests[0].headers["Authorization"] == "Bearer secret-token"
+
+
+def test_one_picture_is_one_object(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """With --json and --once."""
+    api.on("GET", PATH, stream(*WHOLE))
+
+    found = json.loads(fnctl("top", "--once", "--json").stdout)
+
+    assert [each["name"] for each in found["functions"]] == ["digits"]
+    assert [each["id"] for each in found["devices"]] == ["cpu:0"]
+
+
+@pytest.mark.slow
+def test_every_change_is_a_line(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """Also that there are none for a while."""
+    api.on("GET", PATH, stream(*WHOLE), NO_KEY)
+
+    result = fnctl("top", "--json")
+
+    found = [json.loads(each) for each in result.stdout.splitlines()]
+    kinds = ["reset", "functions", "devices", "ready", "beat", "broken"]
+    assert [each["event"] for each in found] == kinds
+    assert found[4]["data"] == beat()[1]
+    assert found[5]["data"] == {"why": "the server ended the events", "again_in_s": 1.0}
+    assert (result.exit_code, json.loads(result.stderr)["code"]) == (1, "no_key")
+
+
+def test_half_a_picture_is_none(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """What there was of it is not printed as if it were all."""
+    api.on("GET", PATH, stream(*WHOLE[:2]))
+
+    result = fnctl("top", "--once")
+
+    assert result.stdout == ""
+    assert result.exit_code == 3
+    assert "the server ended the events" in result.stderr
+
+
+def test_a_server_without_events_says_so(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """An older one, or none of ours."""
+    problem = {"title": "Not found", "detail": "no such path"}
+    api.on("GET", PATH, Canned(problem, status=404))
+
+    result = fnctl("top")
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "Not found: no such path" in result.stderr

@@ -1,0 +1,36 @@
+"""A real SSH server, and a home folder without keys of anybody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from admin.client.ssh import Login, parse_target
+from admin.client.tunnel import Tunnel
+from tests.support.sshd import Sshd, sshd
+
+Open = Callable[..., Tunnel]
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The home folder in which ~/.ssh is looked for."""
+    folder = tmp_path / "home"
+    (folder / ".ssh").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    return folder
+
+
+@pytest.fixture
+def far(leaks: object, tmp_path: Path) -> Iterator[Sshd]:
+    with sshd(tmp_path / "ssh") as server:
+        yield server
+
+
+@pytest.fixture
+def way(far: Sshd) -> Login:
+    """How to log in to `far`."""
+    return Login(parse_target(far.target), far.identity, far.known_hosts)

@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+
+from admin.client import client as clients
+from admin.client.client import Answer, ApiError, Client, Payload, Unreachable
+from registry.errors import BadBundle
+from tests.support.admin_api import AdminApi, Canned
+
+A = "/admin/v1"
+SHA = "ab" * 32
+
+
+@pytest.fixture
+def client(api: AdminApi) -> Client:
+    return Client(api.url, "k1")
+
+
+@pytest.mark.parametrize(
+    ("call", "path"),
+    [
+        (Client.functions, f"{A}/functions"),
+        (lambda c: c.logs("digits", 5), f"{A}/functions/digits/logs"),
+        (Client.keys, f"{A}/keys"),
+        (Client.replicas, f"{A}/replicas"),
+        (Client.pools, f"{A}/pools"),
+        (Client.devices, f"{A}/devices"),
+    ],
+)
+def test_lists_are_their_items(api: AdminApi, client: Client, call: Any, path: str) -> None:
+    """A list's answer is reduced to its items."""
+    api.on("GET", path, Canned({"items": [{"a": 1}], "next": None}))
+
+    assert call(client) == [{"a": 1}]
+
+
+@pytest.mark.parametrize(
+    ("call", "method", "path"),
+    [
+        (lambda c: c.function("digits"), "GET", f"{A}/functions/digits"),
+        (lambda c: c.why("digits"), "GET", f"{A}/functions/digits/why"),
+        (lambda c: c.remove("digits"), "DELETE", f"{A}/functions/digits"),
+        (lambda c: c.ready(), "GET", "/readyz"),
+        (lambda c: c.cancel("o1"), "DELETE", f"{A}/operations/o1"),
+        (lambda c: c.operation("o1"), "GET", f"{A}/operations/o1"),
+        (lambda c: c.warm("digits", 5), "POST", f"{A}/functions/digits/warm"),
+        (lambda c: c.put_to_sleep("digits"), "POST", f"{A}/functions/digits/sleep"),
+        (lambda c: c.roll_back("digits", 2, False), "POST", f"{A}/functions/digits/rollback"),
+    ],
+)
+def test_one_thing_is_its_object(
+    api: AdminApi, client: Client, call: Any, method: str, path: str
+) -> None:
+    """The answer about one thing is that thing."""
+    api.on(method, path, Canned({"id": "x"}))
+
+    assert call(client) == {"id": "x"}
+
+
+def test_a_change_names_what_was_read(api: AdminApi, client: Client) -> None:
+    """The tag that GET gave is what PATCH must match."""
+    api.on("GET", f"{A}/functions/digits", Canned({}, headers={"ETag": '"t"'}))
+    api.on("PATCH", f"{A}/functions/digits", Canned({"max": 2}))
+
+    assert client.rescale("digits", {"max": 2}) == {"max": 2}
+    (sent,) = api.sent("PATCH")
+    assert (sent.headers["If-Match"], sent.json) == ('"t"', {"max": 2})
+
+
+def test_lists_are_followed_to_their_end(api: AdminApi, client: Client) -> None:
+    """Page after page, each from where the one before ended."""
+    api.on(
+        "GET",
+        f"{A}/functions",
+        Canned({"items": [{"name": "a"}], "next": "b&c"}),
+        Canned({"items": [{"name": "b"}], "next": None}),
+    )
+
+    assert client.functions() == [{"name": "a"}, {"name": "b"}]
+    assert [request.query for request in api.requests] == [{}, {"next": "b&c"}]
+
+
+def test_a_page_keeps_what_else_was_asked(api: AdminApi, client: Client) -> None:
+    """The cursor is added to the query."""
+    api.on(
+        "GET",
+        f"{A}/functions/digits/logs",
+        Canned({"items": [], "next": "r2"}),
+        Canned({"items": [], "next": None}),
+    )
+
+    client.logs("digits", 5)
+
+    assert [r.query for r in api.requests] == [{"lines": "5"}, {"lines": "5", "next": "r2"}]
+
+
+def test_a_list_without_end_is_given_up(
+    api: AdminApi, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that always has a next page is not followed for ever."""
+    monkeypatch.setattr(clients, "PAGES_MAX", 3)
+    api.on("GET", f"{A}/functions", Canned({"items": [], "next": "a"}))
+
+    with pytest.raises(Unreachable, match="does not end after 3 pages"):
+        client.functions()
+    assert len(api.requests) == 3
+
+
+def test_logs_ask_for_lines(api: AdminApi, client: Client) -> None:
+    """The number of lines goes with the request."""
+    api.on("GET", f"{A}/functions/digits/logs", Canned({"items": []}))
+
+    client.logs("digits", 7)
+
+    assert api.requests[0].query == {"lines": "7"}
+
+
+def test_a_name_cannot_leave_its_place(api: AdminApi, client: Client) -> None:
+    """A name with slashes and query signs is still one part of the path."""
+    with pytest.raises(ApiError):
+        client.function("a/../b?c")
+
+    assert api.requests[0].path == f"{A}/functions/a%2F..%2Fb%3Fc"
+
+
+def test_a_blob_is_there_or_not(api: AdminApi, client: Client) -> None:
+    """200 is yes, 404 is no, all else an error."""
+    api.on("HEAD", f"{A}/blobs/{SHA}", Canned(), Canned(status=404), Canned(status=401))
+
+    assert client.has_blob(SHA, 7)
+    assert not client.has_blob(SHA, 7)
+    with pytest.raises(ApiError, match="401"):
+        client.has_blob(SHA, 7)
+    assert [request.query for request in api.requests] == [{"size": "7"}] * 3
+
+
+def test_an_upload_is_streamed_and_reported(api: AdminApi, client: Client) -> None:
+    """The bytes arrive with their length, and progress adds up to them."""
+    api.on("PUT", f"{A}/blobs/{SHA}", Canned(status=201))
+    data, sent = b"x" * (2**20 + 3), list[int]()
+
+    client.put_blob(SHA, io.BytesIO(data), len(data), sent.append)
+
+    assert api.requests[0].body == data
+    assert api.requests[0].headers["Content-Length"] == str(len(data))
+    assert (len(sent), sum(sent)) == (2, len(data))
+
+
+def test_an_upload_sends_no_more_than_was_said(api: AdminApi, client: Client) -> None:
+    """What was appended to a file after it was hashed is not sent."""
+    api.on("PUT", f"{A}/blobs/{SHA}", Canned(status=201))
+
+    client.put_blob(SHA, io.BytesIO(b"abcdef"), 3, lambda count: None)
+
+    assert api.requests[0].body == b"abc"
+
+
+def test_a_file_that_shrank_is_refused(api: AdminApi, client: Client) -> None:
+    """A file with fewer bytes than were hashed ends the upload with a reason."""
+    api.on("PUT", f"{A}/blobs/{SHA}", Canned(reads=False))
+
+    with pytest.raises(BadBundle, match="2 of 5 bytes miss"):
+        client.put_blob(SHA, io.BytesIO(b"abc"), 5, lambda count: None)
+
+
+def test_a_deploy_gives_its_operation(api: AdminApi, client: Client) -> None:
+    """The operation is read bare, or below "operation"."""
+    path = f"{A}/functions/digits/revisions"
+    api.on("POST", path, Canned({"id": "o1"}, 202), Canned({"operation": {"id": "o2"}}, 202))
+
+    assert client.create_revision("digits", {"files": []}) == {"id": "o1"}
+    assert client.create_revision("digits", {}) == {"id": "o2"}
+    assert api.requests[0].json == {"files": []}
+
+
+def test_an_operation_can_be_waited_for(api: AdminApi, client: Client) -> None:
+    """Waiting tells the server for how long, and which phase is known."""
+    api.on("GET", f"{A}/operations/o1", Canned({"id": "o1"}))
+
+    client.operation("o1", 20, "verify")
+
+    assert api.requests[0].query == {"wait": "20", "phase": "verify"}
+
+
+def test_keys_are_made_and_revoked(api: AdminApi, client: Client) -> None:
+    """A key is made from scopes and note, and revoked by its id."""
+    api.on("POST", f"{A}/keys", Canned({"id": "k", "secret": "s"}, 201))
+    api.on("DELETE", f"{A}/keys/k", Canned({}))
+
+    assert client.add_key(["read"], "me")["secret"] == "s"
+    client.remove_key("k")
+
+    assert api.requests[0].json == {"scopes": ["read"], "note": "me"}
+    assert api.requests[1].method == "DELETE"
+
+
+def test_a_call_sends_what_it_is_given(api: AdminApi, client: Client) -> None:
+    """Body, content type, Accept and the wait budget go out; answer and timing come back."""
+    timing = {"Server-Timing": "queue;dur=1", "Content-Type": "application/x-npy"}
+    api.on("POST", "/fn/digits@3", Canned(b"npy", headers=timing))
+
+    answer = client.invoke("digits@3", Payload(b"png", "image/png"), accept="x/y", wait_s=2.5)
+
+    sent = api.requests[0]
+    assert (sent.body, sent.headers["Content-Type"]) == (b"png", "image/png")
+    assert (sent.headers["Accept"], sent.headers["Prefer"]) == ("x/y", "wait=2.5")
+    assert answer == Answer(b"npy", "application/x-npy", "queue;dur=1")
+
+
+def test_a_stranger_is_recognised(api: AdminApi, client: Client) -> None:
+    """A success without a JSON object is told as such, not as a traceback."""
+    api.on("GET", "/readyz", Canned(b"<html>"))
+
+    with pytest.raises(ApiError, match="This is no fngate server: GET /readyz: expected a JSON"):
+        client.ready()

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from admin.client.transport import ApiError, Transport, Unreachable, check, json_object
+from tests.support.admin_api import AdminApi, Canned
+
+TIMEOUT_S = 5.0
+
+
+def test_an_exchange_gives_whatever_came(api: AdminApi) -> None:
+    """Status, headers and body come back as the server gave them, refusals too."""
+    api.on("GET", "/x", Canned(b"abc", status=418, headers={"X-Y": "z"}))
+
+    reply = Transport(api.url, None).exchange("GET", "/x", None, {}, TIMEOUT_S)
+
+    assert (reply.status, reply.headers["X-Y"], reply.body) == (418, "z", b"abc")
+
+
+def test_a_key_is_a_bearer_token(api: AdminApi) -> None:
+    """A key is sent as a bearer token, and without one there is no such header."""
+    api.on("GET", "/x", Canned())
+
+    Transport(api.url, "k1").exchange("GET", "/x", None, {}, TIMEOUT_S)
+    Transport(api.url, None).exchange("GET", "/x", None, {}, TIMEOUT_S)
+
+    assert [r.headers.get("Authorization") for r in api.requests] == ["Bearer k1", None]
+
+
+def test_a_prefix_stays_before_every_path(api: AdminApi) -> None:
+    """A server behind a path prefix is called below it."""
+    api.on("GET", "/fn-gate/x", Canned({"a": 1}))
+
+    reply = Transport(f"{api.url}/fn-gate/", None).exchange("GET", "/x", None, {}, TIMEOUT_S)
+
+    assert reply.body == b'{"a": 1}'
+
+
+def test_a_refused_upload_gives_the_refusal(api: AdminApi) -> None:
+    """A server that answers before it has read the body is still heard."""
+    api.on("PUT", "/x", Canned({"title": "The body is too large"}, status=413, reads=False))
+
+    reply = Transport(api.url, None).exchange("PUT", "/x", b"abc", {}, TIMEOUT_S)
+
+    assert reply.status == 413
+
+
+def test_connections_may_be_made_by_others(api: AdminApi) -> None:
+    """What dials is given host and port, and its socket is used; it hides nothing that it says."""
+    api.on("GET", "/x", Canned({"a": 1}))
+    dialled: list[tuple[str, int]] = []
+
+    def dial(host: str, port: int) -> socket.socket:
+        dialled.append((host, port))
+        if port != 80:
+            raise Unreachable("no way")
+        return socket.create_connection(("127.0.0.1", int(api.url.rpartition(":")[2])))
+
+    reply = Transport("http://far", None, dial).exchange("GET", "/x", None, {}, TIMEOUT_S)
+    with pytest.raises(Unreachable, match="no way"):
+        Transport("http://far:9", None, dial).exchange("GET", "/x", None, {}, TIMEOUT_S)
+
+    assert reply.body == b'{"a": 1}'
+    assert dialled == [("far", 80), ("far", 9)]
+    assert api.requests[0].headers["Host"] == "far"
+
+
+def test_encryption_is_not_put_into_encryption() -> None:
+    """Where something else dials, it encrypts as well; https:// would not be what it says."""
+    with pytest.raises(ValueError, match="expected http://"):
+        Transport("https://far", None, lambda _host, _port: socket.socket())
+
+
+def test_a_closed_port_is_unreachable(api: AdminApi) -> None:
+    """Where nobody listens, the error names the server."""
+    free = AdminApi()
+    free.close()
+
+    with pytest.raises(Unreachable, match=f"{free.url} gives no answer: .*refused"):
+        Transport(free.url, None).exchange("GET", "/x", None, {}, TIMEOUT_S)
+
+
+def test_a_broken_connection_is_unreachable(api: AdminApi) -> None:
+    """A connection that ends without an answer is no answer."""
+    api.on("GET", "/x", Canned(is_cut=True))
+
+    with pytest.raises(Unreachable, match="gives no answer"):
+        Transport(api.url, None).exchange("GET", "/x", None, {}, TIMEOUT_S)
+
+
+def test_an_error_of_the_body_is_its_own(api: AdminApi) -> None:
+    """What the body raises while it is read is not taken for the server's fault."""
+
+    def body() -> Iterator[bytes]:
+        yield b"a"
+        raise KeyError("mine")
+
+    api.on("PUT", "/x", Canned(reads=False))
+
+    with pytest.raises(KeyError, match="mine"):
+        Transport(api.url, None).exchange("PUT", "/x", body(), {"Content-Length": "2"}, TIMEOUT_S)
+
+
+@pytest.mark.parametrize(
+    "url", ["127.0.0.1:8080", "ftp://host", "http://", "http://me:pw@host", "http://host:99999"]
+)
+def test_a_wrong_address_is_refused(url: str) -> None:
+    """An address that no request can go to is a ValueError at once."""
+    with pytest.raises(ValueError, match=r"(?i)url|port"):
+        Transport(url, None)
+
+
+@pytest.mark.parametrize("key", ["", "a\nb", "schlüssel"])
+def test_a_key_that_no_header_holds_is_refused(key: str) -> None:
+    """A key must be printable ASCII."""
+    with pytest.raises(ValueError, match="key: expected printable ASCII"):
+        Transport("http://localhost", key)
+
+
+def test_a_refusal_carries_its_problem(api: AdminApi) -> None:
+    """The error has the problem document, the code, and a text with what was expected and got."""
+    problem = {"title": "Bad", "detail": "wrong", "code": "bad_input", "expected": "1", "got": "2"}
+    api.on("GET", "/x", Canned(problem, status=400))
+
+    with pytest.raises(ApiError) as caught:
+        check(Transport(api.url, None).exchange("GET", "/x", None, {}, TIMEOUT_S))
+
+    assert caught.value.problem == problem
+    assert (caught.value.status, caught.value.code) == (400, "bad_input")
+    assert str(caught.value) == "Bad: wrong\n  expected: 1\n  got: 2"
+
+
+def test_a_detail_is_not_repeated() -> None:
+    """Expected and got are not shown again where the detail names them."""
+    problem = {"title": "Bad", "detail": "expected 1, got 2", "expected": "1", "got": "2"}
+
+    assert str(ApiError(400, problem)) == "Bad: expected 1, got 2"
+
+
+def test_a_refusal_without_a_problem_is_told_by_its_status(api: AdminApi) -> None:
+    """A page from something else becomes a problem with status and the page's beginning."""
+    api.on("GET", "/x", Canned(b"<h1>no</h1>", status=502, headers={"Retry-After": "7"}))
+
+    with pytest.raises(ApiError, match="HTTP 502 Bad Gateway: <h1>no</h1>") as caught:
+        check(Transport(api.url, None).exchange("GET", "/x", None, {}, TIMEOUT_S))
+
+    assert caught.value.problem["retry_after_s"] == 7
+    assert caught.value.code == ""
+
+
+@pytest.mark.parametrize("body", [b"", b"[1]", b"no", b"\xff", b"[" * 100_000])
+def test_only_an_object_is_an_object(body: bytes) -> None:
+    """Whatever is no JSON object gives None."""
+    assert json_object(body) is None
+
+
+def test_an_answer_can_be_read_as_it_comes(api: AdminApi) -> None:
+    """Head first, then pieces; a refusal is raised with its problem."""
+    api.on("GET", "/x", Canned(b"abc", headers={"X-Y": "z"}))
+    api.on("GET", "/y", Canned({"title": "No", "detail": "not yours"}, status=403))
+    transport = Transport(api.url, "k1")
+
+    with transport.open("/x", {"Accept": "a/b"}, TIMEOUT_S) as (reply, pieces):
+        assert (reply.status, reply.headers["X-Y"]) == (200, "z")
+        assert b"".join(pieces) == b"abc"
+    with pytest.raises(ApiError, match="not yours"), transport.open("/y", {}, TIMEOUT_S):
+        pass
+
+    assert api.requests[0].headers["Accept"] == "a/b"
+    assert api.requests[0].headers["Authorization"] == "Bearer k1"

@@ -1,0 +1,151 @@
+"""Operations in the background, whatever they do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from admin.deploy.operations import AT_ONCE, SWITCH, Phase, Runner
+from registry.errors import Conflict, ShuttingDown
+from registry.model import Operation
+from registry.store.database import Database
+from registry.store.operations import Operations
+from tests.support.operator import until
+
+
+class Bench:
+    """A runner whose work is in the test's hands."""
+
+    def __init__(self, database: Database) -> None:
+        self.operations = Operations(database)
+        self.go = asyncio.Event()
+        self.begun: list[str] = []
+        self.undone: list[str] = []
+        self.phase = "work"
+        self.error: BaseException | None = None
+        self.runner = self.another()
+
+    def another(self) -> Runner:
+        """As the next server has it."""
+        return Runner(self.operations, {"deploy": self._work}, self._undo, lambda: 7.0)
+
+    async def _work(self, operation: Operation, phase: Phase) -> dict[str, Any]:
+        self.begun.append(operation.id)
+        await phase(self.phase)
+        await self.go.wait()
+        if self.error is not None:
+            raise self.error
+        return {"done": operation.name}
+
+    async def _undo(self, operation: Operation) -> None:
+        self.undone.append(operation.id)
+
+    async def ended(self, id: str) -> Operation:
+        """An operation when it has ended."""
+        await until(lambda: id not in {one.id for one in self.runner.running()})
+        return await self.runner.get(id)
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    """Work does not end before `go`."""
+    database = await Database.open(tmp_path / "fngate.db", busy_s=0)
+    bench = Bench(database)
+    yield bench
+    await bench.runner.close()
+    await database.close()
+
+
+async def test_an_operation_is_stored_run_and_ended(bench: Bench) -> None:
+    """With the result of its work and nothing to undo."""
+    operation = await bench.runner.accept("deploy", "f", {"a": 1})
+    assert (await bench.operations.get(operation.id)).state == "running"
+    bench.go.set()
+
+    ended = await bench.ended(operation.id)
+
+    assert (ended.state, ended.phase, ended.result) == ("done", "work", {"done": "f"})
+    assert (ended.ended_s, bench.undone) == (7.0, [])
+    assert await bench.operations.get(operation.id) == ended
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(Conflict("no"), "conflict"), (ValueError("a defect"), "internal")]
+)
+async def test_what_fails_is_undone_and_told(bench: Bench, error: Exception, code: str) -> None:
+    """A defect's text stays in the log."""
+    bench.error = error
+    bench.go.set()
+    operation = await bench.runner.accept("deploy", "f", {})
+
+    ended = await bench.ended(operation.id)
+
+    assert (ended.state, ended.error["code"]) == ("failed", code)
+    assert "a defect" not in str(ended.error)
+    assert bench.undone == [operation.id]
+
+
+async def test_what_is_cancelled_is_undone(bench: Bench) -> None:
+    """While it works, and while it waits for its turn."""
+    first = await bench.runner.accept("deploy", "f", {})
+    second = await bench.runner.accept("deploy", "f", {})
+    await until(lambda: bench.begun == [first.id])
+
+    ended = [await bench.runner.cancel(one.id) for one in (second, first)]
+
+    assert [one.state for one in ended] == ["cancelled"] * 2
+    assert bench.undone == [second.id, first.id]
+
+
+async def test_the_switch_is_not_cancelled(bench: Bench) -> None:
+    """From that phase on it is done, and that is what a cancellation answers."""
+    bench.phase = SWITCH
+    operation = await bench.runner.accept("deploy", "f", {})
+    await until(lambda: bench.runner.running()[0].phase == SWITCH)
+    async with asyncio.TaskGroup() as group:
+        cancelling = group.create_task(bench.runner.cancel(operation.id))
+        await asyncio.sleep(0)
+        bench.go.set()
+
+    assert (cancelling.result().state, bench.undone) == ("done", [])
+
+
+@pytest.mark.parametrize("how", ["closed", "shutting down"])
+async def test_what_its_server_did_not_finish_is_run_again(bench: Bench, how: str) -> None:
+    """It is neither ended nor undone; the next runner begins it under the same id."""
+    operation = await bench.runner.accept("deploy", "f", {})
+    await until(lambda: bool(bench.begun))
+    if how == "closed":
+        await bench.runner.close()
+    else:
+        bench.error = ShuttingDown("the server is shutting down")
+        bench.go.set()
+        await asyncio.wait([bench.runner._running[operation.id][1]])
+    assert (await bench.operations.get(operation.id)).state == "running"
+
+    bench.error = None
+    bench.go.set()
+    bench.runner = bench.another()
+    await bench.runner.resume()
+
+    assert (await bench.ended(operation.id)).state == "done"
+    assert (bench.begun, bench.undone) == ([operation.id] * 2, [])
+
+
+async def test_a_few_are_run_at_once(bench: Bench) -> None:
+    """Of different names; those of one name wait for each other without taking turns."""
+    for number in range(AT_ONCE + 1):
+        await bench.runner.accept("deploy", f"f{number}", {})
+        await bench.runner.accept("deploy", "f0", {})
+    await until(lambda: len(bench.begun) == AT_ONCE)
+
+    await asyncio.sleep(0)
+
+    assert len(bench.begun) == AT_ONCE
+    bench.go.set()
+    await until(lambda: not bench.runner.running())
+    assert len(bench.begun) == 2 * (AT_ONCE + 1)

@@ -1,0 +1,62 @@
+"""The latest news, a bounded number of them."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from admin.events.log import Ring
+
+
+def numbers(ring: Ring, seq: int) -> list[int] | None:
+    """The numbers of what came after `seq`."""
+    news = ring.after(seq)
+    return None if news is None else [one.seq for one in news]
+
+
+def test_who_has_read_all_gets_nothing() -> None:
+    """That is no gap."""
+    ring = Ring()
+    ring.add("decision", "f", b"{}")
+
+    assert numbers(ring, 1) == []
+
+
+def test_what_was_never_said_cannot_be_resumed() -> None:
+    """Neither a number of the future nor one below the first."""
+    ring = Ring()
+    ring.add("decision", "f", b"{}")
+
+    assert (ring.after(2), ring.after(-1)) == (None, None)
+
+
+def test_numbers_go_on_after_a_clearing() -> None:
+    """Whoever had read everything before must not take what comes next for its follow-up."""
+    ring = Ring()
+    ring.add("decision", "f", b"{}")
+    ring.clear()
+    ring.add("decision", "f", b"{}")
+
+    assert ring.after(1) is None
+    assert numbers(ring, 2) == [3]
+
+
+@given(st.lists(st.binary(max_size=20), max_size=40), st.integers(1, 10), st.integers(1, 60))
+def test_all_that_is_kept_comes_in_order_or_nothing(
+    data: list[bytes], items_max: int, bytes_max: int
+) -> None:
+    """From any number on there is either everything since, or the admission of a gap; and what is
+    kept stays within both limits."""
+    ring = Ring(items_max, bytes_max)
+    for one in data:
+        ring.add("decision", "", one)
+
+    kept = 0
+    for seq in range(ring.seq, -1, -1):
+        news = ring.after(seq)
+        if news is None:
+            break
+        kept = len(news)
+        assert [one.data for one in news] == data[seq:]
+    assert kept <= items_max
+    assert sum(len(one) for one in data[len(data) - kept :]) <= bytes_max

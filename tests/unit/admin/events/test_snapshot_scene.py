@@ -1,0 +1,65 @@
+"""What there is to see of a whole server."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from admin.events.snapshot import function_of
+from gateway.metrics.requests import SECONDS, Answered
+from tests.support.server import ServingServer
+
+CALL = {"inputs": {}}
+
+
+def test_a_pool_is_of_a_function() -> None:
+    """Standbys are nobody's."""
+    assert function_of("default/digits@3") == "digits"
+    assert function_of("standby/cpu") == ""
+
+
+async def test_functions_that_are_gone_are_named(server: ServingServer) -> None:
+    """Apart from those that exist."""
+    there, gone = server.server.admin.scene.functions(["digits", "nobody"])
+
+    assert [one.id for one in there] == ["digits"]
+    assert gone == ["nobody"]
+
+
+async def test_what_others_answered_makes_a_function_busy(server: ServingServer) -> None:
+    """Its pace is theirs and ours together."""
+    scene = server.server.admin.scene
+    assert scene.busy() == set()
+    scene.answered([Answered("default", "digits", (30,) + (0,) * len(SECONDS))])
+
+    (one,), _ = scene.functions(["digits"])
+
+    assert scene.busy() == {"digits"}
+    assert json.loads(one.data)["rate"] == 3.0
+    assert scene.beat()["rate"] == 3.0
+
+
+async def test_what_is_shown_is_the_same_at_every_look(server: ServingServer) -> None:
+    """Times are not worked out anew, or they would be news each time."""
+    assert (await server.call("digits", CALL)).status == 200
+    scene = server.server.admin.scene
+
+    assert list(scene.replicas()) == list(scene.replicas())
+    assert list(scene.devices()) == list(scene.devices())
+
+
+async def test_a_clock_that_was_set_counts_from_then_on(
+    server: ServingServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine may start with a wrong one."""
+    assert (await server.call("digits", CALL)).status == 200
+    scene = server.server.admin.scene
+    [before] = [json.loads(one.data)["since_s"] for one in scene.replicas() if one.about]
+    wall = scene._wall
+    monkeypatch.setattr(scene, "_wall", lambda: wall() + 3600.0)
+    scene.pulse()
+
+    [after] = [json.loads(one.data)["since_s"] for one in scene.replicas() if one.about]
+
+    assert after - before == pytest.approx(3600.0, abs=1.0)

@@ -1,0 +1,148 @@
+"""Tests of how traces are sent: as OpenTelemetry has them, and never at the cost of requests."""
+
+from __future__ import annotations
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from structlog.testing import capture_logs
+
+from admin.telemetry.otlp import AT_ONCE, COMPLAIN_S, Exporting, OtlpCollector
+from tests.support.collector import Collector, check_times, collecting, tree
+from tests.support.records import RECORD, TRACE, TRACED
+
+
+class Kept:
+    """Keeps the names and ids of the spans that it is to send; `is_fine`: it takes them."""
+
+    def __init__(self) -> None:
+        self.spans: list[tuple[str, str, str]] = []
+        self.is_fine = True
+        self.is_closed = False
+
+    def send(self, data: bytes) -> bool:
+        """Collector's."""
+        self.spans += [
+            (span.name, span.trace_id.hex(), span.span_id.hex())
+            for group in ExportTraceServiceRequest.FromString(data).resource_spans
+            for scope in group.scope_spans
+            for span in scope.spans
+        ]
+        return self.is_fine
+
+    def close(self) -> None:
+        """Collector's."""
+        self.is_closed = True
+
+
+class World:
+    """An exporting whose clock and collector are the test's."""
+
+    def __init__(self) -> None:
+        self.kept = Kept()
+        self.now = 1000.0
+        self.exporting = Exporting(self.kept, "host/1", "0.1", lambda: self.now)
+
+    def lose(self, count: int, left_out: int = 0) -> list[object]:
+        """Write records that cannot be sent; the losses that are logged."""
+        self.kept.is_fine = False
+        with capture_logs() as lines:
+            self.exporting.write([RECORD] * count, left_out)
+        return [line["requests"] for line in lines]
+
+
+def test_spans_are_those_of_the_record() -> None:
+    """Of every one, however many come at once, each with an id of its own."""
+    world = World()
+    count = 2 * AT_ONCE + 1
+    world.exporting.write([TRACED] * count, 0)
+
+    roots = [span for span in world.kept.spans if span[0].startswith("POST")]
+    assert roots == [("POST /fn/{name}", TRACE.trace_id, TRACE.span_id)] * count
+    assert len(world.kept.spans) == 6 * count
+    assert len({id for _, _, id in world.kept.spans}) == 5 * count + 1
+
+
+def test_a_batch_that_cannot_be_encoded_leaves_nothing_behind() -> None:
+    """The next one has its own spans only."""
+    world = World()
+    defect = TRACED._replace(trace=TRACE._replace(trace_id="no hex"))
+    with pytest.raises(ValueError, match="hex"):
+        world.exporting.write([TRACED, defect], 0)
+    world.exporting.write([TRACED], 0)
+
+    assert len(world.kept.spans) == 6
+
+
+def test_what_is_lost_is_told_of_once_a_minute() -> None:
+    """With how much it was: what could not be sent, and what there was no room for."""
+    world = World()
+    assert world.lose(2, left_out=3) == [5]
+    assert world.lose(2) == []
+    world.now += COMPLAIN_S
+    assert world.lose(1) == [3]
+    world.kept.is_fine = True
+    world.now += COMPLAIN_S
+    with capture_logs() as lines:
+        world.exporting.write([TRACED], 0)
+    assert lines == []
+
+
+def test_what_was_lost_last_is_told_of_in_the_end() -> None:
+    """And the collector is left."""
+    world = World()
+    world.lose(1)
+    world.lose(4)
+    with capture_logs() as lines:
+        world.exporting.close()
+    assert [line["requests"] for line in lines] == [4]
+    assert world.kept.is_closed
+
+
+@pytest.fixture
+def away() -> str:
+    """Where a collector was."""
+    with collecting() as collector:
+        return collector.url
+
+
+def test_a_real_collector_understands_it() -> None:
+    """Over HTTP, as protobuf."""
+    with collecting() as there:
+        exporting = Exporting(OtlpCollector(there.url), "host/1", "0.1", lambda: 0.0)
+        exporting.write([TRACED], 0)
+        exporting.close()
+        (trace,) = there.until(1)
+
+    check_times(trace)
+    assert tree(trace) == {
+        "POST /fn/{name}": {"send": {"batch": {"decode": {}, "compute": {}, "encode": {}}}}
+    }
+
+
+@pytest.mark.slow
+def test_a_collector_that_is_away_costs_traces_only(
+    away: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line of ours says so, none of the library's."""
+    exporting = Exporting(OtlpCollector(away), "host/1", "0.1", lambda: 0.0)
+    with capture_logs() as lines:
+        exporting.write([TRACED], 0)
+    exporting.close()
+
+    assert [line["requests"] for line in lines] == [1]
+    assert caplog.records == []
+    assert away not in capsys.readouterr().err
+
+
+def test_a_collector_that_refuses_costs_traces_only() -> None:
+    """It is not asked again for what it will not take."""
+    with collecting() as there:
+        refusing: Collector = there
+        refusing.status = 400
+        exporting = Exporting(OtlpCollector(there.url), "host/1", "0.1", lambda: 0.0)
+        with capture_logs() as lines:
+            exporting.write([TRACED], 0)
+        exporting.close()
+
+    assert [line["requests"] for line in lines] == [1]
+    assert (there.requests, there.spans) == (1, [])

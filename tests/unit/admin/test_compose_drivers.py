@@ -1,0 +1,78 @@
+"""Which driver a server uses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from admin.compose import open_driver
+from admin.settings import Settings
+from pool_manager.core.state import Device
+from pool_manager.drivers.fake import FakeDriver
+from pool_manager.drivers.process import ProcessDriver
+from registry.errors import DriverError, EngineDown
+
+CPU = Device("cpu:0", "cpu")
+GPU = Device("GPU-1", "cuda")
+
+
+@pytest.mark.parametrize(("name", "kind"), [("fake", FakeDriver), ("process", ProcessDriver)])
+async def test_a_driver_by_its_name(tmp_path: Path, name: str, kind: type) -> None:
+    """The settings name it."""
+    driver = await open_driver(Settings(driver=name, data=tmp_path), [CPU])
+
+    assert type(driver) is kind
+    await driver.close()
+
+
+async def test_no_engine(tmp_path: Path) -> None:
+    """Where the engine's socket is missing, the reason says which and what to do."""
+    url = f"unix://{tmp_path}/none.sock"
+
+    with pytest.raises(EngineDown, match=r"none\.sock.*No such file.*FN_DOCKER_HOST"):
+        await open_driver(Settings(driver="docker", docker_host=url, data=tmp_path), [CPU])
+
+
+@pytest.mark.docker
+async def test_an_engine_with_other_users(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server does not begin with an engine on which no replica could."""
+    options = {"SecurityOptions": ["name=seccomp,profile=builtin", "name=userns"]}
+    monkeypatch.setattr("docker.APIClient.info", lambda _client: options)
+
+    with pytest.raises(DriverError, match="other users than this machine has"):
+        await open_driver(Settings(driver="docker", docker_host=engine, data=tmp_path), [CPU])
+
+
+@pytest.mark.docker
+async def test_no_image(engine: str, tmp_path: Path) -> None:
+    """Only images for the devices that there are must be there."""
+    names = {"image_cpu": "fngate-none:cpu", "image_gpu": "fngate-none:gpu"}
+    settings = Settings(driver="docker", docker_host=engine, data=tmp_path, **names)
+
+    with pytest.raises(DriverError, match=r"No such image: fngate-none:cpu.*fnctl image build"):
+        await open_driver(settings, [CPU])
+
+
+@pytest.mark.docker
+async def test_no_image_for_a_gpu(engine: str, runtime_image: str, tmp_path: Path) -> None:
+    """With a GPU its image is needed, too."""
+    names = {"image_cpu": runtime_image, "image_gpu": "fngate-none:gpu"}
+    settings = Settings(driver="docker", docker_host=engine, data=tmp_path, **names)
+
+    with pytest.raises(DriverError, match=r"No such image: fngate-none:gpu"):
+        await open_driver(settings, [CPU, GPU])
+
+
+@pytest.mark.docker
+async def test_an_engine_with_the_image(engine: str, runtime_image: str, tmp_path: Path) -> None:
+    """The driver is ready."""
+    settings = Settings(driver="docker", docker_host=engine, image_cpu=runtime_image, data=tmp_path)
+
+    driver = await open_driver(settings, [CPU])
+
+    assert driver.kind == "docker"
+    assert await driver.list() == set()
+    await driver.close()

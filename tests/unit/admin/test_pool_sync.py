@@ -1,0 +1,129 @@
+"""The catalog's changes become pools."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from admin.pool_sync import SUPERSEDED_IDLE_S, binding, pool_spec
+from registry.catalog import Deployed
+from registry.model import Scaling
+from tests.support.nouns import bundle, deployed, function, prepared, profile, revision
+from tests.support.operator import Operator, operating
+
+KEYS = [f"default/digits@{number}" for number in (1, 2)]
+
+
+@pytest.fixture
+async def operator(tmp_path: Path) -> AsyncIterator[Operator]:
+    """An empty catalog that feeds a manager, and the bundle of every revision below."""
+    async with operating(tmp_path) as operator:
+        operator.store.bundles[bundle().digest] = bundle()
+        yield operator
+
+
+def pools(operator: Operator) -> list[str]:
+    """The keys of digits that the manager knows."""
+    return [key for key in KEYS if operator.manager.pool(key) is not None]
+
+
+async def test_every_revision_has_a_pool(operator: Operator) -> None:
+    """Deployed, a revision can be woken; removed, it cannot."""
+    catalog = operator.store.catalog
+    catalog.put(deployed(number=1))
+    catalog.put(deployed(number=2))
+    assert pools(operator) == KEYS
+
+    catalog.remove_revisions("digits", [1])
+    assert pools(operator) == KEYS[1:]
+    catalog.remove("digits")
+    assert pools(operator) == []
+
+
+async def test_a_change_defines_the_pools_of_its_function_only(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many functions there are, a deploy or a new setting touches one."""
+    catalog = operator.store.catalog
+    for name in ("digits", "faces", "voices"):
+        catalog.put(deployed(name, 1))
+    defined: list[str] = []
+    monkeypatch.setattr(operator.manager, "define", lambda spec, _: defined.append(spec.key))
+
+    catalog.put(deployed("digits", 2))
+    catalog.put_function(function("digits", 2, scaling=Scaling(max=2)))
+
+    assert set(defined) == set(KEYS)
+
+
+async def test_after_its_end_nothing_is_fed(operator: Operator) -> None:
+    """A manager that is being closed hears of no new pools."""
+    operator.feed.close()
+
+    operator.store.catalog.put(deployed())
+
+    assert pools(operator) == []
+
+
+async def test_what_was_deployed_before_has_a_pool_from_the_start(tmp_path: Path) -> None:
+    """A restart makes the pools of all that is stored."""
+    async with operating(tmp_path) as operator:
+        await operator.deploy("digits")
+
+    async with operating(tmp_path) as operator:
+        assert pools(operator) == KEYS[:1]
+
+
+def test_a_pool_is_as_its_function_says() -> None:
+    """Bounds and idle time come from the function, sizes from revision and profile."""
+    scaling = Scaling(min=1, max=3, idle_s=40)
+
+    spec = pool_spec(Deployed(function(scaling=scaling), revision(), profile()), bundle())
+
+    assert (spec.key, spec.min, spec.max, spec.idle_s) == (KEYS[0], 1, 3, 40)
+    assert (spec.target, spec.load_s) == (64, 0.0125)
+    assert spec.bundle_bytes == bundle().size
+
+
+def test_without_a_profile_one_request_runs_and_one_waits() -> None:
+    """Nothing is known of the revision, so nothing is batched."""
+    spec = pool_spec(Deployed(function(), revision()), bundle())
+
+    assert (spec.target, spec.load_s) == (2, 0.0)
+
+
+@pytest.mark.parametrize(("idle_s", "expected"), [(300.0, SUPERSEDED_IDLE_S), (1.0, 1.0)])
+def test_a_superseded_revision_is_kept_for_nobody(idle_s: float, expected: float) -> None:
+    """It has no floor and goes soon, but not later than the function says."""
+    scaling = Scaling(min=2, max=3, idle_s=idle_s)
+
+    spec = pool_spec(Deployed(function(revision=2, scaling=scaling), revision()), bundle())
+
+    assert (spec.min, spec.max, spec.idle_s) == (0, 3, expected)
+
+
+def test_a_replica_is_bound_to_its_revision() -> None:
+    """It is given the model, the files and the memory cap of exactly this revision."""
+    one = deployed(number=2)
+    capped = replace(
+        one, revision=replace(one.revision, device=replace(one.revision.device, memory_mib=64))
+    )
+
+    bound = binding(capped, bundle())
+
+    assert (bound.spec.revision, bound.bundle, bound.number) == ("digits@2", bundle(), 2)
+    assert bound.memory_mib == 64
+
+
+def test_a_replica_is_given_what_was_prepared() -> None:
+    """Its files beside the bundle's, where they were made of the revision's own model."""
+    made = prepared()
+    whole = Deployed(function(), revision(), profile(prepared=made))
+    other = Deployed(function(), revision(model="other.onnx"), profile(prepared=made))
+
+    assert binding(whole, bundle()).prepared == made.files
+    assert binding(other, bundle()).prepared == ()
+    assert binding(deployed(), bundle()).prepared == ()

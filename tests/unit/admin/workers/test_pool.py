@@ -1,0 +1,280 @@
+"""Tests of how workers are kept running, over processes that a test plays."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+
+from admin.workers import messages as m
+from admin.workers import pool
+from admin.workers.pool import READY_S, SILENT_S, Crew
+from gateway.settings import GatewaySettings
+from registry.errors import FnError
+from tests.support.operator import UNTIL_S, until
+
+
+class Process:
+    """Stands for a worker's process."""
+
+    def __init__(
+        self, name: str, on_message: Callable[[bytes], None], on_lost: Callable[[str], None]
+    ) -> None:
+        self.name = name
+        self.say = lambda message: on_message(m.encode(message))
+        self.lose = on_lost
+        self.heard: list[m.Down] = []
+        self.was_killed = False
+        self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.channel = cast("Any", self)
+
+    def send(self, data: bytes) -> None:
+        """Its channel's."""
+        self.heard.append(m.decode_down(data))
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.was_killed = True
+        self.end("was killed by SIGKILL")
+
+    def end(self, how: str = "exited with code 0") -> None:
+        """It ends."""
+        if not self._ended.done():
+            self._ended.set_result(how)
+
+    async def wait(self) -> str:
+        """How it ended."""
+        return await self._ended
+
+
+class Links:
+    """Who was joined and left, and what else was said."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[Any, ...]] = []
+
+    def __getattr__(self, what: str) -> Any:
+        return lambda *given: self.said.append((what, *given))
+
+
+class Rig:
+    """A crew whose processes and clock are the test's."""
+
+    def __init__(self, count: int = 2) -> None:
+        self.now_s = 100.0
+        self.made: list[Process] = []
+        self.links = Links()
+        self.refusal: OSError | None = None
+        self.is_quick = True
+        self.crew = Crew(count, self._welcome, cast("Any", self.links), self.clock, self._launch)
+
+    def clock(self) -> float:
+        """The time now."""
+        return self.now_s
+
+    @staticmethod
+    def _welcome(name: str) -> m.Welcome:
+        return m.Welcome(name, GatewaySettings(), "json", "", "", False)
+
+    async def _launch(
+        self, on_message: Callable[[bytes], None], on_lost: Callable[[str], None]
+    ) -> Any:
+        if self.refusal is not None:
+            raise self.refusal
+        process = Process(f"p{len(self.made)}", on_message, on_lost)
+        self.made.append(process)
+        if self.is_quick:
+            asyncio.get_running_loop().call_soon(process.say, m.Ready())
+        return process
+
+    async def finish(self) -> list[str]:
+        """Stop: every process that is told to finishes and ends. What was done, in order."""
+        done: list[str] = []
+
+        async def stop_waiting() -> None:
+            done.append("nobody waits")
+            for process in list(self.made):
+                process.end()
+
+        stopping = asyncio.create_task(self.crew.stop(UNTIL_S, stop_waiting))
+        await asyncio.sleep(0)
+        for process in self.made:
+            if m.Stop() in process.heard:
+                done.append(f"{process.name} finishes")
+                process.say(m.Finished())
+        await stopping
+        return done
+
+
+@asynccontextmanager
+async def started(rig: Rig) -> AsyncIterator[Rig]:
+    """All workers accept calls; at the end all are gone."""
+    await rig.crew.start()
+    yield rig
+    await rig.finish()
+
+
+async def test_a_crew_has_started_when_all_accept_calls() -> None:
+    """Each is welcomed under its name and joined to what it serves."""
+    rig = Rig()
+    rig.is_quick = False
+    starting = asyncio.create_task(rig.crew.start())
+    await until(lambda: len(rig.made) == 2)
+    rig.made[0].say(m.Ready())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not starting.done()
+    assert rig.crew.reasons() == ["workers: 1 of 2 run"]
+    rig.made[1].say(m.Ready())
+    await starting
+
+    assert rig.crew.reasons() == []
+    welcomes = [process.heard[0] for process in rig.made]
+    assert [one.name for one in welcomes if isinstance(one, m.Welcome)] == ["p0", "p1"]
+    assert [entry[0] for entry in rig.links.said] == ["join", "join"]
+    await rig.finish()
+
+
+async def test_what_workers_say_goes_on_under_their_names() -> None:
+    """Nobody can speak in another's."""
+    async with started(Rig()) as rig:
+        rig.links.said.clear()
+        first = rig.made[0]
+        first.say(m.Wants(b"demand"))
+        first.say(m.Reached(4))
+        first.say(m.Beat(3, [], []))
+        reckoned = m.Reckoned(1, 0.0, {}, {}, {}, [])
+        first.say(reckoned)
+        woken = m.Woken("default", "f", "r", {})
+        first.say(woken)
+
+        assert rig.links.said == [
+            ("wants", "p0", b"demand"),
+            ("reached", "p0", 4),
+            ("beat", "p0", m.Beat(3, [], [])),
+            ("reckoned", "p0", reckoned),
+            ("woken", woken),
+        ]
+
+
+async def test_a_worker_that_dies_is_replaced() -> None:
+    """The other goes on; until the new one serves the server is degraded."""
+    async with started(Rig()) as rig:
+        rig.is_quick = False
+        rig.made[0].end("was killed by SIGKILL")
+        await until(lambda: len(rig.made) == 3)
+        assert ("leave", rig.made[0]) in rig.links.said
+        assert rig.crew.reasons() == ["workers: 1 of 2 run"]
+        assert not rig.made[1].was_killed
+        rig.made[2].say(m.Ready())
+
+        assert rig.crew.reasons() == []
+
+
+async def test_a_worker_that_cannot_be_replaced_is_tried_again() -> None:
+    """No process can be made at present; later it can."""
+    async with started(Rig()) as rig:
+        rig.refusal = OSError("no more processes")
+        rig.made[0].end()
+        await until(lambda: ("leave", rig.made[0]) in rig.links.said)
+        rig.refusal = None
+        await until(lambda: not rig.crew.reasons())
+
+        assert len(rig.made) == 3
+
+
+async def test_a_worker_that_loses_its_channel_is_given_up() -> None:
+    """It broke the protocol or fell behind, and nobody can speak with it any more."""
+    async with started(Rig()) as rig:
+        rig.made[0].lose("the other side has fallen behind")
+        assert rig.made[0].was_killed
+        await until(lambda: len(rig.made) == 3)
+
+
+async def test_a_worker_that_hangs_is_killed() -> None:
+    """One that beats is not, nor one whose start takes long."""
+    async with started(Rig()) as rig:
+        rig.is_quick = False
+        rig.made[1].end()
+        await until(lambda: len(rig.made) == 3)
+        rig.now_s += SILENT_S + 1
+        rig.made[0].say(m.Beat(0, [], []))
+        rig.crew._watch()
+        assert not rig.made[0].was_killed
+        assert not rig.made[2].was_killed
+        rig.now_s += READY_S
+        rig.crew._watch()
+
+        assert rig.made[0].was_killed
+        assert rig.made[2].was_killed
+        rig.is_quick = True
+        await until(lambda: len(rig.made) == 5 and not rig.crew.reasons())
+
+
+@pytest.mark.parametrize("reason", ["the port is taken", ""])
+async def test_a_first_start_that_fails_is_an_error(reason: str) -> None:
+    """Nobody would notice a server that tries for ever; the worker's own reason is told."""
+    rig = Rig()
+    rig.is_quick = False
+    starting = asyncio.create_task(rig.crew.start())
+    await until(lambda: len(rig.made) == 2)
+    if reason:
+        rig.made[0].say(m.Failed(reason))
+    rig.made[0].end("exited with code 1")
+    with pytest.raises(FnError, match=reason or "exited with code 1"):
+        await starting
+    await rig.finish()
+
+    assert rig.made[1].was_killed
+
+
+async def test_a_process_that_cannot_be_made_at_first_is_an_error() -> None:
+    """With the system's reason."""
+    rig = Rig()
+    rig.refusal = OSError("no more processes")
+    with pytest.raises(FnError, match="no more processes"):
+        await rig.crew.start()
+    await rig.finish()
+
+
+async def test_who_waits_is_answered_after_the_calls() -> None:
+    """Long polls end when every accepted call is answered, and then the workers do."""
+    rig = Rig()
+    await rig.crew.start()
+    assert not rig.crew.is_stopping
+
+    assert await rig.finish() == ["p0 finishes", "p1 finishes", "nobody waits"]
+    assert rig.crew.is_stopping
+    assert len(rig.made) == 2
+
+
+async def nothing() -> None:
+    """Nobody waits for anything."""
+
+
+async def test_a_worker_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shutdown is over some time, whatever hangs."""
+    for name in ("GRACE_S", "CLOSE_S"):
+        monkeypatch.setattr(pool, name, 0.01)
+    rig = Rig(count=1)
+    await rig.crew.start()
+    await rig.crew.stop(0.0, nothing)
+
+    assert rig.made[0].was_killed
+
+
+async def test_a_worker_that_dies_while_the_server_stops_is_not_replaced() -> None:
+    """What it had accepted is lost; the others finish."""
+    rig = Rig()
+    await rig.crew.start()
+    stopping = asyncio.create_task(rig.crew.stop(UNTIL_S, nothing))
+    await asyncio.sleep(0)
+    rig.made[0].end("was killed by SIGSEGV")
+    rig.made[1].say(m.Finished())
+    rig.made[1].end()
+    await stopping
+
+    assert len(rig.made) == 2

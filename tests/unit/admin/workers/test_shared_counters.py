@@ -1,0 +1,152 @@
+"""Tests of counters in shared memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from admin.workers import shared_counters
+from admin.workers.shared_counters import Cells, Sample, Table, summed
+from gateway.metrics.counters import SPARE, Counts, Distributions
+
+LABELS = ("namespace", "function")
+F = Sample("n_total", ("namespace", "default", "function", "f"))
+G = Sample("n_total", ("namespace", "default", "function", "g"))
+
+
+@pytest.fixture
+def table() -> Iterator[Table]:
+    """Room for three numbers."""
+    table = Table(records_max=4)
+    yield table
+    table.close()
+
+
+@pytest.fixture
+def cells(table: Table) -> Iterator[Cells]:
+    """The worker's end of it."""
+    cells = Cells(os.dup(table.descriptor))
+    table.close_descriptor()
+    yield cells
+    cells.close()
+
+
+def take(cells: Cells, function: str, name: str = "n_total") -> int:
+    return cells.take(name, LABELS, ("default", function))
+
+
+def test_numbers_are_read_from_the_other_end(table: Table, cells: Cells) -> None:
+    """Each by its name and labels, as it is now."""
+    place = take(cells, "f")
+    take(cells, "g")
+    cells.values[place] = 2.5
+
+    assert table.read() == {F: 2.5, G: 0.0}
+    assert F.by_label == {"namespace": "default", "function": "f"}
+    assert F.owner == ("default", "f")
+
+
+def test_numbers_outlive_whoever_counted(table: Table) -> None:
+    """The worker's end is gone; what it counted is not."""
+    cells = Cells(os.dup(table.descriptor))
+    table.close_descriptor()
+    cells.values[take(cells, "f")] = 7.0
+    cells.close()
+
+    assert table.read() == {F: 7.0}
+
+
+def test_numbers_that_are_given_back_make_room(table: Table, cells: Cells) -> None:
+    """The record of another begins at 0."""
+    place = take(cells, "f")
+    cells.values[place] = 7.0
+    take(cells, "g")
+    take(cells, "h")
+    cells.give_back(place)
+    assert F not in table.read()
+    take(cells, "f")
+
+    assert table.read()[F] == 0.0
+    assert len(table.read()) == 3
+
+
+def test_functions_that_come_and_go_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records come back into use and keys are forgotten, in the worker and in its supervisor; what
+    lives keeps its numbers."""
+    monkeypatch.setattr(shared_counters, "KNOWN_SPARE", 8)
+    table = Table(records_max=2**16)
+    cells = Cells(os.dup(table.descriptor))
+    table.close_descriptor()
+    families = [Counts("n", "text", LABELS, cells), Distributions("s", "text", LABELS, (1,), cells)]
+    lives = families[0].of("default", "f")
+    for number in range(5_000):
+        gone = ("default", f"g{number}")
+        families[0].of(*gone).inc(5.0)
+        families[1].of(*gone).observe(0.5)
+        lives.inc(1.0)
+        if number % 1_000 == 0:
+            assert table.read()[F] == number + 1
+        for family in families:
+            family.remove(*gone)
+
+    assert table.read() == {F: 5_000.0}
+    assert cells._used < SPARE + 100
+    assert len(table._known) < 20
+    cells.close()
+    table.close()
+
+
+def test_what_finds_no_room_is_counted_unseen(table: Table, cells: Cells) -> None:
+    """One counter more must not cost the requests that are counted."""
+    for name in "fgh":
+        take(cells, name)
+    place = take(cells, "i")
+    cells.values[place] = 5.0
+
+    assert set(table.read().values()) == {0.0}
+    assert take(cells, "x" * 300) == place
+
+
+def test_a_record_that_is_written_just_now_is_left_out(table: Table, cells: Cells) -> None:
+    """A key that does not fit its check sum is half of an old one and half of a new one."""
+    place = take(cells, "f")
+    take(cells, "g")
+    with cells._view.cast("B") as raw:
+        raw[place * 8 + 14] ^= 1
+
+    assert table.read() == {G: 0.0}
+
+
+@pytest.fixture
+def counting() -> Iterator[tuple[Table, Cells]]:
+    """Room for what is counted, and the worker's end of it."""
+    table = Table(records_max=64)
+    cells = Cells(os.dup(table.descriptor))
+    table.close_descriptor()
+    yield table, cells
+    cells.close()
+    table.close()
+
+
+def test_counters_and_histograms_count_in_cells(counting: tuple[Table, Cells]) -> None:
+    """Each of their numbers is one; buckets are not summed up yet."""
+    table, cells = counting
+    counter = Counts("n", "text", LABELS, cells).of("default", "f")
+    child = Distributions("s", "text", LABELS, (1, 2), cells).of("default", "f")
+    counter.inc(1.0)
+    counter.inc(2.0)
+    child.observe(1.5)
+
+    found = table.read()
+    labels = ("namespace", "default", "function", "f")
+    assert found[F] == counter.get() == 3.0
+    assert found[Sample("s_sum", labels)] == 1.5
+    assert found[Sample("s_bucket", (*labels, "le", "2.0"))] == 1.0
+    assert found[Sample("s_bucket", (*labels, "le", "1.0"))] == 0.0
+
+
+def test_readings_are_added_up() -> None:
+    """Over workers, number by number."""
+    assert summed([{F: 1.0}, {F: 2.0, G: 3.0}, {}]) == {F: 3.0, G: 3.0}

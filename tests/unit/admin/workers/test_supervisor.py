@@ -1,0 +1,116 @@
+"""A whole server with workers: what it needs to open, and what is left when it has closed."""
+
+from __future__ import annotations
+
+import socket
+import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import ClientSession, ClientTimeout
+
+from admin.settings import Settings, run_dir
+from admin.workers.supervisor import PASSING, Supervised, supervising
+from pool_manager.drivers.fake import FakeDriver
+from registry.errors import BadRequest, Conflict
+from tests.support.caller import UNTIL_S, Caller
+from tests.support.operator import MODEL
+
+pytestmark = pytest.mark.slow
+
+
+def settings(folder: Path, **changes: Any) -> Settings:
+    """A server on a free port with one worker, which is enough to have all parts."""
+    defaults = {"port": 0, "data": folder / "data", "shutdown_s": 5.0, "workers": 1}
+    return Settings(**{**defaults, **changes})
+
+
+@asynccontextmanager
+async def serving(folder: Path, **changes: Any) -> AsyncIterator[tuple[Supervised, Caller]]:
+    """A server over fake replicas, and whoever calls it."""
+    timeout = ClientTimeout(total=UNTIL_S)
+    async with (
+        supervising(settings(folder, **changes), FakeDriver()) as server,
+        ClientSession(timeout=timeout) as session,
+    ):
+        yield server, Caller(server.url, server.store.token, session)
+
+
+async def test_calls_and_the_admin_api_are_answered(tmp_path: Path) -> None:
+    """A function is deployed, called, shown, counted and removed, all through the worker."""
+    async with serving(tmp_path) as (_, caller):
+        await caller.deploy({"m.onnx": MODEL}, name="digits")
+        assert (await caller.call("digits", {"inputs": {}})).status == 200
+        assert (await caller.function("digits"))["state"] == "warm"
+        assert (await caller.get("/readyz")).json() == {"status": "ok", "reasons": []}
+        page = (await caller.get("/metrics")).body.decode()
+        labels = 'function="digits",namespace="default",outcome="ok",reason=""'
+        assert f"fngate_requests_total{{{labels}}} 1.0" in page
+        assert 'fngate_pool_state{pool="default/digits@1",state="warm"} 1.0' in page
+        assert (await caller.admin("DELETE", "/functions/digits")).status == 200
+        assert (await caller.call("digits", {"inputs": {}})).status == 404
+        assert (await caller.get("/nowhere")).problem["detail"] == "no route GET /nowhere"
+
+
+async def test_arrivals_of_workers_are_kept(tmp_path: Path) -> None:
+    """They are in the history when the server has stopped, whatever its workers had not told."""
+    async with serving(tmp_path) as (_, caller):
+        await caller.deploy({"m.onnx": MODEL}, name="digits")
+        for _ in range(3):
+            await caller.call("digits", {"inputs": {}})
+    async with serving(tmp_path) as (server, _):
+        kept = await server.store.history.arrivals("digits", 0)
+
+    assert sum(one.count for one in kept) == 3
+
+
+async def test_only_this_user_reaches_the_private_application(tmp_path: Path) -> None:
+    """One that an earlier server left is replaced; after the end there is none."""
+    path = run_dir(settings(tmp_path).data) / PASSING
+    path.parent.mkdir(mode=0o700, parents=True)
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    async with serving(tmp_path):
+        found = path.lstat()
+        assert stat.S_ISSOCK(found.st_mode)
+        assert stat.S_IMODE(found.st_mode) == 0o600
+        connector = aiohttp.UnixConnector(str(path))
+        async with (
+            ClientSession(connector=connector) as session,
+            session.get("http://localhost/admin/v1/keys") as answer,
+        ):
+            assert answer.status == 401
+
+    assert not path.exists()
+
+
+async def test_a_port_that_is_taken_frees_the_data_folder(tmp_path: Path) -> None:
+    """A server that cannot listen closes what it had opened."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match="Address already in use"):
+            async with serving(tmp_path, port=port):
+                pass
+
+    async with serving(tmp_path):
+        pass
+
+
+async def test_one_data_folder_has_one_server(tmp_path: Path) -> None:
+    """The second is refused and leaves the first alone."""
+    async with serving(tmp_path) as (_, caller):
+        with pytest.raises(Conflict, match="in use by another server"):
+            async with serving(tmp_path):
+                pass
+        assert (await caller.get("/healthz")).status == 200
+
+
+async def test_other_machines_are_let_in_only_with_a_key(tmp_path: Path) -> None:
+    """The same rule as for a server of one process."""
+    with pytest.raises(BadRequest, match="fnctl key add --scope invoke"):
+        async with serving(tmp_path, listen="0.0.0.0"):
+            pass

@@ -1,0 +1,57 @@
+"""Tests of the gateway's ports towards the supervisor."""
+
+from __future__ import annotations
+
+from admin.workers.messages import Arrived, Beat, Wants, Woken, decode_up
+from admin.workers.worker import UNHEARD_OF, Upward
+from registry.exchange import Expected
+
+
+def said(sent: list[bytes]) -> list[object]:
+    return [decode_up(data) for data in sent]
+
+
+def test_demand_is_passed_as_it_is() -> None:
+    """It is serialised already; that a worker is lost says the end of its channel."""
+    sent: list[bytes] = []
+    upward = Upward(sent.append, {})
+    upward.receive_demand(b"demand")
+    upward.worker_lost("7")
+
+    assert said(sent) == [Wants(b"demand")]
+
+
+def test_estimates_are_those_of_the_moment() -> None:
+    """Whoever keeps them may add some at any time."""
+    known: dict[str, Expected] = {}
+    upward = Upward(lambda _: None, known)
+    assert upward.expected("default/f@1") == UNHEARD_OF
+    known["default/f@1"] = Expected(1.0, 1.5, 2.0, 3)
+
+    assert upward.expected("default/f@1") == Expected(1.0, 1.5, 2.0, 3)
+
+
+async def test_arrivals_are_told_with_the_next_beat_and_once() -> None:
+    """Requests are counted here and told together."""
+    sent: list[bytes] = []
+    upward = Upward(sent.append, {})
+    upward.arrived("default", "f")
+    upward.arrived("default", "g")
+    upward.arrived("default", "f")
+    upward.beat()
+    upward.beat()
+
+    first, second = said(sent)
+    assert isinstance(first, Beat)
+    assert isinstance(second, Beat)
+    assert first.arrived == [Arrived("default", "f", 2), Arrived("default", "g", 1)]
+    assert second.arrived == []
+    assert first.tasks >= 1
+
+
+def test_cold_starts_are_told_at_once() -> None:
+    """The supervisor counts each of them once over all workers."""
+    sent: list[bytes] = []
+    Upward(sent.append, {}).woken("default", "f", "r1", {"load": 2.0})
+
+    assert said(sent) == [Woken("default", "f", "r1", {"load": 2.0})]

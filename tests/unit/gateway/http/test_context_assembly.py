@@ -1,0 +1,38 @@
+"""Tests of a gateway process's HTTP side as it is put together."""
+
+from __future__ import annotations
+
+import time
+
+from gateway.access import Access
+from gateway.http.admission import correlate
+from gateway.http.context import assemble, request_ids
+from gateway.settings import GatewaySettings
+from registry.catalog import Catalog
+from registry.store.keys import KeyRing
+from tests.support import nouns
+from tests.support.peers import KnownPast, ListeningManager, delivering
+
+
+async def test_what_is_counted_for_a_removed_function_goes_with_it() -> None:
+    """The metrics hear of the catalog's changes."""
+    catalog = Catalog([nouns.deployed()])
+    access = Access("127.0.0.1", (), KeyRing(), "fn_t")
+    past = KnownPast()
+    async with delivering(ListeningManager(), past) as delivery:
+        invoker = assemble(GatewaySettings(), access, catalog, delivery, past, time.time)
+        invoker.metrics.answered("default", "digits", "ok", "", 0.1)
+        assert b'function="digits"' in invoker.metrics.render()
+        catalog.remove("digits")
+        assert b'function="digits"' not in invoker.metrics.render()
+        invoker.cold_check.close()
+
+
+def test_request_ids_are_others_each_time() -> None:
+    """They begin with what tells processes apart, and are such as clients may give."""
+    new_id = request_ids("ab12")
+    found = [new_id() for _ in range(1000)]
+
+    assert found[:2] == ["ab12-1", "ab12-2"]
+    assert len(set(found)) == 1000
+    assert correlate({"X-Request-Id": found[-1]}.get).request_id == found[-1]

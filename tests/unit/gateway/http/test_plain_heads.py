@@ -1,0 +1,141 @@
+"""Tests of which heads are plain."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.http.admission import NOT_CORRELATED, Correlation
+from gateway.http.plain_heads import HEAD_MAX, HEADERS_MAX, HEADS_MAX, Heads, read_head
+
+PLAIN = (
+    b"POST /fn/digits@3 HTTP/1.1\r\nHost: localhost:8080\r\nauthorization: Bearer k\r\n"
+    b"Content-Type:application/json\r\nConnection: Keep-Alive\r\nContent-Length: 12\r\n\r\n"
+)
+
+
+def without(old: bytes, new: bytes) -> bytes:
+    """The plain head with something else in it."""
+    assert old in PLAIN
+    return PLAIN.replace(old, new)
+
+
+def test_a_plain_head_is_read() -> None:
+    """Names in any case; one space after the colon or none."""
+    hot = read_head(PLAIN)
+    assert hot is not None
+    assert hot.length == 12
+    assert (hot.head.ref, hot.head.host) == ("digits@3", "localhost:8080")
+    assert (hot.head.authorization, hot.head.content_type) == ("Bearer k", "application/json")
+    assert (hot.head.accept, hot.head.origin) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        without(b"POST", b"GET"),
+        without(b"POST", b"post"),
+        without(b"HTTP/1.1", b"HTTP/1.0"),
+        without(b"digits@3", b"digits?x=1"),
+        without(b"digits@3", b"dig%69ts"),
+        without(b"digits@3", b"digits/"),
+        without(b"/fn/", b"//fn/"),
+        without(b"POST /fn", b"POST http://a/fn"),
+        without(b"POST /fn", b"POST  /fn"),
+        without(b"Host: localhost:8080\r\n", b""),
+        without(b"Host: localhost:8080", b"Host: a\r\nHost: a"),
+        without(b"Host: localhost:8080", b"Host : a"),
+        without(b"Host: localhost:8080", b"Host:\ta"),
+        without(b"Host: localhost:8080", b"Host:  a"),
+        without(b"Host: localhost:8080", b"Host: a "),
+        without(b"Host: localhost:8080", b"Host: a\r\n b"),
+        without(b"Host: localhost:8080\r\n", b"Host: a\n"),
+        without(b"Host: localhost:8080", b"Host: \xe4"),
+        without(b"Host: localhost:8080", b"Host: a\0"),
+        without(b"Host: localhost:8080", b"Host:"),
+        without(b"Content-Length: 12\r\n", b""),
+        without(b"Content-Length: 12", b"Content-Length: 12\r\nContent-Length: 12"),
+        without(b"Content-Length: 12", b"Content-Length: +12"),
+        without(b"Content-Length: 12", b"Content-Length: 012"),
+        without(b"Content-Length: 12", b"Content-Length: 1,2"),
+        without(b"Content-Length: 12", b"Content-Length: 1234567890"),
+        without(b"Content-Length: 12", b"Content-Length: 12\r\nTransfer-Encoding: chunked"),
+        without(b"Content-Length: 12", b"Content-Length: 12\r\nExpect: 100-continue"),
+        without(b"Content-Length: 12", b"Content-Length: 12\r\nUpgrade: websocket"),
+        without(b"Content-Length: 12", b"Content-Length: 12\r\nContent-Encoding: gzip"),
+        without(b"Connection: Keep-Alive", b"Connection: upgrade\r\nUpgrade: websocket"),
+        without(b"Content-Length: 12", b"Content-Length: 12\r\nProxy-Connection: close"),
+        without(b"Content-Length: 12", b"Content-Length: 12\r\nSec-WebSocket-Key1: 4 @1"),
+        without(b"Content-Length: 12", b"Content-Length: 12\r\nX_y: 1"),
+        without(b"Keep-Alive", b"close"),
+        without(b"Keep-Alive", b"keep-alive, upgrade"),
+        without(b"authorization: Bearer k", b"X: " + b"a" * HEAD_MAX),
+        without(
+            b"authorization: Bearer k",
+            b"\r\n".join(b"X%d: 1" % number for number in range(HEADERS_MAX)),
+        ),
+    ],
+)
+def test_whatever_is_not_plain_is_left_to_aiohttp(raw: bytes) -> None:
+    """Everything that two readers could understand differently, and all that is unusual."""
+    assert read_head(raw) is None
+
+
+PARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def correlated(*lines: bytes) -> bytes:
+    """The plain head with these lines in the middle."""
+    return without(b"Content-Type", b"".join(line + b"\r\n" for line in lines) + b"Content-Type")
+
+
+def test_what_is_another_each_time_is_no_part_of_what_a_head_is_known_by() -> None:
+    """Wherever its lines stand, in any case."""
+    heads = Heads()
+    plain = heads.read(PLAIN)
+    assert plain is not None
+    for number in range(3 * HEADS_MAX):
+        id = b"X-REQUEST-ID:id-%d" % number
+        hot = heads.read(correlated(b"tracestate: a=1", id, b"TraceParent: " + PARENT))
+        assert hot is not None
+        assert hot.key is plain.key
+        assert hot.head is plain.head
+        assert hot.correlation == Correlation(f"id-{number}", PARENT.decode())
+    assert heads.read(PLAIN) is plain
+    assert plain.correlation is NOT_CORRELATED
+
+
+def test_lines_of_no_worth_are_left_out_too() -> None:
+    """Nothing of a trace that is none, nothing of what only others read."""
+    heads = Heads()
+    plain = heads.read(PLAIN)
+    assert heads.read(correlated(b"baggage: a=b", b"tracestate: c=d")) == plain
+    hot = heads.read(correlated(b"traceparent: nonsense", b"X-Request-Id: not sane"))
+    assert hot is not None
+    assert (hot.key, hot.correlation) == (plain.key if plain else 0, Correlation())
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (b"X-Request-Id: a", b"x-request-id: b"),
+        (b"traceparent: " + PARENT, b"traceparent: " + PARENT),
+        (b"X-Request-Id:",),
+        (b"X-Request-Id:  a",),
+        (b"X-Request-Id: a ",),
+        (b"X-Request-Id:\ta",),
+        (b"X-Request-Id: \xe4",),
+        (b"X-Request-Id: a\r\n b",),
+        (b"X-Request-Id: a\nb: c",),
+        (b"X-Request-Id : a",),
+        (b"X-Request-Id: a", b"X: \xe4"),
+        (b"X-Request-Id: " + b"a" * HEAD_MAX,),
+    ],
+)
+def test_what_is_not_plain_is_left_to_aiohttp_with_an_id_too(lines: tuple[bytes, ...]) -> None:
+    """The lines that are cut out are held to the same pattern as all others."""
+    assert Heads().read(correlated(*lines)) is None
+
+
+def test_a_head_is_only_learnt_where_it_is_plain() -> None:
+    """What is cut out makes nothing plain that was not."""
+    assert Heads().read(correlated(b"X-Request-Id: a").replace(b"POST", b"GET")) is None

@@ -1,0 +1,340 @@
+"""Tests of the /metrics page."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.metrics import requests
+from gateway.metrics.counters import OPENMETRICS, SPARE, Memory
+from gateway.metrics.ledger import Balance
+from gateway.metrics.requests import OTHERS, REPLICAS_MAX, Metrics
+from gateway.replies import Receipt
+from registry.catalog import Change
+from runtime_image.link.meta import AnswerMeta
+
+META = AnswerMeta("application/json", 0, 0, 0, 0, 1)
+
+
+def exists(_namespace: str, _name: str) -> bool:
+    """Every function is deployed."""
+    return True
+
+
+def metrics(balance: Balance | None = None, states: dict[str, str] | None = None) -> Metrics:
+    """Metrics of a gateway with these pools."""
+    return Metrics(lambda: balance or Balance(), lambda: states or {}, lambda: 3, exists)
+
+
+def samples(page: Metrics) -> dict[tuple[str, ...], float]:
+    """Every sample by its name and label values, sorted by label."""
+    page.look()
+    return {
+        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(page.render().decode())
+        for sample in family.samples
+    }
+
+
+def receipt(*, cold: bool, first: bool, replica: str = "r") -> Receipt:
+    """A receipt; a cold one says that loading took 2 s."""
+    return Receipt("f@1", replica, "cpu:0", 500.0, {"load": 2000.0} if cold else {}, first, META)
+
+
+def test_answers_are_counted_by_outcome_and_timed() -> None:
+    """Each answer counts once under its outcome; its time goes into the histogram."""
+    page = metrics()
+    page.answered("default", "f", "ok", "", 0.02)
+    page.answered("default", "f", "ok", "", 0.02)
+    page.answered("default", "f", "refused", "queue_full", 0.001)
+
+    found = samples(page)
+
+    assert found["fngate_requests_total", "f", "default", "ok", ""] == 2
+    assert found["fngate_requests_total", "f", "default", "refused", "queue_full"] == 1
+    assert found["fngate_request_seconds_count", "f", "default"] == 3
+    assert found["fngate_request_seconds_bucket", "f", "0.01", "default"] == 1
+
+
+def test_the_wait_of_every_answer_is_kept() -> None:
+    """Queue time is in seconds."""
+    page = metrics()
+    page.served(("default", "f"), 0.0, receipt(cold=False, first=False), 1, 0)
+
+    assert samples(page)["fngate_queue_seconds_sum", "f", "default"] == 0.5
+
+
+def test_a_cold_start_counts_once() -> None:
+    """However many requests waited for one replica, its phases are counted with the first."""
+    page = metrics()
+    page.served(("default", "f"), 0.0, receipt(cold=True, first=True), 1, 0)
+    page.served(("default", "f"), 0.0, receipt(cold=True, first=True), 1, 0)
+    page.served(("default", "f"), 0.0, receipt(cold=True, first=False), 1, 0)
+    page.served(("default", "f"), 0.0, receipt(cold=False, first=True), 1, 0)
+
+    found = samples(page)
+
+    assert found["fngate_cold_start_seconds_count", "f", "default", "load"] == 1
+    assert found["fngate_cold_start_seconds_sum", "f", "default", "load"] == 2.0
+
+
+def test_counted_replicas_are_forgotten_in_time() -> None:
+    """What is remembered of cold starts has a limit."""
+    page = metrics()
+    for number in range(REPLICAS_MAX + 1):
+        page.served(
+            ("default", "f"), 0.0, receipt(cold=True, first=True, replica=str(number)), 1, 0
+        )
+    page.served(("default", "f"), 0.0, receipt(cold=True, first=True, replica="0"), 1, 0)
+
+    found = samples(page)
+
+    assert found["fngate_cold_start_seconds_count", "f", "default", "load"] == REPLICAS_MAX + 2
+
+
+def test_pools_are_read_when_the_page_is_asked_for() -> None:
+    """Held, in flight and state are those of the moment of the scrape."""
+    held: dict[str, int] = {}
+    in_flight: dict[str, int] = {}
+    states: dict[str, str] = {}
+    balance = Balance(5.0, {}, held, in_flight)
+    page = Metrics(lambda: balance, lambda: states, lambda: 3, exists)
+    before = samples(page)
+    held["default/f@1"], in_flight["default/f@1"] = 3, 2
+    states["default/f@1"] = "waking"
+
+    found = samples(page)
+
+    assert not any("default/f@1" in key for key in before)
+    assert found["fngate_held", "default/f@1"] == 3
+    assert found["fngate_in_flight", "default/f@1"] == 2
+    assert found["fngate_open_requests", "held"] == 3
+    assert found["fngate_open_requests", "in_flight"] == 2
+    assert found["fngate_accepted_total",] == 5
+    assert found["fngate_pool_state", "default/f@1", "waking"] == 1
+
+
+def test_two_servers_in_one_process_do_not_share_counters() -> None:
+    """Each has a registry of its own."""
+    first, second = metrics(), metrics()
+    first.answered("default", "f", "ok", "", 0.1)
+
+    assert ("fngate_requests_total", "f", "default", "ok", "") not in samples(second)
+
+
+def test_sends_and_their_reasons_are_counted() -> None:
+    """Once sent is no retry; a request given up after its last death was sent once less."""
+    page = metrics()
+    page.sent("default", "f", 1, 0)
+    page.sent("default", "f", 4, 1)
+    page.sent("default", "f", 3, 3)
+
+    found = samples(page)
+
+    assert found["fngate_request_sends_bucket", "f", "1.0", "default"] == 1
+    assert found["fngate_request_sends_bucket", "f", "3.0", "default"] == 2
+    assert found["fngate_request_sends_sum", "f", "default"] == 8
+    assert found["fngate_retries_total", "f", "default", "died"] == 3
+    assert found["fngate_retries_total", "f", "default", "not_started"] == 2
+
+
+def test_a_request_that_was_sent_once_makes_no_counter() -> None:
+    """The usual request costs one observation and no label."""
+    page = metrics()
+    page.sent("default", "f", 1, 1)
+
+    assert not any(name == "fngate_retries_total" for name, *_ in samples(page))
+
+
+def test_background_work_is_counted_when_the_page_is_asked_for() -> None:
+    """What runs is the number at that moment."""
+    running = [1]
+    page = Metrics(Balance, dict, lambda: running[0], exists)
+    before = samples(page)["fngate_tasks",]
+    running[0] = 7
+
+    assert before == 1
+    assert samples(page)["fngate_tasks",] == 7
+
+
+def test_functions_beyond_the_limit_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many functions are called, the page is bounded and no request is missing."""
+    monkeypatch.setattr(requests, "FUNCTIONS_MAX", 2)
+    page = metrics()
+    for name in ("a", "b", "c", "d", "c", "a"):
+        page.served(("default", name), 0.0, receipt(cold=True, first=True, replica=name), 1, 0)
+
+    found = samples(page)
+
+    counts = {key[1]: n for key, n in found.items() if key[0] == "fngate_requests_total"}
+    assert counts == {"a": 2, "b": 1, OTHERS: 3}
+    assert found["fngate_request_seconds_count", OTHERS, "default"] == 3
+    assert found["fngate_queue_seconds_count", OTHERS, "default"] == 3
+    assert found["fngate_cold_start_seconds_count", OTHERS, "default", "load"] == 2
+
+
+def test_a_removed_function_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its series go with it, and the next function has series of its own."""
+    monkeypatch.setattr(requests, "FUNCTIONS_MAX", 1)
+    page = metrics()
+    page.answered("default", "a", "ok", "", 0.1)
+    page.answered("default", "a", "refused", "queue_full", 0.1)
+    page.served(("default", "a"), 0.0, receipt(cold=True, first=True), 1, 0)
+
+    page.changed(Change("put", "default", "a", None, None, (1,)))
+    assert any("a" in key for key in samples(page))
+    page.changed(Change("remove", "default", "a", None, None))
+    page.changed(Change("remove", "default", "never-called", None, None))
+    assert not any("a" in key for key in samples(page))
+
+    page.answered("default", "b", "ok", "", 0.1)
+    assert samples(page)["fngate_requests_total", "b", "default", "ok", ""] == 1
+
+
+def test_the_last_answers_of_a_removed_function_are_counted_with_the_others() -> None:
+    """A request that was inside when its function went brings no series back, for they would stay
+    for ever; the sum over all functions is right."""
+    page = Metrics(Balance, dict, lambda: 0, lambda _namespace, name: name != "gone")
+    page.served(("default", "gone"), 0.0, receipt(cold=True, first=True), 1, 0)
+    page.sent("default", "gone", 1, 0)
+
+    found = samples(page)
+
+    assert not any("gone" in key for key in found)
+    assert found["fngate_requests_total", OTHERS, "default", "ok", ""] == 1
+
+
+def test_a_page_shows_pools_as_they_were_looked_at() -> None:
+    """Rendering runs in a thread: it reads nothing that the loop may change meanwhile."""
+    states = {"default/f@1": "warm"}
+    page = Metrics(Balance, lambda: dict(states), lambda: 0, exists)
+    page.look()
+    before = page.render()
+    states.clear()
+
+    assert page.render() == before
+
+
+def test_cold_starts_may_be_counted_elsewhere() -> None:
+    """Where several gateway processes wait for one replica, one of them all counts it."""
+    page = metrics()
+    told: list[tuple[object, ...]] = []
+    page.on_cold_start = lambda *given: told.append(given)
+    page.served(("default", "f"), 0.0, receipt(cold=True, first=True), 1, 0)
+
+    assert told == [("default", "f", "r", {"load": 2000.0}, None)]
+    assert not any(key[0].startswith("fngate_cold_start") for key in samples(page))
+    for _ in range(2):
+        page.cold_start("default", "f", "r", {"load": 2000.0})
+    assert samples(page)["fngate_cold_start_seconds_count", "f", "default", "load"] == 1
+
+
+def test_a_served_request_may_have_been_sent_again() -> None:
+    """One replica died, one never started it, the third answered."""
+    page = metrics()
+    page.served(("default", "f"), 0.1, receipt(cold=False, first=False), 3, 1)
+
+    found = samples(page)
+
+    assert found["fngate_request_sends_sum", "f", "default"] == 3
+    assert found["fngate_retries_total", "f", "default", "died"] == 1
+    assert found["fngate_retries_total", "f", "default", "not_started"] == 1
+    assert found["fngate_requests_total", "f", "default", "ok", ""] == 1
+
+
+def test_a_request_that_is_named_is_an_exemplar() -> None:
+    """Of its time, its wait and the cold start it waited for; by the time of the wall clock."""
+    page = Metrics(Balance, dict, lambda: 0, exists, wall=lambda: 100.0)
+    page.served(("default", "f"), 0.02, receipt(cold=True, first=True), 1, 0, ("request_id", "a"))
+    text = page.render(OPENMETRICS).decode()
+
+    rows = [line for line in text.splitlines() if line.endswith(" 100.0")]
+    assert [line.partition("{")[0] for line in rows] == [
+        "fngate_request_seconds_bucket",
+        "fngate_queue_seconds_bucket",
+        "fngate_cold_start_seconds_bucket",
+    ]
+    assert all('# {request_id="a"}' in line for line in rows)
+    assert {one.name for one in page.marked()} == {line.partition("{")[0] for line in rows}
+
+
+def test_a_batch_is_counted_by_its_rows() -> None:
+    """By each request that it answered."""
+    page = metrics()
+    page.served(("default", "f"), 0.02, receipt(cold=False, first=False), 1, 0)
+
+    assert samples(page)["fngate_batch_rows_bucket", "f", "1.0", "default"] == 1
+
+
+async def test_others_may_show_families_too() -> None:
+    """They look when the page does; there is nobody to ask."""
+
+    class Other:
+        """Counts its looks."""
+
+        looks = 0
+
+        def look(self) -> None:
+            """One more."""
+            self.looks += 1
+
+        def collect(self) -> list[GaugeMetricFamily]:
+            """How many."""
+            return [GaugeMetricFamily("looks", "text", self.looks)]
+
+    page = metrics()
+    page.add(Other())
+    await page.ask()
+
+    assert samples(page)["looks",] == 1
+
+
+def test_cold_starts_alone_bring_no_other_series(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where workers have the requests, a series of the supervisor would be the second of its name;
+    the limit of functions holds all the same."""
+    monkeypatch.setattr(requests, "FUNCTIONS_MAX", 1)
+    page = metrics()
+    page.cold_start("default", "f", "r1", {"load": 2000.0})
+    page.cold_start("default", "g", "r2", {"load": 2000.0})
+    found = samples(page)
+
+    assert not any(key[0].startswith("fngate_request") for key in found)
+    assert found["fngate_cold_start_seconds_count", "f", "default", "load"] == 1
+    assert found["fngate_cold_start_seconds_count", OTHERS, "default", "load"] == 1
+    page.changed(Change("remove", "default", "f", None, None))
+    assert not any("f" in key for key in samples(page))
+
+
+def test_left_out_events_are_counted() -> None:
+    """From 0."""
+    page = metrics()
+    assert samples(page)["fngate_access_events_left_out_total",] == 0
+    page.left_out(3)
+
+    assert samples(page)["fngate_access_events_left_out_total",] == 3
+
+
+def test_functions_that_come_and_go_are_bounded() -> None:
+    """Places are given out again, and never to two: a function that stays keeps its counts, one
+    that comes begins at 0, and sums over all are those of the page."""
+    store = Memory()
+    page = Metrics(Balance, dict, lambda: 3, exists, store)
+    for number in range(500):
+        name = f"g{number}"
+        for key in (("default", "f"), ("default", name)):
+            page.served(key, 0.02, receipt(cold=True, first=True, replica=name), 2, 1)
+            page.answered(*key, "refused", "queue_full", 0.001)
+        if number % 100 == 0:
+            found = samples(page)
+            assert found["fngate_requests_total", name, "default", "ok", ""] == 1
+            assert found["fngate_requests_total", "f", "default", "ok", ""] == number + 1
+            assert found["fngate_request_seconds_count", name, "default"] == 2
+        page.changed(Change("remove", "default", name, None, None))
+
+    found = samples(page)
+    assert found["fngate_requests_total", "f", "default", "ok", ""] == 500
+    assert found["fngate_request_seconds_count", "f", "default"] == 1000
+    assert found["fngate_retries_total", "f", "default", "died"] == 500
+    assert {key[1] for key in found if key[0] == "fngate_requests_total"} == {"f"}
+    assert len(store.values) < SPARE + 300

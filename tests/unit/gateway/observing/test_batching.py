@@ -1,0 +1,77 @@
+"""Tests of how records of requests come to a thread."""
+
+from __future__ import annotations
+
+import threading
+
+from gateway.observing.batching import BATCH, BATCHES_MAX, Handover
+from gateway.observing.records import RequestRecord
+from tests.support.records import RECORD
+
+
+class Page:
+    """Keeps what is written; `gate` holds the writer up."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[int, int]] = []
+        self.threads: set[str] = set()
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def write(self, events: list[RequestRecord], left_out: int) -> None:
+        """Remember how many came."""
+        self.gate.wait(10)
+        self.batches.append((len(events), left_out))
+        self.threads.add(threading.current_thread().name)
+
+
+def test_events_are_written_in_batches_by_a_thread() -> None:
+    """A full batch at once, the rest with the next flush, or at the end."""
+    page = Page()
+    log = Handover("access log", page.write)
+    for _ in range(BATCH + 1):
+        log.note(RECORD)
+    log.flush()
+    log.flush()
+    log.note(RECORD)
+    log.close()
+
+    assert page.batches == [(BATCH, 0), (1, 0), (1, 0)]
+    assert page.threads == {"access log"}
+
+
+def test_a_slow_writer_costs_events_not_memory() -> None:
+    """What has no room is left out, and the next batch says how much that was."""
+    page = Page()
+    page.gate.clear()
+    log = Handover("access log", page.write)
+    counted: list[int] = []
+    log.on_left_out = counted.append
+    for _ in range(BATCHES_MAX + 10):
+        log.note(RECORD)
+        log.flush()
+    page.gate.set()
+    log.close()
+    written = sum(count for count, _ in page.batches)
+
+    assert BATCHES_MAX <= written <= BATCHES_MAX + 2
+    assert written + sum(counted) == BATCHES_MAX + 10
+    assert counted
+
+
+def test_a_writer_that_fails_costs_its_batch_only() -> None:
+    """The next events are written."""
+    page = Page()
+
+    def write(events: list[RequestRecord], left_out: int) -> None:
+        page.write(events, left_out)
+        if len(page.batches) == 1:
+            raise ZeroDivisionError("a defect")
+
+    log = Handover("access log", write)
+    for _ in range(2):
+        log.note(RECORD)
+        log.flush()
+    log.close()
+
+    assert page.batches == [(1, 0), (1, 0)]

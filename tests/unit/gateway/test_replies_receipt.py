@@ -1,0 +1,51 @@
+"""Tests of what an answer says of its own making."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.replies import Receipt, server_timing
+from runtime_image.link.meta import AnswerMeta
+
+META = AnswerMeta("application/json", 1500, 20, 3000, 7, 4)
+
+
+def receipt(**changes: Any) -> Receipt:
+    """A warm answer's receipt."""
+    fields: dict[str, Any] = {
+        "revision": "digits@3",
+        "replica": "a1",
+        "device": "cpu:0",
+        "queue_ms": 0.25,
+        "phases": {},
+        "is_first": False,
+        "meta": META,
+    }
+    return Receipt(**{**fields, **changes})
+
+
+def test_a_warm_answer_lists_queue_and_run() -> None:
+    """The header has the replica and each part of its work in milliseconds."""
+    assert server_timing(receipt()) == (
+        'replica;desc="a1", queue;dur=0.250, decode;dur=1.500, batch;dur=0.020;desc="4 rows",'
+        " compute;dur=3.000, encode;dur=0.007"
+    )
+
+
+def test_a_cold_answer_lists_its_phases_in_order() -> None:
+    """The mark `cold` names revision and device; phases come in the order they happened."""
+    phases = {"load": 4.0, "place": 0.5, "start": 20.0, "nonsense": 9.0}
+    cold = receipt(phases=phases, is_first=True)
+
+    assert cold.is_cold
+    assert server_timing(cold) == (
+        'cold;desc="digits@3 on cpu:0", replica;desc="a1", queue;dur=0.250, place;dur=0.500,'
+        ' start;dur=20.000, load;dur=4.000, decode;dur=1.500, batch;dur=0.020;desc="4 rows",'
+        " first_run;dur=3.000, encode;dur=0.007"
+    )
+
+
+def test_a_request_that_joined_a_warm_replica_was_not_cold() -> None:
+    """Without phases nothing says cold."""
+    assert not receipt().is_cold
+    assert "cold" not in server_timing(receipt())

@@ -1,0 +1,142 @@
+"""How one container is started, or nothing is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import docker
+import pytest
+
+from pool_manager.drivers.docker.containers import Start, Started, begin
+from pool_manager.drivers.docker.spec import OWNER, by_cdi, by_request, by_runtime
+from registry.errors import DriverError, EngineDown
+from tests.support.containers import Recorder, refusal
+
+NO_CDI = 'could not select device driver "cdi" with capabilities: []'
+NO_DRIVER = 'could not select device driver "nvidia" with capabilities: [[gpu]]'
+CONFIG: dict[str, Any] = {"HostConfig": {"NetworkMode": "none"}}
+
+
+def start(holder: str | None = None, gpu: str = "") -> Start:
+    return Start("a name", CONFIG, holder, gpu, (by_cdi, by_request, by_runtime))
+
+
+def test_a_plain_start() -> None:
+    """Created under its name, then started."""
+    client = Recorder()
+
+    assert begin(client.api, start()) == Started("c1", None)
+    assert client.done == ["create a name", "start c1"]
+
+
+def test_the_next_way_to_a_gpu() -> None:
+    """A way that the engine does not know leaves nothing and is followed by the next."""
+    client = Recorder(start=[refusal(500, NO_CDI), refusal(500, NO_DRIVER)])
+
+    assert begin(client.api, start(gpu="GPU-1")) == Started("c3", by_runtime)
+    assert client.done == [
+        "create a name",
+        "start c1",
+        "remove c1",
+        "create a name",
+        "start c2",
+        "remove c2",
+        "create a name",
+        "start c3",
+    ]
+
+
+def test_no_way_to_a_gpu() -> None:
+    """All that the engine said of it is told."""
+    runtime = refusal(400, "Unknown runtime specified nvidia")
+    client = Recorder(start=[refusal(500, NO_CDI), refusal(500, NO_DRIVER), runtime])
+
+    with pytest.raises(DriverError, match=r"^GPU GPU-1 cannot be had: .*cdi.*nvidia.*runtime"):
+        begin(client.api, start(gpu="GPU-1"))
+
+    assert client.left == set()
+
+
+def test_what_is_wrong_with_any_way_is_tried_once() -> None:
+    """A missing image is missing for every way."""
+    client = Recorder(create=[refusal(404, "No such image: x")])
+
+    with pytest.raises(DriverError, match=r"^cannot start a container: .* No such image: x"):
+        begin(client.api, start(gpu="GPU-1"))
+
+    assert client.done == ["create a name"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        refusal(409, "cannot join network of a non running container: h1"),
+        refusal(404, "No such container: h1"),
+    ],
+)
+@pytest.mark.parametrize("step", ["create", "start"])
+def test_a_holder_that_has_ended(error: Exception, step: str) -> None:
+    """The network is made anew, and what was to join the other is removed."""
+    client = Recorder(**{step: [error]})
+
+    begin(client.api, start("h1"))
+
+    assert client.modes == ["container:h1", "none"]
+    assert len(client.left) == 1
+
+
+def test_an_engine_that_goes_away() -> None:
+    """What cannot be removed either is left for the next list, and the first error is told."""
+    lost = docker.errors.DockerException("gone")
+    client = Recorder(start=[lost], remove=[lost])
+
+    with pytest.raises(EngineDown, match="cannot start a container: gone"):
+        begin(client.api, start())
+
+
+@pytest.fixture
+def api(engine: str) -> Iterator[docker.APIClient]:
+    client = docker.APIClient(base_url=engine, version="1.41")
+    yield client
+    for one in client.containers(all=True, filters={"label": f"{OWNER}=test-starting"}):
+        client.remove_container(one["Id"], force=True)
+    client.close()
+
+
+@pytest.mark.docker
+@pytest.mark.slow
+def test_a_real_holder_that_has_ended(api: docker.APIClient, runtime_image: str) -> None:
+    """A real engine starts it in a network of its own, under the same name."""
+    config = {
+        "Image": runtime_image,
+        "Entrypoint": ["sleep"],
+        "Cmd": ["600"],
+        "Labels": {OWNER: "test-starting"},
+        "HostConfig": {"NetworkMode": "none"},
+    }
+    holder = api.create_container_from_config(config)["Id"]
+
+    for held in (holder, "0123456789ab"):
+        begun = begin(api, Start(f"test-starting-{held}", config, held, "", ()))
+
+        shown = api.inspect_container(begun.container)
+        assert shown["State"]["Running"]
+        assert shown["HostConfig"]["NetworkMode"] == "none"
+
+
+@pytest.mark.docker
+@pytest.mark.slow
+def test_a_real_program_that_is_missing(api: docker.APIClient, runtime_image: str) -> None:
+    """What a real engine created and could not start is gone."""
+    config = {
+        "Image": runtime_image,
+        "Entrypoint": ["/nope"],
+        "Labels": {OWNER: "test-starting"},
+        "HostConfig": {"NetworkMode": "none"},
+    }
+
+    with pytest.raises(DriverError, match=r'exec: "/nope"'):
+        begin(api, Start("test-starting-nope", config, None, "", ()))
+
+    assert api.containers(all=True, filters={"label": f"{OWNER}=test-starting"}) == []

@@ -1,0 +1,156 @@
+"""What a replica's container is like."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pool_manager.drivers.docker import spec
+from pool_manager.drivers.docker.spec import Owner, Place
+from runtime_image.contract.control import ReplicaRecord
+from runtime_image.contract.link import VERSION
+from tests.support.scenes import a_record
+
+OWNER = Owner("0123456789abcdef")
+PLACE = Place(Path("/data/run/aaaa0009"), Path("/data/models/aaaa0009"), 1_000_000)
+RECORD = replace(a_record(), threads=3, memory_mib=700)
+APART = {
+    "CapDrop": ["ALL"],
+    "IpcMode": "private",
+    "NetworkMode": "none",
+    "Privileged": False,
+    "ReadonlyRootfs": True,
+    "RestartPolicy": {"Name": "no"},
+    "SecurityOpt": ["no-new-privileges"],
+    "Ulimits": [
+        {"Name": "core", "Soft": 0, "Hard": 0},
+        {"Name": "nofile", "Soft": 4096, "Hard": 4096},
+        {"Name": "sigpending", "Soft": 1024, "Hard": 1024},
+        {"Name": "msgqueue", "Soft": 0, "Hard": 0},
+    ],
+}
+"""What keeps every container from the host and from the others."""
+
+
+def made(record: ReplicaRecord = RECORD) -> dict[str, Any]:
+    return spec.replica(record, "image:1", OWNER, PLACE, 9001)
+
+
+def test_a_replica_is_kept_apart() -> None:
+    """Nothing of the host is there but its two folders, read-only, and nothing is unlimited."""
+    assert made()["HostConfig"] == APART | {
+        "CpuPeriod": 100_000,
+        "CpuQuota": 300_000,
+        "Init": True,
+        "LogConfig": {"Type": "json-file", "Config": {"max-size": "500000", "max-file": "2"}},
+        "Memory": 700 * 2**20,
+        "MemorySwap": 700 * 2**20,
+        "Mounts": [
+            {
+                "Type": "bind",
+                "Source": "/data/run/aaaa0009",
+                "Target": "/run/fngate",
+                "ReadOnly": True,
+            },
+            {
+                "Type": "bind",
+                "Source": "/data/models/aaaa0009",
+                "Target": "/model",
+                "ReadOnly": True,
+            },
+        ],
+        "OomScoreAdj": 500,
+        "PidsLimit": 256,
+        "Tmpfs": {"/tmp": "size=100%,mode=1777,nosuid,nodev"},
+    }
+
+
+def test_a_replica_says_whose_it_is() -> None:
+    """User, labels and environment are all that it is told, and the image's health check is off."""
+    config = made()
+    del config["HostConfig"]
+
+    assert config == {
+        "Image": "image:1",
+        "User": "9001:9001",
+        "WorkingDir": "/tmp",
+        "Cmd": ["/run/fngate"],
+        "Env": [
+            *("HOME=/tmp", "LANG=C.UTF-8", "OMP_NUM_THREADS=3", "ORT_DISABLE_TELEMETRY=1"),
+            *("USER=fngate", "LOGNAME=fngate"),
+        ],
+        "Healthcheck": {"Test": ["NONE"]},
+        "Labels": {
+            "fngate.owner": "0123456789abcdef",
+            "fngate.link": str(VERSION),
+            "fngate.replica": "aaaa0009",
+            "fngate.uid": "9001",
+            "fngate.function": "default/digits@1",
+        },
+    }
+
+
+def test_a_holder_is_kept_apart_as_well() -> None:
+    """It does nothing, sees nothing, keeps nothing, and goes by itself."""
+    config = spec.holder("image:1", OWNER, "77", 9000)
+
+    assert (config["Entrypoint"], config["Cmd"]) == (["sleep"], ["3600"])
+    assert config["User"] == "9000:9000"
+    assert config["Labels"]["fngate.holder"] == "77"
+    assert "fngate.replica" not in config["Labels"]
+    assert config["HostConfig"] == APART | {
+        "AutoRemove": True,
+        "LogConfig": {"Type": "none", "Config": {}},
+        "Memory": 16 * 2**20,
+        "MemorySwap": 16 * 2**20,
+        "PidsLimit": 8,
+    }
+
+
+@pytest.mark.parametrize(("server", "most"), [(1_048_576, 4096), (1024, 512)])
+def test_a_replica_has_fewer_descriptors_than_its_server(server: int, most: int) -> None:
+    """Whatever it sends, it runs out of them first."""
+    assert spec.descriptors(server) == most
+
+
+def test_joining_changes_the_network_alone() -> None:
+    """In a holder's network a replica is as it is in its own."""
+    config = made()
+    joined = spec.join(config, "abc")
+
+    assert joined["HostConfig"] == config["HostConfig"] | {"NetworkMode": "container:abc"}
+    assert config["HostConfig"]["NetworkMode"] == "none"
+
+
+@pytest.mark.parametrize(
+    ("role", "memory_mib"), [("standby", 2048), ("serve", 700), ("trial", 700)]
+)
+def test_a_standby_has_a_cap_of_its_own(role: Any, memory_mib: int) -> None:
+    """What has no model yet has no function's memory either, and never swap."""
+    limits = spec.limits(replace(RECORD, role=role))
+
+    assert limits["Memory"] == limits["MemorySwap"] == memory_mib * 2**20
+
+
+def test_a_small_log_has_the_smallest_file() -> None:
+    """The engine's files for a log have at least 4 KiB each."""
+    config = spec.replica(RECORD, "image:1", OWNER, replace(PLACE, log_bytes=10), 9001)
+
+    assert config["HostConfig"]["LogConfig"]["Config"] == {"max-size": "4096", "max-file": "2"}
+
+
+def test_names_are_for_people() -> None:
+    """They show what serves, or that nothing does yet, and differ between servers."""
+    assert spec.container_name(RECORD, OWNER) == "fngate-digits-1-aaaa0009-0123"
+    standby = replace(RECORD, bound="", role="standby")
+    assert spec.container_name(standby, OWNER) == "fngate-standby-aaaa0009-0123"
+    assert spec.holder_name("77", OWNER) == "fngate-network-77-0123"
+
+
+def test_an_owner_is_a_data_folder() -> None:
+    """The same folder is the same owner after a restart, and another is another."""
+    assert spec.owner_name(Path("/data/a")) == spec.owner_name(Path("/data/a"))
+    assert spec.owner_name(Path("/data/a")) != spec.owner_name(Path("/data/b"))

@@ -1,0 +1,193 @@
+"""What replicas take on GPUs, and that they give it back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pool_manager.core.events import Loaded
+from pool_manager.drivers.fake import FakeDriver
+from pool_manager.gpus.absent import NoGpus
+from pool_manager.gpus.occupancy import Tenancy
+from pool_manager.ports import Account, GpuView
+from registry.errors import DriverError
+
+ID, GPU = "aaaa0001", "GPU-a"
+VIEW = GpuView(None, "0", None, None, None, None, 0.0)
+
+
+class Driver(FakeDriver):
+    """Knows processes, and keeps in order what it was asked."""
+
+    def __init__(self, log: list[Any], *pids: frozenset[int] | DriverError | None) -> None:
+        super().__init__()
+        self._log = log
+        self._answers = list(pids)
+
+    async def pids(self, id: str) -> frozenset[int] | None:
+        self._log.append("pids")
+        answer = self._answers.pop(0)
+        if isinstance(answer, DriverError):
+            raise answer
+        return answer
+
+    async def release(self, id: str) -> None:
+        self._log.append("release")
+
+
+class Gpus(NoGpus):
+    """One GPU; `taken` is what is measured there, `left` what a proof fails with."""
+
+    def __init__(self, log: list[Any], taken: float | None = None, left: str = "") -> None:
+        super().__init__()
+        self._log = log
+        self._taken = taken
+        self.left = left
+
+    def view(self, device: str) -> GpuView | None:
+        return VIEW if device == GPU else None
+
+    def used_mib(self, device: str) -> float | None:
+        return 40.0
+
+    async def taken_mib(
+        self, device: str, pids: frozenset[int] | None, before_mib: float | None, *, is_alone: bool
+    ) -> float | None:
+        self._log.append((device, pids, before_mib, is_alone))
+        return self._taken
+
+    async def prove_free(
+        self, device: str, pids: frozenset[int] | None, others_mib: Callable[[], float]
+    ) -> None:
+        self._log.append((device, pids, others_mib()))
+        if self.left:
+            raise DriverError(self.left)
+
+
+@pytest.fixture
+def log() -> list[Any]:
+    return []
+
+
+def loaded(report: dict[str, Any] | None = None) -> Loaded:
+    """A replica that says it has 77 MiB of host memory."""
+    return Loaded(ID, 1, True, 77.0, {}, report or {})
+
+
+def tenancy(driver: Driver, gpus: Gpus, others: int = 0) -> Tenancy:
+    """The ledger charges the replica 900 MiB and each other 50."""
+    return Tenancy(driver, gpus, lambda _device, _id: Account(900.0, others, others * 50.0))
+
+
+async def measured(tenants: Tenancy, event: Loaded) -> Loaded:
+    """What is fed in the place of an event."""
+    fed: list[Loaded] = []
+    await tenants.measure(event, fed.append)
+    [one] = fed
+    return one
+
+
+async def test_a_replica_is_measured_on_its_gpu(log: list[Any]) -> None:
+    """With its processes, what was in use before it came, and whether it is alone."""
+    tenants = tenancy(Driver(log, frozenset({7})), Gpus(log, 640.0))
+    tenants.move_in(ID, GPU)
+    event = await measured(tenants, loaded())
+
+    assert log == ["pids", (GPU, frozenset({7}), 40.0, True)]
+    assert (event.memory_mib, event.report) == (640.0, {})
+
+
+async def test_a_standby_is_measured_with_what_it_had(log: list[Any]) -> None:
+    """Its context has been there since its launch; what others had by then may be gone."""
+    gpus, used = Gpus(log, 640.0), iter([40.0, 540.0, None, 20.0])
+    gpus.used_mib = lambda device: next(used)  # type: ignore[method-assign]
+    tenants = tenancy(Driver(log, *[frozenset({7})] * 3), gpus)
+    for _ in range(2):
+        tenants.move_in(ID, GPU)
+    await measured(tenants, loaded())
+    for _ in range(2):
+        tenants.move_in(ID, GPU)
+        await measured(tenants, loaded())
+
+    assert [entry[2] for entry in log if entry != "pids"] == [40.0, 40.0, 20.0]
+
+
+async def test_an_adopted_replica_is_measured_by_its_processes(log: list[Any]) -> None:
+    """What was in use before it came nobody knows."""
+    tenants = tenancy(Driver(log, frozenset({7})), Gpus(log, 640.0))
+    tenants.stay(ID, GPU)
+    event = await measured(tenants, loaded())
+
+    assert log == ["pids", (GPU, frozenset({7}), None, True)]
+    assert event.memory_mib == 640.0
+
+
+async def test_a_trial_reports_what_was_measured(log: list[Any]) -> None:
+    """The profile is made from the report; the rest of it stays."""
+    tenants = tenancy(Driver(log, None), Gpus(log, 640.0))
+    tenants.move_in(ID, GPU)
+    event = await measured(tenants, loaded({"memory_mib": 77.0, "load_ms": 3}))
+
+    assert (event.memory_mib, event.report) == (640.0, {"memory_mib": 640.0, "load_ms": 3})
+
+
+async def test_what_cannot_be_measured_stays_charged(log: list[Any]) -> None:
+    """Also where the driver of the replicas does not know the processes."""
+    tenants = tenancy(Driver(log, DriverError("away")), Gpus(log), others=1)
+    tenants.move_in(ID, GPU)
+    event = await measured(tenants, loaded({"memory_mib": 77.0}))
+
+    assert log == ["pids", (GPU, None, 40.0, False)]
+    assert (event.memory_mib, event.report) == (900.0, {"memory_mib": 900.0})
+
+
+def test_only_gpus_are_its_concern(log: list[Any]) -> None:
+    """A slot of the CPU is not, nor is no device at all; without GPUs nothing is."""
+    tenants = tenancy(Driver(log), Gpus(log))
+    for id, device in (("r1", GPU), ("r2", "cpu:0"), ("r3", "")):
+        tenants.move_in(id, device)
+        tenants.stay(id, device)
+    none = Tenancy(FakeDriver())
+    none.move_in("r1", GPU)
+
+    assert [tenants.concerns(id) for id in ("r1", "r2", "r3")] == [True, False, False]
+    assert not none.concerns("r1")
+
+
+async def test_a_replica_is_ended_before_its_gpu_is_looked_at(log: list[Any]) -> None:
+    """Its processes are asked for before that: afterwards nobody knows them."""
+    tenants = tenancy(Driver(log, frozenset({7})), Gpus(log), others=2)
+    tenants.move_in(ID, GPU)
+    await tenants.release(ID)
+
+    assert log == ["pids", "release", (GPU, frozenset({7}), 100.0)]
+    assert not tenants.concerns(ID)
+
+
+async def test_processes_are_remembered_until_it_is_proved(log: list[Any]) -> None:
+    """A release that is tried again looks for all that the replica ever had."""
+    gpus = Gpus(log, left="still there")
+    driver = Driver(log, frozenset({7}), frozenset({8}), frozenset())
+    tenants = tenancy(driver, gpus)
+    tenants.move_in(ID, GPU)
+    await measured(tenants, loaded())
+    with pytest.raises(DriverError, match="still there"):
+        await tenants.release(ID)
+    gpus.left = ""
+    await tenants.release(ID)
+
+    assert [entry[1] for entry in log if isinstance(entry, tuple) and len(entry) == 3] == [
+        frozenset({7, 8}),
+        frozenset({7, 8}),
+    ]
+
+
+async def test_elsewhere_a_replica_is_just_ended(log: list[Any]) -> None:
+    """Nobody asks for processes."""
+    tenants = tenancy(Driver(log), Gpus(log))
+    tenants.move_in(ID, "cpu:0")
+    await tenants.release(ID)
+
+    assert log == ["release"]

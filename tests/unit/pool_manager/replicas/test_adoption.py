@@ -1,0 +1,103 @@
+"""What becomes of the replicas of an earlier manager."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pool_manager.core import events
+from pool_manager.drivers.fake import FakeDriver
+from pool_manager.replicas.adoption import adopt_all
+from pool_manager.settings import PoolSettings
+from registry.errors import DriverError, EngineDown
+from runtime_image.contract.link import VERSION
+from tests.support.replicas import KEY, Stage, pool_settings
+
+ID, STANDBY, STRANGER = "aaaa0001", "aaaa0002", "dead0001"
+
+
+@pytest.fixture
+def settings() -> Iterator[PoolSettings]:
+    with pool_settings() as made:
+        yield made
+
+
+@pytest.fixture
+async def stage(settings: PoolSettings, tmp_path: Path) -> AsyncIterator[Stage]:
+    made = Stage(settings, FakeDriver(), tmp_path)
+    yield made
+    await made.close()
+
+
+async def adopt(stage: Stage) -> list[events.Event]:
+    """What the machine is told of."""
+    told: list[events.Event] = []
+    await adopt_all(stage.driver, stage.launcher, told.append)
+    return sorted(told, key=str)
+
+
+async def test_what_runs_and_has_a_record_is_adopted(stage: Stage) -> None:
+    """A replica of a function with its pool, a standby without one; each is listened to again."""
+    await stage.ready(ID)
+    await stage.standby(STANDBY)
+    for id in (ID, STANDBY):
+        stage.launcher._close_control(id)
+
+    told = await adopt(stage)
+
+    assert told == [
+        events.Found(ID, KEY, "cpu:0", "serve"),
+        events.Found(STANDBY, "", "", "standby"),
+    ]
+    assert stage.launcher.control(ID) is not None
+    assert [log.stem for log in stage.launcher.folders.logs("digits")] == [ID]
+
+
+async def test_what_speaks_another_link_version_is_released(stage: Stage) -> None:
+    """It may serve by older rules; a new one takes its place."""
+    await stage.ready(ID)
+    stage.launcher._close_control(ID)
+    record = stage.launcher.folders.read_records()[ID]
+    assert record is not None
+    stage.launcher.folders.rewrite(replace(record, link=VERSION - 1))
+
+    assert await adopt(stage) == []
+    assert await stage.driver.list() == set()
+    assert stage.launcher.folders.read_records() == {}
+
+
+async def test_what_does_not_run_is_removed(stage: Stage, settings: PoolSettings) -> None:
+    """Its folders, and model files of nobody."""
+    for folder in (settings.run_dir / STRANGER, settings.model_dir / STRANGER):
+        folder.mkdir(parents=True)
+    (settings.model_dir / "dead0002").mkdir()
+
+    assert await adopt(stage) == []
+    assert list(settings.run_dir.iterdir()) == list(settings.model_dir.iterdir()) == []
+
+
+async def test_what_cannot_be_removed_stops_no_server(
+    stage: Stage, settings: PoolSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is left to the next server and keeps its id, even if it had no run folder. An engine that
+    is away is an error: nothing can be done without it."""
+
+    async def only_stranger() -> set[str]:
+        return {STRANGER}
+
+    monkeypatch.setattr(stage.driver, "list", only_stranger)
+    errors = [DriverError("survives KILL"), EngineDown("away")]
+
+    async def fail(id: str) -> None:
+        raise errors.pop(0)
+
+    monkeypatch.setattr(stage.driver, "release", fail)
+    await adopt(stage)
+    assert (settings.run_dir / STRANGER).is_dir()
+    with pytest.raises(EngineDown):
+        await adopt(stage)
+
+    assert [folder.name for folder in settings.run_dir.iterdir()] == [STRANGER]

@@ -1,0 +1,410 @@
+"""The manager's end of a control link, with the replica played by the test."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from pool_manager.core import events
+from pool_manager.replicas import control
+from pool_manager.replicas.control import Control
+from registry.tasks import Tasks
+from runtime_image.contract.link import CONTROL_MAX, HEADER, REFUTATION_MAX, Kind
+from runtime_image.contract.model import ModelSpec
+from runtime_image.link.frames import LinkError
+from runtime_image.link.handshake import greet, read_bind
+from tests.support.blocking import BlockingLink
+from tests.support.greetings import HELLO, bind_request
+
+ID = "aaaa0001"
+LOADED = {"limit": 4, "marks_started": False, "memory_mib": 40.5, "phases": {"load": 2.0}}
+
+
+class Rig:
+    """A control link that listens; what it feeds and why it was lost are kept."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "c"
+        self.events: asyncio.Queue[events.Event] = asyncio.Queue()
+        self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._tasks = Tasks("rig")
+        self._data = socket.socket(socket.AF_UNIX)
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(self.path))
+        listener.listen()
+        listener.setblocking(False)
+        self.control = Control(
+            ID, "secret", listener, self._data, self.events.put_nowait, self.lost.set_result
+        )
+        self._links: list[BlockingLink] = []
+
+    def open(self, ping_s: float = 60.0) -> None:
+        self.control.open(self._tasks, ping_s)
+
+    def connect(self) -> BlockingLink:
+        sock = socket.socket(socket.AF_UNIX)
+        self._links.append(BlockingLink(sock))
+        sock.connect(str(self.path))
+        return self._links[-1]
+
+    async def greet(self, **changes: Any) -> BlockingLink:
+        """Greet as a replica. Raises LinkError when refused."""
+        link = self.connect()
+        hello: Any = {**HELLO, **changes}
+        _, descriptor, _ = await asyncio.to_thread(greet, link.sock, hello)
+        os.close(descriptor)
+        return link
+
+    async def greeted(self) -> BlockingLink:
+        """A link that has been accepted."""
+        link = await self.greet()
+        assert isinstance(await self.events.get(), events.Greeted)
+        return link
+
+    async def close(self) -> None:
+        self.control.close()
+        await self._tasks.close()
+        self._data.close()
+        for link in self._links:
+            link.close()
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    with TemporaryDirectory(prefix="fn-") as folder:
+        made = Rig(Path(folder))
+        yield made
+        await made.close()
+
+
+async def read(link: BlockingLink, kind: Kind) -> Any:
+    return await asyncio.to_thread(link.next, kind)
+
+
+async def test_the_right_token_is_accepted(rig: Rig) -> None:
+    """The greeting becomes an event with those phases that are known and numbers."""
+    rig.open()
+
+    await rig.greet(phases={"start": 1.23456, "import": 2, "lunch": 3, "bind": "x"})
+
+    assert await rig.events.get() == events.Greeted(ID, {"start": 1.235, "import": 2.0})
+
+
+@pytest.mark.parametrize("token", ["wrong", "", "s\u00e9cret", "\ud800"])
+async def test_a_wrong_token_is_refused(rig: Rig, token: str) -> None:
+    """Whoever guesses is turned away and logged, and the real replica still gets in."""
+    rig.open()
+
+    with capture_logs() as logs, pytest.raises(LinkError, match="refused"):
+        await rig.greet(token=token)
+
+    assert [line["reason"] for line in logs] == ["wrong token"]
+    assert await rig.greeted()
+
+
+async def test_a_greeting_waits_for_a_descriptor(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where none is to be had, it is accepted as soon as there is one; the log says so once."""
+    accept, failures = socket.socket.accept, [errno.EMFILE, errno.ENFILE]
+
+    def accepted(listener: socket.socket) -> Any:
+        if failures:
+            raise OSError(failures.pop(), "Too many open files")
+        return accept(listener)
+
+    monkeypatch.setattr(socket.socket, "accept", accepted)
+    monkeypatch.setattr(control, "EXHAUSTED_S", 0.0)
+    with capture_logs() as logs:
+        rig.open()
+        await rig.greeted()
+
+    assert failures == []
+    assert [entry["event"] for entry in logs] == ["a greeting has to wait"]
+
+
+async def test_a_token_is_used_once(rig: Rig) -> None:
+    """After the greeting nobody else can connect."""
+    rig.open()
+    await rig.greeted()
+
+    with pytest.raises(ConnectionRefusedError):
+        rig.connect()
+
+
+async def test_a_replica_that_served_before_is_taken_over(rig: Rig) -> None:
+    """One that says what it has loaded is greeted and loaded at once, and needs no listener."""
+    rig.open()
+
+    with pytest.raises(LinkError, match="with 0"):  # it has its data listener already
+        await rig.greet(loaded=LOADED)
+
+    assert await rig.events.get() == events.Greeted(ID, {"start": 1.5}, loaded=True)
+    assert await rig.events.get() == events.Loaded(ID, 4, False, 40.5, {"load": 2.0})
+
+
+async def test_a_replica_that_lies_about_itself_is_refused(rig: Rig) -> None:
+    """A malformed `loaded` is no greeting, and nothing is fed."""
+    rig.open()
+
+    with capture_logs() as logs, pytest.raises(LinkError, match="refused"):
+        await rig.greet(loaded={**LOADED, "limit": -1})
+
+    assert logs[0]["reason"] == "malformed LOADED: limit -1"
+    assert rig.events.empty()
+
+
+async def test_a_replica_is_told_what_to_do(rig: Rig) -> None:
+    """BIND carries the whole binding; DRAIN how long it must have been idle, in milliseconds."""
+    rig.open()
+    link = await rig.greeted()
+    spec = ModelSpec("digits@1", model="model.onnx")
+    request = bind_request(spec)
+
+    rig.control.bind(request)
+    rig.control.drain(1.5)
+    rig.control.drain(None)
+    bind = await read(link, Kind.BIND)
+    kinds = [Kind.PING, Kind.DRAIN] * 2
+    drains = [(await read(link, kind)).aux for kind in kinds]
+
+    assert read_bind(bind) == (json.loads(json.dumps(request)), spec)
+    assert drains == [0, 1500, 0, 0]
+
+
+async def test_nobody_is_told_before_the_greeting(rig: Rig) -> None:
+    """What is said without a link goes nowhere."""
+    rig.open()
+
+    before = rig.control.is_greeted
+    rig.control.drain(None)
+    link = await rig.greeted()
+    rig.control.bind(bind_request(ModelSpec("digits@1")))
+
+    assert await read(link, Kind.BIND)
+    assert (before, rig.control.is_greeted) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "aux", "event"),
+    [
+        (Kind.LOADED, LOADED, 0, events.Loaded(ID, 4, False, 40.5, {"load": 2.0})),
+        (
+            Kind.LOADED,
+            {**LOADED, "report": {"batchable": True}},
+            0,
+            events.Loaded(ID, 4, False, 40.5, {"load": 2.0}, {"batchable": True}),
+        ),
+        (
+            Kind.LOAD_FAILED,
+            {"stage": "sample", "reason": "x" * 5000},
+            0,
+            events.Lost(ID, "x" * 4000, stage="sample"),
+        ),
+        (Kind.NOT_IDLE, None, 1500, events.NotIdle(ID, 1.5)),
+        (Kind.FIRST_RUN, None, 2500, events.FirstRun(ID, 2.5)),
+    ],
+)
+async def test_frames_become_events(
+    rig: Rig, kind: Kind, body: Any, aux: int, event: events.Event
+) -> None:
+    """What a replica says is fed as plain data in seconds and milliseconds, and bounded."""
+    rig.open()
+    link = await rig.greeted()
+    rig.control.drain(1.0)
+
+    link.send(kind, body=json.dumps(body).encode() if body else b"", aux=aux)
+
+    assert await rig.events.get() == event
+
+
+@pytest.mark.parametrize(
+    ("first", "again"),
+    [
+        (None, Kind.PONG),
+        (None, Kind.NOT_IDLE),
+        (Kind.FIRST_RUN, Kind.FIRST_RUN),
+        (Kind.LOADED, Kind.LOADED),
+        (Kind.LOADED, Kind.LOAD_FAILED),
+        (Kind.LOAD_FAILED, Kind.LOAD_FAILED),
+        (Kind.LOAD_FAILED, Kind.LOADED),
+    ],
+)
+async def test_what_nobody_asked_for_ends_the_link(
+    rig: Rig, first: Kind | None, again: Kind
+) -> None:
+    """Each statement is worth a task, a decision or a row on disk: none comes twice."""
+    rig.open()
+    link = await rig.greeted()
+
+    with capture_logs():
+        for kind in filter(None, (first, again)):
+            link.send(kind, body=json.dumps(LOADED).encode())
+
+        assert await rig.lost == f"{again.name} that nobody asked for"
+    assert rig.events.qsize() == (0 if first is None else 1)
+
+
+async def test_a_statement_is_short(rig: Rig) -> None:
+    """Its header alone ends the link: nobody reads megabytes of JSON for a replica."""
+    rig.open()
+    link = await rig.greeted()
+
+    with capture_logs():
+        link.sock.sendall(HEADER.pack(CONTROL_MAX + 1, 0, Kind.LOADED, 0, 0, 0))
+
+        assert "is over the limit" in await rig.lost
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "reason"),
+    [
+        (Kind.LOADED, b"{", "malformed LOADED"),
+        (Kind.LOADED, b"[]", "malformed LOADED: not an object"),
+        (Kind.LOADED, b'{"limit": "2"}', "malformed LOADED: limit '2'"),
+        (Kind.LOADED, b'{"limit": 65537}', "malformed LOADED: limit 65537"),
+        (Kind.LOADED, b'{"limit": 2, "memory_mib": null}', "malformed LOADED: memory_mib None"),
+        (Kind.LOAD_FAILED, b"\xff", "malformed LOAD_FAILED"),
+        (Kind.REQUEST, b"", "unexpected REQUEST on a control link"),
+    ],
+)
+async def test_a_broken_protocol_ends_the_link(
+    rig: Rig, kind: Kind, body: bytes, reason: str
+) -> None:
+    """A replica may run foreign code: what is malformed loses it, with the reason."""
+    rig.open()
+    link = await rig.greeted()
+
+    with capture_logs():
+        link.send(kind, body=body)
+
+        assert (await rig.lost).startswith(reason)
+    assert rig.events.empty()
+
+
+async def test_the_end_of_the_link_is_told(rig: Rig) -> None:
+    """A replica that hangs up is lost."""
+    rig.open()
+    (await rig.greeted()).close()
+
+    assert await rig.lost == "closed by the other side"
+
+
+async def test_a_silent_replica_is_lost(rig: Rig) -> None:
+    """Three PINGs without an answer are enough."""
+    rig.open(ping_s=0.0)
+    link = await rig.greeted()
+
+    assert await rig.lost == "did not answer 3 PINGs"
+    assert [(await read(link, Kind.PING)).kind for _ in range(3)] == [Kind.PING] * 3
+
+
+async def test_an_answer_starts_the_count_anew(rig: Rig) -> None:
+    """A replica that answers at last is kept, and has three PINGs again."""
+    rig.open()
+    link = await rig.greeted()
+
+    rig.control._ping()
+    at_first = rig.control.is_answering
+    for _ in range(2):
+        rig.control._ping()
+    late = rig.control.is_answering
+    link.send(Kind.PONG)
+    link.send(Kind.FIRST_RUN)
+    await rig.events.get()
+    assert (at_first, late, rig.control.is_answering) == (True, False, True)
+    for _ in range(3):
+        rig.control._ping()
+    kept = not rig.lost.done()
+    rig.control._ping()
+
+    assert kept
+    assert await rig.lost == "did not answer 3 PINGs"
+
+
+async def test_an_answer_says_how_long_the_model_has_run(rig: Rig) -> None:
+    """Each PONG is passed on, also one to the PING that is sent ahead of DRAIN."""
+    said: list[int] = []
+    rig.control.on_pong = said.append
+    rig.open()
+    link = await rig.greeted()
+    rig.control._ping()
+    rig.control.drain(None)
+
+    for busy_ms in (0, 4_000_000_000):
+        link.send(Kind.PONG, aux=busy_ms)
+    link.send(Kind.FIRST_RUN)
+    await rig.events.get()
+
+    assert said == [0, 4_000_000_000]
+
+
+async def test_closing_is_silent(rig: Rig) -> None:
+    """Whoever closes a link knows: nothing is fed and no loss is told."""
+    rig.open()
+    link = await rig.greeted()
+
+    rig.control.close()
+    with pytest.raises(EOFError):
+        await read(link, Kind.PING)
+
+    assert not rig.lost.done()
+    assert rig.events.empty()
+
+
+async def test_a_refutation_is_told_once(rig: Rig) -> None:
+    """By a replica that has loaded; its reason is held to its length, and again ends the link."""
+    rig.open()
+    link = await rig.greeted()
+    link.send(Kind.LOADED, body=json.dumps(LOADED).encode())
+    await rig.events.get()
+
+    link.send(Kind.BATCHING_OFF, body=json.dumps({"reason": "x" * 1000}).encode())
+    told = await rig.events.get()
+    link.send(Kind.BATCHING_OFF, body=b"{}")
+
+    assert told == events.BatchingRefuted(ID, "x" * REFUTATION_MAX)
+    assert "BATCHING_OFF that nobody asked for" in await rig.lost
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{"])
+async def test_a_refutation_comes_after_loading(rig: Rig, body: bytes) -> None:
+    """Before that nothing was joined."""
+    rig.open()
+    link = await rig.greeted()
+
+    link.send(Kind.BATCHING_OFF, body=body)
+
+    assert await rig.lost
+    assert rig.events.empty()
+
+
+async def test_a_replica_is_told_to_join_no_more(rig: Rig) -> None:
+    """By a frame without a body."""
+    rig.open()
+    link = await rig.greeted()
+
+    rig.control.stop_batching()
+
+    assert (await read(link, Kind.BATCHING_OFF)).body == b""
+
+
+async def test_an_earlier_refutation_is_told_with_the_greeting(rig: Rig) -> None:
+    """The manager that it was told to first may be gone."""
+    rig.open()
+
+    with pytest.raises(LinkError, match="with 0"):
+        await rig.greet(loaded={**LOADED, "batching_off": "rows are lost"})
+
+    await rig.events.get()
+    loaded = await rig.events.get()
+    assert isinstance(loaded, events.Loaded)
+    assert loaded.refuted == "rows are lost"

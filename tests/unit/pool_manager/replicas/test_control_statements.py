@@ -1,0 +1,97 @@
+"""What a replica says of itself, and what of it is believed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pool_manager.core import events
+from pool_manager.replicas import control
+from registry.exchange import PoolEndpoints, encode
+from runtime_image.contract.link import Kind
+from runtime_image.link.frames import Frame, LinkError
+
+LOADED: dict[str, Any] = {"limit": 4, "memory_mib": 40.5, "phases": {"load": 2.0}}
+INF, NAN = float("inf"), float("nan")
+
+
+def test_an_honest_statement_is_taken_as_it_is() -> None:
+    """Limit, memory, phases and a trial's report."""
+    report = {"memory_mib": 3.0, "load_ms": 1, "latency_ms": {"1": 0.5}, "why_not": "é"}
+
+    said = control.parse_loaded("0a", {**LOADED, "marks_started": False, "report": report})
+
+    assert said == events.Loaded("0a", 4, False, 40.5, {"load": 2.0}, report)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"limit": -1}, "limit -1"),
+        ({"limit": 10**9}, "limit 1000000000"),
+        ({"memory_mib": NAN}, "memory_mib nan"),
+        ({"memory_mib": INF}, "memory_mib inf"),
+        ({"memory_mib": 1e300}, "memory_mib 1e+300"),
+        ({"memory_mib": 10**400}, "memory_mib 1000"),
+        ({"memory_mib": -1}, "memory_mib -1"),
+        ({"memory_mib": True}, "memory_mib True"),
+        ({"report": {"memory_mib": NAN}}, "report memory_mib nan"),
+        ({"report": {"load_ms": "x"}}, "report load_ms 'x'"),
+        ({"report": {"latency_ms": {"1": -1.0}}}, "report latency_ms"),
+        ({"report": {"latency_ms": []}}, "report latency_ms"),
+        ({"report": {"why_not": "\ud800"}}, "report holds what is no text"),
+    ],
+)
+def test_numbers_that_are_none_are_refused(changes: dict[str, Any], reason: str) -> None:
+    """They would decide about the room of every other function."""
+    with pytest.raises(LinkError, match="malformed LOADED: ") as error:
+        control.parse_loaded("0a", {**LOADED, **changes})
+
+    assert reason in str(error.value)
+
+
+def test_phases_that_are_no_times_are_left_out() -> None:
+    """A receipt has only what can be a duration."""
+    given = {
+        "load": NAN,
+        "bind": -1,
+        "start": INF,
+        "import": 10**400,
+        "read": True,
+        "place": 1.23456,
+    }
+
+    assert control.parse_numbers(given) == {"place": 1.235}
+    assert control.parse_numbers([]) == {}
+
+
+def test_a_reason_can_be_sent_and_stored() -> None:
+    """Half a character in JSON would stop every message that it is part of."""
+    failed = control.parse_load_failed(
+        "0a", json.loads('{"reason": "no \\ud800", "stage": ["load"]}')
+    )
+
+    assert (failed.reason, failed.stage) == ("no ?", "['load']")
+    assert encode(PoolEndpoints([], "failing", failed.reason))
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (["a", "fngate replica: no device"], "no device"),
+        (["fngate replica: no device", "b"], ""),
+        ([], ""),
+    ],
+)
+def test_last_words_are_the_last_line(lines: list[str], words: str) -> None:
+    """Only there, and only as a replica says them itself."""
+    assert control.last_words(lines) == words
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b"\xff", b"[" * 100_000, b'{"a":' * 100_000])
+def test_what_is_no_object_ends_the_link(body: bytes) -> None:
+    """However deep it is."""
+    with pytest.raises(LinkError, match="malformed LOADED"):
+        control.parse_frame(Frame(Kind.LOADED, 0, 0, 0, b"", body))

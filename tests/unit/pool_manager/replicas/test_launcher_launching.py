@@ -1,0 +1,664 @@
+"""Starts and releases of single replicas."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from pool_manager.core import events
+from pool_manager.core.commands import Launch
+from pool_manager.core.start_queue import Rank, Turn
+from pool_manager.drivers.fake import FakeDriver, Script
+from pool_manager.gpus.absent import NoGpus
+from pool_manager.gpus.occupancy import Tenancy
+from pool_manager.ports import Account, GpuView
+from pool_manager.read_ahead import ReadAhead
+from pool_manager.replicas.run_folders import STANDBY_LOGS
+from pool_manager.settings import PoolSettings
+from registry.errors import BadBundle, DriverError
+from registry.model import Bundle
+from runtime_image.contract.control import ReplicaRecord
+from runtime_image.contract.model import ModelSpec
+from tests.support.replicas import KEY, Stage, binding, pool_settings
+
+ID = "aaaa0001"
+
+
+@pytest.fixture
+def settings() -> Iterator[PoolSettings]:
+    with pool_settings(threads_per_slot=3, orphan_s=7.0, memory_mib=100) as made:
+        yield made
+
+
+@pytest.fixture
+async def stage(settings: PoolSettings, tmp_path: Path) -> AsyncIterator[Stage]:
+    made = Stage(settings, FakeDriver(), tmp_path)
+    yield made
+    await made.close()
+
+
+class GatedBundles:
+    """Bundles that come when the test lets them; `asked` are the targets in order."""
+
+    def __init__(self) -> None:
+        self.asked: asyncio.Queue[str] = asyncio.Queue()
+        self.gate = asyncio.Semaphore(0)
+
+    async def materialise(self, bundle: Bundle, target: Path, prepared: object = ()) -> None:
+        self.asked.put_nowait(target.name)
+        await self.gate.acquire()
+
+
+class Caps:
+    """What a driver was asked to limit: the record, and whether it was on disk by then."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self.seen: list[tuple[ReplicaRecord, bool]] = []
+
+    async def limit(self, record: ReplicaRecord) -> None:
+        records = self._stage.launcher.folders.read_records()
+        self.seen.append((record, records[record.id] == record))
+
+
+class BadBundles:
+    """Bundles that never come."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    async def materialise(self, bundle: Bundle, target: Path, prepared: object = ()) -> None:
+        raise self.error
+
+
+async def test_a_start_is_recorded(stage: Stage) -> None:
+    """The record says all that the replica needs, with the settings of this server."""
+    await stage.ready(ID)
+    record = stage.launcher.folders.read_records()[ID]
+
+    assert record is not None
+    assert len(record.token) == 64
+    assert (record.bound, record.role, record.namespace) == (KEY, "serve", "default")
+    assert record.model_dir == str(stage.settings.model_dir / ID)
+    assert (record.device, record.device_kind, record.engine) == ("cpu:0", "cpu", "onnx")
+    assert (record.threads, record.orphan_s, record.memory_mib) == (3, 7.0, 100)
+    assert record.launched_s > 0
+
+
+async def test_a_function_may_have_a_cap_of_its_own(stage: Stage) -> None:
+    """Its cap goes before the server's; without a model only Python is prepared."""
+    bound = binding(ModelSpec("digits@1", handler="handler.py"), memory_mib=64)
+    await stage.ready(ID, bound)
+    record = stage.launcher.folders.read_records()[ID]
+
+    assert record is not None
+    assert (record.memory_mib, record.engine) == (64, "python")
+
+
+async def test_a_standby_is_bound_to_nothing(stage: Stage) -> None:
+    """Its record has no function, no device and no cap; its output goes to a log of its own."""
+    greeted = await stage.standby(ID)
+    record = stage.launcher.folders.read_records()[ID]
+
+    assert greeted == events.Greeted(ID, {})
+    assert record is not None
+    assert (record.role, record.bound, record.namespace, record.device) == ("standby", "", "", "")
+    assert (record.engine, record.memory_mib, record.threads) == ("onnx", 0, 3)
+    assert [path.stem for path in stage.launcher.folders.logs(STANDBY_LOGS)] == [ID]
+    assert list(stage.launcher.folders.model_dir(ID).iterdir()) == []
+
+
+@pytest.mark.parametrize("role", ["serve", "trial"])
+async def test_a_standby_is_given_its_model(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str
+) -> None:
+    """Files, then the record, then the limits, then the message; its log becomes the function's."""
+    (tmp_path / "handler.py").touch()
+    caps = Caps(stage)
+    monkeypatch.setattr(stage.driver, "limit", caps.limit)
+    await stage.standby(ID)
+
+    bound = binding(ModelSpec("digits@1", handler="handler.py"), memory_mib=64)
+    stage.assign(ID, bound, role=role)
+    loaded = await stage.next(events.Loaded, ID)
+
+    [(record, was_written)] = caps.seen
+    assert was_written
+    assert (record.role, record.bound, record.namespace) == (role, KEY, "default")
+    assert (record.device, record.device_kind, record.engine) == ("cpu:0", "cpu", "python")
+    assert (record.memory_mib, list(record.phases)) == (64, ["place"])
+    assert record.phases["place"] >= 1.5
+    assert loaded.phases == {**record.phases, "bind": 0.0, "load": 0.0}
+    assert bool(loaded.report) == (role == "trial")
+    assert (stage.launcher.folders.model_dir(ID) / "handler.py").exists()
+    assert stage.launcher.folders.logs(STANDBY_LOGS) == []
+    [log] = stage.launcher.folders.logs("digits")
+    assert log.read_text() == f"fake replica {ID} starts as a standby\n"
+
+
+async def test_an_assigned_standby_writes_to_the_functions_log(stage: Stage) -> None:
+    """Its end is explained by the log that was moved, and its cap is the function's."""
+    await stage.standby(ID)
+    stage.assign(ID)
+    await stage.next(events.Loaded, ID)
+
+    stage.launcher.terminate(ID)
+    lost = await stage.next(events.Lost, ID)
+
+    assert lost.log_tail == (
+        f"fake replica {ID} starts as a standby",
+        f"fake replica {ID} may have 100 MiB",
+        f"fake replica {ID} exited with code 0",
+    )
+
+
+async def test_an_assigned_standby_makes_room_among_the_logs(stage: Stage) -> None:
+    """With its log the function has no more than it may, and the oldest went."""
+    folder = stage.settings.log_dir / "digits"
+    folder.mkdir()
+    for number in range(stage.settings.logs_kept):
+        path = folder / f"bbbb{number:04x}.log"
+        path.touch()
+        os.utime(path, (number, number))
+    await stage.standby(ID)
+
+    stage.assign(ID)
+    await stage.next(events.Loaded, ID)
+    for task in list(stage.launcher._work.get(ID, ())):
+        await task
+    kept = [path.stem for path in stage.launcher.folders.logs("digits")]
+
+    assert len(kept) == stage.settings.logs_kept
+    assert (kept[0], kept[-1]) == ("bbbb0001", ID)
+
+
+@pytest.mark.parametrize("error", [BadBundle("a blob is missing"), OSError(28, "disk full")])
+async def test_a_standby_whose_files_cannot_come_is_told(stage: Stage, error: Exception) -> None:
+    """It is lost with the reason; its record still says that it has no model."""
+    await stage.standby(ID)
+    stage.launcher._bundles = BadBundles(error)
+
+    with capture_logs() as logs:
+        stage.assign(ID)
+        lost = await stage.next(events.Lost)
+    record = stage.launcher.folders.read_records()[ID]
+
+    assert lost == events.Lost(ID, str(error))
+    assert record is not None
+    assert record.bound == ""
+    assert [line["replica"] for line in logs] == [ID]
+
+
+async def test_a_standby_that_cannot_be_limited_is_told(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model is not loaded without the limits of its function."""
+
+    async def fail(record: ReplicaRecord) -> None:
+        raise DriverError("no such limit")
+
+    await stage.standby(ID)
+    monkeypatch.setattr(stage.driver, "limit", fail)
+
+    with capture_logs():
+        stage.assign(ID)
+        lost = await stage.next(events.Lost)
+    await stage.release(ID)
+
+    assert lost.reason == "no such limit"
+    assert list(stage.settings.model_dir.iterdir()) == []
+
+
+@pytest.mark.parametrize("who", ["nobody", "bound", "starting"])
+async def test_only_a_standby_can_be_assigned(stage: Stage, who: str) -> None:
+    """Anything else is lost with the reason, and no file is laid out for it."""
+    if who == "bound":
+        await stage.ready(ID)
+    elif who == "starting":
+        stage.driver._script = Script(hang_at="start")  # type: ignore[attr-defined]  # a FakeDriver
+        stage.launcher.launch(Launch(ID, "", "", "standby", {}), None, "cpu")
+    stage.launcher._bundles = GatedBundles()
+
+    with capture_logs():
+        stage.assign(ID)
+        lost = await stage.next(events.Lost, ID)
+
+    assert (
+        lost.reason
+        == {
+            "nobody": f"expected a standby that has greeted, got {ID}, which has not",
+            "bound": f"expected a standby, got {ID}, which is bound to {KEY}",
+            "starting": f"expected a standby that has greeted, got {ID}, which has not",
+        }[who]
+    )
+
+
+async def test_a_standby_that_hangs_is_given_nothing(stage: Stage) -> None:
+    """It is lost at once, by nobody's fault: its callers need not wait for the third PING."""
+    await stage.standby(ID)
+    control = stage.launcher.control(ID)
+    assert control is not None
+    control._missed = 2
+
+    stage.assign(ID)
+
+    lost = await stage.next(events.Lost)
+    assert lost == events.Lost(ID, "the standby hangs", is_its_fault=False)
+    assert list(stage.launcher.folders.model_dir(ID).iterdir()) == []
+
+
+async def test_a_standby_may_greet_before_its_driver_knows_that_it_runs(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is given its model when its start is over."""
+    start, gate, known = stage.driver.start, asyncio.Event(), []
+
+    async def slow_start(record: ReplicaRecord, run_dir: Path, log: Path) -> None:
+        await start(record, run_dir, log)
+        await gate.wait()
+        known.append(record.id)
+
+    async def limit(record: ReplicaRecord) -> None:
+        if record.id not in known:
+            raise DriverError("it does not run")
+
+    monkeypatch.setattr(stage.driver, "start", slow_start)
+    monkeypatch.setattr(stage.driver, "limit", limit)
+    await stage.standby(ID)
+    stage.assign(ID)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    gate.set()
+
+    assert (await stage.next(events.Loaded, ID)).id == ID
+
+
+async def test_a_release_outruns_no_assignment(stage: Stage) -> None:
+    """A standby given up while its files come leaves none of them behind."""
+    await stage.standby(ID)
+    bundles = stage.launcher._bundles = GatedBundles()
+    stage.assign(ID)
+    await bundles.asked.get()
+
+    stage.launcher.release(ID)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    is_waiting = ID in stage.launcher.folders.read_records()
+    (stage.launcher.folders.model_dir(ID) / "model.onnx").touch()
+    bundles.gate.release()
+    await stage.released(ID)
+
+    assert is_waiting
+    assert stage.launcher.folders.read_records() == {}
+    assert list(stage.settings.model_dir.iterdir()) == []
+    assert await stage.driver.list() == set()
+    assert stage.launcher._work == {}
+
+
+async def test_an_adopted_standby_is_a_standby(stage: Stage) -> None:
+    """What an earlier manager had begun to lay out for it is removed; it can be given a model."""
+    await stage.standby(ID)
+    launcher = stage.launcher
+    record = launcher.folders.read_records()[ID]
+    assert record is not None
+    (launcher.folders.model_dir(ID) / "model.onnx").touch()
+    before = launcher.folders.model_dir(ID).stat().st_ino
+
+    launcher._close_control(ID)
+    launcher.adopt(record, "")
+
+    assert list(launcher.folders.model_dir(ID).iterdir()) == []
+    assert launcher.folders.model_dir(ID).stat().st_ino == before
+    assert launcher._news.logs[ID] == stage.settings.log_dir / STANDBY_LOGS / f"{ID}.log"
+
+
+async def test_an_adopted_replica_has_its_log(stage: Stage) -> None:
+    """Where the manager ended between the record and the log, the next one moves it."""
+    await stage.standby(ID)
+    launcher = stage.launcher
+    record = launcher.folders.read_records()[ID]
+    assert record is not None
+
+    launcher._close_control(ID)
+    launcher.adopt(replace(record, bound=KEY, role="serve"), "digits")
+
+    assert [path.stem for path in launcher.folders.logs("digits")] == [ID]
+    assert launcher.folders.logs(STANDBY_LOGS) == []
+
+
+@pytest.mark.parametrize("error", [BadBundle("a blob is missing"), OSError(28, "disk full")])
+async def test_a_bundle_that_cannot_come_is_told(stage: Stage, error: Exception) -> None:
+    """The replica is lost with the reason, and can be released."""
+    stage.launcher._bundles = BadBundles(error)
+
+    with capture_logs() as logs:
+        stage.launch(ID)
+        lost = await stage.next(events.Lost)
+
+    assert lost == events.Lost(ID, str(error))
+    assert [line["replica"] for line in logs] == [ID]
+
+
+@pytest.mark.parametrize(("number", "is_its_fault"), [(errno.ENOENT, True), (errno.EMFILE, False)])
+async def test_a_launch_that_fails_is_told(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, number: int, *, is_its_fault: bool
+) -> None:
+    """A driver's error ends the start, and what was made for it is removed; the function is not
+    blamed where it is the server that has no descriptor left."""
+
+    async def fail(*_: object) -> None:
+        raise DriverError("no interpreter") from OSError(number, "x")
+
+    monkeypatch.setattr(stage.driver, "start", fail)
+
+    with capture_logs():
+        stage.launch(ID)
+        lost = await stage.next(events.Lost)
+    await stage.release(ID)
+
+    assert (lost.reason, lost.is_its_fault) == ("no interpreter", is_its_fault)
+    assert stage.launcher.folders.read_records() == {}
+
+
+async def test_two_starts_of_one_id_cannot_be(stage: Stage) -> None:
+    """The second one finds the record of the first and is lost; the first one lives."""
+    await stage.ready(ID)
+
+    with capture_logs():
+        stage.launch(ID)
+        lost = await stage.next(events.Lost)
+
+    assert "File exists" in lost.reason
+    assert await stage.driver.list() == {ID}
+
+
+async def test_a_release_outruns_no_start(stage: Stage) -> None:
+    """A replica given up while its files come never comes to life behind its release."""
+    bundles = stage.launcher._bundles = GatedBundles()
+    stage.launch(ID)
+    await bundles.asked.get()
+
+    stage.launcher.release(ID)
+    bundles.gate.release()
+    await stage.released(ID)
+
+    assert await stage.driver.list() == set()
+    assert stage.launcher.folders.read_records() == {}
+    assert stage.launcher.control(ID) is None
+
+
+class ReadingList(ReadAhead):
+    """Keeps who was to be read, and who was not any more."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.begun: list[tuple[str, Path]] = []
+        self.cancelled: list[str] = []
+
+    def begin(self, id: str, folder: Path, spec: ModelSpec) -> None:
+        self.begun.append((id, folder))
+
+    def cancel(self, id: str) -> None:
+        self.cancelled.append(id)
+
+
+async def test_a_model_is_read_ahead(stage: Stage) -> None:
+    """Of replicas that serve, new ones and standbys, until they have loaded or are gone; a deploy
+    has just written what its trial reads."""
+    await stage.launcher.read_ahead.close()
+    reading = stage.launcher.read_ahead = ReadingList()
+    await stage.standby("aaaa0001")
+    stage.assign("aaaa0001")
+    await stage.next(events.Loaded)
+    await stage.ready("aaaa0002")
+    loaded = list(reading.cancelled)
+    await stage.ready("aaaa0003", role="trial")
+    await stage.release("aaaa0003")
+
+    folder = stage.launcher.folders.model_dir
+    assert reading.begun == [(id, folder(id)) for id in ("aaaa0001", "aaaa0002")]
+    assert {"aaaa0001", "aaaa0002"} <= set(loaded)
+    assert reading.cancelled[-1] == "aaaa0003"
+
+
+@pytest.fixture
+async def narrow(settings: PoolSettings, tmp_path: Path) -> AsyncIterator[Stage]:
+    """One start at a time, and files that come when the test lets them."""
+    made = Stage(replace(settings, starts_at_once=1), FakeDriver(), tmp_path)
+    yield made
+    await made.close()
+
+
+async def test_starts_at_once_are_bounded(settings: PoolSettings, tmp_path: Path) -> None:
+    """One start more than allowed waits until another one has loaded its model."""
+    stage = Stage(replace(settings, starts_at_once=2), FakeDriver(), tmp_path)
+    bundles = stage.launcher._bundles = GatedBundles()
+    ids = ["aaaa0001", "aaaa0002", "aaaa0003"]
+    for id in ids:
+        stage.launch(id)
+
+    first = [await bundles.asked.get(), await bundles.asked.get()]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    waits = bundles.asked.empty()
+    bundles.gate.release()
+    loaded = await stage.next(events.Loaded)
+    third = await bundles.asked.get()
+    for _ in range(2):
+        bundles.gate.release()
+    for _ in range(2):
+        await stage.next(events.Loaded)
+
+    assert first == ids[:2]
+    assert waits
+    assert loaded.id in first
+    assert third == ids[2]
+    await stage.close()
+
+
+async def test_starts_come_in_the_order_of_the_manager(narrow: Stage) -> None:
+    """Who is asked for last may be the most urgent, also when the others stand in line already."""
+    urgency = {"aaaa0001": Rank.FLOOR, "aaaa0002": Rank.FLOOR, "aaaa0003": Rank.WAITER}
+    narrow.launcher.starts.turn = lambda id: Turn(urgency[id], 0.0)
+    for id in urgency:
+        narrow.launch(id)
+
+    loaded = [(await narrow.next(events.Loaded)).id for _ in urgency]
+
+    assert loaded == ["aaaa0001", "aaaa0003", "aaaa0002"]
+
+
+async def test_a_standby_takes_its_turn_twice(narrow: Stage) -> None:
+    """While it imports, and while it loads its model; in between it is nobody's business."""
+    await narrow.standby("aaaa0001")
+    await narrow.standby("aaaa0002")
+    bundles = narrow.launcher._bundles = GatedBundles()
+    for id in ("aaaa0001", "aaaa0002"):
+        narrow.assign(id)
+
+    first = await bundles.asked.get()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    waits = bundles.asked.empty()
+    bundles.gate.release()
+    await narrow.next(events.Loaded, first)
+    second = await bundles.asked.get()
+    bundles.gate.release()
+    loaded = await narrow.next(events.Loaded, second)
+
+    assert waits
+    assert [first, second] == ["aaaa0001", "aaaa0002"]
+    assert loaded.phases["place"] > 1.5
+
+
+async def test_a_start_that_fails_makes_way(narrow: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who cannot be started is released by the manager, and the next one begins."""
+
+    async def fail(record: ReplicaRecord, run_dir: Path, log: Path) -> None:
+        raise DriverError("no more processes")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(narrow.driver, "start", fail)
+        narrow.launch("aaaa0001")
+        await narrow.next(events.Lost)
+    narrow.launch("aaaa0002")
+    narrow.launcher.release("aaaa0001")
+
+    assert (await narrow.next(events.Loaded)).id == "aaaa0002"
+
+
+async def test_a_release_takes_a_start_out_of_the_line(narrow: Stage) -> None:
+    """Nothing of it is ever begun, and its end is told like any other."""
+    bundles = narrow.launcher._bundles = GatedBundles()
+    narrow.launch("aaaa0001")
+    await bundles.asked.get()
+    narrow.launch("aaaa0002")
+
+    narrow.launcher.release("aaaa0002")
+    await narrow.released("aaaa0002")
+    narrow.forget("aaaa0002")
+    bundles.gate.release()
+    await narrow.next(events.Loaded, "aaaa0001")
+
+    assert bundles.asked.empty()
+    assert list(narrow.launcher.folders.read_records()) == ["aaaa0001"]
+
+
+async def test_a_release_that_fails_is_told(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be got rid of keeps its folders, and may be released again."""
+    await stage.ready(ID)
+
+    async def survive(id: str) -> None:
+        raise DriverError("survives KILL")
+
+    with monkeypatch.context() as unkillable, capture_logs():
+        unkillable.setattr(stage.driver, "release", survive)
+        stage.launcher.release(ID)
+        failed = await stage.next(events.NotReleased)
+    kept = set(stage.launcher.folders.read_records())
+    await stage.release(ID)
+
+    assert failed == events.NotReleased(ID, "survives KILL")
+    assert kept == {ID}
+    assert stage.launcher.folders.read_records() == {}
+
+
+async def test_a_release_that_goes_on_is_joined(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often it is asked for while the driver takes its time, the driver is asked once."""
+    await stage.ready(ID)
+    gate, asked, release = asyncio.Event(), [], stage.driver.release
+
+    async def slow(id: str) -> None:
+        asked.append(id)
+        await gate.wait()
+        await release(id)
+
+    monkeypatch.setattr(stage.driver, "release", slow)
+    for _ in range(3):
+        stage.launcher.release(ID)
+        await asyncio.sleep(0)
+    gate.set()
+    await stage.released(ID)
+
+    assert asked == [ID]
+
+
+async def test_a_release_with_a_defect_is_told(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever goes wrong, the device is not kept for ever by a release that nobody tries again."""
+    await stage.ready(ID)
+
+    async def odd(id: str) -> None:
+        raise KeyError(id)
+
+    with monkeypatch.context() as broken, capture_logs():
+        broken.setattr(stage.driver, "release", odd)
+        stage.launcher.release(ID)
+        failed = await stage.next(events.NotReleased)
+    await stage.release(ID)
+
+    assert failed == events.NotReleased(ID, repr(ID))
+
+
+async def test_termination_reaches_the_driver(stage: Stage) -> None:
+    """TERM makes the replica go."""
+    await stage.ready(ID)
+
+    stage.launcher.terminate(ID)
+
+    assert await stage.exit(ID) == "exited with code 0"
+
+
+class OneGpu(NoGpus):
+    """The only device is a GPU, on which each replica takes 640 MiB; `left` is what stays."""
+
+    left = ""
+
+    def view(self, device: str) -> GpuView | None:
+        return GpuView(None, "0", None, None, None, None, 0.0) if device == "cpu:0" else None
+
+    async def taken_mib(
+        self, device: str, pids: frozenset[int] | None, before_mib: float | None, *, is_alone: bool
+    ) -> float | None:
+        return 640.0
+
+    async def prove_free(
+        self, device: str, pids: frozenset[int] | None, others_mib: Callable[[], float]
+    ) -> None:
+        if self.left:
+            raise DriverError(self.left)
+
+
+@pytest.fixture
+def gpu(stage: Stage) -> OneGpu:
+    """Replicas are launched on a GPU."""
+    made = OneGpu()
+    stage.launcher.tenancy = Tenancy(
+        stage.driver, made, lambda _device, _id: Account(900.0, 0, 0.0)
+    )
+    return made
+
+
+@pytest.mark.parametrize("role", ["serve", "trial"])
+async def test_a_replica_on_a_gpu_is_measured_there(stage: Stage, gpu: OneGpu, role: str) -> None:
+    """What it says of host memory is not what is heard; a trial's report says the same."""
+    loaded = await stage.ready(ID, role=role)
+
+    assert loaded.memory_mib == 640.0
+    assert loaded.report.get("memory_mib", 640.0) == 640.0
+    assert ("memory_mib" in loaded.report) == (role == "trial")
+
+
+async def test_a_standby_is_measured_where_it_got_its_model(stage: Stage, gpu: OneGpu) -> None:
+    """It had no device before."""
+    await stage.standby(ID)
+    stage.assign(ID)
+
+    assert (await stage.next(events.Loaded, ID)).memory_mib == 640.0
+
+
+async def test_a_gpu_that_is_not_given_back_keeps_its_replica(stage: Stage, gpu: OneGpu) -> None:
+    """Although nothing of it runs any more; the next try may find it free."""
+    await stage.ready(ID)
+    gpu.left = "GPU-a still shows pid 7"
+    stage.launcher.release(ID)
+    with capture_logs():
+        while not isinstance(failed := await stage.events.get(), events.NotReleased):
+            pass  # how it ended is told, too
+    assert failed == events.NotReleased(ID, "GPU-a still shows pid 7")
+    assert set(stage.launcher.folders.read_records()) == {ID}
+
+    gpu.left = ""
+    await stage.release(ID)
+
+    assert stage.launcher.folders.read_records() == {}

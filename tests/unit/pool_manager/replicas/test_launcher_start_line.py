@@ -1,0 +1,123 @@
+"""Where starts wait for their turn."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from pool_manager.core import start_queue
+from pool_manager.core.start_queue import Rank, Turn
+from pool_manager.replicas.launcher import StartLine
+
+
+class Clock:
+    """Told by hand."""
+
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def line(clock: Clock) -> StartLine:
+    """One at a time."""
+    return StartLine(1, clock)
+
+
+async def turn_of_loop() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+async def test_one_after_the_other(line: StartLine) -> None:
+    """Whoever comes while another start goes on waits for its end."""
+    assert await line.enter("a")
+    second = asyncio.create_task(line.enter("b"))
+    await turn_of_loop()
+    waits = not second.done()
+    assert len(line) == 1
+
+    line.leave("a")
+
+    assert waits
+    assert await second
+    assert len(line) == 0
+
+
+async def test_the_order_is_the_managers(line: StartLine) -> None:
+    """Asked for anew whenever there is room."""
+    await line.enter("a")
+    tasks = {id: asyncio.create_task(line.enter(id)) for id in "bc"}
+    await turn_of_loop()
+
+    line.turn = lambda id: Turn(Rank.WAITER if id == "c" else Rank.FLOOR, 0.0)
+    line.leave("a")
+    await turn_of_loop()
+
+    assert [id for id, task in tasks.items() if task.done()] == ["c"]
+    line.leave("c")
+    assert await tasks["b"]
+
+
+async def test_who_is_cancelled_in_the_turn_of_its_start_holds_nobody_up(clock: Clock) -> None:
+    """The others that begin in that turn begin, and its place goes to the next one."""
+    line = StartLine(2, clock)
+    assert await line.enter("a")
+    assert await line.enter("b")
+    tasks = {id: asyncio.create_task(line.enter(id)) for id in "cde"}
+    await turn_of_loop()
+
+    tasks["c"].cancel()
+    line.leave("a")
+    line.leave("b")
+    await turn_of_loop()
+
+    assert tasks["c"].cancelled()
+    assert await tasks["d"]
+    assert await tasks["e"]
+
+
+async def test_who_leaves_the_line_is_told(line: StartLine) -> None:
+    """Its start is not wanted any more, and is not begun."""
+    await line.enter("a")
+    second = asyncio.create_task(line.enter("b"))
+    await turn_of_loop()
+
+    line.leave("b")
+
+    assert not await second
+
+
+async def test_a_cancelled_start_keeps_no_place(line: StartLine) -> None:
+    """As at a shutdown; the next one comes in."""
+    await line.enter("a")
+    second = asyncio.create_task(line.enter("b"))
+    third = asyncio.create_task(line.enter("c"))
+    await turn_of_loop()
+
+    second.cancel()
+    await asyncio.wait([second])
+    line.leave("a")
+
+    assert await third
+
+
+async def test_what_hangs_is_waited_for_no_longer(
+    line: StartLine, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has to leave: a timer lets the next one in when the time of the first is over."""
+    monkeypatch.setattr(start_queue, "HOLD_S", 0.01)
+    await line.enter("a")
+    second = asyncio.create_task(line.enter("b"))
+    await turn_of_loop()
+
+    clock.now_s += 0.01
+
+    assert await asyncio.wait_for(second, 5.0)

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pool_manager.replicas import logs
+from pool_manager.replicas.logs import Follow, Followers, Said, left_out, places
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "digits" / "a1.log"
+    path.parent.mkdir()
+    return path
+
+
+@pytest.fixture
+def asked() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def followers(asked: list[str]) -> Followers:
+    return Followers(asked.append)
+
+
+def write(path: Path, data: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(data)
+
+
+async def drained(follow: Follow) -> list[Said]:
+    """All there is."""
+    found: list[Said] = []
+    while said := await follow.read():
+        found += said
+    return found
+
+
+async def test_lines_come_as_they_are_written(followers: Followers, log: Path) -> None:
+    """Whole ones, each once; the last one of a replica that is gone needs no end."""
+    with followers.follow("digits") as follow:
+        followers.began("a1", log)
+        assert await follow.read() == []
+        write(log, b"one\ntw")
+        assert await follow.read() == [Said("a1", ["one"], is_over=False)]
+        write(log, b"o\nlast")
+        assert await follow.read() == [Said("a1", ["two"], is_over=False)]
+
+        followers.ended("a1", log)
+        assert await drained(follow) == [Said("a1", ["last"], is_over=True)]
+        assert follow.cursor == "@"
+
+
+async def test_a_log_that_begins_anew_within_a_line(followers: Followers, log: Path) -> None:
+    """What there was of the line is not joined to another one, and there is a place to go on."""
+    with followers.follow("digits") as follow:
+        followers.began("a1", log)
+        write(log, b"one\ntw")
+        await follow.read()
+        os.truncate(log, 0)
+        assert await follow.read() == []
+        assert follow.cursor == "@a1:0"
+        write(log, b"rest\nnew\n")
+
+        assert await follow.read() == [Said("a1", [left_out(7), "new"], is_over=False)]
+        assert follow.cursor == "@a1:9"
+
+
+async def test_what_concerns_others_is_not_heard(followers: Followers, log: Path) -> None:
+    """Replicas of other functions are no part of it, and after the block nothing is."""
+    write(log, b"one\n")
+    with followers.follow("tones") as follow:
+        followers.began("a1", log)
+        followers.ended("a1", log)
+        assert await follow.read() == []
+
+    assert not followers._follows
+
+
+async def test_a_replica_that_came_and_went_is_heard(followers: Followers, log: Path) -> None:
+    """Although nobody looked while it lived."""
+    with followers.follow("digits") as follow:
+        followers.began("a1", log)
+        write(log, b"no model\n")
+        followers.ended("a1", log)
+
+        assert await drained(follow) == [
+            Said("a1", ["no model"], is_over=False),
+            Said("a1", [], is_over=True),
+        ]
+
+
+async def test_a_cursor_goes_on(followers: Followers, log: Path) -> None:
+    """Another follower reads what came behind the last whole line, and nothing twice."""
+    write(log, b"one\ntw")
+    with followers.follow("digits") as first:
+        first.add("a1", log)
+        await first.read()
+        cursor = first.cursor
+    write(log, b"o\n")
+
+    with followers.follow("digits") as second:
+        second.add("a1", log, (places(cursor) or {})["a1"])
+        assert await drained(second) == [Said("a1", ["two"], is_over=False)]
+
+
+@pytest.mark.parametrize(
+    "cursor", ["", "a1:1", "@a1", "@a1:x", "@a1:-1", "@A:1", "@a1:1,b", f"@{'a' * 5000}"]
+)
+def test_a_strange_cursor_is_none(cursor: str) -> None:
+    """It comes from a client, and may be anything."""
+    assert places(cursor) is None
+
+
+def test_a_cursor_is_read() -> None:
+    """One without replicas is one, too: what comes later is all new."""
+    assert places("@a1:12,b2:0") == {"a1": 12, "b2": 0}
+    assert places("@") == {}
+
+
+async def test_too_many_replicas_have_no_cursor(followers: Followers, log: Path) -> None:
+    """Rather none than one that no header may hold."""
+    with followers.follow("digits") as follow:
+        for number in range(logs.CURSOR_MAX):
+            follow.add(f"{number:x}", log)
+
+        assert follow.cursor == ""
+
+
+async def test_a_slow_reader_is_told_what_is_missing(followers: Followers, log: Path) -> None:
+    """What the log has dropped meanwhile is counted to the byte, and lines stay whole."""
+    write(log, b"0123456789abcde\n" * 10_000)
+    logs.bound_log(log, 65_536, 16_384)
+    kept = logs.read_log(log, 0, 1).start
+    with followers.follow("digits") as follow:
+        follow.add("a1", log)
+        [said] = await follow.read()
+
+    assert said.lines == [left_out(kept + 16), *["0123456789abcde"] * (10_000 - kept // 16 - 1)]
+
+
+async def test_only_living_replicas_are_asked_for(
+    followers: Followers, log: Path, asked: list[str]
+) -> None:
+    """What a driver keeps is fetched for whoever reads, as long as there is something to fetch."""
+    with followers.follow("digits") as follow:
+        follow.add("a1", log)
+        follow.add("b2", log.with_name("b2.log"), is_gone=True)
+        await follow.read()
+
+    assert asked == ["a1"]
+
+
+async def test_whoever_reads_no_further_ends_all(followers: Followers, log: Path) -> None:
+    """What was begun is told with the end."""
+    write(log, b"one\ntw")
+    with followers.follow("digits") as follow:
+        follow.add("a1", log)
+        await follow.read()
+
+        assert follow.left() == [Said("a1", ["tw"], is_over=True)]
+
+
+async def test_a_piece_is_bounded(followers: Followers, log: Path) -> None:
+    """However much there is, one read takes no more than a piece of each log."""
+    write(log, b"x\n" * logs.PIECE)
+    with followers.follow("digits") as follow:
+        follow.add("a1", log)
+        [said] = await follow.read()
+
+    assert len(said.lines) == logs.PIECE // 2

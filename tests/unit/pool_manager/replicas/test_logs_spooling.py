@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from pool_manager.replicas.logs import DROPPED, Spool, fresh
+
+ONE = "2026-01-02T03:04:05.000000001Z"
+TWO = "2026-01-02T03:04:05.000000002Z"
+LATER = "2026-01-02T03:04:06.500000000Z"
+SECOND = 1767323045
+
+
+class Engine:
+    """Has written these lines."""
+
+    def __init__(self, *lines: tuple[str, str]) -> None:
+        self.lines = list(lines)
+        self.asked: list[int] = []
+
+    async def ask(self, since_s: int) -> bytes | None:
+        self.asked.append(since_s)
+        return "".join(f"{stamp} {text}\n" for stamp, text in self.lines).encode()
+
+
+async def test_each_line_is_copied_once(tmp_path: Path) -> None:
+    """The engine is asked from the second of the last line, and gives that one again."""
+    log, spool = tmp_path / "log", Spool()
+    engine = Engine((ONE, "one"), (TWO, "two"))
+
+    await spool.fetch("a1", log, engine.ask)
+    engine.lines.append((LATER, "three"))
+    await spool.fetch("a1", log, engine.ask)
+
+    assert log.read_bytes() == b"one\ntwo\nthree\n"
+    assert engine.asked == [0, SECOND]
+
+
+async def test_the_next_server_goes_on(tmp_path: Path) -> None:
+    """What an earlier one has copied is not copied again."""
+    log, engine = tmp_path / "log", Engine((ONE, "one"), (TWO, "two"))
+    await Spool().fetch("a1", log, engine.ask)
+    engine.lines.append((LATER, "three"))
+
+    await Spool().fetch("a1", log, engine.ask)
+
+    assert log.read_bytes() == b"one\ntwo\nthree\n"
+
+
+async def test_a_container_that_is_gone_leaves_what_there_is(tmp_path: Path) -> None:
+    """No answer changes nothing, and nothing makes no file."""
+    log, spool = tmp_path / "log", Spool()
+
+    async def gone(_since_s: int) -> bytes | None:
+        return None
+
+    await spool.fetch("a1", log, gone)
+    spool.forget("a1")
+
+    assert not log.exists()
+
+
+async def test_a_replica_may_go_while_its_output_is_read(tmp_path: Path) -> None:
+    """What was read is kept, whoever waits for it goes on, and nothing of the replica stays."""
+    log, spool, engine = tmp_path / "log", Spool(), Engine((ONE, "one"))
+
+    async def released(since_s: int) -> bytes | None:
+        spool.forget("a1")
+        return await engine.ask(since_s)
+
+    await spool.fetch("a1", log, released)
+
+    assert log.read_bytes() == b"one\n"
+    assert (spool._last, spool._locks) == ({}, {})
+
+
+def test_a_line_in_parts_is_one() -> None:
+    """The engine repeats the time within a long line; one that has not ended waits."""
+    output = f"{ONE} abc{ONE} def\n{TWO} gh".encode()
+
+    assert fresh(output, "") == (b"abcdef\n", ONE)
+
+
+def test_what_an_engine_leaves_out_is_said() -> None:
+    """The last line that is known comes again, unless too much has come since."""
+    assert fresh(f"{TWO} b\n{LATER} c\n".encode(), ONE) == (DROPPED + b"b\nc\n", LATER)
+    assert fresh(b"", ONE) == (b"", ONE)
+
+
+def test_nothing_new_is_nothing() -> None:
+    """What is no later than the last line was there before."""
+    assert fresh(f"{ONE} abc\n".encode(), ONE) == (b"", ONE)

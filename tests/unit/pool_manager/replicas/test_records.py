@@ -1,0 +1,150 @@
+"""What is written down of a replica, and what it is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pool_manager.core import events
+from pool_manager.core.commands import Assign, Launch
+from pool_manager.ports import Binding
+from pool_manager.replicas import records
+from pool_manager.settings import PoolSettings
+from registry.model import Bundle, BundleFile
+from runtime_image.contract import model as models
+from runtime_image.contract.control import ReplicaRecord
+from runtime_image.contract.link import VERSION
+from runtime_image.contract.model import ModelSpec
+
+SPEC = ModelSpec("digits@1", "onnx", "digits.onnx", "")
+BINDING = Binding(SPEC, Bundle("d", ()), "default", "digits", 1, 0)
+LAUNCH = Launch("0a", "", "", "standby", {})
+ASSIGN = Assign("0a", "default/digits@1", "cpu:0", "serve", {"place": 1.5})
+
+
+def standby(tmp_path: Path) -> ReplicaRecord:
+    return records.unbound(LAUNCH, "cpu", "/model", pool_settings(tmp_path), 100.0)
+
+
+def pool_settings(tmp_path: Path, **changes: Any) -> PoolSettings:
+    folders = tmp_path / "run", tmp_path / "models", tmp_path / "logs"
+    return PoolSettings(*folders, orphan_s=7.0, **changes)
+
+
+def test_a_standby_is_bound_to_nothing(tmp_path: Path) -> None:
+    """It has a token, no pool, no device and no cap."""
+    record = standby(tmp_path)
+
+    assert (record.role, record.bound, record.device, record.memory_mib) == ("standby", "", "", 0)
+    assert (record.orphan_s, record.launched_s, record.engine) == (7.0, 100.0, "onnx")
+    assert record.model_dir == "/model"
+    assert record.link == VERSION
+    assert len(record.token) == 64
+    assert record.token != standby(tmp_path).token
+
+
+def test_a_bound_record_names_its_pool_and_device(tmp_path: Path) -> None:
+    """What identifies the process stays, what it is for is added."""
+    record = records.bound(standby(tmp_path), ASSIGN, BINDING, "cpu", 512)
+
+    assert (record.id, record.role, record.bound, record.device) == (
+        "0a",
+        "serve",
+        "default/digits@1",
+        "cpu:0",
+    )
+    assert (record.memory_mib, record.phases) == (512, {"place": 1.5})
+
+
+def test_a_replica_is_told_all_of_it(tmp_path: Path) -> None:
+    """The one message holds model, place, limits and the phases so far."""
+    record = records.bound(standby(tmp_path), ASSIGN, BINDING, "cpu", 512)
+
+    told = records.bind_request(record, SPEC, 101.5)
+
+    assert models.from_json(told["spec"]) == SPEC
+    assert told["bound"] == "default/digits@1"
+    assert (told["device"], told["memory_mib"], told["assigned_s"]) == ("cpu:0", 512, 101.5)
+
+
+def test_nobody_is_told_of_no_model(tmp_path: Path) -> None:
+    """A standby that is still one has nothing to be told."""
+    with pytest.raises(AssertionError):
+        records.bind_request(standby(tmp_path), SPEC, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("own", "default", "caps_all", "expected"),
+    [
+        (512, 64, True, 512),
+        (0, 64, True, 64),
+        (0, 0, False, 0),
+    ],
+)
+def test_a_cap_that_was_named_holds(
+    tmp_path: Path, own: int, default: int, caps_all: bool, expected: int
+) -> None:
+    """The function's own, else the server's default, else none unless every replica needs one."""
+    settings = pool_settings(tmp_path, memory_mib=default, caps_all=caps_all)
+
+    assert records.cap_mib(replace(BINDING, memory_mib=own), settings, "cpu") == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "bundle_mib", "measured_mib", "expected"),
+    [("cpu", 100, 0, 1424), ("cpu", 1, 500, 2024), ("cuda", 1, 500, 9192)],
+)
+def test_a_cap_by_size(
+    tmp_path: Path, kind: str, bundle_mib: int, measured_mib: float, expected: int
+) -> None:
+    """Where every replica has one and nobody named it: three times the bundle or twice what was
+    measured, whichever is more, and 1 GiB; 8 where CUDA runs."""
+    bundle = Bundle("d", (BundleFile("model.onnx", bundle_mib * 2**20, "0" * 64),))
+    binding = replace(BINDING, bundle=bundle, measured_mib=measured_mib)
+
+    settings = pool_settings(tmp_path, caps_all=True)
+    assert records.cap_mib(binding, settings, kind) == expected
+
+
+@pytest.mark.parametrize(
+    ("cap", "caps_all", "believed"), [(64, True, 64.0), (64, False, 900.0), (0, True, 900.0)]
+)
+def test_a_replica_is_believed_no_more_than_its_cap(
+    tmp_path: Path, cap: int, caps_all: bool, believed: float
+) -> None:
+    """What it says it takes is kept free of all others; a cap says more."""
+    settings = replace(pool_settings(tmp_path), caps_all=caps_all)
+    record = replace(standby(tmp_path), memory_mib=cap)
+    said = events.Loaded("0a", 2, True, 900.0, {}, {"memory_mib": 900.0})
+
+    event = records.within_cap(said, record, settings)
+
+    assert (event.memory_mib, event.report["memory_mib"]) == (believed, believed)
+    assert records.within_cap(said, None, settings) is said
+
+
+def test_standing_in_line_is_a_part_of_finding_a_place() -> None:
+    """Where somebody waits for it; of a standby's start nobody counts anything."""
+    assert records.waited(ASSIGN, 0.5).phases == {"place": 501.5}
+    assert records.waited(LAUNCH, 0.5) == LAUNCH
+
+
+@pytest.mark.parametrize(
+    ("how", "cause"),
+    [
+        ("exited with code 0", ""),
+        ("exited", ""),
+        ("exited with code 3", "exited with code 3"),
+        ("was killed by SIGSEGV", "was killed by SIGSEGV"),
+        (
+            "ran out of memory and was killed by SIGKILL",
+            "was killed for want of memory (its memory cap is 64 MiB)",
+        ),
+    ],
+)
+def test_callers_are_told_how_a_replica_died(tmp_path: Path, how: str, cause: str) -> None:
+    """With the cap where it was killed for that; an end in order needs no words."""
+    assert records.cause_of(how, replace(standby(tmp_path), memory_mib=64)) == cause

@@ -1,0 +1,95 @@
+"""Reasons, states and receipts of pools."""
+
+from __future__ import annotations
+
+from pool_manager.core.commands import KeepColdStart
+from pool_manager.reports import Decision, Journal
+from registry.exchange import PoolEndpoints
+from registry.model import ColdStart, StateInterval, Use
+from tests.support.replicas import KEY, binding
+
+
+class Records:
+    """Keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.kept: list[ColdStart | StateInterval] = []
+
+    def cold_start(self, record: ColdStart) -> None:
+        self.kept.append(record)
+
+    def state_interval(self, record: StateInterval) -> None:
+        self.kept.append(record)
+
+    def use(self, record: Use) -> None:
+        """Not looked at here."""
+
+
+class Rig:
+    """A journal whose clock goes on by hand."""
+
+    def __init__(self, kept: int = 2) -> None:
+        self.now = 1000.0
+        self.records = Records()
+        self.journal = Journal(self.records, lambda: self.now, kept)
+
+    def look(self, state: str, reason: str, now: float) -> None:
+        self.now = now
+        self.journal.state(KEY, PoolEndpoints([], state, reason), binding())
+
+
+def test_the_newest_decisions_are_kept() -> None:
+    """Each pool keeps so many of its own, oldest first, with their time."""
+    rig = Rig(kept=2)
+    for text in ("first", "second", "third"):
+        rig.journal.note(KEY, text)
+    rig.journal.note("default/other@1", "elsewhere")
+
+    assert rig.journal.decisions(KEY) == [Decision(1000.0, "second"), Decision(1000.0, "third")]
+    assert rig.journal.decisions("default/none@1") == []
+
+
+def test_an_interval_ends_with_its_state() -> None:
+    """A state is recorded when another follows; a new reason for the same state is none."""
+    rig = Rig()
+
+    rig.look("cold", "nobody calls", 1000.0)
+    rig.look("cold", "nobody calls any more", 1005.0)
+    rig.look("waking", "1 held", 1010.0)
+
+    assert rig.records.kept == [
+        StateInterval("default", "digits", 1, "cold", "nobody calls", 1000.0, 1010.0)
+    ]
+    assert rig.journal.since_s(KEY) == 1010.0
+
+
+def test_a_pool_without_a_state_has_it_since_now() -> None:
+    """Before the first look there is nothing to count from."""
+    assert Rig().journal.since_s(KEY) == 1000.0
+
+
+def test_a_forgotten_pool_begins_anew() -> None:
+    """Nothing of a removed pool is told about a later one of the same name."""
+    rig = Rig()
+    rig.look("cold", "nobody calls", 1000.0)
+    rig.journal.note(KEY, "text")
+
+    rig.journal.forget(KEY)
+    rig.look("waking", "1 held", 1010.0)
+
+    assert rig.records.kept == []
+    assert rig.journal.decisions(KEY) == []
+
+
+def test_a_receipt_is_kept() -> None:
+    """A cold start is recorded with its device kind, its phases and how it ended."""
+    rig = Rig()
+    done = KeepColdStart(KEY, "aaaa0001", "cpu:0", 12.34567, {"load": 10.0}, "ready")
+
+    rig.journal.cold_start(done, binding(), "cpu")
+
+    assert rig.records.kept == [
+        ColdStart(
+            "default", "digits", 1, "aaaa0001", "cpu", 1000.0, 12.346, {"load": 10.0}, "ready"
+        )
+    ]

@@ -1,0 +1,88 @@
+"""What is on each device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pool_manager.core import events
+from pool_manager.core.ledger import Ledger
+from pool_manager.core.state import Device, PoolSpec
+from pool_manager.gpus.absent import NoGpus
+from pool_manager.ports import Account, GpuView
+from pool_manager.reports import account, occupancies
+from tests.support.play import Play
+
+A, B = Device("GPU-a", "cuda", 24_000.0), Device("GPU-b", "cuda", 24_000.0)
+CPU = Device("cpu:0", "cpu", 8_000.0, "cpu")
+VIEW = GpuView("NVIDIA A", "0", "9.0", "580", 24_000.0, 12.0, 0.0)
+
+
+class OneGpu(NoGpus):
+    """Sees GPU-a."""
+
+    def view(self, device: str) -> GpuView | None:
+        return VIEW if device == A.id else None
+
+
+def test_an_account_tells_a_replica_from_the_others() -> None:
+    """Standbys in the bank are among the others; a device that nobody is on has none."""
+    ledger = Ledger([A, CPU])
+    ledger.charge("r1", A.id, 0.5, 700.0)
+    ledger.charge("r2", A.id, 0.25, 300.0)
+    ledger.charge_bank("r3", A.id, 80.0)
+    ledger.charge("r4", CPU.id, 1.0, 50.0)
+
+    assert account(ledger, A.id, "r1") == Account(700.0, 2, 380.0)
+    assert account(ledger, A.id, "r9") == Account(0.0, 3, 1_080.0)
+    assert account(ledger, CPU.id, "r4") == Account(50.0, 0, 0.0)
+
+
+def test_a_device_is_free_taken_or_quarantined() -> None:
+    """With its replicas, what they are charged, and why the device is not free yet."""
+    spec = PoolSpec("default/a@1", device_kind="cuda", memory_mib=700.0)
+    play = Play(spec, devices=[A, B, CPU])
+    play.demand(a=1)
+    gpu = play.replica("r1").device
+    shown = {one.device.id: one for one in occupancies(play.machine, OneGpu())}
+
+    assert list(shown) == [A.id, B.id, CPU.id]
+    assert (shown[gpu].state, shown[gpu].replicas, shown[gpu].charged_mib) == (
+        "taken",
+        ("r1",),
+        700.0,
+    )
+    assert [one.state for one in shown.values()].count("free") == 2
+    assert (shown[A.id].gpu, shown[CPU.id].gpu) == (VIEW, None)
+
+    play.on(events.Lost("r1", "exit 1"))
+    play.on(events.NotReleased("r1", "GPU-a still shows pid 7"))
+    shown = {one.device.id: one for one in occupancies(play.machine, OneGpu())}
+    assert (shown[gpu].state, shown[gpu].reason) == ("quarantined", "r1: GPU-a still shows pid 7")
+
+
+class Shows(NoGpus):
+    """Sees every device with so much in use, of which 100 MiB are foreign."""
+
+    def __init__(self, used_mib: float | None) -> None:
+        super().__init__()
+        self._used_mib = used_mib
+
+    def view(self, device: str) -> GpuView | None:
+        return replace(VIEW, used_mib=self._used_mib, foreign_mib=100.0)
+
+
+@pytest.mark.parametrize(("used_mib", "leaked_mib"), [(None, 700.0), (350.0, 250.0), (90.0, 0.0)])
+def test_what_a_gone_replica_has_kept_has_leaked(used_mib: float | None, leaked_mib: float) -> None:
+    """What it was charged, or what the GPU shows beyond all others; nothing while it lives."""
+    spec = PoolSpec("default/a@1", device_kind="cuda", memory_mib=700.0)
+    play = Play(spec, devices=[A])
+    play.demand(a=1)
+    assert occupancies(play.machine, Shows(used_mib))[0].leaked_mib == 0.0
+    play.on(events.Lost("r1", "exit 1"))
+    play.on(events.NotReleased("r1", "GPU-a still shows pid 7"))
+
+    assert occupancies(play.machine, Shows(used_mib))[0].leaked_mib == leaked_mib
+    play.on(events.Released("r1"))
+    assert occupancies(play.machine, Shows(used_mib))[0].leaked_mib == 0.0

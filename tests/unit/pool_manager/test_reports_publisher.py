@@ -1,0 +1,100 @@
+"""What gateways are told of pools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pool_manager.core import events
+from pool_manager.core.state import PoolSpec
+from pool_manager.replicas.run_folders import Folders
+from pool_manager.reports import Journal, Publisher
+from registry.exchange import Endpoints, decode_endpoints
+from registry.model import ColdStart, StateInterval, Use
+from tests.support.play import Play
+from tests.support.replicas import KEY, binding, pool_settings
+
+
+class Forgetful:
+    """Keeps nothing of the past."""
+
+    def cold_start(self, record: ColdStart) -> None:
+        pass
+
+    def state_interval(self, record: StateInterval) -> None:
+        pass
+
+    def use(self, record: Use) -> None:
+        """Not looked at here."""
+
+
+class Rig:
+    """A publisher of a machine with one pool, and what it told."""
+
+    def __init__(self, folders: Folders) -> None:
+        self.play = Play(PoolSpec(KEY), devices=1)
+        self.bindings = {KEY: binding()}
+        self.told: list[Endpoints] = []
+        self.publisher = Publisher(
+            self.play.machine,
+            Journal(Forgetful(), lambda: 0.0, 1),
+            self.bindings,
+            folders,
+            lambda: self.play.now,
+        )
+        self.end = self.publisher.subscribe(lambda data: self.told.append(decode_endpoints(data)))
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    with pool_settings() as settings:
+        yield Rig(Folders(settings))
+
+
+def test_nobody_is_told_while_there_is_no_worker(rig: Rig) -> None:
+    """Without a gateway worker nothing is sent; the first one is told of every pool, once."""
+    rig.publisher.publish(frozenset({KEY}))
+    rig.publisher.welcome("w1")
+    rig.publisher.welcome("w1")
+
+    assert [(one.seq, one.full, list(one.pools)) for one in rig.told] == [(1, True, [KEY])]
+    assert rig.told[0].pools[KEY].state == "cold"
+
+
+def test_a_worker_that_comes_back_is_told_anew(rig: Rig) -> None:
+    """Whoever was dismissed has lost what it was told."""
+    rig.publisher.welcome("w1")
+    rig.publisher.dismiss("w1")
+    rig.publisher.publish(frozenset({KEY}))
+    rig.publisher.welcome("w1")
+
+    assert [one.full for one in rig.told] == [True, True]
+
+
+def test_a_pool_that_is_gone_is_forgotten(rig: Rig) -> None:
+    """Gateways hear of its end, and its binding is let go."""
+    rig.publisher.welcome("w1")
+    rig.play.on(events.PoolRemoved(KEY))
+    rig.publisher.publish(frozenset({KEY}))
+
+    assert rig.told[-1].pools[KEY].state == "gone"
+    assert rig.bindings == {}
+
+
+def test_a_trial_is_nobodys_to_call(rig: Rig) -> None:
+    """Of a trial gateways hear nothing."""
+    rig.publisher.welcome("w1")
+    rig.play.on(events.PoolDefined(PoolSpec("default/new@1", role="trial")))
+    rig.publisher.publish(frozenset({"default/new@1"}))
+
+    assert rig.told[-1].pools == {}
+
+
+def test_the_end_of_a_subscription(rig: Rig) -> None:
+    """Who has ended it is told nothing more."""
+    rig.publisher.welcome("w1")
+    rig.end()
+    rig.publisher.publish(frozenset({KEY}))
+
+    assert len(rig.told) == 1

@@ -1,0 +1,227 @@
+"""What deploys and operators wait for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from pool_manager import waiters
+from pool_manager.core import events
+from pool_manager.core.commands import EndTrial, EndWarm
+from pool_manager.waiters import Orders, Warmed
+from registry.errors import ModelRefused, Refused, ShuttingDown, TrialKilled
+from registry.tasks import Tasks
+
+KEY = "default/a@1"
+ASKED = events.WarmAsked(KEY, False)
+BESIDE = events.WarmAsked(KEY, True)
+DROPPED = events.WarmDropped(KEY)
+
+
+class Desk:
+    """Orders, what they fed, and tasks of those who wait."""
+
+    def __init__(self) -> None:
+        self.fed: list[events.Event] = []
+        self.orders = Orders(self.fed.append)
+        self.tasks = Tasks("waiters")
+
+    async def warm(self, *, beside: bool = False, timeout_s: float = 60.0) -> asyncio.Task[Warmed]:
+        """Somebody who waits by now."""
+        waiting = self.orders.warm(KEY, beside=beside, timeout_s=timeout_s)
+        asking = self.tasks.spawn("asks", waiting)
+        await asyncio.sleep(0)
+        return asking
+
+    async def trial(self) -> asyncio.Task[dict[str, object]]:
+        """A deploy that waits by now."""
+        trial = self.tasks.spawn("tries", self.orders.trial(KEY, lambda: None))
+        await asyncio.sleep(0)
+        return trial
+
+
+@pytest.fixture
+async def desk() -> AsyncIterator[Desk]:
+    made = Desk()
+    yield made
+    await made.tasks.close()
+
+
+async def test_a_trial_has_its_report(desk: Desk) -> None:
+    """What the replica measured is what the deploy gets."""
+    trial = await desk.trial()
+
+    desk.orders.end_trial(EndTrial(KEY, {"load_ms": 5.0}))
+
+    assert await trial == {"load_ms": 5.0}
+
+
+async def test_a_refusal_says_why(desk: Desk) -> None:
+    """Reason and stage are for the caller, the last lines for admins."""
+    trial = await desk.trial()
+
+    desk.orders.end_trial(EndTrial(KEY, {}, "load", "opset 99", ("line",)))
+
+    with pytest.raises(ModelRefused, match="opset 99") as refused:
+        await trial
+    assert refused.value.detail == {"stage": "load"}
+    assert refused.value.admin_detail == {"log_tail": ["line"]}
+
+
+async def test_a_start_that_fails_has_a_stage(desk: Desk) -> None:
+    """What ended before it said anything ended at its start."""
+    trial = await desk.trial()
+
+    desk.orders.end_trial(EndTrial(KEY, reason="exit 1"))
+
+    with pytest.raises(ModelRefused) as refused:
+        await trial
+    assert refused.value.detail == {"stage": "start"}
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        ("was killed by SIGKILL (its memory cap is 64 MiB)", TrialKilled),
+        ("was killed by SIGTERM: the last line", TrialKilled),
+        ("was killed by SIGSEGV", ModelRefused),
+        ("ran out of memory and was killed by SIGKILL", ModelRefused),
+        ("exited with code 137", ModelRefused),
+    ],
+)
+async def test_a_kill_from_outside_is_no_refusal_of_the_model(
+    desk: Desk, reason: str, kind: type[Refused]
+) -> None:
+    """A crash, and a kill for the memory cap, are the model's; KILL and TERM are not."""
+    trial = await desk.trial()
+
+    desk.orders.end_trial(EndTrial(KEY, reason=reason))
+
+    with pytest.raises(Refused) as refused:
+        await trial
+    assert type(refused.value) is kind
+
+
+async def test_the_end_of_nobodys_trial_is_ignored(desk: Desk) -> None:
+    """An answer for a deploy that left, or a second one, changes nothing."""
+    desk.orders.end_trial(EndTrial(KEY, {"load_ms": 5.0}))
+    trial = await desk.trial()
+    desk.orders.end_trial(EndTrial(KEY, {"load_ms": 6.0}))
+    desk.orders.end_trial(EndTrial(KEY, {"load_ms": 7.0}))
+
+    assert await trial == {"load_ms": 6.0}
+
+
+async def test_a_trial_has_an_end(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nobody answers within the limit is refused, and may be asked for again."""
+    monkeypatch.setattr(waiters, "TRIAL_S", 0.0)
+    with pytest.raises(ModelRefused, match="had not ended after 0 s"):
+        await (await desk.trial())
+
+    monkeypatch.undo()
+    trial = await desk.trial()
+    desk.orders.end_trial(EndTrial(KEY, {"load_ms": 5.0}))
+    assert await trial == {"load_ms": 5.0}
+
+
+async def test_who_asks_for_a_warm_pool_is_told(desk: Desk) -> None:
+    """The machine is asked once, and its answer is passed on."""
+    asking = await desk.warm()
+    assert desk.fed == [ASKED]
+
+    desk.orders.end_warm(EndWarm(KEY, "ready", "asked for"))
+
+    assert await asking == Warmed("ready", "asked for")
+    assert desk.fed == [ASKED]
+
+
+async def test_an_answer_may_come_at_once(desk: Desk) -> None:
+    """A machine that answers while it is being asked is heard."""
+    orders = Orders(lambda _: orders.end_warm(EndWarm(KEY, "ready", "warm already")))
+
+    assert await orders.warm(KEY, beside=False, timeout_s=60.0) == Warmed("ready", "warm already")
+
+
+async def test_an_answer_for_nobody_is_ignored(desk: Desk) -> None:
+    """Who asked may have left."""
+    desk.orders.end_warm(EndWarm(KEY, "ready", "asked for"))
+
+    assert desk.fed == []
+
+
+async def test_all_who_ask_share_one_answer(desk: Desk) -> None:
+    """Whoever asks while another waits joins, and the machine is not asked again."""
+    first, second = await desk.warm(), await desk.warm(beside=True)
+
+    desk.orders.end_warm(EndWarm(KEY, "failed", "no memory"))
+
+    assert await first == await second == Warmed("failed", "no memory")
+    assert desk.fed == [ASKED]
+
+
+async def test_who_does_not_insist_on_beside_waits_for_room(desk: Desk) -> None:
+    """One who joins those that want no sibling touched, and does not mind, is not told `no_room`
+    for their sake: the machine hears of it."""
+    await desk.warm(beside=True)
+    await desk.warm(beside=False)
+
+    assert desk.fed == [BESIDE, ASKED]
+
+
+async def test_who_insists_on_beside_waits_for_no_room_alone(desk: Desk) -> None:
+    """When those have left who would wait for it, the machine hears what the others want: a
+    rollout, which may wait for an hour, is then told that there is none."""
+    first = await desk.warm(beside=False)
+    await desk.warm(beside=True)
+    other = await desk.warm(beside=False)
+    assert desk.fed == [ASKED]
+
+    for one in (first, other):
+        assert desk.fed == [ASKED]
+        one.cancel()
+        await asyncio.wait([one])
+
+    assert desk.fed == [ASKED, BESIDE]
+
+
+async def test_patience_is_each_ones_own(desk: Desk) -> None:
+    """Who gives up leaves the others waiting; with the last one the machine is told."""
+    patient = await desk.warm()
+
+    assert await (await desk.warm(timeout_s=0.0)) == Warmed("no_room", "not ready within 0 s")
+    assert desk.fed == [ASKED]
+
+    patient.cancel()
+    await asyncio.wait([patient])
+    assert desk.fed == [ASKED, DROPPED]
+    await desk.warm()
+    assert desk.fed == [ASKED, DROPPED, ASKED]
+
+
+async def test_who_waits_is_told_that_the_server_goes(desk: Desk) -> None:
+    """Trials and asks end at once; a trial that has its answer keeps it."""
+    asking, trial = await desk.warm(), await desk.trial()
+    orders = Orders(desk.fed.append)
+    done = desk.tasks.spawn("tries", orders.trial(KEY, lambda: None))
+    await asyncio.sleep(0)
+    orders.end_trial(EndTrial(KEY, {"load_ms": 5.0}))
+
+    orders.close()
+    desk.orders.close()
+
+    assert await done == {"load_ms": 5.0}
+    assert await asking == Warmed("failed", "the server is shutting down")
+    with pytest.raises(ShuttingDown):
+        await trial
+
+
+async def test_nothing_is_ordered_after_the_end(desk: Desk) -> None:
+    """Who comes too late is told so, instead of waiting for an answer that never comes."""
+    desk.orders.close()
+
+    assert await (await desk.warm()) == Warmed("failed", "the server is shutting down")
+    with pytest.raises(ShuttingDown):
+        await (await desk.trial())
+    assert desk.fed == []

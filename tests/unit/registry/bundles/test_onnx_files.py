@@ -1,0 +1,180 @@
+"""Which side files an ONNX model names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from registry.bundles.onnx_files import check_external, external_locations, external_paths
+from registry.errors import BadBundle
+from tests.support import models
+
+
+def tensor(location: str, key: str = "location") -> TensorProto:
+    """A tensor that keeps its data elsewhere."""
+    made = TensorProto(name="w", dims=[1], data_type=TensorProto.FLOAT)
+    made.data_location = TensorProto.EXTERNAL
+    made.external_data.add(key=key, value=location)
+    return made
+
+
+def graph(name: str = "g", *initializers: TensorProto) -> onnx.GraphProto:
+    return helper.make_graph([], name, [], [], list(initializers))
+
+
+def write(folder: Path, model: onnx.ModelProto) -> Path:
+    path = folder / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def test_a_saved_model(tmp_path: Path) -> None:
+    """The side file of a model that onnx itself wrote is found."""
+    assert external_locations(models.external(tmp_path, 1)) == ("external.bin",)
+
+
+def test_a_model_in_one_file(tmp_path: Path) -> None:
+    """A model with its weights inside, also behind a loop's body, names no file."""
+    assert external_locations(models.big(tmp_path, 1)) == ()
+    assert external_locations(models.slow(tmp_path)) == ()
+
+
+def test_every_place_a_tensor_can_be(tmp_path: Path) -> None:
+    """Tensors in graphs, attributes, sparse tensors, functions and training are all found."""
+    inner = helper.make_node("If", [], [], then_branch=graph("then", tensor("branch")))
+    many = helper.make_node("X", [], [])
+    many.attribute.add(name="list", type=onnx.AttributeProto.TENSORS).tensors.append(tensor("list"))
+    loops = many.attribute.add(name="graphs", type=onnx.AttributeProto.GRAPHS)
+    loops.graphs.append(graph("more", tensor("graphs")))
+    one = many.attribute.add(name="sparse", type=onnx.AttributeProto.SPARSE_TENSOR)
+    one.sparse_tensor.values.CopyFrom(tensor("sparse-values"))
+    some = many.attribute.add(name="sparses", type=onnx.AttributeProto.SPARSE_TENSORS)
+    some.sparse_tensors.add().indices.CopyFrom(tensor("sparse-indices"))
+    whole = graph("main", tensor("initializer"))
+    constant = helper.make_node("Constant", [], ["c"], value=tensor("constant"))
+    whole.node.extend([constant, inner, many])
+    whole.sparse_initializer.add().values.CopyFrom(tensor("sparse-initializer"))
+    model = helper.make_model(whole)
+    function = model.functions.add(name="f", domain="d")
+    function.node.append(helper.make_node("Constant", [], ["c"], value=tensor("function")))
+    function.attribute_proto.append(helper.make_attribute("a", tensor("function-default")))
+    model.training_info.add().algorithm.CopyFrom(graph("train", tensor("training")))
+
+    assert external_locations(write(tmp_path, model)) == (
+        "branch",
+        "constant",
+        "function",
+        "function-default",
+        "graphs",
+        "initializer",
+        "list",
+        "sparse-indices",
+        "sparse-initializer",
+        "sparse-values",
+        "training",
+    )
+
+
+def test_a_location_without_its_flag_counts(tmp_path: Path) -> None:
+    """A location is listed even where the tensor does not say EXTERNAL; merging could set it."""
+    half = tensor("side.bin")
+    half.ClearField("data_location")
+
+    assert external_locations(write(tmp_path, helper.make_model(graph("g", half)))) == ("side.bin",)
+
+
+def test_other_entries_are_no_locations(tmp_path: Path) -> None:
+    """Offset, length and checksum are not taken for files, and a file is listed once."""
+    both = [tensor("1", "offset"), tensor("a.bin"), tensor("a.bin")]
+
+    assert external_locations(write(tmp_path, helper.make_model(graph("g", *both)))) == ("a.bin",)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "empty"),
+        (b"\x08\x07", "no graph"),
+        (b"this is a text, not a model", "truncated|wire type"),
+        (b"\x3a\x05\x08", "truncated"),
+        (b"\x3a", "truncated"),
+        (b"\x3a\x80", "truncated"),
+        (b"\x3a" + b"\xff" * 10 + b"\x01", "longer than 10 bytes"),
+        (b"\x0b", "wire type 3"),
+        (b"\x00\x01", "truncated, or not protobuf"),
+        (b"\x3a\x02\x0a\x7f", "truncated"),
+        (b"\x09\x01", "truncated"),
+    ],
+)
+def test_what_is_no_model(tmp_path: Path, data: bytes, reason: str) -> None:
+    """Bytes that are no model raise ValueError with the reason."""
+    path = tmp_path / "model.onnx"
+    path.write_bytes(data)
+
+    with pytest.raises(ValueError, match=reason):
+        external_locations(path)
+
+
+def test_half_a_model(tmp_path: Path) -> None:
+    """A model file whose end is missing is noticed."""
+    with pytest.raises(ValueError, match="truncated"):
+        external_locations(models.corrupt(tmp_path))
+
+
+def test_depth_is_bounded(tmp_path: Path) -> None:
+    """Graphs nested without end are refused, without exhausting the stack."""
+    nested = b""
+    for _ in range(60):
+        for tag in (b"\x32", b"\x2a", b"\x0a"):
+            length = len(nested)
+            size = bytes([length]) if length < 128 else bytes([length & 127 | 128, length >> 7])
+            nested = tag + size + nested
+    path = tmp_path / "model.onnx"
+    length = len(nested)
+    path.write_bytes(b"\x3a" + bytes([length & 127 | 128, length >> 7]) + nested)
+
+    with pytest.raises(ValueError, match="nested deeper than 100"):
+        external_locations(path)
+
+
+def test_locations_are_bounded(tmp_path: Path) -> None:
+    """More files than a bundle may have, or a huge name, are refused."""
+    many = [tensor(f"f{n}") for n in range(1001)]
+    with pytest.raises(ValueError, match="more than 1000 files"):
+        external_locations(write(tmp_path, helper.make_model(graph("g", *many))))
+    with pytest.raises(ValueError, match="longer than 4096 bytes"):
+        external_locations(write(tmp_path, helper.make_model(graph("g", tensor("x" * 5000)))))
+
+
+def test_fields_are_bounded(tmp_path: Path) -> None:
+    """A file of nothing but tiny fields comes to an end."""
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"\x08\x07" * 101)
+
+    with pytest.raises(ValueError, match="more than 100 fields"):
+        external_locations(path, fields_max=100)
+
+
+def test_locations_are_relative_to_the_model() -> None:
+    """A location means a file beside the model, also in a sub-folder."""
+    assert external_paths("model.onnx", ["w.bin", "./v.bin"]) == ("w.bin", "v.bin")
+    assert external_paths("a/model.onnx", ["b/w.bin"]) == ("a/b/w.bin",)
+
+
+@pytest.mark.parametrize(
+    "location", ["../w.bin", "/etc/passwd", "a/../../w.bin", "", "*/_ORT_MEM_ADDR_/*", "a\\b"]
+)
+def test_locations_outside_are_refused(location: str) -> None:
+    """A location that leaves the folder, or means memory, is refused even where a file fits."""
+    with pytest.raises(BadBundle, match="keeps tensor data"):
+        check_external("model.onnx", [location], [location, "w.bin"])
+
+
+def test_locations_must_be_in_the_bundle() -> None:
+    """Data that was not uploaded is refused by its path."""
+    check_external("a/m.onnx", ["w.bin"], ["a/m.onnx", "a/w.bin"])
+    with pytest.raises(BadBundle, match=r"'a/w\.bin', which is not in the bundle"):
+        check_external("a/m.onnx", ["w.bin"], ["a/m.onnx", "w.bin"])

@@ -1,0 +1,121 @@
+"""Short JSON of numbers, in one pass."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from runtime_image.codecs.arrays import DTYPES
+from runtime_image.codecs.fast_json import PlainReader, is_plain, plain_reader
+from runtime_image.contract.signature import Signature, TensorSpec
+
+ROWS = Signature("tensors", (TensorSpec("x", "FP32", (-1, 2)),), ())
+PAIR = Signature("tensors", (TensorSpec("a", "INT64", (-1,)), TensorSpec("b", "FP64", (-1, 1))), ())
+
+
+def reader(signature: Signature = ROWS) -> PlainReader:
+    made = plain_reader(signature)
+    assert made is not None
+    return made
+
+
+@pytest.mark.parametrize(
+    ("content_type", "accept", "json_length", "expected"),
+    [
+        ("application/json", "", -1, True),
+        ("application/json; charset=utf-8", "*/*", -1, True),
+        ("application/json", "application/json", -1, True),
+        ("application/json", "application/x-npy", -1, False),
+        ("application/json", "", 10, False),
+        ("", "", -1, False),
+        ("application/x-npy", "", -1, False),
+    ],
+)
+def test_headers_tell(content_type: str, accept: str, json_length: int, expected: bool) -> None:
+    """Only JSON that is to be answered with JSON is plain."""
+    assert is_plain(content_type, accept, json_length) is expected
+
+
+@pytest.mark.parametrize(
+    "specs",
+    [
+        [],
+        [("x", "BYTES", (-1,))],
+        [("x", "BF16", (-1,))],
+        [("x", "UINT64", (-1,))],
+        [("x", "FP32", ())],
+        [("x", "FP32", (1, 2))],
+        [("x", "FP32", (-1, -1))],
+        [("x", "FP32", (-1, 0))],
+        [('"', "FP32", (-1,))],
+        [("x", "FP32", (-1,)), ("y", "BYTES", (-1,))],
+    ],
+)
+def test_some_signatures_are_not_read(specs: list[tuple[str, str, tuple[int, ...]]]) -> None:
+    """Where one input is more than numbers by rows there is no reader."""
+    assert plain_reader(Signature("tensors", tuple(TensorSpec(*s) for s in specs), ())) is None
+
+
+def test_other_kinds_are_not_read() -> None:
+    """JSON values and raw bodies are no tensors."""
+    assert plain_reader(Signature("json", (), ())) is None
+
+
+def test_rows_of_many_requests_become_one_array() -> None:
+    """Each input has the rows of all requests in order, in its own dtype."""
+    bodies = [
+        b'{"inputs": {"b": [[0.5]], "a": [1]}}',
+        b'{"inputs": {"a": [2, 3], "b": [[4], [5]]}}',
+    ]
+    read = [reader(PAIR).read(body) for body in bodies]
+
+    arrays = reader(PAIR).arrays([values for values in read if values is not None])
+
+    assert {name: array.tolist() for name, array in arrays.items()} == {
+        "a": [1, 2, 3],
+        "b": [[0.5], [4.0], [5.0]],
+    }
+    assert [array.dtype for array in arrays.values()] == [np.int64, np.float64]
+    assert all(array.flags.writeable for array in arrays.values())
+
+
+@pytest.mark.parametrize("dtype", sorted(set(DTYPES) - {"BYTES", "UINT64"}))
+def test_every_element_type_has_its_format(dtype: str) -> None:
+    """Elements are written as NumPy holds them, whatever their type."""
+    signature = Signature("tensors", (TensorSpec("x", dtype, (-1,)),), ())
+    values = np.array([0, 1, 1, 0], DTYPES[dtype])
+    body = json.dumps({"inputs": {"x": values.tolist()}}).encode()
+
+    read = reader(signature).read(body)
+    assert read is not None
+    found = reader(signature).arrays([read])["x"]
+
+    assert found.dtype == DTYPES[dtype]
+    assert found.tolist() == values.tolist()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b'{"inputs": {"x": []}}',
+        b'{"inputs": {"x": [[1]]}}',
+        b'{"inputs": {"x": [[1, "2"]]}}',
+        b'{"inputs": {"x": [[1, 1e39]]}}',
+        b'{"inputs": {"x": [[1, 2]], "x": [[3, 4]]}}',
+        b'{"inputs": {"x": [[1, 2]]}, "inputs": {"x": [[3, 4]]}}',
+        b'{"inputs": {"x": [[1, 2]], "y": 1}}',
+        b'{"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}',
+        b'{"inputs": {"x": ' + b"[" * 100_000,
+    ],
+)
+def test_everything_else_is_left_to_others(body: bytes) -> None:
+    """Other forms and errors are not for this reader to tell apart."""
+    assert reader().read(body) is None
+
+
+def test_unequal_rows_are_left_to_others() -> None:
+    """Inputs of one request have the same number of rows."""
+    assert reader(PAIR).read(b'{"inputs": {"a": [1, 2], "b": [[1]]}}') is None

@@ -1,0 +1,129 @@
+"""Names, shapes, rows and lengths are refused with words that name input, expected and got."""
+
+import struct
+
+import pytest
+
+from runtime_image.codecs import tensors
+from runtime_image.contract.errors import BAD_INPUT, RequestError
+from runtime_image.contract.signature import Signature, TensorSpec
+
+X = TensorSpec("x", "FP32", (-1, 2))
+Y = TensorSpec("y", "INT64", (-1,))
+SIGNATURE = Signature("tensors", (X, Y), ())
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        (["x", "z"], "input 'z': expected one of: x, y, got an unknown name"),
+        (["x", "x", "y"], "input 'x': expected to be given once"),
+        (["x"], "input 'y': expected INT64 of shape [-1], got nothing"),
+        (["n" * 500, "x"], "..."),
+    ],
+)
+def test_wrong_names_are_refused(names: list[str], text: str) -> None:
+    """An unknown, repeated or missing name is refused, and long names are cut."""
+    with pytest.raises(RequestError) as caught:
+        tensors.check_names(names, SIGNATURE)
+    assert caught.value.code == BAD_INPUT
+    assert text in caught.value.message
+    assert len(caught.value.message) < 400
+
+
+def test_bf16_is_refused_before_decoding() -> None:
+    """An input of dtype BF16, which numpy cannot hold, is refused by name."""
+    signature = Signature("tensors", (TensorSpec("x", "BF16", (1,)),), ())
+    with pytest.raises(RequestError, match="BF16"):
+        tensors.check_names(["x"], signature)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 3), (0, 2), (1, 2, 1)])
+def test_wrong_shapes_are_refused(shape: tuple[int, ...]) -> None:
+    """Another rank, another fixed size and an empty axis are refused."""
+    with pytest.raises(RequestError, match=r"expected FP32 of shape \[-1, 2\], got shape"):
+        tensors.check_shape(X, shape)
+
+
+def test_rows_must_agree() -> None:
+    """Inputs with a dynamic first axis must have the same number of rows."""
+
+    def given(rows: int) -> dict[str, tensors.RawInput]:
+        return {
+            "x": tensors.RawInput("json", "FP32", (2, 2), []),
+            "y": tensors.RawInput("json", "INT64", (rows,), []),
+        }
+
+    tensors.check_rows(given(2), SIGNATURE)
+    with pytest.raises(RequestError, match="input 'y': expected 2 rows like input 'x', got 3"):
+        tensors.check_rows(given(3), SIGNATURE)
+
+
+def test_inputs_without_rows_do_not_bind_others() -> None:
+    """An input whose first axis is fixed takes no part in the comparison of rows."""
+    fixed = TensorSpec("y", "INT64", (3,))
+    inputs = {
+        "x": tensors.RawInput("json", "FP32", (2, 2), []),
+        "y": tensors.RawInput("json", "INT64", (3,), []),
+    }
+    tensors.check_rows(inputs, Signature("tensors", (X, fixed), ()))
+
+
+def test_binary_of_the_right_length_is_kept_as_a_view() -> None:
+    """Raw elements are neither copied nor decoded."""
+    data = memoryview(bytes(16))
+    raw = tensors.from_binary(X, "FP32", (2, 2), data)
+    assert raw.payload is data
+    assert (raw.encoding, raw.dtype, raw.shape) == ("binary", "FP32", (2, 2))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "size", "text"),
+    [
+        ("FP64", (2, 2), 32, "dtype FP64"),
+        ("FP32", (2, 3), 24, r"shape \[2, 3\]"),
+        ("FP32", (2, 2), 15, "expected 16 bytes"),
+        ("FP32", (2**62, 2), 0, f"expected {2**65} bytes"),
+    ],
+)
+def test_wrong_binary_is_refused(dtype: str, shape: tuple[int, ...], size: int, text: str) -> None:
+    """Dtype, shape and length are checked, without overflow for shapes beyond 64 bits."""
+    with pytest.raises(RequestError, match=text):
+        tensors.from_binary(X, dtype, shape, memoryview(bytes(size)))
+
+
+def test_bool_bytes_are_zero_or_one() -> None:
+    """A BOOL element is the byte 0 or 1 and no other."""
+    spec = TensorSpec("b", "BOOL", (2,))
+    assert tensors.from_binary(spec, "BOOL", (2,), memoryview(b"\x00\x01")).shape == (2,)
+    with pytest.raises(RequestError, match="bytes 0 or 1"):
+        tensors.from_binary(spec, "BOOL", (2,), memoryview(b"\x00\x02"))
+
+
+def text(*values: bytes) -> memoryview:
+    return memoryview(b"".join(struct.pack("<I", len(value)) + value for value in values))
+
+
+def test_strings_have_their_length_before_them() -> None:
+    """BYTES elements are read after their 4-byte little-endian lengths."""
+    spec = TensorSpec("s", "BYTES", (-1,))
+    raw = tensors.from_binary(spec, "BYTES", (2,), text(b"a", "é".encode()))
+    assert raw.payload == ["a", "é"]
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (text(b"a"), "5 bytes for all of them"),
+        (text(b"abcdefgh"), "end inside element 1"),
+        (memoryview(struct.pack("<II", 0, 9)), "end inside element 1"),
+        (text(b"a", b"b", b"c"), "5 bytes after the last"),
+        (text(b"a", b"\xff"), "expected UTF-8 text, got other bytes in element 1"),
+        (memoryview(struct.pack("<I", 2**32 - 1) + b"abcd"), "end inside element 0"),
+    ],
+)
+def test_damaged_strings_are_refused(data: memoryview, words: str) -> None:
+    """A count or length that does not fit, or bytes that are no text, are refused."""
+    spec = TensorSpec("s", "BYTES", (-1,))
+    with pytest.raises(RequestError, match=words):
+        tensors.from_binary(spec, "BYTES", (2,), data)

@@ -1,0 +1,215 @@
+"""Shared memory: what its seals forbid, and what they are told apart from."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runtime_image.link.allocator import BLOCK
+from runtime_image.link.frames import LinkError
+from runtime_image.link.shared_memory import (
+    SIZE_SEALS,
+    Place,
+    check_size,
+    is_unread,
+    make_slab,
+    map_for_reading,
+    open_for_reading,
+    unpack_place,
+)
+
+Slab = tuple[int, mmap.mmap]
+MFD_HUGETLB = 0x0004
+PROT_WRITE = 2
+
+
+@pytest.fixture
+def slab() -> Iterator[Slab]:
+    """One that only this process may write."""
+    descriptor, memory = make_slab(4 * BLOCK, read_only=True)
+    yield descriptor, memory
+    memory.close()
+    os.close(descriptor)
+
+
+@pytest.fixture
+def reader(slab: Slab) -> Iterator[int]:
+    """The descriptor that somebody else gets."""
+    descriptor = open_for_reading(slab[0])
+    yield descriptor
+    os.close(descriptor)
+
+
+def test_a_reader_sees_what_is_written(slab: Slab, reader: int) -> None:
+    """Without any copy: a view that was made before shows what was written after."""
+    mapped = map_for_reading(reader, 4 * BLOCK)
+    view = memoryview(mapped)[BLOCK : BLOCK + 5]
+
+    slab[1][BLOCK : BLOCK + 5] = b"hello"
+
+    assert view == b"hello"
+    assert view.readonly
+
+
+def test_a_reader_cannot_write(reader: int) -> None:
+    """Neither by system call nor through a mapping, even if it opens the memory anew."""
+    again = os.open(f"/proc/self/fd/{reader}", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        for descriptor in (reader, again):
+            with pytest.raises(OSError, match=r"not permitted|Bad file"):
+                os.pwrite(descriptor, b"x", 0)
+            with pytest.raises(PermissionError):
+                mmap.mmap(descriptor, BLOCK, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+    finally:
+        os.close(again)
+
+
+def test_a_readers_mapping_cannot_be_made_writable(reader: int) -> None:
+    """mprotect(2) refuses, and so does the way around it through /proc/self/mem."""
+    mapped = mmap.mmap(reader, BLOCK, mmap.MAP_SHARED, mmap.PROT_READ)
+    libc = ctypes.CDLL(None, use_errno=True)
+    [line] = [
+        line
+        for line in Path("/proc/self/maps").read_text().splitlines()
+        if "/memfd:fngate" in line and " r--s " in line
+    ]
+    address = int(line.partition("-")[0], 16)
+
+    assert libc.mprotect(ctypes.c_void_p(address), BLOCK, 1 | PROT_WRITE) == -1
+    with Path("/proc/self/mem").open("r+b", buffering=0) as memory:
+        memory.seek(address)
+        with pytest.raises(OSError, match="error"):
+            memory.write(b"x")
+    assert mapped[:1] == b"\0"
+
+
+@pytest.mark.parametrize("size", [0, 3 * BLOCK, 5 * BLOCK])
+def test_nobody_can_change_its_size(slab: Slab, size: int) -> None:
+    """Not even who made it: an access within it can never fail."""
+    with pytest.raises(PermissionError):
+        os.ftruncate(slab[0], size)
+
+
+def test_nobody_can_take_the_seals_further(reader: int) -> None:
+    """Nor would a seal against writing, set by a reader, stop the one who writes."""
+    again = os.open(f"/proc/self/fd/{reader}", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        with pytest.raises(PermissionError):
+            fcntl.fcntl(again, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+    finally:
+        os.close(again)
+
+
+def test_whoever_reads_is_noticed(slab: Slab) -> None:
+    """A descriptor, one in flight, a mapping, a view of it: each counts until it is gone."""
+    own, passed = open_for_reading(slab[0]), open_for_reading(slab[0])
+    sent, received = socket.socketpair()
+    try:
+        assert not is_unread(own)
+        socket.send_fds(sent, [b"x"], [passed])
+        os.close(passed)
+        assert not is_unread(own)
+        _, [passed], _, _ = socket.recv_fds(received, 1, 1)
+        mapped = map_for_reading(passed, 4 * BLOCK)
+        os.close(passed)
+        assert not is_unread(own)
+        view = memoryview(mapped)[:5]
+        del mapped
+        assert not is_unread(own)
+        del view
+        assert is_unread(own)
+    finally:
+        sent.close()
+        received.close()
+        os.close(own)
+
+
+def test_what_a_replica_makes_it_can_write_and_nobody_resize() -> None:
+    """Its answers: sealed in size only, which is what a gateway asks for."""
+    descriptor, memory = make_slab(BLOCK, read_only=False)
+    try:
+        check_size(descriptor, BLOCK)
+        os.pwrite(descriptor, b"x", 5)
+        assert memory[5:6] == b"x"
+        with pytest.raises(PermissionError):
+            os.ftruncate(descriptor, 0)
+    finally:
+        os.close(descriptor)
+
+
+def sealed(seals: int, size: int = BLOCK, flags: int = 0) -> int:
+    descriptor = os.memfd_create("test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | flags)
+    os.ftruncate(descriptor, size)
+    if seals:
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    return descriptor
+
+
+@pytest.mark.parametrize(
+    ("seals", "size", "flags"),
+    [
+        (0, BLOCK, 0),
+        (fcntl.F_SEAL_SHRINK, BLOCK, 0),
+        (fcntl.F_SEAL_GROW, BLOCK, 0),
+        (SIZE_SEALS, BLOCK - 1, 0),
+        (SIZE_SEALS, 2 * BLOCK, 0),
+        (0, 2 * 2**20, MFD_HUGETLB),
+    ],
+)
+def test_a_memfd_that_may_change_its_size_is_refused(seals: int, size: int, flags: int) -> None:
+    """Whatever is not sealed against both, or has another size than was said."""
+    descriptor = sealed(seals, size, flags)
+    try:
+        with pytest.raises(LinkError, match="expected a slab"):
+            check_size(descriptor, BLOCK)
+    finally:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize("flags", [os.O_RDWR, os.O_RDONLY, os.O_PATH])
+def test_what_is_no_memfd_is_refused(tmp_path: Path, flags: int) -> None:
+    """A file has no seals, and neither has what only names one."""
+    path = tmp_path / "file"
+    path.write_bytes(bytes(BLOCK))
+    descriptor = os.open(path, flags)
+    try:
+        with pytest.raises(LinkError, match="expected a memfd"):
+            check_size(descriptor, BLOCK)
+        with pytest.raises(LinkError, match="expected a memfd"):
+            map_for_reading(descriptor, BLOCK)
+    finally:
+        os.close(descriptor)
+
+
+def test_what_cannot_be_read_cannot_be_mapped() -> None:
+    """A sealed memfd that was opened for writing only is told as what it is."""
+    descriptor = sealed(SIZE_SEALS)
+    write_only = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        with pytest.raises(LinkError, match="cannot be mapped"):
+            map_for_reading(write_only, BLOCK)
+    finally:
+        os.close(write_only)
+        os.close(descriptor)
+
+
+def test_a_slab_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
+    """A size that no memory has is an OSError; the leak check sees that nothing is open."""
+    with pytest.raises((OSError, OverflowError)):
+        make_slab(2**62, read_only=True)
+
+
+def test_a_place_comes_out_as_it_went_in() -> None:
+    """Number, offset and length; anything of another length is no place."""
+    place = Place(7, 2**40, 3)
+
+    assert unpack_place(place.pack()) == place
+    with pytest.raises(LinkError, match="expected a place of 20 bytes, got 21"):
+        unpack_place(place.pack() + b"x")

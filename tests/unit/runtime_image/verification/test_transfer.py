@@ -1,0 +1,115 @@
+"""How a trial hands out what it has prepared."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime_image.contract.link import Kind
+from runtime_image.contract.model import FOLDER, GRAPH_FILE, PART_MAX, WEIGHTS_FILE, Described, Part
+from runtime_image.link.frames import Frame, FrameReader, LinkError, pack
+from runtime_image.verification.transfer import hand_out
+
+WAIT_S = 10.0
+WEIGHTS = bytes(range(256)) * 6144
+"""A part and a half."""
+
+
+class Peer:
+    """Who asks; `ended` is what became of `hand_out`."""
+
+    def __init__(self, folder: Path, described: Described) -> None:
+        self._path = folder / "data.sock"
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(self._path))
+        listener.listen()
+        self.ended: list[Exception | None] = []
+        self._thread = threading.Thread(target=self._serve, args=(listener, described, folder))
+        self._thread.start()
+        self._sock = socket.socket(socket.AF_UNIX)
+        self._sock.settimeout(WAIT_S)
+        self._sock.connect(str(self._path))
+        self._reader = FrameReader()
+
+    def _serve(self, listener: socket.socket, described: Described, folder: Path) -> None:
+        try:
+            with listener:
+                hand_out(listener, described, folder)
+            self.ended.append(None)
+        except (LinkError, OSError) as error:
+            self.ended.append(error)
+
+    def ask(self, kind: Kind, aux: int, id: int = 7) -> list[Frame]:
+        """The frames that answer, END included; fewer where the other side hangs up."""
+        self._sock.sendall(b"".join(pack(kind, id, aux=aux)))
+        frames: list[Frame] = []
+        while not frames or frames[-1].kind is not Kind.END:
+            count = self._sock.recv_into(self._reader.buffer())
+            if not count:
+                break
+            frames += self._reader.received(count)
+        return frames
+
+    def close(self) -> None:
+        """Hang up, and wait until the other side has noticed."""
+        self._sock.close()
+        self._thread.join(WAIT_S)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture
+def described() -> Described:
+    return {"why_not": "", "sizes": [5, len(WEIGHTS)]}
+
+
+@pytest.fixture
+def peer(tmp_path: Path, described: Described) -> Iterator[Peer]:
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / GRAPH_FILE).write_bytes(b"graph")
+    (tmp_path / FOLDER / WEIGHTS_FILE).write_bytes(WEIGHTS)
+    made = Peer(tmp_path, described)
+    yield made
+    made.close()
+
+
+def content(frames: list[Frame]) -> bytes:
+    return b"".join(frame.body for frame in frames)
+
+
+def test_every_part_can_be_had(peer: Peer, described: Described) -> None:
+    """Each is answered under the id it was asked with, in pieces of at most a mebibyte."""
+    said: Any = json.loads(content(peer.ask(Kind.FETCH, Part.DESCRIPTION)))
+    graph = peer.ask(Kind.FETCH, Part.GRAPH, id=8)
+    weights = peer.ask(Kind.FETCH, Part.WEIGHTS, id=9)
+    peer.close()
+
+    assert said == described
+    assert [(frame.kind, frame.id) for frame in graph] == [(Kind.PART, 8), (Kind.END, 8)]
+    assert content(graph) == b"graph"
+    assert [len(frame.body) for frame in weights] == [PART_MAX, PART_MAX // 2, 0]
+    assert content(weights) == WEIGHTS
+    assert peer.ended == [None]
+
+
+@pytest.mark.parametrize(("kind", "aux"), [(Kind.REQUEST, 0), (Kind.FETCH, 3)])
+def test_anything_else_ends_it(peer: Peer, kind: Kind, aux: int) -> None:
+    """A trial serves no requests, and there is no fourth part."""
+    assert peer.ask(kind, aux) == []
+    peer.close()
+
+    assert isinstance(peer.ended[0], LinkError)
+
+
+def test_what_was_not_made_cannot_be_had(tmp_path: Path) -> None:
+    """Where there is only a reason, that is all there is."""
+    peer = Peer(tmp_path, {"why_not": "too small"})
+
+    assert json.loads(content(peer.ask(Kind.FETCH, Part.DESCRIPTION))) == {"why_not": "too small"}
+    assert peer.ask(Kind.FETCH, Part.GRAPH) == []
+    peer.close()

@@ -1,0 +1,288 @@
+"""What a throw-away replica finds out at deploy, with real models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from sys import modules, path
+from typing import Any
+
+import pytest
+
+from runtime_image.contract.control import Report
+from runtime_image.contract.errors import LoadError
+from runtime_image.contract.model import BytesForm, ImageForm, InputRule, ModelSpec, OutputRule
+from runtime_image.contract.rows import PROOF, RowVerdict
+from runtime_image.engines.loading import load_engine
+from runtime_image.verification.trial import (
+    BatchingRefuted,
+    SampleError,
+    analyse,
+    examine,
+    resident_mib,
+)
+from tests.support import models
+
+JSON_RULES = {"x": InputRule("json")}
+SAMPLE = {"x": [[1.0, 2.0, 3.0, 4.0]]}
+
+
+@pytest.fixture(autouse=True)
+def modules_of_one_replica() -> Iterator[None]:
+    before = list(path)
+    yield
+    path[:] = before
+    modules.pop("handler", None)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    models.add_one(tmp_path)
+    return tmp_path
+
+
+PROVEN = RowVerdict(analysed=True, proven=True)
+
+
+def report(folder: Path, verdict: RowVerdict = PROVEN, **spec: Any) -> Report:
+    made = ModelSpec("digits@1", **spec)
+    engine = load_engine(made, folder, device_kind="cpu", threads=1)
+    return examine(engine, made, folder, 12.5, verdict)
+
+
+def test_a_model_is_measured(folder: Path) -> None:
+    """Signature, times, memory and the proof of batching make the report."""
+    found = report(folder, model="add_one.onnx")
+
+    assert found.signature["outputs"] == [{"name": "y", "dtype": "FP32", "shape": [-1, 4]}]
+    assert found.load_ms == 12.5
+    assert found.memory_mib > 1
+    assert (found.batchable, found.why_not, found.profiled) == (True, "", True)
+    assert found.latency_ms["1"] > 0
+    assert str(found.batch_max) in found.latency_ms
+    assert found.sample_outputs == {}
+
+
+def test_batching_may_be_off(folder: Path) -> None:
+    """The manifest's word counts before any proof."""
+    found = report(folder, model="add_one.onnx", batching=False)
+
+    assert (found.batchable, found.batch_max) == (False, 1)
+    assert found.why_not == "batching is off in function.toml"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "reason", "operator"),
+    [
+        (
+            RowVerdict(True, False, "Softmax 'mix' is over the batch axis", "Softmax"),
+            "Softmax 'mix' is over the batch axis",
+            "Softmax",
+        ),
+        (RowVerdict(False, False, "it took over 30 s"), "could not be analysed: it took", ""),
+    ],
+)
+def test_nothing_is_joined_without_a_proof(
+    folder: Path, verdict: RowVerdict, reason: str, operator: str
+) -> None:
+    """The reason names the operator; an analysis that failed refuses no model."""
+    found = report(folder, verdict, model="add_one.onnx")
+
+    assert (found.batchable, found.compared, found.operator) == (False, False, operator)
+    assert reason in found.why_not
+    assert set(found.latency_ms) == {"1"}
+
+
+def test_conditions_and_the_rules_version_are_reported(folder: Path) -> None:
+    """Whoever joins rows later has to know both."""
+    verdict = RowVerdict(True, True, equal_axes=((("a", 1), ("b", 1)),))
+
+    found = report(folder, verdict, model="add_one.onnx")
+
+    assert (found.batchable, found.compared, found.proof) == (True, True, PROOF)
+    assert found.equal_axes == [[["a", 1], ["b", 1]]]
+
+
+def test_a_comparison_refutes_a_proof(tmp_path: Path) -> None:
+    """Whatever the analysis says of it."""
+    models.softmax_over_batch(tmp_path)
+
+    found = report(tmp_path, model="softmax_over_batch.onnx")
+
+    assert (found.batchable, found.compared, set(found.latency_ms)) == (False, False, {"1"})
+    assert found.why_not.startswith("output y of a row changes")
+
+
+def test_the_owners_word_joins_what_nothing_proves(tmp_path: Path) -> None:
+    """Batches are measured, and it is not called proven; a handler counts, too."""
+    models.add_one(tmp_path)
+    (tmp_path / "handler.py").write_text("def predict(inputs, ctx): return ctx.run(inputs)\n")
+    mixed = RowVerdict(True, False, "Compress 'c' drops rows", "Compress")
+
+    for handler in ("", "handler.py"):
+        found = report(tmp_path, mixed, model="add_one.onnx", handler=handler, batch_unproven=True)
+        assert (found.batchable, found.compared) == (False, True)
+        assert len(found.latency_ms) > 1
+
+
+def test_a_handler_is_joined_by_its_owners_word_only(tmp_path: Path) -> None:
+    """The reason names the line to add, and its model is not even analysed."""
+    models.add_one(tmp_path)
+    (tmp_path / "handler.py").write_text("def predict(inputs, ctx): return ctx.run(inputs)\n")
+    spec = ModelSpec("digits@1", model="add_one.onnx", handler="handler.py")
+
+    found = report(tmp_path, model="add_one.onnx", handler="handler.py")
+
+    assert found.why_not == (
+        'a handler may mix rows: [batching] mode = "always" in function.toml joins them'
+    )
+    assert not analyse(spec, tmp_path).analysed
+    assert analyse(replace(spec, handler=""), tmp_path).proven
+
+
+def test_a_refuted_owners_word_refuses_the_model(tmp_path: Path) -> None:
+    """The reason is the comparison's."""
+    models.softmax_over_batch(tmp_path)
+
+    with pytest.raises(BatchingRefuted, match="output y of a row changes"):
+        report(tmp_path, model="softmax_over_batch.onnx", batch_unproven=True)
+    models.fixed_batch(tmp_path)
+    with pytest.raises(BatchingRefuted, match="the first axis of x, y is not dynamic"):
+        report(tmp_path, model="fixed_batch.onnx", batch_unproven=True)
+
+
+def test_what_runs_long_is_not_joined(folder: Path) -> None:
+    """The proof of a slow model would take longer than a trial may."""
+    ticks = count()
+    made = ModelSpec("digits@1", model="add_one.onnx")
+    engine = load_engine(made, folder, device_kind="cpu", threads=1)
+
+    found = examine(engine, made, folder, 12.5, clock=lambda: next(ticks) * 2.5)
+
+    assert not found.batchable
+    assert found.why_not == "a single run takes 2.5 s, joining more would only add to that"
+
+
+def test_a_sample_is_run_and_shown(folder: Path) -> None:
+    """The sample's answer is reported as a client would read it."""
+    found = report(folder, model="add_one.onnx", sample=SAMPLE)
+
+    assert found.sample_outputs["outputs"] == {"y": [[2, 3, 4, 5]]}
+
+
+def test_a_long_answer_is_not_shown(folder: Path) -> None:
+    """A report stays small."""
+    found = report(folder, model="add_one.onnx", sample={"x": [[0.123456] * 4] * 200})
+
+    assert found.sample_outputs == {}
+    assert found.profiled
+
+
+@pytest.mark.parametrize(
+    ("sample", "reason"),
+    [
+        ({"x": "text"}, "the sample does not fit: input 'x'"),
+        ({"z": [1]}, "the sample does not fit"),
+        ({"x": "@a.npy", "z": [1]}, "must have that file as its only input"),
+    ],
+)
+def test_a_sample_that_does_not_fit_is_refused(
+    folder: Path, sample: dict[str, Any], reason: str
+) -> None:
+    """A wrong sample ends the deploy with its reason."""
+    with pytest.raises(SampleError, match=reason):
+        report(folder, model="add_one.onnx", sample=sample)
+
+
+def test_a_sample_that_fails_is_refused(tmp_path: Path) -> None:
+    """The manifest promised that it works."""
+    models.fails_on_negative(tmp_path)
+
+    with pytest.raises(SampleError, match="the sample failed: "):
+        report(tmp_path, model="fails_on_negative.onnx", sample={"x": [[-1.0, 0, 0, 0]]})
+
+
+def test_a_sample_may_be_a_file(tmp_path: Path) -> None:
+    """A file is sent as what its ending says, and an unknown ending as raw bytes."""
+    models.every_dtype(tmp_path, "UINT8")
+    (tmp_path / "four.bin").write_bytes(b"\x01\x02\x03\x04")
+    rules = {"x": InputRule("bytes", bytes=BytesForm(4))}
+
+    found = report(
+        tmp_path, model="every_dtype_uint8.onnx", inputs=rules, sample={"x": "@four.bin"}
+    )
+
+    assert found.sample_outputs["outputs"] == {"y": [[1, 2, 3, 4]]}
+
+
+def test_a_made_up_input_that_fails_is_no_refusal(tmp_path: Path) -> None:
+    """Zeros prove nothing: the function is deployed unprofiled, unbatched, and says so."""
+    (tmp_path / "picky.py").write_text(
+        "def predict(inputs, ctx):\n    return {'y': inputs['words'][0]}\n"
+    )
+
+    found = report(tmp_path, handler="picky.py", inputs={"words": InputRule("json")})
+
+    assert (found.profiled, found.batchable, found.batch_max) == (False, False, 1)
+    assert found.latency_ms == {}
+    assert found.note == "a synthetic input failed, give a [sample]: KeyError: 'words'"
+
+
+def test_raw_bytes_are_tried_empty(tmp_path: Path) -> None:
+    """A function of one raw body gets an empty one."""
+    (tmp_path / "length.py").write_text(
+        "def predict(inputs, ctx): return {'length': len(inputs['b'])}\n"
+    )
+
+    found = report(tmp_path, handler="length.py", inputs={"b": InputRule("bytes")})
+
+    assert found.profiled
+    assert found.why_not == "a bytes function has no batch axis"
+
+
+def test_text_is_tried_empty(tmp_path: Path) -> None:
+    """Zeros of text are empty strings."""
+    models.strings(tmp_path)
+
+    assert report(tmp_path, model="strings.onnx").batchable
+
+
+@pytest.mark.parametrize(
+    ("rules", "output", "reason"),
+    [
+        ({"z": InputRule()}, OutputRule(), r"input\.z: the model's inputs are \['x'\]"),
+        ({}, OutputRule("z"), r"output\.tensor = 'z': the model's outputs are \['y'\]"),
+    ],
+)
+def test_rules_must_name_what_exists(
+    folder: Path, rules: dict[str, InputRule], output: OutputRule, reason: str
+) -> None:
+    """A manifest that speaks of other tensors is refused with those there are."""
+    with pytest.raises(LoadError, match=reason):
+        report(folder, model="add_one.onnx", inputs=rules, output=output)
+
+
+def test_a_picture_needs_numbers(tmp_path: Path) -> None:
+    """A picture cannot become truth values."""
+    models.every_dtype(tmp_path, "BOOL")
+    rules = {"x": InputRule("image", image=ImageForm((1, 4)))}
+
+    with pytest.raises(LoadError, match="a picture cannot become BOOL"):
+        report(tmp_path, model="every_dtype_bool.onnx", inputs=rules)
+
+
+def test_a_sample_whose_outputs_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    """A handler that returns what has no JSON form is found out at deploy."""
+    (tmp_path / "odd.py").write_text("def predict(inputs, ctx): return {'y': object()}\n")
+
+    with pytest.raises(SampleError, match="the sample's outputs cannot be encoded"):
+        report(tmp_path, handler="odd.py", inputs=JSON_RULES, sample={"x": 1})
+
+
+def test_memory_is_this_processs_own() -> None:
+    """Resident memory is told in MiB and is at least what was just allocated."""
+    held = b"\x01" * (64 * 2**20)
+
+    assert resident_mib() > len(held) / 2**20
