@@ -57,7 +57,7 @@ class StopBatching:
 
 
 @dataclass(frozen=True, slots=True)
-class KeepRefutation:
+class RecordRefutation:
     """Remember of a revision that its requests must not be joined; the reason is a replica's."""
 
     key: str
@@ -123,7 +123,7 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class KeepColdStart:
+class RecordColdStart:
     """Keep a cold start's receipt; milliseconds. It was over `ago_s` seconds ago."""
 
     key: str
@@ -141,7 +141,7 @@ Command = (
     | Bind
     | Drain
     | StopBatching
-    | KeepRefutation
+    | RecordRefutation
     | Terminate
     | Release
     | Publish
@@ -149,5 +149,5 @@ Command = (
     | EndWarm
     | WatchEngine
     | Note
-    | KeepColdStart
+    | RecordColdStart
 )

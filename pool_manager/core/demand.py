@@ -18,7 +18,7 @@ class _Worker:
 
 
 @dataclass(slots=True)
-class DemandBook:
+class DemandTable:
     """The last word of every worker. `now` is monotonic seconds."""
 
     _workers: dict[str, _Worker] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class DemandBook:
         """Whether no worker has spoken."""
         return not self._workers
 
-    def hear(self, demand: Demand, now: float) -> set[str]:
+    def update(self, demand: Demand, now: float) -> set[str]:
         """Take a worker's message; the pools whose load it may have changed."""
         worker = self._workers.setdefault(demand.worker, _Worker(now, -1))
         worker.seen_s = now
@@ -46,12 +46,12 @@ class DemandBook:
                 worker.loads.pop(key, None)
         return touched
 
-    def forget(self, worker: str) -> set[str]:
+    def remove(self, worker: str) -> set[str]:
         """A worker is gone; the pools it had load for."""
         gone = self._workers.pop(worker, None)
         return set(gone.loads) if gone else set()
 
-    def silent(self, now: float) -> list[str]:
+    def silent_workers(self, now: float) -> list[str]:
         """Workers not heard from for too long."""
         return [name for name, w in self._workers.items() if now - w.seen_s > SILENCE_S]
 

@@ -24,7 +24,7 @@ class PoolRemoved:
 
 
 @dataclass(frozen=True, slots=True)
-class WarmAsked:
+class WarmRequested:
     """Somebody wants a pool to have a ready replica.
 
     `beside`: only where it fits beside what runs of its function already, at once.
@@ -35,21 +35,21 @@ class WarmAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class WarmDropped:
+class WarmCancelled:
     """Who asked for a warm pool asks no longer."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True)
-class SleepAsked:
+class SleepRequested:
     """Somebody wants a pool's idle replicas to go now."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True)
-class DemandCame:
+class DemandReported:
     """A gateway worker said what it holds."""
 
     demand: Demand
@@ -73,7 +73,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class ListRead:
+class ReplicasListed:
     """The driver's list is complete."""
 
 
@@ -206,13 +206,13 @@ class Shutdown:
 Event = (
     PoolDefined
     | PoolRemoved
-    | WarmAsked
-    | WarmDropped
-    | SleepAsked
-    | DemandCame
+    | WarmRequested
+    | WarmCancelled
+    | SleepRequested
+    | DemandReported
     | WorkerLost
     | Found
-    | ListRead
+    | ReplicasListed
     | Begun
     | Greeted
     | Loaded

@@ -8,10 +8,10 @@ from math import inf
 
 from pool_manager.core.commands import Command, Note
 from pool_manager.core.host import Host
-from pool_manager.core.ledger import Claim, Need
-from pool_manager.core.placement import Clearing, Guest, clear
-from pool_manager.core.pool import Pool, cost
-from pool_manager.core.replicas import ReplicaEvents
+from pool_manager.core.ledger import Need, Reservation
+from pool_manager.core.placement import Candidate, EvictionPlan, plan_eviction
+from pool_manager.core.pool import Pool, eviction_cost
+from pool_manager.core.replicas import ReplicaLifecycle
 from pool_manager.core.state import Replica, State
 
 RESIDENCY_S = 10.0
@@ -33,20 +33,20 @@ EVICTED, GAVE_WAY = "evicted", "gives way: drained"
 Costs = Callable[[Pool, float], dict[str, float]]
 
 
-class Guests:
+class CandidateSet:
     """Who may go, worked out once per event, since many pools may ask; anew for pools whose
     replicas changed since."""
 
-    def __init__(self, host: Host, of: Callable[[Pool, float], dict[str, Guest]]) -> None:
+    def __init__(self, host: Host, of: Callable[[Pool, float], dict[str, Candidate]]) -> None:
         self._host = host
         self._of = of
-        self._known: dict[str, Guest] | None = None
+        self._known: dict[str, Candidate] | None = None
 
     def forget(self) -> None:
         """Time went by or something happened: look again at everybody."""
         self._known = None
 
-    def all(self, now: float) -> Mapping[str, Guest]:
+    def all(self, now: float) -> Mapping[str, Candidate]:
         """Every replica that may go."""
         if self._known is None:
             self._known = {}
@@ -61,7 +61,7 @@ class Guests:
         return self._known
 
 
-class Guestbook:
+class Candidates:
     """Which replicas of a pool may be stopped for another pool, and what that costs.
 
     (1) A trial: never.
@@ -74,15 +74,15 @@ class Guestbook:
         that has served longest is the cheapest, surplus a thousandth of that.
     (6) `eventual`: those that will be past RESIDENCY_S some time; the sooner, the cheaper.
 
-    `look_again(at_s, now)` is called with the time from which a replica may be stopped by (4).
+    `wake_at(at_s, now)` is called with the time from which a replica may be stopped by (4).
     """
 
-    def __init__(self, host: Host, look_again: Callable[[float, float], None]) -> None:
+    def __init__(self, host: Host, wake_at: Callable[[float, float], None]) -> None:
         self._host = host
-        self._look_again = look_again
-        self.idle = Guests(host, partial(self._of, self._idle))
-        self.resident = Guests(host, partial(self._of, self._resident))
-        self.eventual = Guests(host, partial(self._of, self._eventual))
+        self._wake_at = wake_at
+        self.idle = CandidateSet(host, partial(self._of, self._idle))
+        self.resident = CandidateSet(host, partial(self._of, self._resident))
+        self.eventual = CandidateSet(host, partial(self._of, self._eventual))
 
     def forget(self) -> None:
         """Time went by or something happened: look again at who may go."""
@@ -90,22 +90,22 @@ class Guestbook:
         self.resident.forget()
         self.eventual.forget()
 
-    def _of(self, costs: Costs, pool: Pool, now: float) -> dict[str, Guest]:
+    def _of(self, costs: Costs, pool: Pool, now: float) -> dict[str, Candidate]:
         if pool.spec.role == "trial":  # (1)
             return {}
         if pool.spec.role == "standby":  # (2)
             standbys = self._host.standbys(pool.key)
-            return {one.id: Guest(pool.key, 0.0, len(standbys)) for one in standbys}
+            return {one.id: Candidate(pool.key, 0.0, len(standbys)) for one in standbys}
         spare = pool.staying() - pool.spec.min
         if spare <= 0:  # (3)
             return {}
-        return {id: Guest(pool.key, cost, spare) for id, cost in costs(pool, now).items()}
+        return {id: Candidate(pool.key, cost, spare) for id, cost in costs(pool, now).items()}
 
     def _idle(self, pool: Pool, now: float) -> dict[str, float]:  # (4)
         if self._host.demand.is_busy(pool.key):
             return {}
         reload_s = pool.reload_s or pool.spec.load_s
-        value = cost(pool.uses, reload_s, now)
+        value = eviction_cost(pool.call_rate, reload_s, now)
         stay_s = min(RESIDENCY_S, reload_s)
         ready = []
         for one in pool.replicas.values():
@@ -113,7 +113,7 @@ class Guestbook:
             if one.state is State.READY and now >= free_s:
                 ready.append(one)
             elif one.state is State.READY:
-                self._look_again(free_s, now)
+                self._wake_at(free_s, now)
         last = ready[0] if ready and not pool.spec.min else None
         return {one.id: value if one is last else value * SURPLUS_DISCOUNT for one in ready}
 
@@ -136,23 +136,23 @@ class Guestbook:
         return {id: 1.0 / (1.0 + s) for id, s in served_s.items()}
 
 
-class Room:
+class Evictor:
     """Finds a device for a pool, or begins to clear one."""
 
-    def __init__(self, host: Host, replicas: ReplicaEvents) -> None:
+    def __init__(self, host: Host, replicas: ReplicaLifecycle) -> None:
         self._host = host
         self._replicas = replicas
         self.due_s = inf
-        self.guests = Guestbook(host, self.look_again)
+        self.candidates = Candidates(host, self.wake_at)
 
-    def look_again(self, at_s: float, now: float) -> None:
+    def wake_at(self, at_s: float, now: float) -> None:
         """A pool waits for something that will be so at `at_s`; `due_s` is the next such time."""
         if self.due_s <= now or at_s < self.due_s:
             self.due_s = at_s
 
-    def drop_claim(self, pool: Pool) -> None:
+    def unblock(self, pool: Pool) -> None:
         """The pool wants nothing any more: what was cleared for it is anybody's."""
-        self._host.unclaim(pool)
+        self._host.unreserve(pool)
         pool.blocked = ""
         self._host.blocked.discard(pool.key)
 
@@ -163,20 +163,20 @@ class Room:
         pool.blocked = reason
         self._host.blocked.add(pool.key)
 
-    def is_clearing(self, pool: Pool) -> bool:
+    def is_evicting(self, pool: Pool) -> bool:
         """Whether victims of the pool's reservation are still leaving. One that refused clears
         nothing, nor does one that cannot be released."""
-        victims = pool.claim.victims if pool.claim is not None else ()
+        victims = pool.reservation.victims if pool.reservation is not None else ()
         replicas = [self._host.find(id) for id in victims]
         return any(one is not None and one.is_leaving for one in replicas)
 
-    def replaced(self) -> tuple[str, ...]:
+    def reusable_standbys(self) -> tuple[str, ...]:
         """The standbys that a new replica would be made of, wherever it is put: their memory is
         there for it."""
         following = (self._host.next_standby(device) for device in self._host.standby_devices)
         return tuple(standby.id for standby in following if standby)
 
-    def crowd(self, pool: Pool) -> tuple[list[Replica], bool]:
+    def other_revisions(self, pool: Pool) -> tuple[list[Replica], bool]:
         """Replicas of sibling revisions, and whether the function has as many as it may.
 
         A place that is being cleared for a sibling is taken, or who left it would be back first.
@@ -185,51 +185,56 @@ class Room:
         """
         if pool.spec.role != "serve" or (self._is_beside(pool) and not pool.count()):
             return [], False
-        claims = sum(other.claim is not None for other in self._host.siblings(pool))
+        reservations = sum(other.reservation is not None for other in self._host.siblings(pool))
         others = [
             one
             for other in self._host.siblings(pool)
             for one in other.replicas.values()
             if one.role == "serve" and one.state is not State.RELEASING
         ]
-        is_full = len(others) + claims + pool.count() >= pool.spec.max
-        return others, is_full and bool(others or claims)
+        is_full = len(others) + reservations + pool.count() >= pool.spec.max
+        return others, is_full and bool(others or reservations)
 
     def plan(
-        self, pool: Pool, need: Need, guests: Guests, among: list[Replica] | None, now: float
-    ) -> Clearing | None:
+        self,
+        pool: Pool,
+        need: Need,
+        candidates: CandidateSet,
+        among: list[Replica] | None,
+        now: float,
+    ) -> EvictionPlan | None:
         """The cheapest guests to stop: of `among` one, where only a number is in the way, else the
         set that makes room on one device. None where they cannot."""
-        there = self._but_siblings(pool, guests.all(now))
+        there = self._except_siblings(pool, candidates.all(now))
         if among is None:
-            return clear(need, self._host.ledger, there, self.replaced())
+            return plan_eviction(need, self._host.ledger, there, self.reusable_standbys())
         ids = [one.id for one in among if one.id in there]
         if not ids:
             return None
         victim = min(ids, key=lambda id: (there[id].cost, id))
-        device = self._host.ledger.charged(victim).device
+        device = self._host.ledger.charge_of(victim).device
         is_fit = self._host.ledger.fits_kind(device, need)
-        return Clearing(device if is_fit else "", (victim,))
+        return EvictionPlan(device if is_fit else "", (victim,))
 
     def reserve(self, pool: Pool, need: Need, now: float) -> None:
         """Keep the device whose replicas will be past their residency first."""
-        clearing = self.plan(pool, need, self.guests.eventual, None, now)
+        clearing = self.plan(pool, need, self.candidates.eventual, None, now)
         if clearing is not None:
-            pool.claim = Claim(need, clearing.device, clearing.victims, now)
-            self._host.ledger.claim(pool.claim)
+            pool.reservation = Reservation(need, clearing.device, clearing.victims, now)
+            self._host.ledger.reserve(pool.reservation)
 
-    def begin(
+    def execute(
         self,
         pool: Pool,
         need: Need,
-        clearing: Clearing,
+        clearing: EvictionPlan,
         if_idle_s: float | None,
         now: float,
         commands: list[Command],
     ) -> None:
         """Reserve the device and ask its victims to go."""
-        pool.claim = Claim(need, clearing.device, clearing.victims, now)
-        self._host.ledger.claim(pool.claim)
+        pool.reservation = Reservation(need, clearing.device, clearing.victims, now)
+        self._host.ledger.reserve(pool.reservation)
         names = set()
         how = EVICTED if if_idle_s is not None else GAVE_WAY
         for id in clearing.victims:
@@ -252,9 +257,11 @@ class Room:
     def _is_beside(pool: Pool) -> bool:
         return pool.warming is not None and pool.warming.beside
 
-    def _but_siblings(self, pool: Pool, guests: Mapping[str, Guest]) -> Mapping[str, Guest]:
+    def _except_siblings(
+        self, pool: Pool, candidates: Mapping[str, Candidate]
+    ) -> Mapping[str, Candidate]:
         """What is warmed beside its siblings never costs them a replica."""
         if not self._is_beside(pool):
-            return guests
+            return candidates
         kept = {other.key for other in self._host.siblings(pool)}
-        return {id: guest for id, guest in guests.items() if guest.pool not in kept}
+        return {id: guest for id, guest in candidates.items() if guest.pool not in kept}

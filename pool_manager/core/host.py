@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from pool_manager.core.demand import DemandBook
+from pool_manager.core.demand import DemandTable
 from pool_manager.core.ledger import Ledger, Need
 from pool_manager.core.pool import NOBODY_CALLS, Pool
-from pool_manager.core.start_queue import SHORT_LOAD_S, Rank, Turn
+from pool_manager.core.start_queue import SHORT_LOAD_S, Rank, StartPriority
 from pool_manager.core.state import Device, PoolSpec, Replica, State
 from registry.exchange import PoolEndpoints, ReplicaEndpoint
 
@@ -34,7 +34,7 @@ class Host:
     def __init__(self, devices: Iterable[Device]) -> None:
         self.ledger = Ledger(devices)
         self.pools: dict[str, Pool] = {}
-        self.demand = DemandBook()
+        self.demand = DemandTable()
         self.live: dict[str, None] = {}
         self.blocked: set[str] = set()
         self.changed: set[str] = set()
@@ -44,7 +44,7 @@ class Host:
         self.standby_bank = next(
             (d.bank for d in self.ledger.devices.values() if d.kind == "cpu"), ""
         )
-        self._where: dict[str, str] = {}
+        self._pool_of: dict[str, str] = {}
         self._functions: dict[str, set[str]] = {}
 
     def define(self, spec: PoolSpec) -> Pool:
@@ -82,13 +82,13 @@ class Host:
 
     def find(self, id: str) -> Replica | None:
         """The record of a replica that is not yet stopped."""
-        pool = self.pools.get(self._where.get(id, ""))
+        pool = self.pools.get(self._pool_of.get(id, ""))
         return pool.replicas.get(id) if pool else None
 
     def unused_id(self, new_id: Callable[[], str]) -> str:
         """The next id of `new_id` that none of its replicas has."""
         id = new_id()
-        while id in self._where:
+        while id in self._pool_of:
             id = new_id()
         return id
 
@@ -102,15 +102,15 @@ class Host:
         pool = self.pools[replica.pool]
         pool.replicas[replica.id] = replica
         pool.quiet_until_s = 0.0
-        self._where[replica.id] = pool.key
+        self._pool_of[replica.id] = pool.key
         self.live[pool.key] = None
         device = replica.device
         if replica.role == "standby":
-            self.ledger.charge_bank(replica.id, *self.standby_place(device))
+            self.ledger.charge_bank(replica.id, *self.standby_charge(device))
             return
         share = pool.spec.share
         if replica.role == "trial" and device in self.ledger.devices:
-            share = max(0.0, self.ledger.left(device))
+            share = max(0.0, self.ledger.free_share(device))
         self.ledger.charge(replica.id, device, share, pool.memory_mib)
 
     def assign(self, replica: Replica, pool: Pool, device: str) -> None:
@@ -120,10 +120,10 @@ class Host:
         replica.pool, replica.device, replica.role = pool.key, device, pool.spec.role
         self.add(replica)
 
-    def drop(self, replica: Replica) -> None:
+    def remove(self, replica: Replica) -> None:
         """A replica is STOPPED: what it took is free."""
         del self.pools[replica.pool].replicas[replica.id]
-        del self._where[replica.id]
+        del self._pool_of[replica.id]
         self.ledger.release(replica.id)
 
     def standby_key(self, device: str) -> str:
@@ -138,7 +138,7 @@ class Host:
         """The GPU that a pool of standbys is for, "" for the CPU slots."""
         return "" if key == STANDBY_KEY else key.removeprefix(STANDBY_PREFIX)
 
-    def standby_place(self, device: str) -> tuple[str, float]:
+    def standby_charge(self, device: str) -> tuple[str, float]:
         """The bank that a standby takes memory of, and how many MiB. It takes no share of its
         device: there it may be beside a replica that is alone otherwise."""
         known = self.ledger.devices.get(device)
@@ -172,14 +172,14 @@ class Host:
             for one in self.standbys(self.standby_key(device))
         )
 
-    def turn(self, id: str) -> Turn:
+    def start_priority(self, id: str) -> StartPriority:
         """When it is the turn of a replica's start. Who waits may have come after it was asked
         for."""
         replica = self.find(id)
         if replica is None:
-            return Turn(Rank.STANDBY, 0.0)
+            return StartPriority(Rank.STANDBY, 0.0)
         if replica.role == "standby":
-            return Turn(Rank.STANDBY, replica.since_s)
+            return StartPriority(Rank.STANDBY, replica.since_s)
         pool = self.pools[replica.pool]
         since_s, rank = replica.since_s, Rank.FLOOR
         if self.demand.load(pool.key).queued:
@@ -187,7 +187,7 @@ class Host:
             since_s = since_s if pool.waiting_since_s is None else pool.waiting_since_s
         if replica.state is State.LOADING and 0 < pool.spec.load_s < SHORT_LOAD_S:
             rank = Rank.SHORT
-        return Turn(rank, since_s)
+        return StartPriority(rank, since_s)
 
     def on(self, device: str) -> list[Replica]:
         """Every replica on a device, the standbys of a GPU too."""
@@ -196,16 +196,16 @@ class Host:
         waiting = standbys.replicas.values() if standbys else ()
         return [one for one in (*there, *waiting) if one is not None and one.device == device]
 
-    def unclaim(self, pool: Pool) -> None:
+    def unreserve(self, pool: Pool) -> None:
         """What was cleared for the pool is anybody's."""
-        if pool.claim is not None:
-            self.ledger.unclaim(pool.claim)
-            pool.claim = None
+        if pool.reservation is not None:
+            self.ledger.unreserve(pool.reservation)
+            pool.reservation = None
 
     def endpoints(self, pool: Pool, now: float) -> PoolEndpoints:
         """What gateways may know of a pool."""
         load = self.demand.load(pool.key)
-        state, reason = pool.look(load.busy, now)
+        state, reason = pool.describe(load.busy, now)
         if (state, reason) == (COLD.state, COLD.reason) and not pool.ended:
             return COLD
         replicas = [

@@ -39,7 +39,7 @@ class Charge:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class Reservation:
     """`device` is being cleared for a need: until `victims` are gone, nobody else gets it, nor
     the memory they leave. `device` is "" where only a number of replicas was in the way."""
 
@@ -69,14 +69,14 @@ class Ledger:
 
     def __init__(self, devices: Iterable[Device]) -> None:
         self.devices = {device.id: device for device in devices}
-        self.claims: dict[str, Claim] = {}
+        self.reservations: dict[str, Reservation] = {}
         self.cordons: dict[str, Cordon] = {}
         self._charges: dict[str, Charge] = {}
         self._on: dict[str, dict[str, Charge]] = {id: {} for id in self.devices}
         self._in: dict[str, dict[str, Charge]] = {}
         self._used: dict[str, float] = {}
         self._sizes: dict[str, float] = {}
-        self._claimed: dict[str, dict[str, Claim]] = {}
+        self._reserved: dict[str, dict[str, Reservation]] = {}
         self._empty = dict.fromkeys(self.devices)
         self._fleets: dict[str, Fleet] = {}
         for device in self.devices.values():
@@ -93,7 +93,7 @@ class Ledger:
         self.release(id)
         self._put(id, Charge("", bank, 0.0, memory_mib))
 
-    def remember(self, id: str, memory_mib: float) -> None:
+    def recharge(self, id: str, memory_mib: float) -> None:
         """A replica was measured: charge it what it really takes."""
         was = self._charges[id]
         self.release(id)
@@ -122,22 +122,24 @@ class Ledger:
             self._on[charge.device][id] = charge
             self._empty.pop(charge.device, None)
 
-    def claim(self, claim: Claim) -> None:
+    def reserve(self, reservation: Reservation) -> None:
         """Keep a device for a pool. It must not be claimed."""
-        assert claim.device not in self.claims
-        if claim.device:
-            self.claims[claim.device] = claim
-            self._claimed.setdefault(self.devices[claim.device].bank, {})[claim.device] = claim
+        assert reservation.device not in self.reservations
+        if reservation.device:
+            self.reservations[reservation.device] = reservation
+            self._reserved.setdefault(self.devices[reservation.device].bank, {})[
+                reservation.device
+            ] = reservation
 
-    def unclaim(self, claim: Claim) -> None:
+    def unreserve(self, reservation: Reservation) -> None:
         """The device is anybody's again."""
-        if claim.device:
-            del self.claims[claim.device]
-            del self._claimed[self.devices[claim.device].bank][claim.device]
+        if reservation.device:
+            del self.reservations[reservation.device]
+            del self._reserved[self.devices[reservation.device].bank][reservation.device]
 
     def cordon(self, device: str, cordon: Cordon) -> None:
         """The device gets no replica any more. It must be known and not claimed."""
-        assert device not in self.claims
+        assert device not in self.reservations
         self.cordons[device] = cordon
         self._fleets.clear()
 
@@ -146,7 +148,7 @@ class Ledger:
         self.cordons.pop(device, None)
         self._fleets.clear()
 
-    def charged(self, id: str) -> Charge:
+    def charge_of(self, id: str) -> Charge:
         """What a replica holds."""
         return self._charges[id]
 
@@ -191,18 +193,18 @@ class Ledger:
         """Whether a device is of the right kind, not cordoned, and not claimed by another pool."""
         if device in self.cordons:
             return False
-        claim = self.claims.get(device)
-        is_open = claim is None or claim.need.pool == need.pool
+        reservation = self.reservations.get(device)
+        is_open = reservation is None or reservation.need.pool == need.pool
         return is_open and need.kind in ("any", self.devices[device].kind)
 
     def fits_share(self, device: str, need: Need, without: Collection[str] = ()) -> bool:
         """Whether the device's other replicas leave the share that is needed."""
-        left = self.left(device, without)
+        left = self.free_share(device, without)
         if need.takes_rest:
             return left > SHARE_SLACK
         return left >= 1.0 or need.share <= left + SHARE_SLACK
 
-    def left(self, device: str, without: Collection[str] = ()) -> float:
+    def free_share(self, device: str, without: Collection[str] = ()) -> float:
         """The share of a device that its replicas, but those in `without`, leave."""
         others = [charge.share for id, charge in self._on[device].items() if id not in without]
         return 1.0 - sum(others)
@@ -216,18 +218,18 @@ class Ledger:
         size = self._sizes.get(bank, 0.0)
         if not size:
             return float("inf")
-        taken = self._used.get(bank, 0.0) - self._held(bank, without)
-        return size - RESERVE_MIB - taken - self._kept(bank, pool, without)
+        taken = self._used.get(bank, 0.0) - self._held_mib(bank, without)
+        return size - RESERVE_MIB - taken - self._reserved_mib(bank, pool, without)
 
-    def _held(self, bank: str, ids: Collection[str]) -> float:
+    def _held_mib(self, bank: str, ids: Collection[str]) -> float:
         charges = [self._charges[id] for id in ids if id in self._charges]
         return sum(charge.memory_mib for charge in charges if charge.bank == bank)
 
-    def _kept(self, bank: str, pool: str, without: Collection[str]) -> float:
+    def _reserved_mib(self, bank: str, pool: str, without: Collection[str]) -> float:
         """What others have claimed beyond that which their victims still hold."""
         kept = 0.0
-        for claim in self._claimed.get(bank, {}).values():
-            if claim.need.pool != pool:
-                staying = [id for id in claim.victims if id not in without]
-                kept += max(0.0, claim.need.memory_mib - self._held(bank, staying))
+        for reservation in self._reserved.get(bank, {}).values():
+            if reservation.need.pool != pool:
+                staying = [id for id in reservation.victims if id not in without]
+                kept += max(0.0, reservation.need.memory_mib - self._held_mib(bank, staying))
         return kept

@@ -11,20 +11,20 @@ see of it is published.
     ----------------  ---------------------------------------  -----------------------------------
     PoolDefined       the pool's settings                      StopBatching
     PoolRemoved       marks the pool; its replicas drain
-    WarmAsked         marks the pool as to be warmed           EndWarm, of an unknown pool
-    WarmDropped       unmarks it
-    SleepAsked        idle replicas above `min`                Drain
-    DemandCame        a worker's load, load windows, uses
+    WarmRequested         marks the pool as to be warmed           EndWarm, of an unknown pool
+    WarmCancelled       unmarks it
+    SleepRequested        idle replicas above `min`                Drain
+    DemandReported        a worker's load, load windows, uses
     WorkerLost        forgets the worker's load
     Found             records an adopted replica               Release, if it cannot stay
-    ListRead          nothing; decisions may begin
+    ReplicasListed          nothing; decisions may begin
     Begun             the replica's deadline
     Greeted           STARTING -> STANDBY -> LOADING           Bind, or Assign of a bound standby
-    Loaded            LOADING -> READY; a trial ends           EndTrial + Release; KeepRefutation
-    BatchingRefuted   the pool joins no more requests          KeepRefutation, StopBatching
-    FirstRun          the cold start is complete               KeepColdStart
+    Loaded            LOADING -> READY; a trial ends           EndTrial + Release; RecordRefutation
+    BatchingRefuted   the pool joins no more requests          RecordRefutation, StopBatching
+    FirstRun          the cold start is complete               RecordColdStart
     NotIdle           DRAINING -> READY
-    Lost              any state -> RELEASING; back-off         Release, EndTrial, KeepColdStart
+    Lost              any state -> RELEASING; back-off         Release, EndTrial, RecordColdStart
     Released          RELEASING -> STOPPED; frees the device
     NotReleased       the device stays taken                   Release, after RELEASE_RETRY_S
     EngineLost        nothing is started                       WatchEngine
@@ -45,7 +45,7 @@ from pool_manager.core.commands import Command, EndWarm, Publish, WatchEngine
 from pool_manager.core.cordons import Cordons
 from pool_manager.core.host import Host
 from pool_manager.core.pool import Pool, Warming
-from pool_manager.core.replicas import ReplicaEvents
+from pool_manager.core.replicas import ReplicaLifecycle
 from pool_manager.core.state import Device, Replica
 from pool_manager.core.supply import Supply
 from registry.exchange import PoolEndpoints
@@ -67,12 +67,12 @@ class Machine:
     ) -> None:
         self.host = Host(devices)
         self.stopping = False
-        self._replicas = ReplicaEvents(self.host)
+        self._replicas = ReplicaLifecycle(self.host)
         self._cordons = Cordons(self.host, self._replicas)
         self._supply = Supply(self.host, self._replicas, lambda: self.host.unused_id(new_id))
         self._list_read_s: float | None = None
         self.is_open = False
-        self._shown: dict[str, PoolEndpoints] = {}
+        self._published: dict[str, PoolEndpoints] = {}
         if standbys:
             self.host.keep_standbys("", standbys)
         for device in self.devices.values():
@@ -108,7 +108,7 @@ class Machine:
         is raised at the end, and `commands`, the list passed, has all that is still to be done.
         """
         commands = [] if commands is None else commands
-        self._supply.room.guests.forget()
+        self._supply.evictor.candidates.forget()
         defects: list[Exception] = []
         try:
             touched = self._apply(event, now, commands)  # (1)
@@ -116,12 +116,12 @@ class Machine:
                 self.is_open = True
                 touched |= self.pools.keys()
             if self.host.ledger.cordons:  # (3)
-                touched |= self._cordons.clear(now, commands, is_open=self.is_open)
-                self._cordons.end_hopeless(touched if self.is_open else set(), commands)
+                touched |= self._cordons.evacuate(now, commands, is_open=self.is_open)
+                self._cordons.end_unplaceable(touched if self.is_open else set(), commands)
         except Exception as error:  # noqa: BLE001 - raised below
             defects.append(error)
             touched = set(self.host.live) | self.host.blocked
-        for key in sorted(touched, key=self._turn):  # (4)
+        for key in sorted(touched, key=self._settling_order):  # (4)
             try:
                 if pool := self.pools.get(key):
                     self._settle(pool, now, commands)
@@ -138,7 +138,7 @@ class Machine:
 
     def due_s(self, now: float) -> float:
         """When to tick again for a pool that waits, if that is before the next tick anyway."""
-        due_s = self._supply.room.due_s
+        due_s = self._supply.evictor.due_s
         return due_s if due_s > now and self.host.blocked else inf
 
     def replica(self, id: str) -> Replica | None:
@@ -153,30 +153,32 @@ class Machine:
         """Change the records; the pools that may need a decision now."""
         match event:
             case events.PoolDefined() | events.PoolRemoved():
-                return self._revise(event, commands)
-            case events.DemandCame() | events.WorkerLost():
-                return self._hear(event, now)
+                return self._on_definition(event, commands)
+            case events.DemandReported() | events.WorkerLost():
+                return self._on_demand(event, now)
             case events.Tick():
-                return self._tick(now, commands)
-            case events.WarmAsked() | events.WarmDropped() | events.SleepAsked():
-                return self._ask(event, now, commands)
-            case events.ListRead() | events.Shutdown():
-                return self._begin_or_end(event, now)
+                return self._on_tick(now, commands)
+            case events.WarmRequested() | events.WarmCancelled() | events.SleepRequested():
+                return self._on_request(event, now, commands)
+            case events.ReplicasListed() | events.Shutdown():
+                return self._on_start_or_stop(event, now)
             case events.EngineLost() | events.EngineBack():
-                return self._engine(event, now, commands)
+                return self._on_engine(event, now, commands)
             case events.DeviceLost() | events.DeviceBack():
                 return self._cordons.apply(event)
             case _:
                 return self._replicas.apply(event, now, commands)
 
-    def _begin_or_end(self, event: events.ListRead | events.Shutdown, now: float) -> set[str]:
-        if isinstance(event, events.ListRead):
+    def _on_start_or_stop(
+        self, event: events.ReplicasListed | events.Shutdown, now: float
+    ) -> set[str]:
+        if isinstance(event, events.ReplicasListed):
             self._list_read_s = now
             return set()
         self.stopping = True
         return set(self.pools)
 
-    def _revise(
+    def _on_definition(
         self, event: events.PoolDefined | events.PoolRemoved, commands: list[Command]
     ) -> set[str]:
         if isinstance(event, events.PoolDefined):
@@ -187,17 +189,17 @@ class Machine:
             self.pools[event.key].removed = True
         return {event.key}
 
-    def _hear(self, event: events.DemandCame | events.WorkerLost, now: float) -> set[str]:
+    def _on_demand(self, event: events.DemandReported | events.WorkerLost, now: float) -> set[str]:
         """A worker's full report is a measurement; what it sends in between only wakes. Who falls
         idle may make room for those that wait."""
         is_sample = False
         if isinstance(event, events.WorkerLost):
-            named = self.host.demand.forget(event.worker)
+            named = self.host.demand.remove(event.worker)
         else:
-            named = self.host.demand.hear(event.demand, now)
+            named = self.host.demand.update(event.demand, now)
             is_sample = event.demand.full
             for key in self.pools.keys() & set(event.demand.called):
-                self.pools[key].called(now)
+                self.pools[key].record_call(now)
         self._measure(named, now, is_sample=is_sample)
         is_room = not all(self.host.demand.is_busy(key) for key in named)
         return named | self.host.blocked if is_room else named
@@ -209,27 +211,27 @@ class Machine:
             note = scaler.observe if is_sample else scaler.hold
             note(load.busy, now)
 
-    def _ask(
+    def _on_request(
         self,
-        event: events.WarmAsked | events.WarmDropped | events.SleepAsked,
+        event: events.WarmRequested | events.WarmCancelled | events.SleepRequested,
         now: float,
         commands: list[Command],
     ) -> set[str]:
         """What an operator or a deploy asks of a pool."""
         pool = self.pools.get(event.key)
         if pool is None:
-            if isinstance(event, events.WarmAsked):
+            if isinstance(event, events.WarmRequested):
                 commands.append(EndWarm(event.key, "failed", "there is no such pool"))
             return set()
-        if isinstance(event, events.WarmAsked):
+        if isinstance(event, events.WarmRequested):
             pool.warming = Warming(event.beside, pool.failures)
-        elif isinstance(event, events.WarmDropped):
+        elif isinstance(event, events.WarmCancelled):
             pool.warming = None
         elif self.is_open:
             self._supply.sleep(pool, now, commands)
         return {event.key}
 
-    def _engine(
+    def _on_engine(
         self,
         event: events.EngineLost | events.EngineBack,
         now: float,
@@ -244,11 +246,11 @@ class Machine:
         self._replicas.end_missing(event.running, now, commands)
         return set(self.host.live) | self.host.blocked
 
-    def _tick(self, now: float, commands: list[Command]) -> set[str]:
+    def _on_tick(self, now: float, commands: list[Command]) -> set[str]:
         """Only pools with load, or that time alone may change, are looked at."""
         touched = self.host.demand.active() | self.host.blocked
-        for worker in self.host.demand.silent(now):
-            held = self.host.demand.forget(worker)
+        for worker in self.host.demand.silent_workers(now):
+            held = self.host.demand.remove(worker)
             self._measure(held, now, is_sample=False)
             touched |= held
         for key in list(self.host.live):
@@ -257,7 +259,7 @@ class Machine:
                 continue
             touched.add(key)
             for replica in list(pool.replicas.values()):
-                self._replicas.press(replica, now, commands)
+                self._replicas.enforce_deadline(replica, now, commands)
         return touched
 
     def _may_open(self, now: float) -> bool:
@@ -266,7 +268,7 @@ class Machine:
             return False
         return not self.host.demand.is_empty or now - self._list_read_s >= ADOPTION_S
 
-    def _turn(self, key: str) -> tuple[float, str]:
+    def _settling_order(self, key: str) -> tuple[float, str]:
         """Who waits for longest is settled first and gets the device that became free."""
         pool = self.pools.get(key)
         if pool is None or pool.unserved_since_s is None:
@@ -276,18 +278,18 @@ class Machine:
     def _settle(self, pool: Pool, now: float, commands: list[Command]) -> None:
         """Bring one pool nearer to what is wanted."""
         load = self.host.demand.load(pool.key)
-        pool.use(load.queued, load.in_flight, load.oldest_wait_s, now)
+        pool.observe_load(load.queued, load.in_flight, load.oldest_wait_s, now)
         if self.stopping or pool.removed:
             why = "the server stops" if self.stopping else "it was removed"
-            self._supply.empty(pool, why, now, commands)
+            self._supply.drain_all(pool, why, now, commands)
             if pool.removed and not pool.replicas:
                 self.host.forget(pool)
                 return
         elif self.is_open:
             self._supply.settle(pool, now, commands)
-        self._watch(pool, load.busy, now)
+        self._schedule(pool, load.busy, now)
 
-    def _watch(self, pool: Pool, busy: int, now: float) -> None:
+    def _schedule(self, pool: Pool, busy: int, now: float) -> None:
         """When time alone may change this pool next; never, if it is cold and nobody asks."""
         spec = pool.spec
         retries = now < pool.retry_at_s
@@ -305,7 +307,7 @@ class Machine:
             return
         due_s = [pool.retry_at_s] if retries else []
         for one in pool.replicas.values():
-            due_s.append(one.kill_at_s)
+            due_s.append(one.deadline_s)
             idle_s = pool.idle_s(one, now)
             if one.can_serve and idle_s < spec.idle_s:
                 due_s.append(now + spec.idle_s - idle_s)
@@ -317,7 +319,7 @@ class Machine:
         changed = set()
         for key in touched | self.host.changed:
             try:
-                if self._looks_new(key, now):
+                if self._has_changed(key, now):
                     changed.add(key)
             except Exception as error:  # noqa: BLE001 - the caller raises it
                 defects.append(error)
@@ -325,13 +327,13 @@ class Machine:
         if changed:
             commands.append(Publish(frozenset(changed)))
 
-    def _looks_new(self, key: str, now: float) -> bool:
+    def _has_changed(self, key: str, now: float) -> bool:
         """Whether gateways do not know yet how a pool looks; from now on they do."""
         pool = self.pools.get(key)
         if pool is not None and pool.spec.role == "standby":
             return False
         shown = self.endpoints(key, now) if pool is not None else None
-        before = self._shown.pop(key, None)
+        before = self._published.pop(key, None)
         if shown is not None:
-            self._shown[key] = shown
+            self._published[key] = shown
         return shown != before

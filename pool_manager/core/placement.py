@@ -9,7 +9,7 @@ from typing import NamedTuple
 from pool_manager.core.ledger import RESERVE_MIB, Ledger, Need
 
 
-class Guest(NamedTuple):
+class Candidate(NamedTuple):
     """A replica that may have to go. Of its pool not more than `spare` may go; `cost` is what it
     costs that this one goes."""
 
@@ -18,14 +18,14 @@ class Guest(NamedTuple):
     spare: int
 
 
-class Clearing(NamedTuple):
+class EvictionPlan(NamedTuple):
     """Once these replicas are gone, the device has room."""
 
     device: str
     victims: tuple[str, ...]
 
 
-def find(need: Need, ledger: Ledger, without: Collection[str] = ()) -> str | None:
+def find_device(need: Need, ledger: Ledger, without: Collection[str] = ()) -> str | None:
     """The best device with room now, None where there is none; `_by_preference` has the cases.
 
     `without`: standbys that the new replica would be made of; their memory is there for it.
@@ -57,9 +57,9 @@ def _by_preference(need: Need, ledger: Ledger) -> list[str]:
     return able
 
 
-def clear(
-    need: Need, ledger: Ledger, guests: Mapping[str, Guest], without: Collection[str] = ()
-) -> Clearing | None:
+def plan_eviction(
+    need: Need, ledger: Ledger, candidates: Mapping[str, Candidate], without: Collection[str] = ()
+) -> EvictionPlan | None:
     """The cheapest set of guests whose leaving makes room on one device; None if there is none.
 
     (1) Each device of the right kind has a floor: the cost of the cheapest guest in its memory
@@ -67,22 +67,22 @@ def clear(
     (2) On each, the cheapest guests are chosen until share and memory fit (`_victims`).
     (3) The search ends where a device's floor is no less than the best set so far.
     """
-    best: tuple[float, Clearing] | None = None
-    if not guests:
+    best: tuple[float, EvictionPlan] | None = None
+    if not candidates:
         return None
-    for floor, device in _floors(need, ledger, guests):  # (1)
+    for floor, device in _floors(need, ledger, candidates):  # (1)
         if best is not None and best[0] <= floor:  # (3)
             break
-        victims = _victims(device, need, ledger, guests, without)  # (2)
+        victims = _victims(device, need, ledger, candidates, without)  # (2)
         if victims is None:
             continue
-        total = sum(guests[id].cost for id in victims)
+        total = sum(candidates[id].cost for id in victims)
         if best is None or total < best[0]:
-            best = total, Clearing(device, victims)
+            best = total, EvictionPlan(device, victims)
     return best[1] if best else None
 
 
-def why_not(need: Need, ledger: Ledger) -> str:
+def placement_obstacle(need: Need, ledger: Ledger) -> str:
     """In words, why there is no device for it now, and which may not be used."""
     cordoned = ledger.cordoned(need.kind)
     if not cordoned:
@@ -92,7 +92,7 @@ def why_not(need: Need, ledger: Ledger) -> str:
     return f"{_obstacle(need, ledger)}, {len(cordoned)} {verb} cordoned: {causes}"
 
 
-def is_hopeless(need: Need, ledger: Ledger) -> bool:
+def is_unplaceable(need: Need, ledger: Ledger) -> bool:
     """Whether no device could hold it, however many left, while one that might is cordoned."""
     fleet = ledger.fleet(need.kind)
     is_too_large = need.memory_mib + RESERVE_MIB > fleet.largest_mib
@@ -114,11 +114,13 @@ def _obstacle(need: Need, ledger: Ledger) -> str:
     return f"needs {need.memory_mib:.0f} MiB, {max(0.0, free_mib):.0f} are free"
 
 
-def _floors(need: Need, ledger: Ledger, guests: Mapping[str, Guest]) -> list[tuple[float, str]]:
+def _floors(
+    need: Need, ledger: Ledger, candidates: Mapping[str, Candidate]
+) -> list[tuple[float, str]]:
     """Devices that could be cleared, each with the least that this can cost, cheapest first."""
     floors: dict[str, float] = {}
-    for id, guest in guests.items():
-        bank = ledger.charged(id).bank
+    for id, guest in candidates.items():
+        bank = ledger.charge_of(id).bank
         floors[bank] = min(guest.cost, floors.get(bank, guest.cost))
     return sorted(
         (floors[device.bank], device.id)
@@ -131,7 +133,7 @@ def _victims(
     device: str,
     need: Need,
     ledger: Ledger,
-    guests: Mapping[str, Guest],
+    candidates: Mapping[str, Candidate],
     without: Collection[str],
 ) -> tuple[str, ...] | None:
     """The guests to stop on one device.
@@ -140,13 +142,15 @@ def _victims(
     (2) Where the pools' floors leave too few of those: the largest first.
     (3) The dearest of the chosen stay if the others suffice.
     """
-    chosen = _choose(device, need, ledger, guests, without, lambda id: guests[id].cost)  # (1)
+    chosen = _choose(
+        device, need, ledger, candidates, without, lambda id: candidates[id].cost
+    )  # (1)
     if chosen is None:  # (2)
-        sizes = {id: -ledger.charged(id).memory_mib for id in guests}
-        chosen = _choose(device, need, ledger, guests, without, sizes.__getitem__)
+        sizes = {id: -ledger.charge_of(id).memory_mib for id in candidates}
+        chosen = _choose(device, need, ledger, candidates, without, sizes.__getitem__)
     if chosen is None:
         return None
-    for id in sorted(chosen, key=lambda one: -guests[one].cost):  # (3)
+    for id in sorted(chosen, key=lambda one: -candidates[one].cost):  # (3)
         others = [one for one in chosen if one != id]
         if ledger.fits(device, need, (*without, *others)):
             chosen = others
@@ -157,7 +161,7 @@ def _choose(
     device: str,
     need: Need,
     ledger: Ledger,
-    guests: Mapping[str, Guest],
+    candidates: Mapping[str, Candidate],
     without: Collection[str],
     order: Callable[[str], float],
 ) -> list[str] | None:
@@ -170,12 +174,12 @@ def _choose(
         (ledger.on(device), ledger.fits_share),
         (ledger.in_bank(bank), ledger.fits_memory),
     ):
-        able = [id for id in there if id in guests and id not in chosen and id not in without]
+        able = [id for id in there if id in candidates and id not in chosen and id not in without]
         for id in sorted(able, key=order):
             if fits(device, need, (*without, *chosen)):
                 break
-            if gone[guests[id].pool] < guests[id].spare:
-                gone[guests[id].pool] += 1
+            if gone[candidates[id].pool] < candidates[id].spare:
+                gone[candidates[id].pool] += 1
                 chosen.append(id)
         if not fits(device, need, (*without, *chosen)):
             return None

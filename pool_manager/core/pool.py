@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from math import exp, inf, log
 from typing import Final, NamedTuple
 
-from pool_manager.core.ledger import Claim
+from pool_manager.core.ledger import Reservation
 from pool_manager.core.scaling import Scaler
 from pool_manager.core.state import PoolSpec, Replica, State
 
 SMOOTHING = 0.15
 """Weight of the newest gap between two uses."""
 GAP_MIN_S = 1.0
-PATIENCE = 3.0
+BURST_GAPS = 3.0
 """After so many usual gaps in silence a spell of calls is probably over."""
 UNKNOWN_RELOAD_S = 1.0
 """Assumed where a revision has never been loaded."""
@@ -32,7 +32,7 @@ outside: what else it does meanwhile it says when it is over."""
 
 
 @dataclass(slots=True)
-class Uses:
+class CallRate:
     """How often a pool is needed, by the geometric mean of the gaps between its calls.
 
     Calls come in spells. One long silence says little about the gaps within the next spell: an
@@ -42,7 +42,7 @@ class Uses:
     last_s: float = -inf
     log_gap: float | None = None
 
-    def called(self, now: float) -> None:
+    def record_call(self, now: float) -> None:
         """It was called in the second that ends at `now` (monotonic seconds)."""
         gap_s, self.last_s = now - self.last_s, now
         if gap_s == inf:
@@ -51,22 +51,22 @@ class Uses:
         known = newest if self.log_gap is None else self.log_gap
         self.log_gap = known + SMOOTHING * (newest - known)
 
-    def rate(self, now: float) -> float:
+    def per_second(self, now: float) -> float:
         """Uses expected per second: the usual rate while a spell may be on, then falling with the
         square of the silence."""
         silence_s = max(now - self.last_s, GAP_MIN_S)
         if self.log_gap is None:
             return 1.0 / silence_s
         usual_s = exp(self.log_gap)
-        return min(1.0, PATIENCE * usual_s / silence_s) ** 2 / usual_s
+        return min(1.0, BURST_GAPS * usual_s / silence_s) ** 2 / usual_s
 
 
-def cost(uses: Uses, reload_s: float, now: float) -> float:
+def eviction_cost(call_rate: CallRate, reload_s: float, now: float) -> float:
     """Expected seconds of cold start per second without the replica: reload x chance of need.
 
     Where nothing is known of gaps this orders like LRU, weighted by the time to load again.
     """
-    return (reload_s or UNKNOWN_RELOAD_S) * uses.rate(now)
+    return (reload_s or UNKNOWN_RELOAD_S) * call_rate.per_second(now)
 
 
 @dataclass(slots=True)
@@ -98,7 +98,7 @@ class Pool:
     unserved_since_s: float | None = None
     last_used_s: float = float("-inf")
     warm_s: float = float("-inf")
-    claim: Claim | None = None
+    reservation: Reservation | None = None
     warming: Warming | None = None
     blocked: str = ""
     refuted: str = ""
@@ -108,7 +108,7 @@ class Pool:
     reload_s: float = 0.0
     quiet_until_s: float = 0.0
     scaler: Scaler = field(default_factory=Scaler)
-    uses: Uses = field(default_factory=Uses)
+    call_rate: CallRate = field(default_factory=CallRate)
     replicas: dict[str, Replica] = field(default_factory=dict)
     ended: dict[str, str] = field(default_factory=dict)
     """How the last replicas died that had served, by id."""
@@ -149,12 +149,12 @@ class Pool:
         """How long a replica has had nothing to do, as far as is known here."""
         return now - max(self.last_used_s, replica.last_used_s)
 
-    def called(self, now: float) -> None:
+    def record_call(self, now: float) -> None:
         """It was called in the last second; that may be over already."""
-        self.uses.called(now)
+        self.call_rate.record_call(now)
         self.last_used_s = max(self.last_used_s, now)
 
-    def use(self, queued: int, in_flight: int, oldest_wait_s: float, now: float) -> None:
+    def observe_load(self, queued: int, in_flight: int, oldest_wait_s: float, now: float) -> None:
         """Take note of the load as it is now."""
         is_busy = queued + in_flight > 0
         if is_busy:
@@ -173,13 +173,13 @@ class Pool:
         elif self.unserved_since_s is None:
             self.unserved_since_s = now
 
-    def died(self, id: str, cause: str) -> None:
+    def record_death(self, id: str, cause: str) -> None:
         """A replica that had served is dead."""
         self.ended[id] = cause
         if len(self.ended) > ENDED_MAX:
             del self.ended[next(iter(self.ended))]
 
-    def fail(self, reason: str, log_tail: tuple[str, ...], now: float) -> None:
+    def record_failure(self, reason: str, log_tail: tuple[str, ...], now: float) -> None:
         """A start or load failed: back off 1 s, doubled with every failure in a row."""
         self.failures += 1
         self.last_error = reason
@@ -187,12 +187,12 @@ class Pool:
         # The exponent is bounded: a floor is tried again for ever, and floats end at 2.0**1024.
         self.retry_at_s = now + min(BACKOFF_MAX_S, 2.0 ** min(self.failures - 1, 10))
 
-    def pause(self, reason: str, now: float) -> None:
+    def delay_retry(self, reason: str, now: float) -> None:
         """A start ended and nobody is to blame: it is tried again, but not in a tight loop."""
         self.last_error = reason
         self.retry_at_s = max(self.retry_at_s, now + PAUSE_S)
 
-    def succeed(self) -> None:
+    def record_success(self) -> None:
         """A load went well: the past is forgiven."""
         self.failures = 0
         self.retry_at_s = 0.0
@@ -203,7 +203,7 @@ class Pool:
         """Callers are told at once, until it may be tried again."""
         return self.failures >= FAILING_AFTER and now < self.retry_at_s
 
-    def look(self, held: int, now: float) -> tuple[str, str]:
+    def describe(self, held: int, now: float) -> tuple[str, str]:
         """State and reason as gateways, lists and the dashboard show them."""
         states = {replica.state for replica in self.replicas.values()}
         if self.is_warm:
@@ -219,7 +219,7 @@ class Pool:
         return "cold", self.last_error or NOBODY_CALLS
 
 
-class Outlook(NamedTuple):
+class PoolForecast(NamedTuple):
     """`phase`: what a cold pool that is called is doing now. `sleeps_in_s`: when the next of its
     replicas has been idle for long enough to go, None where none will. `devices`: where its
     replicas are."""
@@ -229,15 +229,15 @@ class Outlook(NamedTuple):
     devices: tuple[str, ...]
 
 
-AT_REST: Final = Outlook(None, None, ())
+AT_REST: Final = PoolForecast(None, None, ())
 
 
-def outlook(pool: Pool, busy: int, now: float) -> Outlook:
+def forecast(pool: Pool, busy: int, now: float) -> PoolForecast:
     """`busy` is how many requests are held or in flight."""
     if not (pool.replicas or busy):
         return AT_REST
     devices = {one.device: None for one in pool.replicas.values() if one.device}
-    return Outlook(_phase(pool, busy), _sleeps_in_s(pool, busy, now), tuple(devices))
+    return PoolForecast(_phase(pool, busy), _sleeps_in_s(pool, busy, now), tuple(devices))
 
 
 def _phase(pool: Pool, busy: int) -> str | None:

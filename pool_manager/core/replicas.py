@@ -12,9 +12,9 @@ from pool_manager.core.commands import (
     Command,
     Drain,
     EndTrial,
-    KeepColdStart,
-    KeepRefutation,
     Note,
+    RecordColdStart,
+    RecordRefutation,
     Release,
     StopBatching,
     Terminate,
@@ -25,13 +25,13 @@ from pool_manager.core.state import PoolSpec, Replica, State, Step, advance
 from runtime_image.contract import model
 
 START_S = 60.0
-LINE_S = 600.0
+QUEUE_S = 600.0
 """A start may stand in line for so long; its own time counts from when it has begun."""
 GREETING_AFTER_ADOPTION_S = 10.0
 LOAD_MIN_S = 60.0
 LOAD_FACTOR = 10.0
 LOAD_S_PER_GIB = 20.0
-CHECKS_S = 60.0
+VERIFICATION_S = 60.0
 """Of a trial: the analysis of its model's rows (30 s at most) and the comparison of runs, which has
 some seconds for each of up to three sessions."""
 DRAIN_S = 30.0
@@ -40,29 +40,29 @@ TERM_S = 5.0
 RELEASE_RETRY_S = 5.0
 OVERDUE = "lasted too long"
 """How the reason of a release ends for which a replica was given up."""
-HANDOVER_S = 0.5
+CONNECT_S = 0.5
 """Between READY and the first run of a call that waits: gateways are told and connect."""
-ROOM_PHASES = ("place", "evict")
+PLACEMENT_PHASES = ("place", "evict")
 """What a cold start spends on getting a device: no part of what loading costs."""
 
 
-def load_deadline_s(spec: PoolSpec) -> float:
+def load_limit_s(spec: PoolSpec) -> float:
     """max(60 s, 10 x the measured load, 20 s per GiB): idle time has no part in it."""
     return max(LOAD_MIN_S, LOAD_FACTOR * spec.load_s, LOAD_S_PER_GIB * spec.bundle_bytes / 2**30)
 
 
-def patience_s(replica: Replica, spec: PoolSpec) -> float:
+def state_limit_s(replica: Replica, spec: PoolSpec) -> float:
     """Seconds that the state just entered may last; infinite where nothing presses."""
     if replica.state is State.STANDBY and replica.role == "standby":
         return float("inf")
     if replica.state in (State.STARTING, State.STANDBY):
         if replica.adopted:
             return GREETING_AFTER_ADOPTION_S
-        return LINE_S if replica.state is State.STARTING else START_S
+        return QUEUE_S if replica.state is State.STARTING else START_S
     if replica.state is State.LOADING:
         if replica.role != "trial":
-            return load_deadline_s(spec)
-        return load_deadline_s(spec) + CHECKS_S + model.patience_s(spec.bundle_bytes)
+            return load_limit_s(spec)
+        return load_limit_s(spec) + VERIFICATION_S + model.patience_s(spec.bundle_bytes)
     if replica.state is State.DRAINING:
         return DRAIN_S
     return float("inf")
@@ -77,7 +77,7 @@ class Endings:
     def add(self, replica: Replica, now: float) -> None:
         """Record a replica; from now on its device is taken."""
         self._host.add(replica)
-        self._enter(replica, now)
+        self._enter_state(replica, now)
 
     def drain(
         self,
@@ -91,7 +91,7 @@ class Endings:
         replica.why = why
         commands.append(Note(replica.pool, f"{replica.id} is asked to go: {why}"))
         if replica.state in (State.STARTING, State.STANDBY):
-            self.give_up(replica, why, now, commands)
+            self.release(replica, why, now, commands)
             return
         replica.if_idle = if_idle_s is not None
         if replica.state is not State.DRAINING:
@@ -99,17 +99,17 @@ class Endings:
         self._host.changed.add(replica.pool)
         commands.append(Drain(replica.id, if_idle_s))
 
-    def press(self, replica: Replica, now: float, commands: list[Command]) -> None:
+    def enforce_deadline(self, replica: Replica, now: float, commands: list[Command]) -> None:
         """End the patience with a replica whose state lasts too long."""
-        if now < replica.kill_at_s:
+        if now < replica.deadline_s:
             return
         if replica.state is State.RELEASING:
-            replica.kill_at_s = now + RELEASE_RETRY_S
+            replica.deadline_s = now + RELEASE_RETRY_S
             commands.append(Release(replica.id, "tried again"))
         elif replica.state is State.DRAINING and not replica.terminated:
             replica.terminated = True
             replica.if_idle = False
-            replica.kill_at_s = now + TERM_S
+            replica.deadline_s = now + TERM_S
             self._host.changed.add(replica.pool)
             reason = f"did not drain: {replica.why}"
             commands.append(Note(replica.pool, f"{replica.id} is terminated: it {reason}"))
@@ -123,19 +123,21 @@ class Endings:
         released is tried again."""
         for replica in list(self._host.replicas()):
             if replica.state is State.RELEASING:
-                if replica.kill_at_s < float("inf"):
-                    replica.kill_at_s = now
-                    self.press(replica, now, commands)
+                if replica.deadline_s < float("inf"):
+                    replica.deadline_s = now
+                    self.enforce_deadline(replica, now, commands)
             elif replica.id not in running and replica.state is not State.STARTING:
                 reason = "it ended while the engine was away"
                 lost = events.Lost(replica.id, reason, is_its_fault=False)
                 self._end(replica, lost, now, commands)
 
-    def give_up(self, replica: Replica, why: str, now: float, commands: list[Command]) -> None:
+    def release(self, replica: Replica, why: str, now: float, commands: list[Command]) -> None:
         """Have a replica released, whatever it does."""
         if _is_unused(replica):
             # The next caller's wait is estimated from it, although nobody stayed for this one.
-            self._keep(replica, "ready", replica.ready_s, commands, ago_s=now - replica.ready_s)
+            self._record_cold_start(
+                replica, "ready", replica.ready_s, commands, ago_s=now - replica.ready_s
+            )
         replica.why = why
         self._advance(replica, Step.LOST, now)
         commands.append(Release(replica.id, why))
@@ -146,16 +148,16 @@ class Endings:
         """A replica ends; the ends before READY count against its pool, or its deploy."""
         if replica.is_coming:
             if event.is_its_fault and not self._host.engine_down:
-                self._blame(replica, event, now, commands)
+                self._count_failure(replica, event, now, commands)
             else:
-                self._host.pools[replica.pool].pause(event.reason, now)
+                self._host.pools[replica.pool].delay_retry(event.reason, now)
         elif event.cause:
-            self._host.pools[replica.pool].died(replica.id, event.cause)
+            self._host.pools[replica.pool].record_death(replica.id, event.cause)
         why = replica.why if replica.state is State.DRAINING else event.reason
         commands.append(Note(replica.pool, f"{replica.id} ended: {why}"))
-        self.give_up(replica, why, now, commands)
+        self.release(replica, why, now, commands)
 
-    def _blame(
+    def _count_failure(
         self, replica: Replica, event: events.Lost, now: float, commands: list[Command]
     ) -> None:
         """A start went wrong. An adopted replica is nobody's start, and a standby that has greeted
@@ -165,12 +167,12 @@ class Endings:
             commands.append(EndTrial(replica.pool, {}, event.stage, event.reason, event.log_tail))
             pool.removed = True
         elif replica.adopted or (replica.role == "standby" and replica.state is State.STANDBY):
-            pool.pause(event.reason, now)
+            pool.delay_retry(event.reason, now)
         else:
-            pool.fail(event.reason, event.log_tail, now)
-            self._keep(replica, f"failed: {event.reason}", now, commands)
+            pool.record_failure(event.reason, event.log_tail, now)
+            self._record_cold_start(replica, f"failed: {event.reason}", now, commands)
 
-    def _keep(
+    def _record_cold_start(
         self,
         replica: Replica,
         outcome: str,
@@ -182,7 +184,7 @@ class Endings:
         if replica.waiting_since_s is not None:
             total_ms = (_served_s(replica, now) - replica.waiting_since_s) * 1e3
         commands.append(
-            KeepColdStart(
+            RecordColdStart(
                 replica.pool,
                 replica.id,
                 replica.device,
@@ -195,15 +197,15 @@ class Endings:
 
     def _advance(self, replica: Replica, step: Step, now: float) -> None:
         replica.state = advance(replica.state, step)
-        self._enter(replica, now)
+        self._enter_state(replica, now)
 
-    def _enter(self, replica: Replica, now: float) -> None:
+    def _enter_state(self, replica: Replica, now: float) -> None:
         """A state begins: its patience, and whoever looks at the pool."""
         replica.since_s = now
         pool = self._host.pools[replica.pool]
         pool.quiet_until_s = 0.0
         self._host.changed.add(pool.key)
-        replica.kill_at_s = now + patience_s(replica, pool.spec)
+        replica.deadline_s = now + state_limit_s(replica, pool.spec)
 
 
 def _is_unused(replica: Replica) -> bool:
@@ -218,10 +220,10 @@ def _served_s(replica: Replica, now: float) -> float:
     time until somebody else called is no part of it."""
     first_run_s = replica.phases.get("first_run", 0.0) / 1e3
     rested_s = now - replica.ready_s - first_run_s
-    return replica.ready_s + first_run_s if replica.ready_s and rested_s > HANDOVER_S else now
+    return replica.ready_s + first_run_s if replica.ready_s and rested_s > CONNECT_S else now
 
 
-class ReplicaEvents(Endings):
+class ReplicaLifecycle(Endings):
     """Takes what happens to replicas. Nothing else changes their records."""
 
     def __init__(self, host: Host) -> None:
@@ -244,7 +246,7 @@ class ReplicaEvents(Endings):
         standby.adopted = False
         if standby.state is State.STARTING:
             return []
-        return [self._tell(standby, now)]
+        return [self._bind_standby(standby, now)]
 
     def stop_batching(self, pool: Pool, commands: list[Command]) -> None:
         """Tell each replica of a pool that must join no more; one that is still coming is told when
@@ -297,9 +299,9 @@ class ReplicaEvents(Endings):
         if key != STANDBY_KEY and replica.device not in self._host.ledger.devices:
             why = f"this host has no device {replica.device or 'without a name'}"
             commands.append(Note(key, f"{replica.id} is ended: {why}"))
-            self.give_up(replica, why, now, commands)
+            self.release(replica, why, now, commands)
         elif event.role == "trial":
-            self.give_up(replica, "its deploy ended with the earlier manager", now, commands)
+            self.release(replica, "its deploy ended with the earlier manager", now, commands)
         return {key}
 
     def _begun(
@@ -307,10 +309,10 @@ class ReplicaEvents(Endings):
     ) -> None:
         """What it stood in line for is no part of its time."""
         if replica.state is State.STARTING:
-            replica.kill_at_s = now + START_S
+            replica.deadline_s = now + START_S
         elif replica.state is State.LOADING:
             spec = self._host.pools[replica.pool].spec
-            replica.kill_at_s = now + patience_s(replica, spec)
+            replica.deadline_s = now + state_limit_s(replica, spec)
 
     def _greeted(
         self, replica: Replica, event: events.Greeted, now: float, commands: list[Command]
@@ -319,12 +321,12 @@ class ReplicaEvents(Endings):
             return
         self._advance(replica, Step.GREETED, now)
         if replica.role == "standby":
-            self._host.pools[replica.pool].succeed()
+            self._host.pools[replica.pool].record_success()
             return
         if not replica.is_bound:
             # Assigned while it was still importing: that much of it was waited for.
             replica.phases["import"] = (now - replica.last_used_s) * 1e3
-            commands.append(self._tell(replica, now))
+            commands.append(self._bind_standby(replica, now))
             return
         replica.phases = dict(event.phases)
         self._advance(replica, Step.BOUND, now)
@@ -332,7 +334,7 @@ class ReplicaEvents(Endings):
             replica.batches = self._host.pools[replica.pool].spec.batches
             commands.append(Bind(replica.id, replica.pool))
 
-    def _tell(self, standby: Replica, now: float) -> Command:
+    def _bind_standby(self, standby: Replica, now: float) -> Command:
         standby.is_bound = True
         standby.batches = self._host.pools[standby.pool].spec.batches
         self._advance(standby, Step.BOUND, now)
@@ -350,16 +352,16 @@ class ReplicaEvents(Endings):
         replica.marks_started = event.marks_started
         replica.memory_mib = event.memory_mib
         replica.ready_s = replica.last_used_s = now
-        pool.succeed()
+        pool.record_success()
         if replica.role == "trial":
             kind = self._host.ledger.devices[replica.device].kind
             commands.append(EndTrial(replica.pool, {**event.report, "device_kind": kind}))
             pool.removed = True
-            self.give_up(replica, "the trial is over", now, commands)
+            self.release(replica, "the trial is over", now, commands)
             return
         pool.measured_mib = max(pool.measured_mib, event.memory_mib)
-        self._host.ledger.remember(replica.id, pool.memory_mib)
-        loading = [ms for phase, ms in event.phases.items() if phase not in ROOM_PHASES]
+        self._host.ledger.recharge(replica.id, pool.memory_mib)
+        loading = [ms for phase, ms in event.phases.items() if phase not in PLACEMENT_PHASES]
         pool.reload_s = sum(loading) / 1e3
         self._advance(replica, Step.LOADED, now)
         commands.append(Note(replica.pool, f"{replica.id} is ready"))
@@ -386,14 +388,14 @@ class ReplicaEvents(Endings):
             return
         pool.refuted = reason
         commands.append(Note(pool.key, f"requests are joined no more: {replica.id}: {reason}"))
-        commands.append(KeepRefutation(pool.key, reason))
+        commands.append(RecordRefutation(pool.key, reason))
         self.stop_batching(pool, commands)
 
     def _first_run(
         self, replica: Replica, event: events.FirstRun, now: float, commands: list[Command]
     ) -> None:
         replica.phases["first_run"] = event.ms
-        self._keep(replica, "ready", now, commands)
+        self._record_cold_start(replica, "ready", now, commands)
 
     def _not_idle(
         self, replica: Replica, event: events.NotIdle, now: float, commands: list[Command]
@@ -417,7 +419,7 @@ class ReplicaEvents(Endings):
         if replica.state is not State.RELEASING:
             return set()
         replica.state = advance(replica.state, Step.RELEASED)
-        self._host.drop(replica)
+        self._host.remove(replica)
         return {replica.pool, *self._host.blocked}
 
     def _not_released(
@@ -425,5 +427,5 @@ class ReplicaEvents(Endings):
     ) -> None:
         """The device stays taken (quarantined) and the release is tried again later."""
         replica.why = event.reason
-        replica.kill_at_s = now + RELEASE_RETRY_S
+        replica.deadline_s = now + RELEASE_RETRY_S
         commands.append(Note(replica.pool, f"{replica.id} cannot be released: {event.reason}"))

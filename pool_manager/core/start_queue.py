@@ -26,14 +26,14 @@ class Rank(IntEnum):
     STANDBY = 3
 
 
-class Turn(NamedTuple):
+class StartPriority(NamedTuple):
     """Who goes first: the more urgent, then who was wanted first (monotonic seconds)."""
 
     rank: Rank
     since_s: float
 
 
-class Starts:
+class StartQueue:
     """At most `at_once` starts go on, the others stand in line. `now` is monotonic seconds."""
 
     def __init__(self, at_once: int) -> None:
@@ -41,24 +41,24 @@ class Starts:
         self._line: dict[str, None] = {}
         self._running: dict[str, float] = {}
 
-    def ask(self, id: str) -> None:
+    def enqueue(self, id: str) -> None:
         """One more start is wanted."""
         self._line[id] = None
 
-    def leave(self, id: str) -> None:
+    def remove(self, id: str) -> None:
         """A start has ended, or is not wanted any more. Others are ignored."""
         self._line.pop(id, None)
         self._running.pop(id, None)
 
-    def begin(self, turn: Callable[[str], Turn], now: float) -> list[str]:
+    def admit(self, turn: Callable[[str], StartPriority], now: float) -> list[str]:
         """Those that may begin now, in this order. `turn` is asked anew every time: somebody may
         have come to wait for what nobody had waited for."""
         self._running = {id: end_s for id, end_s in self._running.items() if end_s > now}
         turns = {id: turn(id) for id in self._line}
         line = sorted(self._line, key=turns.__getitem__)
         short = [id for id in line if turns[id].rank is Rank.SHORT]
-        room = max(0, self._at_once - len(self._running))
-        following = line[len(short) :][:room]
+        evictor = max(0, self._at_once - len(self._running))
+        following = line[len(short) :][:evictor]
         for id in (*short, *following):
             del self._line[id]
         for id in following:

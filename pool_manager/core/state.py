@@ -32,7 +32,7 @@ ways out, and `not idle`, back to READY, is the only step backwards: whatever wa
 device is decided anew. A replica that may refuse and is then asked to go in any case takes no
 step: the state stays, and `if_idle` becomes False.
 
-Deadlines are not part of the table. Each state may last for `patience_s` (`replicas`); a Tick past
+Deadlines are not part of the table. A state may last for `state_limit_s` (`replicas`); a Tick past
 that is treated like any other loss.
 """
 
@@ -151,7 +151,7 @@ class Replica:
 
     A standby is in a pool of its own until it is assigned; `is_bound` says whether the process
     was told, or is about to be told, which model to load. `if_idle` marks a drain that the replica
-    may refuse, `refused_s` when it last did, `ready_s` when it had loaded. `kill_at_s` is when
+    may refuse, `refused_s` when it last did, `ready_s` when it had loaded. `deadline_s` is when
     patience with the present state ends; `terminated` that TERM was sent. `batches`: it may join
     requests, as far as is known.
     """
@@ -168,7 +168,7 @@ class Replica:
     refused_s: float = float("-inf")
     ready_s: float = 0.0
     terminated: bool = False
-    kill_at_s: float = float("inf")
+    deadline_s: float = float("inf")
     last_used_s: float = 0.0
     limit: int = 0
     marks_started: bool = True
@@ -186,7 +186,7 @@ class Replica:
     @property
     def is_leaving(self) -> bool:
         """It will be gone soon, unless it refuses. What could not be released may stay for ever."""
-        is_stuck = self.kill_at_s < float("inf")
+        is_stuck = self.deadline_s < float("inf")
         return self.state is State.DRAINING or (self.state is State.RELEASING and not is_stuck)
 
     @property

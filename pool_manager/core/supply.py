@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pool_manager.core.commands import Command, EndWarm, Launch, Note, WarmOutcome
-from pool_manager.core.eviction import JUST_USED_S, Room
+from pool_manager.core.eviction import JUST_USED_S, Evictor
 from pool_manager.core.host import Host
-from pool_manager.core.placement import find, why_not
+from pool_manager.core.placement import find_device, placement_obstacle
 from pool_manager.core.pool import Pool
-from pool_manager.core.replicas import ReplicaEvents
+from pool_manager.core.replicas import ReplicaLifecycle
 from pool_manager.core.scaling import wanted
 from pool_manager.core.state import Replica, State
 from registry.exchange import Load
@@ -21,7 +21,7 @@ REFILL_AFTER_S = 2.0
 class Standbys:
     """Starts standbys for the cold starts to come. `new_id` gives ids that no replica has."""
 
-    def __init__(self, host: Host, replicas: ReplicaEvents, new_id: Callable[[], str]) -> None:
+    def __init__(self, host: Host, replicas: ReplicaLifecycle, new_id: Callable[[], str]) -> None:
         self._host = host
         self._replicas = replicas
         self._new_id = new_id
@@ -47,7 +47,7 @@ class Standbys:
     def _has_room(self, pool: Pool, device: str) -> bool:
         if device in self._host.ledger.cordons:
             return False
-        bank, memory_mib = self._host.standby_place(device)
+        bank, memory_mib = self._host.standby_charge(device)
         return bool(bank) and self._host.ledger.free_mib(bank, pool.key) >= memory_mib
 
     def _anybody_wakes(self) -> bool:
@@ -57,11 +57,11 @@ class Standbys:
 class Supply:
     """Decides about one pool at a time. `new_id` gives ids that no replica has."""
 
-    def __init__(self, host: Host, replicas: ReplicaEvents, new_id: Callable[[], str]) -> None:
+    def __init__(self, host: Host, replicas: ReplicaLifecycle, new_id: Callable[[], str]) -> None:
         self._host = host
         self._replicas = replicas
         self._new_id = new_id
-        self.room = Room(host, replicas)
+        self.evictor = Evictor(host, replicas)
         self._standbys = Standbys(host, replicas, new_id)
 
     def settle(self, pool: Pool, now: float, commands: list[Command]) -> None:
@@ -70,18 +70,18 @@ class Supply:
             self._standbys.settle(pool, now, commands)
             return
         load = self._host.demand.load(pool.key)
-        self._want(pool, load, now, commands)
+        self._update_wanted(pool, load, now, commands)
         while pool.count() < pool.wanted and self._place(pool, now, commands):
             pass
-        if pool.warming is not None and self._has_warmed(pool, now, commands):
-            self._want(pool, load, now, commands)
-        if pool.count() >= pool.wanted and (pool.claim or pool.blocked):
-            self.room.drop_claim(pool)
+        if pool.warming is not None and self._answer_warming(pool, now, commands):
+            self._update_wanted(pool, load, now, commands)
+        if pool.count() >= pool.wanted and (pool.reservation or pool.blocked):
+            self.evictor.unblock(pool)
         self._stop_surplus(pool, load, now, commands)
 
-    def empty(self, pool: Pool, why: str, now: float, commands: list[Command]) -> None:
+    def drain_all(self, pool: Pool, why: str, now: float, commands: list[Command]) -> None:
         """Let every replica finish and go."""
-        self.room.drop_claim(pool)
+        self.evictor.unblock(pool)
         if pool.warming is not None:
             self._end_warm(pool, "failed", why, commands)
         for replica in list(pool.replicas.values()):
@@ -98,7 +98,7 @@ class Supply:
             if replica.state is State.READY and pool.staying() > pool.spec.min:
                 self._replicas.drain(replica, JUST_USED_S, "put to sleep", now, commands)
 
-    def _want(self, pool: Pool, load: Load, now: float, commands: list[Command]) -> None:
+    def _update_wanted(self, pool: Pool, load: Load, now: float, commands: list[Command]) -> None:
         spec = pool.spec
         used = max([pool.last_used_s, *(r.last_used_s for r in pool.replicas.values())])
         is_coming = any(one.is_coming for one in pool.replicas.values())
@@ -127,38 +127,46 @@ class Supply:
         (8) Wait; `pool.blocked` says for what.
         """
         if obstacle := self._obstacle(pool, now):  # (1)
-            self._host.unclaim(pool)
-            self.room.block(pool, obstacle, commands)
-            self.room.look_again(max(pool.retry_at_s, now), now)
+            self._host.unreserve(pool)
+            self.evictor.block(pool, obstacle, commands)
+            self.evictor.wake_at(max(pool.retry_at_s, now), now)
             return False
         need = self._host.need(pool)
-        others, is_full = self.room.crowd(pool)
-        device = None if is_full else find(need, self._host.ledger, self.room.replaced())
+        others, is_full = self.evictor.other_revisions(pool)
+        device = (
+            None
+            if is_full
+            else find_device(need, self._host.ledger, self.evictor.reusable_standbys())
+        )
         if device is not None:  # (2)
             self._start(pool, device, now, commands)
             return True
-        if self.room.is_clearing(pool):  # (3)
+        if self.evictor.is_evicting(pool):  # (3)
             return False
-        self._host.unclaim(pool)
+        self._host.unreserve(pool)
         leaving = [one for one in others if one.state is State.DRAINING] if is_full else []
         if leaving:  # (4)
-            self.room.block(pool, f"waits for {leaving[0].id} of {leaving[0].pool} to go", commands)
+            self.evictor.block(
+                pool, f"waits for {leaving[0].id} of {leaving[0].pool} to go", commands
+            )
             return False
         among = others if is_full else None
         if_idle_s: float | None = JUST_USED_S
-        clearing = self.room.plan(pool, need, self.room.guests.idle, among, now)  # (5)
-        if clearing is None and self.room.may_swap(pool, now):
-            clearing = self.room.plan(pool, need, self.room.guests.resident, among, now)  # (6)
+        clearing = self.evictor.plan(pool, need, self.evictor.candidates.idle, among, now)  # (5)
+        if clearing is None and self.evictor.may_swap(pool, now):
+            clearing = self.evictor.plan(
+                pool, need, self.evictor.candidates.resident, among, now
+            )  # (6)
             if_idle_s = None
             if clearing is None and not is_full:
-                self.room.reserve(pool, need, now)  # (7)
+                self.evictor.reserve(pool, need, now)  # (7)
         if clearing is not None:
-            self.room.begin(pool, need, clearing, if_idle_s, now, commands)
+            self.evictor.execute(pool, need, clearing, if_idle_s, now, commands)
         elif is_full:  # (8)
             text = f"max is {pool.spec.max}, other revisions have as many replicas"
-            self.room.block(pool, text, commands)
+            self.evictor.block(pool, text, commands)
         else:
-            self.room.block(pool, why_not(need, self._host.ledger), commands)
+            self.evictor.block(pool, placement_obstacle(need, self._host.ledger), commands)
         return False
 
     def _obstacle(self, pool: Pool, now: float) -> str:
@@ -174,7 +182,7 @@ class Supply:
     def _start(self, pool: Pool, device: str, now: float, commands: list[Command]) -> None:
         """Bind the device's furthest standby to the pool, else launch a process."""
         phases = _phases(pool, now)
-        self.room.drop_claim(pool)
+        self.evictor.unblock(pool)
         replica = self._host.next_standby(device)
         if replica is not None:
             how = "wakes standby"
@@ -213,7 +221,7 @@ class Supply:
     def _serving(pool: Pool) -> int:
         return sum(one.state is State.READY for one in pool.replicas.values())
 
-    def _has_warmed(self, pool: Pool, now: float, commands: list[Command]) -> bool:
+    def _answer_warming(self, pool: Pool, now: float, commands: list[Command]) -> bool:
         """Tell who asked for a warm pool as soon as it is one, or will not be. One that is asked
         to go is not counted; one that stays counts as used now, or it might go at once."""
         assert pool.warming is not None
@@ -222,7 +230,7 @@ class Supply:
             self._end_warm(pool, "ready", pool.wanted_reason, commands)
         elif pool.failures > pool.warming.failures or pool.is_failing(now):
             self._end_warm(pool, "failed", pool.last_error, commands)
-        elif pool.warming.beside and not pool.count() and pool.claim is None:
+        elif pool.warming.beside and not pool.count() and pool.reservation is None:
             self._end_warm(pool, "no_room", pool.blocked, commands)
         return pool.warming is None
 
@@ -238,9 +246,9 @@ def _phases(pool: Pool, now: float) -> dict[str, float]:
     phases = {}
     if pool.waiting_since_s is not None:
         phases["place"] = (now - pool.waiting_since_s) * 1e3
-    if pool.claim is not None:
+    if pool.reservation is not None:
         # The callers that the eviction was for may have left before this waiter came.
-        since_s = max(pool.claim.since_s, pool.waiting_since_s or 0.0)
+        since_s = max(pool.reservation.since_s, pool.waiting_since_s or 0.0)
         phases["evict"] = (now - since_s) * 1e3
         phases["place"] = max(0.0, phases.get("place", 0.0) - phases["evict"])
     return phases

@@ -42,7 +42,7 @@ class Turns:
         self.served = {spec.key: [self.now] for spec in self.specs}
         for spec in self.specs:
             self.feed(events.PoolDefined(spec))
-        self.feed(events.ListRead())
+        self.feed(events.ReplicasListed())
 
     def feed(self, event: events.Event) -> None:
         for command in self.machine.handle(event, self.now):
@@ -74,7 +74,7 @@ class Turns:
                 continue
             self.now = tick_s
             tick_s += TICK_S
-            self.feed(events.DemandCame(Demand("w", next(self.seqs), True, self.loads())))
+            self.feed(events.DemandReported(Demand("w", next(self.seqs), True, self.loads())))
             self.feed(events.Tick())
             self.note()
 
@@ -123,7 +123,9 @@ def test_busy_functions_take_turns(
     turns.go(6 * functions * turn_s)
 
     assert turns.longest_wait_s() <= functions * turn_s + SWAP_AFTER_S
-    assert turns.machine.host.ledger.claims.keys() <= {f"g{number}" for number in range(count)}
+    assert turns.machine.host.ledger.reservations.keys() <= {
+        f"g{number}" for number in range(count)
+    }
 
 
 def test_who_needs_a_whole_device_gets_it_from_those_who_share() -> None:

@@ -284,7 +284,7 @@ def test_nothing_is_started_on_a_guess_after_a_restart() -> None:
     play.demand(a=1)
     play.on(events.Found("old", A, "cpu0"))
 
-    assert play.on(events.ListRead()) == []
+    assert play.on(events.ReplicasListed()) == []
     play.on(events.Greeted("old", {}, loaded=True))
     play.on(events.Loaded("old", 4, True, 80.0, {}))
     assert play.tick(60.0) == []
@@ -297,7 +297,7 @@ def test_very_many_cold_functions_cost_a_tick_nothing() -> None:
     machine = Machine([GPU], iter(["r1"]).__next__)
     for number in range(1_000):
         machine.handle(events.PoolDefined(PoolSpec(f"f{number}")), 0.0)
-    machine.handle(events.ListRead(), 0.0)
-    machine.handle(events.DemandCame(Demand("w", 1, True, {"f7": Load(1, 0, 0.0)})), 1.0)
+    machine.handle(events.ReplicasListed(), 0.0)
+    machine.handle(events.DemandReported(Demand("w", 1, True, {"f7": Load(1, 0, 0.0)})), 1.0)
 
     assert list(machine.host.live) == ["f7"]
