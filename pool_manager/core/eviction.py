@@ -15,27 +15,27 @@ from pool_manager.core.replicas import ReplicaLifecycle
 from pool_manager.core.state import Replica, State
 
 RESIDENCY_S = 10.0
-"""A replica that has just become ready may serve so long before it gives way."""
+"""A replica is not drained for another pool before it has been ready for so long."""
 REFUSAL_S = 1.0
-"""A replica that was asked to go and was busy is not asked again for so long."""
+"""A replica that refused to go is not asked again for so long."""
 SURPLUS_DISCOUNT = 1e-3
-"""Taking one of several replicas slows a pool; taking the only one stops it."""
+"""Factor on the cost of surplus: stopping one of several slows a pool, the only one stops it."""
 SWAP_AFTER_S = 5.0
-"""A waiter that nobody serves for so long may have a busy replica drained."""
+"""A pool that has waited unserved for so long may have a busy replica drained."""
 TRIAL_SWAP_AFTER_S = 30.0
-"""A deploy is in less of a hurry than a caller."""
+"""The same for a trial: a deploy is less urgent than a call."""
 JUST_USED_S = 0.001
-"""An evicted replica refuses if it was used since: its gateways know more than the ledger."""
+"""An idle replica refuses if it was used more recently: it sees every gateway, we do not."""
 
 EVICTED, GAVE_WAY = "evicted", "gives way: drained"
-"""How the reason of a release begins that made room: of an idle replica, and of a busy one."""
+"""The first words of the reason of an eviction: of an idle replica, of a busy one."""
 
 Costs = Callable[[Pool, float], dict[str, float]]
 
 
 class CandidateSet:
-    """Who may go, worked out once per event, since many pools may ask; anew for pools whose
-    replicas changed since."""
+    """The replicas that may be stopped by one rule. They are worked out once per event, since many
+    pools may need them; again for pools whose replicas changed meanwhile."""
 
     def __init__(self, host: Host, of: Callable[[Pool, float], dict[str, Candidate]]) -> None:
         self._host = host
@@ -43,11 +43,11 @@ class CandidateSet:
         self._known: dict[str, Candidate] | None = None
 
     def forget(self) -> None:
-        """Time went by or something happened: look again at everybody."""
+        """Work everything out anew at the next use."""
         self._known = None
 
     def all(self, now: float) -> Mapping[str, Candidate]:
-        """Every replica that may go."""
+        """Every such replica by id."""
         if self._known is None:
             self._known = {}
             keys = list(self._host.live)
@@ -85,7 +85,7 @@ class Candidates:
         self.eventual = CandidateSet(host, partial(self._of, self._eventual))
 
     def forget(self) -> None:
-        """Time went by or something happened: look again at who may go."""
+        """Work everything out anew at the next use: time went by or something happened."""
         self.idle.forget()
         self.resident.forget()
         self.eventual.forget()
@@ -137,7 +137,7 @@ class Candidates:
 
 
 class Evictor:
-    """Finds a device for a pool, or begins to clear one."""
+    """Frees devices for pools: plans evictions, reserves devices, drains victims."""
 
     def __init__(self, host: Host, replicas: ReplicaLifecycle) -> None:
         self._host = host
@@ -146,18 +146,18 @@ class Evictor:
         self.candidates = Candidates(host, self.wake_at)
 
     def wake_at(self, at_s: float, now: float) -> None:
-        """A pool waits for something that will be so at `at_s`; `due_s` is the next such time."""
+        """Note that a blocked pool may be placed at `at_s`; `due_s` is the earliest such time."""
         if self.due_s <= now or at_s < self.due_s:
             self.due_s = at_s
 
     def unblock(self, pool: Pool) -> None:
-        """The pool wants nothing any more: what was cleared for it is anybody's."""
+        """Cancel the pool's reservation: it needs no device any more, or has one."""
         self._host.unreserve(pool)
         pool.blocked = ""
         self._host.blocked.discard(pool.key)
 
     def block(self, pool: Pool, reason: str, commands: list[Command]) -> None:
-        """The pool waits for room, or for something else, for this reason."""
+        """Mark the pool as waiting for a device, or for something else, with the reason."""
         if pool.blocked != reason:
             commands.append(Note(pool.key, f"cannot start yet: {reason}"))
         pool.blocked = reason
@@ -171,17 +171,17 @@ class Evictor:
         return any(one is not None and one.is_leaving for one in replicas)
 
     def reusable_standbys(self) -> tuple[str, ...]:
-        """The standbys that a new replica would be made of, wherever it is put: their memory is
-        there for it."""
+        """The standbys that would become the new replica, one per device: the memory they are
+        charged is there for it."""
         following = (self._host.next_standby(device) for device in self._host.standby_devices)
         return tuple(standby.id for standby in following if standby)
 
     def other_revisions(self, pool: Pool) -> tuple[list[Replica], bool]:
-        """Replicas of sibling revisions, and whether the function has as many as it may.
+        """Replicas of the function's other revisions, and whether it is at its `max`.
 
-        A place that is being cleared for a sibling is taken, or who left it would be back first.
-        What is being released serves nobody: were it counted, one that cannot be got rid of would
-        bar all.
+        A reservation of another revision counts as a replica, or the victim's own pool would take
+        the place back first. A replica in RELEASING does not count: it serves no call, and one
+        that cannot be released would block the function for ever.
         """
         if pool.spec.role != "serve" or (self._is_beside(pool) and not pool.count()):
             return [], False
@@ -203,8 +203,8 @@ class Evictor:
         among: list[Replica] | None,
         now: float,
     ) -> EvictionPlan | None:
-        """The cheapest guests to stop: of `among` one, where only a number is in the way, else the
-        set that makes room on one device. None where they cannot."""
+        """The cheapest candidates to stop: one of `among`, where only `max` is in the way, else the
+        set that makes room on one device. None if there is no such set."""
         there = self._except_siblings(pool, candidates.all(now))
         if among is None:
             return plan_eviction(need, self._host.ledger, there, self.reusable_standbys())
@@ -247,7 +247,7 @@ class Evictor:
         self.block(pool, text, commands)
 
     def may_swap(self, pool: Pool, now: float) -> bool:
-        """Only a pool that nobody serves may stop another one, and only after a wait."""
+        """Whether busy replicas may be drained for the pool: it has no replica and has waited."""
         if pool.count() or pool.unserved_since_s is None:
             return False
         patience = TRIAL_SWAP_AFTER_S if pool.spec.role == "trial" else SWAP_AFTER_S
@@ -260,8 +260,9 @@ class Evictor:
     def _except_siblings(
         self, pool: Pool, candidates: Mapping[str, Candidate]
     ) -> Mapping[str, Candidate]:
-        """What is warmed beside its siblings never costs them a replica."""
+        """Without replicas of the function's other revisions, for a pool that is warmed beside
+        them: it never costs them one."""
         if not self._is_beside(pool):
             return candidates
         kept = {other.key for other in self._host.siblings(pool)}
-        return {id: guest for id, guest in candidates.items() if guest.pool not in kept}
+        return {id: one for id, one in candidates.items() if one.pool not in kept}

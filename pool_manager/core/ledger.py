@@ -1,4 +1,4 @@
-"""What every device and every memory bank has promised to whom."""
+"""Which replica holds what of every device and memory bank, and what is reserved."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Need:
     """What a replica of `pool` takes: a device of `kind` ("any" for all), a share of it from above
     0 to 1 (alone on it), MiB of its bank's memory.
 
-    `takes_rest`: whatever share the others on a device leave, all of it on an empty one.
+    `takes_rest`: the share that the others on a device leave, all of it on an empty one.
     """
 
     pool: str
@@ -40,8 +40,8 @@ class Charge:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """`device` is being cleared for a need: until `victims` are gone, nobody else gets it, nor
-    the memory they leave. `device` is "" where only a number of replicas was in the way."""
+    """`device` is kept for a need: until `victims` are gone, no other pool gets it, nor the memory
+    they leave. `device` is "" where only the function's `max` was in the way."""
 
     need: Need
     device: str
@@ -50,22 +50,23 @@ class Reservation:
 
 
 class Cordon(NamedTuple):
-    """Why a device gets no replica, and whether it is gone, so that what is on it is useless."""
+    """Why a device gets no replica, and whether it is gone, so that its replicas are useless."""
 
     reason: str
     is_gone: bool
 
 
 class Fleet(NamedTuple):
-    """How many devices of a kind may be used and the memory of the largest, without end where one
-    is not accounted."""
+    """How many devices of a kind may be used and the memory of the largest, infinite where the
+    memory of one is not accounted."""
 
     devices: int
     largest_mib: float
 
 
 class Ledger:
-    """Charges by replica, from its record until it is STOPPED; claims and cordons by device."""
+    """Charges by replica, from its record until it is STOPPED; reservations and cordons by
+    device."""
 
     def __init__(self, devices: Iterable[Device]) -> None:
         self.devices = {device.id: device for device in devices}
@@ -83,24 +84,24 @@ class Ledger:
             self._sizes[device.bank] = max(device.memory_mib, self._sizes.get(device.bank, 0.0))
 
     def charge(self, id: str, device: str, share: float, memory_mib: float) -> None:
-        """Record what replica `id` takes on `device`; anew, if it was charged before."""
+        """Charge replica `id` on `device`; an earlier charge is replaced."""
         self.release(id)
         known = self.devices.get(device)
         self._put(id, Charge(device, known.bank if known else "", share, memory_mib))
 
     def charge_bank(self, id: str, bank: str, memory_mib: float) -> None:
-        """Record a replica that takes memory and no device."""
+        """Charge a replica that takes memory and no device."""
         self.release(id)
         self._put(id, Charge("", bank, 0.0, memory_mib))
 
     def recharge(self, id: str, memory_mib: float) -> None:
-        """A replica was measured: charge it what it really takes."""
+        """Charge a replica the memory that was measured."""
         was = self._charges[id]
         self.release(id)
         self._put(id, Charge(was.device, was.bank, was.share, memory_mib))
 
     def release(self, id: str) -> None:
-        """A replica is gone; harmless when it was not charged."""
+        """Remove a replica's charge, if it has one."""
         charge = self._charges.pop(id, None)
         if charge is None:
             return
@@ -123,7 +124,7 @@ class Ledger:
             self._empty.pop(charge.device, None)
 
     def reserve(self, reservation: Reservation) -> None:
-        """Keep a device for a pool. It must not be claimed."""
+        """Keep a device for a pool. It must not be reserved."""
         assert reservation.device not in self.reservations
         if reservation.device:
             self.reservations[reservation.device] = reservation
@@ -132,19 +133,19 @@ class Ledger:
             ] = reservation
 
     def unreserve(self, reservation: Reservation) -> None:
-        """The device is anybody's again."""
+        """End a reservation."""
         if reservation.device:
             del self.reservations[reservation.device]
             del self._reserved[self.devices[reservation.device].bank][reservation.device]
 
     def cordon(self, device: str, cordon: Cordon) -> None:
-        """The device gets no replica any more. It must be known and not claimed."""
+        """Give the device no replica any more. It must be known and not reserved."""
         assert device not in self.reservations
         self.cordons[device] = cordon
         self._fleets.clear()
 
     def uncordon(self, device: str) -> None:
-        """The device may be used again; harmless where it could be all the time."""
+        """Allow replicas on the device again, if it was cordoned."""
         self.cordons.pop(device, None)
         self._fleets.clear()
 
@@ -190,7 +191,8 @@ class Ledger:
         )
 
     def fits_kind(self, device: str, need: Need) -> bool:
-        """Whether a device is of the right kind, not cordoned, and not claimed by another pool."""
+        """Whether a device is of the right kind, not cordoned, and not reserved for another
+        pool."""
         if device in self.cordons:
             return False
         reservation = self.reservations.get(device)
@@ -214,7 +216,7 @@ class Ledger:
         return need.memory_mib <= self.free_mib(self.devices[device].bank, need.pool, without)
 
     def free_mib(self, bank: str, pool: str, without: Collection[str] = ()) -> float:
-        """Memory that `pool` may take of a bank; without end where its size is not known (0)."""
+        """Memory that `pool` may take of a bank; infinite where its size is not known (0)."""
         size = self._sizes.get(bank, 0.0)
         if not size:
             return float("inf")
@@ -226,7 +228,7 @@ class Ledger:
         return sum(charge.memory_mib for charge in charges if charge.bank == bank)
 
     def _reserved_mib(self, bank: str, pool: str, without: Collection[str]) -> float:
-        """What others have claimed beyond that which their victims still hold."""
+        """Memory reserved for other pools, beyond what their victims still hold."""
         kept = 0.0
         for reservation in self._reserved.get(bank, {}).values():
             if reservation.need.pool != pool:

@@ -51,12 +51,12 @@ from pool_manager.core.supply import Supply
 from registry.exchange import PoolEndpoints
 
 ADOPTION_S = 3.0
-"""How long after a start a gateway's first demand is waited for before anything is decided."""
+"""Decisions begin with the first gateway's report after a start, or after so many seconds."""
 
 
 class Machine:
-    """All pools and devices of one host. `new_id` gives ids, of which those in use are skipped;
-    so many `standbys` without a model are kept ready for CPU slots, `gpu_standbys` on each GPU."""
+    """All pools and devices of one host. `new_id` gives ids, of which those in use are skipped.
+    `standbys` replicas without a model are kept ready for CPU slots, `gpu_standbys` on each GPU."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Machine:
 
     @property
     def pools(self) -> dict[str, Pool]:
-        """Every pool by its key; the standbys have some of their own."""
+        """Every pool by its key, those of the standbys included."""
         return self.host.pools
 
     @property
@@ -102,7 +102,7 @@ class Machine:
         (2) The first time that enough is known after a start, decisions begin, for all pools.
         (3) Cordoned devices are evacuated.
         (4) Every pool that was touched is settled, the one that waits longest first.
-        (5) What looks different to gateways now is published.
+        (5) Endpoints that have changed are published.
 
         A defect with the event or one pool keeps no other pool from being settled: ExceptionGroup
         is raised at the end, and `commands`, the list passed, has all that is still to be done.
@@ -133,11 +133,11 @@ class Machine:
         return commands
 
     def endpoints(self, key: str, now: float) -> PoolEndpoints:
-        """What gateways may know of a pool."""
+        """What gateways are told of a pool."""
         return self.host.endpoints(self.pools[key], now)
 
     def due_s(self, now: float) -> float:
-        """When to tick again for a pool that waits, if that is before the next tick anyway."""
+        """When a Tick is due for a blocked pool; infinite if the regular ones suffice."""
         due_s = self._supply.evictor.due_s
         return due_s if due_s > now and self.host.blocked else inf
 
@@ -150,7 +150,7 @@ class Machine:
         return list(self.host.replicas())
 
     def _apply(self, event: events.Event, now: float, commands: list[Command]) -> set[str]:
-        """Change the records; the pools that may need a decision now."""
+        """Change the records; returns the pools to be settled."""
         match event:
             case events.PoolDefined() | events.PoolRemoved():
                 return self._on_definition(event, commands)
@@ -190,8 +190,8 @@ class Machine:
         return {event.key}
 
     def _on_demand(self, event: events.DemandReported | events.WorkerLost, now: float) -> set[str]:
-        """A worker's full report is a measurement; what it sends in between only wakes. Who falls
-        idle may make room for those that wait."""
+        """Record a worker's load. Only its full reports are samples of the load windows; those in
+        between only wake pools. A pool that falls idle has blocked pools settled, too."""
         is_sample = False
         if isinstance(event, events.WorkerLost):
             named = self.host.demand.remove(event.worker)
@@ -205,7 +205,7 @@ class Machine:
         return named | self.host.blocked if is_room else named
 
     def _measure(self, keys: set[str], now: float, *, is_sample: bool) -> None:
-        """Have the windows of these pools know their load."""
+        """Record the load of these pools in their windows."""
         for key in keys & self.pools.keys():
             load, scaler = self.host.demand.load(key), self.pools[key].scaler
             note = scaler.observe if is_sample else scaler.hold
@@ -217,7 +217,7 @@ class Machine:
         now: float,
         commands: list[Command],
     ) -> set[str]:
-        """What an operator or a deploy asks of a pool."""
+        """Apply a request of an operator or a deploy about a pool."""
         pool = self.pools.get(event.key)
         if pool is None:
             if isinstance(event, events.WarmRequested):
@@ -237,7 +237,8 @@ class Machine:
         now: float,
         commands: list[Command],
     ) -> set[str]:
-        """While the engine is away nothing is started, and nobody is blamed for it."""
+        """Note the absence or return of the engine: while it is away nothing is started and no loss
+        counts as a failure."""
         if isinstance(event, events.EngineLost):
             self.host.engine_down = event.reason
             commands.append(WatchEngine(event.reason))
@@ -247,7 +248,7 @@ class Machine:
         return set(self.host.live) | self.host.blocked
 
     def _on_tick(self, now: float, commands: list[Command]) -> set[str]:
-        """Only pools with load, or that time alone may change, are looked at."""
+        """Enforce deadlines. Only pools with load, or that time alone may change, are settled."""
         touched = self.host.demand.active() | self.host.blocked
         for worker in self.host.demand.silent_workers(now):
             held = self.host.demand.remove(worker)
@@ -263,20 +264,21 @@ class Machine:
         return touched
 
     def _may_open(self, now: float) -> bool:
-        """After a start nothing is started or stopped on a half-known state of the world."""
+        """Whether enough is known after a start: the driver's list, and demand or ADOPTION_S."""
         if self._list_read_s is None:
             return False
         return not self.host.demand.is_empty or now - self._list_read_s >= ADOPTION_S
 
     def _settling_order(self, key: str) -> tuple[float, str]:
-        """Who waits for longest is settled first and gets the device that became free."""
+        """The order of settling: the pool that has waited longest gets a device that became
+        free."""
         pool = self.pools.get(key)
         if pool is None or pool.unserved_since_s is None:
             return float("inf"), key
         return pool.unserved_since_s, key
 
     def _settle(self, pool: Pool, now: float, commands: list[Command]) -> None:
-        """Bring one pool nearer to what is wanted."""
+        """Start, stop or drain replicas of one pool."""
         load = self.host.demand.load(pool.key)
         pool.observe_load(load.queued, load.in_flight, load.oldest_wait_s, now)
         if self.stopping or pool.removed:
@@ -290,7 +292,7 @@ class Machine:
         self._schedule(pool, load.busy, now)
 
     def _schedule(self, pool: Pool, busy: int, now: float) -> None:
-        """When time alone may change this pool next; never, if it is cold and nobody asks."""
+        """Set until when no Tick can change this pool, and whether Ticks concern it at all."""
         spec = pool.spec
         retries = now < pool.retry_at_s
         is_live = pool.replicas or spec.min or retries or pool.warming
@@ -328,7 +330,8 @@ class Machine:
             commands.append(Publish(frozenset(changed)))
 
     def _has_changed(self, key: str, now: float) -> bool:
-        """Whether gateways do not know yet how a pool looks; from now on they do."""
+        """Whether a pool's endpoints differ from those last published; records them as
+        published."""
         pool = self.pools.get(key)
         if pool is not None and pool.spec.role == "standby":
             return False

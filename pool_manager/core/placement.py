@@ -1,4 +1,4 @@
-"""Which device a replica gets, or who makes room for it at least cost."""
+"""Which device a replica gets, or which replicas make room for it at the least cost."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pool_manager.core.ledger import RESERVE_MIB, Ledger, Need
 
 
 class Candidate(NamedTuple):
-    """A replica that may have to go. Of its pool not more than `spare` may go; `cost` is what it
-    costs that this one goes."""
+    """A replica that may be stopped, and the `cost` of that. Of its pool no more than `spare` may
+    be stopped at once."""
 
     pool: str
     cost: float
@@ -19,7 +19,7 @@ class Candidate(NamedTuple):
 
 
 class EvictionPlan(NamedTuple):
-    """Once these replicas are gone, the device has room."""
+    """Once the victims are gone, the device has room."""
 
     device: str
     victims: tuple[str, ...]
@@ -60,11 +60,13 @@ def _by_preference(need: Need, ledger: Ledger) -> list[str]:
 def plan_eviction(
     need: Need, ledger: Ledger, candidates: Mapping[str, Candidate], without: Collection[str] = ()
 ) -> EvictionPlan | None:
-    """The cheapest set of guests whose leaving makes room on one device; None if there is none.
+    """The cheapest set of candidates that makes room, once stopped, on one device; None if there
+    is none.
 
-    (1) Each device of the right kind has a floor: the cost of the cheapest guest in its memory
-        bank, since a guest may make room on any device of its bank. Devices are tried by floor.
-    (2) On each, the cheapest guests are chosen until share and memory fit (`_victims`).
+    (1) Each device of the right kind has a floor: the cost of the cheapest candidate in its
+        bank, since stopping it may make room on any device of that bank. Devices are tried by
+        floor.
+    (2) On each, the cheapest candidates are chosen until share and memory fit (`_victims`).
     (3) The search ends where a device's floor is no less than the best set so far.
     """
     best: tuple[float, EvictionPlan] | None = None
@@ -83,7 +85,7 @@ def plan_eviction(
 
 
 def placement_obstacle(need: Need, ledger: Ledger) -> str:
-    """In words, why there is no device for it now, and which may not be used."""
+    """Why there is no device for a need now, and which devices are cordoned, in words."""
     cordoned = ledger.cordoned(need.kind)
     if not cordoned:
         return _obstacle(need, ledger)
@@ -93,7 +95,7 @@ def placement_obstacle(need: Need, ledger: Ledger) -> str:
 
 
 def is_unplaceable(need: Need, ledger: Ledger) -> bool:
-    """Whether no device could hold it, however many left, while one that might is cordoned."""
+    """Whether no device could hold it even if all were empty, while one is cordoned that might."""
     fleet = ledger.fleet(need.kind)
     is_too_large = need.memory_mib + RESERVE_MIB > fleet.largest_mib
     return bool(ledger.cordoned(need.kind)) and (not fleet.devices or is_too_large)
@@ -119,9 +121,9 @@ def _floors(
 ) -> list[tuple[float, str]]:
     """Devices that could be cleared, each with the least that this can cost, cheapest first."""
     floors: dict[str, float] = {}
-    for id, guest in candidates.items():
+    for id, candidate in candidates.items():
         bank = ledger.charge_of(id).bank
-        floors[bank] = min(guest.cost, floors.get(bank, guest.cost))
+        floors[bank] = min(candidate.cost, floors.get(bank, candidate.cost))
     return sorted(
         (floors[device.bank], device.id)
         for device in ledger.devices.values()
@@ -136,7 +138,7 @@ def _victims(
     candidates: Mapping[str, Candidate],
     without: Collection[str],
 ) -> tuple[str, ...] | None:
-    """The guests to stop on one device.
+    """The candidates to stop on one device.
 
     (1) The cheapest first, until share and memory fit.
     (2) Where the pools' floors leave too few of those: the largest first.
@@ -165,8 +167,8 @@ def _choose(
     without: Collection[str],
     order: Callable[[str], float],
 ) -> list[str] | None:
-    """As many of a device's guests as it takes until the share fits, then of its bank's until the
-    memory does."""
+    """Candidates by `order`: of the device until the share fits, then of its bank until the memory
+    fits. None if all of them do not suffice."""
     chosen: list[str] = []
     gone: Counter[str] = Counter()
     bank = ledger.devices[device].bank

@@ -16,14 +16,14 @@ from registry.exchange import Load
 STABLE_S = 60
 PANIC_S = 6
 PANIC_FACTOR = 2
-"""Panic begins when the short window asks for so many times the replicas that are ready."""
+"""Panic begins when the short window asks for so many times the ready replicas."""
 
 
 class LoadWindow:
     """Busy requests per second of the last `STABLE_S` seconds. `now` is monotonic seconds.
 
-    A second without news counts as the one before it: load is reported when it changes and once a
-    second, and a late report says nothing about what happens.
+    A second without a report counts as the one before it: load is reported when it changes and once
+    a second, and a late report says nothing about the load.
     """
 
     __slots__ = ("_began", "_busy", "_held", "_last")
@@ -35,7 +35,7 @@ class LoadWindow:
         self._last = 0
 
     def observe(self, busy: int, now: float) -> None:
-        """So many requests are held or in flight at `now`."""
+        """Record that `busy` requests are held or in flight at `now`."""
         second = int(now)
         if self._began is None:
             self._began = self._last = second
@@ -44,7 +44,7 @@ class LoadWindow:
         self._busy[second % STABLE_S] = self._held = busy
 
     def hold(self, busy: int, now: float) -> None:
-        """Seconds to come count as `busy` until observed; this one has been, or is to be."""
+        """Count the seconds after this one as `busy` until the next observation."""
         if self._began is not None:
             self._reach(int(now))
             self._held = busy
@@ -73,22 +73,22 @@ class Wanted(NamedTuple):
 
 @dataclass(slots=True)
 class Scaler:
-    """One pool's load and the panic it may be in. Times are monotonic seconds."""
+    """One pool's load window and panic mode. Times are monotonic seconds."""
 
     window: LoadWindow = field(default_factory=LoadWindow)
     panic_until_s: float = 0.0
     peak: int = 0
 
     def observe(self, busy: int, now: float) -> None:
-        """So many requests are held or in flight."""
+        """Record that `busy` requests are held or in flight."""
         self.window.observe(busy, now)
 
     def hold(self, busy: int, now: float) -> None:
-        """So many are left, as far as is known before the next observation."""
+        """Count the seconds to come as `busy` until the next observation."""
         self.window.hold(busy, now)
 
     def forget(self) -> None:
-        """The pool is cold: what was is no measure of what comes."""
+        """Drop window and panic: the pool is cold."""
         self.window = LoadWindow()
         self.panic_until_s, self.peak = 0.0, 0
 

@@ -15,11 +15,11 @@ from pool_manager.core.state import Replica, State
 from registry.exchange import Load
 
 REFILL_AFTER_S = 2.0
-"""A spent standby is replaced when nobody wakes up, but after so long in any case."""
+"""A spent standby is replaced once no cold start is going on, after so long in any case."""
 
 
 class Standbys:
-    """Starts standbys for the cold starts to come. `new_id` gives ids that no replica has."""
+    """Keeps standbys ready for cold starts. `new_id` gives ids that no replica has."""
 
     def __init__(self, host: Host, replicas: ReplicaLifecycle, new_id: Callable[[], str]) -> None:
         self._host = host
@@ -28,7 +28,7 @@ class Standbys:
         self._missing_since_s: dict[str, float] = {}
 
     def settle(self, pool: Pool, now: float, commands: list[Command]) -> None:
-        """Start ahead what the next cold start will use up; too many are let go."""
+        """Start one standby if one is missing, drain those above the pool's `max`."""
         device, there = self._host.standby_device(pool.key), self._host.standbys(pool.key)
         for replica in there[pool.spec.max :]:
             self._replicas.drain(replica, None, "one standby too many", now, commands)
@@ -38,7 +38,7 @@ class Standbys:
         has_waited = now - self._missing_since_s.setdefault(pool.key, now) >= REFILL_AFTER_S
         if now < pool.retry_at_s or self._host.engine_down or not self._has_room(pool, device):
             return
-        if has_waited or not self._anybody_wakes():
+        if has_waited or not self._is_cold_start_going_on():
             replica = Replica(self._new_id(), pool.key, device, "standby", now, is_bound=False)
             self._replicas.add(replica, now)
             commands.append(Launch(replica.id, "", device, "standby", {}))
@@ -50,12 +50,12 @@ class Standbys:
         bank, memory_mib = self._host.standby_charge(device)
         return bool(bank) and self._host.ledger.free_mib(bank, pool.key) >= memory_mib
 
-    def _anybody_wakes(self) -> bool:
+    def _is_cold_start_going_on(self) -> bool:
         return any(one.is_coming for one in self._host.replicas() if one.role != "standby")
 
 
 class Supply:
-    """Decides about one pool at a time. `new_id` gives ids that no replica has."""
+    """Brings one pool at a time to its wanted number of replicas. `new_id` gives unused ids."""
 
     def __init__(self, host: Host, replicas: ReplicaLifecycle, new_id: Callable[[], str]) -> None:
         self._host = host
@@ -65,7 +65,7 @@ class Supply:
         self._standbys = Standbys(host, replicas, new_id)
 
     def settle(self, pool: Pool, now: float, commands: list[Command]) -> None:
-        """Start what is missing, let go what is too much, answer who asked for a warm pool."""
+        """Start what is missing, answer a request for a warm pool, stop surplus."""
         if pool.spec.role == "standby":
             self._standbys.settle(pool, now, commands)
             return
@@ -80,17 +80,17 @@ class Supply:
         self._stop_surplus(pool, load, now, commands)
 
     def drain_all(self, pool: Pool, why: str, now: float, commands: list[Command]) -> None:
-        """Let every replica finish and go."""
+        """Drain every replica of a pool that is not wanted any more."""
         self.evictor.unblock(pool)
         if pool.warming is not None:
             self._end_warm(pool, "failed", why, commands)
         for replica in list(pool.replicas.values()):
-            # One asked conditionally may not refuse any more.
+            # A replica that was free to refuse (`if_idle`) no longer is.
             if replica.can_serve or replica.is_coming:
                 self._replicas.drain(replica, None, why, now, commands)
 
     def sleep(self, pool: Pool, now: float, commands: list[Command]) -> None:
-        """Ask idle replicas to go now, down to the floor; each may refuse if it was called."""
+        """Ask idle replicas above `min` to go now; each may refuse if it was called."""
         load = self._host.demand.load(pool.key)
         if load.busy:
             return
@@ -200,9 +200,8 @@ class Supply:
         commands.append(Note(pool.key, text))
 
     def _stop_surplus(self, pool: Pool, load: Load, now: float, commands: list[Command]) -> None:
-        """What the windows do not ask for finishes and goes, newest first; what has been idle is
-        asked whether it may, as it alone knows for sure. Those asked are counted as gone: all of
-        them may say yes."""
+        """Drain ready replicas above what is wanted, the newest first, and ask those that have been
+        idle for `idle_s` to go. Those asked count as gone, since all of them may agree."""
         if pool.spec.role == "trial":
             return
         ready = [one for one in pool.replicas.values() if one.state is State.READY]
@@ -222,8 +221,9 @@ class Supply:
         return sum(one.state is State.READY for one in pool.replicas.values())
 
     def _answer_warming(self, pool: Pool, now: float, commands: list[Command]) -> bool:
-        """Tell who asked for a warm pool as soon as it is one, or will not be. One that is asked
-        to go is not counted; one that stays counts as used now, or it might go at once."""
+        """Answer a request for a warm pool once a replica is ready, a start failed, or there is no
+        room; True if answered. A draining replica does not count. The pool counts as used now, or
+        its replica might be stopped at once."""
         assert pool.warming is not None
         if self._serving(pool):
             pool.last_used_s = now
