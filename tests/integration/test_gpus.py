@@ -17,6 +17,7 @@ from pool_manager.core import eviction, replicas
 from pool_manager.gpus import monitor
 from pool_manager.settings import PoolSettings
 from registry.errors import BadRequest
+from tests.support.doses import amount
 from tests.support.nvml.board import Board, Gpu
 from tests.support.nvml.fixtures import board
 from tests.support.nvml.tenants import GpuDriver, function_of
@@ -316,7 +317,7 @@ def four(board: Board) -> Board:
     return board
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", amount([1], [1, 2, 3]))
 async def test_a_storm_loses_no_call_and_over_commits_nothing(
     four: Board, tmp_path: Path, seed: int
 ) -> None:
@@ -332,7 +333,7 @@ async def test_a_storm_loses_no_call_and_over_commits_nothing(
             await storm.step(server)
         for uuid in storm._lost():
             four.find(uuid)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while storm.calls:
                 storm.driver.let_go()
                 await asyncio.wait(storm.calls, timeout=RETRY_S)

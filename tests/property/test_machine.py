@@ -17,6 +17,7 @@ from pool_manager.core.machine import Machine
 from pool_manager.core.state import Device, PoolSpec, Role, State
 from registry.exchange import Demand, Load
 from tests.support.book import Book
+from tests.support.doses import amount
 from tests.support.promises import Promises, Sleepless
 
 KEYS = ["default/a@1", "default/a@2", "default/b@1", "default/c@1", "default/e@1"]
@@ -362,7 +363,7 @@ class World(Promises):
 TestWorld = World.TestCase
 TestWorld.__doc__ = "No history of events makes the machine break a promise."
 TestWorld.settings = settings(
-    max_examples=200,
+    max_examples=amount(100, 200),
     stateful_step_count=60,
     deadline=None,
     derandomize=True,

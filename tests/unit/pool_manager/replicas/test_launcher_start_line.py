@@ -120,4 +120,4 @@ async def test_what_hangs_is_waited_for_no_longer(
 
     clock.now_s += 0.01
 
-    assert await asyncio.wait_for(second, 5.0)
+    assert await asyncio.wait_for(second, 60)
