@@ -20,9 +20,9 @@ REFUSAL_S = 1.0
 """A replica that refused to go is not asked again for so long."""
 SURPLUS_DISCOUNT = 1e-3
 """Factor on the cost of surplus: stopping one of several slows a pool, the only one stops it."""
-SWAP_AFTER_S = 5.0
+PREEMPT_AFTER_S = 5.0
 """A pool that has waited unserved for so long may have a busy replica drained."""
-TRIAL_SWAP_AFTER_S = 30.0
+TRIAL_PREEMPT_AFTER_S = 30.0
 """The same for a trial: a deploy is less urgent than a call."""
 JUST_USED_S = 0.001
 """An idle replica refuses if it was used more recently: it sees every gateway, we do not."""
@@ -164,8 +164,8 @@ class Evictor:
         self._host.blocked.add(pool.key)
 
     def is_evicting(self, pool: Pool) -> bool:
-        """Whether victims of the pool's reservation are still leaving. One that refused clears
-        nothing, nor does one that cannot be released."""
+        """Whether victims of the pool's reservation are still leaving. One that refused does
+        not count, nor does one that cannot be released."""
         victims = pool.reservation.victims if pool.reservation is not None else ()
         replicas = [self._host.find(id) for id in victims]
         return any(one is not None and one.is_leaving for one in replicas)
@@ -218,40 +218,40 @@ class Evictor:
 
     def reserve(self, pool: Pool, need: Need, now: float) -> None:
         """Keep the device whose replicas will be past their residency first."""
-        clearing = self.plan(pool, need, self.candidates.eventual, None, now)
-        if clearing is not None:
-            pool.reservation = Reservation(need, clearing.device, clearing.victims, now)
+        plan = self.plan(pool, need, self.candidates.eventual, None, now)
+        if plan is not None:
+            pool.reservation = Reservation(need, plan.device, plan.victims, now)
             self._host.ledger.reserve(pool.reservation)
 
     def execute(
         self,
         pool: Pool,
         need: Need,
-        clearing: EvictionPlan,
+        plan: EvictionPlan,
         if_idle_s: float | None,
         now: float,
         commands: list[Command],
     ) -> None:
-        """Reserve the device and ask its victims to go."""
-        pool.reservation = Reservation(need, clearing.device, clearing.victims, now)
+        """Reserve the device and drain the victims; with `if_idle_s` they may refuse."""
+        pool.reservation = Reservation(need, plan.device, plan.victims, now)
         self._host.ledger.reserve(pool.reservation)
         names = set()
         how = EVICTED if if_idle_s is not None else GAVE_WAY
-        for id in clearing.victims:
+        for id in plan.victims:
             victim = self._host.find(id)
             assert victim is not None
             names.add(victim.pool)
             self._replicas.drain(victim, if_idle_s, f"{how} for {pool.key}", now, commands)
-        where = f" on {clearing.device}" if clearing.device else ""
+        where = f" on {plan.device}" if plan.device else ""
         text = f"waits for {' and '.join(sorted(names))} to make room{where}"
         self.block(pool, text, commands)
 
-    def may_swap(self, pool: Pool, now: float) -> bool:
+    def may_preempt(self, pool: Pool, now: float) -> bool:
         """Whether busy replicas may be drained for the pool: it has no replica and has waited."""
         if pool.count() or pool.unserved_since_s is None:
             return False
-        patience = TRIAL_SWAP_AFTER_S if pool.spec.role == "trial" else SWAP_AFTER_S
-        return now - pool.unserved_since_s >= patience
+        wait_s = TRIAL_PREEMPT_AFTER_S if pool.spec.role == "trial" else PREEMPT_AFTER_S
+        return now - pool.unserved_since_s >= wait_s
 
     @staticmethod
     def _is_beside(pool: Pool) -> bool:

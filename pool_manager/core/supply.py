@@ -120,53 +120,44 @@ class Supply:
         (4) Other revisions take the function to its `max`, and one of theirs is draining: wait.
         (5) Idle replicas can make room: reserve the device and ask the cheapest set to go, each
             of which may refuse. At `max` that is the cheapest one of the other revisions.
-        (6) The pool has waited unserved for SWAP_AFTER_S: drain busy replicas that are past their
-            residency.
+        (6) The pool has waited unserved for PREEMPT_AFTER_S: drain busy replicas that are past
+            their residency.
         (7) As (6), but no set of them is past its residency at once: reserve the device anyway.
             Else pools that need one victim would take turns with each of them for ever.
         (8) Wait; `pool.blocked` says for what.
         """
+        evictor, candidates = self.evictor, self.evictor.candidates
         if obstacle := self._obstacle(pool, now):  # (1)
             self._host.unreserve(pool)
-            self.evictor.block(pool, obstacle, commands)
-            self.evictor.wake_at(max(pool.retry_at_s, now), now)
+            evictor.block(pool, obstacle, commands)
+            evictor.wake_at(max(pool.retry_at_s, now), now)
             return False
-        need = self._host.need(pool)
-        others, is_full = self.evictor.other_revisions(pool)
-        device = (
-            None
-            if is_full
-            else find_device(need, self._host.ledger, self.evictor.reusable_standbys())
-        )
+        need, ledger = self._host.need(pool), self._host.ledger
+        others, is_full = evictor.other_revisions(pool)
+        device = None if is_full else find_device(need, ledger, evictor.reusable_standbys())
         if device is not None:  # (2)
             self._start(pool, device, now, commands)
             return True
-        if self.evictor.is_evicting(pool):  # (3)
+        if evictor.is_evicting(pool):  # (3)
             return False
         self._host.unreserve(pool)
         leaving = [one for one in others if one.state is State.DRAINING] if is_full else []
         if leaving:  # (4)
-            self.evictor.block(
-                pool, f"waits for {leaving[0].id} of {leaving[0].pool} to go", commands
-            )
+            text = f"waits for {leaving[0].id} of {leaving[0].pool} to go"
+            evictor.block(pool, text, commands)
             return False
         among = others if is_full else None
-        if_idle_s: float | None = JUST_USED_S
-        clearing = self.evictor.plan(pool, need, self.evictor.candidates.idle, among, now)  # (5)
-        if clearing is None and self.evictor.may_swap(pool, now):
-            clearing = self.evictor.plan(
-                pool, need, self.evictor.candidates.resident, among, now
-            )  # (6)
-            if_idle_s = None
-            if clearing is None and not is_full:
-                self.evictor.reserve(pool, need, now)  # (7)
-        if clearing is not None:
-            self.evictor.execute(pool, need, clearing, if_idle_s, now, commands)
-        elif is_full:  # (8)
+        plan = evictor.plan(pool, need, candidates.idle, among, now)  # (5)
+        is_idle = plan is not None
+        if plan is None and evictor.may_preempt(pool, now):
+            plan = evictor.plan(pool, need, candidates.resident, among, now)  # (6)
+            if plan is None and not is_full:
+                evictor.reserve(pool, need, now)  # (7)
+        if plan is not None:
+            evictor.execute(pool, need, plan, JUST_USED_S if is_idle else None, now, commands)
+        else:  # (8)
             text = f"max is {pool.spec.max}, other revisions have as many replicas"
-            self.evictor.block(pool, text, commands)
-        else:
-            self.evictor.block(pool, placement_obstacle(need, self._host.ledger), commands)
+            evictor.block(pool, text if is_full else placement_obstacle(need, ledger), commands)
         return False
 
     def _obstacle(self, pool: Pool, now: float) -> str:

@@ -124,7 +124,7 @@ def test_busy_functions_take_turns() -> None:
 
     assert sorted(gaps_s) == sorted(world.functions)
     assert world.figures.swaps > 10
-    assert max(gaps_s.values()) <= len(gaps_s) * (longest_s + eviction.SWAP_AFTER_S)
+    assert max(gaps_s.values()) <= len(gaps_s) * (longest_s + eviction.PREEMPT_AFTER_S)
 
 
 @pytest.mark.slow

@@ -22,7 +22,12 @@ from pool_manager.core.commands import (
     Release,
     Terminate,
 )
-from pool_manager.core.eviction import REFUSAL_S, RESIDENCY_S, SWAP_AFTER_S, TRIAL_SWAP_AFTER_S
+from pool_manager.core.eviction import (
+    PREEMPT_AFTER_S,
+    REFUSAL_S,
+    RESIDENCY_S,
+    TRIAL_PREEMPT_AFTER_S,
+)
 from pool_manager.core.host import STANDBY_PREFIX
 from pool_manager.core.ledger import RESERVE_MIB
 from pool_manager.core.machine import Machine
@@ -278,7 +283,7 @@ class Promises(RuleBasedStateMachine):
         victim = self.machine.pools[self.replica(id).pool]
         for pool in self.machine.pools.values():
             if pool.reservation is not None and id in pool.reservation.victims:
-                patience = TRIAL_SWAP_AFTER_S if pool.spec.role == "trial" else SWAP_AFTER_S
+                patience = TRIAL_PREEMPT_AFTER_S if pool.spec.role == "trial" else PREEMPT_AFTER_S
                 has_waited = self.now - self.unserved[pool.key] >= patience
                 has_served = self.now - self.book.entries[id].ready_s >= RESIDENCY_S
                 return has_waited and has_served and victim.staying() >= victim.spec.min
@@ -381,7 +386,7 @@ class Promises(RuleBasedStateMachine):
                 assert pool.reservation is None
             elif pool.reservation is not None:
                 victims = [self.machine.replica(id) for id in pool.reservation.victims]
-                has_waited = self.now - self.unserved.get(key, self.now) >= SWAP_AFTER_S
+                has_waited = self.now - self.unserved.get(key, self.now) >= PREEMPT_AFTER_S
                 is_leaving = any(one and one.is_leaving for one in victims)
                 assert is_leaving or (has_waited and all(victims)), "a stale claim"
             else:

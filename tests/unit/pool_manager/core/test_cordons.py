@@ -6,7 +6,7 @@ import pytest
 
 from pool_manager.core import events
 from pool_manager.core.commands import Bind, Drain, EndTrial, Launch, Release
-from pool_manager.core.eviction import RESIDENCY_S, SWAP_AFTER_S
+from pool_manager.core.eviction import PREEMPT_AFTER_S, RESIDENCY_S
 from pool_manager.core.state import Device, PoolSpec
 from registry.exchange import Load
 from tests.support.play import Play, cpus, launched
@@ -101,7 +101,7 @@ def test_a_cordoned_device_gets_nothing() -> None:
 
     assert play.reason("b") == "all 1 devices are in use, 1 is cordoned: XID 48 (g1)"
     assert play.machine.cordons() == {"g1": "XID 48"}
-    assert play.hear({A: RUNS, B: HELD}, SWAP_AFTER_S) == []
+    assert play.hear({A: RUNS, B: HELD}, PREEMPT_AFTER_S) == []
     assert play.hear({A: RUNS, B: HELD}, RESIDENCY_S) == [Drain("r1", None)]
     assert play.pool("b").reservation.device == "g2"  # type: ignore[union-attr]
 

@@ -6,7 +6,7 @@ import pytest
 
 from pool_manager.core import events
 from pool_manager.core.commands import Drain, EndWarm, Launch, Release
-from pool_manager.core.eviction import RESIDENCY_S, SWAP_AFTER_S, TRIAL_SWAP_AFTER_S
+from pool_manager.core.eviction import PREEMPT_AFTER_S, RESIDENCY_S, TRIAL_PREEMPT_AFTER_S
 from pool_manager.core.state import Device, PoolSpec
 from registry.exchange import Load
 from tests.support.play import Play, assigned, cpus, launched
@@ -108,7 +108,7 @@ def test_a_busy_replica_gives_way_after_a_while() -> None:
     loads = {A: RUNS, B: RUNS, C: HELD}
 
     play.hear(loads, 1.0)
-    assert play.hear(loads, SWAP_AFTER_S - 0.5) == []
+    assert play.hear(loads, PREEMPT_AFTER_S - 0.5) == []
     assert play.hear(loads, 0.5) == [Drain("r1", None)]
     assert play.reason("c") == f"waits for {A} to make room on cpu0"
     assert play.hear({A: HELD, B: RUNS, C: HELD}, 1.0) == []
@@ -131,7 +131,7 @@ def test_a_deploy_waits_longer() -> None:
     play.ready("r1")
     play.on(events.PoolDefined(PoolSpec(B, role="trial")))
 
-    assert play.seconds(int(TRIAL_SWAP_AFTER_S) - 1, a=1) == []
+    assert play.seconds(int(TRIAL_PREEMPT_AFTER_S) - 1, a=1) == []
     assert play.seconds(1, a=1) == [Drain("r1", None)]
 
 
@@ -153,7 +153,7 @@ def test_who_needs_several_gets_its_turn() -> None:
     play.hear(waiting, 1.0)
     play.hear(waiting, 1.0)
 
-    assert play.hear(waiting | {D: HELD}, SWAP_AFTER_S) == []
+    assert play.hear(waiting | {D: HELD}, PREEMPT_AFTER_S) == []
     assert play.machine.host.ledger.reservations.keys() == {"g1"}
     assert play.hear(waiting | {D: HELD}, 2.0) == []
     drains = play.hear(waiting | {D: HELD}, 2.0)
@@ -203,7 +203,7 @@ def test_a_busy_revision_gives_way_to_the_other() -> None:
         "max is 1, other revisions have as many replicas"
     )
 
-    assert play.hear(both, SWAP_AFTER_S) == [Drain("r1", None)]
+    assert play.hear(both, PREEMPT_AFTER_S) == [Drain("r1", None)]
 
 
 def test_one_that_goes_already_is_waited_for() -> None:
@@ -343,7 +343,7 @@ def test_surplus_gives_way_before_the_last() -> None:
     play.ready("r2", "r3")
     play.hear({A: RUNS, B: Load(0, 8, 0.0), C: HELD}, RESIDENCY_S)
 
-    (drain,) = play.hear({A: RUNS, B: Load(0, 8, 0.0), C: HELD}, SWAP_AFTER_S)
+    (drain,) = play.hear({A: RUNS, B: Load(0, 8, 0.0), C: HELD}, PREEMPT_AFTER_S)
     assert drain in (Drain("r2", None), Drain("r3", None))
 
 

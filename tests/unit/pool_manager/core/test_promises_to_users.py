@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pool_manager.core import events
 from pool_manager.core.commands import Assign, Drain, Launch, Note, Release, Terminate
-from pool_manager.core.eviction import RESIDENCY_S, SWAP_AFTER_S
+from pool_manager.core.eviction import PREEMPT_AFTER_S, RESIDENCY_S
 from pool_manager.core.machine import Machine
 from pool_manager.core.replicas import DRAIN_S, TERM_S
 from pool_manager.core.state import Device, PoolSpec
@@ -96,7 +96,7 @@ def test_two_models_that_alternate_each_get_their_time() -> None:
             assert commands == [Drain("r1", None)]
             gone_s = play.now - began_s
 
-    assert gone_s == max(RESIDENCY_S, SWAP_AFTER_S + 1.0)
+    assert gone_s == max(RESIDENCY_S, PREEMPT_AFTER_S + 1.0)
     play.lose("r1", "exit 0")
     assert play.replica("r2").pool == B
 
