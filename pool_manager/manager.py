@@ -19,7 +19,7 @@ import structlog
 
 from pool_manager.core import commands, events
 from pool_manager.core.machine import Machine
-from pool_manager.core.pool import AT_REST, Outlook, outlook
+from pool_manager.core.pool import AT_REST, PoolForecast, forecast
 from pool_manager.core.state import Device, PoolSpec, Replica
 from pool_manager.driver import Driver
 from pool_manager.gpus.absent import NoGpus
@@ -80,7 +80,7 @@ class Manager:
             prepared.emit,
             GpuOccupancy(driver, self._gpus, partial(charges, host.ledger)),
             self._use.on_pong,
-            host.turn,
+            host.start_priority,
         )
         self._launcher = Launcher(settings, driver, bundles, wiring, self._tasks, self._clock)
         self.counters = Counters(host, self._launcher.starts)
@@ -104,7 +104,7 @@ class Manager:
             commands.Bind: self._bind,
             commands.Drain: self._drain,
             commands.StopBatching: self._stop_batching,
-            commands.KeepRefutation: lambda c: self._refuted.notify(c.key, c.reason),
+            commands.RecordRefutation: lambda c: self._refuted.notify(c.key, c.reason),
             commands.Terminate: lambda c: self._launcher.terminate(c.id),
             commands.Release: lambda c: self._launcher.release(c.id),
             commands.Publish: lambda c: self._publisher.publish(c.keys),
@@ -112,13 +112,13 @@ class Manager:
             commands.EndWarm: self._warm.end,
             commands.WatchEngine: lambda c: self._engine.begin(c.reason),
             commands.Note: lambda c: self._journal.note(c.key, c.text),
-            commands.KeepColdStart: self._keep_cold_start,
+            commands.RecordColdStart: self._keep_cold_start,
         }
 
     async def start(self) -> None:
         """Adopt what an earlier manager left, then begin to decide."""
         await adopt_all(self._driver, self._launcher, self.submit)
-        self.submit(events.ListRead())
+        self.submit(events.ReplicasListed())
         self._gpus.start(self.submit)
         self._tasks.spawn("tick", every(self._settings.tick_s, self._tick))
         trim = self._launcher.output.trim_for_ever(self._bindings, self._wall)
@@ -171,7 +171,7 @@ class Manager:
 
     def sleep(self, key: str) -> None:
         """Drain a pool's idle replicas now, down to its floor."""
-        self.submit(events.SleepAsked(key))
+        self.submit(events.SleepRequested(key))
 
     def subscribe_refutations(self, receiver: Callable[[str, str], None]) -> Callable[[], None]:
         """Pass on the key of each pool whose requests must not be joined any more, and the reason;
@@ -188,7 +188,7 @@ class Manager:
     def receive_demand(self, data: bytes) -> None:
         """A gateway worker's Demand."""
         demand = decode_demand(data)
-        self.submit(events.DemandCame(demand))
+        self.submit(events.DemandReported(demand))
         self._publisher.add_worker(demand.worker)
 
     def worker_lost(self, worker: str) -> None:
@@ -233,12 +233,12 @@ class Manager:
         shown = self._publisher.endpoints(key)
         return shown, self._machine.pools[key].wanted, self._journal.since_s(key)
 
-    def outlook(self, key: str) -> Outlook:
+    def forecast(self, key: str) -> PoolForecast:
         """What is about to happen to a pool."""
         pool = self._machine.pools.get(key)
         if pool is None:
             return AT_REST
-        return outlook(pool, self._machine.host.demand.load(key).busy, self._clock())
+        return forecast(pool, self._machine.host.demand.load(key).busy, self._clock())
 
     def wakes_by_standby(self, key: str) -> bool:
         """Whether the replica that is coming for a pool was a standby, or the next one would be."""
@@ -337,7 +337,7 @@ class Manager:
         if control is not None:
             control.stop_batching()
 
-    def _keep_cold_start(self, command: commands.KeepColdStart) -> None:
+    def _keep_cold_start(self, command: commands.RecordColdStart) -> None:
         binding = self._bindings.get(command.key)
         device = self._machine.devices.get(command.device)
         if binding is not None:

@@ -141,9 +141,9 @@ class ReplicaCounter:
                 self._replicas[command.id].is_leaving = True
             case commands.Release() if command.id in self._replicas:
                 self._over(self._replicas[command.id], command.reason)
-            case commands.KeepRefutation():
+            case commands.RecordRefutation():
                 self.counts.refuted["rows"] += 1
-            case commands.KeepColdStart():
+            case commands.RecordColdStart():
                 self.counts.cold_starts["ready" if command.outcome == "ready" else "failed"] += 1
 
     def _over(self, life: _Counted, reason: str) -> None:

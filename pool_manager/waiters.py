@@ -124,7 +124,7 @@ class WarmWaiters:
                 request = _Request(asyncio.get_running_loop().create_future())
                 self._requests[key] = request
             request.beside = beside
-            self._emit(events.WarmAsked(key, beside))
+            self._emit(events.WarmRequested(key, beside))
         request.count(1, beside=beside)
         try:
             async with asyncio.timeout(timeout_s):
@@ -141,10 +141,10 @@ class WarmWaiters:
             return
         if not request.waiters:
             del self._requests[key]
-            self._emit(events.WarmDropped(key))
+            self._emit(events.WarmCancelled(key))
         elif not request.patient and not request.beside:
             request.beside = True
-            self._emit(events.WarmAsked(key, True))
+            self._emit(events.WarmRequested(key, True))
 
     def end(self, command: commands.EndWarm) -> None:
         """A pool is warm, or will not be."""

@@ -17,7 +17,7 @@ from gateway.dispatch.call import Command, Fail, Link, Recall, Send, Stage
 from gateway.dispatch.demand import DemandReports
 from gateway.dispatch.dispatcher import Dispatcher, Limits
 from pool_manager.core import commands, events
-from pool_manager.core.events import DemandCame
+from pool_manager.core.events import DemandReported
 from pool_manager.core.machine import Machine
 from pool_manager.core.state import Device
 from registry.errors import FnError
@@ -214,7 +214,7 @@ class Callers:
         conditions: Conditions,
         clock: Clock,
         fleet: Fleet,
-        feed: Callable[[DemandCame], None],
+        feed: Callable[[DemandReported], None],
         figures: Figures,
     ) -> None:
         self._conditions = conditions
@@ -354,7 +354,7 @@ class Callers:
         is lost."""
         loads = self._reports.partial(self.urgent)
         self.urgent = {}
-        self._feed(DemandCame(Demand("w", next(self._seq), False, loads)))
+        self._feed(DemandReported(Demand("w", next(self._seq), False, loads)))
 
     def _load(self, key: str) -> Load:
         return self.dispatcher.load(key, self._clock.now)
@@ -373,7 +373,7 @@ class Callers:
             del self.active[key], self._last_full[key]
         self._reports.full(self._last_full)
         called = self.dispatcher.take_called()
-        self._feed(DemandCame(Demand("w", next(self._seq), True, self._last_full, called)))
+        self._feed(DemandReported(Demand("w", next(self._seq), True, self._last_full, called)))
         return bool(was or self._last_full or called)
 
 
@@ -407,7 +407,7 @@ class World:
         }
         for function in self.functions.values():
             self.feed(events.PoolDefined(function.spec(conditions)))
-        self.feed(events.ListRead())
+        self.feed(events.ReplicasListed())
         for function in self.functions.values():
             self.callers.expect(function)
 

@@ -12,7 +12,7 @@ import structlog
 
 from pool_manager.core import events
 from pool_manager.core.commands import Assign, Bind, Launch
-from pool_manager.core.start_queue import Rank, Starts, Turn
+from pool_manager.core.start_queue import Rank, StartPriority, StartQueue
 from pool_manager.driver import Driver
 from pool_manager.ports import Binding, Bundles
 from pool_manager.read_ahead import ReadAhead
@@ -38,9 +38,9 @@ class StartGate:
         self,
         at_once: int,
         clock: Callable[[], float],
-        turn: Callable[[str], Turn] = lambda _id: Turn(Rank.WAITER, 0.0),
+        turn: Callable[[str], StartPriority] = lambda _id: StartPriority(Rank.WAITER, 0.0),
     ) -> None:
-        self._starts = Starts(at_once)
+        self._starts = StartQueue(at_once)
         self._clock = clock
         self._waiting: dict[str, asyncio.Future[bool]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -54,7 +54,7 @@ class StartGate:
         counts until `leave`, or until its time is over."""
         loop = asyncio.get_running_loop()
         self._waiting[id] = loop.create_future()
-        self._starts.ask(id)
+        self._starts.enqueue(id)
         self._admit()
         try:
             return await self._waiting[id]
@@ -66,7 +66,7 @@ class StartGate:
 
     def leave(self, id: str) -> None:
         """A start has ended, or is cancelled."""
-        self._starts.leave(id)
+        self._starts.remove(id)
         waiting = self._waiting.get(id)
         if waiting is not None and not waiting.done():
             waiting.set_result(False)
@@ -74,7 +74,7 @@ class StartGate:
 
     def _admit(self) -> None:
         now = self._clock()
-        for id in self._starts.begin(self._turn, now):
+        for id in self._starts.admit(self._turn, now):
             waiting = self._waiting[id]
             if (
                 not waiting.done()

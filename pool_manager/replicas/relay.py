@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pool_manager.core import events
-from pool_manager.core.start_queue import Rank, Turn
+from pool_manager.core.start_queue import Rank, StartPriority
 from pool_manager.driver import Driver
 from pool_manager.gpus.occupancy import GpuOccupancy
 from pool_manager.replicas import records
@@ -42,7 +42,7 @@ class Wiring:
     emit: Emit
     occupancy: GpuOccupancy
     on_pong: Callable[[str, int], None] = lambda _id, _busy_ms: None
-    turn: Callable[[str], Turn] = lambda _id: Turn(Rank.WAITER, 0.0)
+    turn: Callable[[str], StartPriority] = lambda _id: StartPriority(Rank.WAITER, 0.0)
 
 
 class EventRelay:

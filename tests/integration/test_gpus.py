@@ -41,7 +41,7 @@ def haste(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitor, "PROOF_S", 0.03)
     monkeypatch.setattr(monitor, "PROOF_POLL_S", 0.005)
     monkeypatch.setattr(replicas, "RELEASE_RETRY_S", RETRY_S)
-    monkeypatch.setattr(eviction, "SWAP_AFTER_S", 0.2)
+    monkeypatch.setattr(eviction, "PREEMPT_AFTER_S", 0.2)
     monkeypatch.setattr(eviction, "RESIDENCY_S", 0.3)
 
 

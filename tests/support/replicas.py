@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from pool_manager.core import events
 from pool_manager.core.commands import Assign, Bind, Launch
-from pool_manager.core.start_queue import Rank, Turn
+from pool_manager.core.start_queue import Rank, StartPriority
 from pool_manager.driver import Driver
 from pool_manager.gpus.occupancy import GpuOccupancy
 from pool_manager.ports import Binding, Gpus
@@ -92,7 +92,7 @@ class Stage:
         driver: Driver,
         models: Path,
         gpus: Gpus | None = None,
-        turn: Callable[[str], Turn] = lambda _id: Turn(Rank.WAITER, 0.0),
+        turn: Callable[[str], StartPriority] = lambda _id: StartPriority(Rank.WAITER, 0.0),
     ) -> None:
         self.settings = settings
         self.driver = driver

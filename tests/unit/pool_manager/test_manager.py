@@ -383,7 +383,7 @@ async def test_a_defect_half_way_through_an_event_loses_no_command(
     assert rig.manager.counters.counts().defects["event"] > 0
 
 
-class Starts(FakeDriver):
+class StartQueue(FakeDriver):
     """Keeps the records of what it starts."""
 
     def __init__(self) -> None:
@@ -399,7 +399,7 @@ async def test_a_gpus_standby_is_started_for_its_kind(tmp_path: Path) -> None:
     """As many as the settings say on each GPU, and none for CPU slots that want none."""
     devices = [*cpu_slots(1), Device("GPU-1", "cuda", 4_000)]
     with pool_settings(tick_s=0.01, gpu_standbys=1) as settings:
-        driver = Starts()
+        driver = StartQueue()
         manager = Manager(settings, driver, devices, ModelFolder(tmp_path), Records())
         await manager.start()
         Gateway(manager).hold(0)
@@ -444,7 +444,7 @@ async def test_of_an_unknown_pool_nothing_is_seen(tmp_path: Path) -> None:
         manager = operator.manager
 
         assert manager.pool("default/nobody@1") is None
-        assert manager.outlook("default/nobody@1") is AT_REST
+        assert manager.forecast("default/nobody@1") is AT_REST
         assert manager.blocked("default/nobody@1") == ""
         assert not manager.wakes_by_standby("default/nobody@1")
         assert manager.decisions("default/nobody@1") == []
@@ -459,7 +459,7 @@ async def test_decisions_are_told_as_they_are_made(tmp_path: Path) -> None:
         await operator.manager.warm(KEY)
         end()
         operator.manager.note(KEY, "nobody listens")
-        seen = operator.manager.outlook(KEY)
+        seen = operator.manager.forecast(KEY)
 
         assert [one for pool, one in told if pool == KEY] == operator.manager.decisions(KEY)[:-1]
         assert told != []

@@ -17,9 +17,9 @@ from registry.errors import EngineDown, ModelRefused, Refused, ShuttingDown, Tri
 from registry.tasks import Tasks
 
 KEY = "default/a@1"
-ASKED = events.WarmAsked(KEY, False)
-BESIDE = events.WarmAsked(KEY, True)
-DROPPED = events.WarmDropped(KEY)
+ASKED = events.WarmRequested(KEY, False)
+BESIDE = events.WarmRequested(KEY, True)
+DROPPED = events.WarmCancelled(KEY)
 
 
 class Desk:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from pool_manager.core import start_queue
-from pool_manager.core.start_queue import Rank, Turn
+from pool_manager.core.start_queue import Rank, StartPriority
 from pool_manager.replicas.launcher import StartGate
 
 
@@ -54,7 +54,9 @@ async def test_one_after_the_other(line: StartGate) -> None:
 async def test_the_order_is_the_managers(clock: Clock) -> None:
     """Asked for anew whenever there is room."""
     urgent: set[str] = set()
-    line = StartGate(1, clock, lambda id: Turn(Rank.WAITER if id in urgent else Rank.FLOOR, 0.0))
+    line = StartGate(
+        1, clock, lambda id: StartPriority(Rank.WAITER if id in urgent else Rank.FLOOR, 0.0)
+    )
     await line.enter("a")
     tasks = {id: asyncio.create_task(line.enter(id)) for id in "bc"}
     await turn_of_loop()
