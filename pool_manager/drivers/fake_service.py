@@ -187,7 +187,7 @@ class FakeService:
             stream.abort("the fake replica ended")
 
     def _update_events(self) -> None:
-        """Keep both events true to what is owed; called after every change."""
+        """Set both events by the owed requests; called after every change."""
         if self._waiting:
             self._came.set()
         else:
@@ -207,7 +207,7 @@ class FakeService:
         return taken
 
     def _send_started(self, batch: list[_Request]) -> None:
-        """Said before the run, in one frame per link: a crash must not leave it unsaid."""
+        """Send STARTED before the run, in one frame per link: a crash must not lose it."""
         ids: dict[int, list[int]] = {}
         for request in batch:
             ids.setdefault(request.link, []).append(request.id)
@@ -303,7 +303,7 @@ class FakeService:
             self._answer(request)
 
     def _lost(self, link: int, _reason: str) -> None:
-        """Nobody waits for this link's answers any more."""
+        """A link has ended: cancel its requests."""
         self._links.pop(link, None)
         self._last_accepted.pop(link, None)
         self._turned_away.pop(link, None)

@@ -123,7 +123,7 @@ class ProcessDriver:
         asyncio.get_running_loop().add_reader(group.pidfd, self._exited, id)
 
     def _exited(self, id: str) -> None:
-        """Once: either the loop sees the end first, or whoever released it."""
+        """Notify of an exit once: the loop sees it, or `release` does."""
         group = self._groups[id]
         asyncio.get_running_loop().remove_reader(group.pidfd)
         if id not in self._reported:
@@ -172,7 +172,7 @@ def _launch(python: str, record: ReplicaRecord, run_dir: Path, log: Path) -> Pro
     try:
         group = ProcessGroup(child.pid, os.pidfd_open(child.pid), child)
     except OSError:
-        # Nobody could tell when it ends.
+        # Without a pidfd its exit would go unnoticed.
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
         raise

@@ -30,9 +30,9 @@ UNSEEN = Snapshot(None, ())
 
 @dataclass(frozen=True, slots=True)
 class FoundGpus:
-    """The chosen GPUs over an open session, before it is known what of them is in use by whom.
+    """The chosen GPUs over an open session, before their foreign memory is known.
 
-    Without a session there is none, and `silence` says why, where that is not as it should be.
+    Without a session there are none; `silence` says why where the driver should be usable.
     """
 
     nvml: Nvml | None = None
@@ -97,8 +97,8 @@ async def open_gpus(
 
 
 async def _as_they_are_now(found: FoundGpus, nvml: Nvml, calls: BlockingCalls) -> list[Reading]:
-    """A replica that ended after they were found is no foreigner: what it had would be missing
-    for as long as this server runs. Where the driver does not answer, what it said then counts."""
+    """The chosen GPUs read again: memory of a replica that ended after they were found must not
+    count as foreign. The first reading where the driver does not answer."""
     try:
         snapshot = await calls.run(nvml.read)
     except (NoDriver, Unanswered):

@@ -122,7 +122,7 @@ class Nvml:
         _ask(pynvml.nvmlShutdown)
 
     def renew(self) -> None:
-        """A session anew: one sees no GPU that came after it began. Raises NoDriver."""
+        """Begin a new session: an old one does not see later GPUs. Raises NoDriver."""
         self.close()
         self.open()
 
@@ -194,7 +194,7 @@ class Nvml:
 
 
 def _ask(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What the driver says, None where it does not: each question fails by itself."""
+    """A value of the driver, None where it has none: each call fails by itself."""
     try:
         return function(*arguments)
     except pynvml.NVMLError:
@@ -272,5 +272,5 @@ def _processes(handle: Any) -> tuple[GpuProcess, ...] | None:
 
 
 def _address(handle: Any) -> int | None:
-    """What a handle points at, by which it can be told from others."""
+    """The address that a handle points to, which identifies its GPU."""
     return ctypes.cast(handle, ctypes.c_void_p).value

@@ -30,7 +30,7 @@ CURSOR_MAX: Final = 4096
 """Characters; a function with more replicas than that has none."""
 _PLACE: Final = re.compile(r"([0-9a-z]{1,32}):([0-9]{1,15})")
 Refresh = Callable[[str], None]
-"""Begins to fetch what a replica has written, where that is not in its file by itself."""
+"""Begins to copy a replica's output to its log, where its driver does not do so by itself."""
 BLOCK: Final = 4096
 """Holes are made of whole blocks."""
 SIZE_MAX: Final = 2**40
@@ -44,20 +44,20 @@ STAMP: Final = len("2026-01-02T03:04:05.123456789Z")
 """Characters of a time as the engine writes it: in UTC, always with all nine digits."""
 NS: Final = 10**9
 Ask = Callable[[int], Awaitable[bytes | None]]
-"""Gives what was written since (Unix seconds), each line behind its time; None for no answer."""
+"""Output since (Unix seconds), each line after its time; None without an answer."""
 
 
 class LogChunk(NamedTuple):
-    """`data` begins at `start`; what was before it, from where it was asked for, is gone."""
+    """`data` begins at `start`; the bytes between the requested offset and `start` are gone."""
 
     start: int
     data: bytes
 
 
 def read_log(path: Path, place: int, size: int) -> LogChunk:
-    """What there is from `place` on, at most `size` bytes. Raises OSError.
+    """The first kept bytes from `place` on, at most `size`. Raises OSError.
 
-    Where the log has begun anew, nobody knows what was missed: it goes on at its end.
+    Where the log has begun anew, the number of missed bytes is unknown: reading goes on at its end.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -71,14 +71,14 @@ def read_log(path: Path, place: int, size: int) -> LogChunk:
 
 
 def read_kept(path: Path, most: int) -> bytes:
-    """The last `most` bytes of what is kept, from the start of a line, and behind a line that says
-    so where there was more. Raises OSError."""
+    """The last `most` kept bytes, from the start of a line, after a line that marks the cut if
+    there was more. Raises OSError."""
     start, data = _tail(path, most)
     return DROPPED + data.partition(b"\n")[2] if start else data
 
 
 def _tail(path: Path, most: int) -> LogChunk:
-    """The last `most` bytes of what is kept."""
+    """The last `most` kept bytes. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         length = os.fstat(descriptor).st_size
@@ -101,8 +101,8 @@ def find_last_lines(path: Path, count: int, most: int) -> int:
 
 
 def bound_log(path: Path, limit: int, keep: int) -> bool:
-    """Where a log has more than `limit` bytes, take away all but the last `keep` or so; whether it
-    had. Raises OSError."""
+    """Cut a log of more than `limit` bytes down to about its last `keep`; whether it was cut.
+    Raises OSError."""
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         found = os.fstat(descriptor)
@@ -112,7 +112,7 @@ def bound_log(path: Path, limit: int, keep: int) -> bool:
         end = (length - keep) // BLOCK * BLOCK
         if length > SIZE_MAX or not _punched(descriptor, end):
             _begin_anew(path, descriptor, length, keep)
-        # Its time is that of what was written last, for whoever goes on behind that (`spooling`).
+        # The modification time is that of the last line, after which `Spool` goes on.
         os.utime(descriptor, ns=(found.st_atime_ns, found.st_mtime_ns))
         return True
     finally:
@@ -135,8 +135,7 @@ def _data_from(descriptor: int, place: int, length: int) -> int:
 
 
 def _punched(descriptor: int, end: int) -> bool:
-    """Whether everything before `end` could be taken away; where the file system has no holes it
-    cannot. Raises OSError."""
+    """Punch a hole before `end`; False where the file system has none. Raises OSError."""
     if end <= 0:
         return True
     offset, length = ctypes.c_int64(0), ctypes.c_int64(end)
@@ -149,8 +148,8 @@ def _punched(descriptor: int, end: int) -> bool:
 
 
 def _begin_anew(path: Path, descriptor: int, length: int, keep: int) -> None:
-    """The writer appends (O_APPEND), so its next line lands behind what is kept; what it writes
-    between the two steps here is lost."""
+    """Rewrite the log with its last `keep` bytes. The writer appends (O_APPEND), so its next line
+    follows them; lines written between the two steps here are lost."""
     data = os.pread(descriptor, keep, max(0, length - keep)).partition(b"\n")[2]
     os.ftruncate(descriptor, 0)
     with path.open("ab") as log:
@@ -158,8 +157,8 @@ def _begin_anew(path: Path, descriptor: int, length: int, keep: int) -> None:
 
 
 class LineSplitter:
-    """Takes bytes, gives lines as text: as long as `LINE_MAX` at most, and what was left out is
-    said in a line of its own, or at the end of its line."""
+    """Splits bytes into lines of text of at most `LINE_MAX` bytes; omitted bytes are counted in a
+    line of their own, or at the end of the cut line."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
@@ -169,10 +168,10 @@ class LineSplitter:
         """Bytes taken of a line that has not ended."""
 
     def add(self, data: bytes) -> list[str]:
-        """The lines that have ended with this."""
+        """Take in `data`; the lines that end in it."""
         found: list[str] = []
         if self._lost and data:
-            # What comes first is the rest of a line whose beginning is gone.
+            # It begins with the rest of a line whose beginning is gone.
             broken, end, data = data.partition(b"\n")
             self._lost += len(broken) + len(end)
             if not end:
@@ -187,12 +186,12 @@ class LineSplitter:
         return found
 
     def skip(self, count: int) -> None:
-        """So many bytes are gone, and what comes next is from somewhere within a line."""
+        """So many bytes are missing; the next ones may begin within a line."""
         self._lost += count + self.pending
         self._clear()
 
     def flush(self) -> list[str]:
-        """Nothing more comes: what there is of a last line."""
+        """The end: the last line, if it has not ended."""
         found = [left_out(self._lost)] if self._lost else []
         self._lost = 0
         return [*found, self._line()] if self.pending else found
@@ -216,12 +215,12 @@ class LineSplitter:
 
 
 def left_out(count: int) -> str:
-    """What stands in place of output that is gone."""
+    """The line that stands for dropped output."""
     return f"... {count} bytes of output were dropped ..."
 
 
 class LogLines(NamedTuple):
-    """Whole lines of one replica. `is_over`: it is gone, and these were its last."""
+    """Whole lines of one replica. `is_over`: it is gone, and these are its last."""
 
     replica: str
     lines: list[str]
@@ -238,7 +237,7 @@ class _FollowedLog:
         self.is_gone = False
 
     def read(self) -> tuple[list[str], bool]:
-        """What has come since, and whether that is all there will ever be. Blocking."""
+        """New lines, and whether they are the last. Blocking."""
         # Before it is read: what was written by then will have been read.
         was_gone = self.is_gone
         try:
@@ -255,7 +254,7 @@ class _FollowedLog:
 
 
 class Follow:
-    """One follower. `read` gives what is new; `cursor` is where another one may go on."""
+    """One follower of a function. `read` gives new lines; `cursor` lets another one go on."""
 
     def __init__(self, refresh: Refresh) -> None:
         self._refresh = refresh
@@ -267,12 +266,12 @@ class Follow:
         source.path, source.is_gone = path, is_gone
 
     def end(self, id: str) -> None:
-        """A replica is gone: what it wrote last is still to be read."""
+        """A replica is gone; the rest of its log is still read."""
         if id in self._sources:
             self._sources[id].is_gone = True
 
     async def read(self) -> list[LogLines]:
-        """What has come since the last time, one piece of each log at most."""
+        """New lines since the last call, from one piece of each log at most."""
         for id, source in self._sources.items():
             if not source.is_gone:
                 self._refresh(id)
@@ -283,7 +282,7 @@ class Follow:
         return said
 
     def left(self) -> list[LogLines]:
-        """The end of every replica that is left, for whoever reads no further."""
+        """The unfinished last line of every log, for a follower that stops."""
         return [LogLines(id, one.lines.flush(), is_over=True) for id, one in self._sources.items()]
 
     @property
@@ -300,7 +299,7 @@ def _read_all(sources: Iterable[tuple[str, _FollowedLog]]) -> list[LogLines]:
 
 
 def parse_cursor(cursor: str) -> dict[str, int] | None:
-    """Replicas and places of a cursor; None where it is none of ours."""
+    """Offsets by replica of a cursor; None where it is malformed."""
     if not cursor.startswith("@") or len(cursor) > CURSOR_MAX:
         return None
     parts = [_PLACE.fullmatch(part) for part in cursor[1:].split(",") if part]
@@ -309,7 +308,7 @@ def parse_cursor(cursor: str) -> dict[str, int] | None:
 
 
 class Followers:
-    """Everybody who follows, by the function. `refresh` is called for each replica at each read."""
+    """All followers by function. `refresh` is called for each replica at each read."""
 
     def __init__(self, refresh: Refresh) -> None:
         self._refresh = refresh
@@ -317,7 +316,7 @@ class Followers:
 
     @contextmanager
     def follow(self, function: str) -> Iterator[Follow]:
-        """One who hears of new replicas and of ends while the block runs."""
+        """A follower that gets new replicas and their ends while the block runs."""
         follow = Follow(self._refresh)
         others = self._follows.setdefault(function, set())
         others.add(follow)
@@ -329,26 +328,26 @@ class Followers:
                 self._follows.pop(function, None)
 
     def begin(self, id: str, path: Path) -> None:
-        """A replica of the function that its log's folder is called after writes there."""
+        """A replica writes to `path`; the folder is called after its function."""
         for follow in self._follows.get(path.parent.name, ()):
             follow.add(id, path)
 
     def end(self, id: str, path: Path) -> None:
-        """It writes no more."""
+        """A replica writes no more to `path`."""
         for follow in self._follows.get(path.parent.name, ()):
             follow.end(id)
 
 
 class Spool:
-    """Copies each line once. A log's own time is that of its last line, by which the next server
-    knows what it has already."""
+    """Copies each line of an engine's output to a log once. A log's mtime is that of its
+    last line, after which the next server goes on."""
 
     def __init__(self) -> None:
         self._last: dict[str, str] = {}
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def fetch(self, id: str, log: Path, ask: Ask) -> None:
-        """Add to `log` what replica `id` has written since. Raises OSError, and what `ask` does."""
+        """Append the new output of replica `id` to `log`. Raises OSError, and what `ask` raises."""
         lock = self._locks.setdefault(id, asyncio.Lock())
         async with lock:
             after = self._last.get(id)
@@ -363,7 +362,7 @@ class Spool:
                 self._last[id] = last
 
     def forget(self, id: str) -> None:
-        """Nothing more comes."""
+        """A replica writes no more."""
         self._last.pop(id, None)
         self._locks.pop(id, None)
 

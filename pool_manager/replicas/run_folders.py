@@ -31,7 +31,7 @@ STANDBY_LOGS = "_standby"
 
 
 class RunFolders:
-    """Where each replica's things lie. All methods are plain blocking file work."""
+    """Paths and files of each replica. All methods block."""
 
     def __init__(self, settings: PoolSettings, *, for_others: bool = False) -> None:
         """`for_others`: replicas are other users, each in a container that sees its own folders
@@ -55,7 +55,7 @@ class RunFolders:
         return self.run_dir(id) / DATA_SOCKET
 
     def record(self, record: ReplicaRecord) -> None:
-        """Write the record: the start is now a fact, whatever happens to this process."""
+        """Write the record of a start, by which a later manager can adopt the replica."""
         self.run_dir(record.id).mkdir(mode=0o700)
         self._open(self.run_dir(record.id), 0o755)
         self._write(record)
@@ -179,8 +179,8 @@ class RunFolders:
         return False
 
     def trim_all(self, functions: Collection[str], spared: Collection[Path], now_s: float) -> None:
-        """Remove logs of functions that are gone for an hour, and the oldest of all while they
-        take more than they may. `spared` are still written to; `now_s` is Unix seconds."""
+        """Remove logs of functions that are gone for an hour, and the oldest of all while they are
+        over their limit together. `spared` are still written to; `now_s` is in Unix seconds."""
         found = []
         for path in self._settings.log_dir.glob("*/*.log"):
             with contextlib.suppress(OSError):
@@ -195,7 +195,7 @@ class RunFolders:
                 path.unlink(missing_ok=True)
                 over -= size
         for folder in self._settings.log_dir.iterdir():
-            # Only empty ones go, and none that was just made for a log that is about to be.
+            # Only empty folders, and none that was just made for a new log.
             with contextlib.suppress(OSError):
                 if now_s - folder.stat().st_mtime > GONE_KEPT_S:
                     folder.rmdir()

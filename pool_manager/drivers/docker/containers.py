@@ -28,7 +28,7 @@ from registry.errors import DriverError
 from runtime_image.contract.link import VERSION
 
 GONE_S: Final = 10.0
-"""How long a removal that somebody else began may take."""
+"""How long a removal that is already in progress may take."""
 GONE_POLL_S: Final = 0.02
 LOG_LINES: Final = 5000
 
@@ -52,7 +52,7 @@ def check_image(image: str, kind: str, inspected: dict[str, Any]) -> None:
 
 
 def inspection(image: str) -> Callable[[docker.APIClient], dict[str, Any]]:
-    """What asks the engine for what `check_image` looks at."""
+    """A call that gives `check_image` its input."""
     return lambda client: client.inspect_image(image)
 
 
@@ -182,7 +182,7 @@ def _is_running(listed: dict[str, Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ContainerExit:
-    """How a container ended: `code` is None where nobody knows any more."""
+    """How a container ended: `code` is None where the container is gone."""
 
     code: int | None
     out_of_memory: bool
@@ -214,7 +214,7 @@ def remove(client: docker.APIClient, container: str) -> None:
 
 
 def _wait_removed(client: docker.APIClient, container: str) -> None:
-    """Somebody else removes it."""
+    """Wait for a removal that is already in progress."""
     deadline_s = time.monotonic() + GONE_S
     while time.monotonic() < deadline_s:
         try:
@@ -253,7 +253,7 @@ def _signal(client: docker.APIClient, container: str, name: str) -> None:
 
 
 def limit(client: docker.APIClient, container: str, limits: dict[str, int], name: str) -> None:
-    """Set what it may take, and call it what it is now."""
+    """Set the limits of a container and rename it."""
     client.update_container(
         container,
         cpu_period=limits["CpuPeriod"],
@@ -261,14 +261,14 @@ def limit(client: docker.APIClient, container: str, limits: dict[str, int], name
         mem_limit=limits["Memory"],
         memswap_limit=limits["MemorySwap"],
     )
-    # Only for people who look: a name that is taken must not cost a replica.
+    # Only for display: a name that is taken must not cost a replica.
     with contextlib.suppress(*ENGINE_ERRORS):
         client.rename(container, name)
 
 
 def output(client: docker.APIClient, container: str, since_s: int) -> bytes | None:
-    """What it has written since (Unix seconds), the last lines of it, each behind its time; None
-    where it is gone."""
+    """The last lines of its output since (Unix seconds), each after its time; None where it is
+    gone."""
     try:
         written: bytes = client.logs(
             container,
@@ -286,7 +286,7 @@ def output(client: docker.APIClient, container: str, since_s: int) -> bytes | No
 
 
 def pids(client: docker.APIClient, container: str) -> frozenset[int] | None:
-    """The host's numbers of its processes; None where they cannot be told."""
+    """The host's numbers of its processes; None where it does not run."""
     try:
         shown = client.top(container)
     except ENGINE_ERRORS as error:

@@ -32,7 +32,7 @@ class NetworkHolder:
 
 
 class NetworkHolders:
-    """Keeps holders ready; one is taken once and never shared, so that replicas stay apart."""
+    """Keeps holders ready. A holder is used once and never shared: replicas stay isolated."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class NetworkHolders:
         return frozenset(self._ready)
 
     def knows(self, number: str) -> bool:
-        """Whether it is being made, ready or taken. Any other is an earlier server's."""
+        """Whether this server made the holder, or is making it; others are an earlier server's."""
         return number in self._ours
 
     def sync(self, running: dict[str, str], before: frozenset[NetworkHolder]) -> None:
@@ -94,7 +94,7 @@ class NetworkHolders:
             self._tasks.spawn("holder", self._remove(holder))
 
     def refill(self, after_s: float | None = None) -> None:
-        """Have as many as there should be, in the background."""
+        """Make missing holders in the background."""
         if not (self._is_refilling or self._is_closed):
             self._is_refilling = True
             after_s = self._refill_after_s if after_s is None else after_s
@@ -106,7 +106,7 @@ class NetworkHolders:
             while len(self._ready) < HOLDERS:
                 await self._make()
         except DriverError as error:
-            # Starts only take longer without; whatever is wrong, they will say it.
+            # Starts only take longer without holders, and will report a broken engine themselves.
             if not self._is_closed:
                 log.warning("no network could be made ahead", reason=str(error))
         finally:
@@ -141,7 +141,7 @@ class NetworkHolders:
         return container
 
     async def _remove(self, holder: NetworkHolder) -> None:
-        # What could not be removed is nobody's any more: the next list finds it.
+        # One that could not be removed is found by the next list.
         with contextlib.suppress(DriverError):
             await self._engine.call(
                 "remove a holder", lambda client: remove(client, holder.container)
@@ -149,5 +149,5 @@ class NetworkHolders:
         self._ours.discard(holder.number)
 
     def close(self) -> None:
-        """Nothing more is made or removed; those that nobody took are still there."""
+        """Make and remove nothing more; ready holders still run."""
         self._is_closed = True
