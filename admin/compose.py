@@ -35,7 +35,6 @@ from gateway.dispatch.dispatcher import Limits
 from gateway.http.app import Gateway, Site, StatePages, stop_serving
 from gateway.http.context import assemble
 from gateway.metrics.requests import Metrics, RateSampler
-from gateway.observing.access_log import AccessLog
 from gateway.observing.errors import FailureCount, RecentFailures
 from pool_manager.core.state import Device
 from pool_manager.devices import cpu_slots, host_memory_mib
@@ -259,7 +258,7 @@ async def _open_gateway(
         delivery,
         side.past,
         time.time,  # noqa: TID251 - the shell passes the clock in
-        AccessLog(write, time.time) if section.access_log else None,  # noqa: TID251 - as above
+        write if section.access_log else None,
         tracer=open_tracer(section, f"{os.getpid()}"),
     )
     gateway = Gateway(invoker)

@@ -85,7 +85,7 @@ def open_watch(side: AdminSide, scene: Scene, stack: AsyncExitStack) -> Watch:
     side.manager.watch_decisions(lambda pool, decision: _decision(watch, pool, decision))
     side.past.on_record = lambda record: _cold_start(watch, record)
     side.deploys.runner.on_change = lambda operation: _operation(watch, operation)
-    side.failures.on_added = lambda several: _errors(watch, side, several)
+    stack.callback(side.failures.subscribe(lambda several: _errors(watch, side, several)))
     watch.open()
     return watch
 

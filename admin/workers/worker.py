@@ -64,7 +64,6 @@ from gateway.http.context import assemble
 from gateway.metrics.counters import Labels
 from gateway.metrics.ledger import Balance
 from gateway.metrics.requests import Metrics, RateSample, RateSampler
-from gateway.observing.access_log import AccessLog
 from gateway.observing.errors import Failure
 from registry.catalog import Catalog
 from registry.exchange import Expected, decode_endpoints
@@ -263,13 +262,13 @@ class Worker:
             delivery,
             upward,
             time.time,  # noqa: TID251 - the shell passes the clock in
-            AccessLog(write, time.time) if settings.access_log else None,  # noqa: TID251 - as above
+            write if settings.access_log else None,
             self._cells,
             open_tracer(settings, welcome.name),
+            upward.woken,
         )
         gateway = Gateway(invoker)
         self._metrics = invoker.metrics
-        invoker.metrics.on_cold_start = upward.woken
         upward.take_answered = RateSampler(invoker.metrics.durations).sample
         upward.take_failures = invoker.failures.drain
         passing = Passing(welcome.passing)

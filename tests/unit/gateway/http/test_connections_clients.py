@@ -23,17 +23,18 @@ class One:
 
 
 class World:
-    """A population, and a clock that stands still."""
+    """A group of connections, and a clock that stands still."""
 
     def __init__(self, most: int, *there: One) -> None:
         self.there: set[One] = set(there)
         self.now = 0.0
-        self.clients = ConnectionLimit(most, [self.there], lambda: self.now)
+        self.limit = ConnectionLimit(most, lambda: self.now)
+        self.limit.track(self.there)
 
     def enter(self) -> bool:
         one = One(is_idle=True)
         self.there.add(one)
-        admitted = self.clients.admit(one)
+        admitted = self.limit.admit(one)
         assert not one.is_closed
         if not admitted:
             self.there.remove(one)
