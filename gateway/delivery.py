@@ -156,7 +156,7 @@ class Delivery:
         self._perform(commands)
 
     def move(self, source: str, target: str, rerun_policy: RerunPolicy | None) -> None:
-        """A function's traffic moved from one pool to another; see `Dispatcher.on_traffic_moved`."""
+        """A function's traffic moved; see `Dispatcher.on_traffic_moved`."""
         self._perform(self._dispatcher.on_traffic_moved(source, target, rerun_policy, monotonic()))
         self._report_soon(source)
 
@@ -166,8 +166,8 @@ class Delivery:
             return
         message = decode_endpoints(data)
         now = monotonic()
-        for key, shown in message.pools.items():
-            self._on_endpoints(key, shown, now)
+        for key, endpoints in message.pools.items():
+            self._on_endpoints(key, endpoints, now)
         if message.full:
             for key in set(self._dispatcher.pools) - set(message.pools):
                 self._on_endpoints(key, GONE, now)
@@ -192,12 +192,12 @@ class Delivery:
         owed = {key: count for key, pool in pools if (count := pool.owed)}
         return self._ledger.balance(held, owed)
 
-    def _on_endpoints(self, key: str, shown: PoolEndpoints, now: float) -> None:
-        self._death_causes.on_causes(shown.ended)
-        self._perform(self._dispatcher.on_endpoints(key, shown, now))
+    def _on_endpoints(self, key: str, endpoints: PoolEndpoints, now: float) -> None:
+        self._death_causes.on_causes(endpoints.ended)
+        self._perform(self._dispatcher.on_endpoints(key, endpoints, now))
         if key in self._dispatcher.pools:
             self._update_expected(key)
-        self._links.reconcile(key, shown.replicas)
+        self._links.reconcile(key, endpoints.replicas)
 
     def _update_expected(self, key: str) -> None:
         self._dispatcher.pool(key).cold_start = self._history.expected(key)
