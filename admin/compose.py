@@ -34,8 +34,7 @@ from gateway.delivery import Delivery, follow_traffic
 from gateway.dispatch.dispatcher import Limits
 from gateway.http.app import Gateway, Site, StatePages, stop_serving
 from gateway.http.context import assemble
-from gateway.metrics.requests import Metrics, Pulse
-from gateway.observing.access_log import AccessLog
+from gateway.metrics.requests import Metrics, RateSampler
 from gateway.observing.errors import FailureCount, RecentFailures
 from pool_manager.core.state import Device
 from pool_manager.devices import cpu_slots, host_memory_mib
@@ -257,19 +256,21 @@ async def _open_gateway(
         delivery,
         side.past,
         time.time,  # noqa: TID251 - the shell passes the clock in
-        AccessLog(write, time.time) if section.access_log else None,  # noqa: TID251 - as above
+        write if section.access_log else None,
         tracer=open_tracer(section, f"{os.getpid()}"),
     )
     gateway = Gateway(invoker)
     add_families(invoker.metrics, side, OneGateway())
     health = Health(settings.data, side.manager, delivery, store.history, time.monotonic)
-    answered = Pulse(invoker.metrics.durations).take
+    answered = RateSampler(invoker.metrics.durations).sample
     backups = store.backups.reasons
     admin = open_admin(side, answered, lambda: [*health.reasons(), *backups()], stack)
     app = web.Application()
-    admin.add_routes(app, gateway.border)
+    admin.add_routes(app, gateway.boundary)
     gateway.add_routes(app)
-    pages = StatePages(gateway.border, invoker.metrics, admin.reasons, lambda: gateway.door.is_open)
+    pages = StatePages(
+        gateway.boundary, invoker.metrics, admin.reasons, lambda: gateway.gate.is_open
+    )
     pages.add_routes(app)
     app.on_cleanup.append(gateway.close)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
@@ -281,15 +282,15 @@ def add_families(metrics: Metrics, side: AdminSide, gateways: Gateways) -> None:
     """Have `/metrics` show what is no gateway's."""
     manager, driver = side.manager, side.settings.driver
     counters = manager.counters
-    metrics.add(ReplicaFamilies(counters))
-    metrics.add(DeviceFamilies(manager.occupancies, lambda: counters.counts().reclaimed_mib))
-    metrics.add(ServerFamilies(driver, side.store.history.statistics, gateways))
+    metrics.add_source(ReplicaFamilies(counters))
+    metrics.add_source(DeviceFamilies(manager.occupancies, lambda: counters.counts().reclaimed_mib))
+    metrics.add_source(ServerFamilies(driver, side.store.history.statistics, gateways))
 
 
 def _hand_over(counted: FailureCount, recent: RecentFailures) -> Tasks:
     """Every second what was counted is kept, as gateway processes do it with each beat."""
     tasks = Tasks("failures")
-    tasks.spawn("take", every(FAILURES_S, lambda: recent.add(counted.take())))
+    tasks.spawn("take", every(FAILURES_S, lambda: recent.add(counted.drain())))
     return tasks
 
 

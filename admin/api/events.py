@@ -85,7 +85,7 @@ def open_watch(side: AdminSide, scene: Scene, stack: AsyncExitStack) -> Watch:
     stack.callback(side.manager.subscribe_decisions(partial(_decision, watch)))
     side.past.on_record = lambda record: _cold_start(watch, record)
     side.deploys.runner.on_change = lambda operation: _operation(watch, operation)
-    side.failures.on_added = lambda several: _errors(watch, side, several)
+    stack.callback(side.failures.subscribe(lambda several: _errors(watch, side, several)))
     watch.open()
     return watch
 
