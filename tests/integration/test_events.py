@@ -67,14 +67,7 @@ async def test_why_a_replica_went_is_seen(server: ServerProcess) -> None:
     async with following(caller(server), "?function=twice") as told:
         await told.until("ready")
         assert await call(server) == 200
-        await told.line("twice", state="warm")
-        [replica] = [
-            item["id"]
-            for one in told.came
-            if one.kind == "replicas"
-            for item in one.data["items"]
-            if item["state"] == "ready"
-        ][-1:]
+        [replica] = {item["id"] for item in await told.replicas("ready")}
         os.kill(server.replica_processes()[replica], signal.SIGKILL)
         decision = await told.until("decision", lambda data: "SIGKILL" in data["text"])
         await told.line("twice", state="cold")

@@ -67,6 +67,13 @@ class Followed:
                     found: dict[str, Any] = item
                     return found
 
+    async def replicas(self, state: str) -> list[dict[str, Any]]:
+        """The replicas of the next event in which one is in `state`, those in that state."""
+        told = await self.until(
+            "replicas", lambda data: any(item["state"] == state for item in data["items"])
+        )
+        return [item for item in told.data["items"] if item["state"] == state]
+
     async def over(self) -> None:
         """Return when the stream is over."""
         with contextlib.suppress(StreamOver):
