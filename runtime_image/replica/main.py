@@ -18,12 +18,12 @@ from functools import partial
 from pathlib import Path
 
 from runtime_image.contract.control import CONTROL_SOCKET, BatchingOff, Hello, Loaded, LoadFailed
-from runtime_image.contract.errors import LoadError
+from runtime_image.contract.errors import LoadError, describe
 from runtime_image.contract.link import BUSY_MASK, REFUTATION_MAX, VERSION, Kind
 from runtime_image.contract.model import PREPARES, ModelSpec
 from runtime_image.engines.base import Engine
 from runtime_image.engines.loading import load_engine
-from runtime_image.engines.upgrade import Improvement, say
+from runtime_image.engines.upgrade import SessionUpgrade, log_line, resident_mib
 from runtime_image.link.frames import Frame, LinkError, pack
 from runtime_image.link.handshake import greet, packed_hello, read_bind
 from runtime_image.link.record import RecordRefused, read_record
@@ -31,7 +31,6 @@ from runtime_image.link.socket_end import SocketEnd
 from runtime_image.replica.loop import Loop
 from runtime_image.replica.serving import Serving
 from runtime_image.replica.worker import Worker, end_process
-from runtime_image.verification.trial import analyse, failure_of, report_of, resident_mib
 
 RECONNECT_S = 0.2
 """A server that is started again takes calls soon after, and answers them from here on."""
@@ -144,7 +143,7 @@ class Replica:
         self._loop = Loop(time.monotonic)
         self._worker = Worker()
         self._serving: Serving | None = None
-        self._improvement: Improvement | None = None
+        self._upgrade: SessionUpgrade | None = None
         self._loaded: Loaded | None = None
         self._is_bound = False
         self._joins = True
@@ -186,11 +185,12 @@ class Replica:
             import onnxruntime  # noqa: F401 - see above
         # What is there now stays for ever: the collector need not walk it once the model is loaded.
         gc.freeze()
+        gc.enable()  # see `__main__`
 
     def run(self) -> int:
         """Serve until drained, orphaned or told to go; the exit code."""
         self._loop.run()
-        if self._improvement is not None and self._improvement.abandon():
+        if self._upgrade is not None and self._upgrade.abandon():
             os._exit(self._exit_code)
         return self._exit_code
 
@@ -267,8 +267,12 @@ class Replica:
         """In the worker thread, so that the loop goes on answering PING."""
         folder = Path(self._record.model_dir)
         try:
-            verdict = analyse(spec, folder) if self._record.role == "trial" else None
-            began = began if verdict is None else self._loop.clock()
+            verdict = None
+            if self._record.role == "trial":
+                from runtime_image.verification.trial import analyse, report_of  # takes 4 ms
+
+                verdict = analyse(spec, folder)
+                began = self._loop.clock()
             engine = load_engine(
                 spec, folder, device_kind=self._record.device_kind, threads=self._record.threads
             )
@@ -285,7 +289,7 @@ class Replica:
                 kind = self._record.device_kind
                 loaded["report"] = report_of(engine, spec, folder, load_ms, verdict, kind)
         except BaseException as error:  # noqa: BLE001 - a handler may raise anything
-            self._loop.post(partial(self._fail, failure_of(error)))
+            self._loop.post(partial(self._fail, _failure_of(error)))
             return
         signature = engine.signature
         told = threading.Event()
@@ -329,9 +333,9 @@ class Replica:
                 gc.set_threshold(GARBAGE_MAX)
         self._loaded = loaded
         self._manager.send(pack(Kind.LOADED, body=json.dumps(loaded).encode()))
-        if self._serving is not None and engine.improvement is not None:
-            self._improvement = engine.improvement
-            self._improvement.begin(self._record.memory_mib)
+        if self._serving is not None and engine.upgrade is not None:
+            self._upgrade = engine.upgrade
+            self._upgrade.start(self._record.memory_mib)
 
     def _stop_batching(self) -> None:
         self._joins = False
@@ -341,7 +345,7 @@ class Replica:
     def _mixed(self, reason: str) -> None:
         """Say that requests are joined no more; a manager that comes later reads it in HELLO."""
         assert self._loaded is not None, "only what has loaded runs"
-        say(f"requests are joined no more: {reason}")
+        log_line(f"requests are joined no more: {reason}")
         told: BatchingOff = {"reason": reason[:REFUTATION_MAX]}
         self._loaded["batching_off"] = told["reason"]
         self._manager.send(pack(Kind.BATCHING_OFF, body=json.dumps(told).encode()))
@@ -372,6 +376,13 @@ class Replica:
             # A stuck run holds the thread: only leaving the process ends it.
             os._exit(exit_code)
         self._loop.stop()
+
+
+def _failure_of(error: BaseException) -> LoadFailed:
+    """Why a load ended; `error` may be a handler's."""
+    if isinstance(error, LoadError):
+        return {"stage": error.stage, "reason": describe(error, str)[:4000]}
+    return {"stage": "load", "reason": describe(error)[:4000]}
 
 
 def main(run_dir: str, first_line_s: float) -> int:
