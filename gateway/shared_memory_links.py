@@ -18,7 +18,13 @@ import structlog
 from gateway.shared_memory import Slabs, Slot
 from runtime_image.contract.link import ANSWER_SLAB_MAX, Flag
 from runtime_image.link.frames import LinkError
-from runtime_image.link.shared_memory import Notice, Place, SideChannel, check_size, unpack_place
+from runtime_image.link.shared_memory import (
+    SideChannel,
+    SlabNotice,
+    SlabRange,
+    check_size,
+    unpack_range,
+)
 
 log = structlog.get_logger()
 
@@ -92,7 +98,7 @@ class SharedLink:
             self._sent[id] = slot
             return body, 0
         self._read[id] = slot
-        place = Place(slot.slab.number, slot.offset, len(slot.view))
+        place = SlabRange(slot.slab.number, slot.offset, len(slot.view))
         return place.pack(), Flag.SLAB
 
     def over(self, id: int) -> None:
@@ -103,7 +109,7 @@ class SharedLink:
 
     def answer(self, packed: bytes | bytearray) -> bytes:
         """A copy of the answer that a RESPONSE with the flag SLAB is about. Raises LinkError."""
-        place = unpack_place(packed)
+        place = unpack_range(packed)
         if place.slab not in self._answers:
             self._read_notices()
         descriptor = self._answers.get(place.slab)
@@ -181,7 +187,7 @@ class SharedLink:
         except EOFError:
             self._end("the side channel has ended")
 
-    def _notice(self, notice: Notice) -> None:
+    def _notice(self, notice: SlabNotice) -> None:
         if not notice.size:
             self._forget_answers(notice.number)
             return

@@ -36,7 +36,7 @@ cheap. A body of 600 kB in a frame costs the server 2.5 times the processor time
 ANSWER_SLAB_MAX: Final = 64 * 1024 * 1024
 """Bytes of a slab for answers. Its pages cost a replica nothing until it writes them, and a gateway
 the whole length of what is said to lie there."""
-PLACE: Final = Struct("<IQQ")
+SLAB_RANGE: Final = Struct("<IQQ")
 """Where in shared memory a body lies: number of the slab, offset, length."""
 SLAB_NOTICE: Final = Struct("<IQ")
 """A message of the side channel: number and size of a slab, its descriptor beside it; size 0 and
@@ -68,7 +68,7 @@ class Kind(IntEnum):
     PART = 23  # replica -> manager: one piece of what FETCH asked for; reserved for streams
     END = 24  # replica -> manager: the end of it; reserved for streams
     WINDOW = 25  # replica -> gateway: id 0, there is room again; ids > 0 reserved for streams
-    FREED = 26  # gateway -> replica: body = PLACE of an answer that was read
+    FREED = 26  # gateway -> replica: body = SLAB_RANGE of an answer that was read
     FETCH = 27  # manager -> trial: aux = the part of a prepared model that is wanted
 
 
@@ -79,7 +79,9 @@ class Flag(IntEnum):
     TRACE = 2  # the last meta field is a W3C traceparent
     ALONE = 4  # REQUEST: run in a batch of one, and say when it starts
     FIRST = 8  # RESPONSE: of the replica's first run
-    SLAB = 16  # REQUEST, RESPONSE: the body is a PLACE, where in shared memory the real one lies
+    SLAB = (
+        16  # REQUEST, RESPONSE: the body is a SLAB_RANGE, where in shared memory the real one lies
+    )
 
 
 class NotStarted(IntEnum):

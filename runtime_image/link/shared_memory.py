@@ -21,7 +21,7 @@ import os
 import socket
 from typing import Final, NamedTuple
 
-from runtime_image.contract.link import PLACE, SLAB_NOTICE
+from runtime_image.contract.link import SLAB_NOTICE, SLAB_RANGE
 from runtime_image.link.frames import LinkError
 
 NONE: Final = -1
@@ -29,7 +29,7 @@ DESCRIPTOR_SPACE: Final = socket.CMSG_LEN(array.array("i").itemsize)
 """Bytes of ancillary data: of one descriptor. The kernel closes what finds no room."""
 
 
-class Notice(NamedTuple):
+class SlabNotice(NamedTuple):
     """A slab there is, with a `descriptor` that is the receiver's to close; or NONE and size 0: one
     that is used no more."""
 
@@ -61,7 +61,7 @@ class SideChannel:
             return False
         return True
 
-    def receive(self) -> Notice | None:
+    def receive(self) -> SlabNotice | None:
         """The next notice, None where there is none yet.
 
         Raises EOFError when the other side is gone, LinkError on anything but a notice.
@@ -74,7 +74,7 @@ class SideChannel:
             return None
         except OSError as error:
             raise EOFError(str(error)) from error
-        descriptors = passed(ancillary)
+        descriptors = descriptors_of(ancillary)
         # A message without a byte is no end, but nobody sends one who means well.
         if not data and not descriptors:
             raise EOFError("the side channel has ended")
@@ -87,7 +87,7 @@ class SideChannel:
         self.sock.close()
 
 
-def passed(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
+def descriptors_of(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
     """The descriptors in what recvmsg(2) gave."""
     descriptors = array.array("i")
     for level, kind, data in ancillary:
@@ -96,14 +96,14 @@ def passed(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
     return descriptors.tolist()
 
 
-def _notice(data: bytes, descriptors: list[int], flags: int) -> Notice:
+def _notice(data: bytes, descriptors: list[int], flags: int) -> SlabNotice:
     cut = flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC)
     if not cut and len(data) == SLAB_NOTICE.size:
         number, size = SLAB_NOTICE.unpack(data)
         if size and len(descriptors) == 1:
-            return Notice(number, size, descriptors[0])
+            return SlabNotice(number, size, descriptors[0])
         if not size and not descriptors:
-            return Notice(number, 0, NONE)
+            return SlabNotice(number, 0, NONE)
     for descriptor in descriptors:
         os.close(descriptor)
     raise LinkError(
@@ -117,7 +117,7 @@ F_SEAL_FUTURE_WRITE: Final = 0x0010
 SIZE_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
-class Place(NamedTuple):
+class SlabRange(NamedTuple):
     """Where a body lies: number of the slab, offset and length in bytes."""
 
     slab: int
@@ -126,14 +126,14 @@ class Place(NamedTuple):
 
     def pack(self) -> bytes:
         """The body of a frame with the flag SLAB."""
-        return PLACE.pack(*self)
+        return SLAB_RANGE.pack(*self)
 
 
-def unpack_place(body: bytes | bytearray | memoryview) -> Place:
+def unpack_range(body: bytes | bytearray | memoryview) -> SlabRange:
     """Raises LinkError where no place is."""
-    if len(body) != PLACE.size:
-        raise LinkError(f"expected a place of {PLACE.size} bytes, got {len(body)}")
-    return Place(*PLACE.unpack(body))
+    if len(body) != SLAB_RANGE.size:
+        raise LinkError(f"expected a place of {SLAB_RANGE.size} bytes, got {len(body)}")
+    return SlabRange(*SLAB_RANGE.unpack(body))
 
 
 def make_slab(size: int, *, read_only: bool) -> tuple[int, mmap.mmap]:

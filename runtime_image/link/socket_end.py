@@ -9,7 +9,7 @@ from collections import deque
 from itertools import groupby, islice
 
 from runtime_image.link.frames import LARGE, Frame, FrameReader, LinkError, Piece
-from runtime_image.link.shared_memory import DESCRIPTOR_SPACE, passed
+from runtime_image.link.shared_memory import DESCRIPTOR_SPACE, descriptors_of
 
 IOV_MAX = 64
 """Pieces per write; far below the kernel's limit of 1,024."""
@@ -61,7 +61,7 @@ class SocketEnd:
             [self._reader.buffer()], DESCRIPTOR_SPACE, socket.MSG_CMSG_CLOEXEC
         )
         self._takes_descriptor = False
-        for descriptor in passed(ancillary):
+        for descriptor in descriptors_of(ancillary):
             self._descriptor = descriptor
         return count
 

@@ -17,12 +17,12 @@ from runtime_image.contract.link import ANSWER_SLAB_MAX, SLAB_BODY_MIN, Flag
 from runtime_image.link.allocator import Allocator
 from runtime_image.link.frames import Frame, LinkError
 from runtime_image.link.shared_memory import (
-    Notice,
-    Place,
     SideChannel,
+    SlabNotice,
+    SlabRange,
     make_slab,
     map_for_reading,
-    unpack_place,
+    unpack_range,
 )
 from runtime_image.link.socket_end import SocketEnd
 from runtime_image.replica.intake import Job
@@ -55,7 +55,7 @@ class AnswerSlab:
         """Bytes that are in memory."""
         return self._parts.touched
 
-    def put(self, body: bytes | bytearray | memoryview) -> Place | None:
+    def put(self, body: bytes | bytearray | memoryview) -> SlabRange | None:
         """Where `body` lies now; None where there is no room, and it goes in a frame."""
         memory = self._memory or self._make()
         if memory is None:
@@ -65,9 +65,9 @@ class AnswerSlab:
             return None
         memory[offset : offset + len(body)] = body
         self._count += 1
-        return Place(NUMBER, offset, len(body))
+        return SlabRange(NUMBER, offset, len(body))
 
-    def free(self, place: Place) -> None:
+    def free(self, place: SlabRange) -> None:
         """The gateway has read it. Raises LinkError where nothing lies that it was told of."""
         try:
             self._parts.free(place.offset, place.length)
@@ -145,7 +145,7 @@ class SharedBodies:
 
     def request(self, packed: bytes | bytearray) -> memoryview:
         """The request body at a place, read-only, until `returned`. Raises LinkError."""
-        place = unpack_place(packed)
+        place = unpack_range(packed)
         if place.slab not in self._requests:
             self._read_ahead()
         memory = self._requests.get(place.slab)
@@ -170,7 +170,7 @@ class SharedBodies:
 
     def freed(self, packed: bytes | bytearray) -> None:
         """The gateway has read an answer. Raises LinkError for one that is not there."""
-        self._answers.free(unpack_place(packed))
+        self._answers.free(unpack_range(packed))
 
     def drop(self) -> None:
         """The link is gone."""
@@ -190,7 +190,7 @@ class SharedBodies:
         except EOFError as error:
             raise LinkError("the side channel has ended") from error
 
-    def _notice(self, notice: Notice) -> None:
+    def _notice(self, notice: SlabNotice) -> None:
         if not notice.size:
             # Whoever still has a view of it keeps the mapping.
             self._requests.pop(notice.number, None)

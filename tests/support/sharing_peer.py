@@ -11,7 +11,7 @@ from typing import Any
 
 from runtime_image.contract.link import SLAB_NOTICE, VERSION, Flag, Kind
 from runtime_image.link.frames import Frame, FrameReader
-from runtime_image.link.shared_memory import Place, SideChannel, make_slab
+from runtime_image.link.shared_memory import SideChannel, SlabRange, make_slab
 from runtime_image.link.stream import FrameStream
 from runtime_image.replica.shared_memory import SharedBodies
 from tests.support.peers import Peer
@@ -92,7 +92,7 @@ class SharingPeer(Peer):
         for descriptor in descriptors:
             os.close(descriptor)
 
-    def answer_at(self, id: int, place: Place, **fields: Any) -> None:
+    def answer_at(self, id: int, place: SlabRange, **fields: Any) -> None:
         """An answer that lies there."""
         self.answer(id, place.pack(), flags=Flag.SLAB, **fields)
 

@@ -10,7 +10,7 @@ import pytest
 
 from runtime_image.contract.link import SLAB_NOTICE
 from runtime_image.link.frames import LinkError
-from runtime_image.link.shared_memory import NONE, Notice, SideChannel
+from runtime_image.link.shared_memory import NONE, SideChannel, SlabNotice
 
 Ends = tuple[SideChannel, SideChannel]
 MANY = 10_000
@@ -46,7 +46,7 @@ def test_a_slab_is_passed_on(ends: Ends, null: int) -> None:
     os.close(notice.descriptor)
 
     assert (notice.number, notice.size, same, inheritable) == (3, 4096, True, False)
-    assert ends[1].receive() == Notice(3, 0, NONE)
+    assert ends[1].receive() == SlabNotice(3, 0, NONE)
     assert ends[1].receive() is None
 
 

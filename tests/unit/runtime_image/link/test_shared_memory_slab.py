@@ -16,13 +16,13 @@ from runtime_image.link.allocator import BLOCK
 from runtime_image.link.frames import LinkError
 from runtime_image.link.shared_memory import (
     SIZE_SEALS,
-    Place,
+    SlabRange,
     check_size,
     is_unread,
     make_slab,
     map_for_reading,
     open_for_reading,
-    unpack_place,
+    unpack_range,
 )
 
 Slab = tuple[int, mmap.mmap]
@@ -208,8 +208,8 @@ def test_a_slab_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_place_comes_out_as_it_went_in() -> None:
     """Number, offset and length; anything of another length is no place."""
-    place = Place(7, 2**40, 3)
+    place = SlabRange(7, 2**40, 3)
 
-    assert unpack_place(place.pack()) == place
+    assert unpack_range(place.pack()) == place
     with pytest.raises(LinkError, match="expected a place of 20 bytes, got 21"):
-        unpack_place(place.pack() + b"x")
+        unpack_range(place.pack() + b"x")

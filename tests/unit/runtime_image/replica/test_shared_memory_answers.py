@@ -9,7 +9,7 @@ import pytest
 
 from runtime_image.link.allocator import BLOCK
 from runtime_image.link.frames import LinkError
-from runtime_image.link.shared_memory import Place, SideChannel
+from runtime_image.link.shared_memory import SideChannel, SlabRange
 from runtime_image.replica.shared_memory import KEPT, NUMBER, REST_S, AnswerSlab
 from tests.support.side import GatewaySide
 
@@ -24,7 +24,7 @@ def slab(side: GatewaySide, timers: Any) -> Iterator[AnswerSlab]:
     made.close()
 
 
-def put(slab: AnswerSlab, body: bytes) -> Place:
+def put(slab: AnswerSlab, body: bytes) -> SlabRange:
     place = slab.put(body)
     assert place is not None
     return place
@@ -51,8 +51,10 @@ def test_a_place_is_used_again_once_it_was_read(slab: AnswerSlab, side: GatewayS
     assert put(slab, b"2" * 2 * BLOCK).offset == 0
 
 
-@pytest.mark.parametrize("place", [Place(1, BLOCK, 5), Place(1, 0, 4), Place(1, 2**60, 5)])
-def test_only_what_was_told_can_be_freed(slab: AnswerSlab, place: Place) -> None:
+@pytest.mark.parametrize(
+    "place", [SlabRange(1, BLOCK, 5), SlabRange(1, 0, 4), SlabRange(1, 2**60, 5)]
+)
+def test_only_what_was_told_can_be_freed(slab: AnswerSlab, place: SlabRange) -> None:
     """A gateway that frees something else, or twice, breaks the protocol."""
     first = put(slab, b"12345")
 

@@ -10,7 +10,7 @@ import pytest
 
 from runtime_image.contract.link import SLAB_BODY_MIN
 from runtime_image.link.frames import LinkError
-from runtime_image.link.shared_memory import Place, SideChannel, unpack_place
+from runtime_image.link.shared_memory import SideChannel, SlabRange, unpack_range
 from runtime_image.replica.shared_memory import SLABS_MAX, SharedBodies
 from tests.support.side import GatewaySide
 
@@ -42,15 +42,15 @@ def test_a_request_is_read_where_it_lies(side: GatewaySide, bodies: SharedBodies
 @pytest.mark.parametrize(
     "place",
     [
-        Place(2, 0, 1),
-        Place(1, MIB, 1),
-        Place(1, 0, MIB + 1),
-        Place(1, 2**63, 2**63),
-        Place(1, MIB - 1, 2),
+        SlabRange(2, 0, 1),
+        SlabRange(1, MIB, 1),
+        SlabRange(1, 0, MIB + 1),
+        SlabRange(1, 2**63, 2**63),
+        SlabRange(1, MIB - 1, 2),
     ],
 )
 def test_a_place_outside_of_every_slab_breaks_the_protocol(
-    side: GatewaySide, bodies: SharedBodies, place: Place
+    side: GatewaySide, bodies: SharedBodies, place: SlabRange
 ) -> None:
     """Every number is held against the slab."""
     side.announce(1)
@@ -68,7 +68,7 @@ def test_a_slab_that_is_used_no_more_is_unmapped(side: GatewaySide, bodies: Shar
 
     assert body == b"abc"
     with pytest.raises(LinkError, match="was not announced"):
-        bodies.request(Place(1, 0, 1).pack())
+        bodies.request(SlabRange(1, 0, 1).pack())
 
 
 def test_slabs_are_not_collected(side: GatewaySide, bodies: SharedBodies) -> None:
@@ -99,7 +99,7 @@ def test_a_small_answer_goes_in_a_frame(side: GatewaySide, bodies: SharedBodies)
     assert packed is not None
     side.hear()
 
-    assert side.read(unpack_place(packed)) == b"x" * SLAB_BODY_MIN
+    assert side.read(unpack_range(packed)) == b"x" * SLAB_BODY_MIN
     bodies.freed(packed)
     with pytest.raises(LinkError, match="nothing to free"):
         bodies.freed(packed)
@@ -132,4 +132,4 @@ def test_a_gateway_that_is_gone_is_noticed(side: GatewaySide, bodies: SharedBodi
     with pytest.raises(EOFError):
         bodies.read_notices()
     with pytest.raises(LinkError, match="has ended"):
-        bodies.request(Place(1, 0, 1).pack())
+        bodies.request(SlabRange(1, 0, 1).pack())

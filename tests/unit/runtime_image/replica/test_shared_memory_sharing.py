@@ -17,7 +17,7 @@ from runtime_image.contract.model import ModelSpec
 from runtime_image.engines.loading import load_engine
 from runtime_image.link.frames import Frame, pack
 from runtime_image.link.meta import RequestMeta, pack_request
-from runtime_image.link.shared_memory import Place, unpack_place
+from runtime_image.link.shared_memory import SlabRange, unpack_range
 from tests.support import models
 from tests.support.blocking import BlockingLink, turning
 from tests.support.side import GatewaySide
@@ -47,7 +47,7 @@ class Shared:
         self.side.theirs.close()
         assert b'"slabs": true' in self.link.next(Kind.HELLO).body
 
-    def request(self, id: int, place: Place) -> None:
+    def request(self, id: int, place: SlabRange) -> None:
         """A request for what lies there."""
         self.link.send(Kind.REQUEST, id, place.pack(), meta=NPY, flags=Flag.SLAB, aux=60_000)
 
@@ -62,7 +62,7 @@ class Shared:
         frame = self.settled()
         assert (frame.kind, frame.flags & Flag.SLAB) == (Kind.RESPONSE, Flag.SLAB)
         self.side.hear()
-        body = self.side.read(unpack_place(frame.body))
+        body = self.side.read(unpack_range(frame.body))
         self.link.send(Kind.FREED, body=bytes(frame.body))
         return body
 
@@ -149,7 +149,7 @@ def test_a_link_without_a_side_channel_has_all_in_frames(shared: Shared) -> None
     ):
         other = shared.rig.link()
         other.hello()
-        other.send(body=Place(1, 0, 1).pack(), **breach)  # type: ignore[arg-type]  # a dict's values
+        other.send(body=SlabRange(1, 0, 1).pack(), **breach)  # type: ignore[arg-type]  # a dict's values
         with pytest.raises(EOFError):
             other.next()
 
