@@ -25,7 +25,7 @@ from runtime_image.engines.base import Engine
 from runtime_image.engines.loading import load_engine
 from runtime_image.engines.upgrade import SessionUpgrade, log_line, resident_mib
 from runtime_image.link.frames import Frame, LinkError, pack
-from runtime_image.link.handshake import greet, packed_hello, read_bind
+from runtime_image.link.handshake import greet, pack_hello, read_bind
 from runtime_image.link.record import RecordRefused, read_record
 from runtime_image.link.socket_end import SocketEnd
 from runtime_image.replica.loop import Loop
@@ -116,7 +116,7 @@ class ManagerLink:
                 self._loop.after(RECONNECT_S, self._reconnect)
             return
         self._adopt(SocketEnd(sock))
-        self.send(packed_hello(self._hello()))
+        self.send(pack_hello(self._hello()))
 
 
 TOLD_S = 5.0
