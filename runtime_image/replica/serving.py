@@ -19,7 +19,7 @@ from runtime_image.replica.execution import Execution
 from runtime_image.replica.intake import Intake, Job
 from runtime_image.replica.loop import Loop
 from runtime_image.replica.runner import Run, Runner
-from runtime_image.replica.shared_memory import Sharing
+from runtime_image.replica.shared_memory import SharedMemory
 from runtime_image.replica.stages import Answer, Outcome
 from runtime_image.replica.worker import Worker
 
@@ -60,7 +60,7 @@ class Serving:
         self._last_meta: tuple[AnswerMeta | None, bytes] = None, b""
         self._first_run: Callable[[int], None] | None = first_run
         self._gone = gone
-        self._sharing = Sharing(loop, self._drop)
+        self._shared = SharedMemory(loop, self._drop)
         self.intake = Intake(limit=max(2, 2 * spec.batch_max), last_end_s=loop.clock())
         runner = Runner(engine, spec, loop.clock, lambda reason: loop.post(lambda: mixed(reason)))
         self.stop_batching = runner.stop_batching
@@ -148,7 +148,7 @@ class Serving:
         end = self._links.pop(link)
         self._loop.forget(end.sock)
         end.close()
-        self._sharing.drop(link)
+        self._shared.drop(link)
         self.intake.lose_link(link)
         self._execution.stop_unwanted()
 
@@ -156,7 +156,7 @@ class Serving:
         if frame.kind is Kind.CANCEL:
             self._cancel(link, frame.id)
         elif frame.kind is Kind.FREED:
-            self._sharing.freed(link, frame)
+            self._shared.on_freed(link, frame)
         elif frame.kind is Kind.HELLO:
             self._hello(link, frame)
         else:
@@ -166,7 +166,7 @@ class Serving:
         if frame.aux != VERSION:
             raise LinkError(f"link version {frame.aux} is not {VERSION}")
         answer = {"revision": self._spec.revision, "limit": self.intake.limit}
-        if self._sharing.greet(link, self._links[link]):
+        if self._shared.accept(link, self._links[link]):
             answer["slabs"] = True
         self._links[link].send(pack(Kind.HELLO, body=json.dumps(answer).encode(), aux=VERSION))
         if self.intake.draining:
@@ -178,7 +178,7 @@ class Serving:
         if flags & _SLAB:
             if (link, id) in self.intake.owed:
                 raise LinkError(f"request id {id} is in use")
-            body = self._sharing.request(link, frame)
+            body = self._shared.request_body(link, frame)
         is_alone = flags & _ALONE != 0
         job = Job(link, id, unpack_request(meta), body, timeout_ms / 1000, now, is_alone)
         try:
@@ -186,7 +186,7 @@ class Serving:
         except KeyError:
             raise LinkError(f"request id {id} is in use") from None
         if reason is not None:
-            self._sharing.returned(job)
+            self._shared.release(job)
             self._links[link].send(pack(Kind.NOT_STARTED, id, aux=reason))
 
     def _cancel(self, link: int, id: int) -> None:
@@ -245,7 +245,7 @@ class Serving:
         if meta is not last:
             packed = pack_answer(meta)
             self._last_meta = meta, packed
-        shown, slab = self._sharing.answer(job.link, body)
+        shown, slab = self._shared.put_answer(job.link, body)
         flags = (Flag.FIRST if is_first else 0) | slab
         return pack(Kind.RESPONSE, job.id, shown, meta=packed, flags=flags, aux=json_length)
 
@@ -253,7 +253,7 @@ class Serving:
         end = self._links.get(job.link)
         if end is not None:
             end.send(frame)
-        self._sharing.returned(job)
+        self._shared.release(job)
         for link in self.intake.finish(job, self._loop.clock()):
             self._links[link].send(pack(Kind.WINDOW))
 

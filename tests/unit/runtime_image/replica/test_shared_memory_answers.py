@@ -10,10 +10,10 @@ import pytest
 from runtime_image.link.allocator import BLOCK
 from runtime_image.link.frames import LinkError
 from runtime_image.link.shared_memory import SideChannel, SlabRange
-from runtime_image.replica.shared_memory import KEPT, NUMBER, REST_S, AnswerSlab
+from runtime_image.replica.shared_memory import ANSWER_SLAB, KEPT_BYTES, REST_S, AnswerSlab
 from tests.support.side import GatewaySide
 
-SIZE = 2 * KEPT
+SIZE = 2 * KEPT_BYTES
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_an_answer_lies_where_its_place_says(slab: AnswerSlab, side: GatewaySide
 
     notice = side.hear()
     assert notice is not None
-    assert (notice.number, notice.size) == (NUMBER, SIZE)
+    assert (notice.number, notice.size) == (ANSWER_SLAB, SIZE)
     assert [side.read(place) for place in places] == bodies
     assert side.hear() is None
 
@@ -72,11 +72,11 @@ def test_memory_is_given_back_after_a_rest(
     first = put(slab, b"1" * SIZE)
     side.hear()
     slab.free(first)
-    assert side.in_memory(NUMBER) == slab.touched == SIZE
+    assert side.in_memory(ANSWER_SLAB) == slab.touched == SIZE
     assert timers.due[0][0] == REST_S
     timers.ring()
 
-    assert side.in_memory(NUMBER) == slab.touched == KEPT
+    assert side.in_memory(ANSWER_SLAB) == slab.touched == KEPT_BYTES
     assert side.read(put(slab, b"2" * SIZE)) == b"2" * SIZE
 
 
@@ -93,12 +93,12 @@ def test_there_is_no_rest_while_answers_come(slab: AnswerSlab, timers: Any) -> N
     slab.free(third)
     timers.ring()
 
-    assert slab.touched == KEPT
+    assert slab.touched == KEPT_BYTES
 
 
 def test_a_little_is_kept(slab: AnswerSlab, timers: Any) -> None:
     """Nobody waits to give back what would be asked for again at once."""
-    slab.free(put(slab, b"1" * KEPT))
+    slab.free(put(slab, b"1" * KEPT_BYTES))
 
     assert timers.due == []
 

@@ -88,7 +88,7 @@ def serve(folder: Path, engine: Any) -> Iterator[Shared]:
             engine.gate.release(100)
         shared.close()
     # What the loop had no turn left for.
-    for bodies in rig.serving._sharing._bodies.values():
+    for bodies in rig.serving._shared._bodies.values():
         bodies._requests.clear()
         bodies._answers.close()
         bodies.channel.close()
