@@ -1,7 +1,4 @@
-"""Puts a replica together and runs it: record, greeting, model, service.
-
-The replica's control link: greets the manager, survives its loss, obeys it.
-"""
+"""One replica process: record, handshake, model, service; and its control link."""
 
 from __future__ import annotations
 
@@ -33,106 +30,38 @@ from runtime_image.replica.serving import Serving
 from runtime_image.replica.worker import Worker, end_process
 
 RECONNECT_S = 0.2
-"""A server that is started again takes calls soon after, and answers them from here on."""
-
-
-class ManagerLink:
-    """One connection to the manager at a time; while it is lost, a new one is tried all the time.
-
-    A replica without a manager serves on and is orphaned after `orphan_s`, when `orphaned` is
-    called once.
-    """
-
-    def __init__(  # noqa: PLR0913 - the composition of the replica's parts
-        self,
-        loop: Loop,
-        run_dir: Path,
-        end: SocketEnd,
-        *,
-        orphan_s: float,
-        hello: Callable[[], Hello],
-        on_frame: Callable[[Frame], None],
-        orphaned: Callable[[], None],
-    ) -> None:
-        self._loop = loop
-        self._path = str(run_dir / CONTROL_SOCKET)
-        self._orphan_s = orphan_s
-        self._hello = hello
-        self._on_frame = on_frame
-        self._orphaned = orphaned
-        self._end: SocketEnd | None = None
-        self._lost_s = 0.0
-        self._adopt(end)
-
-    def send(self, frame: list[bytes | bytearray | memoryview]) -> None:
-        """Queue a frame; lost with the link, since a new manager is told everything by HELLO."""
-        if self._end is not None:
-            self._end.send(frame)
-
-    def flush(self) -> None:
-        """Write what was queued in this turn."""
-        if self._end is None:
-            return
-        try:
-            self._loop.want_write(self._end.sock, not self._end.flush())
-        except LinkError:
-            self._lose()
-
-    def _adopt(self, end: SocketEnd) -> None:
-        self._end = end
-        self._loop.watch(end.sock, self._readable)
-
-    def _readable(self) -> None:
-        if self._end is None:
-            return
-        try:
-            frames = self._end.receive()
-            for frame in frames or ():
-                self._on_frame(frame)
-        except LinkError:
-            frames = None
-        if frames is None:
-            self._lose()
-
-    def _lose(self) -> None:
-        if self._end is None:
-            return
-        self._loop.forget(self._end.sock)
-        self._end.close()
-        self._end = None
-        self._lost_s = self._loop.clock()
-        self._loop.after(RECONNECT_S, self._reconnect)
-
-    def _reconnect(self) -> None:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.setblocking(False)
-        try:
-            sock.connect(self._path)
-        except OSError:
-            sock.close()
-            if self._loop.clock() - self._lost_s >= self._orphan_s:
-                self._orphaned()
-            else:
-                self._loop.after(RECONNECT_S, self._reconnect)
-            return
-        self._adopt(SocketEnd(sock))
-        self.send(pack_hello(self._hello()))
-
-
-TOLD_S = 5.0
-"""How long a trial waits with its preparation for its report to leave."""
+"""Between two tries to connect to a manager: one that restarts takes calls soon after."""
+REPORT_SENT_S = 5.0
+"""How long a trial waits for its report to be sent before it prepares."""
 EXIT_ORPHANED = 70
 """Exit code of a replica that found no manager for `orphan_s` (sysexits.h: EX_SOFTWARE)."""
 
 GARBAGE_MAX = 20_000
-"""Objects after which the collector looks for cycles where only our own code makes objects: a full
-batch is some thousand of them, without cycles."""
+"""Objects between two garbage collections where no handler makes objects: a full batch makes some
+thousand, without cycles."""
+
+
+def main(run_dir: str, first_line_s: float) -> int:
+    """Run the replica of `run_dir`; 1 when its manager refused it or is gone, or its device is not
+    there, and a code of its own when it cannot run by its record (`link/record.py`)."""
+    try:
+        replica = Replica(Path(run_dir), first_line_s)
+    except RecordRefused as error:
+        print(f"fngate replica: {error}", flush=True)  # noqa: T201 - the log is its standard output
+        return error.exit_code
+    except (LinkError, LoadError, OSError) as error:
+        print(f"fngate replica: {error}", flush=True)  # noqa: T201 - the log is its standard output
+        return 1
+    try:
+        return replica.run()
+    except BaseException as error:  # noqa: BLE001 - a handler's SystemExit(0) is no orderly end
+        end_process(error)
 
 
 class Replica:
-    """One process: greets its manager, loads what it is bound to, serves, drains, exits.
+    """One process: greets its manager, loads the model it is bound to, serves, drains, exits.
 
-    A standby has the libraries ready and waits for what it is to be bound to.
+    A standby has imported the libraries and waits to be bound.
     """
 
     def __init__(self, run_dir: Path, first_line_s: float) -> None:
@@ -146,17 +75,17 @@ class Replica:
         self._upgrade: SessionUpgrade | None = None
         self._loaded: Loaded | None = None
         self._is_bound = False
-        self._joins = True
-        self._telling: threading.Event | None = None
+        self._may_batch = True
+        self._loaded_sent: threading.Event | None = None
         self._exit_code = 0
         self._greeted_s = time.monotonic()
         self._phases = dict(self._record.phases)
-        if not self._was_standby:  # nobody waits for a standby's start
+        if not self._was_standby:  # no caller waits for a standby's start
             self._phases["start"] = (first_line_s - self._record.launched_s) * 1e3
             self._phases["import"] = (self._greeted_s - first_line_s) * 1e3
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        # TERM keeps its default until there is a loop: a handler could not interrupt the wait for
-        # the answer if it ran just before that begins.
+        # TERM keeps its default until there is a loop: a handler that ran just before the wait for
+        # WELCOME could not interrupt it.
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.connect(str(run_dir / CONTROL_SOCKET))
         reader, descriptor, frames = greet(sock, self._hello())
@@ -168,7 +97,7 @@ class Replica:
             orphan_s=self._record.orphan_s,
             hello=self._hello,
             on_frame=self._handle,
-            orphaned=self._orphaned,
+            orphaned=self._on_orphaned,
         )
         self._loop.turn_end = self._turn_end
         signal.signal(signal.SIGTERM, lambda *_: self._loop.post(self._terminate))
@@ -176,19 +105,19 @@ class Replica:
             self._handle(frame)
 
     def _import(self) -> None:
-        """What is slow to import belongs to the import phase."""
+        """Import the slow libraries in the import phase."""
         if self._was_standby:
             from runtime_image.engines.loading import preload
 
             preload(self._record.device_kind)
         elif self._record.engine == "onnx":
             import onnxruntime  # noqa: F401 - see above
-        # What is there now stays for ever: the collector need not walk it once the model is loaded.
+        # All objects stay: the collector need not walk them once the model is loaded.
         gc.freeze()
         gc.enable()  # see `__main__`
 
     def run(self) -> int:
-        """Serve until drained, orphaned or told to go; the exit code."""
+        """Serve until drained, orphaned or terminated; the exit code."""
         self._loop.run()
         if self._upgrade is not None and self._upgrade.abandon():
             os._exit(self._exit_code)
@@ -198,9 +127,9 @@ class Replica:
         if self._serving is not None:
             self._serving.turn_end()
         self._manager.flush()
-        if self._telling is not None:
-            self._telling.set()
-            self._telling = None
+        if self._loaded_sent is not None:
+            self._loaded_sent.set()
+            self._loaded_sent = None
 
     def _hello(self) -> Hello:
         hello: Hello = {
@@ -228,11 +157,11 @@ class Replica:
             raise LinkError(f"unexpected {frame.kind.name} on the control link")
 
     def _busy_ms(self) -> int:
-        """How long the model has run, as PONG says it: the low 32 bits of its milliseconds."""
+        """Milliseconds that the model has run, modulo 2**32, for PONG."""
         return int(self._serving.busy_s() * 1e3) & BUSY_MASK if self._serving else 0
 
     def _bind(self, frame: Frame) -> None:
-        """A manager that came while a load was going on binds again; it hears of that load."""
+        """Start to load; a second BIND, of a manager that came during the load, has no effect."""
         if self._is_bound:
             return
         began = self._loop.clock()
@@ -292,14 +221,14 @@ class Replica:
             self._loop.post(partial(self._fail, _failure_of(error)))
             return
         signature = engine.signature
-        told = threading.Event()
-        self._loop.post(partial(self._serve, engine, spec, loaded, told))
+        sent = threading.Event()
+        self._loop.post(partial(self._serve, engine, spec, loaded, sent))
         if loaded.get("report", {}).get(PREPARES):
             from runtime_image.verification.transfer import prepare
 
             del engine  # its memory is wanted
-            # What was measured has left by then: from there on it may fail as it likes.
-            told.wait(TOLD_S)
+            # The report must have left: a preparation may kill the process.
+            sent.wait(REPORT_SENT_S)
             prepare(self._listener, self._record, spec, signature, loaded["report"])
 
     def _fail(self, failure: LoadFailed) -> None:
@@ -307,10 +236,10 @@ class Replica:
         self._manager.send(pack(Kind.LOAD_FAILED, body=json.dumps(failure).encode()))
 
     def _serve(
-        self, engine: Engine, spec: ModelSpec, loaded: Loaded, told: threading.Event
+        self, engine: Engine, spec: ModelSpec, loaded: Loaded, sent: threading.Event
     ) -> None:
-        """`told` is set when the manager has been told."""
-        self._telling = told
+        """`sent` is set when LOADED has been written."""
+        self._loaded_sent = sent
         if self._record.role == "serve":
             self._serving = Serving(
                 self._loop,
@@ -318,15 +247,15 @@ class Replica:
                 self._listener,
                 engine,
                 spec,
-                first_run=lambda us: self._manager.send(pack(Kind.FIRST_RUN, aux=us)),
-                mixed=self._mixed,
-                gone=self._go,
+                on_first_run=lambda us: self._manager.send(pack(Kind.FIRST_RUN, aux=us)),
+                on_rows_mixed=self._on_rows_mixed,
+                on_exit=self._exit,
             )
-            if not self._joins:
+            if not self._may_batch:
                 self._serving.stop_batching()
             loaded["limit"] = self._serving.intake.limit
             loaded["marks_started"] = self._serving.marks_started
-            # What was loaded stays for ever, too.
+            # The objects of the model stay, too.
             gc.collect()
             gc.freeze()
             if not spec.handler:
@@ -338,21 +267,21 @@ class Replica:
             self._upgrade.start(self._record.memory_mib)
 
     def _stop_batching(self) -> None:
-        self._joins = False
+        self._may_batch = False
         if self._serving is not None:
             self._serving.stop_batching()
 
-    def _mixed(self, reason: str) -> None:
-        """Say that requests are joined no more; a manager that comes later reads it in HELLO."""
+    def _on_rows_mixed(self, reason: str) -> None:
+        """Send BATCHING_OFF; a manager that comes later reads it in HELLO."""
         assert self._loaded is not None, "only what has loaded runs"
         log_line(f"requests are joined no more: {reason}")
-        told: BatchingOff = {"reason": reason[:REFUTATION_MAX]}
-        self._loaded["batching_off"] = told["reason"]
-        self._manager.send(pack(Kind.BATCHING_OFF, body=json.dumps(told).encode()))
+        message: BatchingOff = {"reason": reason[:REFUTATION_MAX]}
+        self._loaded["batching_off"] = message["reason"]
+        self._manager.send(pack(Kind.BATCHING_OFF, body=json.dumps(message).encode()))
 
     def _drain(self, if_idle_ms: int) -> None:
         if self._serving is None:
-            self._go(0)
+            self._exit(0)
             return
         idle_ms = int(self._serving.intake.idle_s(self._loop.clock()) * 1e3)
         if idle_ms < if_idle_ms:
@@ -360,20 +289,20 @@ class Replica:
         else:
             self._serving.drain()
 
-    def _orphaned(self) -> None:
-        """Nobody looks after this process; gateways may, so what they sent is finished first."""
+    def _on_orphaned(self) -> None:
+        """Exit without a manager, after the requests of gateways."""
         self._exit_code = EXIT_ORPHANED
         self._terminate()
 
     def _terminate(self) -> None:
         if self._serving is None:
-            self._go(0)
+            self._exit(0)
         else:
             self._serving.drain(hand_back=True)
 
-    def _go(self, exit_code: int) -> None:
+    def _exit(self, exit_code: int) -> None:
         if exit_code:
-            # A stuck run holds the thread: only leaving the process ends it.
+            # A stuck run holds the thread: only the end of the process ends it.
             os._exit(exit_code)
         self._loop.stop()
 
@@ -385,18 +314,83 @@ def _failure_of(error: BaseException) -> LoadFailed:
     return {"stage": "load", "reason": describe(error)[:4000]}
 
 
-def main(run_dir: str, first_line_s: float) -> int:
-    """Run the replica of `run_dir`; 1 when its manager refused it or is gone, or its device is not
-    there, and a code of its own when it cannot run by its record (`link/record.py`)."""
-    try:
-        replica = Replica(Path(run_dir), first_line_s)
-    except RecordRefused as error:
-        print(f"fngate replica: {error}", flush=True)  # noqa: T201 - the log is its standard output
-        return error.exit_code
-    except (LinkError, LoadError, OSError) as error:
-        print(f"fngate replica: {error}", flush=True)  # noqa: T201 - the log is its standard output
-        return 1
-    try:
-        return replica.run()
-    except BaseException as error:  # noqa: BLE001 - a handler's SystemExit(0) is no orderly end
-        end_process(error)
+class ManagerLink:
+    """The control link: one connection to the manager, made again while it is lost.
+
+    A replica without a manager goes on serving; after `orphan_s` seconds `orphaned` is called once.
+    """
+
+    def __init__(  # noqa: PLR0913 - the composition of the replica's parts
+        self,
+        loop: Loop,
+        run_dir: Path,
+        end: SocketEnd,
+        *,
+        orphan_s: float,
+        hello: Callable[[], Hello],
+        on_frame: Callable[[Frame], None],
+        orphaned: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._path = str(run_dir / CONTROL_SOCKET)
+        self._orphan_s = orphan_s
+        self._hello = hello
+        self._on_frame = on_frame
+        self._orphaned = orphaned
+        self._end: SocketEnd | None = None
+        self._lost_s = 0.0
+        self._adopt(end)
+
+    def send(self, frame: list[bytes | bytearray | memoryview]) -> None:
+        """Queue a frame; it is lost with the link, since HELLO tells a new manager everything."""
+        if self._end is not None:
+            self._end.send(frame)
+
+    def flush(self) -> None:
+        """Write the frames of this turn."""
+        if self._end is None:
+            return
+        try:
+            self._loop.want_write(self._end.sock, not self._end.flush())
+        except LinkError:
+            self._lose()
+
+    def _adopt(self, end: SocketEnd) -> None:
+        self._end = end
+        self._loop.watch(end.sock, self._readable)
+
+    def _readable(self) -> None:
+        if self._end is None:
+            return
+        try:
+            frames = self._end.receive()
+            for frame in frames or ():
+                self._on_frame(frame)
+        except LinkError:
+            frames = None
+        if frames is None:
+            self._lose()
+
+    def _lose(self) -> None:
+        if self._end is None:
+            return
+        self._loop.forget(self._end.sock)
+        self._end.close()
+        self._end = None
+        self._lost_s = self._loop.clock()
+        self._loop.after(RECONNECT_S, self._reconnect)
+
+    def _reconnect(self) -> None:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.setblocking(False)
+        try:
+            sock.connect(self._path)
+        except OSError:
+            sock.close()
+            if self._loop.clock() - self._lost_s >= self._orphan_s:
+                self._orphaned()
+            else:
+                self._loop.after(RECONNECT_S, self._reconnect)
+            return
+        self._adopt(SocketEnd(sock))
+        self.send(pack_hello(self._hello()))

@@ -23,10 +23,10 @@ def parsed(array: np.ndarray, dtype: str) -> Parsed:
 def test_the_first_bad_element_is_named(dtype: str, descr: str, bad: float) -> None:
     """The error names the index of the first element that is not finite."""
     array = np.ones((2, 3), descr)
-    request.check(parsed(array, dtype), RULES)
+    request.check_finite(parsed(array, dtype), RULES)
     array[1, 1:] = bad
     with pytest.raises(RequestError, match=rf"finite {dtype} values, got .* at index \[1, 1\]"):
-        request.check(parsed(array, dtype), RULES)
+        request.check_finite(parsed(array, dtype), RULES)
 
 
 def test_bf16_is_read_by_its_bits() -> None:
@@ -37,16 +37,18 @@ def test_bf16_is_read_by_its_bits() -> None:
 
 def test_a_sum_that_overflows_refuses_nothing() -> None:
     """Large finite numbers whose sum is infinite are finite."""
-    request.check(parsed(np.full(3, 1.7e308), "FP64"), RULES)
+    request.check_finite(parsed(np.full(3, 1.7e308), "FP64"), RULES)
 
 
 def test_only_declared_binary_floats_are_looked_at() -> None:
     """Inputs without the rule, integers and JSON pass."""
     nan = np.array([np.nan], np.float32)
-    request.check(parsed(nan, "FP32"), {})
-    request.check(parsed(nan, "FP32"), {"x": InputRule()})
-    request.check(parsed(np.array([-1], np.int32), "INT32"), RULES)
-    request.check(Parsed("short", {"x": RawInput("json", "FP32", (1,), [1.0])}, SHORT), RULES)
+    request.check_finite(parsed(nan, "FP32"), {})
+    request.check_finite(parsed(nan, "FP32"), {"x": InputRule()})
+    request.check_finite(parsed(np.array([-1], np.int32), "INT32"), RULES)
+    request.check_finite(
+        Parsed("short", {"x": RawInput("json", "FP32", (1,), [1.0])}, SHORT), RULES
+    )
 
 
 def test_a_single_number_has_an_empty_index() -> None:
