@@ -1,4 +1,4 @@
-"""Copies of the database: one a day in the data folder, and one for whoever asks."""
+"""Copies of the database: one a day in the data folder, and one on request."""
 
 from __future__ import annotations
 
