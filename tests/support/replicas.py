@@ -31,7 +31,7 @@ from runtime_image.link.stream import FrameStream, open_stream
 E = TypeVar("E", bound=events.Event)
 
 KEY = "default/digits@1"
-OUTPUT_S = 20.0
+OUTPUT_S = 60.0
 ROW = b'{"inputs": {"x": [[1, 2, 3, 4]]}}'
 """A request that the usual model of `tests.support.models` answers."""
 NO_BUNDLE = Bundle("", ())

@@ -36,7 +36,7 @@ def settings() -> list[str]:
 
 
 def manifest() -> list[str]:
-    """The keys of `function.toml`, what a deploy may set over them, engines that are reserved."""
+    """The keys of `function.toml`, their overrides in a deploy, the reserved engines."""
     reserved = [f"reserved engine {one}" for one in RESERVED_ENGINES]
     return [*_keys(Document), *fields_of("override", Overrides), *reserved]
 

@@ -9,58 +9,57 @@ from typing import Final
 
 from tests.surface import (
     bodies,
-    code,
-    command,
+    cli,
     configuration,
-    http,
-    pages,
+    metrics,
+    protocol,
+    scenario,
+    source,
+    states,
     storage,
-    story,
-    values,
     wire,
 )
 
 FILE: Final = Path(__file__).parent.parent / "data" / "surface.txt"
 WRITE: Final = "make surface"
 HEAD: Final = f"""\
-# Whatever clients, scripts, data folders and dashboards rely on, out of the code.
-# `{WRITE}` writes it anew; a test compares. ? may be null, ~ may be left out, * is any key,
-# [] is each item, and a number after a dot is a place in an array.
+# What clients, scripts, data folders and dashboards rely on, generated from the code by `{WRITE}`.
+# ?: may be null; ~: may be left out; *: any key; []: each item; a number: a place in an array.
 """
 
 
 def document() -> str:
     """The text: sections in order, the lines of each sorted, each once."""
-    told = asyncio.run(story.tell())
+    recorded = asyncio.run(scenario.run())
     sections: dict[str, Iterable[str]] = {
-        "problems": http.problems(),
-        "request errors of replicas": http.request_errors(),
-        "routes": http.routes(),
-        "headers": [*code.headers(), *told.scene.headers],
-        "server timing": http.timings(),
+        "problems": protocol.problems(),
+        "request errors of replicas": protocol.request_errors(),
+        "routes": protocol.routes(),
+        "headers": [*source.headers(), *recorded.server.headers],
+        "server timing": protocol.timings(),
         "bodies of functions": bodies.bodies(),
         "requests of the admin API": wire.requests(),
-        "answers": told.answers(),
-        "events": told.events(),
-        "values": [*values.values(), *told.values()],
-        "fnctl": command.verbs(),
-        "fnctl --json": told.speech.lines(),
-        "variables": code.variables(),
+        "answers": recorded.answers(),
+        "events": recorded.server.events.keys(),
+        "values": [*states.states(), *recorded.operation_states()],
+        "fnctl": cli.verbs(),
+        "fnctl --json": recorded.cli.lines(),
+        "variables": source.variables(),
         "settings": configuration.settings(),
         "function.toml": configuration.manifest(),
-        "log": http.log(),
-        "traces": http.traces(),
-        "metrics": pages.metrics(),
+        "log": protocol.log(),
+        "traces": protocol.traces(),
+        "metrics": metrics.metrics(),
         "containers": storage.containers(),
-        "data folder": told.scene.files,
+        "data folder": recorded.server.files,
         "file names": storage.file_names(),
-        "database": told.tables,
+        "database": recorded.tables,
         "migrations": storage.migrations(),
         "records": storage.records(),
         "replicas": wire.replicas(),
         "gateways": wire.gateways(),
     }
-    code.forget()
+    source.clear_cache()
     for name, lines in sections.items():
         assert lines, f"the section {name} is empty"
     shown = ("\n".join([f"[{name}]", *sorted(set(lines))]) for name, lines in sections.items())

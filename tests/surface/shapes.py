@@ -16,9 +16,9 @@ SCALARS = {bool: "bool", int: "int", float: "float", str: "str", bytes: "bytes"}
 NAMES_FROM_DATA = frozenset(
     {"cpu_ms", "inputs", "labels", "latency_ms", "outputs", "phases", "phases_ms", "times_ms"}
 )
-"""JSON objects whose keys are no fields: phases, inputs, rows, labels."""
-NOTHING_SEEN = {"null", "{}", "[]"}
-"""What says nothing of a type where another value shows it."""
+"""JSON objects whose keys are data: names of phases, inputs and labels, counts of rows."""
+UNINFORMATIVE = {"null", "{}", "[]"}
+"""Left out where another value shows the type."""
 _MADE = object()
 
 
@@ -98,7 +98,7 @@ def _struct(path: str, kind: type[msgspec.Struct]) -> Iterator[str]:
 
 
 def _field(path: str, kind: Any, has_default: bool, default: object) -> Iterator[str]:
-    """A default is shown where it is plain; a field that has any is marked by ~."""
+    """A field with a default is marked by ~; a plain default is shown."""
     if not has_default:
         yield from fields_of(path, kind)
         return
@@ -108,14 +108,14 @@ def _field(path: str, kind: Any, has_default: bool, default: object) -> Iterator
         yield f"{line} = {default!r}" if is_plain and is_own else line
 
 
-class Seen:
-    """JSON values of the same things, put together: each path with every type it was seen with."""
+class JsonShape:
+    """The merged shape of several JSON values: each path with every type that it had."""
 
     def __init__(self) -> None:
         self._types: dict[str, set[str]] = {}
 
     def add(self, path: str, value: Any) -> None:
-        """One value; what is not known of it yet may be in another."""
+        """Merge one value into the shape, below `path`."""
         if isinstance(value, dict):
             self._types.setdefault(path, set()).add("{}")
             is_data = path.rpartition(".")[2] in NAMES_FROM_DATA
@@ -129,18 +129,18 @@ class Seen:
             self._types.setdefault(path, set()).add(_scalar(value))
 
     def keys(self) -> list[str]:
-        """The paths alone: for what may be null or empty at any one moment."""
+        """Paths without types, for values that are null or empty at times."""
         paths = (line.partition(":")[0] for line in self.lines())
         return [re.sub(r"(\[\]|\.\*)+$", "", path) for path in paths]
 
     def lines(self) -> list[str]:
-        """Sorted. Objects and lists that were seen with something in them have no line."""
+        """Sorted. Objects and lists have a line only where all of them were empty."""
         parents = {path.rpartition(".")[0] for path in self._types}
         parents |= {path.removesuffix("[]") for path in self._types if path.endswith("[]")}
         found = []
         for path, kinds in sorted(self._types.items()):
-            shown = kinds - NOTHING_SEEN or kinds
-            if path not in parents or shown - NOTHING_SEEN:
+            shown = kinds - UNINFORMATIVE or kinds
+            if path not in parents or shown - UNINFORMATIVE:
                 found.append(f"{path}: {' | '.join(sorted(shown))}")
         return found
 

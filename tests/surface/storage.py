@@ -1,4 +1,4 @@
-"""What is kept: the database, records in it and beside it, labels of containers."""
+"""Persistent data: the database, records in and beside it, files, labels of containers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from registry.model import (
 from registry.store.recovery.folder import Marker
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.model import FOLDER, GRAPH_FILE, WEIGHTS_FILE
-from tests.surface import code
+from tests.surface import source
 from tests.surface.shapes import fields_of
 
 RECORDS: dict[str, Any] = {
@@ -59,7 +59,7 @@ RECORD = ReplicaRecord(
 
 
 def records() -> list[str]:
-    """Nouns as they are written down."""
+    """Fields of the records in the database and of the JSON files beside it."""
     return [line for caption, kind in RECORDS.items() for line in fields_of(caption, kind)]
 
 
@@ -67,7 +67,7 @@ def containers() -> list[str]:
     """Labels, variables and mounts of replicas' containers and network holders; every label and
     attribute of ours that the code names."""
     owner, place = Owner("o"), Place(Path("/run-dir"), Path("/model-dir"), 4096)
-    found = [f"name {one}" for one in code.labels()]
+    found = [f"name {one}" for one in source.labels()]
     for caption, one in (
         ("replica", replica(RECORD, "image", owner, place, 1)),
         ("holder", holder("image", owner, "1", 1)),
@@ -80,18 +80,18 @@ def containers() -> list[str]:
 
 
 def file_names() -> list[str]:
-    """Of bundles and prepared models, and whatever else the code names."""
+    """Files of bundles and prepared models, and file names in the code."""
     named = [
         MANIFEST_FILE,
         HANDLER_FILE,
         *(f"{FOLDER}/{one}" for one in (GRAPH_FILE, WEIGHTS_FILE)),
     ]
-    return [*named, *code.file_names()]
+    return [*named, *source.file_names()]
 
 
 def migrations() -> list[str]:
-    """Their names, in any folder of that name."""
-    return [path.name for path in code.files("migrations/*.sql")]
+    """Names of the migrations, in any folder `migrations`."""
+    return [path.name for path in source.files("migrations/*.sql")]
 
 
 def schema(database: Path) -> list[str]:

@@ -1,4 +1,7 @@
-"""What processes of ours say to each other, and what clients send to the admin API."""
+"""Messages between processes, and the request bodies of the admin API.
+
+Captions stand for classes, whose names do not go over the wire.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ from runtime_image.link.record import EXIT_BAD_RECORD, EXIT_OTHER_LINK
 from runtime_image.replica.main import EXIT_ORPHANED
 from runtime_image.replica.serving import EXIT_STUCK
 from runtime_image.replica.worker import EXIT_FAULT
-from tests.surface import code
+from tests.surface import source
 from tests.surface.shapes import fields_of
 
 REQUESTS: dict[str, Any] = {
@@ -83,15 +86,15 @@ def _all(kinds: dict[str, Any]) -> Iterator[str]:
 
 
 def requests() -> list[str]:
-    """Bodies that the admin API takes."""
+    """Request bodies of the admin API."""
     return list(_all(REQUESTS))
 
 
 def replicas() -> list[str]:
-    """The link: its version, layouts, numbers, the bodies of its frames."""
+    """The link to replicas: its version, layouts, numbers, bodies of frames; their exit codes."""
     found = [f"version {link.VERSION}", f"proof {PROOF}", f"LOADED.report.{PREPARES}?: bool"]
     found += [f"exit {number} {how}" for how, number in EXITS.items()]
-    found += [f"JSON key {key}" for key in code.json_keys()]
+    found += [f"JSON key {key}" for key in source.json_keys()]
     found += [f"phase {place} {name}" for place, name in enumerate(PHASES)]
     found += [f"dtype {name}" for name in ALL]
     found += [f"answer type {n} {name}" for n, name in enumerate(link.CONTENT_TYPES)]
@@ -102,8 +105,7 @@ def replicas() -> list[str]:
 
 
 def gateways() -> list[str]:
-    """Between gateway and manager, and between the supervisor and its workers: there a message is
-    named by its tag."""
+    """Messages between gateway and manager; those between supervisor and workers by their tags."""
     found = list(_all(EXCHANGE))
     for way, kinds in (("down", Down), ("up", Up)):
         for kind in get_args(kinds):

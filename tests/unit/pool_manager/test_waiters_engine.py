@@ -95,7 +95,7 @@ async def test_an_answer_that_nobody_expected_is_no_end() -> None:
     tasks, driver = Tasks("test"), Odd()
     with capture_logs() as logs:
         EngineWatch(driver, back.put_nowait, tasks, pause).begin("nobody listens")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             assert await back.get() == events.EngineBack(frozenset({"r1"}))
 
     assert "the engine's list cannot be read" in [line["event"] for line in logs]

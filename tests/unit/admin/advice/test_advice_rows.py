@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from admin.advice.advice import PLAYED_MAX, PLAYED_MIN, Case, advise, is_blurred, played
+from tests.support.doses import amount
 
 HOUR = 3600.0
 CASE = Case(0.0, HOUR, [(600, 1), (1200, 1), (1440, 1)], 2.0, 0.5, 300.0)
@@ -78,7 +79,7 @@ MINUTES = st.dictionaries(st.integers(0, 59), st.integers(1, 20), max_size=20)
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=amount(8, 20), deadline=None)
 @given(MINUTES, st.floats(0.05, 20.0), st.floats(0.001, 3.0), st.floats(0.0, 60.0))
 def test_idling_longer_never_starts_more_often_nor_takes_less(
     counts: dict[int, int], cold_s: float, run_s: float, first_s: float

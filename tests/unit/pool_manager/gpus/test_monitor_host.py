@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Any
 
 import pynvml
@@ -128,7 +129,7 @@ async def test_they_are_watched(gpus: HostGpus, board: Board) -> None:
     gpus.start(news.put_nowait)
     board.remove(B)
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         lost = await news.get()
     assert lost == DeviceLost(B, "the driver no longer lists it", is_gone=True)
 
@@ -193,7 +194,7 @@ async def test_a_driver_that_hangs_is_said(make: Make, board: Board) -> None:
         await gpus.prove_free(A, None, lambda: 0.0)
 
     board.hang(False)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while gpus.silence:
             await asyncio.to_thread(lambda: None)
             await gpus.look()
@@ -209,7 +210,7 @@ async def test_what_came_too_late_is_judged_with_the_next_answer(make: Make, boa
     assert await heard.look() == []
     board.hang(False)
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while gpus.silence:
             await asyncio.to_thread(lambda: None)
             await gpus.look()
@@ -218,7 +219,9 @@ async def test_what_came_too_late_is_judged_with_the_next_answer(make: Make, boa
 
 async def test_a_session_that_has_ended_is_begun_anew(heard: Heard) -> None:
     """A driver that was loaded anew answers no session from before, though no GPU is missing."""
-    pynvml.nvmlShutdown()
+    with suppress(pynvml.NVMLError_Uninitialized):
+        while True:  # NVML counts sessions: those that other tests of this process left open, too
+            pynvml.nvmlShutdown()
 
     assert await heard.look() == []
     assert heard.gpus.silence == "the NVIDIA driver cannot be used: Uninitialized"

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from pool_manager.core import start_queue
-from pool_manager.core.start_queue import Rank, Turn
+from pool_manager.core.start_queue import Rank, StartPriority
 from pool_manager.replicas.launcher import StartLine
 
 
@@ -57,7 +57,7 @@ async def test_the_order_is_the_managers(line: StartLine) -> None:
     tasks = {id: asyncio.create_task(line.enter(id)) for id in "bc"}
     await turn_of_loop()
 
-    line.turn = lambda id: Turn(Rank.WAITER if id == "c" else Rank.FLOOR, 0.0)
+    line.turn = lambda id: StartPriority(Rank.WAITER if id == "c" else Rank.FLOOR, 0.0)
     line.leave("a")
     await turn_of_loop()
 
@@ -120,4 +120,4 @@ async def test_what_hangs_is_waited_for_no_longer(
 
     clock.now_s += 0.01
 
-    assert await asyncio.wait_for(second, 5.0)
+    assert await asyncio.wait_for(second, 60)

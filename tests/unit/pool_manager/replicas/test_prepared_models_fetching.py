@@ -24,7 +24,7 @@ from tests.support.operator import until
 from tests.support.replicas import KEY, ModelFolder, binding
 
 ID = "aaaa0001"
-UNTIL_S = 10.0
+UNTIL_S = 60.0
 
 
 class Store(ModelFolder):

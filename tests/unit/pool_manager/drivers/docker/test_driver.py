@@ -58,7 +58,7 @@ class Played:
 
     async def asked(self, doing: str) -> None:
         """Wait until the engine has done that, whether its answer has come or not."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while await self.engine.asked.get() != doing:
                 pass
 

@@ -1,4 +1,4 @@
-"""A server with everything in it but models, to be asked for all that it can tell."""
+"""Records the answers, events, headers and files of a server over fake replicas."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from pool_manager.drivers.fake import FakeDriver, Script
 from runtime_image.contract.signature import Signature, TensorSpec
 from tests.support.caller import Answer
 from tests.support.server import Gate, ServingServer, serving
-from tests.surface.shapes import Seen
+from tests.surface.shapes import JsonShape
 
 TENSOR = TensorSpec("x", "FP32", (-1, 1))
 SIGNATURE = Signature("tensors", (TENSOR,), (TENSOR,))
@@ -28,43 +28,45 @@ NAMES = (
     (r"^logs/[fgh]\b", "logs/{name}"),
     (r"^replicas/{id}/.+", "replicas/{id}/{path}"),
 )
+"""Patterns of what differs from run to run in the names of files, and what stands for it."""
 EVERY_HEADER = {"Content-Length", "Content-Type", "Date", "Server"}
 
 
-class Scene:
-    """What was seen of one server: answers by route, events, headers, files."""
+class Recorder:
+    """Requests to one server, and what came of them: answers by route, events, headers, files."""
 
     def __init__(self, server: ServingServer, gate: Gate, data: Path) -> None:
         self.server = server
         self.gate = gate
         self.data = data
-        self.answers = Seen()
-        self.events = Seen()
+        self.answers = JsonShape()
+        self.events = JsonShape()
         self.headers: set[str] = set()
         self.files: set[str] = set()
-        self.asked: set[str] = set()
-        self.kinds: dict[str, list[Any]] = {}
+        self.routes: set[str] = set()
+        self.received: dict[str, list[Any]] = {}
+        """The data of events by "stream.event"."""
         self.values = {"name": "f"}
-        """What stands for the parts of a route that are in braces."""
+        """Values of the parameters of routes."""
 
     @property
     def bearer(self) -> dict[str, str]:
-        """The header of an administrator."""
+        """The header with the admin token."""
         return {"Authorization": f"Bearer {self.server.token}"}
 
-    async def ask(self, route: str, body: Any = None, **headers: str) -> Answer:
-        """One request to a "METHOD /path/{name}", as the admin; its answer counts."""
+    async def request(self, route: str, body: Any = None, **headers: str) -> Answer:
+        """Send one request as the admin and record the answer. `route` is "METHOD /path/{name}";
+        `headers` are spelled with _ for -."""
         method, path = route.split()
         for name, value in self.values.items():
             path = path.replace(f"{{{name}}}", value)
         given = {name.replace("_", "-"): value for name, value in headers.items()}
         answer = await self.server.request(method, path, body, {**self.bearer, **given})
-        self.note(route if answer.status < 400 else "problem", route, answer)
+        self._record(route if answer.status < 400 else "problem", route, answer)
         return answer
 
-    def note(self, caption: str, route: str, answer: Answer) -> None:
-        """An answer counts."""
-        self.asked.add(route)
+    def _record(self, caption: str, route: str, answer: Answer) -> None:
+        self.routes.add(route)
         kind = answer.headers.get("Content-Type", "").partition(";")[0]
         self.headers |= {f"{caption}: {name}" for name in {*answer.headers} - EVERY_HEADER}
         self.headers.add(f"{caption}: Content-Type {kind or '-'}")
@@ -72,11 +74,11 @@ class Scene:
             self.answers.add(caption, answer.json())
 
     async def follow(self, route: str, caption: str) -> None:
-        """Collect an event stream until its end, or until this is cancelled."""
+        """Record an event stream until it ends or this task is cancelled."""
         path = route.partition(" ")[2].replace("{name}", self.values["name"])
         headers = {**self.bearer, "Accept": "text/event-stream"}
         async with self.server.session.get(self.server.url + path, headers=headers) as stream:
-            self.asked.add(route)
+            self.routes.add(route)
             self.headers.add(f"{caption}: Content-Type {stream.content_type}")
             self.headers |= {f"{caption}: {name}" for name in {*stream.headers} - EVERY_HEADER}
             kind = ""
@@ -87,41 +89,35 @@ class Scene:
                 elif name == "data":
                     data = json.loads(text)
                     self.events.add(kind, data)
-                    self.kinds.setdefault(kind, []).append(data)
+                    self.received.setdefault(kind, []).append(data)
                 elif name:
                     self.events.add(f"{caption} field {name}", None)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for what an event stream tells."""
+        """Wait until `condition` holds, checked after each round trip."""
         async with asyncio.timeout(UNTIL_S):
             while not condition():
                 await self.server.get("/healthz")
 
-    async def until_answered(self, asks: Callable[[], Awaitable[bool]]) -> None:
-        """Ask until it is so."""
-        async with asyncio.timeout(UNTIL_S):
-            while not await asks():
-                pass
+    def has_phase(self) -> bool:
+        """Whether an event showed a function in a phase of its cold start."""
+        events = self.received.get("events.functions", ())
+        return any(item["phase"] for event in events for item in event["items"])
 
-    def has(self, kind: str, key: str, *unlike: Any) -> bool:
-        """Whether a thing of that kind was told of whose value is none of these."""
-        told = (item for data in self.kinds.get(f"events.{kind}", ()) for item in data["items"])
-        return any(item[key] not in unlike for item in told)
-
-    def look(self) -> None:
-        """Which files there are now, without ids, hashes and the names of functions."""
+    def list_files(self) -> None:
+        """Record the files of the data folder; ids, hashes, times and functions become {…}."""
         for path in self.data.rglob("*"):
             name = str(path.relative_to(self.data))
             for pattern, word in NAMES:
                 name = re.sub(pattern, word, name)
-            if not name.endswith((".new", ".old")):  # there for a moment
+            if not name.endswith((".new", ".old")):  # replaced within milliseconds
                 self.files.add(name + ("/" if path.is_dir() else ""))
 
 
 @contextlib.asynccontextmanager
-async def scene(folder: Path) -> AsyncIterator[Scene]:
-    """A server over fake replicas whose loading waits for a gate."""
+async def recorder(folder: Path) -> AsyncIterator[Recorder]:
+    """A recorder of a server over fake replicas, whose loads wait for the gate."""
     gate = Gate()
     driver = FakeDriver(Script(load_s=1, signature=SIGNATURE, batch=2), sleep=gate)
     async with serving(folder, driver, gpus="none", cpu_slots=2) as server:
-        yield Scene(server, gate, folder / "data")
+        yield Recorder(server, gate, folder / "data")

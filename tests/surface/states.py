@@ -1,4 +1,4 @@
-"""Values that stand in answers, events and records: states, roles, scopes."""
+"""Values in answers, events and records: states, roles, scopes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pool_manager.core.pool import Pool
 from pool_manager.core.state import PoolSpec, Replica, Role, State
 from pool_manager.reports import DeviceState
 from runtime_image.contract.control import SessionName
-from tests.surface import code
+from tests.surface import source
 
 KEY = "default/f@1"
 
 
-def values() -> list[str]:
-    """By what has them."""
+def states() -> list[str]:
+    """Each value behind the noun that has it."""
     return [
         *(f"device state {one}" for one in get_args(DeviceState)),
         *(f"pool state {one}" for one in _pool_states()),
@@ -23,12 +23,12 @@ def values() -> list[str]:
         *(f"replica session {one}" for one in get_args(SessionName)),
         *(f"replica state {one.value}" for one in State),
         *(f"scope {one}" for one in get_args(Need)),
-        *(f"status {one}" for one in code.values_of("status")),
+        *(f"status {one}" for one in source.values_of("status")),
     ]
 
 
 def _pool_states() -> set[str]:
-    """How a pool looks with no replica or one in any state, called or not, failing or not."""
+    """States of a pool with no replica or one in any state, called or not, failing or not."""
     found = set()
     for failures, state in ((n, one) for n in (0, 1000) for one in (None, *State)):
         pool = Pool(PoolSpec(KEY), failures=failures, retry_at_s=10.0 * failures)

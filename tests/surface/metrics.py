@@ -1,4 +1,4 @@
-"""What `/metrics` shows."""
+"""The families of `/metrics`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from runtime_image.link.meta import AnswerMeta
 from tests.support.families import page
 
 DATA = ("device", "driver", "function", "namespace", "pool", "version")
-"""Labels whose values are names of others, and no part of the surface."""
+"""Labels whose values are data, not part of the surface."""
 
 
 def metrics() -> list[str]:
-    """Families with their types; samples with their labels, with all values that are ours."""
+    """Families with their types; samples with their labels and the values of closed labels."""
     found = []
     for family in _counted().collect():
         found.append(f"{family.name} {family.type}")

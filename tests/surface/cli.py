@@ -15,7 +15,7 @@ from admin.cli.main import app
 
 
 def verbs() -> list[str]:
-    """Each verb with what it takes, and the codes that it may end with."""
+    """Each verb with its arguments and options; the exit codes."""
     root = typer.main.get_command(app)
     codes = re.findall(r"^ +(\d+) ", EXIT_CODES, re.MULTILINE)
     return [*_command("fnctl", root), *(f"exit {one}" for one in codes)]

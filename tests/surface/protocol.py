@@ -22,19 +22,19 @@ from runtime_image.contract.control import PHASES
 from runtime_image.contract.errors import REQUEST_CODES, RequestError
 from runtime_image.link.meta import AnswerMeta
 from tests.support.records import RECEIPT, TRACED
-from tests.surface import code, log_line
-from tests.surface.shapes import Seen, fields_of
+from tests.surface import log_line, source
+from tests.surface.shapes import JsonShape, fields_of
 
 
 def problems() -> list[str]:
     """Code, status, type; then the keys of documents, with what errors add."""
-    seen = Seen()
+    shape = JsonShape()
     found = []
     for kind in _tree(FnError):
         shown = document(kind("text", retry_after_s=1.0), for_admin=True)
-        seen.add("problem", shown)
+        shape.add("problem", shown)
         found.append(f"{kind.code} {STATUS[kind]} {shown['type']}")
-    return [*found, *seen.lines(), *(f"problem {key}" for key in code.problem_keys())]
+    return [*found, *shape.lines(), *(f"problem {key}" for key in source.problem_keys())]
 
 
 def _tree(kind: type[FnError]) -> set[type[FnError]]:
@@ -42,11 +42,11 @@ def _tree(kind: type[FnError]) -> set[type[FnError]]:
 
 
 def request_errors() -> list[str]:
-    """What a replica says of one request."""
-    seen = Seen()
+    """Codes and keys of the errors that replicas send in FAILED frames."""
+    shape = JsonShape()
     error = RequestError("bad_input", "text", input="x", expected="a", got="b")
-    seen.add("failed", error.to_json())
-    return [*(f"code {one}" for one in REQUEST_CODES), *seen.lines()]
+    shape.add("failed", error.to_json())
+    return [*(f"code {one}" for one in REQUEST_CODES), *shape.lines()]
 
 
 def admin_routes() -> list[tuple[str, str, str]]:
@@ -87,9 +87,9 @@ def timings() -> list[str]:
 def log() -> list[str]:
     """The fields of the access log and of any line; the log's events."""
     command = [sys.executable, "-m", log_line.__name__]
-    line = subprocess.run(command, cwd=code.ROOT, capture_output=True, check=True).stderr
+    line = subprocess.run(command, cwd=source.ROOT, capture_output=True, check=True).stderr
     every = [f"line.{key}" for key in json.loads(line)]
-    return [*fields_of("access", AccessEvent), *every, *code.log_events()]
+    return [*fields_of("access", AccessEvent), *every, *source.log_events()]
 
 
 def traces() -> list[str]:
@@ -97,7 +97,7 @@ def traces() -> list[str]:
     receipt = RECEIPT._replace(phases=dict.fromkeys(PHASES, 10.0), is_first=True)
     died = Attempt("r0", 9.1, 9.3, has_died=True)
     journey = TRACED.journey._replace(sent_s=9.52, up_s=9.51, attempts=(died,))
-    found = [*(f"attribute {one}" for one in code.attributes())]
+    found = [*(f"attribute {one}" for one in source.attributes())]
     for shown in (receipt, receipt._replace(is_first=False)):
         for span in spans_of(TRACED._replace(receipt=shown, journey=journey), lambda: "0" * 16):
             found += [f"span {span.name}", *(f"span {span.name} {one}" for one in span.attributes)]

@@ -1,4 +1,4 @@
-"""What of the surface stands in the product's code as words, wherever that is."""
+"""Parts of the surface that are literals in the product's code, in whatever module."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LABEL = re.compile(r"fngate\.[a-z_]+")
 
 
 def files(pattern: str) -> list[Path]:
-    """Files of the product's packages; those that other tools have put there are none."""
+    """Files of the product's packages that match a pattern, without those of npm."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     include = project["tool"]["setuptools"]["packages"]["find"]["include"]
     found = (path for top in include for path in (ROOT / top.rstrip("*")).rglob(pattern))
@@ -35,7 +35,7 @@ def files(pattern: str) -> list[Path]:
 
 def trees() -> tuple[ast.Module, ...]:
     """Every module of the product."""
-    gc.disable()  # of what is made here nothing is garbage: looking for it takes most of the time
+    gc.disable()  # syntax trees hold no garbage, and looking for some takes most of the time
     try:
         return tuple(ast.parse(path.read_text("utf-8")) for path in files("*.py"))
     finally:
@@ -44,7 +44,7 @@ def trees() -> tuple[ast.Module, ...]:
 
 @cache
 def nodes() -> tuple[ast.AST, ...]:
-    """Everything in them but docstrings and the texts below fields."""
+    """Every node but docstrings and the strings below fields."""
     found: list[ast.AST] = []
     waiting: list[ast.AST] = list(trees())
     while waiting:
@@ -56,20 +56,20 @@ def nodes() -> tuple[ast.AST, ...]:
     return tuple(found)
 
 
-def forget() -> None:
-    """Let go of the code: it is some hundred thousand objects."""
+def clear_cache() -> None:
+    """Free the syntax trees: some hundred thousand objects."""
     nodes.cache_clear()
 
 
-def words() -> Iterator[str]:
-    """Every string."""
+def strings() -> Iterator[str]:
+    """Every string literal."""
     for node in nodes():
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
 
 
 def log_events() -> list[str]:
-    """Level, event and keys of each call of a log; what is put into an event is {}."""
+    """Level, event and keys of each call of a logger; values inside an event are {}."""
     found = []
     for node in nodes():
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
@@ -90,7 +90,7 @@ def _text(node: ast.AST) -> str:
 
 
 def problem_keys() -> list[str]:
-    """Keys that errors add to their problem documents."""
+    """Keys that `detail` and `admin_detail` add to problem documents."""
     found = []
     for node in nodes():
         if isinstance(node, ast.keyword) and node.arg in ("detail", "admin_detail"):
@@ -109,8 +109,8 @@ def _keys(node: ast.AST) -> list[str]:
 
 
 def headers() -> list[str]:
-    """Headers that are read or written, as they are spelled."""
-    found = [one for one in words() if HEADER.fullmatch(one) or one in KNOWN_HEADERS]
+    """Headers read or written, as they are spelled."""
+    found = [one for one in strings() if HEADER.fullmatch(one) or one in KNOWN_HEADERS]
     for node in nodes():
         is_attribute = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
         if is_attribute and node.value.id == "hdrs":
@@ -119,27 +119,27 @@ def headers() -> list[str]:
 
 
 def variables() -> list[str]:
-    """Environment variables of ours that are named anywhere."""
-    return [name for one in words() for name in VARIABLE.findall(one)]
+    """`FN_` variables named anywhere."""
+    return [name for one in strings() for name in VARIABLE.findall(one)]
 
 
 def file_names() -> list[str]:
-    """Whatever looks like the name of a file."""
-    return [one for one in words() if FILE.fullmatch(one)]
+    """Literals with the form of a file name."""
+    return [one for one in strings() if FILE.fullmatch(one)]
 
 
 def labels() -> list[str]:
-    """Labels of containers and images, attributes of spans."""
-    return [one for one in words() if LABEL.fullmatch(one) and not FILE.fullmatch(one)]
+    """Labels of containers and images, and attributes of spans, of our own."""
+    return [one for one in strings() if LABEL.fullmatch(one) and not FILE.fullmatch(one)]
 
 
 def attributes() -> list[str]:
     """Attributes of spans by OpenTelemetry's conventions."""
-    return [one for one in words() if ATTRIBUTE.fullmatch(one)]
+    return [one for one in strings() if ATTRIBUTE.fullmatch(one)]
 
 
 def json_keys() -> list[str]:
-    """The keys of objects that are written as JSON in the place where they are made."""
+    """The keys of dict literals passed to `json.dumps`."""
     found = []
     for node in nodes():
         if isinstance(node, ast.Call) and node.args and ast.unparse(node.func) == "json.dumps":
@@ -148,7 +148,7 @@ def json_keys() -> list[str]:
 
 
 def values_of(key: str) -> list[str]:
-    """The words that stand behind a key where an object is written down."""
+    """The strings below a key of dict literals."""
     found = []
     for node in nodes():
         if isinstance(node, ast.Dict):

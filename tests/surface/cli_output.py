@@ -1,0 +1,77 @@
+"""The JSON that the verbs of `fnctl` print."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from admin.cli.doctor.machine import Check
+from admin.cli.main import app
+from admin.image.build import Built
+from tests.surface.cli import with_json
+from tests.surface.shapes import JsonShape, fields_of
+
+DECLARED: dict[str, Any] = {"doctor.items[]": Check, "image build": Built}
+"""Types printed by verbs that depend on this machine or take minutes; these are not run."""
+
+
+class CliOutput:
+    """Runs verbs against one server that has the function f, and records their JSON."""
+
+    def __init__(self, url: str, token: str, data: Path) -> None:
+        self._shape = JsonShape()
+        self._connection = ["--url", url, "--key", token]
+        self._data = data
+        self._runner = CliRunner()
+        self._backup = data.parent / "backup.db"
+        self._model = data.parent / "other.onnx"
+
+    def run_verbs(self) -> None:
+        """Run every verb that needs the server."""
+        self._model.write_bytes(b"\x3a\x00\x3a\x00\x3a\x00")
+        self._run_verb("deploy", str(self._model), "--name", "g")
+        self._run_verb("deploy", str(self._model), "--name", "h", "--no-wait")
+        self._run_verb("invoke", "f")
+        for verb in ("show", "why", "logs", "warm", "advise"):
+            self._run_verb(verb, "f")
+        self._run_verb("top", "--once")
+        self._run_verb("rollback", "f", "--to", "2")
+        self._run_verb("scale", "f", "--min", "0")
+        self._run_verb("sleep", "f")
+        self._run_verb("rm", "g", "--yes")
+        for verb in ("ls", "ui"):
+            self._run_verb(verb)
+        key = self._run_verb("key add", "--scope", "read")
+        self._run_verb("key ls")
+        self._run_verb("key rm", key["id"])
+        self._run_verb("backup", str(self._backup))
+        self._run_verb("show", "nothing", exit_code=1)
+
+    def run_restore(self) -> None:
+        """Run the verb that needs the server to be stopped."""
+        self._run_verb("restore", str(self._backup), "--data", str(self._data), uses_server=False)
+
+    def lines(self) -> list[str]:
+        """Keys by verb. Raises AssertionError for a verb with --json that was not run."""
+        found = [
+            line.partition(":")[0].rstrip("~")
+            for at, kind in DECLARED.items()
+            for line in fields_of(at, kind)
+        ]
+        found += self._shape.keys()
+        missing = [one for one in with_json() if not any(at.startswith(one) for at in found)]
+        assert not missing, f"not recorded: fnctl {', '.join(missing)} --json"
+        return found
+
+    def _run_verb(
+        self, verb: str, *words: str, exit_code: int = 0, uses_server: bool = True
+    ) -> Any:
+        options = self._connection if uses_server else []
+        result = self._runner.invoke(app, [*verb.split(), *words, *options, "--json"])
+        assert result.exit_code == exit_code, (verb, result.output, result.exception)
+        printed = json.loads(result.stderr if exit_code else result.stdout)
+        self._shape.add("failure" if exit_code else verb, printed)
+        return printed

@@ -1,0 +1,193 @@
+"""One function on a server, from its first deploy to its removal, with a request to every route."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from structlog.testing import capture_logs
+
+from admin.advice.advice import Row
+from admin.views import occupancy_json
+from pool_manager.core.state import Device
+from pool_manager.ports import GpuView
+from pool_manager.reports import Occupancy
+from registry.model import Arrivals, Use
+from tests.support.operator import MODEL
+from tests.surface.cli_output import CliOutput
+from tests.surface.protocol import routes
+from tests.surface.recorder import ADMIN, UNTIL_S, Recorder, recorder
+from tests.surface.shapes import fields_of
+from tests.surface.storage import schema
+
+BODY: dict[str, Any] = {"inputs": {"x": [[1.0]]}}
+MANIFEST = 'schema = 1\nmodel = "m.onnx"\n[labels]\nteam = "a"\n'
+FUNCTION = f"{ADMIN}/functions/{{name}}"
+READ = (
+    f"GET {ADMIN}/functions",
+    f"GET {FUNCTION}",
+    f"GET {FUNCTION}/revisions",
+    f"GET {FUNCTION}/why",
+    f"GET {FUNCTION}/logs",
+    f"GET {FUNCTION}/errors",
+    f"GET {FUNCTION}/sample",
+    f"GET {FUNCTION}/timeline",
+    f"GET {FUNCTION}/advice",
+    f"GET {ADMIN}/timeline",
+    f"GET {ADMIN}/pools",
+    f"GET {ADMIN}/replicas",
+    f"GET {ADMIN}/devices",
+    f"GET {ADMIN}/session",
+    f"GET {ADMIN}/backup",
+    f"GET {ADMIN}/operations",
+    f"GET {ADMIN}/nothing",
+    "GET /fn/{name}",
+    "GET /healthz",
+    "GET /readyz",
+    "GET /metrics",
+    "GET /ui/{file}",
+)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a run recorded: the server, the verbs of `fnctl`, the tables of the database."""
+
+    server: Recorder
+    cli: CliOutput
+    tables: list[str]
+
+    def answers(self) -> list[str]:
+        """Keys and types by route. Raises AssertionError for a GET or POST route without a
+        request."""
+        every = {" ".join(line.split()[:2]) for line in routes()}
+        missing = {one for one in every if one.startswith(("GET", "POST"))} - self.server.routes
+        assert not missing, f"not requested: {', '.join(sorted(missing))}"
+        rows = fields_of(f"GET {FUNCTION}/advice.rows[]", Row)
+        return [*self.server.answers.lines(), *rows]
+
+    def operation_states(self) -> list[str]:
+        """Values of the operations, which pass through them in a fixed order."""
+        events = self.server.received["events.operation"]
+        keys = ("phase", "state", "kind")
+        return [f"operation {key} {event[key]}" for event in events for key in keys]
+
+
+async def run() -> Recorded:
+    """Run the scenario, then `fnctl restore` on the stopped server's folder."""
+    # Not pytest's folder: paths of sockets are short.
+    with capture_logs(), tempfile.TemporaryDirectory(prefix="fn-") as folder:
+        async with recorder(Path(folder)) as server:
+            cli = CliOutput(server.server.url, server.server.token, server.data)
+            events = asyncio.create_task(server.follow(f"GET {ADMIN}/events", "events"))
+            try:
+                await server.until(lambda: "events.ready" in server.received)
+                await _deploy(server)
+                await _wake(server)
+                await _wait_for_history(server)
+                await _read(server)
+                await _change(server, cli)
+                await server.until(lambda: "events.gone" in server.received)
+                server.list_files()
+            finally:
+                events.cancel()
+                await asyncio.wait([events])
+        await asyncio.to_thread(cli.run_restore)
+        server.list_files()
+        return Recorded(server, cli, schema(server.data / "fngate.db"))
+
+
+async def _deploy(server: Recorder) -> None:
+    for content in (MODEL, MODEL * 2):
+        digest = hashlib.sha256(content).hexdigest()
+        server.values["sha256"] = digest
+        await server.request(f"PUT {ADMIN}/blobs/{{sha256}}", content)
+        await server.request(f"HEAD {ADMIN}/blobs/{{sha256}}")
+        files = [{"path": "m.onnx", "size": len(content), "sha256": digest}]
+        request = {"files": files, "manifest": MANIFEST}
+        answer = await server.request(f"POST {FUNCTION}/revisions", request)
+        server.values["id"] = answer.json()["id"]
+        ended = await server.server.ended(answer.json())
+        assert ended.json()["state"] == "done", ended.json()
+        await server.request(f"GET {ADMIN}/operations/{{id}}")
+
+
+async def _wake(server: Recorder) -> None:
+    """A call that waits for a cold start, one that refuses to wait, and three with other ends."""
+    await server.request("GET /fn/{name}")
+    server.gate.shut()
+    waiting = asyncio.create_task(server.request("POST /fn/{name}", BODY))
+    await server.server.until_shown("f", state="waking")
+    assert (await server.request("POST /fn/{name}", BODY, Prefer="wait=0")).status == 503
+    await server.request(f"GET {FUNCTION}")
+    await server.request(f"GET {ADMIN}/functions")
+    await server.until(server.has_phase)
+    server.gate.open()
+    assert (await waiting).status == 200
+    assert (await server.request("POST /fn/{name}", BODY, Prefer="wait=9")).status == 200
+    assert (await server.request("POST /fn/{name}", BODY, Content_Encoding="br")).status == 415
+    assert (await server.request("PUT /fn/{name}", BODY)).status == 405
+
+
+async def _wait_for_history(server: Recorder) -> None:
+    """Add what the history gets only after minutes; wait for what it gets within a second."""
+    history, minute_s = server.server.server.store.history, int(time.time()) // 60 * 60
+    history.record(Use("default", "f", 2, "cpu:0", minute_s, 1.0, 1.0, 1.0))
+    history.record(Arrivals("default", "f", minute_s, 2))
+
+    async def is_recorded() -> bool:
+        await history.flush()
+        why = (await server.request(f"GET {FUNCTION}/why")).json()
+        errors = (await server.request(f"GET {FUNCTION}/errors")).json()
+        shown = (await server.request(f"GET {FUNCTION}")).json()
+        is_known = None not in (shown["p50_ms"], shown["sleeps_at_s"])
+        return is_known and bool(why["cold_starts"] and why["intervals"] and errors["items"])
+
+    await server.server.until(is_recorded)
+    for kind in ("error", "cold_start", "beat"):
+        await server.until(lambda kind=kind: f"events.{kind}" in server.received)
+
+
+async def _read(server: Recorder) -> None:
+    await server.server.server.store.backups.copy_if_due()
+    server.list_files()
+    server.values["file"] = ""
+    key = await server.request(f"POST {ADMIN}/keys", {"scopes": ["read"], "note": "n"})
+    await server.request(f"GET {ADMIN}/keys")
+    for route in READ:
+        await server.request(route)
+    await server.request("GET /", Accept="application/json")
+    server.answers.add(f"GET {ADMIN}/devices.items[]", occupancy_json(_gpu(), 0.5))
+    server.values["id"] = key.json()["id"]
+    await server.request(f"DELETE {ADMIN}/keys/{{id}}")
+
+
+def _gpu() -> Occupancy:
+    """A GPU with every value, which this machine may not have."""
+    view = GpuView("GPU", "0", "9.0", "580", 2.0, 1.0, 0.0, 0.5)
+    return Occupancy(Device("GPU-a", "cuda", 2.0), "taken", "", ("r",), 1.0, view)
+
+
+async def _change(server: Recorder, cli: CliOutput) -> None:
+    await server.request(f"POST {FUNCTION}/warm")
+    etag = (await server.request(f"GET {FUNCTION}")).headers["ETag"]
+    await server.request(f"PATCH {FUNCTION}", {"max": 2}, If_Match=etag)
+    await server.request(f"PATCH {FUNCTION}", {"max": 2}, If_Match=etag)
+    rollback = await server.request(f"POST {FUNCTION}/rollback", {})
+    server.values["id"] = rollback.json()["id"]
+    await server.server.ended(rollback.json())
+    await server.request(f"GET {ADMIN}/operations/{{id}}")
+    await server.request(f"DELETE {ADMIN}/operations/{{id}}")
+    await asyncio.to_thread(cli.run_verbs)
+    await server.request(f"POST {FUNCTION}/sleep")
+    logs = asyncio.create_task(server.follow(f"GET {FUNCTION}/logs", "logs"))
+    await server.until(lambda: "logs.lines" in server.received)
+    await server.request(f"DELETE {FUNCTION}")
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(logs, UNTIL_S)
