@@ -30,14 +30,14 @@ from runtime_image.contract.link import ANSWER_SLAB_MAX, SLAB_BODY_MIN, Flag
 from runtime_image.link.allocator import BLOCK, Allocator
 from runtime_image.link.frames import LinkError
 from runtime_image.link.shared_memory import (
-    Notice,
-    Place,
     SideChannel,
+    SlabNotice,
+    SlabRange,
     check_size,
     is_unread,
     make_slab,
     open_for_reading,
-    unpack_place,
+    unpack_range,
 )
 
 log = structlog.get_logger()
@@ -346,7 +346,7 @@ class SharedLink:
             self._framed[id] = slot
             return body, 0
         self._in_place[id] = slot
-        place = Place(slot.slab.number, slot.offset, len(slot.view))
+        place = SlabRange(slot.slab.number, slot.offset, len(slot.view))
         return place.pack(), Flag.SLAB
 
     def release(self, id: int) -> None:
@@ -357,7 +357,7 @@ class SharedLink:
 
     def read_answer(self, packed: bytes | bytearray) -> bytes:
         """A copy of the answer that a RESPONSE with the flag SLAB names. Raises LinkError."""
-        place = unpack_place(packed)
+        place = unpack_range(packed)
         if place.slab not in self._answers:
             self._read_notices()
         descriptor = self._answers.get(place.slab)
@@ -438,7 +438,7 @@ class SharedLink:
         except EOFError:
             self._end("the side channel has ended")
 
-    def _on_notice(self, notice: Notice) -> None:
+    def _on_notice(self, notice: SlabNotice) -> None:
         if not notice.size:
             self._on_answers_retired(notice.number)
             return

@@ -1,4 +1,4 @@
-"""What is deployed, in memory, so that no request waits for the database."""
+"""The deployed functions, in memory, so that no request waits for the database."""
 
 from __future__ import annotations
 

@@ -1,11 +1,15 @@
 """`python -I -m runtime_image RUN_DIR`: one replica."""
 
+import gc
 import sys
 import time
 
 FIRST_LINE_S = time.monotonic()
 
 if __name__ == "__main__":
+    # Imports make objects that stay: collecting in between finds nothing and takes 5 % of a start.
+    # The replica enables the collector once it has imported what it needs.
+    gc.disable()
     from runtime_image.seccomp.install import install
 
     try:

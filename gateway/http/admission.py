@@ -256,6 +256,6 @@ class ColdCheck:
 def _check(meta: RequestMeta, body: Body, revision: Revision) -> None:
     length = meta.json_length if meta.json_length >= 0 else None
     head = RequestHead(meta.content_type, meta.accept, length)
-    request.check(
+    request.check_finite(
         parse(head, memoryview(body), revision.signature, revision.inputs), revision.inputs
     )

@@ -1,11 +1,9 @@
-"""The bundles' files, once each, by content.
+"""Files of bundles, each stored once, by content; and their uploads.
 
 A blob is `ROOT/ab/<sha256>`, mode 0444, and never changes; bundles are laid out as hard links to
 blobs, because ONNX Runtime refuses external data behind symbolic links. Receiving is asynchronous
 and works in threads; all else is quick file work without fsync, to be called in a thread where a
 folder of hundreds of files matters.
-
-One blob on its way in.
 """
 
 from __future__ import annotations
@@ -28,8 +26,12 @@ from registry.errors import BadBundle, BodyTooLarge, Conflict, StoreUnavailable
 from registry.files import fsync_folder, make_private, unavailable
 from registry.model import Bundle, BundleFile
 
+log = structlog.get_logger()
+
 T = TypeVar("T")
 
+INCOMING: Final = "incoming"
+UPLOADS_MAX: Final = 16
 BUFFER_BYTES: Final = 1024 * 1024
 """Chunks are gathered up to this, so that a hop to a thread is paid once per mebibyte."""
 
@@ -44,15 +46,15 @@ def is_blob(path: Path, sha256: str, size: int | None = None) -> bool:
 
 
 class Upload:
-    """A file of announced size, and of announced hash where somebody knows it. Made by
-    `BlobStore.receive` or `BlobStore.take`, which also end it.
+    """A file of announced size, and of announced hash where it is known. Made and ended by
+    `BlobStore.receive` or `BlobStore.take`.
 
     One caller at a time; each step runs in a thread, because hashing, writing and fsync would
-    each hold up the loop.
+    block the loop.
     """
 
     def __init__(self, incoming: Path, sha256: str, size: int) -> None:
-        """`sha256` is "" where what comes is to tell it."""
+        """`sha256` is "" if the content is to give it."""
         self._path = incoming / secrets.token_hex(16)
         self._sha256 = sha256
         self._size = size
@@ -149,12 +151,6 @@ class Upload:
         fsync_folder(target.parent)
         fsync_folder(target.parent.parent)
         os.utime(target)
-
-
-log = structlog.get_logger()
-
-INCOMING: Final = "incoming"
-UPLOADS_MAX: Final = 16
 
 
 @dataclass(frozen=True, slots=True)

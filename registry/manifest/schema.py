@@ -1,8 +1,7 @@
-"""What function.toml may say: keys, types, ranges. Nothing here outlives the parsing.
+"""Schema of function.toml: keys, types, ranges; and the rules of its input tables.
 
-The messages say key, expected and got; the values become plain dataclasses in `manifest`.
-
-How the manifest's input tables become rules, and the signature where no graph gives it.
+Nothing here outlives the parsing: `document` turns the values into plain dataclasses. Messages name
+the key, the expected and the actual value.
 """
 
 from __future__ import annotations

@@ -3,9 +3,8 @@
 The writer commits with `synchronous=FULL`: what was acknowledged survives a power cut. One commit
 then costs one fsync, which is fine for deploys; history, which comes often, is committed in groups.
 
-One SQLite connection with the thread it lives in. Errors of SQLite end here.
-
-The schema's history: numbered SQL files, applied in order, never changed afterwards.
+`Database` opens two `Connection`s, each with a thread of its own, applies the migrations (numbered
+SQL files, never changed once released) and translates SQLite's errors.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ Values = Sequence[str | int | float | bytes | None]
 _JOIN_S: Final = 10.0
 _ROWS_AT_ONCE: Final = 64
 _PIECE: Final = 500
-"""Rows of a stream that are in memory together."""
+"""Rows of a stream that are fetched together."""
 CORRUPT: Final = "database corrupt"
-"""How the text begins that tells of a damaged database."""
+"""The beginning of an error's text about a damaged database."""
 _PRIMARY_CODE: Final = 0xFF
 """SQLite's extended result codes keep the primary code in their low byte (sqlite.org/rescode)."""
 _REASONS: Final[dict[int, str]] = {
@@ -49,10 +48,17 @@ _REASONS: Final[dict[int, str]] = {
     sqlite3.SQLITE_IOERR: "disk error",
     sqlite3.SQLITE_NOMEM: "out of memory",
 }
+_FILE: Final = re.compile(r"([0-9]{4})_([a-z0-9_]+)\.sql")
+
+WRITES_WAITING_MAX: Final = 256
+
+_SHARED: Final = ("foreign_keys = ON", "temp_store = MEMORY")
+_WRITER: Final = ("journal_mode = WAL", "synchronous = FULL", *_SHARED)
+_READER: Final = ("query_only = ON", *_SHARED)
 
 
 def explain(error: sqlite3.Error) -> FnError | None:
-    """Our error for one of SQLite's, or None for those that only a bug of ours can cause."""
+    """The project's error for one of SQLite's, None for those that only a bug can cause."""
     code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE
     if code in _REASONS:
         return StoreUnavailable(f"{_REASONS[code]}: {error}")
@@ -63,7 +69,7 @@ def explain(error: sqlite3.Error) -> FnError | None:
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """Turn SQLite's errors into ours, the cause kept."""
+    """Translate SQLite's errors into the project's, with their cause."""
     try:
         yield
     except sqlite3.Error as error:
@@ -71,6 +77,32 @@ def translated() -> Iterator[None]:
         if ours is None:
             raise
         raise ours from error
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One step of the schema. `sql` holds statements only; `_apply` adds the transaction."""
+
+    number: int
+    name: str
+    sql: str
+
+
+def load_migrations(folder: Path) -> tuple[Migration, ...]:
+    """Read `NNNN_name.sql` files in order. Raises ValueError unless the numbers are 1, 2, 3, …"""
+    found = []
+    for path in sorted(folder.glob("*.sql")):
+        match = _FILE.fullmatch(path.name)
+        if match is None:
+            raise ValueError(f"{path.name}: expected NNNN_name.sql")
+        found.append(Migration(int(match[1]), match[2], path.read_text()))
+    numbers = [migration.number for migration in found]
+    if numbers != list(range(1, len(found) + 1)):
+        raise ValueError(f"migrations: expected numbers 1 to {len(found)}, got {numbers}")
+    return tuple(found)
+
+
+MIGRATIONS: Final = load_migrations(Path(__file__).parent / "migrations")
 
 
 class Connection:
@@ -108,13 +140,13 @@ class Connection:
             self._open = True
         finally:
             if not self._open:
-                # The thread was told to stop, but of a caller that was cancelled it does not know
-                # what to close.
+                # aiosqlite has stopped the thread, but does not close the connection of a caller
+                # that was cancelled.
                 self._begun.wait(_JOIN_S)
                 self._join()
 
     async def close(self) -> None:
-        """Finish what was asked, close, and end the thread. Closing twice is fine."""
+        """Finish queued statements, close, and end the thread. Idempotent."""
         if not self._open:
             return
         self._open = False
@@ -125,8 +157,7 @@ class Connection:
             self._join()
 
     def _join(self) -> None:
-        # By now the thread has nothing left to do but return; once it has, closing from here is
-        # safe, and closing twice is nothing.
+        # The thread is about to return. Once it has, closing here is safe, and idempotent.
         self._thread.join(_JOIN_S)
         if self._raw is not None:
             self._raw.close()
@@ -138,8 +169,8 @@ class Connection:
             return list(await self._sqlite.execute_fetchall(sql, values))  # type: ignore[arg-type]  # rows are tuples: no row factory is set
 
     async def stream(self, sql: str, values: Values = ()) -> AsyncIterator[list[Row]]:
-        """Run one reading statement and give its rows piece by piece: what is made of many rows
-        is often much less than the rows."""
+        """Run one reading statement and yield its rows in pieces, for results much smaller than
+        their rows."""
         self._check_open()
         with translated():
             async with self._sqlite.execute(sql, values) as cursor:
@@ -171,44 +202,8 @@ class Connection:
             raise StoreUnavailable("the store is closed")
 
 
-_FILE: Final = re.compile(r"([0-9]{4})_([a-z0-9_]+)\.sql")
-
-
-@dataclass(frozen=True, slots=True)
-class Migration:
-    """One step forward. `sql` holds statements only: the transaction around it is not its own."""
-
-    number: int
-    name: str
-    sql: str
-
-
-def load_migrations(folder: Path) -> tuple[Migration, ...]:
-    """Read `NNNN_name.sql` files in order. Raises ValueError unless the numbers are 1, 2, 3, …"""
-    found = []
-    for path in sorted(folder.glob("*.sql")):
-        match = _FILE.fullmatch(path.name)
-        if match is None:
-            raise ValueError(f"{path.name}: expected NNNN_name.sql")
-        found.append(Migration(int(match[1]), match[2], path.read_text()))
-    numbers = [migration.number for migration in found]
-    if numbers != list(range(1, len(found) + 1)):
-        raise ValueError(f"migrations: expected numbers 1 to {len(found)}, got {numbers}")
-    return tuple(found)
-
-
-MIGRATIONS: Final = load_migrations(Path(__file__).parent / "migrations")
-
-
-WRITES_WAITING_MAX: Final = 256
-
-_SHARED: Final = ("foreign_keys = ON", "temp_store = MEMORY")
-_WRITER: Final = ("journal_mode = WAL", "synchronous = FULL", *_SHARED)
-_READER: Final = ("query_only = ON", *_SHARED)
-
-
 class Transaction:
-    """What may be done inside `Database.write`; all of it happens, or none."""
+    """Statements inside `Database.write`, committed or rolled back together."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -218,7 +213,7 @@ class Transaction:
         return await self._connection.query(sql, values)
 
     def stream(self, sql: str, values: Values = ()) -> AsyncIterator[list[Row]]:
-        """Run one reading statement and give its rows piece by piece."""
+        """Run one reading statement and yield its rows in pieces."""
         return self._connection.stream(sql, values)
 
     async def execute_many(self, sql: str, rows: Iterable[Values]) -> None:
@@ -227,7 +222,7 @@ class Transaction:
 
 
 class Database:
-    """An open store. `open` and `close` are its life; both may raise StoreUnavailable."""
+    """An open database; `open` and `close` may raise StoreUnavailable."""
 
     def __init__(self, writer: Connection, reader: Connection) -> None:
         self._writer = writer
@@ -275,7 +270,7 @@ class Database:
 
     @contextlib.asynccontextmanager
     async def write(self) -> AsyncIterator[Transaction]:
-        """A transaction: committed where the block ends, undone where it raises.
+        """A transaction: committed at the end of the block, rolled back if it raises.
 
         Writers take turns; more than WRITES_WAITING_MAX waiting raises StoreUnavailable. A caller
         cancelled during the commit itself cannot know whether it happened.
@@ -291,8 +286,8 @@ class Database:
 
 
 def _keep_private(path: Path) -> None:
-    """Nobody but this user may read it: it has the hashes of keys. SQLite gives the files beside
-    it the same mode."""
+    """Make the file readable by this user only: it has the hashes of keys. SQLite gives the files
+    beside it the same mode."""
     try:
         os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         for found in (path, *(path.with_name(path.name + side) for side in ("-wal", "-shm"))):

@@ -1,4 +1,8 @@
-"""Functions, revisions, bundles and profiles as rows."""
+"""Functions, revisions, bundles and profiles as rows.
+
+The module's functions write within a transaction that their caller has; methods of `Functions` are
+one transaction each.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,12 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Final, TypeVar
 
+from registry.batching import with_refutation
 from registry.catalog import Deployed
-from registry.errors import Conflict, UnknownFunction
+from registry.errors import Conflict, UnknownFunction, UnknownRevision
 from registry.model import NAMESPACE, Bundle, BundleFile, Function, Profile, Revision
-from registry.store import writes
-from registry.store.database import Database
-from registry.store.records import SharedParts, decode_record
+from registry.store.database import Database, Transaction
+from registry.store.records import SharedParts, decode_record, encode_record
 
 T = TypeVar("T")
 _STAY: Final = (
@@ -20,7 +24,7 @@ _STAY: Final = (
     " UNION SELECT number FROM (SELECT number FROM traffic WHERE namespace = ?1 AND name = ?2"
     " ORDER BY id DESC LIMIT 1)"
 )
-"""Numbers that no trimming takes: with traffic, waiting for it, and next in a rollback."""
+"""Numbers that are never trimmed: with traffic, waiting for it, and next in a rollback."""
 
 
 class Functions:
@@ -67,9 +71,9 @@ class Functions:
         return {digest: Bundle(digest, found) for digest, found in files.items()}
 
     async def put_bundle(self, bundle: Bundle) -> None:
-        """Remember a bundle's files; a bundle known already is left as it is."""
+        """Store a bundle's files; a stored bundle is left as it is."""
         async with self._database.write() as transaction:
-            await writes.put_bundle(transaction, bundle)
+            await put_bundle(transaction, bundle)
 
     async def add_revision(self, revision: Revision) -> Revision:
         """Store `revision` under the next number of its function, whatever number it has.
@@ -77,12 +81,12 @@ class Functions:
         Numbers start at 1 and are never given twice. Raises Conflict where its bundle is unknown.
         """
         async with self._database.write() as transaction:
-            return await writes.add_revision(transaction, revision)
+            return await add_revision(transaction, revision)
 
     async def save_function(self, function: Function) -> None:
         """Create or replace a function. Raises UnknownRevision where its revision is not stored."""
         async with self._database.write() as transaction:
-            await writes.save_function(transaction, function)
+            await save_function(transaction, function)
 
     async def remove_function(self, name: str, namespace: str = NAMESPACE) -> None:
         """Remove a function and its revisions; its numbers stay used. Raises UnknownFunction."""
@@ -117,9 +121,9 @@ class Functions:
         return tuple(sorted(gone))
 
     async def put_profile(self, profile: Profile) -> None:
-        """Remember what was measured, in place of what was measured before."""
+        """Store a profile in place of an earlier one of the same key."""
         async with self._database.write() as transaction:
-            await writes.put_profile(transaction, profile)
+            await put_profile(transaction, profile)
 
     async def find_profile(self, bundle: str, engine: str, device_kind: str) -> Profile | None:
         """The profile of exactly this key, None where none is stored."""
@@ -139,13 +143,13 @@ class Functions:
         """
         _check_together(function, revision, bundle)
         async with self._database.write() as transaction:
-            await writes.put_bundle(transaction, bundle)
+            await put_bundle(transaction, bundle)
             if revision.number == 0:
-                revision = await writes.add_revision(transaction, revision)
+                revision = await add_revision(transaction, revision)
             if profile is not None:
-                await writes.put_profile(transaction, profile)
+                await put_profile(transaction, profile)
             function = replace(function, revision=revision.number)
-            await writes.save_function(transaction, function)
+            await save_function(transaction, function)
         return function, revision
 
     async def remove_orphans(self, keep: Collection[str] = ()) -> int:
@@ -178,3 +182,85 @@ def _check_together(function: Function, revision: Revision, bundle: Bundle) -> N
         raise Conflict(f"{revision.key} is no revision of {function.namespace}/{function.name}")
     if revision.bundle != bundle.digest:
         raise Conflict(f"{revision.name}: expected bundle {revision.bundle}, got {bundle.digest}")
+
+
+async def put_bundle(transaction: Transaction, bundle: Bundle) -> None:
+    """Store a bundle's files; a stored bundle is left as it is."""
+    new = await transaction.query(
+        "INSERT INTO bundles VALUES (?) ON CONFLICT DO NOTHING RETURNING digest", (bundle.digest,)
+    )
+    if new:
+        await transaction.execute_many(
+            "INSERT INTO bundle_files VALUES (?, ?, ?, ?)",
+            [(bundle.digest, file.path, file.size, file.sha256) for file in bundle.files],
+        )
+
+
+async def add_revision(transaction: Transaction, revision: Revision) -> Revision:
+    """Store a revision under the next number of its function; returns it with that number."""
+    key = (revision.namespace, revision.name)
+    rows = await transaction.query(
+        "INSERT INTO revision_numbers VALUES (?, ?, 1)"
+        " ON CONFLICT DO UPDATE SET last = last + 1 RETURNING last",
+        key,
+    )
+    numbered = replace(revision, number=rows[0][0])
+    await transaction.query(
+        "INSERT INTO revisions VALUES (?, ?, ?, ?, ?)",
+        (*key, numbered.number, numbered.bundle, encode_record(numbered)),
+    )
+    return numbered
+
+
+async def put_profile(transaction: Transaction, profile: Profile) -> None:
+    """Store a profile in place of an earlier one of the same key.
+
+    A refutation by a joined run of the same model is kept: a trial cannot disprove it.
+    """
+    key = (profile.bundle, profile.engine, profile.device_kind)
+    sql = "SELECT record FROM profiles WHERE bundle = ? AND engine = ? AND device_kind = ?"
+    for row in await transaction.query(sql, key):
+        profile = with_refutation(profile, decode_record(row[0], Profile))
+    await transaction.query(
+        "INSERT OR REPLACE INTO profiles (bundle, engine, device_kind, record) VALUES (?, ?, ?, ?)",
+        (*key, encode_record(profile)),
+    )
+
+
+async def save_function(transaction: Transaction, function: Function) -> None:
+    """Create or replace a function, and store where its traffic was if that moves.
+
+    A move to a revision that had it before goes back to that point and removes later moves.
+    Raises UnknownRevision where the function's revision is not stored.
+    """
+    key = (function.namespace, function.name)
+    there = (*key, function.revision)
+    if not await transaction.query(
+        "SELECT 1 FROM revisions WHERE namespace = ? AND name = ? AND number = ?", there
+    ):
+        raise UnknownRevision(f"function {function.name!r} has no revision {function.revision}")
+    before = await transaction.query(
+        "SELECT revision FROM functions WHERE namespace = ? AND name = ?", key
+    )
+    if before and before[0][0] != function.revision:
+        await _move(transaction, there, (*key, before[0][0]))
+    await transaction.query(
+        "INSERT OR REPLACE INTO functions VALUES (?, ?, ?, ?)", (*there, encode_record(function))
+    )
+
+
+async def _move(
+    transaction: Transaction, there: tuple[str, str, int], before: tuple[str, str, int]
+) -> None:
+    back = await transaction.query(
+        "SELECT id FROM traffic WHERE namespace = ? AND name = ? AND number = ?", there
+    )
+    if back:
+        await transaction.query(
+            "DELETE FROM traffic WHERE namespace = ? AND name = ? AND id >= ?",
+            (*there[:2], back[0][0]),
+        )
+    else:
+        await transaction.query(
+            "INSERT INTO traffic (namespace, name, number) VALUES (?, ?, ?)", before
+        )

@@ -1,10 +1,8 @@
-"""What happened: cold starts, state intervals, arrivals per minute, use of devices.
+"""History: cold starts, state intervals, arrivals per minute, use of devices.
 
 Recording never waits: records go to a bounded buffer that is written in one transaction each
-second. A crash loses what was not written yet; a store that cannot be written loses the newest.
-A record that cannot be stored is dropped alone: the records beside it are written.
-
-What replicas had of devices, kept in buckets of a minute, ten minutes and an hour.
+second. A crash loses the buffer; a full buffer loses the newest records. A record that cannot be
+stored is dropped alone. Use of devices is kept in buckets of a minute, ten minutes and an hour.
 """
 
 from __future__ import annotations
@@ -26,48 +24,15 @@ from registry.store.database import Database, Transaction
 from registry.store.records import decode_record, encode_record
 from registry.tasks import Tasks
 
+log = structlog.get_logger()
+
 MINUTE_S: Final = 60
 TEN_MINUTES_S: Final = 600
 HOUR_S: Final = 3600
 KEEP_S: Final = {MINUTE_S: 3 * 3600.0, TEN_MINUTES_S: 3 * 86_400.0}
 """How long the finer buckets stay; those of an hour stay as long as all history. A function that
-is always warm has 180, 432 and at most 720 rows, whatever happens."""
+is always warm has 180, 432 and at most 720 rows."""
 
-
-async def insert_use(transaction: Transaction, records: Iterable[Use]) -> None:
-    """Add these seconds to what there is of their buckets."""
-    await transaction.execute_many(
-        "INSERT INTO device_use VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-        " ON CONFLICT DO UPDATE SET waking_s = waking_s + excluded.waking_s,"
-        " idle_s = idle_s + excluded.idle_s, busy_s = busy_s + excluded.busy_s",
-        [
-            (
-                bucket_s,
-                one.minute_s // bucket_s * bucket_s,
-                one.namespace,
-                one.name,
-                one.number,
-                one.device,
-                one.waking_s,
-                one.idle_s,
-                one.busy_s,
-            )
-            for one in records
-            for bucket_s in (MINUTE_S, TEN_MINUTES_S, HOUR_S)
-        ],
-    )
-
-
-async def trim_use(transaction: Transaction, now_s: float, keep_s: float) -> None:
-    """Remove what is older than its size of bucket is kept, `keep_s` at most."""
-    for bucket_s in (MINUTE_S, TEN_MINUTES_S, HOUR_S):
-        oldest_s = now_s - min(keep_s, KEEP_S.get(bucket_s, keep_s))
-        await transaction.query(
-            "DELETE FROM device_use WHERE bucket_s = ? AND at_s < ?", (bucket_s, oldest_s)
-        )
-
-
-log = structlog.get_logger()
 
 Event = ColdStart | StateInterval | Arrivals | Use
 
@@ -77,15 +42,15 @@ LIST_MAX: Final = 1000
 ARRIVALS_MAX: Final = 100_000
 """Rows of one answer; more minutes than the retention holds."""
 TRIM_EVERY: Final = 60
-"""Flushes between two removals of what is too old."""
+"""Flushes between two removals of old records."""
 LOG_EVERY: Final = 1000
-"""Of the records that cannot be stored the first is logged, and each so many later ones."""
+"""The first record that cannot be stored is logged, then one in so many."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryStatistics:
-    """Counts since the start. `buffered` is how many records wait for the next flush, `dropped`
-    how many found the buffer full or cannot be stored."""
+    """Counts since the start. `buffered` records wait for the next flush, `dropped` ones found the
+    buffer full or cannot be stored."""
 
     buffered: int
     written: int
@@ -111,35 +76,32 @@ class History:
         self._flushes = 0
 
     def record(self, event: Event) -> None:
-        """Note `event` for the next flush; with the buffer full it is dropped and counted."""
+        """Buffer `event` for the next flush; if the buffer is full it is dropped and counted."""
         if len(self._buffer) >= self._settings.history_buffer:
             self._dropped += 1
         else:
             self._buffer.append(event)
 
     def statistics(self) -> HistoryStatistics:
-        """How recording goes."""
+        """Counts since the start."""
         return HistoryStatistics(len(self._buffer), self._written, self._dropped, self._failed)
 
     @contextlib.asynccontextmanager
     async def running(self, tasks: Tasks) -> AsyncIterator[None]:
         """Flush in the background while the block runs, and once more at its end."""
-        ending = asyncio.Event()
-        task = tasks.spawn("history", self._run(ending))
+        task = tasks.root("history", self._run())
         try:
             yield
         finally:
-            # Not a cancellation: of a commit that was cancelled nobody knows whether it happened,
-            # and the last flush would write the same records once more.
-            ending.set()
-            await asyncio.wait([task])
+            # Between two flushes: whether a cancelled commit happened is unknown, and the last
+            # flush would write its records again.
+            async with self._flushing:
+                task.cancel()
             await self.flush()
 
-    async def _run(self, ending: asyncio.Event) -> None:
-        while not ending.is_set():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._settings.history_flush_s):
-                    await ending.wait()
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.history_flush_s)
             try:
                 await self.flush()
             except Exception:  # one bad flush must not be the last one
@@ -147,9 +109,9 @@ class History:
                 log.exception("a flush of the history failed")
 
     async def flush(self) -> None:
-        """Write the buffer and, now and then, remove what is too old.
+        """Write the buffer and, every TRIM_EVERY flushes, remove old records.
 
-        A store that cannot be written now is logged; its records wait for the next flush.
+        A store that cannot be written is logged; the records wait for the next flush.
         """
         async with self._flushing:
             await self._flush()
@@ -168,8 +130,8 @@ class History:
             log.warning("history cannot be written now", reason=str(error), waiting=waiting)
 
     async def _write_waiting(self) -> None:
-        """Write what waits now, in one transaction unless a record cannot be stored: then in
-        smaller and smaller ones, until that record stands alone and is dropped."""
+        """Write the buffer in one transaction, or in smaller and smaller ones if a record cannot be
+        stored, until that record is alone and is dropped."""
         left = size = len(self._buffer)
         is_counted = False
         while left:
@@ -188,8 +150,8 @@ class History:
                 self._drop(batch[0], error)
             else:
                 self._written += size
-            # Only now, so that a cancelled or failed flush loses nothing; what was recorded during
-            # the write stands behind the batch.
+            # Only now, so that a cancelled or failed flush loses nothing; records that came during
+            # the write are behind the batch.
             for _ in batch:
                 self._buffer.popleft()
             left -= size
@@ -311,3 +273,36 @@ def _checked(event: ColdStart | StateInterval) -> str:
 
 def _clamp(limit: int) -> int:
     return max(0, min(limit, LIST_MAX))
+
+
+async def insert_use(transaction: Transaction, records: Iterable[Use]) -> None:
+    """Add the seconds of these records to their buckets."""
+    await transaction.execute_many(
+        "INSERT INTO device_use VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT DO UPDATE SET waking_s = waking_s + excluded.waking_s,"
+        " idle_s = idle_s + excluded.idle_s, busy_s = busy_s + excluded.busy_s",
+        [
+            (
+                bucket_s,
+                one.minute_s // bucket_s * bucket_s,
+                one.namespace,
+                one.name,
+                one.number,
+                one.device,
+                one.waking_s,
+                one.idle_s,
+                one.busy_s,
+            )
+            for one in records
+            for bucket_s in (MINUTE_S, TEN_MINUTES_S, HOUR_S)
+        ],
+    )
+
+
+async def trim_use(transaction: Transaction, now_s: float, keep_s: float) -> None:
+    """Remove buckets that are older than their size is kept, `keep_s` at most."""
+    for bucket_s in (MINUTE_S, TEN_MINUTES_S, HOUR_S):
+        oldest_s = now_s - min(keep_s, KEEP_S.get(bucket_s, keep_s))
+        await transaction.query(
+            "DELETE FROM device_use WHERE bucket_s = ? AND at_s < ?", (bucket_s, oldest_s)
+        )

@@ -1,7 +1,4 @@
-"""Operations as rows: slow work that a restart must find again.
-
-Which revision has a function's traffic, which had it before, and which waits for it.
-"""
+"""Operations as rows, which a restart resumes, and the steps of their rollouts."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from typing import Final
 
 from registry.errors import Conflict, Unknown
 from registry.model import NAMESPACE, Bundle, Function, Operation, Profile, Revision
-from registry.store import writes
+from registry.store import functions
 from registry.store.database import Database, Transaction
 from registry.store.records import decode_record, encode_record
 
@@ -61,7 +58,7 @@ class Operations:
         return decode_record(rows[0][0], Operation)
 
     async def running(self) -> list[Operation]:
-        """Those of every namespace that have not ended, oldest first: what a restart resumes."""
+        """Operations of every namespace that have not ended, oldest first, for a restart."""
         rows = await self._database.read(
             "SELECT record FROM operations WHERE state = 'running' ORDER BY position"
         )
@@ -88,7 +85,7 @@ class Traffic:
     StoreUnavailable.
 
     A revision is staged by an operation, under its id, and then either gets the traffic or is
-    removed again. Whatever happens in between, the next server finds it.
+    removed again. After a crash in between, the next server finds it staged.
     """
 
     def __init__(self, database: Database) -> None:
@@ -99,9 +96,9 @@ class Traffic:
     ) -> Revision:
         """Store a revision under the next number, without traffic, for that operation."""
         async with self._database.write() as transaction:
-            await writes.put_bundle(transaction, bundle)
-            numbered = await writes.add_revision(transaction, revision)
-            await writes.put_profile(transaction, profile)
+            await functions.put_bundle(transaction, bundle)
+            numbered = await functions.add_revision(transaction, revision)
+            await functions.put_profile(transaction, profile)
             await transaction.query(
                 "INSERT INTO staged VALUES (?, ?, ?, ?)",
                 (numbered.namespace, operation, numbered.name, numbered.number),
@@ -140,19 +137,19 @@ class Traffic:
         return [row[0] for row in rows if row[0] not in running]
 
     async def move(self, function: Function) -> None:
-        """Save a function whose `revision` has the traffic from now on and waits no more.
+        """Save a function whose `revision` has the traffic from now on.
 
         Raises UnknownRevision where that is not stored.
         """
         key = (function.namespace, function.name, function.revision)
         async with self._database.write() as transaction:
-            await writes.save_function(transaction, function)
+            await functions.save_function(transaction, function)
             await transaction.query(
                 "DELETE FROM staged WHERE namespace = ? AND name = ? AND number = ?", key
             )
 
     async def previous(self, name: str, namespace: str = NAMESPACE) -> int | None:
-        """Where a rollback goes: the revision that had the traffic before, None for none."""
+        """The target of a rollback: the revision that had the traffic before, if any."""
         rows = await self._database.read(
             "SELECT number FROM traffic WHERE namespace = ? AND name = ? ORDER BY id DESC LIMIT 1",
             (namespace, name),

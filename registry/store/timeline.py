@@ -1,4 +1,4 @@
-"""What a span of time was made of: states, device-seconds, arrivals. Reads only."""
+"""The timeline of a span: states, device-seconds, arrivals. Reads only."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Seconds(NamedTuple):
 
     @property
     def all_s(self) -> float:
-        """Together."""
+        """Total device-seconds."""
         return self.waking_s + self.idle_s + self.busy_s
 
 

@@ -2,6 +2,6 @@
 
 `request`, `accept`, the forms (`oip`, `raw`) and `tensors` need no numpy: the gateway checks cold
 requests with them. `arrays`, `media` and `answer` do the numbers and are imported by replicas only.
-What the first half accepts the second half can decode; only the content of pictures and sound is
-left to it.
+The second half can decode all that the first accepts, except the content of pictures and sound,
+which it checks itself.
 """

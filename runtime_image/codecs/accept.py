@@ -1,4 +1,4 @@
-"""Which form an answer takes, from the Accept header and the request's own form.
+"""Chooses the form of an answer by the Accept header and the form of the request.
 
 Source: RFC 9110, sections 5.6.6 (parameters), 12.4.2 (quality values) and 12.5.1 (Accept).
 """

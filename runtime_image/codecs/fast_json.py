@@ -1,7 +1,4 @@
-"""Short JSON of numbers into lists, in one pass over the body.
-
-The outputs of a batch into the short JSON answers of its requests.
-"""
+"""The fast path of short JSON: bodies of numbers into lists, outputs of a batch into answers."""
 
 from __future__ import annotations
 

@@ -1,18 +1,15 @@
-"""Pictures into tensors, as the manifest's ImageForm says.
+"""Pictures and WAV files into tensors, by the manifest's ImageForm and AudioForm.
 
-Pillow is imported with the first picture: replicas without picture inputs never load it.
+Pillow and `wave` are imported with the first picture or clip: most replicas never need them.
 
-WAV files into tensors, as the manifest's AudioForm says.
-
-Source: Microsoft and IBM, "Multimedia Programming Interface and Data Specifications 1.0": PCM is
-unsigned in 8 bits, two's complement little-endian above.
+Source for WAV: Microsoft and IBM, "Multimedia Programming Interface and Data Specifications 1.0":
+PCM is unsigned in 8 bits, two's complement little-endian above.
 """
 
 from __future__ import annotations
 
 import re
 import struct
-import wave
 from io import BytesIO
 from typing import Any, Final
 
@@ -25,6 +22,8 @@ from runtime_image.contract.model import AudioForm, ImageForm
 
 PIXELS_MAX: Final = 50_000_000
 """Pixels of a picture that is decoded; a small file may unfold to gigabytes."""
+SAMPLES_MAX: Final = 16_000 * 60 * 30
+"""Samples of a clip after resampling (30 minutes at 16 kHz): a low rate unfolds a small file."""
 _PNG_END: Final = re.compile(rb"IEND\xaeB`\x82")
 """Type and checksum of the chunk that ends a PNG (PNG specification, 11.2.5). Pillow reads no
 further than the last row, before the checksum of the rows."""
@@ -52,13 +51,6 @@ def decode_image(name: str, body: memoryview, form: ImageForm) -> NDArray[np.flo
     if form.layout == "CHW":
         values = values.transpose(2, 0, 1)
     return np.ascontiguousarray(values, np.float32)[np.newaxis]
-
-
-def preload() -> None:
-    """Import what pictures need, before the first one comes."""
-    from PIL import Image, ImageOps, WebPImagePlugin  # noqa: F401 - WebP is not in `preinit`
-
-    Image.preinit()
 
 
 def _open(name: str, body: memoryview, form: ImageForm) -> Any:
@@ -105,15 +97,13 @@ def _upright(picture: Any, mode: str) -> Any:
     return picture.convert(mode)
 
 
-SAMPLES_MAX: Final = 16_000 * 60 * 30
-"""Samples of a clip after resampling (30 minutes at 16 kHz): a low rate unfolds a small file."""
-
-
 def decode_audio(name: str, body: memoryview, form: AudioForm) -> NDArray[np.float32]:
     """The clip as mono float32 [1, samples] in [-1, 1] at the form's rate; raises BAD_INPUT.
 
     PCM of 8, 16, 24 or 32 bits; channels are averaged; resampling is linear, without a filter.
     """
+    import wave
+
     try:
         with wave.open(BytesIO(body)) as clip:
             rate, width, channels = clip.getframerate(), clip.getsampwidth(), clip.getnchannels()
@@ -168,3 +158,12 @@ def _fit(values: NDArray[np.float32], samples: int | None) -> NDArray[np.float32
     kept = min(samples, values.size)
     row[0, :kept] = values[:kept]
     return row
+
+
+def preload() -> None:
+    """Import the libraries for pictures and clips, before the first one comes."""
+    import wave  # noqa: F401 - see above
+
+    from PIL import Image, ImageOps, WebPImagePlugin  # noqa: F401 - WebP is not in `preinit`
+
+    Image.preinit()

@@ -1,20 +1,12 @@
 """A request body, by its content type, into named inputs that fit the signature.
 
 Nothing here decodes numbers or imports numpy: the gateway checks cold requests with it before it
-wakes a device, the replica hands the result to `arrays`.
+wakes a device, the replica hands the result to `arrays`. The forms read here are short JSON,
+{"inputs": {name: nested list}}, and npy, one tensor a body.
 
-Refuses NaN and infinities where the manifest declares an input finite, without numpy.
-
-JSON has neither, and its numbers are held to the range of their dtype; only binary elements can
-carry one. Views are read in the machine's byte order, which is little-endian on every platform
-that a replica's wheels exist for.
-
-The short JSON form: {"inputs": {name: nested list}}.
-
-Bodies in NumPy's npy format, one tensor each, read without numpy and without pickle.
-
-Source: NumPy's NEP 1 and `numpy.lib.format`: magic, version, little-endian header length (2 bytes
-in version 1.0, 4 in 2.0 and 3.0), then a Python dict literal with descr, fortran_order and shape.
+Source for npy: NumPy's NEP 1 and `numpy.lib.format`: magic, version, little-endian header length (2
+bytes in version 1.0, 4 in 2.0 and 3.0), then a Python dict literal with descr, fortran_order and
+shape.
 """
 
 from __future__ import annotations
@@ -44,11 +36,28 @@ from runtime_image.contract.signature import Signature
 RequestForm = Literal["short", "oip", "npy", "raw"]
 _URLENCODED: Final = "application/x-www-form-urlencoded"
 _FIRST_KEY: Final = re.compile(rb'\s*+\{\s*+"inputs"\s*+:\s*+([\[{])')
+_EXPECTED: Final = 'a JSON object {"inputs": {name: value}}'
+_QUOTE: Final = b'"'
+_EXPONENT: Final = {"FP16": 0x7C00, "BF16": 0x7F80}
+"""IEEE 754: all exponent bits set means an infinity or a NaN."""
+HEADER_MAX: Final = 4096
+"""Bytes. NumPy writes 118 for small ranks; int() of as many digits stays cheap."""
+_MAGIC: Final = b"\x93NUMPY"
+_LENGTH_BYTES: Final = {b"\x01\x00": 2, b"\x02\x00": 4, b"\x03\x00": 4}
+# Three entries in any order. Possessive quantifiers: a hostile header is never tried twice.
+_HEADER: Final = re.compile(
+    r"""\s*+\{\s*+(?:(?:
+        ['"]descr['"]\s*+:\s*+(?:'(?P<descr>[^'\\]*+)'|(?P<fields>\[))
+        |['"]fortran_order['"]\s*+:\s*+(?P<fortran>True|False)
+        |['"]shape['"]\s*+:\s*+\((?P<shape>[\d,\s]*+)\)
+    )\s*+,?+\s*+){3}\}\s*+""",
+    re.VERBOSE | re.ASCII,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class RequestHead:
-    """The headers a codec looks at. `json_length`: Inference-Header-Content-Length, bytes."""
+    """The headers that codecs read. `json_length`: Inference-Header-Content-Length, bytes."""
 
     content_type: str
     accept: str = ""
@@ -69,7 +78,17 @@ class _Inputs(msgspec.Struct):
     inputs: msgspec.Raw
 
 
+class _Tensors(msgspec.Struct, forbid_unknown_fields=True):
+    inputs: dict[str, msgspec.Raw]
+
+
+class _Values(msgspec.Struct, forbid_unknown_fields=True):
+    inputs: dict[str, Any]
+
+
 _inputs: Final = msgspec.json.Decoder(_Inputs)
+_tensors: Final = msgspec.json.Decoder(_Tensors)
+_values: Final = msgspec.json.Decoder(_Values)
 
 
 def parse(
@@ -105,7 +124,7 @@ def parse(
 
 
 def content_types(signature: Signature, rules: dict[str, InputRule]) -> list[str]:
-    """What a function takes, as it is told to a client that sent something else."""
+    """The content types that a function takes, for the error about any other."""
     if signature.kind == "bytes":
         return [OCTETS, "any other type but " + _URLENCODED]
     if signature.kind == "json":
@@ -201,12 +220,12 @@ def _unsupported(
     )
 
 
-_EXPONENT: Final = {"FP16": 0x7C00, "BF16": 0x7F80}
-"""IEEE 754: all exponent bits set means an infinity or a NaN."""
+def check_finite(parsed: Parsed, rules: dict[str, InputRule]) -> None:
+    """Raise BAD_INPUT with the first element that is not finite in an input declared finite.
 
-
-def check(parsed: Parsed, rules: dict[str, InputRule]) -> None:
-    """Raise BAD_INPUT naming the first element that is not finite in an input declared so."""
+    JSON has no such numbers; only binary elements can. Views are read in the machine's byte order,
+    which is little-endian on every platform that a replica's wheels exist for.
+    """
     for name, tensor in parsed.inputs.items():
         rule = rules.get(name)
         if rule is None or not rule.finite:
@@ -241,28 +260,12 @@ def refusal(name: str, dtype: str, shape: tuple[int, ...], position: int) -> Req
     return bad_input(name, f"finite {dtype} values", f"NaN or infinity at index {index}")
 
 
-_EXPECTED: Final = 'a JSON object {"inputs": {name: value}}'
-_QUOTE: Final = b'"'
-
-
-class _Tensors(msgspec.Struct, forbid_unknown_fields=True):
-    inputs: dict[str, msgspec.Raw]
-
-
-class _Values(msgspec.Struct, forbid_unknown_fields=True):
-    inputs: dict[str, Any]
-
-
-_tensors: Final = msgspec.json.Decoder(_Tensors)
-_values: Final = msgspec.json.Decoder(_Values)
-
-
 def read_short_json(body: bytes, signature: Signature) -> dict[str, RawInput]:
     """The inputs of a function with tensors; raises BAD_INPUT."""
     try:
         given = _tensors.decode(body).inputs
     except (ValueError, RecursionError) as error:
-        raise _refused(error) from None
+        raise _bad_json(error) from None
     check_names(given, signature)
     inputs: dict[str, RawInput] = {}
     for spec in signature.inputs:
@@ -281,11 +284,11 @@ def read_values(body: bytes) -> dict[str, RawInput]:
     try:
         given = _values.decode(body).inputs
     except (ValueError, RecursionError) as error:
-        raise _refused(error) from None
+        raise _bad_json(error) from None
     return {name: RawInput("object", "", (), value) for name, value in given.items()}
 
 
-def _refused(error: Exception) -> RequestError:
+def _bad_json(error: Exception) -> RequestError:
     return bad_body(_EXPECTED, shorten(str(error)))
 
 
@@ -305,21 +308,6 @@ def _check_repeated(body: bytes, given: dict[str, msgspec.Raw], signature: Signa
         raise bad_input(shorten(names), "each input to be given once", "a name given twice")
 
 
-HEADER_MAX: Final = 4096
-"""Bytes. NumPy writes 118 for small ranks; int() of as many digits stays cheap."""
-_MAGIC: Final = b"\x93NUMPY"
-_LENGTH_BYTES: Final = {b"\x01\x00": 2, b"\x02\x00": 4, b"\x03\x00": 4}
-# Three entries in any order. Possessive quantifiers: a hostile header is never tried twice.
-_HEADER: Final = re.compile(
-    r"""\s*+\{\s*+(?:(?:
-        ['"]descr['"]\s*+:\s*+(?:'(?P<descr>[^'\\]*+)'|(?P<fields>\[))
-        |['"]fortran_order['"]\s*+:\s*+(?P<fortran>True|False)
-        |['"]shape['"]\s*+:\s*+\((?P<shape>[\d,\s]*+)\)
-    )\s*+,?+\s*+){3}\}\s*+""",
-    re.VERBOSE | re.ASCII,
-)
-
-
 def read_npy(body: memoryview, signature: Signature, name: str = "") -> dict[str, RawInput]:
     """The tensor as input `name`, or as the only input; raises BAD_INPUT."""
     if not name and len(signature.inputs) == 1:
@@ -328,12 +316,12 @@ def read_npy(body: memoryview, signature: Signature, name: str = "") -> dict[str
         names = ", ".join(spec.name for spec in signature.inputs) or "no input at all"
         raise bad_body(f"an application/x-npy body for one input, of: {names}", "no input=NAME")
     check_names([name], signature)
-    header, data = _split(body)
-    dtype, shape = _describe(name, header)
+    header, data = _split_npy(body)
+    dtype, shape = _parse_npy_header(name, header)
     return {name: from_binary(signature.inputs[0], dtype, shape, data)}
 
 
-def _split(body: memoryview) -> tuple[str, memoryview]:
+def _split_npy(body: memoryview) -> tuple[str, memoryview]:
     if bytes(body[:6]) != _MAGIC:
         raise bad_body("an npy file, which begins with \\x93NUMPY", "other bytes")
     version = bytes(body[6:8])
@@ -349,7 +337,7 @@ def _split(body: memoryview) -> tuple[str, memoryview]:
     return str(body[start : start + length], "latin-1"), body[start + length :]
 
 
-def _describe(name: str, header: str) -> tuple[str, tuple[int, ...]]:
+def _parse_npy_header(name: str, header: str) -> tuple[str, tuple[int, ...]]:
     found = _HEADER.fullmatch(header)
     if found is None or None in (found["fortran"], found["shape"]):
         raise bad_input(

@@ -1,9 +1,8 @@
-"""Tensors written as JSON lists: strict element types, no ragged lists.
+"""Checks of named inputs against their signature, before any memory is allocated for them.
 
-The types are built once per spec and checked by msgspec's C decoder while it reads. Only a
-refused value is looked at a second time, in Python, to say where it is wrong.
-
-Named inputs against their signature, before anything is allocated for them.
+Tensors in JSON are nested lists with strict element types, never ragged. msgspec's C decoder checks
+the types, which are built once per spec; only a refused value is read again, in Python, to find
+the wrong element.
 """
 
 from __future__ import annotations

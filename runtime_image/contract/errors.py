@@ -1,4 +1,4 @@
-"""What can go wrong with one request, as codes with data. No HTTP here.
+"""Errors of a load or of one request, as codes with data. No HTTP here.
 
 A code travels over the link inside a FAILED frame and is turned into an answer by the gateway.
 """
@@ -6,7 +6,7 @@ A code travels over the link inside a FAILED frame and is turned into an answer 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 BAD_INPUT: Final = "bad_input"
 """The body does not fit the signature."""
@@ -89,6 +89,8 @@ def bad_input(name: str, expected: str, got: str) -> RequestError:
 
 class LoadError(Exception):
     """A bundle cannot be loaded or its sample cannot be run; the text is the engine's reason."""
+
+    stage: Literal["load", "sample"] = "load"
 
 
 def describe(error: BaseException, text: Callable[[BaseException], str] = repr) -> str:

@@ -1,4 +1,4 @@
-"""Constants of the link, version 3: frame layout, kinds, flags, limits.
+"""Constants of the link, version 4: frame layout, kinds, flags, limits.
 
 Every frame is a 16-byte little-endian header, `meta_len` bytes of meta, `body_len` bytes of body:
 
@@ -27,20 +27,18 @@ FAILED_MAX: Final = 256 * 1024
 STARTED_MAX: Final = 4 * 0xFFFF
 """Bytes of the ids that one STARTED names: no replica has more requests."""
 BUSY_MASK: Final = 0xFFFF_FFFF
-"""What of the milliseconds of all its runs a replica says in PONG."""
-
+"""PONG has the milliseconds of all runs of a replica modulo 2**32."""
 
 SLAB_BODY_MIN: Final = 64 * 1024
 """Bytes from which a body goes through shared memory, where there is any: below, a frame is as
 cheap. A body of 600 kB in a frame costs the server 2.5 times the processor time."""
 ANSWER_SLAB_MAX: Final = 64 * 1024 * 1024
-"""Bytes of a slab for answers. Its pages cost a replica nothing until it writes them, and a gateway
-the whole length of what is said to lie there."""
-PLACE: Final = Struct("<IQQ")
-"""Where in shared memory a body lies: number of the slab, offset, length."""
+"""Bytes of a slab for answers. A page costs the replica nothing until it is written."""
+SLAB_RANGE: Final = Struct("<IQQ")
+"""A body in shared memory: number of the slab, offset and length in bytes."""
 SLAB_NOTICE: Final = Struct("<IQ")
-"""A message of the side channel: number and size of a slab, its descriptor beside it; size 0 and
-no descriptor: that slab is used no more."""
+"""A message of the side channel: number and size of a slab, its descriptor beside it. Size 0 and
+no descriptor: the slab is not used any more."""
 
 
 class Kind(IntEnum):
@@ -68,18 +66,18 @@ class Kind(IntEnum):
     PART = 23  # replica -> manager: one piece of what FETCH asked for; reserved for streams
     END = 24  # replica -> manager: the end of it; reserved for streams
     WINDOW = 25  # replica -> gateway: id 0, there is room again; ids > 0 reserved for streams
-    FREED = 26  # gateway -> replica: body = PLACE of an answer that was read
+    FREED = 26  # gateway -> replica: body = SLAB_RANGE of an answer that was read
     FETCH = 27  # manager -> trial: aux = the part of a prepared model that is wanted
 
 
 class Flag(IntEnum):
     """Bits of the header's `flags`."""
 
-    OPTIONAL = 1  # whoever does not know this kind skips the frame
+    OPTIONAL = 1  # a receiver that does not know this kind skips the frame
     TRACE = 2  # the last meta field is a W3C traceparent
     ALONE = 4  # REQUEST: run in a batch of one, and say when it starts
     FIRST = 8  # RESPONSE: of the replica's first run
-    SLAB = 16  # REQUEST, RESPONSE: the body is a PLACE, where in shared memory the real one lies
+    SLAB = 16  # REQUEST, RESPONSE: the body is a SLAB_RANGE, the real body is there
 
 
 class NotStarted(IntEnum):
@@ -100,4 +98,4 @@ ANSWER_META: Final = Struct("<B5I")
 """Meta of a RESPONSE: its place in CONTENT_TYPES, decode_us, batch_us, compute_us, encode_us, rows
 in the batch."""
 CONTENT_TYPES: Final = ("application/json", "application/octet-stream", "application/x-npy")
-"""What an answer of a replica may call itself."""
+"""Content types of a replica's answers."""

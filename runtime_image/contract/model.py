@@ -1,11 +1,7 @@
-"""What a replica is bound to: one model, how its inputs are read, how it is run.
+"""The model a replica is bound to: its inputs, its runs, its prepared files, its sample.
 
-How the files of a prepared model are named, asked for and described, on both sides.
-
-A trial that was told to prepare says so in its report and then listens on its data socket for
-FETCH frames, whose `aux` is a `Part`. It answers each with PART frames of the same id and an END.
-
-What the manifest's sample is as a request: its content type, and the one file it may be.
+A trial that prepares says so in its report and then listens on its data socket for FETCH frames,
+whose `aux` is a `Part`. It answers each with PART frames of the same id and an END.
 """
 
 from __future__ import annotations
@@ -60,9 +56,9 @@ class BytesForm:
 
 @dataclass(frozen=True, slots=True)
 class InputRule:
-    """What the manifest says about one input, beside its place in the signature.
+    """The manifest's rule for one input, beside its entry in the signature.
 
-    `dtype` and `shape` are only given for functions without a model file, where no graph tells.
+    `dtype` and `shape` are only given for functions without a model file.
     `finite`: a NaN or an infinity in this input is refused.
     """
 
@@ -100,11 +96,11 @@ class SessionPlan:
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """What a deploy found out about starting a model, for one engine version on one kind of device.
+    """The sessions of a prepared model, for one engine version on one kind of device.
 
-    `key` names both; where it is not the replica's own the preparation is of no use there. `quick`
-    answers first the soonest, `fast` runs with the least CPU time once it is loaded: None where
-    `quick` is as good or there is no memory for both.
+    `key` names both; a replica with another key cannot use the preparation. `quick` gives the first
+    answer soonest, `fast` runs with the least CPU time once it is loaded: None where `quick` is as
+    good or the memory does not hold both.
     """
 
     key: str
@@ -117,12 +113,12 @@ class ModelSpec:
     """All a replica needs to load and serve one revision. `revision` is "digits@3".
 
     `model` and `handler` are file names inside the replica's model folder, "" for none.
-    `batch_max` is 1 where batching is off; an unfilled batch waits `batch_wait_ms` for company.
+    `batch_max` is 1 where batching is off; an unfilled batch waits `batch_wait_ms` for more rows.
     `sample` maps inputs to "@file" or JSON values. `prepare`: a trial also makes the files of a
     preparation. `batch_unproven`: the owner wants rows joined although nothing proves that they
-    are independent; a trial then refuses the model where its comparison refutes it. `equal_axes`
-    as in `RowVerdict`: a request that violates one runs alone. `may_rerun`: what has run may run
-    again.
+    are independent; a trial then refuses the model if its comparison refutes it. `equal_axes`
+    as in `RowVerdict`: a request that violates one runs alone. `may_rerun`: a request that has run
+    may run again.
     """
 
     revision: str
@@ -190,19 +186,19 @@ def _rule(data: dict[str, Any]) -> InputRule:
 
 
 FOLDER: Final = ".prepared"
-"""Of prepared files, below a replica's model folder; no bundle may hold such a path."""
+"""The folder of prepared files in a replica's model folder; no bundle may hold such a path."""
 GRAPH_FILE: Final = "graph.onnx"
 WEIGHTS_FILE: Final = "weights.bin"
-"""The graph names this one as the place of its weights."""
+"""The graph names this file as the location of its weights."""
 PART_MAX: Final = 1024 * 1024
 """Bytes of one PART."""
 DESCRIPTION_MAX: Final = 64 * 1024
 PREPARES: Final = "prepares"
-"""In a trial's report: whether it goes on to prepare, so that it is worth waiting for."""
+"""Key of a trial's report: whether the trial prepares the model next."""
 
 
 class Part(IntEnum):
-    """What a FETCH asks for."""
+    """The part of a prepared model that a FETCH asks for."""
 
     DESCRIPTION = 0
     GRAPH = 1
@@ -210,7 +206,7 @@ class Part(IntEnum):
 
 
 class Timing(TypedDict):
-    """Of one kind of session: load and first run in milliseconds, CPU time per run in
+    """Times of one kind of session: load and first run in milliseconds, CPU time per run in
     milliseconds by rows."""
 
     load_ms: float
@@ -219,7 +215,8 @@ class Timing(TypedDict):
 
 
 class Described(TypedDict):
-    """The description. `why_not` says why there are no files; all else is there where it is ""."""
+    """The description of prepared files. `why_not` is the reason why there are none; the other keys
+    exist only where it is ""."""
 
     why_not: str
     preparation: NotRequired[dict[str, Any]]
@@ -232,13 +229,13 @@ class Described(TypedDict):
 
 
 def files_max(bundle_bytes: int) -> int:
-    """Bytes that all prepared files of a bundle may have: some graphs grow when constants are
-    worked out ahead, but one that grows without end is not to fill a disk."""
+    """Max bytes of all prepared files of a bundle. Graphs grow when constants are folded; the bound
+    keeps one from filling the disk."""
     return 2 * bundle_bytes + 64 * 1024 * 1024
 
 
 def patience_s(bundle_bytes: int) -> float:
-    """How long a trial may take to prepare, and its server to fetch what it made."""
+    """Seconds for a trial to prepare, and for its server to fetch the files."""
     return 30.0 + 30.0 * bundle_bytes / 2**30
 
 
@@ -255,7 +252,7 @@ CONTENT_TYPES: Final = {
     ".npy": "application/x-npy",
     ".json": JSON,
 }
-"""What a sample file is, by its ending; anything else is sent as raw bytes."""
+"""Content types of sample files by suffix; any other file is sent as raw bytes."""
 
 
 def content_type(path: str) -> str:

@@ -1,1 +1,1 @@
-"""What computes: ONNX Runtime sessions and Python handlers, one per file."""
+"""Engines: ONNX Runtime sessions and Python handlers."""

@@ -1,4 +1,4 @@
-"""What every engine offers to the runner."""
+"""The interface of an engine, as the runner uses it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from runtime_image.contract.control import SessionName
 from runtime_image.contract.signature import Signature
-from runtime_image.engines.upgrade import Improvement
+from runtime_image.engines.upgrade import SessionUpgrade
 
 
 class Stopped(Exception):
@@ -20,18 +20,18 @@ class Engine(Protocol):
 
     @property
     def session(self) -> SessionName:
-        """Which of its model's sessions runs."""
+        """The session of its model that runs."""
 
     @property
-    def improvement(self) -> Improvement | None:
-        """What makes it faster once it serves, for the server to begin; None where there is
-        nothing to gain."""
+    def upgrade(self) -> SessionUpgrade | None:
+        """Makes the engine faster once it serves, when the replica starts it; None where nothing
+        is to be gained."""
 
     def ticket(self) -> Any:
-        """A handle for one run, by which it can be stopped."""
+        """A handle for one run, to stop it by."""
 
     def run(self, inputs: dict[str, Any], ticket: Any) -> dict[str, Any]:
         """Outputs by name. Raises Stopped after `stop(ticket)`, anything else on failure."""
 
     def stop(self, ticket: Any) -> None:
-        """Ask the run with this ticket to end; harmless when it already has."""
+        """End the run with this ticket early; no effect on one that has ended."""

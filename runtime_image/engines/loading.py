@@ -1,7 +1,4 @@
-"""Chooses and builds the engine a spec asks for.
-
-Everything that a model may need and that is slow to have: what a standby does while it may.
-"""
+"""Builds the engine of a spec, and prepares a standby for any engine."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ def load_engine(spec: ModelSpec, folder: Path, *, device_kind: str, threads: int
 
 def preload(device_kind: str) -> None:
     """Import every engine and codec, run a first session on a device of this kind ("cpu", "cuda"),
-    and clear away what that left over. Raises LoadError where there is no such device."""
+    and collect the garbage. Raises LoadError where there is no such device."""
     from runtime_image.codecs import media
     from runtime_image.engines import onnx, python  # noqa: F401 - to have them
 

@@ -1,12 +1,7 @@
-"""ONNX Runtime: one model, on CPU or on one GPU.
+"""Engine of ONNX models: sessions, runs, and the key of the environment they run in.
 
-Runs whose inputs and outputs are bound to a device: one copy there, one copy back.
-
-What a prepared model depends on beside the model itself: engine version, processor, driver.
-
-ONNX Runtime's sessions: how they are made, and what they need to be made at all.
-
-Which session of a model serves first, and which one later.
+A model that was prepared starts with a quick session, which `upgrade` replaces by a fast one while
+it serves; any other has one session of its original file.
 """
 
 from __future__ import annotations
@@ -28,28 +23,19 @@ from runtime_image.contract.errors import LoadError
 from runtime_image.contract.model import ModelSpec, Preparation, SessionPlan
 from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
 from runtime_image.engines.base import Stopped
-from runtime_image.engines.upgrade import Improvement, say
+from runtime_image.engines.upgrade import SessionUpgrade, log_line
 
-
-def run_bound(
-    session: Any, device: str, outputs: list[str], inputs: dict[str, Any], options: Any
-) -> dict[str, Any]:
-    """Arrays by output name. `device` ("cuda", "cpu") is where outputs are computed.
-
-    An input goes to where the graph reads it when it is bound. Outputs are allocated there and
-    copied when all are done, instead of each as soon as its node has run. Text cannot be bound.
-    """
-    if any(array.dtype.kind not in "biuf" for array in inputs.values()):
-        return dict(zip(outputs, session.run(outputs, inputs, options), strict=True))
-    binding = session.io_binding()
-    for name, array in inputs.items():
-        # What is bound is the array's memory, so it has to be one piece.
-        binding.bind_cpu_input(name, np.ascontiguousarray(array))
-    for name in outputs:
-        binding.bind_output(name, device)
-    session.run_with_iobinding(binding, options)
-    return dict(zip(outputs, binding.copy_outputs_to_cpu(), strict=True))
-
+PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+IDENTITY: Final = (
+    b"\x08\x08"  # ir_version 8
+    b"\x3a\x37"  # graph
+    b"\x0a\x10\x0a\x01x\x12\x01y\x22\x08Identity"  # node: Identity of x is y
+    b"\x12\x01g"  # name "g"
+    b"Z\x0f\x0a\x01x\x12\x0a\x0a\x08\x08\x01\x12\x04\x0a\x02\x08\x01"  # input x: float[1]
+    b"b\x0f\x0a\x01y\x12\x0a\x0a\x08\x08\x01\x12\x04\x0a\x02\x08\x01"  # output y: float[1]
+    b"B\x02\x10\x0d"  # opset 13
+)
+"""The smallest model, in the layout of onnx.proto."""
 
 CPU_INFO: Final = Path("/proc/cpuinfo")
 NVIDIA_VERSION: Final = Path("/proc/driver/nvidia/version")
@@ -63,157 +49,58 @@ CPU_LINES: Final = (
     b"CPU part",
     b"Features",
 )
-"""What /proc/cpuinfo says of one processor that decides which kernels and layouts are chosen: of
-x86, then of ARM. Clock rates and the like would make a new key every time."""
+"""Fields of /proc/cpuinfo that decide which kernels and layouts are chosen: of x86, then of ARM.
+Clock rates and the like would make a new key every time."""
 CPU_INFO_BYTES: Final = 16 * 1024
 """Holds the first processor; reading all would take milliseconds where there are many."""
 
+OPTIMISING_TAKES: Final = 3
+"""Memory of a session whose graph is rewritten at load, in sizes of its files, at most."""
 
-@functools.cache
-def environment_key(device_kind: str) -> str:
-    """Names the engine's version and what a device of this kind ("cpu", "cuda") is, as in
-    "onnx-1.31.1/cpu-x86_64-8d3c2f10": files prepared under one key are of no use under another.
 
-    The first call takes about 0.1 ms. Raises LoadError where there is no such device.
+def load_model(spec: ModelSpec, folder: Path, *, device_kind: str, threads: int) -> OnnxEngine:
+    """The engine for the spec's model file in `folder`.
+
+    It starts with the quick session, and has an upgrade, if the spec was prepared for this engine
+    version and device and that session can be made; else with the original file. Raises LoadError
+    with the reason of the original.
     """
-    engine = f"onnx-{ort.__version__}"
-    # Some nodes of a model for a GPU stay on the processor, in the layout that it likes.
-    cpu = f"cpu-{os.uname().machine}-{processor_digest(_first_bytes(CPU_INFO)):08x}"
-    if device_kind == "cpu":
-        return f"{engine}/{cpu}"
-    return f"{engine}/{device_kind}-{_gpu()}/{cpu}"
+    if spec.preparation is not None:
+        try:
+            return _prepared(spec.preparation, folder, device_kind, threads)
+        except (LoadError, OSError) as error:
+            log_line(f"{spec.revision} is loaded from its original file: {error}"[:2000])
+    return OnnxEngine(folder / spec.model, device_kind=device_kind, threads=threads)
 
 
-def processor_digest(cpu_info: bytes) -> int:
-    """A number that is the same for processors with the same instructions, of the text of
-    /proc/cpuinfo. Its 32 bits tell the processors of one data folder apart; longer digests take
-    an import of 3 ms."""
-    first = cpu_info.split(b"\n\n", 1)[0]
-    known = [line for line in first.splitlines() if line.split(b":")[0].strip() in CPU_LINES]
-    return zlib.crc32(b"\n".join(known))
+def size_mib(path: Path) -> float:
+    """Size of a model file and the files beside it, which hold its weights. Raises OSError."""
+    return sum(file.stat().st_size for file in path.parent.iterdir() if file.is_file()) / 2**20
 
 
-def driver_version(text: str) -> str:
-    """The release in what /proc/driver/nvidia/version says, "unknown" where it has none."""
-    words = text.splitlines()[0].split() if text else []
-    releases = [word for word in words if word[0].isdigit() and "." in word]
-    return releases[0] if releases else "unknown"
+def _prepared(preparation: Preparation, folder: Path, device_kind: str, threads: int) -> OnnxEngine:
+    key = environment_key(device_kind)
+    if preparation.key != key:
+        raise LoadError(f"it was prepared for {preparation.key}, this is {key}")
 
+    def load(plan: SessionPlan, before_work: Callable[[], None] | None = None) -> OnnxEngine:
+        return OnnxEngine(
+            folder / plan.file,
+            device_kind=device_kind,
+            threads=threads,
+            optimise=plan.optimise,
+            prepack=plan.prepack,
+            before_work=before_work,
+        )
 
-def _gpu() -> str:
-    """Architecture and driver of the first GPU this process sees, as in "sm90-570.86.15"."""
-    try:
-        cuda = ctypes.CDLL(CUDA_DRIVER)
-    except OSError as error:
-        raise LoadError(f"device cuda: there is no NVIDIA driver here ({error})") from error
-    device, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
-    failed = (
-        cuda.cuInit(0)
-        or cuda.cuDeviceGet(ctypes.byref(device), 0)
-        or cuda.cuDeviceComputeCapability(ctypes.byref(major), ctypes.byref(minor), device)
-    )
-    if failed:
-        raise LoadError(f"device cuda: the driver names no GPU (CUDA error {failed})")
-    version = driver_version(_first_bytes(NVIDIA_VERSION).decode(errors="replace"))
-    return f"sm{major.value}{minor.value}-{version}"
-
-
-def _first_bytes(path: Path) -> bytes:
-    """The beginning of a file of the kernel's, b"" where it cannot be read."""
-    try:
-        with path.open("rb", buffering=0) as file:
-            return file.read(CPU_INFO_BYTES) or b""
-    except OSError:
-        return b""
-
-
-PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
-IDENTITY: Final = (
-    b"\x08\x08"  # ir_version 8
-    b"\x3a\x37"  # graph
-    b"\x0a\x10\x0a\x01x\x12\x01y\x22\x08Identity"  # node: Identity of x is y
-    b"\x12\x01g"  # name "g"
-    b"Z\x0f\x0a\x01x\x12\x0a\x0a\x08\x08\x01\x12\x04\x0a\x02\x08\x01"  # input x: float[1]
-    b"b\x0f\x0a\x01y\x12\x0a\x0a\x08\x08\x01\x12\x04\x0a\x02\x08\x01"  # output y: float[1]
-    b"B\x02\x10\x0d"  # opset 13
-)
-"""The least model there is, as onnx.proto lays it out."""
-
-
-def open_session(
-    model: str | bytes,
-    device_kind: str,
-    threads: int,
-    *,
-    optimise: bool = True,
-    prepack: bool = True,
-    before_work: Callable[[], None] | None = None,
-) -> Any:
-    """A session over a file's path, or its content; `optimise` and `prepack` as in `SessionPlan`.
-
-    `before_work` is called in this thread when the session's own threads are there and the long
-    part, which lets other Python threads run, is about to begin. Raises LoadError.
-    """
-    provider = PROVIDERS[device_kind]
-    if provider not in ort.get_available_providers():
-        # ONNX Runtime would drop the provider with a log line and compute on the CPU.
-        raise LoadError(f"device {device_kind}: this onnxruntime has no {provider}")
-    if device_kind == "cuda":
-        check_driver()
-        ort.preload_dlls()
-    options = session_options(threads, optimise=optimise, prepack=prepack)
-    arguments: dict[str, Any] = {"providers": [provider]}
-    if before_work is not None:
-        arguments["disabled_optimizers"] = _none_once_asked(before_work)
-    try:
-        session = ort.InferenceSession(model, options, **arguments)
-    except Exception as error:
-        raise LoadError(str(error)) from error
-    if session.get_providers()[0] != provider:
-        raise LoadError(f"device {device_kind}: {provider} could not be used, see the logs")
-    return session
-
-
-def session_options(threads: int, *, optimise: bool = True, prepack: bool = True) -> Any:
-    """One pool of `threads` threads, which sleep while there is nothing to run."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    # Spinning threads of an idle replica would burn the CPU share of the others.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    if not optimise:
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    if not prepack:
-        options.add_session_config_entry("session.disable_prepacking", "1")
-        # Else a buffer as large as all weights is reserved and never touched, because they stay
-        # in their file; a cap on private memory (RLIMIT_DATA) counts it.
-        options.enable_mem_pattern = False
-    return options
-
-
-def warm_up(device_kind: str) -> None:
-    """Load and run the least model there is: the first session of a process, and its first run,
-    set up what all later ones share, on a GPU its context. Raises LoadError as a model would."""
-    session = open_session(IDENTITY, device_kind, 1)
-    session.run(["y"], {"x": np.zeros(1, np.float32)}, ort.RunOptions())
-
-
-def check_driver(library: str = CUDA_DRIVER) -> None:
-    """Raises LoadError where no driver is: ONNX Runtime says so in the log only."""
-    try:
-        ctypes.CDLL(library)
-    except OSError as error:
-        raise LoadError(
-            f"device cuda: there is no NVIDIA driver here ({error}); on a machine with one,"
-            " containers get it from the NVIDIA Container Toolkit"
-        ) from error
-
-
-def _none_once_asked(before_work: Callable[[], None]) -> Iterator[str]:
-    """No optimizer is to be left out; ONNX Runtime asks for their names just before it begins."""
-    before_work()
-    yield from ()
+    engine = load(preparation.quick)
+    engine.session = "quick"
+    if (fast := preparation.fast) is not None:
+        needs_mib = size_mib(folder / fast.file) * (OPTIMISING_TAKES if fast.optimise else 1)
+        engine.upgrade = SessionUpgrade(
+            engine, lambda before_work: load(fast, before_work), needs_mib
+        )
+    return engine
 
 
 class OnnxEngine:
@@ -249,7 +136,7 @@ class OnnxEngine:
         except LoadError as error:
             from runtime_image.engines.advice import explained
 
-            # The engine's words without the folder of this one replica.
+            # The engine's text without the folder of this replica.
             reason = str(error).replace(f"{path.parent}/", "")
             raise LoadError(explained(reason, ort.__version__)) from error.__cause__
         self.signature = Signature(
@@ -258,7 +145,7 @@ class OnnxEngine:
             tuple(_spec("output", node) for node in self._session.get_outputs()),
         )
         self.session: SessionName = "original"
-        self.improvement: Improvement | None = None
+        self.upgrade: SessionUpgrade | None = None
         self.has_run = False
         self._outputs = [spec.name for spec in self.signature.outputs]
         self._is_bound = device_kind == "cuda"
@@ -285,7 +172,7 @@ class OnnxEngine:
                 raise Stopped from error
             raise
         finally:
-            del session  # first, for `exchange` tells by the other name whether it is held still
+            del session  # before `_in_use`, which tells `exchange` that the session is released
             self._in_use = None
             self.has_run = True
         return dict(zip(self._outputs, values, strict=True))
@@ -297,9 +184,9 @@ class OnnxEngine:
     def exchange(self, better: OnnxEngine, pause: Callable[[], object]) -> None:
         """Run with the session of `better` from the next run on; another thread may run meanwhile.
 
-        Returns when the old session is gone, calling `pause` while a run still goes on with it:
-        letting go of one takes milliseconds, which no request is to pay. Raises LoadError where
-        `better` is another model.
+        Returns when the old session is released, and calls `pause` while a run uses it: the release
+        takes milliseconds, which no request is to pay. Raises LoadError where `better` is another
+        model.
         """
         if _names(better.signature) != _names(self.signature):
             raise LoadError("its inputs and outputs are not those of the model that serves")
@@ -309,7 +196,7 @@ class OnnxEngine:
 
 
 def _names(signature: Signature) -> list[tuple[str, str]]:
-    """Of all inputs and outputs, with types. Of shapes one graph may know more than another."""
+    """Names and types of all inputs and outputs; shapes may be better known in one graph."""
     return [(tensor.name, tensor.dtype) for tensor in (*signature.inputs, *signature.outputs)]
 
 
@@ -323,50 +210,156 @@ def _spec(role: str, node: Any) -> TensorSpec:
     return TensorSpec(node.name, dtype, shape)
 
 
-OPTIMISING_TAKES: Final = 3
-"""Memory of a session whose graph is rewritten at load, in sizes of its files, at most."""
+def run_bound(
+    session: Any, device: str, outputs: list[str], inputs: dict[str, Any], options: Any
+) -> dict[str, Any]:
+    """Arrays by output name. `device` ("cuda", "cpu") is where outputs are computed.
 
-
-def load_model(spec: ModelSpec, folder: Path, *, device_kind: str, threads: int) -> OnnxEngine:
-    """The engine for a spec's model file over the files in `folder`.
-
-    The quick session of the spec's preparation, if it was prepared for this engine version and
-    device and can be made, with what improves it; else the original as it is. Raises LoadError
-    with the original's reason.
+    Binding copies an input to where the graph reads it. Outputs are allocated on the device and
+    copied when all are done, instead of each as soon as its node has run. Text cannot be bound.
     """
-    if spec.preparation is not None:
-        try:
-            return _prepared(spec.preparation, folder, device_kind, threads)
-        except (LoadError, OSError) as error:
-            say(f"{spec.revision} is loaded from its original file: {error}"[:2000])
-    return OnnxEngine(folder / spec.model, device_kind=device_kind, threads=threads)
+    if any(array.dtype.kind not in "biuf" for array in inputs.values()):
+        return dict(zip(outputs, session.run(outputs, inputs, options), strict=True))
+    binding = session.io_binding()
+    for name, array in inputs.items():
+        # Binding takes the array's memory, which must be contiguous.
+        binding.bind_cpu_input(name, np.ascontiguousarray(array))
+    for name in outputs:
+        binding.bind_output(name, device)
+    session.run_with_iobinding(binding, options)
+    return dict(zip(outputs, binding.copy_outputs_to_cpu(), strict=True))
 
 
-def size_mib(path: Path) -> float:
-    """Size of a model file and of what lies beside it, where its weights are. Raises OSError."""
-    return sum(file.stat().st_size for file in path.parent.iterdir() if file.is_file()) / 2**20
+def open_session(
+    model: str | bytes,
+    device_kind: str,
+    threads: int,
+    *,
+    optimise: bool = True,
+    prepack: bool = True,
+    before_work: Callable[[], None] | None = None,
+) -> Any:
+    """A session over a file's path, or its content; `optimise` and `prepack` as in `SessionPlan`.
+
+    `before_work` is called in this thread after the session's own threads were started and before
+    the long part, which lets other Python threads run. Raises LoadError.
+    """
+    provider = PROVIDERS[device_kind]
+    if provider not in ort.get_available_providers():
+        # ONNX Runtime would drop the provider with a log line and compute on the CPU.
+        raise LoadError(f"device {device_kind}: this onnxruntime has no {provider}")
+    if device_kind == "cuda":
+        check_driver()
+        ort.preload_dlls()
+    options = session_options(threads, optimise=optimise, prepack=prepack)
+    arguments: dict[str, Any] = {"providers": [provider]}
+    if before_work is not None:
+        arguments["disabled_optimizers"] = _none_once_asked(before_work)
+    try:
+        session = ort.InferenceSession(model, options, **arguments)
+    except Exception as error:
+        raise LoadError(str(error)) from error
+    if session.get_providers()[0] != provider:
+        raise LoadError(f"device {device_kind}: {provider} could not be used, see the logs")
+    return session
 
 
-def _prepared(preparation: Preparation, folder: Path, device_kind: str, threads: int) -> OnnxEngine:
-    key = environment_key(device_kind)
-    if preparation.key != key:
-        raise LoadError(f"it was prepared for {preparation.key}, this is {key}")
+def session_options(threads: int, *, optimise: bool = True, prepack: bool = True) -> Any:
+    """Options with one pool of `threads` threads, which sleep while nothing runs."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    # Spinning threads of an idle replica would burn the CPU share of the others.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if not optimise:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if not prepack:
+        options.add_session_config_entry("session.disable_prepacking", "1")
+        # It would reserve a buffer as large as all weights, unused because they stay in their
+        # file; a cap on private memory (RLIMIT_DATA) counts it.
+        options.enable_mem_pattern = False
+    return options
 
-    def load(plan: SessionPlan, before_work: Callable[[], None] | None = None) -> OnnxEngine:
-        return OnnxEngine(
-            folder / plan.file,
-            device_kind=device_kind,
-            threads=threads,
-            optimise=plan.optimise,
-            prepack=plan.prepack,
-            before_work=before_work,
-        )
 
-    engine = load(preparation.quick)
-    engine.session = "quick"
-    if (fast := preparation.fast) is not None:
-        needs_mib = size_mib(folder / fast.file) * (OPTIMISING_TAKES if fast.optimise else 1)
-        engine.improvement = Improvement(
-            engine, lambda before_work: load(fast, before_work), needs_mib
-        )
-    return engine
+def warm_up(device_kind: str) -> None:
+    """Load and run the smallest model: the first session and the first run of a process set up
+    what later ones share, on a GPU its context. Raises LoadError as a model would."""
+    session = open_session(IDENTITY, device_kind, 1)
+    session.run(["y"], {"x": np.zeros(1, np.float32)}, ort.RunOptions())
+
+
+def check_driver(library: str = CUDA_DRIVER) -> None:
+    """Raises LoadError without a driver, which ONNX Runtime reports in its log only."""
+    try:
+        ctypes.CDLL(library)
+    except OSError as error:
+        raise LoadError(
+            f"device cuda: there is no NVIDIA driver here ({error}); on a machine with one,"
+            " containers get it from the NVIDIA Container Toolkit"
+        ) from error
+
+
+def _none_once_asked(before_work: Callable[[], None]) -> Iterator[str]:
+    """Disables no optimizer; ONNX Runtime asks for their names just before its long part."""
+    before_work()
+    yield from ()
+
+
+@functools.cache
+def environment_key(device_kind: str) -> str:
+    """The engine's version and the model of a device of this kind ("cpu", "cuda"), as in
+    "onnx-1.31.1/cpu-x86_64-8d3c2f10": files prepared under one key are of no use under another.
+
+    The first call takes about 0.1 ms. Raises LoadError where there is no such device.
+    """
+    engine = f"onnx-{ort.__version__}"
+    # Some nodes of a model for a GPU stay on the processor, in the layout that it likes.
+    cpu = f"cpu-{os.uname().machine}-{processor_digest(_first_bytes(CPU_INFO)):08x}"
+    if device_kind == "cpu":
+        return f"{engine}/{cpu}"
+    return f"{engine}/{device_kind}-{_gpu()}/{cpu}"
+
+
+def processor_digest(cpu_info: bytes) -> int:
+    """A number of the text of /proc/cpuinfo, equal for processors with the same instructions.
+
+    32 bits distinguish the processors of one data folder; longer digests take an import of 3 ms.
+    """
+    first = cpu_info.split(b"\n\n", 1)[0]
+    known = [line for line in first.splitlines() if line.split(b":")[0].strip() in CPU_LINES]
+    return zlib.crc32(b"\n".join(known))
+
+
+def driver_version(text: str) -> str:
+    """The release in the text of /proc/driver/nvidia/version, "unknown" where it has none."""
+    words = text.splitlines()[0].split() if text else []
+    releases = [word for word in words if word[0].isdigit() and "." in word]
+    return releases[0] if releases else "unknown"
+
+
+def _gpu() -> str:
+    """Architecture and driver of the first GPU this process sees, as in "sm90-570.86.15"."""
+    try:
+        cuda = ctypes.CDLL(CUDA_DRIVER)
+    except OSError as error:
+        raise LoadError(f"device cuda: there is no NVIDIA driver here ({error})") from error
+    device, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    failed = (
+        cuda.cuInit(0)
+        or cuda.cuDeviceGet(ctypes.byref(device), 0)
+        or cuda.cuDeviceComputeCapability(ctypes.byref(major), ctypes.byref(minor), device)
+    )
+    if failed:
+        raise LoadError(f"device cuda: the driver names no GPU (CUDA error {failed})")
+    version = driver_version(_first_bytes(NVIDIA_VERSION).decode(errors="replace"))
+    return f"sm{major.value}{minor.value}-{version}"
+
+
+def _first_bytes(path: Path) -> bytes:
+    """The beginning of a file in /proc, b"" where it cannot be read."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            return file.read(CPU_INFO_BYTES) or b""
+    except OSError:
+        return b""

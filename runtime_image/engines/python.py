@@ -16,7 +16,7 @@ from runtime_image.contract.errors import LoadError
 from runtime_image.contract.model import InputRule
 from runtime_image.contract.signature import Signature, TensorSpec
 from runtime_image.engines.base import Engine
-from runtime_image.engines.upgrade import Improvement
+from runtime_image.engines.upgrade import SessionUpgrade
 
 
 class Context:
@@ -24,8 +24,8 @@ class Context:
 
     `folder` holds the bundle's files, read-only. `device` is "cpu" or "cuda", `threads` the CPU
     share. `state` is what `load` returned. `run(inputs)` runs the bundle's model, if it has one.
-    `traceparent` says by which trace a run was asked for (W3C Trace Context), "" where none is
-    known; of a batch by that of its first request with one.
+    `traceparent` is the trace that asked for the run (W3C Trace Context), "" where none is known;
+    for a batch, that of its first request with one.
     """
 
     def __init__(self, folder: Path, device: str, threads: int, model: Engine | None) -> None:
@@ -66,16 +66,16 @@ class HandlerEngine:
 
     @property
     def session(self) -> SessionName:
-        """The model's, if there is one."""
+        """The session of the model, "none" without a model."""
         return self._model.session if self._model else "none"
 
     @property
-    def improvement(self) -> Improvement | None:
-        """The model's."""
-        return self._model.improvement if self._model else None
+    def upgrade(self) -> SessionUpgrade | None:
+        """The upgrade of the model, if any."""
+        return self._model.upgrade if self._model else None
 
     def trace(self, traceparent: str) -> None:
-        """Say by which trace the next run is asked for."""
+        """Set the trace that asks for the next run."""
         self._context.traceparent = traceparent
 
     def ticket(self) -> Any:
@@ -99,7 +99,7 @@ class HandlerEngine:
 
 
 def declared_signature(rules: dict[str, InputRule]) -> Signature | None:
-    """What the manifest says a handler takes, or None where it leaves that to the model."""
+    """The inputs that the manifest declares for a handler, None where the model defines them."""
     kinds = {rule.kind for rule in rules.values()}
     if kinds == {"json"}:
         return Signature("json", (), ())

@@ -1,7 +1,7 @@
-"""Which parts of a slab are in use. Pure: offsets and lengths, no memory.
+"""Allocator of the parts of a slab. Pure: offsets and lengths, no memory.
 
-The lowest gap that is large enough is taken, so that what is used stays together at the low end:
-those pages are in memory already, and the rest of a large slab costs nothing.
+It takes the lowest gap that is large enough: pages at the low end are in memory already, and the
+rest of a large slab costs nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ BLOCK: Final = 64 * 1024
 class Allocator:
     """Parts of `capacity` bytes, rounded down to whole blocks. All numbers are bytes.
 
-    `touched` is the end of the highest part there ever was: what of the slab may be in memory.
+    `touched` is the end of the highest part ever taken: pages above it are not in memory.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -27,11 +27,11 @@ class Allocator:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is taken."""
+        """Whether no part is taken."""
         return not self._taken
 
     def fit(self, length: int) -> int | None:
-        """The offset that `take` would give, None where no gap is large enough."""
+        """The offset that `take` would return, None if no gap is large enough."""
         size = _size(length)
         return next((offset for offset, gap in self._gaps if gap >= size), None)
 
@@ -51,7 +51,7 @@ class Allocator:
         return offset
 
     def free(self, offset: int, length: int) -> None:
-        """Give a part back. Raises KeyError unless it was taken just so and not given back yet."""
+        """Free a part. Raises KeyError unless exactly this part is taken."""
         size, asked = self._taken[offset]
         if asked != length:
             raise KeyError(offset)
@@ -65,10 +65,10 @@ class Allocator:
         insort(self._gaps, (offset, size))
 
     def given_back(self, touched: int) -> None:
-        """No more than the first `touched` bytes are in memory any more."""
+        """Lower `touched` after the pages above it were removed from memory."""
         self.touched = min(self.touched, touched)
 
 
 def _size(length: int) -> int:
-    """In whole blocks, one at least."""
+    """`length` rounded up to whole blocks, at least one."""
     return max(1, -(-length // BLOCK)) * BLOCK

@@ -69,8 +69,8 @@ class FrameReader:
     """Cuts a byte stream into frames.
 
     Unknown kinds with the OPTIONAL flag are skipped, without it they raise LinkError, as does a
-    body over `body_max`. After an error the stream cannot be read further. What a large body takes
-    is what has come of it and at most GROWTH more.
+    body over `body_max`. After an error the stream cannot be read further. A large body takes
+    the memory of its received bytes and at most GROWTH more.
     """
 
     def __init__(self, body_max: int = BODY_MAX) -> None:
@@ -90,7 +90,7 @@ class FrameReader:
         """Where the next bytes are to be received; never empty, and valid until the next call."""
         if self._large is not None:
             if self._filled == len(self._large):
-                self._room.release()  # what somebody has a view of cannot grow
+                self._room.release()  # a bytearray with a view cannot grow
                 self._large += _ZEROS[: self._large_size - self._filled]
             self._room = memoryview(self._large)[self._filled :]
             return self._room

@@ -1,15 +1,13 @@
-"""The BIND message: what a manager sends and a replica checks before it believes it.
+"""The replica's handshake with its manager: HELLO, WELCOME, and the BIND message, checked.
 
-The replica's side of the HELLO exchange: token and version out, the data listener in.
-
-It runs on the bare socket, because only there can a descriptor travel beside the bytes
-(SCM_RIGHTS, unix(7)). `reception` is the other side, kept apart because it needs asyncio.
+HELLO has token and version, WELCOME brings the data listener. Both run on the bare socket, because
+only there can a descriptor travel beside the bytes (SCM_RIGHTS, unix(7)). `reception` is the
+manager's side, kept apart because it needs asyncio.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import socket
 from typing import Any, Final, cast
@@ -19,10 +17,46 @@ from runtime_image.contract.control import PHASES, BindRequest, Hello
 from runtime_image.contract.link import Kind
 from runtime_image.contract.model import ModelSpec
 from runtime_image.link.frames import Frame, FrameReader, LinkError, pack
+from runtime_image.link.record import is_number
 
 _ROLES: Final = ("serve", "trial")
 _TEXTS: Final = ("bound", "namespace", "role", "device", "device_kind")
 _COUNTS: Final = ("threads", "memory_mib")
+
+
+def pack_hello(hello: Hello) -> list[bytes | bytearray | memoryview]:
+    """The HELLO frame of a replica."""
+    return pack(Kind.HELLO, body=json.dumps(hello).encode())
+
+
+def greet(sock: socket.socket, hello: Hello) -> tuple[FrameReader, int, list[Frame]]:
+    """Send HELLO and wait for WELCOME, blocking.
+
+    Returns the reader of the link, the data listener's descriptor and frames that came behind
+    WELCOME. Raises LinkError when the manager refuses, OSError when it is gone.
+    """
+    sock.sendall(b"".join(pack_hello(hello)))
+    reader = FrameReader()
+    descriptors: list[int] = []
+    frames: list[Frame] = []
+    while not frames:
+        data, received, _, _ = socket.recv_fds(sock, 16 * 1024, 1)
+        descriptors += received
+        if not data:
+            _close(descriptors)
+            raise LinkError("the manager refused the greeting")
+        reader.buffer()[: len(data)] = data
+        frames = reader.received(len(data))
+    if frames[0].kind is not Kind.WELCOME or len(descriptors) != 1:
+        _close(descriptors)
+        got = f"{frames[0].kind.name} with {len(descriptors)}"
+        raise LinkError(f"expected WELCOME with one descriptor, got {got}")
+    return reader, descriptors[0], frames[1:]
+
+
+def _close(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def pack_bind(request: BindRequest) -> list[bytes | bytearray | memoryview]:
@@ -31,7 +65,7 @@ def pack_bind(request: BindRequest) -> list[bytes | bytearray | memoryview]:
 
 
 def read_bind(frame: Frame) -> tuple[BindRequest, ModelSpec]:
-    """What a BIND frame says. Raises LinkError naming what was expected and what came."""
+    """Request and spec of a BIND frame. Raises LinkError with the expected and the actual value."""
     try:
         data = json.loads(frame.body)
     except ValueError as error:
@@ -55,13 +89,13 @@ def _check_words(data: dict[str, Any]) -> None:
 
 def _check_numbers(data: dict[str, Any]) -> None:
     for name in _COUNTS:
-        if not _is_number(data.get(name)):
+        if not is_number(data.get(name)):
             raise _malformed(f"expected a number of 0 or more as {name}", data.get(name))
-    if not _is_number(data.get("assigned_s")):
+    if not is_number(data.get("assigned_s")):
         raise _malformed("expected seconds as assigned_s", data.get("assigned_s"))
     phases = data.get("phases")
     if not isinstance(phases, dict) or not all(
-        name in PHASES and _is_number(ms) for name, ms in phases.items()
+        name in PHASES and is_number(ms) for name, ms in phases.items()
     ):
         raise _malformed("expected milliseconds by phase as phases", phases)
 
@@ -75,44 +109,5 @@ def _spec(data: Any) -> ModelSpec:
         raise LinkError(f"malformed BIND: spec: {error}") from error
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
-
-
 def _malformed(expected: str, got: Any) -> LinkError:
     return LinkError(f"malformed BIND: {expected}, got {str(got)[:100]!r}")
-
-
-def packed_hello(hello: Hello) -> list[bytes | bytearray | memoryview]:
-    """The HELLO frame of a replica."""
-    return pack(Kind.HELLO, body=json.dumps(hello).encode())
-
-
-def greet(sock: socket.socket, hello: Hello) -> tuple[FrameReader, int, list[Frame]]:
-    """Replica, blocking: send HELLO, wait for WELCOME.
-
-    Returns the reader to go on with, the data listener's descriptor and frames that came behind
-    WELCOME. Raises LinkError when the manager refuses, OSError when it is gone.
-    """
-    sock.sendall(b"".join(packed_hello(hello)))
-    reader = FrameReader()
-    descriptors: list[int] = []
-    frames: list[Frame] = []
-    while not frames:
-        data, received, _, _ = socket.recv_fds(sock, 16 * 1024, 1)
-        descriptors += received
-        if not data:
-            _close(descriptors)
-            raise LinkError("the manager refused the greeting")
-        reader.buffer()[: len(data)] = data
-        frames = reader.received(len(data))
-    if frames[0].kind is not Kind.WELCOME or len(descriptors) != 1:
-        _close(descriptors)
-        got = f"{frames[0].kind.name} with {len(descriptors)}"
-        raise LinkError(f"expected WELCOME with one descriptor, got {got}")
-    return reader, descriptors[0], frames[1:]
-
-
-def _close(descriptors: list[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)

@@ -1,4 +1,4 @@
-"""The text fields that travel beside a request and its answer."""
+"""Meta of REQUEST and RESPONSE frames: headers of a request, times of an answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _known: dict[bytes, RequestMeta] = {}
 
 
 class RequestMeta(NamedTuple):
-    """What the codecs need of a request's headers. `json_length` is -1 where there is none."""
+    """The headers of a request that the codecs need; `json_length` is -1 without that header."""
 
     content_type: str
     accept: str
@@ -30,7 +30,7 @@ class RequestMeta(NamedTuple):
 
 
 class AnswerMeta(NamedTuple):
-    """How an answer calls itself, its times in microseconds, and the rows of its batch."""
+    """Content type of an answer, its times in microseconds, and the rows of its batch."""
 
     content_type: str
     decode_us: int
@@ -48,15 +48,15 @@ def pack_request(meta: RequestMeta) -> bytes:
 
 
 pack_known_request = lru_cache(maxsize=1024)(pack_request)
-"""The same, remembered: without a trace, requests have few metas."""
+"""`pack_request` with a cache: without a trace, requests have few metas."""
 
 
 def unpack_request(data: bytes) -> RequestMeta:
-    """Raises LinkError where `pack_request` cannot have written it."""
+    """Meta of a REQUEST frame, parsed. Raises LinkError."""
     meta = _known.get(data)
     if meta is None:
         meta = _parsed(data)
-        # A trace is never seen twice.
+        # A trace never comes twice.
         if not meta.traceparent and len(data) <= _KNOWN_SIZE:
             if len(_known) >= _KNOWN_MAX:
                 _known.clear()
@@ -73,18 +73,18 @@ def _parsed(data: bytes) -> RequestMeta:
 
 
 _answer: Callable[[tuple[Any, ...]], AnswerMeta] = partial(tuple.__new__, AnswerMeta)
-"""Without the Python function that a named tuple's own constructor is."""
+"""Faster than the constructor of a named tuple, which is a Python function."""
 
 
 def pack_answer(meta: AnswerMeta) -> bytes:
-    """Meta of a RESPONSE frame; times over an hour are said to be an hour and some minutes."""
+    """Meta of a RESPONSE frame; times are cut to NUMBER_MAX microseconds (71 minutes)."""
     content_type, *numbers = meta
     place = CONTENT_TYPES.index(content_type)
     return ANSWER_META.pack(place, *[min(number, NUMBER_MAX) for number in numbers])
 
 
 def unpack_answer(data: bytes) -> AnswerMeta:
-    """Raises LinkError unless it is as long as it must be and the type is on the list."""
+    """Meta of a RESPONSE frame, parsed. Raises LinkError on a wrong length or content type."""
     try:
         place, decode_us, batch_us, compute_us, encode_us, rows = ANSWER_META.unpack(data)
         return _answer((CONTENT_TYPES[place], decode_us, batch_us, compute_us, encode_us, rows))

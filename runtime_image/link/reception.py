@@ -1,4 +1,4 @@
-"""The manager's side of the HELLO exchange: who greets is checked, then given its listener.
+"""The manager's side of the handshake: checks HELLO, answers WELCOME with the data listener.
 
 It runs on the bare socket before any transport owns it, because only there can a descriptor
 travel beside the bytes (SCM_RIGHTS, unix(7)).
@@ -20,7 +20,7 @@ GREETING_MAX = 256 * 1024
 
 
 async def read_hello(sock: socket.socket, timeout_s: float) -> Hello:
-    """Manager: the HELLO of a connection just accepted. Raises LinkError on anything else."""
+    """The HELLO of a connection just accepted. Raises LinkError on anything else."""
     loop = asyncio.get_running_loop()
     reader = FrameReader(GREETING_MAX)
     frames: list[Frame] = []
@@ -56,7 +56,7 @@ def _checked(frame: Frame) -> Hello:
 
 
 def welcome(sock: socket.socket, listener: socket.socket | None) -> None:
-    """Manager: answer HELLO; `listener` travels along unless the replica has one already.
+    """Answer HELLO; `listener` is sent along, None if the replica has one already.
 
     The socket is non-blocking and fresh, so these few bytes always fit its buffer.
     """

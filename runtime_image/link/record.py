@@ -1,4 +1,4 @@
-"""The record that a replica finds in its run folder, checked before anything else is done."""
+"""The record in a replica's run folder, checked before anything else."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NUMBERS: Final = ("threads", "orphan_s", "memory_mib", "launched_s")
 
 
 class RecordRefused(Exception):
-    """This replica cannot run by its record; `exit_code` says of which kind the reason is."""
+    """This replica cannot run with its record; `exit_code` is the kind of the reason."""
 
     def __init__(self, reason: str, exit_code: int) -> None:
         super().__init__(reason)
@@ -41,7 +41,7 @@ class RecordRefused(Exception):
 
 
 def read_record(run_dir: Path) -> ReplicaRecord:
-    """The record in `run_dir`. Raises RecordRefused, and OSError where there is none.
+    """The record in `run_dir`. Raises RecordRefused, OSError without a record.
 
     The link version comes first: a record of another one may have any fields.
     """
@@ -49,9 +49,9 @@ def read_record(run_dir: Path) -> ReplicaRecord:
         data = _parse(file.read(RECORD_MAX + 1))
     link = data.get("link")
     if type(link) is not int or link != VERSION:
-        told = "none" if link is None else json.dumps(link)[:20]
+        got = "none" if link is None else json.dumps(link)[:20]
         raise RecordRefused(
-            f"this replica speaks link version {VERSION}, its manager {told}: they are of"
+            f"this replica speaks link version {VERSION}, its manager {got}: they are of"
             " different releases; run `fnctl image build` with the manager's",
             EXIT_OTHER_LINK,
         )
@@ -92,14 +92,15 @@ def _check_words(data: dict[str, Any]) -> None:
 
 def _check_numbers(data: dict[str, Any]) -> None:
     for name in _NUMBERS:
-        if not _is_number(data[name]):
+        if not is_number(data[name]):
             raise _bad(f"expected a number of 0 or more as {name}, got {_short(data[name])}")
     phases = data["phases"]
-    if not isinstance(phases, dict) or not all(map(_is_number, phases.values())):
+    if not isinstance(phases, dict) or not all(map(is_number, phases.values())):
         raise _bad(f"expected milliseconds by phase as phases, got {_short(phases)}")
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether `value` is a finite number of 0 or more."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
 
 

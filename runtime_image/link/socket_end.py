@@ -9,14 +9,14 @@ from collections import deque
 from itertools import groupby, islice
 
 from runtime_image.link.frames import LARGE, Frame, FrameReader, LinkError, Piece
-from runtime_image.link.shared_memory import DESCRIPTOR_SPACE, passed
+from runtime_image.link.shared_memory import DESCRIPTOR_SPACE, descriptors_of
 
 IOV_MAX = 64
 """Pieces per write; far below the kernel's limit of 1,024."""
 
 
 class SocketEnd:
-    """Frames over a connected non-blocking socket. The owner says when to receive and to flush.
+    """Frames over a connected non-blocking socket; the owner calls `receive` and `flush`.
 
     `send` and `flush` may be called from any thread: each frame is queued by one step of the
     interpreter and leaves whole.
@@ -29,19 +29,19 @@ class SocketEnd:
         *,
         takes_descriptor: bool = False,
     ) -> None:
-        """`takes_descriptor`: one may come beside the first bytes (SCM_RIGHTS)."""
+        """`takes_descriptor`: one may arrive beside the first bytes (SCM_RIGHTS)."""
         sock.setblocking(False)
         self.sock = sock
         self._takes_descriptor = takes_descriptor
         self._descriptor: int | None = None
         self._reader = reader or FrameReader()
-        # What was sent, then as the views that are to be written.
+        # Pieces as they were sent, and the views that are to be written.
         self._sent: deque[Piece] = deque()
         self._out: deque[memoryview] = deque()
         self._flushing = threading.Lock()
 
     def receive(self) -> list[Frame] | None:
-        """The frames one read completes; None at the end of the stream.
+        """The frames that one read completes; None at the end of the stream.
 
         Raises LinkError when the other side breaks the protocol.
         """
@@ -61,12 +61,12 @@ class SocketEnd:
             [self._reader.buffer()], DESCRIPTOR_SPACE, socket.MSG_CMSG_CLOEXEC
         )
         self._takes_descriptor = False
-        for descriptor in passed(ancillary):
+        for descriptor in descriptors_of(ancillary):
             self._descriptor = descriptor
         return count
 
     def take_descriptor(self) -> int | None:
-        """What came beside the first bytes; from then on it is the caller's to close."""
+        """The descriptor that came beside the first bytes, for the caller to close."""
         descriptor, self._descriptor = self._descriptor, None
         return descriptor
 
@@ -85,7 +85,7 @@ class SocketEnd:
             return self._write()
 
     def _join(self) -> None:
-        """Small pieces become one, since each piece costs the kernel some time."""
+        """Join small pieces, since each piece costs the kernel some time."""
         pieces = [self._sent.popleft() for _ in range(len(self._sent))]
         if max(map(len, pieces)) < LARGE:
             self._out.append(memoryview(b"".join(pieces)))
@@ -116,7 +116,7 @@ class SocketEnd:
             self._out.popleft()
 
     def close(self) -> None:
-        """Close the socket; what was not flushed is lost."""
+        """Close the socket; frames that were not flushed are lost."""
         with self._flushing:
             self._sent.clear()
             self._out.clear()

@@ -15,13 +15,13 @@ from runtime_image.link.frames import Frame, FrameReader, LinkError, Piece
 log = structlog.get_logger()
 
 WRITE_BUFFER_MAX = 512 * 1024 * 1024
-"""Bytes the other side may leave unread before the link is given up."""
+"""Unread bytes of the other side above which the link is aborted."""
 CLOSED: Final = "closed by the other side"
-"""The reason that `on_lost` is told where nobody gave the link up."""
+"""The reason given to `on_lost` unless the link was aborted."""
 
 
 class Greeting(NamedTuple):
-    """What is said before anything else: a packed frame, and descriptors beside it."""
+    """The first message of a link: a packed frame, and descriptors beside it."""
 
     frame: list[Piece]
     descriptors: list[int]
@@ -57,8 +57,8 @@ class FrameStream(asyncio.BufferedProtocol):
         return self._transport is not None
 
     def send(self, pieces: list[Piece]) -> None:
-        """Queue a packed frame for this turn's write; dropped silently once the link is lost,
-        because `on_lost` has told or will tell the owner."""
+        """Queue a packed frame for this turn's write; dropped silently once the link is lost, which
+        `on_lost` reports."""
         if self._transport is None:
             return
         if not self._out:
@@ -66,7 +66,7 @@ class FrameStream(asyncio.BufferedProtocol):
         self._out += pieces
 
     def flush(self) -> None:
-        """Write what was sent in this turn."""
+        """Write the frames of this turn."""
         out, self._out = self._out, []
         if self._transport is None or not out:
             return
@@ -78,21 +78,21 @@ class FrameStream(asyncio.BufferedProtocol):
             self._transport.writelines(out)
 
     def abort(self, reason: str) -> None:
-        """Give the link up at once; `on_lost` follows with this reason."""
+        """Close the link at once; `on_lost` follows with this reason."""
         self._reason = reason
         if self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio's: the socket is ours."""
+        """asyncio callback: the socket is connected."""
         self._transport = cast("asyncio.Transport", transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the protocol's signature
-        """asyncio's: where to receive."""
+        """asyncio callback: the buffer to receive into."""
         return self._reader.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """asyncio's: bytes came."""
+        """asyncio callback: bytes were received."""
         try:
             frames = self._reader.received(nbytes)
             for frame in frames:
@@ -110,7 +110,7 @@ class FrameStream(asyncio.BufferedProtocol):
             log.exception("a frame's receiver failed", link=self._name, kind=frame.kind.name)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio's: the socket is gone."""
+        """asyncio callback: the socket is closed."""
         if self._transport is None:
             return
         self._transport = None
@@ -125,14 +125,14 @@ async def open_stream(
     name: str,
     body_max: int = BODY_MAX,
 ) -> FrameStream:
-    """Connect to the Unix socket at `path`. Raises OSError where nobody listens."""
+    """Connect to the Unix socket at `path`. Raises OSError without a listener."""
     stream = FrameStream(on_frame, on_lost, name, body_max)
     await connect(stream, path)
     return stream
 
 
 async def connect(stream: FrameStream, path: str, greeting: Greeting | None = None) -> None:
-    """Connect to the Unix socket at `path`. Raises OSError where nobody listens.
+    """Connect to the Unix socket at `path`. Raises OSError without a listener.
 
     `greeting` is sent before the transport owns the socket: transports drop descriptors. Frames
     that answer it may come before this returns.

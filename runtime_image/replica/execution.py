@@ -1,6 +1,6 @@
-"""When and where accepted jobs are decoded, run and answered: in the loop or in a thread.
+"""Execution of accepted jobs: decoded, run and answered in the loop or in threads.
 
-Ends inline runs that last too long: the loop that would do it is inside them.
+`StuckRunWatch` stops inline runs that last too long, since the loop is inside them.
 """
 
 from __future__ import annotations
@@ -16,85 +16,32 @@ from runtime_image.replica.runner import Run, Runner
 from runtime_image.replica.stages import Backlog, Done, Entry, Outcome, is_short
 from runtime_image.replica.worker import Worker, end_process
 
-LOOK_S = 0.25
-"""How much longer than its timeout an inline run may last before it is stopped."""
-
-
-class Watch:
-    """A thread that looks at the inline run that is going on, four times a second.
-
-    Runs are told by a mere assignment, since most last microseconds. While there are none the
-    thread is parked, so that an idle replica never wakes up. It is a daemon, as the worker is.
-    """
-
-    def __init__(
-        self,
-        stop: Callable[[Run, str], None],
-        clock: Callable[[], float],
-        pause: Callable[[float], object] = time.sleep,
-    ) -> None:
-        """`stop(run, why)` ends a run and is called in the watch's thread; `pause` lets the time
-        between two looks pass."""
-        self._stop = stop
-        self._clock = clock
-        self._pause = pause
-        self._run: Run | None = None
-        self._parked = True
-        self._wake = threading.Event()
-        threading.Thread(target=self._look_on, name="watch", daemon=True).start()
-
-    def tell(self, run: Run | None) -> None:
-        """A run begins, or with None has ended; called in the loop's thread."""
-        self._run = run
-        if self._parked and run is not None:
-            self._parked = False
-            self._wake.set()
-
-    def _look_on(self) -> None:
-        try:
-            while self._wake.wait():
-                self._wake.clear()
-                self._pause(LOOK_S)
-                while self._look():
-                    self._pause(LOOK_S)
-        except BaseException as error:  # noqa: BLE001 - no run would be stopped any more
-            end_process(error)
-
-    def _look(self) -> bool:
-        """Stop the run that is going on if its time is over; False if there is none, and then
-        `tell` has to wake the thread for the next."""
-        run = self._run
-        if run is None:
-            # In this order: either this sees the run, or `tell` sees that the thread is parked.
-            self._parked = True
-            return self._run is not None
-        if not run.why_stopped and self._clock() >= run.began_s + run.timeout_s:
-            self._stop(run, "timeout")
-        return True
-
-
 INLINE_BODY_MAX = 16 * 1024
 """Bytes; decoding more than this would hold up the loop longer than a thread hop costs."""
 BINARY_BODY_MAX = 1024 * 1024
-"""Bytes of a body without JSON of which that is true: it becomes an array by a view of it."""
+"""The same bound for a body without JSON, which becomes an array as a view."""
 STOP_GRACE_S = 1.0
 """How long a stopped run may take to end before the replica gives itself up."""
 
 NEVER = float("inf")
+CHECK_S = 0.25
+"""How much longer than its timeout an inline run may last before it is stopped."""
 
 
 class Execution:
-    """Takes what waits in the intake and runs it, one batch at a time, greedily.
+    """Takes jobs from the intake and runs them, one batch at a time, greedily.
 
     Models whose runs are short run in the loop. All others run in the worker thread, which takes
-    one batch after the other from a backlog: while it runs one, the loop decodes what will be the
-    next and encodes the answers of the last. What takes long to decode has a thread of its own.
+    one batch after the other from a backlog: while it runs one, the loop decodes the next and
+    encodes the answers of the last. Jobs that take long to decode have a thread of their own.
     A run that lasts too long is stopped: one in the thread by the loop's alarm, an inline one by
-    a watch. What arrives while a batch runs forms the next one; nothing waits for company unless
-    the manifest says so. `started(jobs)` is called, in any thread, before a batch begins that is
-    not run in the loop, and must have told the gateways when it returns: if the run kills this
-    process, they then know whom to suspect. `emit` receives every job's outcome in the loop's
-    thread. `stuck(run)` is called when a stopped run does not end.
+    a `StuckRunWatch`. Jobs that arrive while a batch runs form the next one; a batch waits for more
+    only if the manifest says so.
+
+    `started(jobs)` is called, in any thread, before a batch begins that is not run in the loop. It
+    returns once the gateways were told: if the run kills this process, they know the suspects.
+    `emit` receives every job's outcome in the loop's thread. `stuck(run)` is called when a stopped
+    run does not end.
     """
 
     def __init__(  # noqa: PLR0913 - the composition of the replica's parts
@@ -124,13 +71,13 @@ class Execution:
         self._current: Run | None = None
         self._alarm_s = NEVER
         self._will_wake = False
-        # A handler may not be run twice for one request, so the answers of a batch leave before the
-        # next is marked, lest they be taken for suspects.
+        # A handler may not run twice for one request, so the answers of a batch leave before the
+        # next is marked: else its requests would count as suspects.
         self._goes_on = not spec.handler and not spec.batch_wait_ms
-        self._inline_watch = Watch(runner.stop, loop.clock) if spec.inline else None
+        self._inline_watch = StuckRunWatch(runner.stop, loop.clock) if spec.inline else None
 
     def pump(self) -> None:
-        """Bring what waits as far as it comes now; called at the end of every turn."""
+        """Decode and start as many waiting jobs as possible; called at the end of every turn."""
         if self._inline_watch is None:
             self._decode_ahead()
         else:
@@ -140,21 +87,21 @@ class Execution:
             self._wake_worker()
 
     def withdraw(self, job: Job) -> bool:
-        """Run `job` no more, if its run has not begun."""
+        """Remove `job` from the backlog; False if its run has begun or it is being decoded."""
         return self._backlog.withdraw(job)
 
     def hand_back(self) -> list[Job]:
-        """Every job that was to be run next; none of them will be."""
+        """Empty the backlog and return its jobs."""
         return self._backlog.clear()
 
     def stop_unwanted(self) -> None:
-        """End the run that is going on if every one of its jobs was cancelled."""
+        """Stop the current run if all of its jobs were cancelled."""
         run = self._current
         if run is not None and not run.why_stopped and all(job.cancelled for job in run.jobs):
             self._runner.stop(run, "cancelled")
 
-    def _run_inline(self, watch: Watch) -> None:
-        """A batch with anything in it that needs the thread goes there as a whole."""
+    def _run_inline(self, watch: StuckRunWatch) -> None:
+        """A batch with a job that needs the thread goes there as a whole."""
         waiting = self._intake.waiting
         while waiting and not self._is_busy and not self._waits_for_more(waiting[0], len(waiting)):
             jobs = self._intake.take(self._runner.batch_max)
@@ -162,15 +109,15 @@ class Execution:
                 self._backlog.add(map(Entry, jobs))
                 self._wake_worker()
             else:
-                self._runner.run(jobs, self._emit, watch.tell)
+                self._runner.run(jobs, self._emit, watch.on_run)
 
     @property
     def _is_busy(self) -> bool:
         return self._backlog.is_worked
 
     def _decode_ahead(self) -> None:
-        """All that waits, so that the worker need not: it decodes only what must run alone, since
-        that may be what killed another replica, and has to be marked before it is touched."""
+        """Decode all waiting jobs in the loop, except long ones and those that must run alone: one
+        of these may have killed another replica, and is marked before the worker decodes it."""
         if not self._intake.waiting:
             return
         jobs = self._intake.take_all()
@@ -189,8 +136,8 @@ class Execution:
         self._decoding.submit(lambda: self._decode_long(job))
 
     def _decode_long(self, job: Job) -> None:
-        """In the thread for decoding. Marked first: a picture that kills its decoder kills the
-        process. The turn that this wakes the loop for wakes the worker."""
+        """In the thread for decoding. The job is marked first: a picture that kills its decoder
+        kills the process. The turn that the post causes wakes the worker."""
         if not job.cancelled:
             self._started([job])
         ended: list[Callable[[], None]] = [_nothing]
@@ -201,9 +148,9 @@ class Execution:
         self._loop.post(lambda: _do_all(ended))
 
     def _waits_for_more(self, first: Job, count: int) -> bool:
-        """Whether an unfilled batch may still wait for company, as the manifest's `wait_ms` says.
+        """Whether an unfilled batch may wait longer, by the manifest's `wait_ms`.
 
-        Nobody waits for a request that must run alone, nor once no more can come.
+        It does not wait if its first job must run alone, nor when no more jobs can come.
         """
         if not self._spec.batch_wait_ms or count >= self._runner.batch_max:
             return False
@@ -216,7 +163,7 @@ class Execution:
         return left_s > 0
 
     def _wake(self) -> None:
-        """The end of this turn pumps again."""
+        """The end of this turn calls `pump`."""
         self._will_wake = False
 
     def _wake_worker(self) -> None:
@@ -226,7 +173,8 @@ class Execution:
             self._worker.submit(self._work)
 
     def _work(self) -> None:
-        """In the worker thread: run batches until there are none, or the loop is to say so."""
+        """In the worker thread: run batches until the backlog is empty, or one if the loop decides
+        about the next."""
         entries, self._begun = self._begun, []
         while entries:
             self._run_batch(entries)
@@ -235,8 +183,8 @@ class Execution:
         self._hand_over()
 
     def _run_batch(self, entries: list[Entry]) -> None:
-        """Results wait until the next run begins: the loop would take the interpreter from the
-        worker for them, which has better use for it before than while the engine runs."""
+        """Results are held until the next run begins: before it the worker needs the interpreter,
+        during it the loop can have it."""
         unmarked = [entry.job for entry in entries if not entry.is_marked]
         if unmarked:
             self._started(unmarked)
@@ -251,10 +199,10 @@ class Execution:
         self._results.append(lambda: self._emit(job, outcome))
 
     def _deliver(self, done: Done) -> None:
-        # Large inputs would be kept until the loop has answered, while more of them come.
+        # Else large inputs stay in memory until the loop has answered, while more arrive.
         for item in done.members:
             item.arrays = item.lists = None
-            if isinstance(item.job.body, bytes | bytearray):  # a view is given back by its owner
+            if isinstance(item.job.body, bytes | bytearray):  # the owner releases a view
                 item.job.body = b""
         if is_short(done):
             self._results.append(lambda: self._runner.answer(done, self._emit))
@@ -262,21 +210,21 @@ class Execution:
             self._runner.answer(done, self._keep)
 
     def _on_run(self, run: Run | None) -> None:
-        self._watch(run)
+        self._register(run)
         if run is not None:
             self._hand_over()
 
     def _hand_over(self) -> None:
-        """To the loop, all at once: waking it costs a system call."""
+        """Post all results to the loop at once: each wake-up costs a system call."""
         results, self._results = self._results, []
         if results:
             self._loop.post(lambda: _do_all(results))
 
-    def _watch(self, run: Run | None) -> None:
-        """In the worker thread: a run begins, or has ended.
+    def _register(self, run: Run | None) -> None:
+        """In the worker thread: register the run that begins, or None when it has ended.
 
-        In this order, and the loop's in the other one: either this sees that the alarm has rung or
-        a job was cancelled, or the loop sees the run.
+        The order matters, and the loop's is the reverse: either this sees that the alarm has rung
+        or a job was cancelled, or the loop sees the run.
         """
         self._current = run
         if run is None:
@@ -310,7 +258,7 @@ class Execution:
 
 
 def _nothing() -> None:
-    """The turn that this wakes the loop for is what is wanted."""
+    """Posted to wake the loop: the turn itself is wanted."""
 
 
 def _do_all(results: list[Callable[[], None]]) -> None:
@@ -323,15 +271,68 @@ def _is_media(job: Job) -> bool:
 
 
 def _needs_thread(job: Job) -> bool:
-    """Whether it would hold up the loop, or must be marked before it runs."""
+    """Whether the job would block the loop, or must be marked before it runs."""
     return job.alone or _is_media(job) or len(job.body) > INLINE_BODY_MAX
 
 
 def _is_long(job: Job) -> bool:
-    """Whether decoding it takes long enough for a thread."""
+    """Whether decoding the job takes long enough for a thread."""
     size, meta = len(job.body), job.meta
     if size <= INLINE_BODY_MAX:
         return _is_media(job)
     text = meta.json_length if meta.json_length >= 0 else size
     is_text = meta.json_length >= 0 or not meta.content_type or "json" in meta.content_type.lower()
     return size > BINARY_BODY_MAX or _is_media(job) or (is_text and text > INLINE_BODY_MAX)
+
+
+class StuckRunWatch:
+    """A thread that checks the current inline run four times a second.
+
+    A run is registered by an assignment, since most last microseconds. Without runs the thread is
+    parked, so that an idle replica never wakes up. It is a daemon thread, as the worker is.
+    """
+
+    def __init__(
+        self,
+        stop: Callable[[Run, str], None],
+        clock: Callable[[], float],
+        pause: Callable[[float], object] = time.sleep,
+    ) -> None:
+        """`stop(run, why)` ends a run and is called in this thread; `pause` sleeps between two
+        checks."""
+        self._stop = stop
+        self._clock = clock
+        self._pause = pause
+        self._run: Run | None = None
+        self._parked = True
+        self._wake = threading.Event()
+        threading.Thread(target=self._keep_checking, name="watch", daemon=True).start()
+
+    def on_run(self, run: Run | None) -> None:
+        """Register the run that begins, or None when it has ended; in the loop's thread."""
+        self._run = run
+        if self._parked and run is not None:
+            self._parked = False
+            self._wake.set()
+
+    def _keep_checking(self) -> None:
+        try:
+            while self._wake.wait():
+                self._wake.clear()
+                self._pause(CHECK_S)
+                while self._check():
+                    self._pause(CHECK_S)
+        except BaseException as error:  # noqa: BLE001 - no run would be stopped any more
+            end_process(error)
+
+    def _check(self) -> bool:
+        """Stop the current run if its time is over; False without a run, and then `on_run` has to
+        wake the thread for the next."""
+        run = self._run
+        if run is None:
+            # In this order: either this sees the run, or `on_run` sees that the thread is parked.
+            self._parked = True
+            return self._run is not None
+        if not run.why_stopped and self._clock() >= run.began_s + run.timeout_s:
+            self._stop(run, "timeout")
+        return True

@@ -1,8 +1,8 @@
-"""Which requests a replica takes, owes and gives up. Pure: no sockets, no threads.
+"""Admission of requests by a replica. Pure: no sockets, no threads.
 
-Invariant: over all links no more than `limit` requests are owed at any time, and a link that was
-turned away for lack of room is told as soon as there is some: one link for each free place, the
-first first, and all of them when nothing is owed, since no other end would come to tell them by.
+Invariant: over all links at most `limit` requests are owed an answer, and a link that was refused
+for lack of room gets a WINDOW frame when there is room: one link for each free place, in order of
+refusal, and all of them when no request is owed, since no other answer would come.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from runtime_image.link.meta import RequestMeta
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One request a replica owes an answer. `link` and `id` are where the answer goes.
+    """One request that is owed an answer on `link` with `id`.
 
     A body that is a memoryview lies in its gateway's memory until the job is answered.
-    `cancelled` may be set at any time; whoever runs jobs leaves such a one out.
+    `cancelled` may be set at any time; such a job is not run.
     """
 
     link: int
@@ -34,7 +34,7 @@ class Job:
 
 @dataclass(slots=True)
 class Intake:
-    """Accepts, hands out in order of arrival, and forgets. `now` is monotonic seconds."""
+    """Accepts jobs and hands them out in order of arrival. `now` is monotonic seconds."""
 
     limit: int
     draining: bool = False
@@ -45,7 +45,7 @@ class Intake:
     turned_away: dict[int, None] = field(default_factory=dict)
 
     def accept(self, job: Job) -> NotStarted | None:
-        """Owe an answer to `job`, or say why not. Raises KeyError where its id is in use."""
+        """Accept `job`, or return the reason to refuse it. Raises KeyError if its id is in use."""
         key = (job.link, job.id)
         if key in self.owed:
             raise KeyError(job.id)
@@ -60,7 +60,7 @@ class Intake:
         return None
 
     def take(self, most: int) -> list[Job]:
-        """The next jobs to run together, at most `most`; one that must be alone comes alone."""
+        """The next jobs, at most `most`; one that must run alone comes alone."""
         taken: list[Job] = []
         while self.waiting and len(taken) < most:
             if self.waiting[0].alone and taken:
@@ -72,32 +72,32 @@ class Intake:
         return taken
 
     def take_all(self) -> list[Job]:
-        """Every job that waits."""
+        """All waiting jobs."""
         jobs = list(self.waiting)
         self.waiting.clear()
         return jobs
 
     def finish(self, job: Job, now: float) -> list[int]:
-        """`job` is answered; the links to tell that there is room again."""
+        """`job` is answered; returns the links that a WINDOW frame is due on."""
         self.owed.pop((job.link, job.id), None)
         self.last_end_s = now
         if not self.turned_away:
             return []
         room = self.limit - len(self.owed) if self.owed else len(self.turned_away)
-        told = list(self.turned_away)[:room]
-        for link in told:
+        due = list(self.turned_away)[:room]
+        for link in due:
             del self.turned_away[link]
-        return told
+        return due
 
     def cancel(self, link: int, id: int) -> Job | None:
-        """Mark the request as not wanted any more; the job if it is still owed."""
+        """Mark a request as cancelled; its job, None if it is not owed any more."""
         job = self.owed.get((link, id))
         if job is not None:
             job.cancelled = True
         return job
 
     def lose_link(self, link: int) -> None:
-        """Nobody waits for this link's answers any more."""
+        """Cancel all jobs of a lost link."""
         self.last_accepted.pop(link, None)
         self.turned_away.pop(link, None)
         for (owner, _), job in self.owed.items():
@@ -105,5 +105,5 @@ class Intake:
                 job.cancelled = True
 
     def idle_s(self, now: float) -> float:
-        """Seconds without an owed request; 0 while there is one."""
+        """Seconds since the last request was answered; 0 while one is owed."""
         return 0.0 if self.owed else max(0.0, now - self.last_end_s)

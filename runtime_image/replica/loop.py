@@ -19,10 +19,10 @@ Callback = Callable[[], None]
 
 
 class Loop:
-    """Turns: what is readable, what was posted, what is due, then `turn_end`, once each.
+    """A turn handles readable sockets, posted callbacks, timers that are due, then `turn_end`.
 
-    Everything runs in the thread that calls `run`; `post` alone may be called from any thread and
-    from signal handlers.
+    All callbacks run in the thread that calls `run`; only `post` is safe in any thread and in
+    signal handlers.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -41,11 +41,11 @@ class Loop:
         self._selector.register(self._wake_in, selectors.EVENT_READ, self._woken)
 
     def watch(self, sock: socket.socket, readable: Callback) -> None:
-        """Call `readable` in every turn in which `sock` has something."""
+        """Call `readable` in every turn in which `sock` is readable."""
         self._selector.register(sock, selectors.EVENT_READ, readable)
 
     def want_write(self, sock: socket.socket, wanted: bool) -> None:
-        """Wake for `sock` also when it takes bytes again; `turn_end` then flushes."""
+        """Wake also when `sock` is writable; `turn_end` then flushes."""
         if wanted == (sock in self._writing):
             return
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if wanted else 0)
@@ -53,15 +53,15 @@ class Loop:
         (self._writing.add if wanted else self._writing.discard)(sock)
 
     def forget(self, sock: socket.socket) -> None:
-        """Watch `sock` no longer; to be called before it is closed."""
+        """Stop watching `sock`; to be called before it is closed."""
         self._selector.unregister(sock)
         self._writing.discard(sock)
 
     def post(self, callback: Callback) -> None:
         """Run `callback` in the loop's thread, soon."""
         self._posted.append(callback)
-        # In this order, and `_turn` in the other one: either this sees that the loop has yet to
-        # wake, or it wakes again. Every wake-up is a system call on both sides.
+        # The order matters, and that of `_turn` is the reverse: either this sees that the loop has
+        # yet to wake, or it wakes again. Every wake-up is a system call on both sides.
         if not self._is_woken:
             self._is_woken = True
             # A full pipe is full of wake-ups already.
@@ -82,7 +82,7 @@ class Loop:
             self._turn()
 
     def close(self) -> None:
-        """Give the loop's own descriptors back."""
+        """Close the loop's own descriptors."""
         self._selector.close()
         os.close(self._wake_in)
         os.close(self._wake_out)

@@ -1,7 +1,4 @@
-"""Puts a replica together and runs it: record, greeting, model, service.
-
-The replica's control link: greets the manager, survives its loss, obeys it.
-"""
+"""One replica process: record, handshake, model, service; and its control link."""
 
 from __future__ import annotations
 
@@ -18,30 +15,309 @@ from functools import partial
 from pathlib import Path
 
 from runtime_image.contract.control import CONTROL_SOCKET, BatchingOff, Hello, Loaded, LoadFailed
-from runtime_image.contract.errors import LoadError
+from runtime_image.contract.errors import LoadError, describe
 from runtime_image.contract.link import BUSY_MASK, REFUTATION_MAX, VERSION, Kind
 from runtime_image.contract.model import PREPARES, ModelSpec
 from runtime_image.engines.base import Engine
 from runtime_image.engines.loading import load_engine
-from runtime_image.engines.upgrade import Improvement, say
+from runtime_image.engines.upgrade import SessionUpgrade, log_line, resident_mib
 from runtime_image.link.frames import Frame, LinkError, pack
-from runtime_image.link.handshake import greet, packed_hello, read_bind
+from runtime_image.link.handshake import greet, pack_hello, read_bind
 from runtime_image.link.record import RecordRefused, read_record
 from runtime_image.link.socket_end import SocketEnd
 from runtime_image.replica.loop import Loop
 from runtime_image.replica.serving import Serving
 from runtime_image.replica.worker import Worker, end_process
-from runtime_image.verification.trial import analyse, failure_of, report_of, resident_mib
 
 RECONNECT_S = 0.2
-"""A server that is started again takes calls soon after, and answers them from here on."""
+"""Between two tries to connect to a manager: one that restarts takes calls soon after."""
+REPORT_SENT_S = 5.0
+"""How long a trial waits for its report to be sent before it prepares."""
+EXIT_ORPHANED = 70
+"""Exit code of a replica that found no manager for `orphan_s` (sysexits.h: EX_SOFTWARE)."""
+
+GARBAGE_MAX = 20_000
+"""Objects between two garbage collections where no handler makes objects: a full batch makes some
+thousand, without cycles."""
+
+
+def main(run_dir: str, first_line_s: float) -> int:
+    """Run the replica of `run_dir`; 1 when its manager refused it or is gone, or its device is not
+    there, and a code of its own when it cannot run by its record (`link/record.py`)."""
+    try:
+        replica = Replica(Path(run_dir), first_line_s)
+    except RecordRefused as error:
+        print(f"fngate replica: {error}", flush=True)  # noqa: T201 - the log is its standard output
+        return error.exit_code
+    except (LinkError, LoadError, OSError) as error:
+        print(f"fngate replica: {error}", flush=True)  # noqa: T201 - the log is its standard output
+        return 1
+    try:
+        return replica.run()
+    except BaseException as error:  # noqa: BLE001 - a handler's SystemExit(0) is no orderly end
+        end_process(error)
+
+
+class Replica:
+    """One process: greets its manager, loads the model it is bound to, serves, drains, exits.
+
+    A standby has imported the libraries and waits to be bound.
+    """
+
+    def __init__(self, run_dir: Path, first_line_s: float) -> None:
+        """`first_line_s` is CLOCK_MONOTONIC at this process's first line of Python."""
+        self._record = read_record(run_dir)
+        self._was_standby = self._record.role == "standby"
+        self._import()
+        self._loop = Loop(time.monotonic)
+        self._worker = Worker()
+        self._serving: Serving | None = None
+        self._upgrade: SessionUpgrade | None = None
+        self._loaded: Loaded | None = None
+        self._is_bound = False
+        self._may_batch = True
+        self._loaded_sent: threading.Event | None = None
+        self._exit_code = 0
+        self._greeted_s = time.monotonic()
+        self._phases = dict(self._record.phases)
+        if not self._was_standby:  # no caller waits for a standby's start
+            self._phases["start"] = (first_line_s - self._record.launched_s) * 1e3
+            self._phases["import"] = (self._greeted_s - first_line_s) * 1e3
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # TERM keeps its default until there is a loop: a handler that ran just before the wait for
+        # WELCOME could not interrupt it.
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.connect(str(run_dir / CONTROL_SOCKET))
+        reader, descriptor, frames = greet(sock, self._hello())
+        self._listener = socket.socket(fileno=descriptor)
+        self._manager = ManagerLink(
+            self._loop,
+            run_dir,
+            SocketEnd(sock, reader),
+            orphan_s=self._record.orphan_s,
+            hello=self._hello,
+            on_frame=self._handle,
+            orphaned=self._on_orphaned,
+        )
+        self._loop.turn_end = self._turn_end
+        signal.signal(signal.SIGTERM, lambda *_: self._loop.post(self._terminate))
+        for frame in frames:
+            self._handle(frame)
+
+    def _import(self) -> None:
+        """Import the slow libraries in the import phase."""
+        if self._was_standby:
+            from runtime_image.engines.loading import preload
+
+            preload(self._record.device_kind)
+        elif self._record.engine == "onnx":
+            import onnxruntime  # noqa: F401 - see above
+        # All objects stay: the collector need not walk them once the model is loaded.
+        gc.freeze()
+        gc.enable()  # see `__main__`
+
+    def run(self) -> int:
+        """Serve until drained, orphaned or terminated; the exit code."""
+        self._loop.run()
+        if self._upgrade is not None and self._upgrade.abandon():
+            os._exit(self._exit_code)
+        return self._exit_code
+
+    def _turn_end(self) -> None:
+        if self._serving is not None:
+            self._serving.turn_end()
+        self._manager.flush()
+        if self._loaded_sent is not None:
+            self._loaded_sent.set()
+            self._loaded_sent = None
+
+    def _hello(self) -> Hello:
+        hello: Hello = {
+            "token": self._record.token,
+            "version": VERSION,
+            "pid": os.getpid(),
+            "features": [],
+            "bound": self._record.bound,
+            "phases": self._phases,
+        }
+        if self._loaded is not None:
+            hello["loaded"] = self._loaded
+        return hello
+
+    def _handle(self, frame: Frame) -> None:
+        if frame.kind is Kind.PING:
+            self._manager.send(pack(Kind.PONG, aux=self._busy_ms()))
+        elif frame.kind is Kind.BIND:
+            self._bind(frame)
+        elif frame.kind is Kind.DRAIN:
+            self._drain(frame.aux)
+        elif frame.kind is Kind.BATCHING_OFF:
+            self._stop_batching()
+        elif frame.kind is not Kind.WELCOME:
+            raise LinkError(f"unexpected {frame.kind.name} on the control link")
+
+    def _busy_ms(self) -> int:
+        """Milliseconds that the model has run, modulo 2**32, for PONG."""
+        return int(self._serving.busy_s() * 1e3) & BUSY_MASK if self._serving else 0
+
+    def _bind(self, frame: Frame) -> None:
+        """Start to load; a second BIND, of a manager that came during the load, has no effect."""
+        if self._is_bound:
+            return
+        began = self._loop.clock()
+        try:
+            request, spec = read_bind(frame)
+            self._check_bound(request["bound"])
+        except LinkError as error:
+            self._fail({"stage": "load", "reason": str(error)[:4000]})
+            return
+        self._is_bound = True
+        since_s = request["assigned_s"] if self._was_standby else self._greeted_s
+        bind_ms = max(0.0, began - since_s) * 1e3
+        self._phases = {**request["phases"], **self._phases, "bind": bind_ms}
+        self._record = replace(
+            self._record,
+            role=request["role"],
+            namespace=request["namespace"],
+            bound=request["bound"],
+            device=request["device"],
+            device_kind=request["device_kind"],
+            threads=request["threads"],
+            memory_mib=request["memory_mib"],
+        )
+        self._worker.submit(lambda: self._load(spec, began))
+
+    def _check_bound(self, bound: str) -> None:
+        """Raises LinkError for another function's model: files and limits are of the first one."""
+        if self._record.bound not in ("", bound):
+            raise LinkError(f"expected BIND to {self._record.bound}, got one to {bound}")
+
+    def _load(self, spec: ModelSpec, began: float) -> None:
+        """In the worker thread, so that the loop goes on answering PING."""
+        folder = Path(self._record.model_dir)
+        try:
+            verdict = None
+            if self._record.role == "trial":
+                from runtime_image.verification.trial import analyse, report_of  # takes 4 ms
+
+                verdict = analyse(spec, folder)
+                began = self._loop.clock()
+            engine = load_engine(
+                spec, folder, device_kind=self._record.device_kind, threads=self._record.threads
+            )
+            load_ms = (self._loop.clock() - began) * 1e3
+            loaded: Loaded = {
+                "revision": spec.revision,
+                "limit": 0,
+                "marks_started": True,
+                "phases": {**self._phases, "load": load_ms},
+                "memory_mib": resident_mib(),
+                "session": engine.session,
+            }
+            if verdict is not None:
+                kind = self._record.device_kind
+                loaded["report"] = report_of(engine, spec, folder, load_ms, verdict, kind)
+        except BaseException as error:  # noqa: BLE001 - a handler may raise anything
+            self._loop.post(partial(self._fail, _failure_of(error)))
+            return
+        signature = engine.signature
+        sent = threading.Event()
+        self._loop.post(partial(self._serve, engine, spec, loaded, sent))
+        if loaded.get("report", {}).get(PREPARES):
+            from runtime_image.verification.transfer import prepare
+
+            del engine  # its memory is wanted
+            # The report must have left: a preparation may kill the process.
+            sent.wait(REPORT_SENT_S)
+            prepare(self._listener, self._record, spec, signature, loaded["report"])
+
+    def _fail(self, failure: LoadFailed) -> None:
+        self._is_bound = False
+        self._manager.send(pack(Kind.LOAD_FAILED, body=json.dumps(failure).encode()))
+
+    def _serve(
+        self, engine: Engine, spec: ModelSpec, loaded: Loaded, sent: threading.Event
+    ) -> None:
+        """`sent` is set when LOADED has been written."""
+        self._loaded_sent = sent
+        if self._record.role == "serve":
+            self._serving = Serving(
+                self._loop,
+                self._worker,
+                self._listener,
+                engine,
+                spec,
+                on_first_run=lambda us: self._manager.send(pack(Kind.FIRST_RUN, aux=us)),
+                on_rows_mixed=self._on_rows_mixed,
+                on_exit=self._exit,
+            )
+            if not self._may_batch:
+                self._serving.stop_batching()
+            loaded["limit"] = self._serving.intake.limit
+            loaded["marks_started"] = self._serving.marks_started
+            # The objects of the model stay, too.
+            gc.collect()
+            gc.freeze()
+            if not spec.handler:
+                gc.set_threshold(GARBAGE_MAX)
+        self._loaded = loaded
+        self._manager.send(pack(Kind.LOADED, body=json.dumps(loaded).encode()))
+        if self._serving is not None and engine.upgrade is not None:
+            self._upgrade = engine.upgrade
+            self._upgrade.start(self._record.memory_mib)
+
+    def _stop_batching(self) -> None:
+        self._may_batch = False
+        if self._serving is not None:
+            self._serving.stop_batching()
+
+    def _on_rows_mixed(self, reason: str) -> None:
+        """Send BATCHING_OFF; a manager that comes later reads it in HELLO."""
+        assert self._loaded is not None, "only what has loaded runs"
+        log_line(f"requests are joined no more: {reason}")
+        message: BatchingOff = {"reason": reason[:REFUTATION_MAX]}
+        self._loaded["batching_off"] = message["reason"]
+        self._manager.send(pack(Kind.BATCHING_OFF, body=json.dumps(message).encode()))
+
+    def _drain(self, if_idle_ms: int) -> None:
+        if self._serving is None:
+            self._exit(0)
+            return
+        idle_ms = int(self._serving.intake.idle_s(self._loop.clock()) * 1e3)
+        if idle_ms < if_idle_ms:
+            self._manager.send(pack(Kind.NOT_IDLE, aux=idle_ms))
+        else:
+            self._serving.drain()
+
+    def _on_orphaned(self) -> None:
+        """Exit without a manager, after the requests of gateways."""
+        self._exit_code = EXIT_ORPHANED
+        self._terminate()
+
+    def _terminate(self) -> None:
+        if self._serving is None:
+            self._exit(0)
+        else:
+            self._serving.drain(hand_back=True)
+
+    def _exit(self, exit_code: int) -> None:
+        if exit_code:
+            # A stuck run holds the thread: only the end of the process ends it.
+            os._exit(exit_code)
+        self._loop.stop()
+
+
+def _failure_of(error: BaseException) -> LoadFailed:
+    """Why a load ended; `error` may be a handler's."""
+    if isinstance(error, LoadError):
+        return {"stage": error.stage, "reason": describe(error, str)[:4000]}
+    return {"stage": "load", "reason": describe(error)[:4000]}
 
 
 class ManagerLink:
-    """One connection to the manager at a time; while it is lost, a new one is tried all the time.
+    """The control link: one connection to the manager, made again while it is lost.
 
-    A replica without a manager serves on and is orphaned after `orphan_s`, when `orphaned` is
-    called once.
+    A replica without a manager goes on serving; after `orphan_s` seconds `orphaned` is called once.
     """
 
     def __init__(  # noqa: PLR0913 - the composition of the replica's parts
@@ -66,12 +342,12 @@ class ManagerLink:
         self._adopt(end)
 
     def send(self, frame: list[bytes | bytearray | memoryview]) -> None:
-        """Queue a frame; lost with the link, since a new manager is told everything by HELLO."""
+        """Queue a frame; it is lost with the link, since HELLO tells a new manager everything."""
         if self._end is not None:
             self._end.send(frame)
 
     def flush(self) -> None:
-        """Write what was queued in this turn."""
+        """Write the frames of this turn."""
         if self._end is None:
             return
         try:
@@ -117,275 +393,4 @@ class ManagerLink:
                 self._loop.after(RECONNECT_S, self._reconnect)
             return
         self._adopt(SocketEnd(sock))
-        self.send(packed_hello(self._hello()))
-
-
-TOLD_S = 5.0
-"""How long a trial waits with its preparation for its report to leave."""
-EXIT_ORPHANED = 70
-"""Exit code of a replica that found no manager for `orphan_s` (sysexits.h: EX_SOFTWARE)."""
-
-GARBAGE_MAX = 20_000
-"""Objects after which the collector looks for cycles where only our own code makes objects: a full
-batch is some thousand of them, without cycles."""
-
-
-class Replica:
-    """One process: greets its manager, loads what it is bound to, serves, drains, exits.
-
-    A standby has the libraries ready and waits for what it is to be bound to.
-    """
-
-    def __init__(self, run_dir: Path, first_line_s: float) -> None:
-        """`first_line_s` is CLOCK_MONOTONIC at this process's first line of Python."""
-        self._record = read_record(run_dir)
-        self._was_standby = self._record.role == "standby"
-        self._import()
-        self._loop = Loop(time.monotonic)
-        self._worker = Worker()
-        self._serving: Serving | None = None
-        self._improvement: Improvement | None = None
-        self._loaded: Loaded | None = None
-        self._is_bound = False
-        self._joins = True
-        self._telling: threading.Event | None = None
-        self._exit_code = 0
-        self._greeted_s = time.monotonic()
-        self._phases = dict(self._record.phases)
-        if not self._was_standby:  # nobody waits for a standby's start
-            self._phases["start"] = (first_line_s - self._record.launched_s) * 1e3
-            self._phases["import"] = (self._greeted_s - first_line_s) * 1e3
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        # TERM keeps its default until there is a loop: a handler could not interrupt the wait for
-        # the answer if it ran just before that begins.
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.connect(str(run_dir / CONTROL_SOCKET))
-        reader, descriptor, frames = greet(sock, self._hello())
-        self._listener = socket.socket(fileno=descriptor)
-        self._manager = ManagerLink(
-            self._loop,
-            run_dir,
-            SocketEnd(sock, reader),
-            orphan_s=self._record.orphan_s,
-            hello=self._hello,
-            on_frame=self._handle,
-            orphaned=self._orphaned,
-        )
-        self._loop.turn_end = self._turn_end
-        signal.signal(signal.SIGTERM, lambda *_: self._loop.post(self._terminate))
-        for frame in frames:
-            self._handle(frame)
-
-    def _import(self) -> None:
-        """What is slow to import belongs to the import phase."""
-        if self._was_standby:
-            from runtime_image.engines.loading import preload
-
-            preload(self._record.device_kind)
-        elif self._record.engine == "onnx":
-            import onnxruntime  # noqa: F401 - see above
-        # What is there now stays for ever: the collector need not walk it once the model is loaded.
-        gc.freeze()
-
-    def run(self) -> int:
-        """Serve until drained, orphaned or told to go; the exit code."""
-        self._loop.run()
-        if self._improvement is not None and self._improvement.abandon():
-            os._exit(self._exit_code)
-        return self._exit_code
-
-    def _turn_end(self) -> None:
-        if self._serving is not None:
-            self._serving.turn_end()
-        self._manager.flush()
-        if self._telling is not None:
-            self._telling.set()
-            self._telling = None
-
-    def _hello(self) -> Hello:
-        hello: Hello = {
-            "token": self._record.token,
-            "version": VERSION,
-            "pid": os.getpid(),
-            "features": [],
-            "bound": self._record.bound,
-            "phases": self._phases,
-        }
-        if self._loaded is not None:
-            hello["loaded"] = self._loaded
-        return hello
-
-    def _handle(self, frame: Frame) -> None:
-        if frame.kind is Kind.PING:
-            self._manager.send(pack(Kind.PONG, aux=self._busy_ms()))
-        elif frame.kind is Kind.BIND:
-            self._bind(frame)
-        elif frame.kind is Kind.DRAIN:
-            self._drain(frame.aux)
-        elif frame.kind is Kind.BATCHING_OFF:
-            self._stop_batching()
-        elif frame.kind is not Kind.WELCOME:
-            raise LinkError(f"unexpected {frame.kind.name} on the control link")
-
-    def _busy_ms(self) -> int:
-        """How long the model has run, as PONG says it: the low 32 bits of its milliseconds."""
-        return int(self._serving.busy_s() * 1e3) & BUSY_MASK if self._serving else 0
-
-    def _bind(self, frame: Frame) -> None:
-        """A manager that came while a load was going on binds again; it hears of that load."""
-        if self._is_bound:
-            return
-        began = self._loop.clock()
-        try:
-            request, spec = read_bind(frame)
-            self._check_bound(request["bound"])
-        except LinkError as error:
-            self._fail({"stage": "load", "reason": str(error)[:4000]})
-            return
-        self._is_bound = True
-        since_s = request["assigned_s"] if self._was_standby else self._greeted_s
-        bind_ms = max(0.0, began - since_s) * 1e3
-        self._phases = {**request["phases"], **self._phases, "bind": bind_ms}
-        self._record = replace(
-            self._record,
-            role=request["role"],
-            namespace=request["namespace"],
-            bound=request["bound"],
-            device=request["device"],
-            device_kind=request["device_kind"],
-            threads=request["threads"],
-            memory_mib=request["memory_mib"],
-        )
-        self._worker.submit(lambda: self._load(spec, began))
-
-    def _check_bound(self, bound: str) -> None:
-        """Raises LinkError for another function's model: files and limits are of the first one."""
-        if self._record.bound not in ("", bound):
-            raise LinkError(f"expected BIND to {self._record.bound}, got one to {bound}")
-
-    def _load(self, spec: ModelSpec, began: float) -> None:
-        """In the worker thread, so that the loop goes on answering PING."""
-        folder = Path(self._record.model_dir)
-        try:
-            verdict = analyse(spec, folder) if self._record.role == "trial" else None
-            began = began if verdict is None else self._loop.clock()
-            engine = load_engine(
-                spec, folder, device_kind=self._record.device_kind, threads=self._record.threads
-            )
-            load_ms = (self._loop.clock() - began) * 1e3
-            loaded: Loaded = {
-                "revision": spec.revision,
-                "limit": 0,
-                "marks_started": True,
-                "phases": {**self._phases, "load": load_ms},
-                "memory_mib": resident_mib(),
-                "session": engine.session,
-            }
-            if verdict is not None:
-                kind = self._record.device_kind
-                loaded["report"] = report_of(engine, spec, folder, load_ms, verdict, kind)
-        except BaseException as error:  # noqa: BLE001 - a handler may raise anything
-            self._loop.post(partial(self._fail, failure_of(error)))
-            return
-        signature = engine.signature
-        told = threading.Event()
-        self._loop.post(partial(self._serve, engine, spec, loaded, told))
-        if loaded.get("report", {}).get(PREPARES):
-            from runtime_image.verification.transfer import prepare
-
-            del engine  # its memory is wanted
-            # What was measured has left by then: from there on it may fail as it likes.
-            told.wait(TOLD_S)
-            prepare(self._listener, self._record, spec, signature, loaded["report"])
-
-    def _fail(self, failure: LoadFailed) -> None:
-        self._is_bound = False
-        self._manager.send(pack(Kind.LOAD_FAILED, body=json.dumps(failure).encode()))
-
-    def _serve(
-        self, engine: Engine, spec: ModelSpec, loaded: Loaded, told: threading.Event
-    ) -> None:
-        """`told` is set when the manager has been told."""
-        self._telling = told
-        if self._record.role == "serve":
-            self._serving = Serving(
-                self._loop,
-                self._worker,
-                self._listener,
-                engine,
-                spec,
-                first_run=lambda us: self._manager.send(pack(Kind.FIRST_RUN, aux=us)),
-                mixed=self._mixed,
-                gone=self._go,
-            )
-            if not self._joins:
-                self._serving.stop_batching()
-            loaded["limit"] = self._serving.intake.limit
-            loaded["marks_started"] = self._serving.marks_started
-            # What was loaded stays for ever, too.
-            gc.collect()
-            gc.freeze()
-            if not spec.handler:
-                gc.set_threshold(GARBAGE_MAX)
-        self._loaded = loaded
-        self._manager.send(pack(Kind.LOADED, body=json.dumps(loaded).encode()))
-        if self._serving is not None and engine.improvement is not None:
-            self._improvement = engine.improvement
-            self._improvement.begin(self._record.memory_mib)
-
-    def _stop_batching(self) -> None:
-        self._joins = False
-        if self._serving is not None:
-            self._serving.stop_batching()
-
-    def _mixed(self, reason: str) -> None:
-        """Say that requests are joined no more; a manager that comes later reads it in HELLO."""
-        assert self._loaded is not None, "only what has loaded runs"
-        say(f"requests are joined no more: {reason}")
-        told: BatchingOff = {"reason": reason[:REFUTATION_MAX]}
-        self._loaded["batching_off"] = told["reason"]
-        self._manager.send(pack(Kind.BATCHING_OFF, body=json.dumps(told).encode()))
-
-    def _drain(self, if_idle_ms: int) -> None:
-        if self._serving is None:
-            self._go(0)
-            return
-        idle_ms = int(self._serving.intake.idle_s(self._loop.clock()) * 1e3)
-        if idle_ms < if_idle_ms:
-            self._manager.send(pack(Kind.NOT_IDLE, aux=idle_ms))
-        else:
-            self._serving.drain()
-
-    def _orphaned(self) -> None:
-        """Nobody looks after this process; gateways may, so what they sent is finished first."""
-        self._exit_code = EXIT_ORPHANED
-        self._terminate()
-
-    def _terminate(self) -> None:
-        if self._serving is None:
-            self._go(0)
-        else:
-            self._serving.drain(hand_back=True)
-
-    def _go(self, exit_code: int) -> None:
-        if exit_code:
-            # A stuck run holds the thread: only leaving the process ends it.
-            os._exit(exit_code)
-        self._loop.stop()
-
-
-def main(run_dir: str, first_line_s: float) -> int:
-    """Run the replica of `run_dir`; 1 when its manager refused it or is gone, or its device is not
-    there, and a code of its own when it cannot run by its record (`link/record.py`)."""
-    try:
-        replica = Replica(Path(run_dir), first_line_s)
-    except RecordRefused as error:
-        print(f"fngate replica: {error}", flush=True)  # noqa: T201 - the log is its standard output
-        return error.exit_code
-    except (LinkError, LoadError, OSError) as error:
-        print(f"fngate replica: {error}", flush=True)  # noqa: T201 - the log is its standard output
-        return 1
-    try:
-        return replica.run()
-    except BaseException as error:  # noqa: BLE001 - a handler's SystemExit(0) is no orderly end
-        end_process(error)
+        self.send(pack_hello(self._hello()))

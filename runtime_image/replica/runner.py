@@ -1,4 +1,4 @@
-"""Runs the requests of one batch: decoded before, answered after."""
+"""Runs batches of decoded requests on the engine, and repeats failed ones request by request."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from runtime_image.replica.stages import (
 ALONE_S = 1.0
 """How long a request of a batch that ran out of time may run alone before it is handed back."""
 ALONE_ALL_S = 3.0
-"""How long all of them together may. Gateways wait 5 s longer than the timeout, and the batch has
-used that up: whoever takes long must be sent again, so that its time begins anew."""
+"""How long all of them together may run. Gateways wait 5 s longer than the timeout, which the batch
+has used up: a slow request must be sent again, so that its time begins anew."""
 
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """One engine run that is going on. `why_stopped` is set by whoever stops it. `alone_s` bounds
-    a repeated run."""
+    """One engine run. `why_stopped` is set when it is stopped early, `alone_s` bounds a repeated
+    run."""
 
     jobs: list[Job]
     ticket: Any
@@ -47,24 +47,24 @@ class Run:
 
     @property
     def timeout_s(self) -> float:
-        """When to stop it: after the shortest of its requests' budgets, or after `alone_s`."""
+        """Its timeout: the shortest of its requests' timeouts, or `alone_s`."""
         return min(self.alone_s, min([job.timeout_s for job in self.jobs]))
 
     @property
     def is_cut_short(self) -> bool:
-        """Whether its requests had more time than it was given."""
+        """Whether its timeout is shorter than that of its requests."""
         return self.alone_s < min([job.timeout_s for job in self.jobs])
 
 
 class RowsMixed(Exception):
-    """A joined run gave an output that has not exactly one row per row of its requests."""
+    """A joined run gave an output without exactly one row per row of its requests."""
 
 
 OnRun = Callable[[Run | None], None]
 
 
-class _Desk(NamedTuple):
-    """Where the results of a batch go; see `Runner`."""
+class _Sinks(NamedTuple):
+    """Receivers of the results of a batch; see `Runner`."""
 
     emit: Emit
     on_run: OnRun
@@ -99,13 +99,13 @@ class Runner:
         self._on_mixed = on_mixed
         self._clock = clock
         self._has_run = False
-        # While a run goes on its beginning is subtracted: of one number another thread never sees
-        # half a change, and nothing else has to be told that a run goes on.
+        # During a run its start time is subtracted: another thread never sees half a change of one
+        # number.
         self._ran_s = 0.0
         self._decoder = Decoder(engine.signature, spec, clock)
         self._answerer = Answerer(engine.signature, spec, clock)
         self._trace: Callable[[str], None] | None = getattr(engine, "trace", None)
-        """Only a handler's engine has it: nothing else makes spans of its own."""
+        """Sets the trace of the next run; only a handler's engine makes spans of its own."""
 
     def run(self, jobs: list[Job], emit: Emit, on_run: OnRun) -> None:
         """Answer every job; never raises for what a request or a model does."""
@@ -114,11 +114,11 @@ class Runner:
         )
 
     def decode(self, jobs: list[Job], emit: Emit) -> list[Decoded]:
-        """The stage before a run: what can be run, the rest is emitted. In any thread."""
+        """The stage before a run: the requests that can run; the rest is emitted. Thread-safe."""
         return self._decoder.decode(jobs, emit)
 
     def answer(self, done: Done, emit: Emit) -> None:
-        """The stage after a run: emit what came out of it for each of its jobs. In any thread."""
+        """The stage after a run: emit the outcome of each of its jobs. Thread-safe."""
         self._answerer.answer(done, emit)
 
     def run_decoded(
@@ -128,15 +128,15 @@ class Runner:
         on_run: OnRun,
         deliver: Callable[[Done], None],
     ) -> None:
-        """Run what was decoded: `deliver` has every run that went well, for its jobs to be
-        answered; all other jobs are emitted."""
-        desk = _Desk(emit, on_run, deliver)
+        """Run decoded requests: `deliver` gets every successful run, for its jobs to be answered;
+        all other jobs are emitted."""
+        sinks = _Sinks(emit, on_run, deliver)
         for members in self._grouped(items):
             # Batching may have been stopped since they were grouped.
             if len(members) > 1 and self.batch_max == 1:
-                self._repeat(members, desk, is_late=False)
+                self._repeat(members, sinks, is_late=False)
             else:
-                self._run_group(members, desk)
+                self._run_group(members, sinks)
 
     def _grouped(self, items: list[Decoded]) -> list[list[Decoded]]:
         is_one_shape = len({id(item.shape) for item in items}) == 1
@@ -146,20 +146,19 @@ class Runner:
         return group(shaped, self.batch_max)
 
     def _shape(self, item: Decoded) -> Hashable:
-        """By what a request is grouped: one to which the proof does not apply runs alone."""
+        """The key that requests are grouped by; one that the proof does not cover runs alone."""
         if not self._equal_axes or item.arrays is None:
             return item.shape
         shapes = {name: array.shape for name, array in item.arrays.items()}
         return item if violates(shapes, self._equal_axes) else item.shape
 
     def busy_s(self) -> float:
-        """Seconds in which the engine has run until now, a run that is going on included. In any
-        thread."""
+        """Seconds that the engine has run until now, including the current run. Thread-safe."""
         ran_s = self._ran_s
         return ran_s if ran_s >= 0 else ran_s + self._clock()
 
     def stop_batching(self) -> None:
-        """Join nothing from the next run on; in any thread."""
+        """Join no requests from the next run on. Thread-safe."""
         self.batch_max = 1
 
     def stop(self, run: Run, why: str) -> None:
@@ -167,12 +166,12 @@ class Runner:
         run.why_stopped = why
         self._engine.stop(run.ticket)
 
-    def _run_group(self, members: list[Decoded], desk: _Desk, alone_s: float = inf) -> None:
-        """One engine run; what a joined run cannot answer is run again, each request alone."""
+    def _run_group(self, members: list[Decoded], sinks: _Sinks, alone_s: float = inf) -> None:
+        """One engine run; the requests of a failed joined run are run again, each alone."""
         wanted: list[Decoded] = []
         for item in members:
             if item.job.cancelled:
-                desk.emit(item.job, None)
+                sinks.emit(item.job, None)
             else:
                 wanted.append(item)
         if not wanted:
@@ -180,19 +179,19 @@ class Runner:
         jobs = [item.job for item in wanted]
         run = Run(jobs, self._engine.ticket(), self._clock(), alone_s=alone_s)
         try:
-            done = self._done(wanted, run, desk.on_run)
+            done = self._done(wanted, run, sinks.on_run)
         except RowsMixed as error:
-            self._mixed(wanted, str(error), desk)
+            self._mixed(wanted, str(error), sinks)
             return
         except BaseException as error:  # noqa: BLE001 - the thread must outlive any handler
             failure = _failure(error, run)
         else:
-            desk.deliver(done)
+            sinks.deliver(done)
             return
         if len(wanted) == 1:
-            desk.emit(wanted[0].job, failure)
+            sinks.emit(wanted[0].job, failure)
         else:
-            self._repeat(wanted, desk, is_late=run.why_stopped == "timeout")
+            self._repeat(wanted, sinks, is_late=run.why_stopped == "timeout")
 
     def _done(self, members: list[Decoded], run: Run, on_run: OnRun) -> Done:
         """Raises whatever the engine does, and RowsMixed."""
@@ -213,26 +212,26 @@ class Runner:
         is_first, self._has_run = not self._has_run, True
         return Done(members, outputs, run.began_s, ended_s, is_first)
 
-    def _mixed(self, members: list[Decoded], reason: str, desk: _Desk) -> None:
+    def _mixed(self, members: list[Decoded], reason: str, sinks: _Sinks) -> None:
         was_batching, self.batch_max = self.batch_max > 1, 1
         if was_batching:
             self._on_mixed(reason)
         if self._may_rerun:
-            self._repeat(members, desk, is_late=False)
+            self._repeat(members, sinks, is_late=False)
             return
         failure = RequestError(FUNCTION_FAILED, f"{reason}; it may not be run again")
         for item in members:
-            desk.emit(item.job, failure)
+            sinks.emit(item.job, failure)
 
-    def _repeat(self, members: list[Decoded], desk: _Desk, *, is_late: bool) -> None:
-        """Each alone; after a timeout only while there is time for it."""
+    def _repeat(self, members: list[Decoded], sinks: _Sinks, *, is_late: bool) -> None:
+        """Run each request alone; after a timeout only while there is time left."""
         until_s = self._clock() + ALONE_ALL_S if is_late else inf
         for item in members:
             left_s = until_s - self._clock()
             if left_s > 0:
-                self._run_group([item], desk, min(ALONE_S, left_s) if is_late else inf)
+                self._run_group([item], sinks, min(ALONE_S, left_s) if is_late else inf)
             else:
-                desk.emit(item.job, NotStarted.BATCH_TIMEOUT)
+                sinks.emit(item.job, NotStarted.BATCH_TIMEOUT)
 
 
 def check_rows(outputs: dict[str, Any], rows: int) -> None:

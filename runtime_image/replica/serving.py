@@ -19,17 +19,19 @@ from runtime_image.replica.execution import Execution
 from runtime_image.replica.intake import Intake, Job
 from runtime_image.replica.loop import Loop
 from runtime_image.replica.runner import Run, Runner
-from runtime_image.replica.shared_memory import Sharing
+from runtime_image.replica.shared_memory import SharedMemory
 from runtime_image.replica.stages import Answer, Outcome
 from runtime_image.replica.worker import Worker
 
 LINKS_MAX = 64
 """Gateway processes that may be connected at once."""
+FINAL_FLUSH_S = 1.0
+"""How long a replica with a stuck run waits for a gateway to read its last frames."""
 
-LAST_WORDS_S = 1.0
-"""How long a replica that gives itself up waits for a gateway to take what it owes."""
+EXIT_STUCK = 75
+"""Exit code of a replica with a stuck run (sysexits.h: EX_TEMPFAIL)."""
 
-# What is looked at for every frame: a member of an enum costs a look-up of its own each time.
+# Needed for every frame: access to a member of an enum costs a look-up each time.
 _REQUEST = Kind.REQUEST
 _ALONE = int(Flag.ALONE)
 _SLAB = int(Flag.SLAB)
@@ -46,23 +48,25 @@ class Serving:
         engine: Engine,
         spec: ModelSpec,
         *,
-        first_run: Callable[[int], None],
-        mixed: Callable[[str], None],
-        gone: Callable[[int], None],
+        on_first_run: Callable[[int], None],
+        on_rows_mixed: Callable[[str], None],
+        on_exit: Callable[[int], None],
     ) -> None:
-        """`first_run(us)` reports the first engine run, `mixed(reason)` that requests are joined no
-        more because a joined run lost its rows, `gone(exit_code)` ends the process."""
+        """`on_first_run(us)` reports the first engine run, `on_rows_mixed(reason)` a joined run
+        that lost its rows, after which requests run alone; `on_exit(code)` ends the process."""
         self._loop = loop
         self._listener = listener
         self._spec = spec
         self._links: dict[int, SocketEnd] = {}
         self._next_link = 0
         self._last_meta: tuple[AnswerMeta | None, bytes] = None, b""
-        self._first_run: Callable[[int], None] | None = first_run
-        self._gone = gone
-        self._sharing = Sharing(loop, self._drop)
+        self._on_first_run: Callable[[int], None] | None = on_first_run
+        self._on_exit = on_exit
+        self._shared = SharedMemory(loop, self._drop)
         self.intake = Intake(limit=max(2, 2 * spec.batch_max), last_end_s=loop.clock())
-        runner = Runner(engine, spec, loop.clock, lambda reason: loop.post(lambda: mixed(reason)))
+        runner = Runner(
+            engine, spec, loop.clock, lambda reason: loop.post(lambda: on_rows_mixed(reason))
+        )
         self.stop_batching = runner.stop_batching
         self.busy_s = runner.busy_s
         """Seconds in which the engine has run until now."""
@@ -72,22 +76,22 @@ class Serving:
             self.intake,
             runner,
             spec,
-            started=self._tell_started,
+            started=self._send_started,
             emit=self._emit,
-            stuck=self._stuck,
+            stuck=self._on_stuck,
         )
         listener.setblocking(False)
         loop.watch(listener, self._accept)
 
     @property
     def marks_started(self) -> bool:
-        """Whether gateways are told which requests have begun; inline runs are too short."""
+        """Whether STARTED frames are sent; inline runs are too short for them."""
         return not self._spec.inline
 
     def drain(self, *, hand_back: bool = False) -> None:
-        """Take nothing new, answer what was accepted, then go.
+        """Accept no requests, answer the accepted ones, then exit.
 
-        With `hand_back` what has not begun is returned to the gateways instead.
+        With `hand_back`, requests that have not begun are returned to the gateways.
         """
         if not self.intake.draining:
             self.intake.draining = True
@@ -98,14 +102,14 @@ class Serving:
                 self._refuse(job, NotStarted.DRAINING)
 
     def turn_end(self) -> None:
-        """Run what came in this turn and write every answer; called once per loop turn."""
+        """Run the requests of this turn and write all answers; called once per loop turn."""
         self._execution.pump()
         flushed = [self._flush(link, end) for link, end in list(self._links.items())]
         if self.intake.draining and not self.intake.owed and all(flushed):
-            self._gone(0)
+            self._on_exit(0)
 
     def _flush(self, link: int, end: SocketEnd) -> bool:
-        """Write what the link takes; True when nothing is left for it."""
+        """Write as much as the link takes; True when nothing is left."""
         try:
             done = end.flush()
         except LinkError:
@@ -148,7 +152,7 @@ class Serving:
         end = self._links.pop(link)
         self._loop.forget(end.sock)
         end.close()
-        self._sharing.drop(link)
+        self._shared.drop(link)
         self.intake.lose_link(link)
         self._execution.stop_unwanted()
 
@@ -156,7 +160,7 @@ class Serving:
         if frame.kind is Kind.CANCEL:
             self._cancel(link, frame.id)
         elif frame.kind is Kind.FREED:
-            self._sharing.freed(link, frame)
+            self._shared.on_freed(link, frame)
         elif frame.kind is Kind.HELLO:
             self._hello(link, frame)
         else:
@@ -166,7 +170,7 @@ class Serving:
         if frame.aux != VERSION:
             raise LinkError(f"link version {frame.aux} is not {VERSION}")
         answer = {"revision": self._spec.revision, "limit": self.intake.limit}
-        if self._sharing.greet(link, self._links[link]):
+        if self._shared.accept(link, self._links[link]):
             answer["slabs"] = True
         self._links[link].send(pack(Kind.HELLO, body=json.dumps(answer).encode(), aux=VERSION))
         if self.intake.draining:
@@ -178,7 +182,7 @@ class Serving:
         if flags & _SLAB:
             if (link, id) in self.intake.owed:
                 raise LinkError(f"request id {id} is in use")
-            body = self._sharing.request(link, frame)
+            body = self._shared.request_body(link, frame)
         is_alone = flags & _ALONE != 0
         job = Job(link, id, unpack_request(meta), body, timeout_ms / 1000, now, is_alone)
         try:
@@ -186,7 +190,7 @@ class Serving:
         except KeyError:
             raise LinkError(f"request id {id} is in use") from None
         if reason is not None:
-            self._sharing.returned(job)
+            self._shared.release(job)
             self._links[link].send(pack(Kind.NOT_STARTED, id, aux=reason))
 
     def _cancel(self, link: int, id: int) -> None:
@@ -201,10 +205,10 @@ class Serving:
         else:
             self._execution.stop_unwanted()
 
-    def _tell_started(self, jobs: list[Job]) -> None:
-        """Say and flush it at once, in whatever thread: the run may kill this process.
+    def _send_started(self, jobs: list[Job]) -> None:
+        """Send STARTED at once, in any thread: the run may kill this process.
 
-        What the socket does not take, or that it is broken, the loop finds when it flushes.
+        The loop flushes the rest, or finds that the socket is broken.
         """
         ids: dict[int, list[int]] = {}
         for job in jobs:
@@ -220,7 +224,7 @@ class Serving:
 
     @staticmethod
     def _flush_later() -> None:
-        """The end of the turn that this wakes the loop for flushes every link."""
+        """Posted to wake the loop: the end of its turn flushes every link."""
 
     def _refuse(self, job: Job, reason: NotStarted) -> None:
         self._finish(job, pack(Kind.NOT_STARTED, job.id, aux=reason))
@@ -237,15 +241,15 @@ class Serving:
 
     def _packed(self, job: Job, answer: Answer) -> list[Piece]:
         meta, json_length, body, is_first = answer
-        if self._first_run is not None:
-            self._first_run(meta.compute_us)
-            self._first_run = None
+        if self._on_first_run is not None:
+            self._on_first_run(meta.compute_us)
+            self._on_first_run = None
         # The answers of a batch follow each other and share their meta.
         last, packed = self._last_meta
         if meta is not last:
             packed = pack_answer(meta)
             self._last_meta = meta, packed
-        shown, slab = self._sharing.answer(job.link, body)
+        shown, slab = self._shared.put_answer(job.link, body)
         flags = (Flag.FIRST if is_first else 0) | slab
         return pack(Kind.RESPONSE, job.id, shown, meta=packed, flags=flags, aux=json_length)
 
@@ -253,12 +257,12 @@ class Serving:
         end = self._links.get(job.link)
         if end is not None:
             end.send(frame)
-        self._sharing.returned(job)
+        self._shared.release(job)
         for link in self.intake.finish(job, self._loop.clock()):
             self._links[link].send(pack(Kind.WINDOW))
 
-    def _stuck(self, run: Run) -> None:
-        """The engine does not let go: answer for the late request, hand back the rest, and go."""
+    def _on_stuck(self, run: Run) -> None:
+        """A stopped run does not end: answer its request, hand back the rest, and exit."""
         timeout = RequestError(
             EXECUTION_TIMEOUT, f"the run did not end after its timeout of {run.timeout_s:g} s"
         )
@@ -271,11 +275,7 @@ class Serving:
             else:
                 self._refuse(job, NotStarted.BATCH_TIMEOUT)
         for end in self._links.values():
-            end.sock.settimeout(LAST_WORDS_S)
+            end.sock.settimeout(FINAL_FLUSH_S)
             with contextlib.suppress(LinkError):
                 end.flush()
-        self._gone(EXIT_STUCK)
-
-
-EXIT_STUCK = 75
-"""Exit code of a replica whose run did not end (sysexits.h: EX_TEMPFAIL)."""
+        self._on_exit(EXIT_STUCK)

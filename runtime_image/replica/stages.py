@@ -1,14 +1,6 @@
-"""The last stage: outputs of a run into the answers of its requests.
+"""The stages of a request around a run: decode, wait in the backlog, group, join, answer.
 
-Which decoded requests run together. Pure.
-
-Unlike shapes are grouped apart, never padded. Requests keep their order of arrival inside a group.
-
-What the loop has ready for the worker thread.
-
-The first stage: bodies of requests into inputs, ready to be joined.
-
-The inputs of one run out of the inputs of its requests.
+Requests of unlike shapes are grouped apart, never padded, in their order of arrival.
 """
 
 from __future__ import annotations
@@ -38,6 +30,207 @@ from runtime_image.link.meta import AnswerMeta, RequestMeta
 from runtime_image.replica.intake import Job
 
 T = TypeVar("T")
+
+SHORT_MAX: Final = 64 * 1024
+"""Bytes of outputs whose encoding blocks the loop for less time than a thread hop costs."""
+Refuse = Callable[[Job, RequestError | None], None]
+"""Emits the error of a job, None for a cancelled one."""
+
+
+@dataclass(slots=True, eq=False)
+class Decoded:
+    """One request, ready to run. Requests of one `shape` may run together.
+
+    The inputs are `lists`, one per input of the signature, if the body was plain JSON, else
+    `arrays` by name. `decode_us` is the decode time of all requests decoded together.
+    """
+
+    job: Job
+    rows: int
+    shape: Hashable
+    lists: tuple[list[Any], ...] | None
+    arrays: dict[str, Any] | None = None
+    answer: AnswerForm = SHORT
+    id: str = ""
+    decode_us: int = 0
+
+
+class Decoder:
+    """Decodes requests for one model; any thread may use it."""
+
+    def __init__(self, signature: Signature, spec: ModelSpec, clock: Callable[[], float]) -> None:
+        self._signature = signature
+        self._rules = spec.inputs
+        self._is_batched = spec.batch_max > 1
+        self._equal_axes = spec.equal_axes
+        self._clock = clock
+        self._plain = self._plain_reader()
+        # Only tensors are views of the body; everything else is decoded into objects of its own.
+        self._keeps_inputs = bool(spec.handler) and signature.kind == "tensors"
+        self._last_meta: tuple[RequestMeta | None, bool] = None, False
+        # Equal to `_shape` of such arrays.
+        self._plain_shape = tuple(
+            (tensor.name, DTYPES.get(tensor.dtype), tensor.shape[1:])
+            for tensor in (signature.inputs if self._is_batched else ())
+        )
+
+    def _plain_reader(self) -> PlainReader | None:
+        """None also where fixed axes violate the proof: then every request runs alone."""
+        shapes = {tensor.name: tensor.shape for tensor in self._signature.inputs}
+        if self._is_batched and violates(shapes, self._equal_axes):
+            return None
+        return plain_reader(self._signature)
+
+    @property
+    def reader(self) -> PlainReader | None:
+        """Makes arrays of `Decoded.lists`."""
+        return self._plain
+
+    def decode(self, jobs: list[Job], refuse: Refuse) -> list[Decoded]:
+        """The requests that can run; `refuse` is called for each other one."""
+        began = self._clock()
+        decoded: list[Decoded] = []
+        for job in jobs:
+            if job.cancelled:
+                refuse(job, None)
+                continue
+            item = self._read(job) or self._parsed(job, refuse)
+            if item is not None:
+                decoded.append(item)
+        decode_us = int((self._clock() - began) * 1e6)
+        for item in decoded:
+            item.decode_us = decode_us
+        return decoded
+
+    def _read(self, job: Job) -> Decoded | None:
+        """A request of the most common form, None for any other."""
+        body = job.body
+        if self._plain is None or type(body) is not bytes or not self._is_plain(job.meta):
+            return None
+        try:
+            lists = self._plain.read(body)
+        except Exception:  # noqa: BLE001 - `_parsed` says what is wrong
+            return None
+        if lists is None:
+            return None
+        rows = len(lists[0]) if self._is_batched else 1
+        return Decoded(job, rows, self._plain_shape, lists)
+
+    def _is_plain(self, meta: RequestMeta) -> bool:
+        # Nearly always the same object as before: the link caches parsed metas.
+        last, answer = self._last_meta
+        if meta is not last:
+            answer = is_plain(meta.content_type, meta.accept, meta.json_length)
+            self._last_meta = meta, answer
+        return answer
+
+    def _parsed(self, job: Job, refuse: Refuse) -> Decoded | None:
+        """A request of any form; None once its error was emitted."""
+        meta = job.meta
+        head = RequestHead(
+            meta.content_type, meta.accept, meta.json_length if meta.json_length >= 0 else None
+        )
+        try:
+            parsed = parse(head, self._body(job), self._signature, self._rules)
+            arrays = to_arrays(parsed, self._signature, self._rules)
+        except RequestError as error:
+            refuse(job, error)
+            return None
+        except Exception as error:  # noqa: BLE001 - a decoder's surprise is this request's alone
+            text = f"the input could not be decoded: {error!r}"
+            refuse(job, RequestError(FUNCTION_FAILED, text))
+            return None
+        rows = int(next(iter(arrays.values())).shape[0]) if self._is_batched else 1
+        return Decoded(job, rows, self._shape(arrays), None, arrays, parsed.answer, parsed.id)
+
+    def _body(self, job: Job) -> memoryview:
+        """The body; a copy of the gateway's memory for handlers, which may keep their inputs."""
+        if isinstance(job.body, memoryview) and self._keeps_inputs:
+            return memoryview(bytes(job.body))
+        return memoryview(job.body)
+
+    def _shape(self, arrays: dict[str, Any]) -> Hashable:
+        if not self._is_batched:
+            return ()
+        return tuple((name, array.dtype, array.shape[1:]) for name, array in arrays.items())
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A job for the worker, which decodes it if `decoded` is None.
+
+    `is_marked`: STARTED was sent.
+    """
+
+    job: Job
+    decoded: Decoded | None = None
+    is_marked: bool = False
+
+
+class Backlog:
+    """Queue of entries for the worker thread, filled and withdrawn by other threads.
+
+    `is_worked` is set while the worker is busy. It changes together with the entries: a thread that
+    adds entries either finds the worker busy, and it takes them later, or wakes it.
+    """
+
+    def __init__(self) -> None:
+        self._entries: deque[Entry] = deque()
+        self._lock = threading.Lock()
+        self.is_worked = False
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def first(self) -> Job | None:
+        """The next job."""
+        with self._lock:
+            return self._entries[0].job if self._entries else None
+
+    def add(self, entries: Iterable[Entry]) -> None:
+        """Append entries."""
+        with self._lock:
+            self._entries.extend(entries)
+
+    def begin(self, most: int) -> list[Entry]:
+        """Take entries and set the worker busy; [] if it is busy already."""
+        with self._lock:
+            return [] if self.is_worked else self._take(most)
+
+    def take(self, most: int) -> list[Entry]:
+        """The next entries, at most `most`; one that must run alone comes alone. The worker is not
+        busy any more if there are none, or `most` is 0."""
+        with self._lock:
+            return self._take(most)
+
+    def _take(self, most: int) -> list[Entry]:
+        taken: list[Entry] = []
+        while self._entries and len(taken) < most:
+            is_alone = self._entries[0].job.alone
+            if is_alone and taken:
+                break
+            taken.append(self._entries.popleft())
+            if is_alone:
+                break
+        self.is_worked = bool(taken)
+        return taken
+
+    def withdraw(self, job: Job) -> bool:
+        """Remove `job`; False if its run has begun or it is being decoded."""
+        with self._lock:
+            for entry in self._entries:
+                if entry.job is job:
+                    self._entries.remove(entry)
+                    return True
+            return False
+
+    def clear(self) -> list[Job]:
+        """Remove and return all jobs that are not marked as started."""
+        with self._lock:
+            jobs = [entry.job for entry in self._entries if not entry.is_marked]
+            self._entries = deque(entry for entry in self._entries if entry.is_marked)
+            return jobs
 
 
 class Candidate(NamedTuple):
@@ -88,135 +281,23 @@ def row_ranges(rows: Iterable[int]) -> list[tuple[int, int]]:
     return ranges
 
 
-Refuse = Callable[[Job, RequestError | None], None]
-"""Called with None for a job that was cancelled."""
-
-
-@dataclass(slots=True, eq=False)
-class Decoded:
-    """One request as the engine may take it. Those of one `shape` may run together.
-
-    The inputs are `lists`, one per input of the signature, where the body was plain JSON, else
-    `arrays` by name. `decode_us` is what decoding took, for all that were decoded together.
-    """
-
-    job: Job
-    rows: int
-    shape: Hashable
-    lists: tuple[list[Any], ...] | None
-    arrays: dict[str, Any] | None = None
-    answer: AnswerForm = SHORT
-    id: str = ""
-    decode_us: int = 0
-
-
-class Decoder:
-    """Decodes requests for one model; any thread may use it."""
-
-    def __init__(self, signature: Signature, spec: ModelSpec, clock: Callable[[], float]) -> None:
-        self._signature = signature
-        self._rules = spec.inputs
-        self._is_batched = spec.batch_max > 1
-        self._equal_axes = spec.equal_axes
-        self._clock = clock
-        self._plain = self._plain_reader()
-        # Only tensors are views of the body; everything else is decoded into objects of its own.
-        self._keeps_inputs = bool(spec.handler) and signature.kind == "tensors"
-        self._last_meta: tuple[RequestMeta | None, bool] = None, False
-        # As `_shape` would tell of such arrays.
-        self._plain_shape = tuple(
-            (tensor.name, DTYPES.get(tensor.dtype), tensor.shape[1:])
-            for tensor in (signature.inputs if self._is_batched else ())
-        )
-
-    def _plain_reader(self) -> PlainReader | None:
-        """None, too, where fixed axes are not as the proof supposes: every request runs alone."""
-        shapes = {tensor.name: tensor.shape for tensor in self._signature.inputs}
-        if self._is_batched and violates(shapes, self._equal_axes):
-            return None
-        return plain_reader(self._signature)
-
-    @property
-    def reader(self) -> PlainReader | None:
-        """What makes arrays of lists."""
-        return self._plain
-
-    def decode(self, jobs: list[Job], refuse: Refuse) -> list[Decoded]:
-        """The requests that can be run; `refuse` is told of each other one."""
-        began = self._clock()
-        decoded: list[Decoded] = []
-        for job in jobs:
-            if job.cancelled:
-                refuse(job, None)
-                continue
-            item = self._read(job) or self._parsed(job, refuse)
-            if item is not None:
-                decoded.append(item)
-        decode_us = int((self._clock() - began) * 1e6)
-        for item in decoded:
-            item.decode_us = decode_us
-        return decoded
-
-    def _read(self, job: Job) -> Decoded | None:
-        """A request of the commonest form, None for any other."""
-        body = job.body
-        if self._plain is None or type(body) is not bytes or not self._is_plain(job.meta):
-            return None
-        try:
-            lists = self._plain.read(body)
-        except Exception:  # noqa: BLE001 - `_parsed` says what is wrong
-            return None
-        if lists is None:
-            return None
-        rows = len(lists[0]) if self._is_batched else 1
-        return Decoded(job, rows, self._plain_shape, lists)
-
-    def _is_plain(self, meta: RequestMeta) -> bool:
-        # Nearly always the very one of the request before: the link keeps what it has parsed.
-        last, answer = self._last_meta
-        if meta is not last:
-            answer = is_plain(meta.content_type, meta.accept, meta.json_length)
-            self._last_meta = meta, answer
-        return answer
-
-    def _parsed(self, job: Job, refuse: Refuse) -> Decoded | None:
-        """A request of any form; what is wrong with it is told."""
-        meta = job.meta
-        head = RequestHead(
-            meta.content_type, meta.accept, meta.json_length if meta.json_length >= 0 else None
-        )
-        try:
-            parsed = parse(head, self._body(job), self._signature, self._rules)
-            arrays = to_arrays(parsed, self._signature, self._rules)
-        except RequestError as error:
-            refuse(job, error)
-            return None
-        except Exception as error:  # noqa: BLE001 - a decoder's surprise is this request's alone
-            text = f"the input could not be decoded: {error!r}"
-            refuse(job, RequestError(FUNCTION_FAILED, text))
-            return None
-        rows = int(next(iter(arrays.values())).shape[0]) if self._is_batched else 1
-        return Decoded(job, rows, self._shape(arrays), None, arrays, parsed.answer, parsed.id)
-
-    def _body(self, job: Job) -> memoryview:
-        """What a handler gets of the gateway's memory is a copy: it may keep its inputs."""
-        if isinstance(job.body, memoryview) and self._keeps_inputs:
-            return memoryview(bytes(job.body))
-        return memoryview(job.body)
-
-    def _shape(self, arrays: dict[str, Any]) -> Hashable:
-        if not self._is_batched:
-            return ()
-        return tuple((name, array.dtype, array.shape[1:]) for name, array in arrays.items())
-
-
-SHORT_MAX: Final = 64 * 1024
-"""Bytes of outputs whose encoding holds up the loop less than handing it to a thread costs."""
+def join(members: list[Decoded], reader: PlainReader | None) -> dict[str, Any]:
+    """The joined rows of all members in order, by input name; `reader` made the lists."""
+    parts: list[dict[str, Any]] = []
+    for is_list, group in groupby(members, lambda item: item.lists is not None):
+        if is_list:
+            assert reader is not None, "only a reader makes lists"
+            parts.append(reader.arrays([item.lists for item in group if item.lists is not None]))
+        else:
+            parts += [item.arrays for item in group if item.arrays is not None]
+    if len(parts) == 1:
+        return parts[0]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 class Answer(NamedTuple):
-    """An encoded answer; `json_length` is 0 unless it is binary with a JSON head. `is_first`: it
-    came of the engine's first run."""
+    """An encoded answer; `json_length` is 0 unless it is binary with a JSON head. `is_first`: the
+    engine's first run gave it."""
 
     meta: AnswerMeta
     json_length: int
@@ -225,9 +306,9 @@ class Answer(NamedTuple):
 
 
 Outcome = Answer | RequestError | NotStarted | None
-"""NotStarted: it is to be sent again. None: the job was cancelled."""
+"""NotStarted: the gateway must send it again. None: the job was cancelled."""
 Emit = Callable[[Job, Outcome], None]
-# Without the Python function that a named tuple's own constructor is.
+# Faster than the constructor of a named tuple, which is a Python function.
 _answer: Callable[[tuple[AnswerMeta, int, bytes, bool]], Answer] = partial(tuple.__new__, Answer)
 
 Encoded = bytes | EncodedAnswer | RequestError
@@ -236,7 +317,7 @@ Encoded = bytes | EncodedAnswer | RequestError
 
 @dataclass(slots=True, eq=False)
 class Done:
-    """A run that went well: whose it was, what came out, when. Times are monotonic seconds."""
+    """A successful run: requests, outputs, times in monotonic seconds."""
 
     members: list[Decoded]
     outputs: dict[str, Any]
@@ -246,7 +327,7 @@ class Done:
 
 
 def is_short(done: Done) -> bool:
-    """Whether encoding its answers takes no longer than handing them to another thread."""
+    """Whether encoding its answers takes no longer than a hop to another thread."""
     size = 0
     for value in done.outputs.values():
         # A subclass is a handler's: its attributes are code, too.
@@ -266,7 +347,7 @@ class Answerer:
         self._writer = PlainWriter(spec.output, spec.revision)
 
     def answer(self, done: Done, emit: Emit) -> None:
-        """Emit the outcome of every member. What encoding took is told of all of them together."""
+        """Emit the outcome of every member; the encode time is that of all members together."""
         members = done.members
         began_s = self._clock()
         ranges = row_ranges([item.rows for item in members])
@@ -274,19 +355,19 @@ class Answerer:
             self._encoded(item, done, place) for item, place in zip(members, ranges, strict=True)
         ]
         encode_us = int((self._clock() - began_s) * 1e6)
-        stamp = _Stamp(done, encode_us, ranges[-1][1])
+        metas = _AnswerMetas(done, encode_us, ranges[-1][1])
         for item, one in zip(members, encoded, strict=True):
             if isinstance(one, bytes):
-                emit(item.job, _answer((stamp.meta(item, JSON), 0, one, done.is_first)))
+                emit(item.job, _answer((metas.meta(item, JSON), 0, one, done.is_first)))
             elif isinstance(one, RequestError):
                 emit(item.job, one)
             else:
-                meta = stamp.meta(item, one.content_type)
+                meta = metas.meta(item, one.content_type)
                 emit(item.job, Answer(meta, one.json_length, one.body, done.is_first))
 
     def _plain(self, done: Done, ranges: Sequence[tuple[int, int]]) -> Sequence[Encoded] | None:
-        """All at once, where all are of the commonest form. What goes wrong here is told by the way
-        for single requests: that one knows whose fault it is."""
+        """The answers of all members if all have the most common form. None after an error:
+        encoding one by one finds the request at fault."""
         for item in done.members:
             if item.answer is not SHORT:
                 return None
@@ -299,7 +380,7 @@ class Answerer:
         return bodies
 
     def _encoded(self, item: Decoded, done: Done, place: tuple[int, int]) -> Encoded:
-        """One answer in whatever form its request asked for."""
+        """One answer in the form of its request."""
         outputs = done.outputs
         if len(done.members) > 1:
             outputs = {name: value[slice(*place)] for name, value in outputs.items()}
@@ -323,8 +404,8 @@ class Answerer:
         return answer
 
 
-class _Stamp:
-    """The metas of one run's answers. What came in one read shares all its times."""
+class _AnswerMetas:
+    """Metas of one run's answers; requests that came in one read share all their times."""
 
     def __init__(self, done: Done, encode_us: int, rows: int) -> None:
         self._began_s = done.began_s
@@ -342,93 +423,3 @@ class _Stamp:
         meta = AnswerMeta(content_type, *times, self._rows)
         self._last = key, meta
         return meta
-
-
-@dataclass(slots=True, eq=False)
-class Entry:
-    """A job for the worker, which decodes it where `decoded` is None. `is_marked`: the gateway
-    was told that it has started."""
-
-    job: Job
-    decoded: Decoded | None = None
-    is_marked: bool = False
-
-
-class Backlog:
-    """Entries in order, filled and withdrawn by other threads than the one that takes them.
-
-    It also knows whether the worker is at work, because that must change together with what there
-    is to take: whoever adds something either finds it at work, and it will look again, or wakes it.
-    """
-
-    def __init__(self) -> None:
-        self._entries: deque[Entry] = deque()
-        self._lock = threading.Lock()
-        self.is_worked = False
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    @property
-    def first(self) -> Job | None:
-        """The job whose turn is next."""
-        with self._lock:
-            return self._entries[0].job if self._entries else None
-
-    def add(self, entries: Iterable[Entry]) -> None:
-        """Append what is to be run."""
-        with self._lock:
-            self._entries.extend(entries)
-
-    def begin(self, most: int) -> list[Entry]:
-        """What the worker must be woken for, since it is not at work; it then counts as being."""
-        with self._lock:
-            return [] if self.is_worked else self._take(most)
-
-    def take(self, most: int) -> list[Entry]:
-        """What to run next, at most `most`, and one that must be alone comes alone; where there is
-        nothing, or `most` is 0, the worker is no longer at work."""
-        with self._lock:
-            return self._take(most)
-
-    def _take(self, most: int) -> list[Entry]:
-        taken: list[Entry] = []
-        while self._entries and len(taken) < most:
-            is_alone = self._entries[0].job.alone
-            if is_alone and taken:
-                break
-            taken.append(self._entries.popleft())
-            if is_alone:
-                break
-        self.is_worked = bool(taken)
-        return taken
-
-    def withdraw(self, job: Job) -> bool:
-        """Take `job` out again; False where its run has begun or it is still being decoded."""
-        with self._lock:
-            for entry in self._entries:
-                if entry.job is job:
-                    self._entries.remove(entry)
-                    return True
-            return False
-
-    def clear(self) -> list[Job]:
-        """Take everything out again but what is marked: that counts as begun."""
-        with self._lock:
-            jobs = [entry.job for entry in self._entries if not entry.is_marked]
-            self._entries = deque(entry for entry in self._entries if entry.is_marked)
-            return jobs
-
-
-def join(members: list[Decoded], reader: PlainReader | None) -> dict[str, Any]:
-    """The rows of all members in order, by input name; `reader` made those that are lists."""
-    parts: list[dict[str, Any]] = []
-    for is_list, group in groupby(members, lambda item: item.lists is not None):
-        if is_list:
-            assert reader is not None, "only a reader makes lists"
-            parts.append(reader.arrays([item.lists for item in group if item.lists is not None]))
-        else:
-            parts += [item.arrays for item in group if item.arrays is not None]
-    if len(parts) == 1:
-        return parts[0]
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

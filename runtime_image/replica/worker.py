@@ -1,4 +1,4 @@
-"""A thread for one kind of work: loading and running, or decoding; and the end of a thread."""
+"""A worker thread, for loading and running or for decoding; and the end of the process."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ EXIT_FAULT: Final = 1
 
 
 class Worker:
-    """Runs one piece of work at a time, in order; the owner submits the next when one is done.
+    """Runs one piece of work at a time, in order.
 
-    A daemon thread: a run that never returns must not keep a process alive that has decided to go.
-    Whatever a piece of work raises ends the process: nothing would run any more, in silence.
+    A daemon thread: a run that never returns must not keep a process alive that exits. An exception
+    of a piece of work ends the process, which would run nothing any more.
     """
 
     def __init__(self, name: str = "worker") -> None:
@@ -29,7 +29,7 @@ class Worker:
         self._thread.start()
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Run `work` after what was submitted before; it reports its own errors."""
+        """Run `work` after all work submitted before; it handles its own errors."""
         self._work.put(work)
 
     def _run(self) -> None:

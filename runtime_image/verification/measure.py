@@ -1,7 +1,4 @@
-"""What one way to make a session costs.
-
-Which sessions a prepared model is worth. Pure.
-"""
+"""Measures the ways to make a session, and chooses those that a prepared model is worth."""
 
 from __future__ import annotations
 
@@ -16,12 +13,25 @@ from runtime_image.engines.onnx import OnnxEngine
 
 START_GAIN_MS: Final = 1.0
 START_GAIN: Final = 0.1
-"""A quick session must answer first by this much, and by this share, sooner than the model as it
-is: files that save less are not worth their place."""
+"""A quick session must give its first answer by this much, and by this share, sooner than the
+original: files that save less are not worth their disk space."""
 FAST_GAIN: Final = 0.05
 """A fast session must save this share of the CPU time of the quick one, or it is not built."""
 NEARLY: Final = 1.05
-"""Sessions whose CPU time differs by less are the same: which is sooner there decides."""
+"""Sessions whose CPU time differs by less count as equal: the faster start decides."""
+STARTS: Final = 3
+STARTS_MS_MAX: Final = 250.0
+"""The best of STARTS starts counts, while they take no longer than this together."""
+CHUNKS: Final = 5
+"""The smallest of so many means counts: other work of the machine only ever adds."""
+CHUNK_MS: Final = 2.0
+"""CPU time of one mean; a single run of a small model is below the clock's resolution."""
+RUNS_MAX: Final = 200
+SIZE_MS_MAX: Final = 120.0
+"""Measuring one size of run ends after this long: a trial has a deadline."""
+
+Feed = Mapping[str, Any]
+"""Arrays by input name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +46,7 @@ class Candidate:
 
     @property
     def start_ms(self) -> float:
-        """Until its first answer."""
+        """Milliseconds until its first answer."""
         return self.load_ms + self.first_ms
 
 
@@ -51,7 +61,7 @@ class Choice:
 def choose(
     original: Candidate, prepared: Sequence[Candidate], *, has_room_for_two: bool
 ) -> Choice | str:
-    """The choice, or why the model is better left as it is.
+    """The sessions to use, or the reason to leave the model unprepared. Pure.
 
     `has_room_for_two`: both sessions together are within the function's memory cap.
     """
@@ -80,23 +90,9 @@ def _relative_cost(one: Candidate, quick: Candidate) -> float:
     return sum(shares) / len(shares)
 
 
-Feed = Mapping[str, Any]
-
-STARTS: Final = 3
-STARTS_MS_MAX: Final = 250.0
-"""The best of so many starts counts, while they take no longer than this together."""
-CHUNKS: Final = 5
-"""The least of so many means counts: what else the machine does only ever adds."""
-CHUNK_MS: Final = 2.0
-"""CPU time of one mean; single runs of small models are below what a clock tells."""
-RUNS_MAX: Final = 200
-SIZE_MS_MAX: Final = 120.0
-"""Measuring one size of run ends after this long: a trial has a deadline."""
-
-
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """Seconds: of the wall, and of CPU time that all threads of this process have had."""
+    """Clocks in seconds: wall time, and the CPU time of all threads of this process."""
 
     wall: Callable[[], float] = time.perf_counter
     cpu: Callable[[], float] = time.process_time
@@ -104,8 +100,8 @@ class Clocks:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What engines are measured with: one run's inputs by rows, the first of them also as the
-    first run, and the device."""
+    """Setting of a measurement: the inputs of one run by rows, the first of them also for the first
+    run, and the device."""
 
     feeds: Mapping[int, Feed]
     device_kind: str
@@ -113,7 +109,7 @@ class Bench:
     clocks: Clocks = field(default_factory=Clocks)
 
     def open(self, folder: Path, plan: SessionPlan) -> OnnxEngine:
-        """An engine by that plan over a file below `folder`. Raises LoadError."""
+        """An engine made by `plan` from a file below `folder`. Raises LoadError."""
         return OnnxEngine(
             folder / plan.file,
             device_kind=self.device_kind,
@@ -123,8 +119,7 @@ class Bench:
         )
 
     def measure(self, folder: Path, plan: SessionPlan) -> tuple[Candidate, OnnxEngine]:
-        """Make an engine and run it; it is still there afterwards. Raises LoadError, or ONNX
-        Runtime's error."""
+        """Make an engine and run it; returns both. Raises LoadError, or ONNX Runtime's error."""
         until_s = self.clocks.wall() + STARTS_MS_MAX / 1e3
         load_ms, first_ms, engine = self._start(folder, plan)
         for _ in range(STARTS - 1):
@@ -146,7 +141,7 @@ class Bench:
         return (loaded - began) * 1e3, (self.clocks.wall() - loaded) * 1e3, engine
 
     def _cpu_ms(self, engine: OnnxEngine, feed: dict[str, Any]) -> float:
-        """CPU time of one run once everything is warm. What it computes on a GPU is not in it."""
+        """CPU time of one run of a warm engine, without the time of a GPU."""
         until_s = self.clocks.wall() + SIZE_MS_MAX / 1e3
         best_ms = self._mean_ms(engine, feed, 1)
         runs = max(1, min(RUNS_MAX, int(CHUNK_MS / max(best_ms, 1e-3))))

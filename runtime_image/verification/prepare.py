@@ -1,7 +1,4 @@
-"""Makes the files of a prepared model, tries them against the model as it is, and measures both.
-
-Writes an optimised model down.
-"""
+"""Prepares a model: writes its optimised files, compares them with the original, measures both."""
 
 from __future__ import annotations
 
@@ -38,47 +35,10 @@ from runtime_image.verification.trial import example
 
 KEPT_OUTSIDE_BYTES: Final = 1024
 """Weights from this size lie outside the graph, where they can be mapped."""
-
-
-def write_prepared(
-    model: Path, target: Path, device_kind: str, threads: int, bytes_max: int
-) -> None:
-    """Optimise `model` for this device and write it into `target`, weights apart from the graph.
-
-    Raises LoadError, also where one of the files would be larger than `bytes_max`.
-    """
-    options = session_options(threads)
-    options.optimized_model_filepath = str(target / GRAPH_FILE)
-    prefix = "session.optimized_model_external_initializers"
-    options.add_session_config_entry(f"{prefix}_file_name", WEIGHTS_FILE)
-    options.add_session_config_entry(f"{prefix}_min_size_in_bytes", str(KEPT_OUTSIDE_BYTES))
-    provider = PROVIDERS[device_kind]
-    try:
-        with _bounded_files(bytes_max):
-            session = ort.InferenceSession(str(model), options, providers=[provider])
-    except Exception as error:
-        raise LoadError(str(error).replace(f"{model.parent}/", "")) from error
-    if session.get_providers()[0] != provider:
-        raise LoadError(f"device {device_kind}: {provider} could not be used")
-
-
-@contextmanager
-def _bounded_files(bytes_max: int) -> Iterator[None]:
-    """No file of this process grows beyond this meanwhile: constants worked out ahead may be of
-    any size. Python ignores the signal, so the write fails (setrlimit(2))."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    limit = bytes_max if hard == resource.RLIM_INFINITY else min(bytes_max, hard)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 MIB: Final = 2**20
 SMALL_BYTES: Final = 512 * 1024
-"""Smaller models are loaded in a few milliseconds as they are; measuring them would mostly measure
-what else the machine does."""
+"""Smaller models load in a few milliseconds as they are; a measurement would mostly show what else
+the machine does."""
 QUICK: Final = SessionPlan(f"{FOLDER}/{GRAPH_FILE}", optimise=False, prepack=False)
 PACKED: Final = SessionPlan(f"{FOLDER}/{GRAPH_FILE}", optimise=False, prepack=True)
 PREPARED: Final = {"cpu": (QUICK, PACKED), "cuda": (PACKED,)}
@@ -87,13 +47,13 @@ case, and two sessions would take twice its memory."""
 
 
 class Unprepared(Exception):
-    """The model is better left as it is. The text is the reason."""
+    """The model is not worth a preparation; the text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a trial prepares: the replica's model `folder`, a `scratch` folder of its own, its
-    share of the device, and what it may have of the host's memory in MiB, 0 for all."""
+class Workspace:
+    """Workspace of a preparation: the replica's model `folder`, a `scratch` folder, the share of
+    the device, and the cap on the host's memory in MiB, 0 for none."""
 
     folder: Path
     scratch: Path
@@ -104,50 +64,50 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """What the model is tried with. `batch_max`: rows of the largest run that is worth it.
-    `memory_mib`: what the trial took with one session of the model as it is."""
+    """What the trial found out: the signature, the rows of the largest useful run (`batch_max`),
+    and the memory it took with one session of the original (`memory_mib`)."""
 
     signature: Signature
     batch_max: int
     memory_mib: float
 
 
-def prepare(spec: ModelSpec, tried: Example, place: Place) -> Described:
-    """Write the files into `place.scratch/.prepared` and describe them.
+def prepare(spec: ModelSpec, tried: Example, workspace: Workspace) -> Described:
+    """Write the files into `workspace.scratch/.prepared` and describe them.
 
     Raises Unprepared with the reason; the scratch folder may then hold anything.
     """
     try:
-        key = environment_key(place.device_kind)
-        inputs = _inputs(spec, tried, place)
-        _write(spec, place)
+        key = environment_key(workspace.device_kind)
+        inputs = _inputs(spec, tried, workspace)
+        _write(spec, workspace)
         batch_max = 1 if spec.handler else tried.batch_max
-        bench = Bench(_feeds(inputs[0], batch_max), place.device_kind, place.threads)
+        bench = Bench(_feeds(inputs[0], batch_max), workspace.device_kind, workspace.threads)
         rules = spec.inputs if batch_max > 1 else None
-        original, prepared = _measure(spec, place, bench, inputs, rules)
+        original, prepared = _measure(spec, workspace, bench, inputs, rules)
     except Unprepared:
         raise
     except Exception as error:
-        # Whatever ONNX Runtime or the disk has to say of it: the model works as it is.
+        # An error of ONNX Runtime or the disk: the original works.
         raise Unprepared(f"{type(error).__name__}: {error}"[:1000]) from error
-    sizes = _sizes(place.scratch / FOLDER)
+    sizes = _sizes(workspace.scratch / FOLDER)
     both_mib = tried.memory_mib + sum(sizes) / MIB
-    has_room = place.device_kind == "cpu" and not 0 < place.cap_mib < both_mib
+    has_room = workspace.device_kind == "cpu" and not 0 < workspace.cap_mib < both_mib
     choice = choose(original, prepared, has_room_for_two=has_room)
     if isinstance(choice, str):
         raise Unprepared(choice)
     return _described(key, original, choice, sizes)
 
 
-def _inputs(spec: ModelSpec, tried: Example, place: Place) -> list[dict[str, Any]]:
+def _inputs(spec: ModelSpec, tried: Example, workspace: Workspace) -> list[dict[str, Any]]:
     """What the trial ran, and something like it: of all zeros not much of a graph can be seen.
     Sample and signature of a handler are not its model's, which gets what is made up."""
     signature, model = tried.signature, spec
     if spec.handler:
-        path, threads = place.folder / spec.model, place.threads
-        signature = OnnxEngine(path, device_kind=place.device_kind, threads=threads).signature
+        path, threads = workspace.folder / spec.model, workspace.threads
+        signature = OnnxEngine(path, device_kind=workspace.device_kind, threads=threads).signature
         model = replace(spec, sample={}, inputs={})
-    first, _ = example(signature, model, place.folder)
+    first, _ = example(signature, model, workspace.folder)
     if any(value.ndim == 0 or not value.size for value in first.values()):
         return [first]
     other = proof.variant(signature.inputs, first, 0, 0)
@@ -162,11 +122,13 @@ def _feeds(first: dict[str, Any], batch_max: int) -> dict[int, dict[str, Any]]:
     return feeds
 
 
-def _write(spec: ModelSpec, place: Place) -> None:
-    target = place.scratch / FOLDER
+def _write(spec: ModelSpec, workspace: Workspace) -> None:
+    target = workspace.scratch / FOLDER
     target.mkdir(parents=True)
-    bytes_max = files_max(_size(place.folder))
-    write_prepared(place.folder / spec.model, target, place.device_kind, place.threads, bytes_max)
+    bytes_max = files_max(_size(workspace.folder))
+    write_prepared(
+        workspace.folder / spec.model, target, workspace.device_kind, workspace.threads, bytes_max
+    )
     if sum(_sizes(target)) > bytes_max:
         raise Unprepared(f"its files would take {sum(_sizes(target))} bytes, over {bytes_max}")
     strange = sorted(path.name for path in target.iterdir())
@@ -176,7 +138,7 @@ def _write(spec: ModelSpec, place: Place) -> None:
 
 def _measure(
     spec: ModelSpec,
-    place: Place,
+    workspace: Workspace,
     bench: Bench,
     inputs: list[dict[str, Any]],
     rules: Mapping[str, InputRule] | None,
@@ -184,15 +146,15 @@ def _measure(
     """The model as it is and the prepared ways, one session at a time. Raises Unprepared where
     they do not agree, or where rows of a prepared one are not independent; `rules` are those of
     the inputs, None where rows are not joined."""
-    original, engine = bench.measure(place.folder, SessionPlan(spec.model))
+    original, engine = bench.measure(workspace.folder, SessionPlan(spec.model))
     wanted = [engine.run(one, engine.ticket()) for one in _accepted(engine, inputs)]
     del engine
     prepared = []
-    for plan in PREPARED[place.device_kind]:
-        candidate, engine = bench.measure(place.scratch, plan)
+    for plan in PREPARED[workspace.device_kind]:
+        candidate, engine = bench.measure(workspace.scratch, plan)
         _check(engine, inputs[: len(wanted)], wanted)
         if rules is not None:
-            _check_rows(engine, inputs[0], rules, place.device_kind)
+            _check_rows(engine, inputs[0], rules, workspace.device_kind)
         del engine
         prepared.append(candidate)
     return original, prepared
@@ -267,14 +229,49 @@ def _timing(candidate: Candidate) -> Timing:
 
 
 def prepared_or_why_not(
-    spec: ModelSpec, tried: Example, place: Place, make: Callable[..., Described] = prepare
+    spec: ModelSpec, tried: Example, workspace: Workspace, make: Callable[..., Described] = prepare
 ) -> Described:
     """What `prepare` describes, or why not; then the scratch folder is empty again."""
-    size = _size(place.folder)
+    size = _size(workspace.folder)
     if size < SMALL_BYTES:
         return {"why_not": f"with {size // 1024} KiB it is loaded in no time as it is"}
     try:
-        return make(spec, tried, place)
+        return make(spec, tried, workspace)
     except (Unprepared, LoadError, OSError) as error:
-        shutil.rmtree(place.scratch / FOLDER, ignore_errors=True)
+        shutil.rmtree(workspace.scratch / FOLDER, ignore_errors=True)
         return {"why_not": str(error)}
+
+
+def write_prepared(
+    model: Path, target: Path, device_kind: str, threads: int, bytes_max: int
+) -> None:
+    """Optimise `model` for this device and write it into `target`, weights apart from the graph.
+
+    Raises LoadError, also where one of the files would be larger than `bytes_max`.
+    """
+    options = session_options(threads)
+    options.optimized_model_filepath = str(target / GRAPH_FILE)
+    prefix = "session.optimized_model_external_initializers"
+    options.add_session_config_entry(f"{prefix}_file_name", WEIGHTS_FILE)
+    options.add_session_config_entry(f"{prefix}_min_size_in_bytes", str(KEPT_OUTSIDE_BYTES))
+    provider = PROVIDERS[device_kind]
+    try:
+        with _bounded_files(bytes_max):
+            session = ort.InferenceSession(str(model), options, providers=[provider])
+    except Exception as error:
+        raise LoadError(str(error).replace(f"{model.parent}/", "")) from error
+    if session.get_providers()[0] != provider:
+        raise LoadError(f"device {device_kind}: {provider} could not be used")
+
+
+@contextmanager
+def _bounded_files(bytes_max: int) -> Iterator[None]:
+    """Limit the size of any file this process writes: folded constants may be of any size. Python
+    ignores the signal, so the write fails (setrlimit(2))."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    limit = bytes_max if hard == resource.RLIM_INFINITY else min(bytes_max, hard)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

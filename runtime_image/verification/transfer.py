@@ -1,4 +1,4 @@
-"""What a trial does last: it prepares, and hands out the files to whoever runs it."""
+"""The last step of a trial: prepares its model, and sends the files to the pool manager."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from runtime_image.contract.model import (
 )
 from runtime_image.contract.signature import Signature
 from runtime_image.link.frames import Frame, FrameReader, LinkError, pack
-from runtime_image.verification.prepare import Example, Place, prepared_or_why_not
+from runtime_image.verification.prepare import Example, Workspace, prepared_or_why_not
 
-ASKED_S: Final = 60.0
-"""How long a trial waits for the next question; its server ends it when there is none."""
-QUESTION_MAX: Final = 1024
-"""Bytes of one."""
+FETCH_WAIT_S: Final = 60.0
+"""How long a trial waits for the next FETCH; its server ends it after the last."""
+FETCH_MAX: Final = 1024
+"""Bytes of a FETCH body."""
 
 
 def prepare(
@@ -39,42 +39,42 @@ def prepare(
     signature: Signature,
     report: dict[str, Any],
 ) -> None:
-    """Prepare what a trial has reported of, `Report` as JSON."""
+    """Prepare the model of a trial; `report` is its `Report` as JSON."""
     batch_max = report["batch_max"] if report["compared"] else 1
     tried = Example(signature, batch_max, report["memory_mib"])
-    make_and_hand_out(listener, record, spec, tried)
+    prepare_and_serve(listener, record, spec, tried)
 
 
-def make_and_hand_out(
+def prepare_and_serve(
     listener: socket.socket, record: ReplicaRecord, spec: ModelSpec, tried: Example
 ) -> None:
-    """Prepare the model of a trial, then answer one connection about it. Never raises: whoever
-    waits for it goes on without.
+    """Prepare the model of a trial, then serve its files to one connection. Never raises: the
+    manager deploys without the files.
 
-    It writes into a folder below $HOME, which goes when the replica does: its run folder, or a
+    It writes into a folder below $HOME, which is removed with the replica: its run folder, or a
     container's /tmp.
     """
     with tempfile.TemporaryDirectory(dir=Path.home(), ignore_cleanup_errors=True) as scratch:
-        place = Place(
+        workspace = Workspace(
             Path(record.model_dir),
             Path(scratch),
             record.device_kind,
             record.threads,
             record.memory_mib,
         )
-        _give_back_memory()
-        described = prepared_or_why_not(spec, tried, place)
+        _trim_memory()
+        described = prepared_or_why_not(spec, tried, workspace)
         with suppress(LinkError, OSError):
-            hand_out(listener, described, place.scratch)
+            serve_files(listener, described, workspace.scratch)
 
 
-def hand_out(listener: socket.socket, described: Described, scratch: Path) -> None:
+def serve_files(listener: socket.socket, described: Described, scratch: Path) -> None:
     """Answer FETCH frames of one connection until it ends. Blocks; raises LinkError or OSError."""
-    listener.settimeout(ASKED_S)
+    listener.settimeout(FETCH_WAIT_S)
     sock, _ = listener.accept()
     with sock:
-        sock.settimeout(ASKED_S)
-        reader = FrameReader(QUESTION_MAX)
+        sock.settimeout(FETCH_WAIT_S)
+        reader = FrameReader(FETCH_MAX)
         while count := sock.recv_into(reader.buffer()):
             for frame in reader.received(count):
                 _answer(sock, frame, described, scratch)
@@ -93,8 +93,8 @@ def _answer(sock: socket.socket, frame: Frame, described: Described, scratch: Pa
     _send(sock, Kind.END, frame.id)
 
 
-def _give_back_memory() -> None:
-    """What the first session had counts in a container's memory until the C library lets it go."""
+def _trim_memory() -> None:
+    """Return the first session's memory, which counts against the container until it is freed."""
     gc.collect()
     with suppress(OSError, AttributeError):  # of glibc only
         ctypes.CDLL(None).malloc_trim(0)

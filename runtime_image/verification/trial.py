@@ -16,13 +16,14 @@ from runtime_image.codecs.arrays import to_arrays
 from runtime_image.codecs.request import RequestHead, parse
 from runtime_image.contract import model
 from runtime_image.contract import signature as signatures
-from runtime_image.contract.control import LoadFailed, Report
+from runtime_image.contract.control import Report
 from runtime_image.contract.dtypes import BYTES
-from runtime_image.contract.errors import LoadError, RequestError, describe
+from runtime_image.contract.errors import LoadError, RequestError
 from runtime_image.contract.model import PREPARES, ModelSpec
 from runtime_image.contract.rows import PROOF, RowVerdict
 from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
 from runtime_image.engines.base import Engine
+from runtime_image.engines.upgrade import resident_mib
 from runtime_image.verification import proof
 from runtime_image.verification.swap import NeighbourSwap
 
@@ -32,6 +33,8 @@ ZERO = {"BOOL": np.bool_, "FP16": np.float16, "FP32": np.float32, "FP64": np.flo
 
 class SampleError(LoadError):
     """The manifest's sample could not be run; the text is the reason."""
+
+    stage = "sample"
 
 
 class BatchingRefuted(LoadError):
@@ -150,13 +153,6 @@ def report_of(
     return {**asdict(report), PREPARES: prepares}
 
 
-def failure_of(error: BaseException) -> LoadFailed:
-    """What ended a load, in words."""
-    reason = describe(error, str if isinstance(error, LoadError) else repr)
-    stage = "sample" if isinstance(error, SampleError) else "load"
-    return {"stage": stage, "reason": reason[:4000]}
-
-
 def check_rules(signature: Signature, spec: ModelSpec) -> None:
     """Raises LoadError where function.toml speaks of tensors that do not exist or do not fit."""
     if signature.kind != "tensors":
@@ -174,14 +170,6 @@ def check_rules(signature: Signature, spec: ModelSpec) -> None:
             f"function.toml output.tensor = {spec.output.tensor!r}: the model's outputs are"
             f" {outputs}"
         )
-
-
-def resident_mib() -> float:
-    """Resident memory of this process in MiB (proc(5), VmRSS)."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    return 0.0
 
 
 def example(signature: Signature, spec: ModelSpec, folder: Path) -> tuple[dict[str, Any], bool]:

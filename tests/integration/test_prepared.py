@@ -51,7 +51,7 @@ def never_ends(sock, frame, described, scratch):
 def load(ctx):
     evil = globals()["EVIL"]
     if evil is dies:
-        handing.make_and_hand_out = evil
+        handing.prepare_and_serve = evil
     else:
         handing._answer = evil
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from runtime_image.contract.link import SLAB_NOTICE, VERSION, Flag, Kind
 from runtime_image.link.frames import Frame, FrameReader
-from runtime_image.link.shared_memory import Place, SideChannel, make_slab
+from runtime_image.link.shared_memory import SideChannel, SlabRange, make_slab
 from runtime_image.link.stream import FrameStream
-from runtime_image.replica.shared_memory import SharedBodies
+from runtime_image.replica.shared_memory import LinkBodies
 from tests.support.peers import Peer
 
 
@@ -21,12 +21,12 @@ class SharingPeer(Peer):
     """`side` and `shared` are of the newest link."""
 
     side: SideChannel
-    shared: SharedBodies
+    shared: LinkBodies
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[SharingPeer]:
         """Accept links while the block runs."""
-        self._sides: list[SharedBodies] = []
+        self._sides: list[LinkBodies] = []
         loop = asyncio.get_running_loop()
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(self.path))
@@ -53,7 +53,7 @@ class SharingPeer(Peer):
             self.frames.put_nowait(frame)
         if descriptors:
             self.side = SideChannel(socket.socket(fileno=descriptors[0]))
-            self.shared = SharedBodies(self.side, lambda _seconds, _action: None)
+            self.shared = LinkBodies(self.side, lambda _seconds, _action: None)
             self._sides.append(self.shared)
         self.passed = len(descriptors)
         stream = FrameStream(self.frames.put_nowait, self.lost.put_nowait, "peer")
@@ -75,8 +75,8 @@ class SharingPeer(Peer):
         frame = await self.next(Kind.REQUEST)
         if not frame.flags & Flag.SLAB:
             return frame, bytes(frame.body)
-        body = bytes(self.shared.request(frame.body))
-        self.shared.returned()
+        body = bytes(self.shared.request_body(frame.body))
+        self.shared.release()
         return frame, body
 
     def announce(self, number: int = 1, size: int = 2**20, content: bytes = b"") -> None:
@@ -92,12 +92,12 @@ class SharingPeer(Peer):
         for descriptor in descriptors:
             os.close(descriptor)
 
-    def answer_at(self, id: int, place: Place, **fields: Any) -> None:
+    def answer_at(self, id: int, place: SlabRange, **fields: Any) -> None:
         """An answer that lies there."""
         self.answer(id, place.pack(), flags=Flag.SLAB, **fields)
 
     @staticmethod
-    def die(shared: SharedBodies) -> None:
+    def die(shared: LinkBodies) -> None:
         """What a process's end does to the side channel of one of its links."""
         shared._requests.clear()
         shared._answers.close()

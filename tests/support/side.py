@@ -6,7 +6,13 @@ import mmap
 import os
 import socket
 
-from runtime_image.link.shared_memory import Notice, Place, SideChannel, make_slab, open_for_reading
+from runtime_image.link.shared_memory import (
+    SideChannel,
+    SlabNotice,
+    SlabRange,
+    make_slab,
+    open_for_reading,
+)
 
 
 class GatewaySide:
@@ -27,19 +33,19 @@ class GatewaySide:
         os.close(descriptor)
         self._slabs[number] = memory
 
-    def put(self, number: int, body: bytes, offset: int = 0) -> Place:
+    def put(self, number: int, body: bytes, offset: int = 0) -> SlabRange:
         """Write a body into a slab."""
         self._slabs[number][offset : offset + len(body)] = body
-        return Place(number, offset, len(body))
+        return SlabRange(number, offset, len(body))
 
-    def hear(self) -> Notice | None:
+    def hear(self) -> SlabNotice | None:
         """What the replica says of its slabs; a descriptor is kept."""
         notice = self.channel.receive()
         if notice is not None and notice.size:
             self._answers[notice.number] = notice.descriptor
         return notice
 
-    def read(self, place: Place) -> bytes:
+    def read(self, place: SlabRange) -> bytes:
         """An answer in a slab that was heard of."""
         return os.pread(self._answers[place.slab], place.length, place.offset)
 

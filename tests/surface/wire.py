@@ -26,7 +26,7 @@ from runtime_image.contract.control import (
     Report,
 )
 from runtime_image.contract.dtypes import ALL
-from runtime_image.contract.link import ANSWER_META, HEADER, PLACE, SLAB_NOTICE
+from runtime_image.contract.link import ANSWER_META, HEADER, SLAB_NOTICE, SLAB_RANGE
 from runtime_image.contract.model import PREPARES, Described, ModelSpec, Part
 from runtime_image.contract.rows import PROOF
 from runtime_image.contract.signature import Signature
@@ -60,7 +60,7 @@ CONTROL: dict[str, Any] = {
 """Bodies of frames, by the frame's name."""
 LAYOUTS: dict[str, Struct] = {
     "header": HEADER,
-    "place": PLACE,
+    "place": SLAB_RANGE,
     "slab notice": SLAB_NOTICE,
     "RESPONSE meta": ANSWER_META,
 }

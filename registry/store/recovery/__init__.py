@@ -1,1 +1,1 @@
-"""What is done so that a lost database costs little: copies, checks, ways back."""
+"""Recovery of a lost database: copies, checks, restore."""

@@ -1,4 +1,4 @@
-"""Copies of the database: one a day in the data folder, and one for whoever asks."""
+"""Copies of the database: one a day in the data folder, and one on request."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Backups:
     @contextlib.asynccontextmanager
     async def running(self, tasks: Tasks) -> AsyncIterator[None]:
         """Copy daily while the block runs; a copy at its end is given up."""
-        tasks.spawn("daily copy", self._run())
+        tasks.root("daily copy", self._run())
         try:
             yield
         finally:

@@ -1,4 +1,4 @@
-"""Whole copies of a database, also of one that is written meanwhile."""
+"""Whole copies of a database, also while it is written."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""Whether a data folder has the database that belongs to it, and what is said where it has not.
+"""Checks that a data folder has the database that belongs to it, by a row and a marker file.
 
-A server that took such a folder for a new one would forget functions and access keys, let anybody
-call, and sweep the files of what it does not know.
-
-Which store a data folder belongs to: a row in the database, and a marker file beside it.
+A server that took a folder without its database for a new one would forget functions and access
+keys, let anybody call, and sweep the files of unknown bundles.
 """
 
 from __future__ import annotations
@@ -35,8 +33,8 @@ _MARKER_MAX: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """What `DATA/store.json` says: the id of the database that belongs here, and how many servers
-    had opened it. A database that was opened less often has lost what was written since."""
+    """Content of `DATA/store.json`: the id of the database that belongs here, and how many servers
+    have opened it. A database that was opened less often is an older copy."""
 
     id: str
     opened: int

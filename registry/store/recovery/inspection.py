@@ -1,4 +1,4 @@
-"""What a database file is, found out without changing it."""
+"""Inspection of a database file, read-only."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from runtime_image.verification.rows.states import (
 )
 
 DEPTH_MAX: Final = 16
-"""Subgraphs and function bodies inside each other."""
+"""NodeSubgraphs and function bodies inside each other."""
 OWN: Final = ("SimplifiedLayerNormalization", "LayerNormalization")
 """Operators that ONNX Runtime adds to ONNX's own domain where that lacks them."""
 JUDGED: Final = ("", ML, MICROSOFT)
@@ -60,7 +60,7 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True)
-class Subgraphs:
+class NodeSubgraphs:
     """Runs the subgraphs of one node: they see the values around it."""
 
     walk: Walk
@@ -205,7 +205,7 @@ class Walk:
         culprit = Culprit(operator, proto.name or (proto.output[0] if proto.output else ""), "")
         places = len(proto.output)
         try:
-            subgraphs = Subgraphs(self, scope, depth)
+            subgraphs = NodeSubgraphs(self, scope, depth)
             key = (domain_of(proto.domain), proto.op_type, proto.overload)
             if key in self.functions:
                 function = _with_attributes(self.functions[key], proto)
@@ -226,7 +226,7 @@ class Walk:
         self,
         proto: NodeProto,
         inputs: tuple[Tensor | None, ...],
-        subgraphs: Subgraphs,
+        subgraphs: NodeSubgraphs,
         must_run: bool,
     ) -> Node:
         domain = domain_of(proto.domain)

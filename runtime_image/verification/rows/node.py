@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
+
+from onnx import FunctionProto, GraphProto
 
 from runtime_image.verification.rows.sizes import Size, Symbols
 from runtime_image.verification.rows.states import Mixed, State, Tensor
-
-if TYPE_CHECKING:
-    from runtime_image.verification.rows.graph import Subgraphs
-
 
 FLAGS: Final = frozenset(
     [
@@ -51,6 +49,19 @@ FLAGS: Final = frozenset(
     ]
 )
 """Attributes that are 0 or 1. What a kernel does for 2 is its own choice: one writes nothing."""
+
+
+class Subgraphs(Protocol):
+    """Analyses the subgraphs and the function body of one node."""
+
+    def run(self, graph: GraphProto, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """The outputs of a subgraph for these inputs."""
+
+    def captured(self, graph: GraphProto) -> list[Tensor]:
+        """The values of the surrounding graphs that a subgraph reads."""
+
+    def body(self, function: FunctionProto, inputs: Sequence[Tensor | None]) -> list[Tensor]:
+        """The outputs of a function's body for these inputs."""
 
 
 def check_flags(attributes: Mapping[str, Any]) -> None:

@@ -17,7 +17,7 @@ from gateway.dispatch.redirects import RerunPolicy
 from gateway.shared_memory import ANSWER_SLABS_MAX, LOST_MAX, NOTICES_MAX, BodySlot, SharedLink
 from registry.errors import ReplicaDied
 from runtime_image.contract.link import ANSWER_SLAB_MAX, SLAB_NOTICE, Flag, Kind, NotStarted
-from runtime_image.link.shared_memory import SIZE_SEALS, Place
+from runtime_image.link.shared_memory import SIZE_SEALS, SlabRange
 from tests.support.peers import KEY, Client, failed, published
 from tests.support.sharing_peer import SharingPeer
 
@@ -305,12 +305,12 @@ async def test_an_answer_is_copied_and_its_place_freed(
     """What the replica writes there later changes nothing."""
     delivery.submit(client.call(b"1"))
     request = await sharing.next(Kind.REQUEST)
-    packed = sharing.shared.answer(BODY)
+    packed = sharing.shared.put_answer(BODY)
     assert packed is not None
     sharing.answer(request.id, packed, flags=Flag.SLAB | Flag.FIRST, aux=7)
     freed = await sharing.next(Kind.FREED)
-    sharing.shared.freed(freed.body)
-    assert sharing.shared.answer(b"x" * MIB) == packed
+    sharing.shared.on_freed(freed.body)
+    assert sharing.shared.put_answer(b"x" * MIB) == packed
     outcome = await client.outcomes.get()
 
     assert isinstance(outcome, Delivered)
@@ -324,7 +324,7 @@ async def test_a_slab_of_answers_can_be_replaced(
     for content in (b"one", b"two", b"six"):
         sharing.announce(1, content=content)
         delivery.submit(client.call(b"1"))
-        sharing.answer_at((await sharing.next(Kind.REQUEST)).id, Place(1, 0, 3))
+        sharing.answer_at((await sharing.next(Kind.REQUEST)).id, SlabRange(1, 0, 3))
         outcome = await client.outcomes.get()
         assert isinstance(outcome, Delivered)
         assert outcome.body == content
@@ -345,10 +345,10 @@ def write_only(peer: SharingPeer, id: int) -> None:
     again = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_CLOEXEC)
     os.close(descriptor)
     peer.pass_on(SLAB_NOTICE.pack(1, MIB), again)
-    peer.answer_at(id, Place(1, 0, 5))
+    peer.answer_at(id, SlabRange(1, 0, 5))
 
 
-def at(*places: Place) -> Callable[[SharingPeer, int], None]:
+def at(*places: SlabRange) -> Callable[[SharingPeer, int], None]:
     """An answer at a place that is none, in a slab of a MiB."""
 
     def lie(peer: SharingPeer, id: int) -> None:
@@ -374,21 +374,21 @@ def announced(*numbers: int, size: int = MIB) -> Callable[[SharingPeer, int], No
 def withdrawn(peer: SharingPeer, id: int) -> None:
     peer.announce(1)
     peer.side.retire(1)
-    peer.answer_at(id, Place(1, 0, 5))
+    peer.answer_at(id, SlabRange(1, 0, 5))
 
 
 LIES: dict[str, Callable[[SharingPeer, int], object]] = {
-    "a slab that was not announced": lambda peer, id: peer.answer_at(id, Place(1, 0, 5)),
+    "a slab that was not announced": lambda peer, id: peer.answer_at(id, SlabRange(1, 0, 5)),
     "a slab that was withdrawn": withdrawn,
     "no place": lambda peer, id: peer.answer(id, b"{}", flags=Flag.SLAB),
-    "behind the end": at(Place(1, MIB, 1)),
-    "over the end": at(Place(1, MIB - 4, 5)),
-    "an answer over the limit": at(Place(1, 0, ANSWER_SLAB_MAX + 1)),
-    "an offset over the limit": at(Place(1, 2**63, 1)),
-    "numbers that wrap around": at(Place(1, 2**64 - 1, 2**64 - 1)),
+    "behind the end": at(SlabRange(1, MIB, 1)),
+    "over the end": at(SlabRange(1, MIB - 4, 5)),
+    "an answer over the limit": at(SlabRange(1, 0, ANSWER_SLAB_MAX + 1)),
+    "an offset over the limit": at(SlabRange(1, 2**63, 1)),
+    "numbers that wrap around": at(SlabRange(1, 2**64 - 1, 2**64 - 1)),
     "a JSON part longer than the answer": lambda peer, id: [
         peer.announce(1),
-        peer.answer_at(id, Place(1, 0, 5), aux=6),
+        peer.answer_at(id, SlabRange(1, 0, 5), aux=6),
     ],
     "a slab for writing only": write_only,
     "a device as a slab": passing(SLAB_NOTICE.pack(1, MIB), lambda: [null()]),

@@ -10,7 +10,7 @@ import pytest
 from registry.errors import Conflict, UnknownFunction, UnknownRevision
 from registry.model import Function, Profile, Revision, Scaling
 from registry.store.database import Connection, Database
-from registry.store.functions import Functions
+from registry.store.functions import Functions, add_revision, put_bundle, put_profile, save_function
 from registry.store.records import decode_record, encode_record
 from tests.support.nouns import bundle, function, prepared, profile, revision, sha256
 
@@ -257,3 +257,34 @@ async def test_profiles_are_bounded(functions: Functions) -> None:
     ]
 
     assert found == [True, False, True, True]
+
+
+async def test_they_are_undone_with_their_transaction(database: Database) -> None:
+    """Where the last one is impossible, none has happened."""
+
+    async def write_all() -> None:
+        async with database.write() as transaction:
+            await put_bundle(transaction, bundle())
+            assert (await add_revision(transaction, revision())).number == 1
+            await put_profile(transaction, profile())
+            await save_function(transaction, function(revision=9))
+
+    with pytest.raises(UnknownRevision, match="no revision 9"):
+        await write_all()
+
+    for table in ("bundles", "revisions", "profiles", "functions", "revision_numbers"):
+        assert await database.read(f"SELECT * FROM {table}") == []
+
+
+async def test_only_a_move_is_remembered(database: Database) -> None:
+    """A new function and one that stays where it is leave no trace."""
+    async with database.write() as transaction:
+        await put_bundle(transaction, bundle())
+        await add_revision(transaction, revision())
+        await add_revision(transaction, revision())
+        for number in (1, 1, 2, 2):
+            await save_function(transaction, function(revision=number))
+
+    assert [tuple(row) for row in await database.read("SELECT name, number FROM traffic")] == [
+        ("digits", 1)
+    ]

@@ -1,12 +1,19 @@
-"""A body is read by its content type; what a function does not take is told with what it does."""
+"""Bodies of every form are read by content type; refusals name the accepted forms."""
 
+from __future__ import annotations
+
+import io
 import json
 import subprocess
 import sys
+from typing import Any
 
+import numpy as np
 import pytest
 
-from runtime_image.codecs.request import RequestHead, content_types, parse
+from runtime_image.codecs import accept, request
+from runtime_image.codecs.request import Parsed, RequestHead, content_types, parse
+from runtime_image.codecs.tensors import RawInput
 from runtime_image.contract.errors import BAD_INPUT, NOT_ACCEPTABLE, UNSUPPORTED_TYPE, RequestError
 from runtime_image.contract.model import AudioForm, ImageForm, InputRule
 from runtime_image.contract.signature import Signature, TensorSpec
@@ -153,3 +160,192 @@ def test_checking_loads_no_numbers() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+SIGNATURE_NPY = Signature("tensors", (TensorSpec("x", "FP32", (-1, 2)),), ())
+
+
+def file(array: Any, version: tuple[int, int] | None = None) -> bytes:
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, np.asarray(array), version=version)
+    return buffer.getvalue()
+
+
+def with_header(header: bytes, data: bytes = b"") -> bytes:
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + data
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+def test_every_version_numpy_writes_is_read(version: tuple[int, int]) -> None:
+    """Versions 1.0 to 3.0 give dtype, shape and the untouched elements."""
+    array = np.array([[1, 2]], np.float32)
+    raw = request.read_npy(memoryview(file(array, version)), SIGNATURE_NPY)["x"]
+    assert (raw.dtype, raw.shape, bytes(raw.payload)) == ("FP32", (1, 2), array.tobytes())
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"{'shape': (1, 2), 'fortran_order': False, 'descr': '<f4'}",
+        b"{\"descr\": '<f4', 'fortran_order' : False,'shape':(1,2,),}\n",
+    ],
+)
+def test_other_writers_headers_are_read(header: bytes) -> None:
+    """Order of entries and white space do not matter."""
+    assert request.read_npy(memoryview(with_header(header, bytes(8))), SIGNATURE_NPY)[
+        "x"
+    ].shape == (
+        1,
+        2,
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "begins with"),
+        (b"\x93NUMPY", "version bytes missing"),
+        (b"\x93NUMPY\x04\x00", "version bytes 0400"),
+        (b"\x93NUMPY\x01\x00\xff\xff", "at most 0 bytes, got 65535"),
+        (b"\x93NUMPY\x02\x00\xff\xff\xff\xff" + bytes(9000), "at most 4096 bytes"),
+        (with_header(b"{'descr': '<f4', 'fortran_order': False}"), "header with descr"),
+        (with_header(b"{'descr':'<f4','descr':'<f4','descr':'<f4'}"), "header with descr"),
+        (with_header(b"{" * 4000), "header with descr"),
+        (with_header(b"{" + b" " * 4000), "header with descr"),
+        (with_header(b"__import__('os')"), "header with descr"),
+        (with_header(b"{'descr':'<f4','fortran_order':False,'shape':(1,,2)}"), "shape of integers"),
+        (with_header(b"{'descr':'<f4','fortran_order':False,'shape':(1 2)}"), "shape of integers"),
+        (with_header(b"{'descr':'|O','fortran_order':False,'shape':(1,)}"), "got |O"),
+        (with_header(b"{'descr':'>f4','fortran_order':False,'shape':(1,2)}"), "got >f4"),
+        (file(np.asfortranarray(np.ones((2, 2), np.float32))), "fortran_order: True"),
+        (file(np.ones((1, 2), np.float64)), "dtype FP64"),
+        (file(np.ones((1, 3), np.float32)), "shape [1, 3]"),
+        (file(np.ones((1, 2), np.float32)) + b"x", "expected 8 bytes"),
+        (file(np.ones((1, 2), np.float32))[:-1], "expected 8 bytes"),
+        (file(np.float32(1)), "shape []"),
+    ],
+)
+def test_other_bodies_are_refused(body: bytes, words: str) -> None:
+    """Damage, pickles, other byte orders, Fortran order and wrong tensors are refused."""
+    with pytest.raises(RequestError) as caught:
+        request.read_npy(memoryview(body), SIGNATURE_NPY)
+    assert words in caught.value.message
+
+
+def test_structured_dtypes_are_refused() -> None:
+    """A list of fields as descr does not match the header's form."""
+    with pytest.raises(RequestError, match="descr"):
+        request.read_npy(memoryview(file(np.zeros(1, [("a", "<f4")]))), SIGNATURE_NPY)
+
+
+def test_the_input_is_named_or_the_only_one() -> None:
+    """With several inputs the name must be given, and the others are then missing."""
+    two = Signature("tensors", (*SIGNATURE_NPY.inputs, TensorSpec("y", "FP32", (1,))), ())
+    body = memoryview(file(np.ones((1, 2), np.float32)))
+    assert list(request.read_npy(body, SIGNATURE_NPY, "x")) == ["x"]
+    with pytest.raises(RequestError, match="unknown name"):
+        request.read_npy(body, SIGNATURE_NPY, "z")
+    with pytest.raises(RequestError, match="input=NAME"):
+        request.read_npy(body, two)
+    with pytest.raises(RequestError, match=r"'y': expected FP32 .* missing"):
+        request.read_npy(body, two, "x")
+
+
+RULES = {"x": InputRule(finite=True)}
+
+
+def parsed(array: np.ndarray, dtype: str) -> Parsed:
+    data = memoryview(array.tobytes())
+    return Parsed("npy", {"x": RawInput("binary", dtype, array.shape, data)}, accept.SHORT)
+
+
+@pytest.mark.parametrize(("dtype", "descr"), [("FP16", "<f2"), ("FP32", "<f4"), ("FP64", "<f8")])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_the_first_bad_element_is_named(dtype: str, descr: str, bad: float) -> None:
+    """The error names the index of the first element that is not finite."""
+    array = np.ones((2, 3), descr)
+    request.check_finite(parsed(array, dtype), RULES)
+    array[1, 1:] = bad
+    with pytest.raises(RequestError, match=rf"finite {dtype} values, got .* at index \[1, 1\]"):
+        request.check_finite(parsed(array, dtype), RULES)
+
+
+def test_bf16_is_read_by_its_bits() -> None:
+    """The exponent bits of BF16 tell an infinity from one."""
+    data = memoryview(np.array([0x3F80, 0x7F80], np.uint16).tobytes())
+    assert request.first_not_finite("BF16", data) == 1
+
+
+def test_a_sum_that_overflows_refuses_nothing() -> None:
+    """Large finite numbers whose sum is infinite are finite."""
+    request.check_finite(parsed(np.full(3, 1.7e308), "FP64"), RULES)
+
+
+def test_only_declared_binary_floats_are_looked_at() -> None:
+    """Inputs without the rule, integers and JSON pass."""
+    nan = np.array([np.nan], np.float32)
+    request.check_finite(parsed(nan, "FP32"), {})
+    request.check_finite(parsed(nan, "FP32"), {"x": InputRule()})
+    request.check_finite(parsed(np.array([-1], np.int32), "INT32"), RULES)
+    request.check_finite(
+        Parsed("short", {"x": RawInput("json", "FP32", (1,), [1.0])}, accept.SHORT), RULES
+    )
+
+
+def test_a_single_number_has_an_empty_index() -> None:
+    """A tensor of rank 0 is named without an index."""
+    assert request.refusal("x", "FP32", (), 0).got.endswith("at index []")
+
+
+SIGNATURE_SHORT = Signature(
+    "tensors",
+    (TensorSpec("input.1", "FP32", (-1, 2)), TensorSpec('say "s"', "BYTES", (-1,))),
+    (),
+)
+
+
+def test_inputs_are_read_by_name() -> None:
+    """Names of any characters are found and values keep their shape."""
+    body = rb'{"inputs": {"say \"s\"": ["\"input.1\": "], "input.1": [[1, 2]]}}'
+    inputs = request.read_short_json(body, SIGNATURE_SHORT)
+    assert inputs["input.1"].shape == (1, 2)
+    assert inputs["input.1"].payload == [[1.0, 2.0]]
+    assert inputs['say "s"'].payload == ['"input.1": ']
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b'{"inputs": {"input.1": [[1, 2]]}}', "this input is missing"),
+        (b'{"inputs": {"image": [[1, 2]]}}', "an unknown name"),
+        (rb'{"inputs":{"input.1":[[1,2]],"say \"s\"":["a"],"input.1":[[3,4]]}}', "given twice"),
+        (rb'{"inputs":{},"inputs":{"input.1":[[1,2]],"say \"s\"":["a"]}}', "given twice"),
+        (rb'{"inputs":{"input.1":[[1,2]],"say \"s\"":["a","b"]}}', "expected 1 rows"),
+        (b'{"inputs": 3}', "got Expected `object`"),
+        (b'{"input": {}}', "unknown field"),
+        (b"[]", "JSON object"),
+        (b"{", "truncated"),
+        (b'{"inputs":{"\xff":1}}', "utf-8"),
+        (b'{"inputs":' + b"[" * 100_000, "expected a JSON object"),
+    ],
+)
+def test_other_bodies_are_refused_short(body: bytes, words: str) -> None:
+    """Missing, unknown and repeated names and other JSON are BAD_INPUT."""
+    with pytest.raises(RequestError) as caught:
+        request.read_short_json(body, SIGNATURE_SHORT)
+    assert caught.value.code == BAD_INPUT
+    assert words in caught.value.message
+
+
+def test_any_json_object_is_taken_as_it_is() -> None:
+    """A json signature takes values of any type unchanged."""
+    inputs = request.read_values(b'{"inputs": {"a": {"b": [1, null]}, "c": "d"}}')
+    assert {name: raw.payload for name, raw in inputs.items()} == {"a": {"b": [1, None]}, "c": "d"}
+    assert inputs["a"].encoding == "object"
+
+
+@pytest.mark.parametrize("body", [b'{"inputs": []}', b"{}", b'{"inputs":{"a":' + b"[" * 100_000])
+def test_values_need_an_object(body: bytes) -> None:
+    """Without an object under inputs, or nested too deep, a json function refuses."""
+    with pytest.raises(RequestError, match="expected a JSON object"):
+        request.read_values(body)

@@ -1,4 +1,4 @@
-"""What a replica is bound to, as data."""
+"""The model spec, prepared files and samples as data."""
 
 from __future__ import annotations
 
@@ -13,9 +13,14 @@ from runtime_image.contract.model import (
     InputRule,
     ModelSpec,
     OutputRule,
+    Part,
     Preparation,
     SessionPlan,
+    content_type,
+    file_of,
+    files_max,
     from_json,
+    patience_s,
     to_json,
 )
 
@@ -57,3 +62,52 @@ def test_an_unknown_field_is_an_error() -> None:
     """A spec of another version is not half understood."""
     with pytest.raises(TypeError, match="surprise"):
         from_json({**to_json(FULL), "surprise": 1})
+
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("bundle_bytes", "bytes_max", "limit_s"), [(0, 2**26, 30.0), (GIB, 2 * GIB + 2**26, 60.0)]
+)
+def test_limits_grow_with_the_bundle(bundle_bytes: int, bytes_max: int, limit_s: float) -> None:
+    """Files may have twice the bundle's bytes and a little more; the time for them grows too."""
+    assert files_max(bundle_bytes) == bytes_max
+    assert patience_s(bundle_bytes) == limit_s
+
+
+def test_parts_have_the_numbers_of_the_link() -> None:
+    """They stand in frames, so they never change."""
+    assert [(part.name, int(part)) for part in Part] == [
+        ("DESCRIPTION", 0),
+        ("GRAPH", 1),
+        ("WEIGHTS", 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("seven.png", "image/png"),
+        ("a/Photo.JPEG", "image/jpeg"),
+        ("yes.wav", "audio/wav"),
+        ("x.npy", "application/x-npy"),
+        ("written/ring.c", "application/octet-stream"),
+        ("png", "application/octet-stream"),
+    ],
+)
+def test_a_files_ending_tells_its_type(path: str, kind: str) -> None:
+    """Whatever its case and folder; any other file is raw bytes."""
+    assert content_type(path) == kind
+
+
+def test_values_are_no_file() -> None:
+    """Only a text that begins with @ names one."""
+    assert file_of({"x": [1.0], "mail": "someone@host"}) == ""
+    assert file_of({"image": "@seven.png"}) == "seven.png"
+
+
+def test_a_file_comes_alone() -> None:
+    """It is the whole body, so there is no room for another input."""
+    with pytest.raises(ValueError, match="only input"):
+        file_of({"image": "@seven.png", "threshold": 0.5})

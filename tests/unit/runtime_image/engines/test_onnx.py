@@ -1,20 +1,41 @@
-"""ONNX Runtime as an engine, with real models."""
+"""ONNX Runtime as an engine, with real models: runs, sessions, prepared models, environments."""
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
+import onnxruntime as ort
 import pytest
 
 from runtime_image.contract.errors import LoadError
+from runtime_image.contract.model import ModelSpec, Preparation, SessionPlan
 from runtime_image.contract.signature import Signature, TensorSpec
 from runtime_image.engines.base import Stopped
-from runtime_image.engines.onnx import OnnxEngine
-from tests.support import models
+from runtime_image.engines.onnx import (
+    IDENTITY,
+    OnnxEngine,
+    check_driver,
+    driver_version,
+    environment_key,
+    load_model,
+    open_session,
+    processor_digest,
+    run_bound,
+    session_options,
+    size_mib,
+    warm_up,
+)
+from tests.support import models, prepared
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
@@ -172,3 +193,290 @@ def test_another_model_never_takes_over(tmp_path: Path) -> None:
 
     assert engine.session == "original"
     assert np.array_equal(engine.run({"x": X}, engine.ticket())["y"], X + 1)
+
+
+def test_a_bound_run_gives_what_a_plain_one_gives(tmp_path: Path) -> None:
+    """Every output comes under its name, whatever the memory layout of an input."""
+    session = open_session(str(models.two_inputs(tmp_path)), "cpu", 1)
+    turned = np.asfortranarray(X)
+
+    got = run_bound(session, "cpu", ["sum", "difference"], {"a": X, "b": turned}, ort.RunOptions())
+
+    assert list(got) == ["sum", "difference"]
+    assert np.array_equal(got["sum"], X + X)
+    assert np.array_equal(got["difference"], np.zeros_like(X))
+
+
+@pytest.mark.parametrize("dtype", ["BOOL", "INT64", "FP16", "FP32", "UINT8"])
+def test_numbers_of_every_kind_are_bound(dtype: str, tmp_path: Path) -> None:
+    """What NumPy knows as a number goes through unchanged."""
+    session = open_session(str(models.every_dtype(tmp_path, dtype)), "cpu", 1)
+    [value] = session.get_inputs()
+    names = {"bool": np.bool_, "int64": np.int64, "float16": np.float16, "uint8": np.uint8}
+    kind = names.get(value.type.removeprefix("tensor(").rstrip(")"), np.float32)
+    given = np.ones((2, 4), kind)
+
+    [got] = run_bound(session, "cpu", ["y"], {"x": given}, ort.RunOptions()).values()
+
+    assert got.shape == given.shape
+
+
+def test_text_runs_without_being_bound(tmp_path: Path) -> None:
+    """Strings have no memory of their own that could be bound."""
+    session = open_session(str(models.strings(tmp_path)), "cpu", 1)
+    [value] = session.get_inputs()
+    [output] = session.get_outputs()
+    words = np.array(["a", "b"], dtype=object)
+
+    got = run_bound(session, "cpu", [output.name], {value.name: words}, ort.RunOptions())
+
+    assert list(got) == [output.name]
+
+
+def test_a_bound_run_can_be_stopped(tmp_path: Path) -> None:
+    """Options that say stop are heeded."""
+    session = open_session(str(models.slow(tmp_path, loops=100_000_000)), "cpu", 1)
+    options = ort.RunOptions()
+    options.terminate = True
+
+    with pytest.raises(Exception, match="terminate"):
+        run_bound(session, "cpu", ["y"], {"x": X}, options)
+
+
+GROWTH = """
+import sys
+from pathlib import Path
+from runtime_image.engines.onnx import open_session, warm_up
+
+def data_kb():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmData"))
+
+warm_up("cpu")
+before = data_kb()
+session = open_session(sys.argv[1], "cpu", 1, optimise=False, prepack=False)
+print(data_kb() - before)
+"""
+"""Prints by how many KiB a session makes the writable private mappings of its process grow."""
+
+
+def test_the_least_model_is_one() -> None:
+    """It is valid, has nothing but an Identity, and a process can warm up with it."""
+    model = onnx.load_from_string(IDENTITY)
+
+    onnx.checker.check_model(model, full_check=True)
+    warm_up("cpu")
+
+    assert [node.op_type for node in model.graph.node] == ["Identity"]
+    assert model.SerializeToString() == IDENTITY
+
+
+def test_a_session_may_be_made_in_every_way(tmp_path: Path) -> None:
+    """Graph rewritten or not, weights repacked or not: the answer is the same."""
+    path = str(models.affine(tmp_path, scale=2, offset=1))
+
+    for optimise in (True, False):
+        for prepack in (True, False):
+            session = open_session(path, "cpu", 1, optimise=optimise, prepack=prepack)
+            assert np.array_equal(session.run(["y"], {"x": X})[0], 2 * X + 1)
+
+
+def test_threads_never_spin() -> None:
+    """A replica without requests uses no CPU, and its pool is as large as its share."""
+    options = session_options(3)
+
+    assert options.intra_op_num_threads == 3
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+
+
+def test_what_is_prepared_is_not_worked_on_again() -> None:
+    """Without optimising the graph stays as it is, without prepacking weights stay mapped."""
+    quick = session_options(1, optimise=False, prepack=False)
+    fast = session_options(1, optimise=False)
+    level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+
+    assert quick.graph_optimization_level == fast.graph_optimization_level == level
+    assert quick.get_session_config_entry("session.disable_prepacking") == "1"
+    with pytest.raises(RuntimeError, match="does not have configuration"):
+        fast.get_session_config_entry("session.disable_prepacking")
+
+
+@pytest.mark.slow
+def test_mapped_weights_take_no_private_memory(tmp_path: Path) -> None:
+    """Beside the mapping itself next to nothing counts against a limit on private memory."""
+    prepared.prepare(prepared.layers(tmp_path))
+
+    done = subprocess.run(
+        [sys.executable, "-c", GROWTH, str(tmp_path / prepared.QUICK)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert int(done.stdout) * 1024 < 1.5 * (tmp_path / prepared.WEIGHTS).stat().st_size
+
+
+def test_work_is_announced_when_the_threads_are_there(tmp_path: Path) -> None:
+    """A thread that lowers its priority before the work lowers that of no thread of the pool."""
+    path = str(models.add_one(tmp_path))
+    own = threading.get_native_id()
+    priority = os.getpriority(os.PRIO_PROCESS, own)
+    threads_before = set(os.listdir("/proc/self/task"))
+    seen: list[dict[str, int]] = []
+    kept: list[object] = []
+
+    def step_back() -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+        new = set(os.listdir("/proc/self/task")) - threads_before
+        seen.append({id: os.getpriority(os.PRIO_PROCESS, int(id)) for id in new})
+
+    def build() -> None:
+        kept.append(open_session(path, "cpu", 3, before_work=step_back))
+
+    builder = threading.Thread(target=build)
+    builder.start()
+    builder.join()
+
+    assert sorted(seen[0].values()) == [priority, priority, 19]
+    assert kept
+
+
+@pytest.mark.skipif(
+    "CUDAExecutionProvider" in onnxruntime.get_available_providers(),
+    reason="this onnxruntime can compute on a GPU",
+)
+def test_a_gpu_is_never_replaced_by_the_cpu(tmp_path: Path) -> None:
+    """Asked for a GPU, a wheel for the CPU refuses instead of computing slowly."""
+    with pytest.raises(LoadError, match="device cuda: this onnxruntime has no CUDAExecution"):
+        open_session(str(models.add_one(tmp_path)), "cuda", 1)
+
+
+def test_a_missing_driver_is_told() -> None:
+    """The reason names what is missing; a library that is there passes."""
+    check_driver("libc.so.6")
+
+    with pytest.raises(LoadError, match=r"no NVIDIA driver here \(libnone.so.1: cannot open"):
+        check_driver("libnone.so.1")
+
+
+MADE = prepared.preparation()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("model")
+    prepared.prepare(prepared.layers(made))
+    (made / "broken.onnx").write_bytes(b"no model")
+    return made
+
+
+def load_prepared(folder: Path, preparation: Preparation | None) -> OnnxEngine:
+    return load_model(prepared.spec(preparation), folder, device_kind="cpu", threads=1)
+
+
+def run(engine: OnnxEngine) -> np.ndarray:
+    return np.asarray(engine.run({"x": X}, engine.ticket())["y"])
+
+
+def test_what_was_prepared_here_is_used(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The quick session serves first, gives what the original gives, and will be improved."""
+    original, quick = load_prepared(folder, None), load_prepared(folder, MADE)
+
+    assert (original.session, quick.session) == ("original", "quick")
+    assert original.upgrade is None
+    assert quick.upgrade is not None
+    assert quick.signature == original.signature
+    assert np.allclose(run(quick), run(original), atol=1e-5)
+    assert capfd.readouterr().out == ""
+
+
+def test_quick_may_be_the_best_there_is(folder: Path) -> None:
+    """Without a fast plan there is nothing to improve."""
+    engine = load_prepared(folder, replace(MADE, fast=None))
+
+    assert (engine.session, engine.upgrade) == ("quick", None)
+
+
+@pytest.mark.parametrize(
+    ("preparation", "reason"),
+    [
+        (replace(MADE, key="onnx-0.1/cpu"), "it was prepared for onnx-0.1/cpu, this is onnx-"),
+        (replace(MADE, quick=SessionPlan("missing.onnx")), "missing.onnx"),
+        (replace(MADE, quick=SessionPlan("broken.onnx")), "broken.onnx"),
+        (replace(MADE, fast=SessionPlan("nowhere/fast.onnx")), "nowhere"),
+    ],
+)
+def test_what_does_not_fit_is_not_used(
+    folder: Path, preparation: Preparation, reason: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """For another machine, missing or broken: the original serves, and the log has one line."""
+    engine = load_prepared(folder, preparation)
+
+    assert (engine.session, engine.upgrade) == ("original", None)
+    assert run(engine).shape == (2, 4)
+    [line] = capfd.readouterr().out.splitlines()
+    assert line.startswith("fngate: digits@1 is loaded from its original file: ")
+    assert reason in line
+
+
+def test_the_originals_reason_is_the_one_that_counts(folder: Path) -> None:
+    """Where nothing can be loaded, the model file itself is what is complained of."""
+    spec = ModelSpec("digits@1", model="broken.onnx", preparation=replace(MADE, key="other"))
+
+    with pytest.raises(LoadError, match=r"broken\.onnx"):
+        load_model(spec, folder, device_kind="cpu", threads=1)
+
+
+def test_a_models_size_is_that_of_its_folder(tmp_path: Path) -> None:
+    """Weights lie beside the graph; folders below do not count."""
+    (tmp_path / "graph.onnx").write_bytes(bytes(2**20))
+    (tmp_path / "weights").write_bytes(bytes(2**21))
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "other").write_bytes(bytes(2**20))
+
+    assert size_mib(tmp_path / "graph.onnx") == 3
+
+
+FIRST = b"processor\t: 0\nvendor_id\t: One\ncpu MHz\t\t: 2596.124\nflags\t\t: fpu avx2\n"
+SECOND = b"\nprocessor\t: 1\nvendor_id\t: Two\nflags\t\t: fpu\n"
+NVIDIA = (
+    "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build"
+    "  (dvs-builder@U22)  Thu Jan 23 22:50:36 UTC 2025\nGCC version:  gcc 12.3.0\n"
+)
+
+
+def test_the_key_of_this_machine_names_engine_and_processor() -> None:
+    """It carries the engine's version, and the same call gives the same answer."""
+    key = environment_key("cpu")
+
+    version = re.escape(onnxruntime.__version__)
+    assert re.fullmatch(rf"onnx-{version}/cpu-\w+-[0-9a-f]{{8}}", key)
+    assert environment_key("cpu") == key
+
+
+def test_only_what_the_instructions_depend_on_counts() -> None:
+    """Clock rates and further processors change nothing, other instructions do."""
+    digest = processor_digest(FIRST + SECOND)
+
+    assert processor_digest(FIRST.replace(b"2596.124", b"800.000")) == digest
+    assert processor_digest(FIRST.replace(b"avx2", b"avx512f")) != digest
+    assert processor_digest(SECOND.lstrip()) != digest
+    assert processor_digest(b"") == processor_digest(b"processor\t: 0\n")
+
+
+def test_the_drivers_release_is_read_off_its_words() -> None:
+    """The release of the kernel module, not the architecture or the compiler; or that it is
+    unknown."""
+    assert driver_version(NVIDIA) == "570.86.15"
+    assert driver_version("GCC version: none\n") == "unknown"
+    assert driver_version("") == "unknown"
+
+
+@pytest.mark.skipif(
+    "CUDAExecutionProvider" in onnxruntime.get_available_providers(),
+    reason="this machine may have a GPU",
+)
+def test_a_gpu_that_is_not_there_is_told() -> None:
+    """Nothing is named where there is no driver."""
+    with pytest.raises(LoadError, match="device cuda: "):
+        environment_key("cuda")

@@ -90,7 +90,7 @@ def test_a_handler_runs_its_model(tmp_path: Path) -> None:
 
 
 def test_a_handlers_model_may_become_faster(tmp_path: Path) -> None:
-    """Session and improvement are the model's; without a model there is neither."""
+    """Session and upgrade are the model's; without a model there is neither."""
     prepared.prepare(prepared.layers(tmp_path))
     spec = prepared.spec(prepared.preparation())
     model = load_model(spec, tmp_path, device_kind="cpu", threads=1)
@@ -98,8 +98,8 @@ def test_a_handlers_model_may_become_faster(tmp_path: Path) -> None:
     alone = load(tmp_path, "def predict(inputs, ctx): return inputs\n")
 
     assert (engine.session, alone.session) == ("quick", "none")
-    assert model.improvement is not None
-    assert (engine.improvement, alone.improvement) == (model.improvement, None)
+    assert model.upgrade is not None
+    assert (engine.upgrade, alone.upgrade) == (model.upgrade, None)
 
 
 def test_a_handlers_model_can_be_stopped(tmp_path: Path) -> None:

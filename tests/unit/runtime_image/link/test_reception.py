@@ -10,7 +10,7 @@ import pytest
 
 from runtime_image.contract.link import HEADER, VERSION, Kind
 from runtime_image.link.frames import LinkError, pack
-from runtime_image.link.handshake import packed_hello
+from runtime_image.link.handshake import pack_hello
 from runtime_image.link.reception import GREETING_MAX, read_hello, welcome
 from tests.support.greetings import HELLO, Pair
 
@@ -44,7 +44,7 @@ def changed(**fields: Any) -> bytes:
     [
         (b"", "closed before HELLO"),
         (b"".join(pack(Kind.PING)), "expected HELLO alone, got PING"),
-        (b"".join([*packed_hello(HELLO), *pack(Kind.PING)]), "expected HELLO alone"),
+        (b"".join([*pack_hello(HELLO), *pack(Kind.PING)]), "expected HELLO alone"),
         (b"".join(pack(Kind.HELLO, body=b"{")), "malformed HELLO"),
         (b"".join(pack(Kind.HELLO, body=b"[]")), "malformed HELLO"),
         (HEADER.pack(GREETING_MAX + 1, 0, Kind.HELLO, 0, 0, 0), "over the limit"),

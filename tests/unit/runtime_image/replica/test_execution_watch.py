@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runtime_image.link.meta import RequestMeta
-from runtime_image.replica.execution import LOOK_S, Watch
+from runtime_image.replica.execution import CHECK_S, StuckRunWatch
 from runtime_image.replica.intake import Job
 from runtime_image.replica.runner import Run
 
@@ -24,13 +24,13 @@ class Rig:
         self.pauses: list[float] = []
         self._paused = threading.Semaphore(0)
         self._go_on = threading.Semaphore(0)
-        self.watch = Watch(self._stop, lambda: self.now, self._pause)
+        self.watch = StuckRunWatch(self._stop, lambda: self.now, self._pause)
 
     def begin(self) -> Run:
         """A run of 5 s begins."""
         meta = RequestMeta("application/json", "", -1, "")
         run = Run([Job(1, 1, meta, b"", 5.0, self.now)], None, self.now)
-        self.watch.tell(run)
+        self.watch.on_run(run)
         return run
 
     def until_paused(self) -> None:
@@ -71,23 +71,23 @@ def test_a_run_is_stopped_once_when_its_time_is_over(rig: Rig) -> None:
     rig.now += 0.1
     rig.look()
     rig.look()
-    rig.watch.tell(None)
+    rig.watch.on_run(None)
     rig.last_look()
 
     assert early == []
     assert rig.stopped == [(run, "timeout")]
-    assert set(rig.pauses) == {LOOK_S}
+    assert set(rig.pauses) == {CHECK_S}
 
 
 def test_without_runs_nothing_is_looked_at(rig: Rig) -> None:
     """After a look that found nothing the watch waits for the next run."""
     rig.begin()
     rig.until_paused()
-    rig.watch.tell(None)
+    rig.watch.on_run(None)
     rig.last_look()
     rig.begin()
     rig.until_paused()
-    rig.watch.tell(None)
+    rig.watch.on_run(None)
     rig.last_look()
 
     assert len(rig.pauses) == 2
@@ -97,12 +97,12 @@ def test_short_runs_one_after_the_other_are_left_alone(rig: Rig) -> None:
     """Each has a time of its own, however long they last together."""
     for _ in range(3):
         rig.now += 4.0
-        rig.watch.tell(None)
+        rig.watch.on_run(None)
         rig.begin()
         if not rig.pauses:
             rig.until_paused()
         rig.look()
-    rig.watch.tell(None)
+    rig.watch.on_run(None)
     rig.last_look()
 
     assert rig.stopped == []

@@ -74,9 +74,9 @@ class Rig:
             self.listener,
             engine,
             spec,
-            first_run=self.first_runs.append,
-            mixed=self.mixed.append,
-            gone=self._go,
+            on_first_run=self.first_runs.append,
+            on_rows_mixed=self.mixed.append,
+            on_exit=self._go,
         )
         self.loop.turn_end = self.serving.turn_end
         self.ended = threading.Event()
@@ -366,7 +366,7 @@ def test_a_stuck_run_is_answered_for(gated: Rig) -> None:
         run.why_stopped = "timeout"
         gone.close()
         gated.serving._links[2].send(pack(Kind.WINDOW))
-        gated.serving._stuck(run)
+        gated.serving._on_stuck(run)
 
     in_loop(gated.loop, lambda: None)
     in_loop(gated.loop, give_up)
@@ -391,7 +391,7 @@ def test_a_stuck_batch_is_handed_back(tmp_path: Path) -> None:
 
         run = rig.serving._execution._current
         assert run is not None
-        in_loop(rig.loop, partial(rig.serving._stuck, run))
+        in_loop(rig.loop, partial(rig.serving._on_stuck, run))
 
         frames = [link.next(Kind.NOT_STARTED), link.next(Kind.NOT_STARTED)]
         assert [frame.aux for frame in frames] == [NotStarted.BATCH_TIMEOUT] * 2
@@ -411,7 +411,7 @@ def test_a_stuck_repeated_run_is_handed_back(tmp_path: Path) -> None:
         run = rig.serving._execution._current
         assert run is not None
         run.alone_s, run.why_stopped = 1.0, "timeout"
-        in_loop(rig.loop, partial(rig.serving._stuck, run))
+        in_loop(rig.loop, partial(rig.serving._on_stuck, run))
 
         assert link.next(Kind.NOT_STARTED).aux == NotStarted.BATCH_TIMEOUT
 

@@ -71,7 +71,7 @@ class Function:
         self._run = run
         self.stopped = threading.Event()
         self.session: Any = "none"
-        self.improvement = None
+        self.upgrade = None
         self.sizes: list[int] = []
 
     def ticket(self) -> Any:

@@ -14,7 +14,7 @@ import pytest
 from runtime_image.contract.link import Kind
 from runtime_image.contract.model import FOLDER, GRAPH_FILE, PART_MAX, WEIGHTS_FILE, Described, Part
 from runtime_image.link.frames import Frame, FrameReader, LinkError, pack
-from runtime_image.verification.transfer import hand_out
+from runtime_image.verification.transfer import serve_files
 
 WAIT_S = 60.0
 WEIGHTS = bytes(range(256)) * 6144
@@ -22,7 +22,7 @@ WEIGHTS = bytes(range(256)) * 6144
 
 
 class Peer:
-    """Who asks; `ended` is what became of `hand_out`."""
+    """Who asks; `ended` is what became of `serve_files`."""
 
     def __init__(self, folder: Path, described: Described) -> None:
         self._path = folder / "data.sock"
@@ -40,7 +40,7 @@ class Peer:
     def _serve(self, listener: socket.socket, described: Described, folder: Path) -> None:
         try:
             with listener:
-                hand_out(listener, described, folder)
+                serve_files(listener, described, folder)
             self.ended.append(None)
         except (LinkError, OSError) as error:
             self.ended.append(error)

@@ -1,9 +1,10 @@
-"""The fast session made beside the quick one, with real models and a time that the test passes."""
+"""The upgrade of a session, with real models and a time that the test passes, and its memory."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -14,9 +15,17 @@ import numpy as np
 import pytest
 
 from runtime_image.contract.errors import LoadError
+from runtime_image.engines import upgrade
 from runtime_image.engines.base import Stopped
 from runtime_image.engines.onnx import OnnxEngine
-from runtime_image.engines.upgrade import NICENESS, REST_S, Improvement
+from runtime_image.engines.upgrade import (
+    DELAY_S,
+    NICENESS,
+    SessionUpgrade,
+    free_mib,
+    resident_mib,
+    room_mib,
+)
 from tests.support import models, prepared
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
@@ -27,7 +36,7 @@ import resource, sys
 from pathlib import Path
 import numpy as np
 from runtime_image.engines.base import Stopped
-from runtime_image.engines.upgrade import Improvement
+from runtime_image.engines.upgrade import SessionUpgrade
 from runtime_image.engines.onnx import OnnxEngine
 
 folder, said = Path(sys.argv[1]), []
@@ -38,17 +47,17 @@ load = lambda prepack, before=None: OnnxEngine(
 engine = load(False)
 feed = {"x": np.ones((1, 4), np.float32)}
 before = engine.run(feed, engine.ticket())["y"]
-improvement = Improvement(
+upgrade = SessionUpgrade(
     engine, lambda before: load(True, before), 1,
-    pause=lambda s: None, free=lambda cap: 1e6, say=said.append,
+    pause=lambda s: None, free=lambda cap: 1e6, write=said.append,
 )
 [line] = [l for l in Path("/proc/self/status").read_text().splitlines() if "VmData" in l]
 # Room for the two threads' stacks, and for no more than half of the weights.
 limit = int(line.split()[1]) * 1024 + 2 * 2**23 + 10 * 2**20
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-improvement._work(0)
+upgrade._work(0)
 after = engine.run(feed, engine.ticket())["y"]
-print(np.array_equal(before, after), engine.session, improvement.abandon(), said)
+print(np.array_equal(before, after), engine.session, upgrade.abandon(), said)
 """
 
 
@@ -65,13 +74,13 @@ class Scene:
         self.go_on = threading.Semaphore(0)
         self.paused = threading.Semaphore(0)
         self.free_mib = 1000.0
-        self.improvement = Improvement(
+        self.upgrade = SessionUpgrade(
             self.engine,
             build or self.build,
             100,
             pause=self._pause,
             free=lambda cap_mib: self.free_mib,
-            say=self._say,
+            write=self._say,
         )
 
     def build(self, before_work: Callable[[], None]) -> OnnxEngine:
@@ -109,15 +118,15 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 
 def test_the_engine_improves_after_a_rest(scene: Scene) -> None:
     """The better session serves once the rest is over, and that is said once."""
-    scene.improvement.begin(0)
+    scene.upgrade.start(0)
     before = scene.y()
     scene.rest_over()
 
     assert scene.told.wait(WAIT_S)
     assert (before, scene.y()) == (1, 2)
     assert scene.said == ["the fast session serves from now on"]
-    assert scene.pauses == [REST_S]
-    assert not scene.improvement.abandon()
+    assert scene.pauses == [DELAY_S]
+    assert not scene.upgrade.abandon()
 
 
 def test_the_first_run_is_not_disturbed(tmp_path: Path) -> None:
@@ -137,13 +146,13 @@ def test_the_first_run_is_not_disturbed(tmp_path: Path) -> None:
         built.append(slow.has_run)
         raise LoadError("not wanted")
 
-    improvement = Improvement(
-        slow, build, 1, pause=scene._pause, free=lambda cap: 1000.0, say=scene._say
+    upgrade = SessionUpgrade(
+        slow, build, 1, pause=scene._pause, free=lambda cap: 1000.0, write=scene._say
     )
     runner.start()
     while not slow.is_running:
         pass
-    improvement.begin(0)
+    upgrade.start(0)
     scene.rest_over()
     assert scene.paused.acquire(timeout=WAIT_S)
     built_during_run = list(built)
@@ -154,14 +163,14 @@ def test_the_first_run_is_not_disturbed(tmp_path: Path) -> None:
     assert scene.told.wait(WAIT_S)
     assert built_during_run == []
     assert built == [True]
-    assert scene.pauses == [REST_S, REST_S]
+    assert scene.pauses == [DELAY_S, DELAY_S]
 
 
 @pytest.mark.parametrize("room", [0, 163.0])
 def test_there_must_be_room_for_both(scene: Scene, room: float) -> None:
     """Without memory for both sessions and the runs meanwhile nothing is built."""
     scene.free_mib = room
-    scene.improvement.begin(500)
+    scene.upgrade.start(500)
     scene.rest_over()
 
     assert scene.told.wait(WAIT_S)
@@ -179,13 +188,13 @@ def test_a_failed_build_changes_nothing(tmp_path: Path) -> None:
         raise ZeroDivisionError("surprise")
 
     scene = Scene(tmp_path, build)
-    scene.improvement.begin(0)
+    scene.upgrade.start(0)
     scene.rest_over()
 
     assert scene.told.wait(WAIT_S)
     assert scene.said == ["the quick session goes on serving: surprise"]
     assert scene.y() == 1
-    assert not scene.improvement.abandon()
+    assert not scene.upgrade.abandon()
 
 
 def test_the_build_steps_back(tmp_path: Path) -> None:
@@ -198,7 +207,7 @@ def test_the_build_steps_back(tmp_path: Path) -> None:
         raise LoadError("seen")
 
     scene = Scene(tmp_path, build)
-    scene.improvement.begin(0)
+    scene.upgrade.start(0)
     scene.rest_over()
 
     assert scene.told.wait(WAIT_S)
@@ -207,10 +216,10 @@ def test_the_build_steps_back(tmp_path: Path) -> None:
 
 def test_what_is_abandoned_does_not_begin(scene: Scene) -> None:
     """A replica that goes during the rest can go in an orderly way: nothing will be built."""
-    scene.improvement.begin(0)
-    was_building = scene.improvement.abandon()
+    scene.upgrade.start(0)
+    was_building = scene.upgrade.abandon()
     scene.rest_over()
-    _join("improvement")
+    _join("upgrade")
 
     assert not was_building
     assert scene.said == []
@@ -227,11 +236,11 @@ def test_a_build_that_goes_on_is_told(tmp_path: Path) -> None:
         raise LoadError("too late")
 
     scene = Scene(tmp_path, build)
-    scene.improvement.begin(0)
+    scene.upgrade.start(0)
     scene.rest_over()
     assert began.wait(WAIT_S)
 
-    assert scene.improvement.abandon()
+    assert scene.upgrade.abandon()
     end.set()
     assert scene.told.wait(WAIT_S)
 
@@ -258,3 +267,62 @@ def _join(name: str) -> None:
     for thread in threading.enumerate():
         if thread.name == name:
             thread.join(WAIT_S)
+
+
+STATUS = "Name:\treplica\nVmRSS:\t  102400 kB\nVmData:\t  307200 kB\nThreads:\t3\n"
+HOST = "MemTotal:  4096000 kB\nMemAvailable:  1024000 kB\nHugePages_Total: 0\n"
+
+
+@pytest.mark.parametrize(
+    ("cap_mib", "data_mib", "room"),
+    [
+        (0, None, 1000),  # only the host bounds it
+        (400, None, 300),  # of the cap all that is resident is gone
+        (0, 500, 200),  # of the limit all that is private and writable
+        (400, 350, 50),  # the least of them counts
+        (50, None, 0),  # over it already
+    ],
+)
+def test_the_narrowest_bound_counts(cap_mib: int, data_mib: float | None, room: float) -> None:
+    """Room is what is left under the cap, under the limit and on the host."""
+    assert room_mib(STATUS, HOST, cap_mib, data_mib) == room
+
+
+def test_what_cannot_be_read_leaves_no_room() -> None:
+    """Without the process's sizes a bound on them is taken for reached, and so is the host's."""
+    assert room_mib("", HOST, 400, None) == 0
+    assert room_mib("", HOST, 0, 400) == 0
+    assert room_mib(STATUS, "", 0, None) == 0
+
+
+def test_this_process_has_room() -> None:
+    """The kernel's own words are understood, and a cap makes it less."""
+    assert free_mib(0) > 0
+    assert free_mib(1) == 0
+
+
+def test_the_kernels_limit_is_asked() -> None:
+    """A limit on private memory bounds it also where the record names no cap."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    private_mib = private()
+
+    resource.setrlimit(resource.RLIMIT_DATA, (int(private_mib + 64) * upgrade.MIB, hard))
+    try:
+        bounded = free_mib(0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+    assert 0 <= bounded <= 64
+
+
+def private() -> float:
+    """MiB of writable private mappings of this process."""
+    [line] = [line for line in upgrade.STATUS.read_text().splitlines() if "VmData" in line]
+    return int(line.split()[1]) / 1024
+
+
+def test_memory_is_this_processs_own() -> None:
+    """Resident memory is told in MiB and is at least what was just allocated."""
+    held = b"\x01" * (64 * 2**20)
+
+    assert resident_mib() > len(held) / 2**20
