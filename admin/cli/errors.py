@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from admin.text import ago, get, one_line, plain
+from admin.text import plain
 from registry.errors import BadRequest, FnError
 
 if TYPE_CHECKING:
@@ -97,16 +97,3 @@ def tell(text: str, hint: str, problem: dict[str, Any], as_json: bool) -> None:
     typer.echo(f"error: {plain(text)}", err=True)
     if hint:
         typer.echo(f"next: {plain(hint)}", err=True)
-
-
-def failures(items: list[dict[str, Any]], now_s: float, most: int) -> str:
-    """The `most` newest, the oldest first as everything that has a time; "" where there is none.
-    `now_s` in Unix seconds."""
-    lines = []
-    for item in reversed(items[:most]):
-        count = int(item.get("count") or 1)
-        times = f" ({count} times)" if count > 1 else ""
-        when = ago(float(item.get("at_s") or 0), now_s)
-        detail = one_line(get(item, "detail"))
-        lines.append(f"  {when:<12}  {get(item, 'code')}{times}: {detail}")
-    return "\n".join(["errors", *lines]) if lines else ""

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Final
 from admin.cli.errors import refusal
 from admin.cli.live.events import Broken, Feed
 from admin.cli.live.state import Picture
+from admin.cli.render import render_sleep, render_warm, render_why
 from admin.cli.top.layout import HELP, Stage, screen, wrapped
 from admin.cli.top.lines import Line
 from admin.cli.top.terminal import Screen, Terminal
 from admin.cli.top.view import Request, Sight, press
-from admin.cli.verbs import operate, why
 from admin.client.transport import ApiError, Unreachable
 from admin.text import one_line
 
@@ -85,10 +85,10 @@ class Errands:
     def _answer(self, request: Request) -> str:
         if request.verb == "why":
             now_s = datetime.now(UTC).timestamp()
-            return why.render(self._client.why(request.name), now_s)
+            return render_why(self._client.why(request.name), now_s)
         if request.verb == "warm":
-            return operate.render_warm(self._client.warm(request.name, WARM_S))
-        return operate.render_sleep(self._client.put_to_sleep(request.name))
+            return render_warm(self._client.warm(request.name, WARM_S))
+        return render_sleep(self._client.put_to_sleep(request.name))
 
 
 REDRAW_S: Final = 0.25

@@ -104,17 +104,17 @@ def _payload(
 
 def to_json(answer: Answer) -> dict[str, Any]:
     """The answer as JSON data with its receipt: the object that came, or what is known of it."""
-    from admin.cli.render import read
+    from admin.cli.answers import read_receipt
 
     shown = _object(answer)
     if shown is None:
         shown = {"content_type": answer.content_type, "bytes": len(answer.body)}
-    return {**shown, "receipt": read(answer.timing).to_json()}
+    return {**shown, "receipt": read_receipt(answer.timing).to_json()}
 
 
 def render_receipt(answer: Answer, output: Path | None) -> str:
     """The answer as text, or where it was written."""
-    from admin.cli.render import render_answer
+    from admin.cli.answers import render_answer
     from admin.text import size
 
     what = f"{answer.content_type or 'answer'}, {size(len(answer.body))}"
@@ -137,9 +137,9 @@ def _object(answer: Answer) -> dict[str, Any] | None:
 
 
 def _tell_receipt(session: Session, answer: Answer) -> None:
-    from admin.cli.render import read, render_receipt
+    from admin.cli.answers import read_receipt, render_receipt
 
-    if receipt := render_receipt(read(answer.timing)):
+    if receipt := render_receipt(read_receipt(answer.timing)):
         session.remark(receipt)
 
 

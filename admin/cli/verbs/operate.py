@@ -12,14 +12,14 @@ fnctl rm.
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from admin.cli.options import Session, connected
+from admin.cli.render import render_rollback, render_scale, render_sleep, render_warm
 from admin.cli.verbs.deploy import Idle, Max, Min, given
 from admin.cli.verbs.show import Name
-from admin.text import duration, fields, get, number
 
 To = Annotated[
     int | None,
@@ -47,12 +47,6 @@ def rollback(session: Session, name: Name, to: To = None, breaking: Breaking = F
     ended = finish(session, session.client.roll_back(name, to, breaking))
     session.answer(ended, lambda: render_rollback(ended.get("result") or {}))
     session.next(f"fnctl show {name}", f"fnctl invoke {name}")
-
-
-def render_rollback(result: dict[str, Any]) -> str:
-    """The end of a rollback as text."""
-    head = f"calls go to {get(result, 'revision')}, which takes over from {get(result, 'from')}"
-    return f"{head}\n{fields([('switch', get(result, 'switch'))])}"
 
 
 @connected
@@ -84,13 +78,6 @@ def scale(
     session.next(f"fnctl show {name}")
 
 
-def render_scale(answer: dict[str, Any]) -> str:
-    """The scaling as text."""
-    idle = number(float(answer.get("idle_s") or 0))
-    least, most = get(answer, "min"), get(answer, "max")
-    return f"{get(answer, 'name')}: min {least}, max {most}, idle {idle} s"
-
-
 @connected
 def sleep(session: Session, name: Name) -> None:
     """Let a function's idle replicas go now.
@@ -108,23 +95,6 @@ def sleep(session: Session, name: Name) -> None:
         session.next(f"fnctl scale {name} --min 0")
     else:
         session.next("fnctl ls")
-
-
-def render_sleep(answer: dict[str, Any]) -> str:
-    """The answer as text."""
-    name, asked, stay = get(answer, "name"), int(answer["asked"]), int(answer["stay"])
-    if not asked and not stay:
-        return f"{name} has no replica to let go"
-    lines = [f"{name}: {_replicas(asked)} asked to go"]
-    if stay:
-        least = int(answer.get("min") or 0)
-        why = f"min is {least}" if least else "called just now"
-        lines.append(f"  {_replicas(stay)} stay{'s' if stay == 1 else ''}: {why}")
-    return "\n".join(lines)
-
-
-def _replicas(count: int) -> str:
-    return f"{count} replica{'' if count == 1 else 's'}"
 
 
 Wait = Annotated[
@@ -155,14 +125,6 @@ def warm(session: Session, name: Name, wait: Wait = 60) -> None:
         raise
     session.answer(answer, lambda: render_warm(answer))
     session.next(f"fnctl invoke {name}", f"fnctl scale {name} --min 1")
-
-
-def render_warm(answer: dict[str, Any]) -> str:
-    """The answer as text."""
-    revision = get(answer, "revision")
-    if answer.get("was_warm"):
-        return f"{revision} is warm already"
-    return f"{revision} is warm after {duration(float(answer.get('took_ms') or 0))}"
 
 
 @connected

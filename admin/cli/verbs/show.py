@@ -7,9 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from admin.cli.errors import failures
 from admin.cli.options import Session, connected
-from admin.cli.render import prepared
+from admin.cli.render import prepared, render_errors
 from admin.cli.verbs.ls import ready_in
 from admin.text import NONE, duration, fields, get, number, size, table
 
@@ -42,7 +41,7 @@ def render(function: dict[str, Any], now_s: float) -> str:
         _tensors(function.get("signature") or {}),
         _cold_starts(function.get("cold_starts") or []),
         _revisions(function.get("revisions") or [], function.get("previous")),
-        failures(function.get("errors") or [], now_s, ERRORS_MAX),
+        render_errors(function.get("errors") or [], now_s, ERRORS_MAX),
     ]
     if example := get(function, "example"):
         parts.append(f"example\n  {example}")
