@@ -18,6 +18,14 @@ TEXT_MAX: Final = 72
 """Characters of one output's value."""
 _ITEMS: Final = 6
 _DEPTH_MAX: Final = 4
+HEADER_MAX: Final = 8192
+"""Characters looked at."""
+_METRIC: Final = re.compile(
+    r"""\s*([\w.!#$%&'*+^`|~-]+)((?:\s*;\s*[\w-]+\s*=\s*(?:"(?:[^"\\]|\\.)*"|[^\s",;]*))*)\s*(?:,|$)"""
+)
+_PARAMETER: Final = re.compile(r"""([\w-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s",;]*))""")
+_LEAST_MS: Final = 0.0005
+"""Less is shown as nothing: the header has three decimals."""
 
 
 def render_answer(answer: dict[str, Any]) -> str:
@@ -95,16 +103,6 @@ def _shape(value: Any) -> list[int]:
         shape.append(len(value))
         value = value[0] if value else None
     return shape
-
-
-HEADER_MAX: Final = 8192
-"""Characters looked at."""
-_METRIC: Final = re.compile(
-    r"""\s*([\w.!#$%&'*+^`|~-]+)((?:\s*;\s*[\w-]+\s*=\s*(?:"(?:[^"\\]|\\.)*"|[^\s",;]*))*)\s*(?:,|$)"""
-)
-_PARAMETER: Final = re.compile(r"""([\w-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s",;]*))""")
-_LEAST_MS: Final = 0.0005
-"""Less is shown as nothing: the header has three decimals."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,26 @@ WORD: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+%~-]*")
 """A user or host name, or an alias of ~/.ssh/config; never one that `ssh` took for an option."""
 ADDRESS: Final = re.compile(r"[0-9A-Fa-f:.]+(%[A-Za-z0-9_.-]+)?")
 """What stands for an IPv6 address; the resolver judges it."""
+REFUSED_TEXT: Final = "Connection refused"
+"""What OpenSSH's server says of a port on which nobody listens (strerror of ECONNREFUSED)."""
+USER_FILE: Final = Path("~/.ssh/known_hosts")
+SYSTEM_FILES: Final = (Path("/etc/ssh/ssh_known_hosts"), Path("/etc/ssh/ssh_known_hosts2"))
+FILE_MAX: Final = 16 * 1024 * 1024
+"""Characters read of one file of known hosts."""
+CONNECT_S: Final = 10.0
+LOGIN_S: Final = 15.0
+HOP_S: Final = CONNECT_S + LOGIN_S + 5.0
+"""Seconds for one machine with everything: names, proxy command, keys."""
+ALIVE_S: Final = 10.0
+"""Seconds of silence after which the server is asked whether it lives; three unanswered end it."""
+ALIVE_MAX: Final = 3
+HOPS_MAX: Final = 5
+"""Machines on the way, the last one included."""
+TOKEN_FILE: Final = "admin.token"  # noqa: S105 - a file's name
+TOKEN_MAX: Final = 4096
+"""Bytes read of it."""
+READ_S: Final = 15.0
+"""Seconds for opening SFTP and reading the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +111,7 @@ def _split(rest: str) -> tuple[str, str | None]:
     return host, port if colon else None
 
 
-REFUSED_TEXT: Final = "Connection refused"
-"""What OpenSSH's server says of a port on which nobody listens (strerror of ECONNREFUSED)."""
-
-
-def because(text: str, hint: str = "") -> Unreachable:
+def unreachable_error(text: str, hint: str = "") -> Unreachable:
     """An Unreachable that says `text`, and `hint` for what to do next."""
     error = Unreachable(text)
     if hint:
@@ -107,55 +123,53 @@ def login_failure(target: Target, error: Exception) -> Unreachable:
     """Why nobody could log in to `target`."""
     by_hand = f"see whether this works: {target.command()}"
     if isinstance(error, asyncssh.PermissionDenied):
-        return because(
+        return unreachable_error(
             f"{target} takes none of your SSH keys: {error}",
             f"name one with --identity FILE, or: {target.command('ssh-copy-id')}",
         )
     if isinstance(error, TimeoutError | asyncssh.TimeoutError):
-        return because(f"{target} does not answer SSH in time", by_hand)
+        return unreachable_error(f"{target} does not answer SSH in time", by_hand)
     if isinstance(error, asyncssh.KeyEncryptionError | asyncssh.KeyImportError):
-        return because(f"the private key cannot be used: {error}", "ssh-add FILE, then again")
+        return unreachable_error(
+            f"the private key cannot be used: {error}", "ssh-add FILE, then again"
+        )
     if isinstance(error, asyncssh.ConfigParseError):
-        return because(f"~/.ssh/config: {error}", "mend that line of ~/.ssh/config")
+        return unreachable_error(f"~/.ssh/config: {error}", "mend that line of ~/.ssh/config")
     if isinstance(error, asyncssh.DisconnectError):
-        return because(f"the SSH server of {target} ended the connection: {error}", by_hand)
+        return unreachable_error(
+            f"the SSH server of {target} ended the connection: {error}", by_hand
+        )
     reason = getattr(error, "strerror", None) or error
-    return because(f"{target} cannot be reached by SSH: {reason}", by_hand)
+    return unreachable_error(f"{target} cannot be reached by SSH: {reason}", by_hand)
 
 
-def channel_failure(target: Target, place: tuple[str, int], error: Exception) -> Unreachable:
-    """Why `target` opened no way to the gateway at `place`, as seen from there."""
-    host, port = place
+def channel_failure(target: Target, address: tuple[str, int], error: Exception) -> Unreachable:
+    """Why `target` opened no way to the gateway at `address`, as seen from there."""
+    host, port = address
     shown = f"{host}:{port}"
     if isinstance(error, asyncssh.ChannelOpenError):
         if error.code == asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED:
-            return because(
+            return unreachable_error(
                 f"the SSH server of {target} forbids forwarding to {shown}",
                 f"set in its sshd_config: AllowTcpForwarding local, PermitOpen {shown}",
             )
         if REFUSED_TEXT in error.reason:
-            return because(
+            return unreachable_error(
                 f"nobody listens on {shown} of {target}",
                 f"start it there with fnctl serve, or name it: --url http://{host}:PORT",
             )
-        return because(f"{target} cannot reach {shown}: {error.reason}")
+        return unreachable_error(f"{target} cannot reach {shown}: {error.reason}")
     if isinstance(error, TimeoutError | asyncssh.TimeoutError):
-        return because(f"{target} opens no connection to {shown} in time")
-    return lost(target, str(error))
+        return unreachable_error(f"{target} opens no connection to {shown} in time")
+    return connection_broken(target, str(error))
 
 
-def lost(target: Target, reason: str) -> Unreachable:
+def connection_broken(target: Target, reason: str) -> Unreachable:
     """The connection broke while it was used."""
-    return because(
+    return unreachable_error(
         f"the SSH connection to {target} broke: {reason or 'no reason given'}",
         "what was begun there may go on: look with fnctl ls and fnctl show before you try again",
     )
-
-
-USER_FILE: Final = Path("~/.ssh/known_hosts")
-SYSTEM_FILES: Final = (Path("/etc/ssh/ssh_known_hosts"), Path("/etc/ssh/ssh_known_hosts2"))
-FILE_MAX: Final = 16 * 1024 * 1024
-"""Characters read of one file of known hosts."""
 
 
 class KnownHosts(asyncssh.SSHKnownHosts):
@@ -177,23 +191,23 @@ class KnownHosts(asyncssh.SSHKnownHosts):
         return found
 
 
-class Greeter(asyncssh.SSHClient):
+class HostKeyClient(asyncssh.SSHClient):
     """Notes which key a server showed that is not known, and why the connection was lost."""
 
     def __init__(self) -> None:
-        self.shown: asyncssh.SSHKey | None = None
-        self.lost: str = ""
+        self.shown_key: asyncssh.SSHKey | None = None
+        self.lost_reason: str = ""
 
     def validate_host_public_key(
         self, _host: str, _addr: str, _port: int, key: asyncssh.SSHKey
     ) -> bool:
         """asyncssh's: whether a key is trusted that is not among the known ones. It never is."""
-        self.shown = key
+        self.shown_key = key
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncssh's: the connection is over."""
-        self.lost = str(exc) if exc is not None else "the server closed it"
+        self.lost_reason = str(exc) if exc is not None else "the server closed it"
 
 
 def known_hosts(login: Login, configured: Sequence[str]) -> KnownHosts:
@@ -210,23 +224,24 @@ def known_hosts(login: Login, configured: Sequence[str]) -> KnownHosts:
     try:
         return KnownHosts([path for path in files if login.known_hosts or path.exists()])
     except (OSError, ValueError) as error:
-        raise because(f"the known hosts cannot be read: {error}") from error
+        raise unreachable_error(f"the known hosts cannot be read: {error}") from error
 
 
-def refused(login: Login, known: KnownHosts, greeter: Greeter) -> Unreachable:
+def host_key_refused(login: Login, known: KnownHosts, host_keys: HostKeyClient) -> Unreachable:
     """Why the key of a host was refused: another than the known one, or none is known."""
     target = login.target
     shown = "a key"
-    if greeter.shown is not None:
-        shown = f"{greeter.shown.get_algorithm()} {greeter.shown.get_fingerprint()}"
+    if host_keys.shown_key is not None:
+        key = host_keys.shown_key
+        shown = f"{key.get_algorithm()} {key.get_fingerprint()}"
     files = ", ".join(map(str, known.files)) or str(USER_FILE)
     if known.has_key:
-        return because(
+        return unreachable_error(
             f"the host key of {target} has CHANGED: it shows {shown}, {files} knows another."
             " Somebody may be in between",
             f"ask who runs it; if the machine is new: ssh-keygen -R '{known.name}' -f {files}",
         )
-    return because(
+    return unreachable_error(
         f"the host key of {target} is not known: it shows {shown}, {files} has none for it",
         f"compare the key while you log in once: {_login_once(login)}",
     )
@@ -247,23 +262,12 @@ def _read(path: Path) -> str:
     return text
 
 
-CONNECT_S: Final = 10.0
-LOGIN_S: Final = 15.0
-HOP_S: Final = CONNECT_S + LOGIN_S + 5.0
-"""Seconds for one machine with everything: names, proxy command, keys."""
-ALIVE_S: Final = 10.0
-"""Seconds of silence after which the server is asked whether it lives; three unanswered end it."""
-ALIVE_MAX: Final = 3
-HOPS_MAX: Final = 5
-"""Machines on the way, the last one included."""
-
-
 @dataclass(frozen=True, slots=True)
 class LoggedIn:
     """A connection and what was noted about it. Closing the connection closes those before it."""
 
     connection: asyncssh.SSHClientConnection
-    greeter: Greeter
+    host_keys: HostKeyClient
     before: LoggedIn | None = None
 
     async def close(self) -> None:
@@ -275,7 +279,7 @@ class LoggedIn:
 
     def reason_lost(self) -> str:
         """Why the connection is over, "" while it is not."""
-        return self.greeter.lost if self.connection.is_closed() else ""
+        return self.host_keys.lost_reason if self.connection.is_closed() else ""
 
 
 async def log_in(login: Login, hops_left: int = HOPS_MAX) -> LoggedIn:
@@ -284,7 +288,7 @@ async def log_in(login: Login, hops_left: int = HOPS_MAX) -> LoggedIn:
     Raises Unreachable.
     """
     if not hops_left:
-        raise because(f"~/.ssh/config: more than {HOPS_MAX} machines on the way")
+        raise unreachable_error(f"~/.ssh/config: more than {HOPS_MAX} machines on the way")
     options, jumps = await asyncio.to_thread(_configured, login)
     before = None
     try:
@@ -307,20 +311,20 @@ async def _connect(
 ) -> LoggedIn:
     files = options.config.get("UserKnownHostsFile", ())
     known = known_hosts(login, list(map(str, cast(Sequence[str], files))))
-    greeter = Greeter()
+    host_keys = HostKeyClient()
     # An explicit None for the tunnel keeps asyncssh from opening jump hosts itself, whose keys
     # it would then check by its own rules.
     final = {"known_hosts": known, "tunnel": before.connection if before else None}
     try:
         async with asyncio.timeout(HOP_S):
             connection = await asyncssh.connect(
-                client_factory=lambda: greeter, **{**_given(login), **final}
+                client_factory=lambda: host_keys, **{**_given(login), **final}
             )
     except asyncssh.HostKeyNotVerifiable as error:
-        raise refused(login, known, greeter) from error
+        raise host_key_refused(login, known, host_keys) from error
     except (OSError, TimeoutError, ValueError, asyncssh.Error) as error:
         raise login_failure(login.target, error) from error
-    return LoggedIn(connection, greeter, before)
+    return LoggedIn(connection, host_keys, before)
 
 
 def _configured(login: Login) -> tuple[asyncssh.SSHClientConnectionOptions, list[Target]]:
@@ -373,13 +377,6 @@ def _jumps(options: asyncssh.SSHClientConnectionOptions, target: Target) -> list
     return [] if is_itself and targets[0].port in (None, options.port) else targets
 
 
-TOKEN_FILE: Final = "admin.token"  # noqa: S105 - a file's name
-TOKEN_MAX: Final = 4096
-"""Bytes read of it."""
-READ_S: Final = 15.0
-"""Seconds for opening SFTP and reading the file."""
-
-
 class NoToken(Exception):
     """The token could not be read; the text says why and what else there is."""
 
@@ -404,7 +401,7 @@ async def read_token(connection: asyncssh.SSHClientConnection, target: Target, d
             f"{path} of {target} cannot be read by this user: log in as the server's, or --key"
         ) from error
     except (asyncssh.Error, OSError, TimeoutError) as error:
-        raise NoToken(f"{target} gives no {path} by SFTP ({_said(error)}): use --key") from error
+        raise NoToken(f"{target} gives no {path} by SFTP ({_reason(error)}): use --key") from error
     try:
         token = content.decode("ascii").strip()
     except ValueError as error:
@@ -425,5 +422,5 @@ def remote_path(data: Path) -> str:
     return str(data / TOKEN_FILE)
 
 
-def _said(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return str(error) or ("no answer in time" if isinstance(error, TimeoutError) else repr(error))

@@ -115,7 +115,7 @@ class Transport:
             response = connection.getresponse()
             data = response.read(ANSWER_MAX + 1)
         except (OSError, http.client.HTTPException) as error:
-            raise self._silent(error) from error
+            raise self._unreachable(error) from error
         finally:
             connection.close()
         if len(data) > ANSWER_MAX:
@@ -141,7 +141,7 @@ class Transport:
                 is_refused = response.status != http.client.OK
                 body = response.read(REFUSAL_MAX) if is_refused else b""
             except (OSError, http.client.HTTPException) as error:
-                raise self._silent(error) from error
+                raise self._unreachable(error) from error
             with response:
                 reply = check(Reply(response.status, response.headers, body))
                 yield reply, self._pieces(response)
@@ -167,7 +167,7 @@ class Transport:
             while piece := response.read1(PIECE):
                 yield piece
         except (OSError, ValueError, http.client.HTTPException) as error:
-            raise self._silent(error) from error
+            raise self._unreachable(error) from error
 
     def _head(self, headers: Mapping[str, str]) -> dict[str, str]:
         own = {"Connection": "close"}
@@ -185,10 +185,10 @@ class Transport:
             connection.connect()
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            raise self._silent(error) from error
+            raise self._unreachable(error) from error
         return connection
 
-    def _silent(self, error: Exception) -> Unreachable:
+    def _unreachable(self, error: Exception) -> Unreachable:
         return Unreachable(f"{self._url} gives no answer: {str(error) or type(error).__name__}")
 
 

@@ -30,59 +30,66 @@ from admin.client.ssh import (
     LoggedIn,
     Login,
     NoToken,
-    because,
     channel_failure,
+    connection_broken,
     log_in,
-    lost,
     read_token,
+    unreachable_error,
 )
 from admin.client.transport import Unreachable
 
 CHANNEL_S: Final = 10.0
 """Seconds that the far machine may take to open a connection."""
+GRACE_S: Final = 2.0
+"""Seconds for a goodbye that the other side hears."""
+MARGIN_S: Final = 5.0
+"""Seconds more than what is waited for has itself: the loop's own limits come first."""
+T = TypeVar("T")
+
+__all__ = ["NoToken", "Tunnel", "tunnel"]
 
 
-class Near(asyncio.Protocol):
+class LocalEnd(asyncio.Protocol):
     """The side of this process."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
-        self._far: asyncssh.SSHTCPChannel[bytes] | None = None
+        self._remote: asyncssh.SSHTCPChannel[bytes] | None = None
 
     def connection_made(self, transport: Any) -> None:
         """asyncio's: the socket pair is ready."""
         self._transport = transport
         transport.pause_reading()
 
-    def join(self, far: asyncssh.SSHTCPChannel[bytes]) -> None:
-        """Pass on to `far` from now on."""
-        self._far = far
+    def join(self, remote: asyncssh.SSHTCPChannel[bytes]) -> None:
+        """Pass on to `remote` from now on."""
+        self._remote = remote
         self.resume_reading()
 
     def data_received(self, data: bytes) -> None:
         """asyncio's: bytes for the far side; what comes after its end is dropped."""
-        if self._far is not None:
+        if self._remote is not None:
             # It takes nothing any more a moment before it says that it has ended. As an error here
             # that would close the socket, and lose the answer that is in it.
             with contextlib.suppress(BrokenPipeError):
-                self._far.write(data)
+                self._remote.write(data)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
         """asyncio's: whoever used the socket closed it. An HTTP client never closes half of it."""
         self._transport = None
-        far, self._far = self._far, None
-        if far is not None:
-            far.close()
+        remote, self._remote = self._remote, None
+        if remote is not None:
+            remote.close()
 
     def pause_writing(self) -> None:
         """asyncio's: the reader is slower than SSH."""
-        if self._far is not None:
-            self._far.pause_reading()
+        if self._remote is not None:
+            self._remote.pause_reading()
 
     def resume_writing(self) -> None:
         """asyncio's: the reader has caught up."""
-        if self._far is not None:
-            self._far.resume_reading()
+        if self._remote is not None:
+            self._remote.resume_reading()
 
     def write(self, data: bytes) -> None:
         """Bytes from the far side."""
@@ -99,28 +106,28 @@ class Near(asyncio.Protocol):
         if self._transport is not None:
             self._transport.resume_reading()
 
-    def far_ended(self) -> None:
+    def remote_ended(self) -> None:
         """Nothing more comes or goes: what came can still be read, then the end.
 
         A server may refuse an upload half-way, answer and close. Closed with unread bytes in it, a
         socket pair loses the answer, so the writer is stopped and what it wrote is read away.
         """
-        self._far = None
+        self._remote = None
         if self._transport is not None:
             with contextlib.suppress(OSError):
                 self._transport.get_extra_info("socket").shutdown(socket.SHUT_RD)
             self._transport.resume_reading()
 
 
-class Far(asyncssh.SSHTCPSession[bytes]):
+class RemoteEnd(asyncssh.SSHTCPSession[bytes]):
     """The side of the other machine."""
 
-    def __init__(self, near: Near) -> None:
-        self._near = near
+    def __init__(self, local: LocalEnd) -> None:
+        self._local = local
 
     def data_received(self, data: bytes, datatype: int | None = None) -> None:  # noqa: ARG002
         """asyncssh's: bytes for the near side."""
-        self._near.write(data)
+        self._local.write(data)
 
     def eof_received(self) -> bool:
         """asyncssh's: the server has said all; the channel closes."""
@@ -128,15 +135,15 @@ class Far(asyncssh.SSHTCPSession[bytes]):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncssh's
         """asyncssh's: the channel is closed, or the connection broke."""
-        self._near.far_ended()
+        self._local.remote_ended()
 
     def pause_writing(self) -> None:
         """asyncssh's: the window is full."""
-        self._near.pause_reading()
+        self._local.pause_reading()
 
     def resume_writing(self) -> None:
         """asyncssh's: there is room again."""
-        self._near.resume_reading()
+        self._local.resume_reading()
 
 
 async def dial(connection: asyncssh.SSHClientConnection, host: str, port: int) -> socket.socket:
@@ -145,32 +152,24 @@ async def dial(connection: asyncssh.SSHClientConnection, host: str, port: int) -
     Raises asyncssh.Error, OSError or TimeoutError.
     """
     ours, theirs = socket.socketpair()
-    near = Near()
+    local = LocalEnd()
     try:
         loop = asyncio.get_running_loop()
         theirs.setblocking(False)
-        transport, _ = await loop.connect_accepted_socket(lambda: near, theirs)
+        transport, _ = await loop.connect_accepted_socket(lambda: local, theirs)
     except BaseException:
         ours.close()
         theirs.close()
         raise
     try:
         async with asyncio.timeout(CHANNEL_S):
-            channel, _ = await connection.create_connection(lambda: Far(near), host, port)
+            channel, _ = await connection.create_connection(lambda: RemoteEnd(local), host, port)
     except BaseException:
         ours.close()
         transport.abort()
         raise
-    near.join(channel)
+    local.join(channel)
     return ours
-
-
-GRACE_S: Final = 2.0
-"""Seconds for a goodbye that the other side hears."""
-MARGIN_S: Final = 5.0
-"""Seconds more than what is waited for has itself: the loop's own limits come first."""
-
-T = TypeVar("T")
 
 
 class Tunnel:
@@ -196,7 +195,7 @@ class Tunnel:
         """The admin token in the data folder `data` there. Raises NoToken or Unreachable."""
         return self._wait(read_token(self._connection(), self.target, data), READ_S)
 
-    def why_lost(self) -> str:
+    def reason_lost(self) -> str:
         """Why the connection is over, "" while it is not."""
         return self._logged_in.reason_lost() if self._logged_in else ""
 
@@ -217,8 +216,8 @@ class Tunnel:
         try:
             return await dial(self._connection(), host, port)
         except (asyncssh.Error, OSError, TimeoutError) as error:
-            if reason := self.why_lost():
-                raise lost(self.target, reason) from error
+            if reason := self.reason_lost():
+                raise connection_broken(self.target, reason) from error
             raise channel_failure(self.target, (host, port), error) from error
 
     def _wait(self, work: Coroutine[Any, Any, T], limit_s: float) -> T:
@@ -227,7 +226,7 @@ class Tunnel:
         try:
             return future.result(limit_s + MARGIN_S)
         except concurrent.futures.TimeoutError as error:
-            raise because(f"{self.target} does not answer by SSH in time") from error
+            raise unreachable_error(f"{self.target} does not answer by SSH in time") from error
         finally:
             future.cancel()
 
@@ -262,11 +261,8 @@ def tunnel(login: Login) -> Iterator[Tunnel]:
     try:
         yield opened
     except Unreachable as error:
-        if reason := opened.why_lost():
-            raise lost(opened.target, reason) from error
+        if reason := opened.reason_lost():
+            raise connection_broken(opened.target, reason) from error
         raise
     finally:
         opened.close()
-
-
-__all__ = ["NoToken", "Tunnel", "tunnel"]

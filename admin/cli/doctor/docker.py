@@ -27,12 +27,15 @@ ANSWER_S: Final = 5.0
 TCP_PORT: Final = 2375
 REPLICAS_MAX: Final = 16
 """So many are looked at."""
-NAME: Final = "docker engine"
+ENGINE_CHECK: Final = "docker engine"
 INSTALL: Final = "install Docker Engine, on Debian: sudo apt-get install docker.io"
+SOURCE_LABEL: Final = "fngate.source"
+SHOWN: Final = 12
+"""Characters shown of a digest."""
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class EngineFacts:
     """What an engine at `url` says: GET /version, GET /info, its images by their tags, and the
     processes of its replicas by their numbers on its machine."""
 
@@ -48,7 +51,7 @@ class Facts:
         return self.url.startswith("unix://")
 
 
-def is_there(url: str) -> bool:
+def has_socket(url: str) -> bool:
     """Whether a socket of an engine lies at `url`, answering or not."""
     parts = urlsplit(url)
     try:
@@ -57,7 +60,7 @@ def is_there(url: str) -> bool:
         return True
 
 
-def ask(url: str, tags: Sequence[str]) -> Facts | Check:
+def query_engine(url: str, tags: Sequence[str]) -> EngineFacts | Check:
     """What the engine says of itself and of the images `tags`, or why it says nothing."""
     try:
         _connect(url)
@@ -74,7 +77,7 @@ def ask(url: str, tags: Sequence[str]) -> Facts | Check:
         return unreachable(url, error)
     try:
         images = {tag: _image(client, tag) for tag in tags}
-        return Facts(url, client.version(), client.info(), images, _replicas(client))
+        return EngineFacts(url, client.version(), client.info(), images, _replicas(client))
     except (DockerException, RequestException, OSError) as error:
         return unreachable(url, error)
     finally:
@@ -86,21 +89,21 @@ def unreachable(url: str, error: Exception, has_daemon: bool = True) -> Check:
     local = url.startswith("unix://")
     if isinstance(error, ValueError):
         todo = f"name it with --engine or FN_DOCKER_HOST, like {DEFAULT_ENGINE}"
-        return Check("fail", NAME, str(error), todo)
+        return Check("fail", ENGINE_CHECK, str(error), todo)
     if isinstance(error, FileNotFoundError):
         todo = "sudo systemctl start docker" if has_daemon else INSTALL
-        return Check("fail", NAME, f"{url} is not there", todo)
+        return Check("fail", ENGINE_CHECK, f"{url} is not there", todo)
     if isinstance(error, PermissionError):
         todo = "sudo usermod -aG docker $USER, then log in again"
-        return Check("fail", NAME, f"this user may not use {url}", todo)
+        return Check("fail", ENGINE_CHECK, f"this user may not use {url}", todo)
     if isinstance(error, ConnectionRefusedError):
         todo = "sudo systemctl restart docker" if local else "start it there, or mend --engine"
-        return Check("fail", NAME, f"nobody listens on {url}", todo)
+        return Check("fail", ENGINE_CHECK, f"nobody listens on {url}", todo)
     if isinstance(error, TimeoutError):
         todo = "see what it does: sudo journalctl -u docker -n 50"
-        return Check("fail", NAME, f"{url} gives no answer in {ANSWER_S:g} s", todo)
+        return Check("fail", ENGINE_CHECK, f"{url} gives no answer in {ANSWER_S:g} s", todo)
     todo = "see its log: sudo journalctl -u docker -n 50"
-    return Check("fail", NAME, f"{url}: {str(error) or type(error).__name__}", todo)
+    return Check("fail", ENGINE_CHECK, f"{url}: {str(error) or type(error).__name__}", todo)
 
 
 def _connect(url: str) -> None:
@@ -115,8 +118,8 @@ def _connect(url: str) -> None:
             probe.connect(parts.path)
             _ping(probe)
     elif parts.scheme == "tcp" and parts.hostname:
-        place = (parts.hostname, parts.port or TCP_PORT)
-        with socket.create_connection(place, ANSWER_S) as probe:
+        address = (parts.hostname, parts.port or TCP_PORT)
+        with socket.create_connection(address, ANSWER_S) as probe:
             _ping(probe)
     else:
         raise ValueError(f"--engine: expected unix:///PATH or tcp://HOST:PORT, got {url!r}")
@@ -156,11 +159,11 @@ def docker_checks(url: str, is_chosen: bool, tags: Mapping[str, str]) -> list[Ch
 
     Where Docker is not what starts replicas here (`is_chosen`), nothing of it can fail.
     """
-    if not is_chosen and not is_there(url):
+    if not is_chosen and not has_socket(url):
         return []
-    found = engine_checks.look_for_driver()
+    found = engine_checks.find_driver()
     needed = {kind: tag for kind, tag in tags.items() if kind != "gpu" or found.gpus}
-    facts = ask(url, list(needed.values()))
+    facts = query_engine(url, list(needed.values()))
     if isinstance(facts, Check):
         checks = [facts]
     else:
@@ -169,12 +172,12 @@ def docker_checks(url: str, is_chosen: bool, tags: Mapping[str, str]) -> list[Ch
     return checks if is_chosen else softened(checks)
 
 
-def _engine(facts: Facts) -> list[Check]:
+def _engine(facts: EngineFacts) -> list[Check]:
     from docker.constants import DEFAULT_DOCKER_API_VERSION
 
     major, _, minor = DEFAULT_DOCKER_API_VERSION.partition(".")
     return [
-        Check("ok", NAME, f"{facts.url} answers"),
+        Check("ok", ENGINE_CHECK, f"{facts.url} answers"),
         engine_checks.api(facts.version, (int(major), int(minor))),
         engine_checks.live_restore(facts.info),
         engine_checks.init(facts.info),
@@ -184,9 +187,9 @@ def _engine(facts: Facts) -> list[Check]:
     ]
 
 
-def _gpu(facts: Facts, found: engine_checks.Driver) -> list[Check]:
+def _gpu(facts: EngineFacts, found: engine_checks.Driver) -> list[Check]:
     """The driver is looked for here: of another machine's nothing is known."""
-    toolkit = engine_checks.look_for_toolkit() if facts.is_local else engine_checks.Toolkit()
+    toolkit = engine_checks.find_toolkit() if facts.is_local else engine_checks.Toolkit()
     checks = [engine_checks.driver(found)] if facts.is_local else []
     if found.gpus or not facts.is_local:
         ways = [
@@ -197,12 +200,12 @@ def _gpu(facts: Facts, found: engine_checks.Driver) -> list[Check]:
     return checks
 
 
-def _images(facts: Facts, tags: Mapping[str, str]) -> list[Check]:
+def _images(facts: EngineFacts, tags: Mapping[str, str]) -> list[Check]:
     source = expected_source()
     return [image(kind, tag, facts.images.get(tag), source) for kind, tag in tags.items()]
 
 
-def _free(facts: Facts) -> int | None:
+def _free(facts: EngineFacts) -> int | None:
     root = facts.info.get("DockerRootDir")
     if not facts.is_local or not root:
         return None
@@ -210,11 +213,6 @@ def _free(facts: Facts) -> int | None:
         return shutil.disk_usage(Path(root)).free
     except OSError:
         return None
-
-
-SOURCE: Final = "fngate.source"
-SHOWN: Final = 12
-"""Characters shown of a digest."""
 
 
 def image(kind: str, tag: str, inspected: dict[str, Any] | None, source: str) -> Check:
@@ -234,7 +232,7 @@ def image(kind: str, tag: str, inspected: dict[str, Any] | None, source: str) ->
     if link != str(VERSION):
         found = f"{tag} speaks version {link} of the link, expected {VERSION}"
         return Check("fail", name, found, todo)
-    built = str(labels.get(SOURCE) or "")
+    built = str(labels.get(SOURCE_LABEL) or "")
     if source and built != source:
         found = f"{tag} was built from other sources ({_short(built) or 'unknown'})"
         return Check("warn", name, f"{found}, expected {_short(source)}", todo)

@@ -25,6 +25,13 @@ API_OLDEST: Final = (1, 41)
 DAEMON_FILE: Final = "/etc/docker/daemon.json"
 RELOAD: Final = "sudo systemctl reload docker"
 RESTART: Final = "sudo systemctl restart docker"
+VENDOR: Final = "0x10de"
+"""NVIDIA on the PCI bus."""
+PROGRAMS: Final = ("nvidia-container-runtime-hook", "nvidia-container-runtime", "nvidia-ctk")
+TOOLKIT: Final = "sudo apt-get install nvidia-container-toolkit"
+NO_CGROUPS: Final = re.compile(r"^\s*no-cgroups\s*=\s*true", re.MULTILINE)
+TOOLKIT_FILE: Final = Path("/etc/nvidia-container-runtime/config.toml")
+FILE_MAX: Final = 64 * 1024
 
 Answer = dict[str, Any]
 """What GET /info or GET /version gave, as it came."""
@@ -123,15 +130,6 @@ def _api(number: tuple[int, int]) -> str:
     return ".".join(map(str, number))
 
 
-VENDOR: Final = "0x10de"
-"""NVIDIA on the PCI bus."""
-PROGRAMS: Final = ("nvidia-container-runtime-hook", "nvidia-container-runtime", "nvidia-ctk")
-TOOLKIT: Final = "sudo apt-get install nvidia-container-toolkit"
-NO_CGROUPS: Final = re.compile(r"^\s*no-cgroups\s*=\s*true", re.MULTILINE)
-TOOLKIT_FILE: Final = Path("/etc/nvidia-container-runtime/config.toml")
-FILE_MAX: Final = 64 * 1024
-
-
 @dataclass(frozen=True, slots=True)
 class Driver:
     """What of NVIDIA's driver is here: "" or the reason why NVML does not start, its version,
@@ -227,7 +225,7 @@ def reload(info: Answer, toolkit: Toolkit) -> Check:
     return Check("warn", name, found, todo)
 
 
-def look_for_driver(
+def find_driver(
     root: Path = Path("/"), start: Callable[[], tuple[str, int]] | None = None
 ) -> Driver:
     """What of the driver is here; `root` has proc and sys, `start` begins NVML."""
@@ -246,7 +244,7 @@ def look_for_driver(
     )
 
 
-def look_for_toolkit(root: Path = Path("/")) -> Toolkit:
+def find_toolkit(root: Path = Path("/")) -> Toolkit:
     """What of the toolkit is here; `root` has etc and run."""
     specs = [
         str(path)

@@ -26,6 +26,27 @@ from admin.text import size
 if TYPE_CHECKING:
     from admin.client.client import Client
 
+GIB: Final = 1024**3
+DISK_LOW: Final = 5 * GIB
+DISK_FULL: Final = GIB // 2
+OLDEST: Final = (3, 11)
+ENGINE_S: Final = 60.0
+SOCKET_TAIL: Final = len("/00000000/data.sock")
+SOCKET_PATH_MAX: Final = 107
+"""Bytes of a Unix socket's path (unix(7))."""
+PRIVATE: Final = 0o077
+"""The permission bits of others, of which a token has none."""
+ENGINE: Final = """\
+import os, json
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+import onnxruntime
+print(json.dumps([onnxruntime.__version__, *onnxruntime.get_available_providers()]))
+"""
+FILTER_CHECK: Final = "replica filter"
+FILTERED: Final = "2"
+"""SECCOMP_MODE_FILTER, as proc_pid_status(5) shows it."""
+PROGRAM: Final = b"runtime_image"
+
 Level = Literal["ok", "warn", "fail"]
 
 
@@ -58,24 +79,6 @@ def to_json(checks: Sequence[Check]) -> list[dict[str, str]]:
 def softened(checks: Sequence[Check]) -> list[Check]:
     """The checks of what nothing depends on here: what fails is only a warning."""
     return [replace(each, level="warn") if each.level == "fail" else each for each in checks]
-
-
-GIB: Final = 1024**3
-DISK_LOW: Final = 5 * GIB
-DISK_FULL: Final = GIB // 2
-OLDEST: Final = (3, 11)
-ENGINE_S: Final = 60.0
-SOCKET_TAIL: Final = len("/00000000/data.sock")
-SOCKET_PATH_MAX: Final = 107
-"""Bytes of a Unix socket's path (unix(7))."""
-PRIVATE: Final = 0o077
-"""The permission bits of others, of which a token has none."""
-ENGINE: Final = """\
-import os, json
-os.environ["ORT_DISABLE_TELEMETRY"] = "1"
-import onnxruntime
-print(json.dumps([onnxruntime.__version__, *onnxruntime.get_available_providers()]))
-"""
 
 
 def python(version: tuple[int, int] = sys.version_info[:2]) -> Check:
@@ -190,13 +193,7 @@ def access(client: Client) -> Check:
     return Check("ok", "access", f"functions can be listed ({count})")
 
 
-NAME: Final = "replica filter"
-FILTERED: Final = "2"
-"""SECCOMP_MODE_FILTER, as proc_pid_status(5) shows it."""
-PROGRAM: Final = b"runtime_image"
-
-
-def of_processes(run: Path) -> list[int]:
+def replica_pids(run: Path) -> list[int]:
     """The replicas of the server with the run folder `run` that are processes of this machine."""
     from pool_manager.drivers import process_groups
     from pool_manager.drivers.process import MODULE
@@ -223,9 +220,15 @@ def system_calls(pids: Collection[int], proc: Path = Path("/proc")) -> list[Chec
     for pid, mode in modes.items():
         if mode != FILTERED:
             text = f"process {pid} has Seccomp: {mode}, expected {FILTERED}"
-            return [Check("fail", NAME, text, "build its image again: fnctl image build cpu")]
+            return [
+                Check("fail", FILTER_CHECK, text, "build its image again: fnctl image build cpu")
+            ]
     count = len(found)
-    return [Check("ok", NAME, f"Seccomp: {FILTERED} in {count} running replica{'s' * (count > 1)}")]
+    return [
+        Check(
+            "ok", FILTER_CHECK, f"Seccomp: {FILTERED} in {count} running replica{'s' * (count > 1)}"
+        )
+    ]
 
 
 def _status(process: Path) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from admin.cli.errors import told
+from admin.cli.errors import errors_reported
 from admin.cli.options import (
     DEFAULT_DATA,
     DEFAULT_URL,
@@ -21,12 +21,12 @@ from admin.cli.options import (
     Json,
     Key,
     KnownHosts,
-    Place,
+    ServerAddress,
     Ssh,
     Url,
     client_at,
     is_local,
-    login,
+    parse_login,
 )
 from admin.cli.options import print_answer as answer
 from admin.text import size
@@ -37,8 +37,15 @@ if TYPE_CHECKING:
     from registry.store.recovery.inspection import DatabaseReport
     from registry.store.recovery.restoring import Restored
 
+
 BackupFile = Annotated[
     Path, typer.Argument(metavar="FILE", dir_okay=False, help="The copy, on this machine.")
+]
+File = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE", exists=True, dir_okay=False, help="A copy of the database of a server."
+    ),
 ]
 
 
@@ -62,17 +69,17 @@ def backup(  # noqa: PLR0913 - typer takes one parameter per option
     Example:
       fnctl backup fngate-backup.db && cp -an ~/.fngate/blobs .
     """
-    way = login(context, ssh, identity=identity, known_hosts=known_hosts)
+    login = parse_login(context, ssh, identity=identity, known_hosts=known_hosts)
     check_target(file)
-    with told(as_json):
+    with errors_reported(as_json):
         from admin.client.client import Unreachable
 
-        place = Place(url, key, data)
+        address = ServerAddress(url, key, data)
         try:
-            with client_at(place, way) as client:
+            with client_at(address, login) as client:
                 report = fetch(client, file)
         except Unreachable:
-            if way is not None or not is_local(url) or not (found := copy_stopped(data, file)):
+            if login is not None or not is_local(url) or not (found := copy_stopped(data, file)):
                 raise
             report = found
         made = file.stat().st_size
@@ -136,14 +143,6 @@ def described(report: DatabaseReport) -> str:
     return f"{report.functions} functions, {report.keys} keys"
 
 
-File = Annotated[
-    Path,
-    typer.Argument(
-        metavar="FILE", exists=True, dir_okay=False, help="A copy of the database of a server."
-    ),
-]
-
-
 def restore(file: File, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
     """Put FILE in the place of the database of a stopped server.
 
@@ -155,7 +154,7 @@ def restore(file: File, data: Data = DEFAULT_DATA, as_json: Json = False) -> Non
     Example:
       fnctl restore ~/.fngate/backups/daily.db
     """
-    with told(as_json):
+    with errors_reported(as_json):
         import asyncio
 
         from registry.files import DataDirectory

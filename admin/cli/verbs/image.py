@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from admin.cli.errors import INTERRUPTED, told
+from admin.cli.errors import INTERRUPTED, errors_reported
 from admin.cli.options import DEFAULT_ENGINE, Json
 from admin.text import duration, fields, plain, size
 
 if TYPE_CHECKING:
-    from admin.image.build import Built
+    from admin.image.build import BuiltImage
 
 DEFAULT_BASE: Final = "python:3.11-slim"
 NAME: Final = "fngate-runtime"
@@ -97,12 +97,12 @@ def build(  # noqa: PLR0913 - typer takes one parameter per option
     """
     if tensorrt and (kind is Kind.CPU or not tensorrt.isdecimal()):
         raise typer.BadParameter("expected a major version, with gpu", param_hint="--tensorrt")
-    with told(as_json):
-        from admin.image.build import Order
+    with errors_reported(as_json):
+        from admin.image.build import BuildRequest
         from admin.image.build import build as build_image
         from admin.image.context import own_checkout
 
-        order = Order(
+        order = BuildRequest(
             kind.value,
             base,
             tag or f"{NAME}:{kind.value}",
@@ -119,7 +119,7 @@ def build(  # noqa: PLR0913 - typer takes one parameter per option
     typer.echo(json.dumps(asdict(built), indent=2) if as_json else plain(render(built)))
 
 
-def render(built: Built) -> str:
+def render(built: BuiltImage) -> str:
     """What was built, as text."""
     pairs = (
         ("id", built.id),

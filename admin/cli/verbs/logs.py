@@ -54,19 +54,22 @@ def print_followed(session: Session, name: str, lines: int) -> None:
     Raises ApiError, or Unreachable where the server stays away.
     """
     from admin.client.client import ApiError
-    from admin.client.sse import Absence, resumed
+    from admin.client.sse import Disconnected, Patience, Position, resumed
 
-    absence = Absence(
+    connect = partial(session.client.follow_logs, name, lines)
+    retry = Patience(
         lambda reason: session.remark(f"{reason}; waiting for it …"),
         lambda: session.remark("the server is back"),
     )
     is_known = False
     try:
-        for event in resumed(partial(session.client.follow_logs, name, lines), absence):
+        for item in resumed(connect, retry, Position()):
+            if isinstance(item, Disconnected):
+                continue
             is_known = True
-            show(session, event.type, json.loads(event.data))
+            show(session, item.type, json.loads(item.data))
     except ApiError as error:
-        # Whoever was there and is not any more was removed: there is nothing left to follow.
+        # A function that was there and is unknown now was removed.
         if not (is_known and error.code == "unknown_function"):
             raise
         session.remark(f"{name} is gone")

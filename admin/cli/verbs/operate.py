@@ -28,6 +28,9 @@ To = Annotated[
 Breaking = Annotated[
     bool, typer.Option("--breaking", help="Allow what would break callers of the present one.")
 ]
+Wait = Annotated[
+    int, typer.Option("--wait", min=1, max=3600, metavar="SECONDS", help="Give up after so long.")
+]
 
 
 @connected
@@ -95,11 +98,6 @@ def sleep(session: Session, name: Name) -> None:
         session.next(f"fnctl scale {name} --min 0")
     else:
         session.next("fnctl ls")
-
-
-Wait = Annotated[
-    int, typer.Option("--wait", min=1, max=3600, metavar="SECONDS", help="Give up after so long.")
-]
 
 
 @connected

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from admin.cli.errors import told
+from admin.cli.errors import errors_reported
 
 
 class Driver(StrEnum):
@@ -111,7 +111,7 @@ def serve(  # noqa: PLR0913 - typer takes one parameter per option
         "idle_s": idle,
         "log_format": log_format and log_format.value,
     }
-    with told(as_json=False):
+    with errors_reported(as_json=False):
         overrides = {name: value for name, value in given.items() if value is not None}
         sys.exit(run(overrides, config, may_start_empty=start_empty))
 

@@ -5,14 +5,14 @@ import json
 import pytest
 import typer
 
-from admin.cli.errors import REFUSED, UNREACHABLE, told
+from admin.cli.errors import REFUSED, UNREACHABLE, errors_reported
 from admin.client.client import ApiError, Unreachable
 from registry.errors import BadBundle, BadRequest
 
 
 def test_no_error_is_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     """A verb that does what it should is left alone."""
-    with told(as_json=False):
+    with errors_reported(as_json=False):
         pass
 
     assert capsys.readouterr().err == ""
@@ -20,7 +20,7 @@ def test_no_error_is_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_an_unreachable_server_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     """Without an answer the exit code is 3, and the hint says what to start or set."""
-    with pytest.raises(typer.Exit) as caught, told(as_json=False):
+    with pytest.raises(typer.Exit) as caught, errors_reported(as_json=False):
         raise Unreachable("http://x gives no answer: refused")
 
     assert caught.value.exit_code == UNREACHABLE
@@ -33,7 +33,7 @@ def test_an_unreachable_server_may_say_what_to_do(capsys: pytest.CaptureFixture[
     error = Unreachable("nobody listens")
     error.add_note("fnctl serve there")
 
-    with pytest.raises(typer.Exit), told(as_json=False):
+    with pytest.raises(typer.Exit), errors_reported(as_json=False):
         raise error
 
     assert capsys.readouterr().err == "error: nobody listens\nnext: fnctl serve there\n"
@@ -48,7 +48,7 @@ def test_a_refusal_is_told_with_log_and_time(capsys: pytest.CaptureFixture[str])
         "log_tail": ["Traceback", "ValueError"],
         "retry_after_s": 4,
     }
-    with pytest.raises(typer.Exit) as caught, told(as_json=False):
+    with pytest.raises(typer.Exit) as caught, errors_reported(as_json=False):
         raise ApiError(503, problem)
 
     assert caught.value.exit_code == REFUSED
@@ -68,7 +68,7 @@ def test_a_note_is_what_to_do_next(capsys: pytest.CaptureFixture[str]) -> None:
     error = ApiError(409, {"title": "T", "code": "conflict"})
     error.add_note("fnctl deploy x --name y")
 
-    with pytest.raises(typer.Exit), told(as_json=False):
+    with pytest.raises(typer.Exit), errors_reported(as_json=False):
         raise error
 
     assert capsys.readouterr().err == "error: T\nnext: fnctl deploy x --name y\n"
@@ -76,7 +76,7 @@ def test_a_note_is_what_to_do_next(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_our_own_errors_are_refusals(capsys: pytest.CaptureFixture[str]) -> None:
     """What is refused before anything is sent ends like a refusal of the server."""
-    with pytest.raises(typer.Exit) as caught, told(as_json=False):
+    with pytest.raises(typer.Exit) as caught, errors_reported(as_json=False):
         raise BadBundle("'x' is a link\x1b")
 
     assert caught.value.exit_code == REFUSED
@@ -88,7 +88,7 @@ def test_a_note_on_our_own_error_is_what_to_do_next(capsys: pytest.CaptureFixtur
     error = BadBundle("too large")
     error.add_note("fnctl deploy smaller")
 
-    with pytest.raises(typer.Exit), told(as_json=False):
+    with pytest.raises(typer.Exit), errors_reported(as_json=False):
         raise error
 
     assert capsys.readouterr().err.endswith("too large\nnext: fnctl deploy smaller\n")
@@ -96,7 +96,7 @@ def test_a_note_on_our_own_error_is_what_to_do_next(capsys: pytest.CaptureFixtur
 
 def test_a_bad_word_is_wrong_usage() -> None:
     """A name that cannot be is wrong usage, which typer tells with exit code 2."""
-    with pytest.raises(typer.BadParameter, match="expected a name"), told(as_json=False):
+    with pytest.raises(typer.BadParameter, match="expected a name"), errors_reported(as_json=False):
         raise BadRequest("expected a name")
 
 
@@ -112,7 +112,7 @@ def test_failures_can_be_json(
     capsys: pytest.CaptureFixture[str], error: Exception, code: str
 ) -> None:
     """With --json a failure is one JSON object with a code, on stderr."""
-    with pytest.raises(typer.Exit), told(as_json=True):
+    with pytest.raises(typer.Exit), errors_reported(as_json=True):
         raise error
 
     captured = capsys.readouterr()

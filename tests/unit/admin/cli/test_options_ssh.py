@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from admin.cli.options import Place, client_over
+from admin.cli.options import ServerAddress, ssh_client
 from admin.client.client import ApiError
 from admin.client.ssh import Login, parse_target
 from tests.support.admin_api import AdminApi, Canned
@@ -84,10 +84,10 @@ def test_the_token_is_read_there(api: AdminApi, tmp_path: Path) -> None:
     """Without a key the token of the far data folder is sent; with one, that."""
     api.on("GET", LS, Canned({"items": []}))
     (tmp_path / "admin.token").write_text("t0ken")
-    place = Place(api.url, None, tmp_path)
+    place = ServerAddress(api.url, None, tmp_path)
     with sshd(tmp_path / "ssh") as far:
         for each in (place, replace(place, key="mine")):
-            with client_over(way(far), each) as client:
+            with ssh_client(way(far), each) as client:
                 client.functions()
 
     sent = [request.headers["Authorization"] for request in api.requests]
@@ -101,7 +101,7 @@ def test_a_missing_token_is_told_where_one_is_needed(api: AdminApi, tmp_path: Pa
     api.on("GET", LS, NO_KEY)
 
     def ask(far: Sshd, url: str) -> str:
-        with client_over(way(far), Place(url, None, tmp_path / "none")) as client:
+        with ssh_client(way(far), ServerAddress(url, None, tmp_path / "none")) as client:
             if url == api.url:
                 assert client.ready() == {"status": "ok"}
             client.functions()

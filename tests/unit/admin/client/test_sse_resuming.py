@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from admin.client.sse import PAUSE_S, Absence, Event, resumed
+from admin.client.sse import PAUSE_S, Disconnected, Event, Patience, Position, resumed
 from admin.client.transport import ApiError, Unreachable
 
 Turn = list[Event] | Exception
@@ -36,8 +36,10 @@ class Server:
         def back() -> None:
             self.told.append("back")
 
-        absence = Absence(self.told.append, back, patience_s, lambda: self.now_s)
-        return resumed(self.connect, absence, self.pause)
+        retry = Patience(self.told.append, back, patience_s, lambda: self.now_s)
+        for item in resumed(self.connect, retry, Position(), self.pause):
+            if not isinstance(item, Disconnected):
+                yield item
 
 
 ONE, TWO = Event("1", "lines", "a"), Event("2", "lines", "b")

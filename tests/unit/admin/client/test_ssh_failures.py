@@ -3,7 +3,13 @@ from __future__ import annotations
 import asyncssh
 import pytest
 
-from admin.client.ssh import Target, because, channel_failure, login_failure, lost
+from admin.client.ssh import (
+    Target,
+    channel_failure,
+    connection_broken,
+    login_failure,
+    unreachable_error,
+)
 
 TARGET = Target("gpu1", "nn")
 PLACE = ("127.0.0.1", 8080)
@@ -47,6 +53,6 @@ def test_a_refused_channel_says_why(error: Exception, text: str) -> None:
 
 def test_what_to_do_next_is_optional() -> None:
     """A text may stand alone; a broken connection always has a reason and advice."""
-    assert not hasattr(because("text"), "__notes__")
-    assert "no reason given" in str(lost(TARGET, ""))
-    assert "fnctl ls" in lost(TARGET, "x").__notes__[0]
+    assert not hasattr(unreachable_error("text"), "__notes__")
+    assert "no reason given" in str(connection_broken(TARGET, ""))
+    assert "fnctl ls" in connection_broken(TARGET, "x").__notes__[0]

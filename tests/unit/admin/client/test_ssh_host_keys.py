@@ -7,7 +7,7 @@ import asyncssh
 import pytest
 
 from admin.client import ssh
-from admin.client.ssh import Greeter, KnownHosts, Login, Target, known_hosts, refused
+from admin.client.ssh import HostKeyClient, KnownHosts, Login, Target, host_key_refused, known_hosts
 from admin.client.transport import Unreachable
 
 LOGIN = Login(Target("gpu1", "nn", 2222))
@@ -67,14 +67,14 @@ def test_a_file_that_cannot_be_used_is_told(
 def test_a_changed_key_is_told_from_an_unknown_one(home: Path) -> None:
     """Who has another key in the file has changed; who has none is not known yet."""
     (home / ".ssh" / "known_hosts").write_text(line("[gpu1]:2222"))
-    known, greeter = known_hosts(LOGIN, []), Greeter()
+    known, host_key_client = known_hosts(LOGIN, []), HostKeyClient()
     key = asyncssh.generate_private_key("ssh-ed25519").convert_to_public()
-    assert not greeter.validate_host_public_key("gpu1", "", 2222, key)
+    assert not host_key_client.validate_host_public_key("gpu1", "", 2222, key)
 
     known.match("gpu1", "", 2222)
-    changed = refused(LOGIN, known, greeter)
+    changed = host_key_refused(LOGIN, known, host_key_client)
     known.match("gpu9", "", 2222)
-    unknown = refused(LOGIN, known, greeter)
+    unknown = host_key_refused(LOGIN, known, host_key_client)
 
     assert "CHANGED" in str(changed)
     assert "ssh-keygen -R '[gpu1]:2222'" in changed.__notes__[0]
@@ -88,16 +88,16 @@ def test_a_file_of_ones_own_is_named_in_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "k").touch()
     login = replace(LOGIN, known_hosts=tmp_path / "k")
 
-    error = refused(login, known_hosts(login, []), Greeter())
+    error = host_key_refused(login, known_hosts(login, []), HostKeyClient())
 
     assert f"ssh -o UserKnownHostsFile={tmp_path / 'k'} -p 2222 nn@gpu1" in error.__notes__[0]
 
 
 def test_the_reason_of_an_end_is_kept() -> None:
     """Why a connection was lost can be told later."""
-    lost, closed = Greeter(), Greeter()
+    lost_reason, closed = HostKeyClient(), HostKeyClient()
 
-    lost.connection_lost(OSError("no route"))
+    lost_reason.connection_lost(OSError("no route"))
     closed.connection_lost(None)
 
-    assert (lost.lost, closed.lost) == ("no route", "the server closed it")
+    assert (lost_reason.lost_reason, closed.lost_reason) == ("no route", "the server closed it")

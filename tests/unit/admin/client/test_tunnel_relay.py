@@ -12,7 +12,7 @@ import asyncssh
 import pytest
 
 from admin.client.ssh import Login, log_in, parse_target
-from admin.client.tunnel import Near, dial
+from admin.client.tunnel import LocalEnd, dial
 from tests.support.sshd import sshd
 
 pytestmark = pytest.mark.slow
@@ -116,9 +116,9 @@ async def test_an_answer_outlives_a_refused_upload(way: Login) -> None:
                         ours.sendall(b"x" * 65536)
                 return read_all(ours)
 
-            refused = apart(refuse)
+            host_key_refused = apart(refuse)
             assert await apart(upload) == b"no"
-            await refused
+            await host_key_refused
 
 
 class Closing:
@@ -136,7 +136,7 @@ async def test_an_answer_outlives_a_channel_that_just_ends() -> None:
     """What is written in that moment is dropped; what came before it can still be read."""
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
-    near, closing = Near(), Closing()
+    near, closing = LocalEnd(), Closing()
     transport, _ = await asyncio.get_running_loop().connect_accepted_socket(lambda: near, theirs)
     near.write(b"no")
     near.join(cast(Any, closing))
@@ -144,7 +144,7 @@ async def test_an_answer_outlives_a_channel_that_just_ends() -> None:
         ours.sendall(b"x")
         await closing.asked.wait()
         assert not transport.is_closing()
-        near.far_ended()
+        near.remote_ended()
 
         assert await apart(read_all, ours) == b"no"
 

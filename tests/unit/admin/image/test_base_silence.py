@@ -66,13 +66,13 @@ def test_a_silent_registry_ends_the_build(
     """Whether it never answers or falls silent in the middle, the error names the image and how
     long nothing came."""
     with pytest.raises(ImageError, match=r"x:1 is not .*: nothing was heard of it for 0\.1 s"):
-        containers.fetch(engine(said), "x:1", lambda _text: None, silence_s=0.1)
+        containers.pull_base(engine(said), "x:1", lambda _text: None, silence_s=0.1)
 
 
 def test_a_pull_that_ends_is_no_silence(engine: Callable[[bytes], APIClient]) -> None:
     """Afterwards the client waits for the engine as it did before."""
     client = engine(CHUNKED + PULLING + DONE)
 
-    containers.fetch(client, "x:1", lambda _text: None, silence_s=30.0)
+    containers.pull_base(client, "x:1", lambda _text: None, silence_s=30.0)
 
     assert "send" not in vars(client)

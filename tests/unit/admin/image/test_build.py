@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from docker import APIClient
 
-from admin.image.build import Built, build, check_filter, split_tag
+from admin.image.build import BuiltImage, build, check_filter, split_tag
 from admin.image.context import ImageError, own_checkout, own_digest
 from runtime_image.contract.link import VERSION
 from tests.support import runtime_images
@@ -19,7 +19,7 @@ needs_engine = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
-def tag(docker_client: APIClient, built: Built) -> Iterator[str]:
+def tag(docker_client: APIClient, built: BuiltImage) -> Iterator[str]:
     """A name that an image has already."""
     name = uuid.uuid4().hex
     docker_client.tag(built.id, "fngate-test", name)
@@ -73,7 +73,7 @@ class TestOnAnEngine:
 
     pytestmark = needs_engine
 
-    def test_an_image_says_what_it_is(self, docker_client: APIClient, built: Built) -> None:
+    def test_an_image_says_what_it_is(self, docker_client: APIClient, built: BuiltImage) -> None:
         """In its labels and in the result, and nothing nameless is left."""
         image = docker_client.inspect_image(built.tag)
         labels = image["Config"]["Labels"]
@@ -90,22 +90,22 @@ class TestOnAnEngine:
         assert runtime_images.leftovers(docker_client, labels["fngate.build"]) == 0
 
     def test_code_that_does_not_start_gets_no_name(
-        self, docker_client: APIClient, built: Built, tag: str, checkout: Path, wheels: Path
+        self, docker_client: APIClient, built: BuiltImage, tag: str, checkout: Path, wheels: Path
     ) -> None:
         """The trial start fails: the tag stays where it was, and the new image is gone."""
         (checkout / "runtime_image" / "engines" / "preload.py").write_text("1 / 0\n")
 
-        order = runtime_images.order(tag, checkout=checkout, wheelhouse=wheels)
+        request = runtime_images.request(tag, checkout=checkout, wheelhouse=wheels)
 
         with pytest.raises(ImageError, match="does not start, exit code 1") as caught:
-            build(order, lambda _: None)
+            build(request, lambda _: None)
 
         assert "ZeroDivisionError" in caught.value.message
         assert docker_client.inspect_image(tag)["Id"] == built.id
-        assert runtime_images.leftovers(docker_client, order.id) == 0
+        assert runtime_images.leftovers(docker_client, request.id) == 0
 
     def test_an_image_without_the_filter_gets_no_name(
-        self, docker_client: APIClient, built: Built, tag: str, checkout: Path, wheels: Path
+        self, docker_client: APIClient, built: BuiltImage, tag: str, checkout: Path, wheels: Path
     ) -> None:
         """The trial start makes each refused call: here the engine's own filter refuses some."""
         (checkout / "runtime_image" / "seccomp" / "install.py").write_text(
@@ -113,29 +113,29 @@ class TestOnAnEngine:
         )
 
         with pytest.raises(ImageError, match=r"lets system calls through: .*netlink protocol"):
-            build(runtime_images.order(tag, checkout=checkout, wheelhouse=wheels), lambda _: None)
+            build(runtime_images.request(tag, checkout=checkout, wheelhouse=wheels), lambda _: None)
 
         assert docker_client.inspect_image(tag)["Id"] == built.id
 
     def test_an_incomplete_wheelhouse_is_told(
-        self, docker_client: APIClient, built: Built, tag: str, tmp_path: Path
+        self, docker_client: APIClient, built: BuiltImage, tag: str, tmp_path: Path
     ) -> None:
         """pip's last lines are shown; the tag stays where it was, and nothing is left."""
         for wheel in Path(runtime_images.given("FN_TEST_WHEELHOUSE")).glob("*.whl"):
             if not wheel.name.lower().startswith("pillow"):
                 (tmp_path / wheel.name).symlink_to(wheel)
-        order = runtime_images.order(tag, wheelhouse=tmp_path)
+        request = runtime_images.request(tag, wheelhouse=tmp_path)
 
         with pytest.raises(ImageError, match="the wheelhouse is not complete") as caught:
-            build(order, lambda _: None)
+            build(request, lambda _: None)
 
         assert "pillow" in caught.value.message
         assert docker_client.inspect_image(tag)["Id"] == built.id
-        assert runtime_images.leftovers(docker_client, order.id) == 0
+        assert runtime_images.leftovers(docker_client, request.id) == 0
 
     @pytest.mark.parametrize("instruction", ["COPY constraints.txt", "RUN set -eu; pip="])
     def test_an_interrupted_build_leaves_nothing(
-        self, docker_client: APIClient, built: Built, tag: str, wheels: Path, instruction: str
+        self, docker_client: APIClient, built: BuiltImage, tag: str, wheels: Path, instruction: str
     ) -> None:
         """Whether the engine copies or runs something just then."""
 
@@ -143,24 +143,24 @@ class TestOnAnEngine:
             if instruction in text:
                 signal.raise_signal(signal.SIGINT)
 
-        order = runtime_images.order(tag, wheelhouse=wheels)
+        request = runtime_images.request(tag, wheelhouse=wheels)
         with pytest.raises(KeyboardInterrupt):
-            build(order, interrupt)
+            build(request, interrupt)
 
         assert docker_client.inspect_image(tag)["Id"] == built.id
-        assert runtime_images.leftovers(docker_client, order.id) == 0
+        assert runtime_images.leftovers(docker_client, request.id) == 0
 
     def test_a_new_image_takes_the_name(
-        self, docker_client: APIClient, built: Built, tag: str, checkout: Path, wheels: Path
+        self, docker_client: APIClient, built: BuiltImage, tag: str, checkout: Path, wheels: Path
     ) -> None:
         """The one that had it is told, and stays where something else needs it."""
         (checkout / "runtime_image" / "new.py").touch()
-        order = runtime_images.order(tag, checkout=checkout, wheelhouse=wheels)
+        request = runtime_images.request(tag, checkout=checkout, wheelhouse=wheels)
 
-        made = build(order, lambda _: None)
+        made = build(request, lambda _: None)
 
         assert made.replaced == built.id
         assert made.source != built.source
         assert docker_client.inspect_image(tag)["Id"] == made.id
         assert docker_client.inspect_image(built.tag)["Id"] == built.id
-        assert runtime_images.leftovers(docker_client, order.id) == 0
+        assert runtime_images.leftovers(docker_client, request.id) == 0

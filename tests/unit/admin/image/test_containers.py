@@ -95,7 +95,7 @@ def test_after_a_broken_build_is_looked_longer(docker_client: APIClient) -> None
 
     containers.sweep(docker_client, "nothing", is_broken_off=True, pause=pauses.append)
 
-    assert pauses == [containers.SWEEP_S] * (containers.LOOKS - 1)
+    assert pauses == [containers.SWEEP_S] * (containers.QUIET_SWEEPS - 1)
 
 
 def test_what_is_used_or_named_stays(docker_client: APIClient, image: str, build_id: str) -> None:

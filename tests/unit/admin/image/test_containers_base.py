@@ -47,7 +47,7 @@ def test_a_base_that_is_there_is_not_pulled(docker_client: APIClient) -> None:
     """Nothing is asked of a registry."""
     told: list[str] = []
 
-    containers.fetch(docker_client, runtime_images.given("FN_TEST_BASE"), told.append)
+    containers.pull_base(docker_client, runtime_images.given("FN_TEST_BASE"), told.append)
 
     assert told == []
 
@@ -58,7 +58,7 @@ def test_a_base_that_cannot_be_pulled_is_told(docker_client: APIClient) -> None:
     nowhere = "127.0.0.1:1/fngate/none:1"
 
     with pytest.raises(ImageError, match=f"the base image {nowhere} is not on the engine") as got:
-        containers.fetch(docker_client, nowhere, told.append)
+        containers.pull_base(docker_client, nowhere, told.append)
 
     assert told == [f"pulling {nowhere}"]
     assert f"docker pull {nowhere}" in got.value.__notes__[0]
@@ -66,7 +66,7 @@ def test_a_base_that_cannot_be_pulled_is_told(docker_client: APIClient) -> None:
 
 def test_a_base_says_what_it_runs(docker_client: APIClient) -> None:
     """Python, machine and glibc of the given base, Debian 12."""
-    platform = containers.examine(docker_client, runtime_images.given("FN_TEST_BASE"), "b")
+    platform = containers.probe_base(docker_client, runtime_images.given("FN_TEST_BASE"), "b")
 
     assert platform.python >= containers.OLDEST
     assert platform.tags()
@@ -86,7 +86,7 @@ def test_a_base_that_will_not_do_is_told(
 ) -> None:
     """Too old, broken or without a Python: said before anything is downloaded."""
     with pytest.raises(ImageError) as caught:
-        containers.examine(docker_client, derived(run), "b")
+        containers.probe_base(docker_client, derived(run), "b")
 
     assert reason in caught.value.message
     assert "--base" in caught.value.__notes__[0]

@@ -9,7 +9,7 @@ import pytest
 from docker import APIClient
 from docker.errors import APIError
 
-from admin.image.context import ImageError, explained, image_error, unreachable
+from admin.image.context import ImageError, engine_errors, image_error, unreachable
 from registry.errors import EngineDown
 
 pytestmark = pytest.mark.filterwarnings(
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 def connect(url: str) -> EngineDown:
     """What comes of a real attempt to reach `url`."""
-    with pytest.raises(EngineDown) as caught, explained(url):
+    with pytest.raises(EngineDown) as caught, engine_errors(url):
         APIClient(base_url=url, version="auto", timeout=0.2)
     return caught.value
 
@@ -76,7 +76,7 @@ def test_a_missing_right_is_told() -> None:
 )
 def test_a_refusal_is_told(explanation: str, reason: str) -> None:
     """What the engine explains is the reason."""
-    with pytest.raises(ImageError, match=reason), explained("unix:///x"):
+    with pytest.raises(ImageError, match=reason), engine_errors("unix:///x"):
         raise APIError("500 Server Error", explanation=explanation)
 
 

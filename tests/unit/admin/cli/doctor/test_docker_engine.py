@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from admin.cli.doctor import docker
-from admin.cli.doctor.docker import Facts, ask, is_there, unreachable
+from admin.cli.doctor.docker import EngineFacts, has_socket, query_engine, unreachable
 from admin.cli.doctor.machine import Check
 
 UNIX = "unix:///var/run/docker.sock"
@@ -73,7 +73,7 @@ def test_an_engine_that_is_not_installed_is_to_be_installed() -> None:
 
 
 def asked(url: str) -> Check:
-    found = ask(url, [])
+    found = query_engine(url, [])
     assert isinstance(found, Check)
     return found
 
@@ -113,15 +113,15 @@ def test_a_socket_is_there_or_not(tmp_path: Path) -> None:
     """Only a path on this machine can be seen without asking."""
     (tmp_path / "s").touch()
 
-    assert is_there(f"unix://{tmp_path}/s")
-    assert not is_there(f"unix://{tmp_path}/t")
-    assert not is_there("tcp://127.0.0.1:2375")
+    assert has_socket(f"unix://{tmp_path}/s")
+    assert not has_socket(f"unix://{tmp_path}/t")
+    assert not has_socket("tcp://127.0.0.1:2375")
 
 
 def test_only_a_socket_is_local() -> None:
     """An engine behind TCP may be anywhere."""
-    assert Facts(UNIX, {}, {}).is_local
-    assert not Facts("tcp://127.0.0.1:2375", {}, {}).is_local
+    assert EngineFacts(UNIX, {}, {}).is_local
+    assert not EngineFacts("tcp://127.0.0.1:2375", {}, {}).is_local
 
 
 @pytest.mark.docker
@@ -132,9 +132,9 @@ def test_a_real_engine_answers() -> None:
     if not url:
         pytest.skip("FN_TEST_DOCKER names no engine")
 
-    facts = ask(url, ["fngate-no-such-image:x"])
+    facts = query_engine(url, ["fngate-no-such-image:x"])
 
-    assert isinstance(facts, Facts)
+    assert isinstance(facts, EngineFacts)
     assert facts.version["ApiVersion"]
     assert facts.info["DockerRootDir"]
     assert facts.images == {"fngate-no-such-image:x": None}

@@ -102,14 +102,14 @@ def test_the_machine_is_looked_at(tmp_path: Path) -> None:
     def fail() -> tuple[str, int]:
         raise RuntimeError("Driver/library version mismatch")
 
-    empty = engine_checks.look_for_driver(tmp_path, fail)
+    empty = engine_checks.find_driver(tmp_path, fail)
     for folder, vendor in (("0", "0x8086\n"), ("1", "0x10de\n")):
         (tmp_path / "sys/bus/pci/devices" / folder).mkdir(parents=True)
         (tmp_path / "sys/bus/pci/devices" / folder / "vendor").write_text(vendor)
     (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
 
     assert empty == Driver(error="Driver/library version mismatch")
-    assert engine_checks.look_for_driver(tmp_path, lambda: ("580.1", 1)) == Driver(
+    assert engine_checks.find_driver(tmp_path, lambda: ("580.1", 1)) == Driver(
         version="580.1", gpus=1, is_loaded=True, has_card=True
     )
 
@@ -123,16 +123,16 @@ def test_the_toolkit_is_looked_at(tmp_path: Path) -> None:
     config.parent.mkdir()
     config.write_text("[nvidia-container-cli]\n#no-cgroups = true\n")
 
-    found = engine_checks.look_for_toolkit(tmp_path)
+    found = engine_checks.find_toolkit(tmp_path)
     config.write_text("[nvidia-container-cli]\nno-cgroups = true\n")
 
     assert found.specs == (str(tmp_path / "etc/cdi/nvidia.yaml"),)
     assert not found.leaves_cgroups
-    assert engine_checks.look_for_toolkit(tmp_path).leaves_cgroups
+    assert engine_checks.find_toolkit(tmp_path).leaves_cgroups
 
 
 def test_this_machine_can_be_looked_at() -> None:
     """Whatever is here, with the real library of the driver or without, nothing is raised."""
-    found = engine_checks.look_for_driver()
+    found = engine_checks.find_driver()
 
     assert bool(found.error) != bool(found.version)

@@ -44,4 +44,4 @@ def test_a_replica_without_a_filter_fails(tmp_path: Path) -> None:
 def test_without_a_replica_nothing_is_said(tmp_path: Path) -> None:
     """There is nothing to look at."""
     assert machine.system_calls([], tmp_path) == []
-    assert machine.of_processes(tmp_path) == []
+    assert machine.replica_pids(tmp_path) == []

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from admin.cli.live.events import KEPT_MAX, Feed, Told
+from admin.cli.live.events import KEPT_MAX, EventThread, ServerEvent
 from admin.client.sse import Event
 from admin.client.transport import Unreachable
 
@@ -27,7 +27,7 @@ def test_news_are_taken_in_order() -> None:
 
         yield events()
 
-    feed = Feed(connect)
+    feed = EventThread(connect)
     first = list(feed.take(UNTIL_S))
     nothing = list(feed.take())
     go_on.set()
@@ -35,7 +35,7 @@ def test_news_are_taken_in_order() -> None:
     feed.close()
     ended.set()
 
-    assert (first, nothing, second) == ([Told("reset", {})], [], [Told("ready", {})])
+    assert (first, nothing, second) == ([ServerEvent("reset", {})], [], [ServerEvent("ready", {})])
     feed.join(UNTIL_S)
 
 
@@ -47,7 +47,7 @@ def test_what_ends_the_news_is_raised() -> None:
         raise Unreachable("nobody there")
         yield
 
-    feed = Feed(connect)
+    feed = EventThread(connect)
 
     with pytest.raises(Unreachable, match="nobody there"):
         list(feed.take(UNTIL_S))
@@ -72,7 +72,7 @@ def test_a_reader_that_does_not_take_stops_the_reading() -> None:
 
         yield events()
 
-    feed = Feed(connect)
+    feed = EventThread(connect)
     full.wait(UNTIL_S)
     feed.close()
     feed.join(UNTIL_S)

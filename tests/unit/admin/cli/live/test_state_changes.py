@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from admin.cli.live.state import Changes
+from admin.cli.live.state import FunctionChanges
 
 
 def test_only_what_changed_is_told() -> None:
     """First everything, then what is other than before, then who is gone."""
-    changes = Changes()
+    changes = FunctionChanges()
     a, b = {"name": "a", "held": 0}, {"name": "b", "held": 0}
 
     told = [

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from admin.cli.top.app import AT_ONCE_MAX, Errands, Outcome
+from admin.cli.top.app import AT_ONCE_MAX, BackgroundRequests, Outcome
 from admin.cli.top.view import Request
 from admin.client.client import Client
 from tests.support.admin_api import AdminApi, Canned
@@ -15,20 +15,20 @@ PATH = "/admin/v1/functions/a"
 
 
 @pytest.fixture
-def errands(api: AdminApi) -> Iterator[Errands]:
-    made = Errands(Client(api.url, "k"))
+def errands(api: AdminApi) -> Iterator[BackgroundRequests]:
+    made = BackgroundRequests(Client(api.url, "k"))
     yield made
     made.join(UNTIL_S)
 
 
-def done(errands: Errands, *requests: Request) -> list[Outcome]:
+def done(errands: BackgroundRequests, *requests: Request) -> list[Outcome]:
     """What came of these."""
     assert all(errands.start(request) for request in requests)
     errands.join(UNTIL_S)
     return list(errands.outcomes())
 
 
-def test_what_was_asked_is_told_in_a_line(api: AdminApi, errands: Errands) -> None:
+def test_what_was_asked_is_told_in_a_line(api: AdminApi, errands: BackgroundRequests) -> None:
     """As the verbs of these names tell it."""
     api.on("POST", f"{PATH}/warm", Canned({"revision": "a@1", "took_ms": 12.0}))
     api.on("POST", f"{PATH}/sleep", Canned({"name": "a", "asked": 1, "stay": 1, "min": 1}))
@@ -41,7 +41,7 @@ def test_what_was_asked_is_told_in_a_line(api: AdminApi, errands: Errands) -> No
     ]
 
 
-def test_a_why_keeps_its_lines(api: AdminApi, errands: Errands) -> None:
+def test_a_why_keeps_its_lines(api: AdminApi, errands: BackgroundRequests) -> None:
     """It has a page of its own."""
     decisions = [{"at_s": 1.0, "text": "wakes"}]
     api.on("GET", f"{PATH}/why", Canned({"state": "warm", "reason": "x", "decisions": decisions}))
@@ -51,7 +51,7 @@ def test_a_why_keeps_its_lines(api: AdminApi, errands: Errands) -> None:
     assert outcome.text.startswith("warm: x\n\ndecisions\n")
 
 
-def test_a_refusal_is_told(api: AdminApi, errands: Errands) -> None:
+def test_a_refusal_is_told(api: AdminApi, errands: BackgroundRequests) -> None:
     """As is that nobody answers."""
     problem = {"title": "No room", "detail": "every device is busy", "code": "no_room"}
     api.on("POST", f"{PATH}/warm", Canned(problem, status=503))
@@ -63,7 +63,7 @@ def test_a_refusal_is_told(api: AdminApi, errands: Errands) -> None:
     assert alone[0].text.startswith(f"sleep a: {api.url} gives no answer")
 
 
-def test_one_thing_is_not_asked_twice_at_once(api: AdminApi, errands: Errands) -> None:
+def test_one_thing_is_not_asked_twice_at_once(api: AdminApi, errands: BackgroundRequests) -> None:
     """Nor too many."""
     go_on = threading.Event()
     answer = Canned({"revision": "a@1", "took_ms": 1.0}, before=lambda: go_on.wait(UNTIL_S))

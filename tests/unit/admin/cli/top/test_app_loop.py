@@ -6,20 +6,21 @@ from contextlib import contextmanager
 
 import pytest
 
-from admin.cli.live.events import Broken, News, Told
+from admin.cli.live.events import ServerEvent, StreamItem
 from admin.cli.top.app import Outcome, Top
 from admin.cli.top.lines import Line, text
 from admin.cli.top.terminal import HungUp
 from admin.cli.top.view import Request
+from admin.client.sse import Disconnected
 from tests.support.event_server import line, snapshot
 
-WHOLE = [Told(*each) for each in snapshot([line("a"), line("b")])]
+WHOLE = [ServerEvent(*each) for each in snapshot([line("a"), line("b")])]
 
 
 class Scene:
     """Everything a screen has to do with: news and keys by turns, what was shown and asked for."""
 
-    def __init__(self, *turns: str, news: list[News] | None = None) -> None:
+    def __init__(self, *turns: str, news: list[StreamItem] | None = None) -> None:
         self.news = WHOLE if news is None else news
         self.turns = iter(turns)
         self.shown: list[list[str]] = []
@@ -31,7 +32,7 @@ class Scene:
         self.size = (100, 20)
         self.spoilt: list[bool] = []
 
-    def take(self) -> Iterator[News]:
+    def take(self) -> Iterator[StreamItem]:
         """What a feed has."""
         news, self.news = self.news, []
         yield from news
@@ -194,7 +195,7 @@ def test_what_came_of_a_request_is_told_for_a_while(run: Callable[[Scene], Reque
 
 def test_a_break_is_told(run: Callable[[Scene], Request]) -> None:
     """The first line says so as long as it lasts."""
-    scene = Scene("wait", "q", news=[*WHOLE, Broken("nobody there", 4.0)])
+    scene = Scene("wait", "q", news=[*WHOLE, Disconnected("nobody there", 4.0)])
 
     run(scene)
 

@@ -2,16 +2,16 @@ from __future__ import annotations
 
 import pytest
 
-from admin.cli.live.state import Happening, Picture
-from admin.cli.top.layout import HELP, footer, freshness, happened, header
+from admin.cli.live.state import ActivityEntry, LiveState
+from admin.cli.top.layout import HELP, activity_lines, footer, freshness, header
 from admin.cli.top.lines import text
 from admin.cli.top.view import View
 from tests.support.event_server import beat, device, line, replica, snapshot
 
 
-def picture() -> Picture:
+def live() -> LiveState:
     """A server with some things, told at 10.0."""
-    made = Picture()
+    made = LiveState()
     items = [line("a", state="warm"), line("b")]
     for kind, data in snapshot(items, ("devices", {"items": [device("cpu:0", state="taken")]})):
         made.apply(kind, data, 10.0)
@@ -23,7 +23,7 @@ def picture() -> Picture:
 
 def test_the_head_says_which_server_and_how_it_is() -> None:
     """Its figures are the beat's."""
-    first, second = (text(one) for one in header(picture(), "http://a:1", 10.0, 120))
+    first, second = (text(one) for one in header(live(), "http://a:1", 10.0, 120))
 
     assert first.startswith("fnctl top  http://a:1  fngate 0.1.0  process  up 17 min")
     assert first.endswith(" live")
@@ -34,7 +34,7 @@ def test_the_head_says_which_server_and_how_it_is() -> None:
 
 def test_what_is_wrong_has_a_line_of_its_own() -> None:
     """It is not cut for the sake of figures."""
-    made = picture()
+    made = live()
     readyz = {"status": "degraded", "reasons": ["the disk is full", "a device is\nlost"]}
     made.apply(*beat(1000.0, readyz=readyz), 10.0)
 
@@ -46,9 +46,9 @@ def test_what_is_wrong_has_a_line_of_its_own() -> None:
 
 def test_old_data_is_called_old() -> None:
     """How old, and what is done about it."""
-    made = picture()
+    made = live()
     told = [freshness(made, 10.0), freshness(made, 15.0)]
-    made.broke("gone", 19.0)
+    made.disconnected("gone", 19.0)
     told += [freshness(made, 16.0), freshness(made, 19.0)]
 
     assert [each for each, _ in told] == [
@@ -57,13 +57,13 @@ def test_old_data_is_called_old() -> None:
         "reconnecting in 3 s: 6 s old",
         "reconnecting: 9 s old",
     ]
-    assert freshness(Picture(), 0.0)[0] == "reading …"
+    assert freshness(LiveState(), 0.0)[0] == "reading …"
 
 
 def test_a_server_of_several_processes_says_so() -> None:
     """One need not."""
-    made = picture()
-    made.facts.server["workers"] = 3
+    made = live()
+    made.resources.server["workers"] = 3
 
     assert "  3 workers  " in text(header(made, "http://a:1", 10.0, 120)[0])
 
@@ -71,19 +71,19 @@ def test_a_server_of_several_processes_says_so() -> None:
 def test_the_last_happenings_are_told() -> None:
     """The newest last, as long ago as it is by the server's clock."""
     told = [
-        Happening(1.0, "decision", "a", "left out"),
-        Happening(940.0, "decision", "a", "wakes"),
-        Happening(1000.0, "error", "b", "poison: dead", True),
-        Happening(1000.0, "decision", "", "starts r1"),
+        ActivityEntry(1.0, "decision", "a", "left out"),
+        ActivityEntry(940.0, "decision", "a", "wakes"),
+        ActivityEntry(1000.0, "error", "b", "poison: dead", True),
+        ActivityEntry(1000.0, "decision", "", "starts r1"),
     ]
 
-    assert [text(one) for one in happened(told, 3, 1000.0, 80)] == [
+    assert [text(one) for one in activity_lines(told, 3, 1000.0, 80)] == [
         "  1 min ago  a  wakes",
         "   just now  b  error: poison: dead",
         "   just now  starts r1",
     ]
-    assert happened(told, 0, 1000.0, 80) == []
-    assert text(happened(told, 1, 0.0, 80)[0]).strip() == "starts r1"
+    assert activity_lines(told, 0, 1000.0, 80) == []
+    assert text(activity_lines(told, 1, 0.0, 80)[0]).strip() == "starts r1"
 
 
 @pytest.mark.parametrize(

@@ -4,26 +4,26 @@ from typing import Any
 
 import pytest
 
-from admin.cli.live.state import QUIET_S, Picture
+from admin.cli.live.state import QUIET_S, LiveState
 from admin.cli.top.lines import text
-from admin.cli.top.sections import Moment, columns, head, row, upcoming
+from admin.cli.top.sections import RowContext, columns, head, row, upcoming
 from tests.support.event_server import beat, line, snapshot
 
 
-def moment(item: dict[str, Any], later_s: float = 0.0) -> Moment:
+def context(item: dict[str, Any], later_s: float = 0.0) -> RowContext:
     """So long after the server told this line."""
-    picture = Picture()
+    live = LiveState()
     for kind, data in snapshot([item]):
-        picture.apply(kind, data, 10.0)
+        live.apply(kind, data, 10.0)
     if later_s < QUIET_S:
-        picture.apply(*beat(1000.0 + later_s), 10.0 + later_s)
+        live.apply(*beat(1000.0 + later_s), 10.0 + later_s)
     now = 10.0 + later_s
-    return Moment(picture, now, picture.server_s(now))
+    return RowContext(live, now, live.server_s(now))
 
 
 def shown(item: dict[str, Any], width: int) -> str:
     """Its row."""
-    return text(row(item, columns(width, 3), moment(item), False))
+    return text(row(item, columns(width, 3), context(item), False))
 
 
 def words(value: str) -> str:
@@ -57,7 +57,7 @@ def test_the_selected_row_is_marked() -> None:
     """Also where there are no colours."""
     kept = columns(80, 3)
 
-    assert all("reverse" in style for _, style in row(WARM, kept, moment(WARM), True))
+    assert all("reverse" in style for _, style in row(WARM, kept, context(WARM), True))
     titles = {part.strip(): style for part, style in head(kept, "rate")}
     assert (titles["RATE"], titles["HELD"]) == ("bold underline", "bold")
 
@@ -83,7 +83,7 @@ def test_what_comes_next_counts_down(fields: dict[str, Any], text: str) -> None:
     """A second after it was told."""
     item = line("abc", **fields)
 
-    assert upcoming(item, moment(item, 1.0)) == text
+    assert upcoming(item, context(item, 1.0)) == text
 
 
 def test_a_countdown_stands_still_where_nothing_is_heard() -> None:
@@ -91,5 +91,5 @@ def test_a_countdown_stands_still_where_nothing_is_heard() -> None:
     waking = line("abc", state="waking", phase="load", ready_in_ms=1800.0)
     warm = line("abc", state="warm", sleeps_at_s=1042.0)
 
-    assert upcoming(waking, moment(waking, 60.0)) == "load ~1.8 s"
-    assert upcoming(warm, moment(warm, 60.0)) == "sleeps in 42 s"
+    assert upcoming(waking, context(waking, 60.0)) == "load ~1.8 s"
+    assert upcoming(warm, context(warm, 60.0)) == "sleeps in 42 s"

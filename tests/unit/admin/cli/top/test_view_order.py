@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from admin.cli.top.view import SORTS, arranged
+from admin.cli.top.view import SORTS, sorted_functions
 from tests.support.event_server import line
 
 LINES = [
@@ -28,19 +28,19 @@ LINES = [
 )
 def test_functions_are_sorted(sort: str, names: str) -> None:
     """Alike ones by name, whatever order they came in."""
-    assert "".join(item["name"] for item in arranged(LINES, sort, "")) == names
-    assert arranged(reversed(LINES), sort, "") == arranged(LINES, sort, "")
+    assert "".join(item["name"] for item in sorted_functions(LINES, sort, "")) == names
+    assert sorted_functions(reversed(LINES), sort, "") == sorted_functions(LINES, sort, "")
 
 
 def test_a_little_more_load_moves_no_row() -> None:
     """Rows would jump every second otherwise."""
     first = [line("a", rate=900.0), line("b", rate=901.0)]
 
-    assert [item["name"] for item in arranged(first, "activity", "")] == ["a", "b"]
+    assert [item["name"] for item in sorted_functions(first, "activity", "")] == ["a", "b"]
 
 
 def test_a_filter_is_part_of_a_name_or_a_state() -> None:
     """In whatever letters."""
-    assert [item["name"] for item in arranged(LINES, "name", "COLD")] == ["a", "f"]
-    assert [item["name"] for item in arranged(LINES, "name", "B")] == ["b"]
+    assert [item["name"] for item in sorted_functions(LINES, "name", "COLD")] == ["a", "f"]
+    assert [item["name"] for item in sorted_functions(LINES, "name", "B")] == ["b"]
     assert next(iter(SORTS)) == "activity"
