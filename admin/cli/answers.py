@@ -19,13 +19,13 @@ TEXT_MAX: Final = 72
 _ITEMS: Final = 6
 _DEPTH_MAX: Final = 4
 HEADER_MAX: Final = 8192
-"""Characters looked at."""
+"""Characters read of a header."""
 _METRIC: Final = re.compile(
     r"""\s*([\w.!#$%&'*+^`|~-]+)((?:\s*;\s*[\w-]+\s*=\s*(?:"(?:[^"\\]|\\.)*"|[^\s",;]*))*)\s*(?:,|$)"""
 )
 _PARAMETER: Final = re.compile(r"""([\w-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s",;]*))""")
 _LEAST_MS: Final = 0.0005
-"""Less is shown as nothing: the header has three decimals."""
+"""Shorter times are left out: the header has three decimals."""
 
 
 def render_answer(answer: dict[str, Any]) -> str:
@@ -49,7 +49,7 @@ def first_line(answer: dict[str, Any]) -> str:
 
 
 def shorten(value: Any) -> str:
-    """JSON with long lists cut, their lengths told, in at most `TEXT_MAX` characters."""
+    """JSON of at most `TEXT_MAX` characters; shortened lists are followed by their shape."""
     text = json.dumps(_cut(value, _DEPTH_MAX), ensure_ascii=False).replace('"…"', "…")
     text = text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"
     shape = _shape(value)
@@ -107,7 +107,7 @@ def _shape(value: Any) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Where the time went, in milliseconds. `cold` is "digits@3 on cpu:0" after a cold start."""
+    """Times of a request in milliseconds. `cold`: "digits@3 on cpu:0" after a cold start, or ""."""
 
     cold: str = ""
     replica: str = ""
@@ -134,7 +134,7 @@ class Receipt:
 
 
 def read_receipt(header: str) -> Receipt:
-    """The receipt in a Server-Timing header; of a broken one, what can be read of it."""
+    """The receipt in a Server-Timing header; invalid parts are ignored."""
     cold = replica = ""
     phases: dict[str, float] = {}
     times: dict[str, float] = {}
@@ -147,7 +147,7 @@ def read_receipt(header: str) -> Receipt:
         elif name == "replica":
             replica = parameters.get("desc", "")
         elif ms is not None:
-            # The first run of a warm replica may be a request's own: it is no cold start then.
+            # Without a cold start a first run belongs to the request itself.
             into = phases if is_cold and name in PHASES else times
             into.setdefault(name, ms)
     return Receipt(cold, replica, phases, times)

@@ -20,11 +20,14 @@ COLD_STARTS_MAX: Final = 3
 WATERFALL_WIDTH: Final = 40
 """Columns."""
 VALUE_MAX: Final = 60
-"""Characters of a sample's value that are worth repeating in a command."""
+"""Characters of a sample's value that a command repeats, at most."""
 
 
 def render_why(answer: dict[str, Any], now_s: float) -> str:
-    """The answer as text; `now_s` in Unix seconds. What is last in a list is last in time."""
+    """State and reason of a function, its last decisions, errors and cold starts in order of time.
+
+    `now_s` in Unix seconds.
+    """
     parts = [f"{get(answer, 'state')}: {get(answer, 'reason')}"]
     blocked = get(answer, "blocked")
     if blocked and blocked != get(answer, "reason"):
@@ -71,8 +74,7 @@ def waterfall(cold_start: dict[str, Any], now_s: float) -> str:
 
 
 def render_errors(items: list[dict[str, Any]], now_s: float, most: int) -> str:
-    """The `most` newest, the oldest first as everything that has a time; "" where there is none.
-    `now_s` in Unix seconds."""
+    """The `most` newest of a function's errors, oldest first; "" without any. `now_s`: Unix s."""
     lines = []
     for item in reversed(items[:most]):
         count = int(item.get("count") or 1)
@@ -84,7 +86,7 @@ def render_errors(items: list[dict[str, Any]], now_s: float, most: int) -> str:
 
 
 def render_warm(answer: dict[str, Any]) -> str:
-    """The answer as text."""
+    """The result of a warm request."""
     revision = get(answer, "revision")
     if answer.get("was_warm"):
         return f"{revision} is warm already"
@@ -92,7 +94,7 @@ def render_warm(answer: dict[str, Any]) -> str:
 
 
 def render_sleep(answer: dict[str, Any]) -> str:
-    """The answer as text."""
+    """The result of a sleep request."""
     name, asked, stay = get(answer, "name"), int(answer["asked"]), int(answer["stay"])
     if not asked and not stay:
         return f"{name} has no replica to let go"
@@ -105,14 +107,14 @@ def render_sleep(answer: dict[str, Any]) -> str:
 
 
 def render_scale(answer: dict[str, Any]) -> str:
-    """The scaling as text."""
+    """The scaling of a function."""
     idle = number(float(answer.get("idle_s") or 0))
     least, most = get(answer, "min"), get(answer, "max")
     return f"{get(answer, 'name')}: min {least}, max {most}, idle {idle} s"
 
 
 def render_rollback(result: dict[str, Any]) -> str:
-    """The end of a rollback as text."""
+    """The result of a rollback."""
     head = f"calls go to {get(result, 'revision')}, which takes over from {get(result, 'from')}"
     return f"{head}\n{fields([('switch', get(result, 'switch'))])}"
 
@@ -142,8 +144,8 @@ def render_summary(result: dict[str, Any], collected: Collected) -> str:
 
 
 def prepared(profile: dict[str, Any]) -> str:
-    """What cold starts gain by what deploy made of the model, or why nothing was made; "" where
-    nobody tried."""
+    """The gain of cold starts by the prepared model, or why there is none; "" where the trial did
+    not prepare one."""
     found = profile.get("prepared")
     if not found:
         why = get(profile, "why_not_prepared")
@@ -162,7 +164,7 @@ def _start(times: dict[str, Any]) -> str:
 
 
 def example(collected: Collected) -> str:
-    """The command that calls the function with its own sample, or shows how to call it."""
+    """The command that calls the function with its sample, or shows the function."""
     words = ["fnctl", "invoke", collected.name]
     for name, value in collected.sample.items():
         if isinstance(value, str) and value.startswith("@"):
@@ -178,7 +180,7 @@ def example(collected: Collected) -> str:
 
 
 def curl(collected: Collected, url: str) -> str:
-    """The same with curl, for the server at `url`; "" without a sample that fits a line."""
+    """The same with curl for the server at `url`; "" without a sample that fits on a line."""
     sample = collected.sample
     files = [value for value in sample.values() if isinstance(value, str) and value[:1] == "@"]
     if files:

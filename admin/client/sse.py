@@ -14,13 +14,14 @@ from typing import Final, NamedTuple, Protocol
 from admin.client.transport import ApiError, Transport, Unreachable
 
 EVENT_MAX: Final = 8 * 1024 * 1024
-"""Bytes of one event; above any that a server of ours sends."""
+"""Bytes of one event; more than any event of a server."""
 
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 _BOM: Final = b"\xef\xbb\xbf"
 CONTENT_TYPE: Final = "text/event-stream"
 SILENT_S: Final = 45.0
-"""A server says something every 15 s, if only that it is there."""
+"""Seconds without a byte after which a connection counts as dead; a server sends a comment every
+15 s."""
 PATIENCE_S: Final = 60.0
 """Seconds that a server may stay away before `Patience` gives up."""
 PAUSE_S: Final = 0.5
@@ -30,7 +31,7 @@ PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 10.0)
 
 
 class Event(NamedTuple):
-    """One event. `id` is the last one that the stream has told, "" for none."""
+    """One event. `id` is the last id that the stream sent, "" for none."""
 
     id: str
     type: str
@@ -38,14 +39,17 @@ class Event(NamedTuple):
 
 
 class EventTooLong(ValueError):
-    """An event that would fill the memory: this is no stream of ours."""
+    """An event above the limit of memory for one."""
 
 
 class Parser:
-    """Takes a stream's bytes, gives its events. `last_id` is what to go on from after a break."""
+    """Parses a stream's bytes into events. `last_id` resumes the stream.
+
+    Lines end with LF, CR or CRLF, and bytes may be split anywhere.
+    """
 
     def __init__(self, last_id: str = "", event_max: int = EVENT_MAX) -> None:
-        """`last_id` of an earlier connection counts until the stream tells another."""
+        """`last_id` of an earlier connection holds until the stream sends one."""
         self.last_id = last_id
         self._id = last_id
         self._type = ""
@@ -98,7 +102,7 @@ class Parser:
         return None
 
     def _dispatch(self) -> Event | None:
-        """An empty line: the event is whole. One without data is none, but its id counts."""
+        """The event that an empty line completes; None without data, but its id counts."""
         self.last_id = self._id
         kind, data = self._type or "message", self._data
         self._type, self._data, self._size = "", [], 0
@@ -113,9 +117,8 @@ def open_stream(
 ) -> Iterator[Iterator[Event]]:
     """The events of GET `path` after the one with `last_id`, while the block runs.
 
-    The iterator ends where the server ends the stream, and raises Unreachable where it breaks off
-    or is silent for `silent_s`. Raises ApiError where the server refuses, Unreachable where
-    there is none.
+    The iterator ends with the stream, and raises Unreachable where the connection breaks or is
+    silent for `silent_s`. Raises ApiError for a refusal, Unreachable without a server.
     """
     headers = {"Accept": CONTENT_TYPE, "Cache-Control": "no-store"}
     if last_id:

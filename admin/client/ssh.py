@@ -1,15 +1,8 @@
-"""Logging in over SSH, by way of the jump hosts that ~/.ssh/config names.
+"""SSH logins: targets, jump hosts of ~/.ssh/config, host key checks, errors with remedies, and the
+admin token over SFTP.
 
-What can go wrong with SSH, in an operator's words and with what mends it.
-
-Host keys: which are known, and what is said of one that is not.
-
-There is always a list, be it an empty one: asyncssh stops checking where it is given None, and
-reads `UserKnownHostsFile none` of ~/.ssh/config as that.
-
-Whom to log in to, as it stands on the command line.
-
-The admin token of a gateway on another machine, read over SFTP.
+Host keys are always checked against a list, be it empty: asyncssh checks nothing where it is given
+None, as for `UserKnownHostsFile none` of ~/.ssh/config.
 """
 
 from __future__ import annotations
@@ -27,11 +20,11 @@ from admin.client.transport import Unreachable
 
 PORT_MAX: Final = 65535
 WORD: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+%~-]*")
-"""A user or host name, or an alias of ~/.ssh/config; never one that `ssh` took for an option."""
+"""A user or host name, or an alias of ~/.ssh/config; never an option of `ssh`."""
 ADDRESS: Final = re.compile(r"[0-9A-Fa-f:.]+(%[A-Za-z0-9_.-]+)?")
-"""What stands for an IPv6 address; the resolver judges it."""
+"""The characters of an IPv6 address; the resolver checks it."""
 REFUSED_TEXT: Final = "Connection refused"
-"""What OpenSSH's server says of a port on which nobody listens (strerror of ECONNREFUSED)."""
+"""The text of OpenSSH's server for a closed port (strerror of ECONNREFUSED)."""
 USER_FILE: Final = Path("~/.ssh/known_hosts")
 SYSTEM_FILES: Final = (Path("/etc/ssh/ssh_known_hosts"), Path("/etc/ssh/ssh_known_hosts2"))
 FILE_MAX: Final = 16 * 1024 * 1024
@@ -39,22 +32,22 @@ FILE_MAX: Final = 16 * 1024 * 1024
 CONNECT_S: Final = 10.0
 LOGIN_S: Final = 15.0
 HOP_S: Final = CONNECT_S + LOGIN_S + 5.0
-"""Seconds for one machine with everything: names, proxy command, keys."""
+"""Seconds per machine: name lookup, proxy command, keys."""
 ALIVE_S: Final = 10.0
-"""Seconds of silence after which the server is asked whether it lives; three unanswered end it."""
+"""Seconds of silence before a keepalive; ALIVE_MAX unanswered ones end the connection."""
 ALIVE_MAX: Final = 3
 HOPS_MAX: Final = 5
-"""Machines on the way, the last one included."""
+"""Machines on the way, the target included."""
 TOKEN_FILE: Final = "admin.token"  # noqa: S105 - a file's name
 TOKEN_MAX: Final = 4096
-"""Bytes read of it."""
+"""Bytes read of a token file."""
 READ_S: Final = 15.0
 """Seconds for opening SFTP and reading the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A machine to log in to. What is None is left to ~/.ssh/config and its defaults."""
+    """A machine to log in to. None leaves a field to ~/.ssh/config and its defaults."""
 
     host: str
     user: str | None = None
@@ -66,7 +59,7 @@ class Target:
         return f"{user}{host}{'' if self.port is None else f':{self.port}'}"
 
     def command(self, program: str = "ssh") -> str:
-        """What logs in there by hand."""
+        """The command that logs in by hand."""
         port = "" if self.port is None else f" -p {self.port}"
         user = f"{self.user}@" if self.user else ""
         return f"{program}{port} {user}{self.host}"
@@ -112,7 +105,7 @@ def _split(rest: str) -> tuple[str, str | None]:
 
 
 def unreachable_error(text: str, hint: str = "") -> Unreachable:
-    """An Unreachable that says `text`, and `hint` for what to do next."""
+    """An Unreachable with `text`, and `hint` as its note."""
     error = Unreachable(text)
     if hint:
         error.add_note(hint)
@@ -120,7 +113,7 @@ def unreachable_error(text: str, hint: str = "") -> Unreachable:
 
 
 def login_failure(target: Target, error: Exception) -> Unreachable:
-    """Why nobody could log in to `target`."""
+    """The error for a failed login to `target`."""
     by_hand = f"see whether this works: {target.command()}"
     if isinstance(error, asyncssh.PermissionDenied):
         return unreachable_error(
@@ -144,7 +137,7 @@ def login_failure(target: Target, error: Exception) -> Unreachable:
 
 
 def channel_failure(target: Target, address: tuple[str, int], error: Exception) -> Unreachable:
-    """Why `target` opened no way to the gateway at `address`, as seen from there."""
+    """The error for a channel that `target` did not open to `address`, as seen from there."""
     host, port = address
     shown = f"{host}:{port}"
     if isinstance(error, asyncssh.ChannelOpenError):
@@ -165,7 +158,7 @@ def channel_failure(target: Target, address: tuple[str, int], error: Exception) 
 
 
 def connection_broken(target: Target, reason: str) -> Unreachable:
-    """The connection broke while it was used."""
+    """The error for a connection that broke in use."""
     return unreachable_error(
         f"the SSH connection to {target} broke: {reason or 'no reason given'}",
         "what was begun there may go on: look with fnctl ls and fnctl show before you try again",
@@ -173,7 +166,7 @@ def connection_broken(target: Target, reason: str) -> Unreachable:
 
 
 class KnownHosts(asyncssh.SSHKnownHosts):
-    """Known host keys of `files`. `name` is what was looked up, `has_key` whether it has any."""
+    """Known host keys of `files`. `name` is the host looked up last, `has_key` if it has any."""
 
     def __init__(self, files: Sequence[Path]) -> None:
         super().__init__()
@@ -192,7 +185,7 @@ class KnownHosts(asyncssh.SSHKnownHosts):
 
 
 class HostKeyClient(asyncssh.SSHClient):
-    """Notes which key a server showed that is not known, and why the connection was lost."""
+    """Refuses unknown host keys, and records them and the reason of a lost connection."""
 
     def __init__(self) -> None:
         self.shown_key: asyncssh.SSHKey | None = None
@@ -201,7 +194,7 @@ class HostKeyClient(asyncssh.SSHClient):
     def validate_host_public_key(
         self, _host: str, _addr: str, _port: int, key: asyncssh.SSHKey
     ) -> bool:
-        """asyncssh's: whether a key is trusted that is not among the known ones. It never is."""
+        """asyncssh's: refuse a key that is not among the known ones."""
         self.shown_key = key
         return False
 
@@ -211,9 +204,8 @@ class HostKeyClient(asyncssh.SSHClient):
 
 
 def known_hosts(login: Login, configured: Sequence[str]) -> KnownHosts:
-    """The keys of --known-hosts; else of the files `configured` in ~/.ssh/config, else the usual.
-
-    Raises Unreachable where a file that was named cannot be read or understood.
+    """The keys of --known-hosts, else of the `configured` files of ~/.ssh/config, else the default
+    files. Raises Unreachable for an unreadable file.
     """
     if login.known_hosts is not None:
         named = [login.known_hosts]
@@ -228,7 +220,7 @@ def known_hosts(login: Login, configured: Sequence[str]) -> KnownHosts:
 
 
 def host_key_refused(login: Login, known: KnownHosts, host_keys: HostKeyClient) -> Unreachable:
-    """Why the key of a host was refused: another than the known one, or none is known."""
+    """The error for a refused host key: it changed, or none is known."""
     target = login.target
     shown = "a key"
     if host_keys.shown_key is not None:
@@ -264,7 +256,7 @@ def _read(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LoggedIn:
-    """A connection and what was noted about it. Closing the connection closes those before it."""
+    """A connection, its host key client and the jump host before it. `close` closes them all."""
 
     connection: asyncssh.SSHClientConnection
     host_keys: HostKeyClient
@@ -278,12 +270,12 @@ class LoggedIn:
             await self.before.close()
 
     def reason_lost(self) -> str:
-        """Why the connection is over, "" while it is not."""
+        """Why the connection was lost, "" while it lasts."""
         return self.host_keys.lost_reason if self.connection.is_closed() else ""
 
 
 async def log_in(login: Login, hops_left: int = HOPS_MAX) -> LoggedIn:
-    """Log in, through jump hosts if ~/.ssh/config says so; each one's host key is checked.
+    """Log in, through the jump hosts of ~/.ssh/config; every host key is checked.
 
     Raises Unreachable.
     """
@@ -296,7 +288,7 @@ async def log_in(login: Login, hops_left: int = HOPS_MAX) -> LoggedIn:
             hop = replace(login, target=jump)
             if before is None:
                 before = await log_in(hop, hops_left - 1)
-            else:  # through the one before it, whatever ~/.ssh/config says of the way to it
+            else:  # through the jump host before it, not through those of ~/.ssh/config
                 options_there, _ = await asyncio.to_thread(_configured, hop)
                 before = await _connect(hop, options_there, before)
         return await _connect(login, options, before)
@@ -328,9 +320,9 @@ async def _connect(
 
 
 def _configured(login: Login) -> tuple[asyncssh.SSHClientConnectionOptions, list[Target]]:
-    """What ~/.ssh/config says of a machine and of the way to it. Raises Unreachable.
+    """A machine's options and jump hosts by ~/.ssh/config. Raises Unreachable.
 
-    Without a network, but it may read key files and run what `Match exec` names.
+    Blocking: it may read key files and run the command of `Match exec`.
     """
     try:
         options = asyncssh.SSHClientConnectionOptions(**_given(login))
@@ -340,7 +332,7 @@ def _configured(login: Login) -> tuple[asyncssh.SSHClientConnectionOptions, list
 
 
 def _given(login: Login) -> dict[str, Any]:
-    """What overrules ~/.ssh/config."""
+    """Options that overrule ~/.ssh/config."""
     target = login.target
     given: dict[str, Any] = {
         "host": target.host,
@@ -365,8 +357,8 @@ def _given(login: Login) -> dict[str, Any]:
 
 
 def _jumps(options: asyncssh.SSHClientConnectionOptions, target: Target) -> list[Target]:
-    """The jump hosts in order; none for `target` itself, as where `Host *` names it for all.
-    Raises ValueError."""
+    """The jump hosts in order; none where the target is its own, as with `Host *`. Raises
+    ValueError."""
     tunnel = options.tunnel
     if not isinstance(tunnel, str) or not tunnel or tunnel == "none":
         return []
@@ -378,11 +370,11 @@ def _jumps(options: asyncssh.SSHClientConnectionOptions, target: Target) -> list
 
 
 class NoToken(Exception):
-    """The token could not be read; the text says why and what else there is."""
+    """The token could not be read; the text has reason and remedy."""
 
 
 async def read_token(connection: asyncssh.SSHClientConnection, target: Target, data: Path) -> str:
-    """The token in the data folder `data` there; `~` and relative paths begin at the home folder.
+    """The token in the remote folder `data`; `~` and relative paths begin at the home folder.
 
     Raises NoToken.
     """

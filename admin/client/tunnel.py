@@ -1,12 +1,8 @@
-"""One SSH connection for one command, in a thread with a loop of its own.
+"""An SSH tunnel: one connection per command, in a thread with its own loop, for synchronous HTTP.
 
-The rest of fnctl is synchronous: it asks for a socket and talks HTTP over it.
-
-A connection through SSH whose near end is an ordinary socket.
-
-The near end is one of a pair that only this process has: no port is opened, so no other user of
-this machine can use the tunnel, or take the place of one that broke and be sent a key. Neither
-side is read faster than the other one takes it.
+The local end is a socket pair inside this process. No port is opened, so no other user of this
+machine can use the tunnel, or listen in place of a broken one and receive a key. Both directions
+have backpressure.
 """
 
 from __future__ import annotations
@@ -29,7 +25,6 @@ from admin.client.ssh import (
     READ_S,
     LoggedIn,
     Login,
-    NoToken,
     channel_failure,
     connection_broken,
     log_in,
@@ -39,18 +34,16 @@ from admin.client.ssh import (
 from admin.client.transport import Unreachable
 
 CHANNEL_S: Final = 10.0
-"""Seconds that the far machine may take to open a connection."""
+"""Seconds that the other machine may take to open a connection."""
 GRACE_S: Final = 2.0
-"""Seconds for a goodbye that the other side hears."""
+"""Seconds for an orderly close."""
 MARGIN_S: Final = 5.0
-"""Seconds more than what is waited for has itself: the loop's own limits come first."""
+"""Seconds on top of a limit inside the loop, which comes first."""
 T = TypeVar("T")
-
-__all__ = ["NoToken", "Tunnel", "tunnel"]
 
 
 class LocalEnd(asyncio.Protocol):
-    """The side of this process."""
+    """The end in this process: one socket of a pair."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -62,20 +55,20 @@ class LocalEnd(asyncio.Protocol):
         transport.pause_reading()
 
     def join(self, remote: asyncssh.SSHTCPChannel[bytes]) -> None:
-        """Pass on to `remote` from now on."""
+        """Forward to `remote` from now on."""
         self._remote = remote
         self.resume_reading()
 
     def data_received(self, data: bytes) -> None:
-        """asyncio's: bytes for the far side; what comes after its end is dropped."""
+        """asyncio's: bytes for the remote end, dropped after it has ended."""
         if self._remote is not None:
-            # It takes nothing any more a moment before it says that it has ended. As an error here
-            # that would close the socket, and lose the answer that is in it.
+            # The channel refuses data a moment before it reports its end. An error here would
+            # close the socket and lose the answer in it.
             with contextlib.suppress(BrokenPipeError):
                 self._remote.write(data)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
-        """asyncio's: whoever used the socket closed it. An HTTP client never closes half of it."""
+        """asyncio's: the HTTP client closed the socket. It never closes half of it."""
         self._transport = None
         remote, self._remote = self._remote, None
         if remote is not None:
@@ -92,7 +85,7 @@ class LocalEnd(asyncio.Protocol):
             self._remote.resume_reading()
 
     def write(self, data: bytes) -> None:
-        """Bytes from the far side."""
+        """Bytes from the remote end."""
         if self._transport is not None:
             self._transport.write(data)
 
@@ -107,10 +100,10 @@ class LocalEnd(asyncio.Protocol):
             self._transport.resume_reading()
 
     def remote_ended(self) -> None:
-        """Nothing more comes or goes: what came can still be read, then the end.
+        """Let the client read the received bytes, then the end.
 
-        A server may refuse an upload half-way, answer and close. Closed with unread bytes in it, a
-        socket pair loses the answer, so the writer is stopped and what it wrote is read away.
+        A server may refuse an upload half-way, answer and close. A socket pair closed with unread
+        bytes loses the answer, so the writer is stopped and its bytes are discarded.
         """
         self._remote = None
         if self._transport is not None:
@@ -120,17 +113,17 @@ class LocalEnd(asyncio.Protocol):
 
 
 class RemoteEnd(asyncssh.SSHTCPSession[bytes]):
-    """The side of the other machine."""
+    """The end on the other machine: an SSH channel."""
 
     def __init__(self, local: LocalEnd) -> None:
         self._local = local
 
     def data_received(self, data: bytes, datatype: int | None = None) -> None:  # noqa: ARG002
-        """asyncssh's: bytes for the near side."""
+        """asyncssh's: bytes for the local end."""
         self._local.write(data)
 
     def eof_received(self) -> bool:
-        """asyncssh's: the server has said all; the channel closes."""
+        """asyncssh's: the server closed its side; the channel closes."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncssh's
@@ -146,8 +139,10 @@ class RemoteEnd(asyncssh.SSHTCPSession[bytes]):
         self._local.resume_reading()
 
 
-async def dial(connection: asyncssh.SSHClientConnection, host: str, port: int) -> socket.socket:
-    """A blocking socket to `host`:`port` as the far machine sees them.
+async def open_channel(
+    connection: asyncssh.SSHClientConnection, host: str, port: int
+) -> socket.socket:
+    """A blocking socket to `host`:`port` as the other machine sees them.
 
     Raises asyncssh.Error, OSError or TimeoutError.
     """
@@ -173,7 +168,7 @@ async def dial(connection: asyncssh.SSHClientConnection, host: str, port: int) -
 
 
 class Tunnel:
-    """A connection to one machine, for the thread that made it. Close it, whatever happens."""
+    """A connection to one machine, for the thread that made it. Must be closed."""
 
     def __init__(self, login: Login) -> None:
         self.target = login.target
@@ -188,7 +183,7 @@ class Tunnel:
             raise
 
     def dial(self, host: str, port: int) -> socket.socket:
-        """A socket to the gateway that `host`:`port` names there. Raises Unreachable."""
+        """A socket to `host`:`port` as seen from there. Raises Unreachable."""
         return self._wait(self._dial(host, port), CHANNEL_S)
 
     def token(self, data: Path) -> str:
@@ -196,15 +191,15 @@ class Tunnel:
         return self._wait(read_token(self._connection(), self.target, data), READ_S)
 
     def reason_lost(self) -> str:
-        """Why the connection is over, "" while it is not."""
+        """Why the connection was lost, "" while it lasts."""
         return self._logged_in.reason_lost() if self._logged_in else ""
 
     def close(self) -> None:
-        """Say goodbye, end the loop and its thread."""
+        """Close the connection, the loop and its thread."""
         if self._logged_in is not None:
-            # A machine that is gone hears nothing; the process ends without it.
+            # A lost machine must not delay the end of the process.
             with contextlib.suppress(Unreachable):
-                self._wait(_say_goodbye(self._logged_in), GRACE_S)
+                self._wait(_close(self._logged_in), GRACE_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(GRACE_S + MARGIN_S)
 
@@ -214,14 +209,14 @@ class Tunnel:
 
     async def _dial(self, host: str, port: int) -> socket.socket:
         try:
-            return await dial(self._connection(), host, port)
+            return await open_channel(self._connection(), host, port)
         except (asyncssh.Error, OSError, TimeoutError) as error:
             if reason := self.reason_lost():
                 raise connection_broken(self.target, reason) from error
             raise channel_failure(self.target, (host, port), error) from error
 
     def _wait(self, work: Coroutine[Any, Any, T], limit_s: float) -> T:
-        """What `work` gives in the tunnel's loop; it is cancelled when nobody waits any more."""
+        """Run `work` in the tunnel's loop; it is cancelled after `limit_s`."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(limit_s + MARGIN_S)
@@ -235,7 +230,7 @@ class Tunnel:
         try:
             self._loop.run_forever()
         finally:
-            # What was cancelled gets the time to close what it had opened.
+            # Cancelled tasks get time to close what they opened.
             if tasks := asyncio.all_tasks(self._loop):
                 for task in tasks:
                     task.cancel()
@@ -243,7 +238,7 @@ class Tunnel:
             self._loop.close()
 
 
-async def _say_goodbye(logged_in: LoggedIn) -> None:
+async def _close(logged_in: LoggedIn) -> None:
     try:
         async with asyncio.timeout(GRACE_S):
             await logged_in.close()
@@ -253,7 +248,7 @@ async def _say_goodbye(logged_in: LoggedIn) -> None:
 
 @contextmanager
 def tunnel(login: Login) -> Iterator[Tunnel]:
-    """A tunnel for the block. An exchange that broke with it is told as the tunnel's end.
+    """A tunnel for the block. An exchange that broke with the tunnel raises the tunnel's error.
 
     Raises Unreachable.
     """

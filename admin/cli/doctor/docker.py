@@ -1,9 +1,4 @@
-"""Reaching the Docker engine and asking it about itself.
-
-Every check of a Docker box, in the order in which one depends on the other.
-
-Checks of the image that replicas run in. Pure, but for looking up what it should be.
-"""
+"""The checks of a Docker engine in order of dependency: reachable, facts, GPUs, runtime images."""
 
 from __future__ import annotations
 
@@ -23,10 +18,10 @@ from registry.errors import FnError
 from runtime_image.contract.link import VERSION
 
 ANSWER_S: Final = 5.0
-"""Seconds for each answer of the engine."""
+"""Seconds per answer of the engine."""
 TCP_PORT: Final = 2375
 REPLICAS_MAX: Final = 16
-"""So many are looked at."""
+"""Replicas checked, at most."""
 ENGINE_CHECK: Final = "docker engine"
 INSTALL: Final = "install Docker Engine, on Debian: sudo apt-get install docker.io"
 SOURCE_LABEL: Final = "fngate.source"
@@ -36,8 +31,8 @@ SHOWN: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """What an engine at `url` says: GET /version, GET /info, its images by their tags, and the
-    processes of its replicas by their numbers on its machine."""
+    """The answers of the engine at `url`: GET /version, GET /info, images by tag, and the process
+    ids of replicas on its machine."""
 
     url: str
     version: dict[str, Any]
@@ -47,26 +42,26 @@ class EngineFacts:
 
     @property
     def is_local(self) -> bool:
-        """Whether it runs on this machine, so that its files can be looked at."""
+        """Whether the engine runs on this machine, so that its files can be read."""
         return self.url.startswith("unix://")
 
 
 def has_socket(url: str) -> bool:
-    """Whether a socket of an engine lies at `url`, answering or not."""
+    """Whether the socket of an engine exists at `url`, answering or not."""
     parts = urlsplit(url)
     try:
         return parts.scheme == "unix" and Path(parts.path).exists()
-    except PermissionError:  # something is there, in a folder that this user may not see into
+    except PermissionError:  # it exists in a folder that this user may not read
         return True
 
 
 def query_engine(url: str, tags: Sequence[str]) -> EngineFacts | Check:
-    """What the engine says of itself and of the images `tags`, or why it says nothing."""
+    """The facts of the engine and of the images `tags`, or a failed check if it is unreachable."""
     try:
         _connect(url)
     except (OSError, ValueError) as error:
-        return unreachable(url, error, has_daemon=shutil.which("dockerd") is not None)
-    # It brings in requests, which costs more than all of fnctl.
+        return unreachable_check(url, error, has_daemon=shutil.which("dockerd") is not None)
+    # Lazy: docker imports requests, which takes longer than all of fnctl.
     from docker import DockerClient
     from docker.errors import DockerException
     from requests.exceptions import RequestException
@@ -74,18 +69,18 @@ def query_engine(url: str, tags: Sequence[str]) -> EngineFacts | Check:
     try:
         client = DockerClient(base_url=url, timeout=int(ANSWER_S))
     except DockerException as error:
-        return unreachable(url, error)
+        return unreachable_check(url, error)
     try:
         images = {tag: _image(client, tag) for tag in tags}
         return EngineFacts(url, client.version(), client.info(), images, _replicas(client))
     except (DockerException, RequestException, OSError) as error:
-        return unreachable(url, error)
+        return unreachable_check(url, error)
     finally:
         client.close()
 
 
-def unreachable(url: str, error: Exception, has_daemon: bool = True) -> Check:
-    """Why the engine at `url` says nothing. `has_daemon`: whether one is installed here."""
+def unreachable_check(url: str, error: Exception, has_daemon: bool = True) -> Check:
+    """The failed check for an unreachable engine. `has_daemon`: whether one is installed here."""
     local = url.startswith("unix://")
     if isinstance(error, ValueError):
         todo = f"name it with --engine or FN_DOCKER_HOST, like {DEFAULT_ENGINE}"
@@ -107,9 +102,9 @@ def unreachable(url: str, error: Exception, has_daemon: bool = True) -> Check:
 
 
 def _connect(url: str) -> None:
-    """See whether somebody answers; docker-py tells the reasons apart only in its texts.
+    """Connect and ping: docker-py tells reasons apart only in its texts.
 
-    Raises OSError, and ValueError for what is no address of an engine.
+    Raises OSError, and ValueError for an impossible address.
     """
     parts = urlsplit(url)
     if parts.scheme == "unix" and parts.path:
@@ -126,14 +121,14 @@ def _connect(url: str) -> None:
 
 
 def _ping(probe: socket.socket) -> None:
-    """An engine that hangs still accepts connections: only an answer counts."""
+    """Wait for an answer: a hanging engine still accepts connections."""
     probe.sendall(b"GET /_ping HTTP/1.0\r\nHost: docker\r\n\r\n")
     if not probe.recv(1):
         raise ConnectionResetError("the engine closed the connection without an answer")
 
 
 def _replicas(client: Any) -> tuple[int, ...]:
-    """The processes of some replicas, of whatever server."""
+    """The process ids of some replicas, of any server."""
     from pool_manager.drivers.docker import containers
     from pool_manager.drivers.docker.spec import REPLICA
 
@@ -155,9 +150,8 @@ def _image(client: Any, tag: str) -> dict[str, Any] | None:
 def docker_checks(url: str, is_chosen: bool, tags: Mapping[str, str]) -> list[Check]:
     """The checks of the engine at `url`, none where it is neither chosen nor there.
 
-    `tags` are the runtime images by kind: cpu, gpu. One for GPUs is needed where there are GPUs.
-
-    Where Docker is not what starts replicas here (`is_chosen`), nothing of it can fail.
+    `tags` are the runtime images by kind; "gpu" is checked where there are GPUs. Unless Docker is
+    the driver (`is_chosen`), failures are only warnings.
     """
     if not is_chosen and not has_socket(url):
         return []
@@ -188,7 +182,7 @@ def _engine(facts: EngineFacts) -> list[Check]:
 
 
 def _gpu(facts: EngineFacts, found: engine_checks.Driver) -> list[Check]:
-    """The driver is looked for here: of another machine's nothing is known."""
+    """The NVIDIA driver of this machine; that of another one is unknown."""
     toolkit = engine_checks.find_toolkit() if facts.is_local else engine_checks.Toolkit()
     checks = [engine_checks.driver(found)] if facts.is_local else []
     if found.gpus or not facts.is_local:
@@ -216,10 +210,10 @@ def _free(facts: EngineFacts) -> int | None:
 
 
 def image(kind: str, tag: str, inspected: dict[str, Any] | None, source: str) -> Check:
-    """The image for replicas of a kind, cpu or gpu, is there and fits this fngate.
+    """The image for replicas of a kind, cpu or gpu, exists and fits this fngate.
 
-    `inspected` is what the engine says of `tag`, None where it has none; `source` is the sources'
-    digest, "" if unknown.
+    `inspected` is the engine's answer for `tag`, None without one; `source` is the digest of the
+    sources, "" if unknown.
     """
     name, todo = f"{kind} image", f"fnctl image build {kind}"
     if inspected is None:
@@ -240,7 +234,7 @@ def image(kind: str, tag: str, inspected: dict[str, Any] | None, source: str) ->
 
 
 def expected_source() -> str:
-    """The digest of the runtime's sources as `fnctl image build` labels it, "" if it cannot be."""
+    """The digest of the runtime's sources, as `fnctl image build` labels it; "" if unknown."""
     from admin.image.context import own_digest
 
     try:

@@ -1,7 +1,4 @@
-"""fnctl backup.
-
-fnctl restore.
-"""
+"""fnctl backup, restore."""
 
 from __future__ import annotations
 
@@ -27,8 +24,8 @@ from admin.cli.options import (
     client_at,
     is_local,
     parse_login,
+    print_answer,
 )
-from admin.cli.options import print_answer as answer
 from admin.text import size
 
 if TYPE_CHECKING:
@@ -84,19 +81,19 @@ def backup(  # noqa: PLR0913 - typer takes one parameter per option
             report = found
         made = file.stat().st_size
         shown = {"file": str(file), "bytes": made, **contents(report)}
-        answer(as_json, shown, f"{file}: {size(made)}, {described(report)}")
+        print_answer(as_json, shown, f"{file}: {size(made)}, {described(report)}")
 
 
 def check_target(file: Path) -> None:
-    """Raise typer.BadParameter where FILE is a database that something may be using."""
+    """Raise typer.BadParameter where FILE is a database in use."""
     if any(file.with_name(file.name + side).exists() for side in ("-wal", "-shm")):
         raise typer.BadParameter(f"{file} is a database in use", param_hint="FILE")
 
 
 def fetch(client: Client, file: Path) -> DatabaseReport:
-    """Have the server send a copy, and keep it as `file` once it is known to be whole and sound.
+    """Download a copy and replace `file` with it once it is checked.
 
-    Raises Unreachable, ApiError, StoreUnavailable; `file` is then as it was.
+    Raises Unreachable, ApiError or StoreUnavailable and leaves `file` as it was.
     """
     from registry.errors import StoreUnavailable
     from registry.files import replacing
@@ -113,8 +110,8 @@ def fetch(client: Client, file: Path) -> DatabaseReport:
 
 
 def copy_stopped(data: Path, file: Path) -> DatabaseReport | None:
-    """Copy the database in `data` to `file`; None where there is none, or a server uses it that
-    does not answer. Raises StoreUnavailable."""
+    """Copy the database in `data` to `file`; None without one, or where a server holds it. Raises
+    StoreUnavailable."""
     from registry.errors import Conflict
     from registry.files import DataDirectory
     from registry.settings import StoreSettings
@@ -134,12 +131,12 @@ def copy_stopped(data: Path, file: Path) -> DatabaseReport | None:
 
 
 def contents(report: DatabaseReport) -> dict[str, Any]:
-    """What is in a copy, for --json."""
+    """The contents of a copy for --json."""
     return {"functions": report.functions, "keys": report.keys, "schema": report.schema}
 
 
 def described(report: DatabaseReport) -> str:
-    """What is in a copy, in words."""
+    """The contents of a copy in words."""
     return f"{report.functions} functions, {report.keys} keys"
 
 
@@ -172,11 +169,11 @@ def restore(file: File, data: Data = DEFAULT_DATA, as_json: Json = False) -> Non
             "missing_files": restored.missing,
             "set_aside": str(restored.folder) if restored.folder else None,
         }
-        answer(as_json, shown, text(settings, file, restored))
+        print_answer(as_json, shown, text(settings, file, restored))
 
 
 def text(settings: StoreSettings, file: Path, restored: Restored) -> str:
-    """What was done and what is still to do."""
+    """The result of a restore, and the remaining steps."""
     lines = [f"restored {restored.functions} functions and {restored.keys} keys"]
     if restored.folder is not None:
         lines.append(f"the database that was here is in {restored.folder}")

@@ -99,20 +99,20 @@ def local_checks(data: Path) -> list[Check]:
 
 
 def docker(engine: str, driver: Driver) -> list[Check]:
-    """The checks of the Docker engine, if it is there or the driver."""
+    """The checks of the Docker engine, if it exists or is the driver."""
     from admin.cli.doctor.docker import docker_checks
 
     return docker_checks(engine, is_chosen=driver is Driver.DOCKER, tags=images())
 
 
 def images() -> dict[str, str]:
-    """The runtime images that a server started here would use; the usual ones if it could not."""
+    """The runtime images of a server started here; the default ones with invalid settings."""
     from admin.settings import Settings, load_settings
     from registry.errors import BadRequest
 
     try:
         chosen = load_settings({})
-    except BadRequest:  # the server will say so when it is started
+    except BadRequest:  # reported by the server when it starts
         chosen = Settings.model_construct()
     return {"cpu": chosen.image_cpu, "gpu": chosen.image_gpu}
 

@@ -26,7 +26,7 @@ app = typer.Typer(
 
 
 class Kind(StrEnum):
-    """What the replicas of an image compute on."""
+    """The processors of an image's replicas."""
 
     CPU = "cpu"
     GPU = "gpu"
@@ -70,7 +70,7 @@ Context = Annotated[
 
 @app.callback()
 def _image() -> None:
-    """Keeps `build` a word of its own while it is the only one."""
+    """Makes typer keep `build` as a subcommand while it is the only one."""
 
 
 @app.command("build")
@@ -102,7 +102,7 @@ def build(  # noqa: PLR0913 - typer takes one parameter per option
         from admin.image.build import build as build_image
         from admin.image.context import own_checkout
 
-        order = BuildRequest(
+        request = BuildRequest(
             kind.value,
             base,
             tag or f"{NAME}:{kind.value}",
@@ -112,7 +112,7 @@ def build(  # noqa: PLR0913 - typer takes one parameter per option
             tensorrt,
         )
         try:
-            built = build_image(order, _quiet if as_json else _tell)
+            built = build_image(request, _quiet if as_json else _print)
         except KeyboardInterrupt:
             typer.echo("interrupted: nothing changed", err=True)
             raise typer.Exit(INTERRUPTED) from None
@@ -120,7 +120,7 @@ def build(  # noqa: PLR0913 - typer takes one parameter per option
 
 
 def render(built: BuiltImage) -> str:
-    """What was built, as text."""
+    """The built image as text."""
     pairs = (
         ("id", built.id),
         ("size", size(built.size_bytes)),
@@ -132,7 +132,7 @@ def render(built: BuiltImage) -> str:
     return f"{built.tag} built in {duration(built.elapsed_s * 1e3)}\n{fields(pairs)}"
 
 
-def _tell(text: str) -> None:
+def _print(text: str) -> None:
     typer.echo(plain(text), err=True)
 
 

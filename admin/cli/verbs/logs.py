@@ -49,9 +49,9 @@ def logs(
 
 
 def print_followed(session: Session, name: str, lines: int) -> None:
-    """Print what comes until the function is gone, across absences of the server.
+    """Print the stream until the function is removed, across restarts of the server.
 
-    Raises ApiError, or Unreachable where the server stays away.
+    Raises ApiError, or Unreachable where the server stays unreachable.
     """
     from admin.client.client import ApiError
     from admin.client.sse import Disconnected, Patience, Position, resumed
@@ -76,7 +76,7 @@ def print_followed(session: Session, name: str, lines: int) -> None:
 
 
 def show(session: Session, kind: str, data: dict[str, Any]) -> None:
-    """One event of the stream; kinds that are not known here are left out."""
+    """Print one event of the stream; unknown kinds are ignored."""
     if session.as_json:
         typer.echo(json.dumps({"event": kind, **data}))
     elif kind == "lines":

@@ -1,13 +1,4 @@
-"""fnctl rollback.
-
-fnctl scale.
-
-fnctl sleep.
-
-fnctl warm.
-
-fnctl rm.
-"""
+"""fnctl rollback, scale, sleep, warm, rm."""
 
 from __future__ import annotations
 
@@ -45,7 +36,7 @@ def rollback(session: Session, name: Name, to: To = None, breaking: Breaking = F
       fnctl rollback digits
       fnctl rollback digits --to 3
     """
-    from admin.cli.follow_logs import finish
+    from admin.cli.operations import finish
 
     ended = finish(session, session.client.roll_back(name, to, breaking))
     session.answer(ended, lambda: render_rollback(ended.get("result") or {}))
@@ -140,7 +131,7 @@ def rm(
     if not yes:
         if session.as_json:
             raise typer.BadParameter("expected --yes beside --json", param_hint="--yes")
-        session.client.function(name)  # a name that is none is told before anything is asked
+        session.client.function(name)  # refuses an unknown name before the question
         _confirm(name)
     answer = session.client.remove(name)
     session.answer(answer, lambda: f"{name} is removed")

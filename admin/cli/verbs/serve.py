@@ -125,7 +125,7 @@ def run(overrides: dict[str, Any], config: Path | None, *, may_start_empty: bool
     from admin.settings import load_settings
 
     settings = load_settings(overrides, config)
-    # Not before the settings are known to be good: this brings in the whole server.
+    # Lazy, after the settings are validated: it imports the whole server.
     from admin.serve import serve as serve_until_stopped
 
     return serve_until_stopped(settings, may_start_empty=may_start_empty)

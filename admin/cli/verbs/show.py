@@ -64,7 +64,7 @@ def _facts(function: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _prepared(revisions: list[dict[str, Any]]) -> str:
-    """Of the revision that has the traffic."""
+    """The preparation of the revision that has the traffic."""
     profiles = (one.get("profile") or {} for one in revisions if one.get("traffic"))
     return next((prepared(profile) for profile in profiles), "")
 
@@ -86,7 +86,7 @@ def _shape(shape: list[int]) -> str:
 
 
 def _cold_starts(ways: list[dict[str, Any]]) -> str:
-    """Half and nine tenths of the cold starts took no longer, in all and per phase."""
+    """P50 and P90 of cold starts, in total and per phase."""
     rows = []
     for way in ways:
         how = f"{get(way, 'device_kind')}, {'standby' if way.get('standby') else 'new start'}"
@@ -117,7 +117,7 @@ def _revisions(revisions: list[dict[str, Any]], previous: int | None) -> str:
 
 
 def _traffic(revision: dict[str, Any], previous: int | None) -> str:
-    """Whether calls go there, or would after a rollback."""
+    """Whether the revision has the traffic, or would after a rollback."""
     if revision.get("traffic"):
         return "now"
     return "before" if revision.get("number") == previous else NONE

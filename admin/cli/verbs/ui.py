@@ -25,7 +25,7 @@ from admin.cli.options import (
 )
 
 PAGE_FILE: Final = "ui.html"
-"""In the data folder: leads a browser to the dashboard with the key."""
+"""The file in the data folder that redirects a browser to the dashboard with the key."""
 
 
 def ui(
@@ -56,14 +56,14 @@ def ui(
 
 
 def address_of(url: str, key: str | None) -> str:
-    """The dashboard of the server at `url`. What stands behind the # stays in the browser."""
+    """The dashboard's address; the fragment with the key stays in the browser."""
     fragment = f"#key={quote(key, safe='')}" if key else ""
     return f"{url.rstrip('/')}/ui/{fragment}"
 
 
 def write_page(folder: Path, address: str) -> Path:
-    """A page that only this user can read and that leads to `address`: on a browser's own command
-    line every user of the machine could read the key. Raises OSError."""
+    """Write a page, readable by this user only, that redirects to `address`: any user of the
+    machine can read a browser's command line. Raises OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / PAGE_FILE
     path.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ import asyncssh
 import pytest
 
 from admin.client.ssh import Login, log_in, parse_target
-from admin.client.tunnel import LocalEnd, dial
+from admin.client.tunnel import LocalEnd, open_channel
 from tests.support.sshd import sshd
 
 pytestmark = pytest.mark.slow
@@ -38,7 +38,7 @@ async def joined(
     """Both ends of a connection through SSH: ours, and the one that `server` accepted."""
     there = await log_in(way)
     try:
-        ours = await dial(there.connection, *server.getsockname())
+        ours = await open_channel(there.connection, *server.getsockname())
         theirs, _ = server.accept()
         with ours, theirs:
             ours.settimeout(END_S)
@@ -162,7 +162,7 @@ async def test_a_broken_connection_ends_the_near_side(way: Login) -> None:
     """When SSH breaks, whoever reads reads the end instead of waiting."""
     with listening() as server:
         there = await log_in(way)
-        ours = await dial(there.connection, *server.getsockname())
+        ours = await open_channel(there.connection, *server.getsockname())
         with ours, server.accept()[0]:
             ours.settimeout(END_S)
             reading = apart(ours.recv, 1)
@@ -179,7 +179,7 @@ async def test_forbidden_forwarding_is_an_error(tmp_path: Path) -> None:
         way = Login(parse_target(strict.target), strict.identity, strict.known_hosts)
         there = await log_in(way)
         with pytest.raises(asyncssh.ChannelOpenError) as error:
-            await dial(there.connection, "127.0.0.1", 9)
+            await open_channel(there.connection, "127.0.0.1", 9)
         await there.close()
 
     assert error.value.code == asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED

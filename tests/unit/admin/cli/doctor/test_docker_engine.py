@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from admin.cli.doctor import docker
-from admin.cli.doctor.docker import EngineFacts, has_socket, query_engine, unreachable
+from admin.cli.doctor.docker import EngineFacts, has_socket, query_engine, unreachable_check
 from admin.cli.doctor.machine import Check
 
 UNIX = "unix:///var/run/docker.sock"
@@ -60,7 +60,7 @@ def answering(path: Path, answer: bytes) -> Iterator[str]:
 )
 def test_an_engine_that_cannot_be_reached_says_what_mends_it(error: Exception, todo: str) -> None:
     """Each reason has one command of its own."""
-    check = unreachable(UNIX, error)
+    check = unreachable_check(UNIX, error)
 
     assert check.level == "fail"
     assert todo in check.todo
@@ -68,8 +68,8 @@ def test_an_engine_that_cannot_be_reached_says_what_mends_it(error: Exception, t
 
 def test_an_engine_that_is_not_installed_is_to_be_installed() -> None:
     """Starting what is not there would not help."""
-    assert "install" in unreachable(UNIX, FileNotFoundError(), has_daemon=False).todo
-    assert "--engine" in unreachable("tcp://far:1", ConnectionRefusedError()).todo
+    assert "install" in unreachable_check(UNIX, FileNotFoundError(), has_daemon=False).todo
+    assert "--engine" in unreachable_check("tcp://far:1", ConnectionRefusedError()).todo
 
 
 def asked(url: str) -> Check:
