@@ -44,13 +44,11 @@ def live_states(
     """The state after each item that leaves it complete, and why the connection is lost or ""."""
     live = LiveState()
     for each in items:
+        live.update(each, clock())
         if isinstance(each, Disconnected):
-            live.disconnected(each.why, clock() + each.pause_s)
             yield live, each.why
-            continue
-        live.apply(each.kind, each.data, clock())
         # Before the first beat the server's time is unknown.
-        if not live.is_reading and live.beat:
+        elif not live.is_reading and live.beat:
             yield live, ""
 
 
@@ -97,10 +95,7 @@ def _show(session: Session, render: Render) -> None:
     try:
         while True:
             for item in event_thread.take(REDRAW_S):
-                if isinstance(item, Disconnected):
-                    live.disconnected(item.why, time.monotonic() + item.pause_s)
-                else:
-                    live.apply(item.kind, item.data, time.monotonic())
+                live.update(item, time.monotonic())
             screen.show(table_lines(live, render, time.monotonic(), screen.size))
     finally:
         event_thread.close()

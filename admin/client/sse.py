@@ -171,9 +171,6 @@ class Retry(Protocol):
     def connected(self) -> None:
         """The server accepted the connection."""
 
-    def received(self) -> None:
-        """An event arrived."""
-
     def pause_s(self, error: ApiError | Unreachable | None) -> float:
         """Seconds until the next attempt; `error` is None where the server ended the stream.
 
@@ -193,7 +190,7 @@ class Backoff:
         """Nothing: a connection without an event is no success."""
 
     def received(self) -> None:
-        """The next pause is the shortest one again."""
+        """A valid event arrived: the next pause is the shortest one again."""
         self._has_received, self._attempts = True, 0
 
     def pause_s(self, error: ApiError | Unreachable | None) -> float:
@@ -234,9 +231,6 @@ class Patience:
             self._lost_since_s = None
             self._on_back()
 
-    def received(self) -> None:
-        """Nothing: `connected` says it all."""
-
     def pause_s(self, error: ApiError | Unreachable | None) -> float:
         """`PAUSE_S`. Raises `error`."""
         if error is not None:
@@ -271,7 +265,6 @@ def resumed(
                 retry.connected()
                 for event in events:
                     if position.accept(event):
-                        retry.received()
                         yield event
         except (ApiError, Unreachable) as error:
             failure = error

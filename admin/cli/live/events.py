@@ -1,4 +1,4 @@
-"""The server's events without end, as data; read in a thread where a terminal needs this one."""
+"""The server's events as data, across lost connections, and a thread that reads them."""
 
 from __future__ import annotations
 
@@ -57,10 +57,12 @@ def follow(connect: Connect, pause: Callable[[float], object]) -> Iterator[Strea
     Events that are no JSON objects are left out. Raises ApiError or Unreachable if there was no
     event yet, and later a refusal that will not pass.
     """
-    for item in resumed(connect, Backoff(), SnapshotPosition(), pause):
+    retry = Backoff()
+    for item in resumed(connect, retry, SnapshotPosition(), pause):
         if isinstance(item, Disconnected):
             yield item
         elif (event := _parsed(item)) is not None:
+            retry.received()
             yield event
 
 

@@ -212,6 +212,13 @@ class LiveState:
                 self.activity.remove(each)
         self.activity.append(entry)
 
+    def update(self, item: StreamItem, now: float) -> None:
+        """Apply an event or record a lost connection."""
+        if isinstance(item, Disconnected):
+            self.disconnected(item.why, now + item.pause_s)
+        else:
+            self.apply(item.kind, item.data, now)
+
     def disconnected(self, why: str, retry_s: float) -> None:
         """Record a lost connection; the next attempt is at `retry_s`. The state is old now."""
         self.outage = Outage(why, retry_s)

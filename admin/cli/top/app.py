@@ -160,11 +160,9 @@ class Top:
 
     def _update(self, now: float) -> None:
         for item in self._event_thread.take():
+            self._live.update(item, now)
             if isinstance(item, Disconnected):
-                self._live.disconnected(item.why, now + item.pause_s)
                 self._show_message(item.why, now)
-            else:
-                self._live.apply(item.kind, item.data, now)
         for outcome in self._requests.outcomes():
             if outcome.request.verb != "why":
                 self._show_message(outcome.text, now)
