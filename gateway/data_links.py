@@ -208,7 +208,7 @@ class DataLinks:
         say("a data link ended", replica=id, reason=reason)
         if peer is not None and peer.shared is not None:
             peer.shared.lost()
-        self._perform(self._dispatcher.link_lost(id, monotonic()))
+        self._perform(self._dispatcher.on_link_lost(id, monotonic()))
         if peer is not None:
             self._lost(peer.pool)
         if peer is not None and id in self._listed.get(peer.pool, ()):
@@ -237,13 +237,13 @@ class DataLinks:
         if kind is Kind.FAILED or kind is Kind.CANCELLED:
             self._ended(id, peer, frame, now)
         elif kind is Kind.STARTED:
-            self._dispatcher.started(id, _ids(frame), now)
+            self._dispatcher.on_started(id, _ids(frame), now)
         elif frame.kind is Kind.NOT_STARTED:
             self._not_started(id, frame, now)
         elif frame.kind is Kind.GOAWAY:
-            self._perform(self._dispatcher.goaway(id, frame.aux, now))
+            self._perform(self._dispatcher.on_goaway(id, frame.aux, now))
         elif frame.kind is Kind.WINDOW and frame.id == 0:
-            self._perform(self._dispatcher.window(id, now))
+            self._perform(self._dispatcher.on_window(id, now))
         else:
             raise LinkError(f"unexpected {frame.kind.name} on a data link")
 
@@ -255,7 +255,7 @@ class DataLinks:
 
     def _not_started(self, id: str, frame: Frame, now: float) -> None:
         try:
-            commands = self._dispatcher.not_started(id, frame.id, frame.aux, now)
+            commands = self._dispatcher.on_not_started(id, frame.id, frame.aux, now)
         except KeyError:
             raise LinkError(f"unknown request id {frame.id}") from None
         if (shared := self._peers[id].shared) is not None:
@@ -271,14 +271,14 @@ class DataLinks:
         peer.up_s = now
         endpoint = peer.endpoint
         link = Link(id, peer.pool, endpoint.limit, endpoint.marks_started)
-        self._perform(self._dispatcher.link_up(link, now))
+        self._perform(self._dispatcher.on_link_up(link, now))
 
     def _ended(self, id: str, peer: _Peer, frame: Frame, now: float) -> None:
         # What the frame says is read before the call is taken off the link: a malformed answer
         # ends the link with its call still on it, and the call is retried.
         outcome = self._outcome(id, peer, frame)
         try:
-            call, commands = self._dispatcher.ended(id, frame.id, now)
+            call, commands = self._dispatcher.on_ended(id, frame.id, now)
         except KeyError:
             raise LinkError(f"unknown request id {frame.id}") from None
         assert peer.shared is not None

@@ -15,10 +15,10 @@ import structlog
 from gateway.data_links import DataLinks, Delivered, HeldCall, Outcome
 from gateway.deaths import Deaths
 from gateway.dispatch.call import Command, Fail, GiveUp, Recall, Send
-from gateway.dispatch.demand import Reports
+from gateway.dispatch.demand import DemandReports
 from gateway.dispatch.dispatcher import Dispatcher, Limits
 from gateway.dispatch.pool import UNKNOWN
-from gateway.dispatch.redirects import Terms
+from gateway.dispatch.redirects import RerunPolicy
 from gateway.metrics.counters import Memory, Store
 from gateway.metrics.ledger import Balance, Ledger
 from gateway.ports import Past, Pools
@@ -70,7 +70,9 @@ class Delivery:
             self._tell_soon,
             self._answered,
         )
-        self._reports = Reports(lambda key: self._dispatcher.load(key, monotonic()), self.is_cold)
+        self._reports = DemandReports(
+            lambda key: self._dispatcher.load(key, monotonic()), self.is_cold
+        )
         self._deaths = Deaths(self._loop)
         self._idle: asyncio.Event | None = None
         self._is_closed = False
@@ -91,8 +93,8 @@ class Delivery:
         self._pools.worker_lost(self._worker)
 
     def lose_manager(self) -> None:
-        """Nobody starts replicas any more; see `Dispatcher.lose_manager`."""
-        self._perform(self._dispatcher.lose_manager(monotonic()))
+        """Nobody starts replicas any more; see `Dispatcher.on_manager_lost`."""
+        self._perform(self._dispatcher.on_manager_lost(monotonic()))
 
     async def wait_idle(self) -> None:
         """Return when nothing is owed to any client."""
@@ -113,7 +115,7 @@ class Delivery:
     def is_cold(self, pool: str) -> bool:
         """Whether a call for this pool would have to wait for a replica to start."""
         view = self._dispatcher.pools.get(pool)
-        return view is None or not view.is_open
+        return view is None or not view.is_connected
 
     def send_now(self, call: HeldCall) -> bool:
         """Accept a call and send it, if nothing stands in the way; otherwise `submit` it."""
@@ -134,22 +136,22 @@ class Delivery:
             self._perform(commands)
         finally:
             if call.was_held:
-                self._reports.held(call.pool)
+                self._reports.on_held(call.pool)
                 self._tell_soon(call.pool)
 
     def leave(self, call: HeldCall) -> None:
         """The client of a call is gone."""
         before = call.stage
         self._deaths.forget(call)
-        commands = self._dispatcher.leave(call, monotonic())
+        commands = self._dispatcher.cancel(call, monotonic())
         if call.stage is not before:
             self._ledger.end("cancelled")
-            self._reports.ended(call.pool)
+            self._reports.on_ended(call.pool)
         self._perform(commands)
 
-    def move(self, source: str, target: str, terms: Terms | None) -> None:
-        """A function's traffic moved; what that means for its calls says `Dispatcher.move`."""
-        self._perform(self._dispatcher.move(source, target, terms, monotonic()))
+    def move(self, source: str, target: str, rerun_policy: RerunPolicy | None) -> None:
+        """A function's traffic moved; see `Dispatcher.on_traffic_moved`."""
+        self._perform(self._dispatcher.on_traffic_moved(source, target, rerun_policy, monotonic()))
         self._tell_soon(source)
 
     def receive_endpoints(self, data: bytes) -> None:
@@ -167,11 +169,11 @@ class Delivery:
     def shown(self, pool: str) -> PoolEndpoints:
         """What the manager last said of a pool; a pool never heard of is cold."""
         view = self._dispatcher.pools.get(pool)
-        return view.shown if view else UNKNOWN
+        return view.endpoints if view else UNKNOWN
 
     def states(self) -> dict[str, str]:
         """The state of every pool that is not at rest: the others are cold, and nobody calls."""
-        return {key: pool.shown.state for key, pool in self._dispatcher.pools.items()}
+        return {key: pool.endpoints.state for key, pool in self._dispatcher.pools.items()}
 
     def loads(self) -> dict[str, Load]:
         """What is held and in flight, per pool."""
@@ -180,19 +182,19 @@ class Delivery:
     def balance(self) -> Balance:
         """Where every call accepted here is, at this moment."""
         pools = self._dispatcher.pools.items()
-        held = {key: count for key, pool in pools if (count := len(pool.waiting))}
+        held = {key: count for key, pool in pools if (count := len(pool.queue))}
         owed = {key: count for key, pool in pools if (count := pool.owed)}
         return self._ledger.balance(held, owed)
 
     def _look(self, key: str, shown: PoolEndpoints, now: float) -> None:
         self._deaths.told(shown.ended)
-        self._perform(self._dispatcher.look(key, shown, now))
+        self._perform(self._dispatcher.on_endpoints(key, shown, now))
         if key in self._dispatcher.pools:
             self._estimate(key)
         self._links.reconcile(key, shown.replicas)
 
     def _estimate(self, key: str) -> None:
-        self._dispatcher.pool(key).pace.expected = self._past.expected(key)
+        self._dispatcher.pool(key).cold_start = self._past.expected(key)
 
     def _perform(self, commands: list[Command]) -> None:
         for command in commands:
@@ -217,7 +219,7 @@ class Delivery:
         assert isinstance(command.call, HeldCall)
         is_late = isinstance(command.error, WaitBudgetOver)
         self._ledger.end("expired" if is_late else "failed")
-        self._reports.ended(command.call.pool)
+        self._reports.on_ended(command.call.pool)
         if isinstance(command.error, ReplicaDied | Poison) and command.call.deaths:
             self._deaths.fail(command.call, command.error, self.shown(command.call.pool).ended)
         else:
@@ -233,11 +235,11 @@ class Delivery:
         next turn."""
         if not self._urgent:
             self._loop.call_soon(self._tell_urgent)
-        self._urgent |= {pool, self._dispatcher.heir(pool)}
+        self._urgent |= {pool, self._dispatcher.successor(pool)}
 
     def _answered(self, pool: str, call: HeldCall | None, outcome: Outcome | None) -> None:
         """A replica is done with a call, which is None where nobody wants its outcome."""
-        if self._reports.ended(pool):
+        if self._reports.on_ended(pool):
             self._tell_soon(pool)
         if call is not None:
             self._ledger.end("completed" if isinstance(outcome, Delivered) else "failed")
@@ -245,7 +247,7 @@ class Delivery:
 
     def _tell_urgent(self) -> None:
         keys, self._urgent = self._urgent, set()
-        self._tell(Demand(self._worker, next(self._seq), False, self._reports.edge(keys)))
+        self._tell(Demand(self._worker, next(self._seq), False, self._reports.partial(keys)))
 
     def _tell_all(self) -> None:
         called, loads = self._dispatcher.take_called(), self.loads()
@@ -263,16 +265,16 @@ def follow_traffic(catalog: Catalog, delivery: Delivery) -> Callable[[], None]:
         before, after = change.before, change.after
         if before is None or after is None or before.revision.key == after.revision.key:
             return
-        delivery.move(before.revision.key, after.revision.key, terms(before, after))
+        delivery.move(before.revision.key, after.revision.key, rerun_policy(before, after))
 
     return catalog.subscribe(changed)
 
 
-def terms(before: Deployed, after: Deployed) -> Terms | None:
+def rerun_policy(before: Deployed, after: Deployed) -> RerunPolicy | None:
     """How `after` runs calls meant for `before`; None where they may not fit it."""
     if breaks(before.revision, after.revision):
         return None
-    return Terms(may_rerun(after), after.function.limits.timeout_s)
+    return RerunPolicy(may_rerun(after), after.function.limits.timeout_s)
 
 
 def may_rerun(deployed: Deployed) -> bool:

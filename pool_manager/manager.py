@@ -21,7 +21,7 @@ import structlog
 
 from pool_manager.core import commands, events
 from pool_manager.core.machine import Machine
-from pool_manager.core.pool import AT_REST, Outlook, outlook
+from pool_manager.core.pool import AT_REST, PoolForecast, forecast
 from pool_manager.core.state import Device, PoolSpec, Replica
 from pool_manager.driver import Driver
 from pool_manager.gpus.absent import NoGpus
@@ -85,12 +85,12 @@ class Sight:
         shown = self._publisher.endpoints(key)
         return shown, self._machine.pools[key].wanted, self._journal.since_s(key)
 
-    def outlook(self, key: str) -> Outlook:
+    def forecast(self, key: str) -> PoolForecast:
         """What is about to happen to a pool."""
         pool = self._machine.pools.get(key)
         if pool is None:
             return AT_REST
-        return outlook(pool, self._machine.host.demand.load(key).busy, self._clock())
+        return forecast(pool, self._machine.host.demand.load(key).busy, self._clock())
 
     def wakes_by_standby(self, key: str) -> bool:
         """Whether the replica that is coming for a pool was a standby, or the next one would be."""
@@ -145,7 +145,7 @@ class Manager(Sight):
         find, run_dir = self._machine.host.find, settings.run_dir
         feed = Fetching(self.feed, bundles, self._tasks, run_dir, find, self._bindings).feed
         self._launcher = Launcher(settings, driver, bundles, feed, self._tasks, self._clock)
-        self._launcher.starts.turn = self._machine.host.turn
+        self._launcher.starts.turn = self._machine.host.start_priority
         self.counters = Counters(self._machine.host, self._launcher.starts)
         self._gpus = gpus or NoGpus()
         self._journal = Journal(recorder, time.time, settings.notes_kept)  # noqa: TID251 - the shell passes the clock in
@@ -171,7 +171,7 @@ class Manager(Sight):
             commands.Bind: self._bind,
             commands.Drain: self._drain,
             commands.StopBatching: self._stop_batching,
-            commands.KeepRefutation: lambda c: self._on_refutation(c.key, c.reason),
+            commands.RecordRefutation: lambda c: self._on_refutation(c.key, c.reason),
             commands.Terminate: lambda c: self._launcher.terminate(c.id),
             commands.Release: lambda c: self._launcher.release(c.id),
             commands.Publish: lambda c: self._publisher.publish(c.keys),
@@ -179,14 +179,14 @@ class Manager(Sight):
             commands.EndWarm: self._orders.end_warm,
             commands.WatchEngine: lambda c: self._engine.begin(c.reason),
             commands.Note: lambda c: self._journal.note(c.key, c.text),
-            commands.KeepColdStart: self._keep_cold_start,
+            commands.RecordColdStart: self._keep_cold_start,
         }
 
     async def start(self) -> None:
         """Adopt what an earlier manager left, then begin to decide."""
         self._launcher.tenancy = Tenancy(self._driver, self._gpus, self._account)
         await adopt_all(self._driver, self._launcher, self.feed)
-        self.feed(events.ListRead())
+        self.feed(events.ReplicasListed())
         self._gpus.start(self.feed)
         self._tasks.spawn("tick", every(self._settings.tick_s, self._tick))
         self._tasks.spawn("trim logs", self._launcher.output.tidy(self._bindings, time.time))  # noqa: TID251 - the shell passes the clock in
@@ -238,7 +238,7 @@ class Manager(Sight):
 
     def sleep(self, key: str) -> None:
         """Ask a pool's idle replicas to go now; a floor keeps its replicas."""
-        self.feed(events.SleepAsked(key))
+        self.feed(events.SleepRequested(key))
 
     def watch_refutations(self, receiver: Callable[[str, str], None]) -> None:
         """Have the key of each pool whose requests must not be joined any more, and the reason;
@@ -255,7 +255,7 @@ class Manager(Sight):
     def receive_demand(self, data: bytes) -> None:
         """A gateway worker's Demand."""
         demand = decode_demand(data)
-        self.feed(events.DemandCame(demand))
+        self.feed(events.DemandReported(demand))
         self._publisher.welcome(demand.worker)
 
     def worker_lost(self, worker: str) -> None:
@@ -349,7 +349,7 @@ class Manager(Sight):
         if control is not None:
             control.stop_batching()
 
-    def _keep_cold_start(self, command: commands.KeepColdStart) -> None:
+    def _keep_cold_start(self, command: commands.RecordColdStart) -> None:
         binding = self._bindings.get(command.key)
         device = self._machine.devices.get(command.device)
         if binding is not None:

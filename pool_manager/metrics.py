@@ -148,9 +148,9 @@ class Tally:
                 self._lives[command.id].is_leaving = True
             case commands.Release() if command.id in self._lives:
                 self._over(self._lives[command.id], command.reason)
-            case commands.KeepRefutation():
+            case commands.RecordRefutation():
                 self.counts.refuted["rows"] += 1
-            case commands.KeepColdStart():
+            case commands.RecordColdStart():
                 self.counts.cold_starts["ready" if command.outcome == "ready" else "failed"] += 1
 
     def _over(self, life: _Life, reason: str) -> None:

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from pool_manager.core.commands import KeepColdStart
+from pool_manager.core.commands import RecordColdStart
 from pool_manager.core.ledger import Ledger
 from pool_manager.core.machine import Machine
 from pool_manager.core.state import Device, Replica, State
@@ -81,7 +81,7 @@ class Journal:
         """Unix seconds since when a pool is in its state; now if it never had one."""
         return self._states[key][2] if key in self._states else self._wall()
 
-    def cold_start(self, kept: KeepColdStart, binding: Binding, device_kind: str) -> None:
+    def cold_start(self, kept: RecordColdStart, binding: Binding, device_kind: str) -> None:
         """Keep a receipt."""
         self._recorder.cold_start(
             ColdStart(
@@ -122,7 +122,7 @@ class Occupancy:
 def account(ledger: Ledger, device: str, id: str) -> Account:
     """What replica `id` is charged on a device, and the others there; standbys count, too."""
     bank = ledger.devices[device].bank
-    charges = {one: ledger.charged(one).memory_mib for one in ledger.in_bank(bank)}
+    charges = {one: ledger.charge_of(one).memory_mib for one in ledger.in_bank(bank)}
     own_mib = charges.pop(id, 0.0)
     return Account(own_mib, len(charges), sum(charges.values()))
 
@@ -149,10 +149,10 @@ def _occupancy(
     device: Device, replicas: list[Replica], cordon: str, ledger: Ledger, gpus: Gpus
 ) -> Occupancy:
     state, reason = _state(replicas, cordon)
-    charged_mib = sum(ledger.charged(replica.id).memory_mib for replica in replicas)
+    charged_mib = sum(ledger.charge_of(replica.id).memory_mib for replica in replicas)
     ids = tuple(replica.id for replica in replicas)
     view = gpus.view(device.id)
-    stuck_mib = sum(ledger.charged(one.id).memory_mib for one in replicas if _is_stuck(one))
+    stuck_mib = sum(ledger.charge_of(one.id).memory_mib for one in replicas if _is_stuck(one))
     leaked_mib = _leaked_mib(stuck_mib, charged_mib, view)
     return Occupancy(device, state, reason, ids, charged_mib, view, leaked_mib)
 
@@ -166,7 +166,7 @@ def _leaked_mib(stuck_mib: float, charged_mib: float, gpu: GpuView | None) -> fl
 
 def _is_stuck(replica: Replica) -> bool:
     """Whether its release has been tried, and nothing shows that it is gone."""
-    return replica.state is State.RELEASING and replica.kill_at_s < inf
+    return replica.state is State.RELEASING and replica.deadline_s < inf
 
 
 def _state(replicas: list[Replica], cordon: str) -> tuple[DeviceState, str]:

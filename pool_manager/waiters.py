@@ -90,7 +90,7 @@ class Orders:
             if ask is None:
                 ask = self._warm[key] = _Ask(asyncio.get_running_loop().create_future())
             ask.beside = beside
-            self._feed(events.WarmAsked(key, beside))
+            self._feed(events.WarmRequested(key, beside))
         ask.count(1, beside=beside)
         try:
             async with asyncio.timeout(timeout_s):
@@ -107,10 +107,10 @@ class Orders:
             return
         if not ask.waiters:
             del self._warm[key]
-            self._feed(events.WarmDropped(key))
+            self._feed(events.WarmCancelled(key))
         elif not ask.patient and not ask.beside:
             ask.beside = True
-            self._feed(events.WarmAsked(key, True))
+            self._feed(events.WarmRequested(key, True))
 
     def end_trial(self, command: commands.EndTrial) -> None:
         """A trial is over."""

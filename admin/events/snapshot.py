@@ -97,10 +97,10 @@ class Lines:
         ready_in_ms = self._past.ready_in_ms(
             key, shown.state, since_s, by_standby=self.manager.wakes_by_standby(key)
         )
-        outlook = self.manager.outlook(key)
+        forecast = self.manager.forecast(key)
         sleeps_at_s = None
-        if outlook.sleeps_in_s is not None:
-            sleeps_at_s = round(self.wall() + outlook.sleeps_in_s, 1)
+        if forecast.sleeps_in_s is not None:
+            sleeps_at_s = round(self.wall() + forecast.sleeps_in_s, 1)
         function = deployed.function
         pace = self.rates.pace((function.namespace, function.name), self.clock())
         live = Live(
@@ -109,7 +109,7 @@ class Lines:
             self._past.expected(key),
             ready_in_ms,
             pace,
-            outlook,
+            forecast,
             sleeps_at_s,
         )
         return function_json(deployed, live)

@@ -35,7 +35,7 @@ from admin.workers.process import WorkerProcess
 from gateway.dispatch.pool import UNKNOWN
 from gateway.metrics.requests import Answered, Metrics
 from gateway.observing.errors import Failure, RecentFailures
-from pool_manager.core.demand import DemandBook
+from pool_manager.core.demand import DemandTable
 from pool_manager.manager import Manager
 from registry.catalog import Catalog, Change, Deployed
 from registry.exchange import Demand, Expected, Load, decode_demand, decode_endpoints
@@ -161,14 +161,14 @@ class Overview:
     """
 
     def __init__(self) -> None:
-        self._demand = DemandBook()
+        self._demand = DemandTable()
         self._states: dict[str, str] = {}
         self._tasks: dict[str, int] = {}
         self.failures = RecentFailures()
 
     def hear(self, demand: Demand, now: float) -> None:
         """A worker said what it holds."""
-        self._demand.hear(demand, now)
+        self._demand.update(demand, now)
 
     def beat(self, worker: str, tasks: int) -> None:
         """A worker said how much goes on in its background."""
@@ -180,7 +180,7 @@ class Overview:
 
     def forget(self, worker: str) -> None:
         """A worker is gone."""
-        self._demand.forget(worker)
+        self._demand.remove(worker)
         self._tasks.pop(worker, None)
 
     @property

@@ -16,7 +16,7 @@ import structlog
 
 from pool_manager.core import events
 from pool_manager.core.commands import Assign, Bind, Launch
-from pool_manager.core.start_queue import Rank, Starts, Turn
+from pool_manager.core.start_queue import Rank, StartPriority, StartQueue
 from pool_manager.driver import Driver
 from pool_manager.gpus.occupancy import Tenancy
 from pool_manager.ports import Binding, Bundles
@@ -37,11 +37,11 @@ class StartLine:
     set, they come in the order in which they were asked for."""
 
     def __init__(self, at_once: int, clock: Callable[[], float]) -> None:
-        self._starts = Starts(at_once)
+        self._starts = StartQueue(at_once)
         self._clock = clock
         self._waiting: dict[str, asyncio.Future[bool]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self.turn: Callable[[str], Turn] = lambda _id: Turn(Rank.WAITER, 0.0)
+        self.turn: Callable[[str], StartPriority] = lambda _id: StartPriority(Rank.WAITER, 0.0)
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -51,7 +51,7 @@ class StartLine:
         entered counts until `leave`, or until it has taken too long."""
         loop = asyncio.get_running_loop()
         self._waiting[id] = loop.create_future()
-        self._starts.ask(id)
+        self._starts.enqueue(id)
         self._let_in()
         try:
             return await self._waiting[id]
@@ -63,7 +63,7 @@ class StartLine:
 
     def leave(self, id: str) -> None:
         """A start has ended, or is not wanted any more."""
-        self._starts.leave(id)
+        self._starts.remove(id)
         waiting = self._waiting.get(id)
         if waiting is not None and not waiting.done():
             waiting.set_result(False)
@@ -71,7 +71,7 @@ class StartLine:
 
     def _let_in(self) -> None:
         now = self._clock()
-        for id in self._starts.begin(self.turn, now):
+        for id in self._starts.admit(self.turn, now):
             waiting = self._waiting[id]
             if not waiting.done():  # else it was cancelled in this turn, and will leave
                 waiting.set_result(True)

@@ -157,18 +157,18 @@ class World(Promises):
     @rule(key=st.sampled_from([*KEYS, "default/unknown@1"]), beside=st.booleans())
     def warm(self, key: str, beside: bool) -> None:
         """Somebody wants a pool to be warm."""
-        self.feed(events.WarmAsked(key, beside))
+        self.feed(events.WarmRequested(key, beside))
         assert key in self.specs or key not in self.asked
 
     @rule(key=keys)
     def stop_warming(self, key: str) -> None:
         """Who asked asks no longer."""
-        self.feed(events.WarmDropped(key))
+        self.feed(events.WarmCancelled(key))
 
     @rule(key=st.sampled_from([*KEYS, "default/unknown@1"]))
     def sleep(self, key: str) -> None:
         """Somebody puts a pool to sleep."""
-        self.feed(events.SleepAsked(key))
+        self.feed(events.SleepRequested(key))
 
     @rule(worker=st.sampled_from(WORKERS), wants=loads, full=st.sampled_from([True, True, False]))
     def demand(self, worker: str, wants: dict[str, Load], full: bool) -> None:
@@ -177,7 +177,7 @@ class World(Promises):
 
     def hear(self, worker: str, wants: dict[str, Load], *, full: bool = True) -> None:
         self.said[worker] = wants if full else self.said.get(worker, {}) | wants
-        self.feed(events.DemandCame(Demand(worker, next(self.seqs), full, wants)))
+        self.feed(events.DemandReported(Demand(worker, next(self.seqs), full, wants)))
 
     @rule(key=keys, one=load)
     def turn_to(self, key: str, one: Load) -> None:
@@ -198,7 +198,7 @@ class World(Promises):
     def read_list(self) -> None:
         """The driver's list is complete."""
         self.is_list_read = True
-        self.feed(events.ListRead())
+        self.feed(events.ReplicasListed())
 
     @rule()
     def lose_engine(self) -> None:
@@ -329,7 +329,7 @@ class World(Promises):
     def go_on(self, *, alive: bool) -> None:
         if alive:
             for worker, wants in self.said.items():
-                self.feed(events.DemandCame(Demand(worker, next(self.seqs), True, wants)))
+                self.feed(events.DemandReported(Demand(worker, next(self.seqs), True, wants)))
         # What a later pool of the same tick let go is seen by an earlier one at the next.
         self.feed(events.Tick())
         self.feed(events.Tick())
@@ -348,7 +348,7 @@ class World(Promises):
         assert self.machine.replicas() == []
         assert self.book.entries == {}
         assert self.asked == set()
-        assert self.machine.host.ledger.claims == {}
+        assert self.machine.host.ledger.reservations == {}
 
     def some(self, pick: int, *states: State) -> list[str]:
         """One replica in one of `states`, if there is any."""

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.delivery import follow_traffic, may_rerun, terms
-from gateway.dispatch.redirects import Terms
+from gateway.delivery import follow_traffic, may_rerun, rerun_policy
+from gateway.dispatch.redirects import RerunPolicy
 from registry.catalog import Catalog, Deployed
 from registry.exchange import Load
 from registry.model import Limits
@@ -89,4 +89,4 @@ def test_calls_are_run_as_the_new_revision_says(retry: str, handler: str, may: b
     )
 
     assert may_rerun(after) is may
-    assert terms(nouns.deployed(), after) == Terms(may, 3.0)
+    assert rerun_policy(nouns.deployed(), after) == RerunPolicy(may, 3.0)

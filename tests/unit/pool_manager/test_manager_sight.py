@@ -17,7 +17,7 @@ async def test_of_an_unknown_pool_nothing_is_seen(tmp_path: Path) -> None:
         manager = operator.manager
 
         assert manager.pool("default/nobody@1") is None
-        assert manager.outlook("default/nobody@1") is AT_REST
+        assert manager.forecast("default/nobody@1") is AT_REST
         assert manager.blocked("default/nobody@1") == ""
         assert not manager.wakes_by_standby("default/nobody@1")
         assert manager.decisions("default/nobody@1") == []
@@ -30,7 +30,7 @@ async def test_decisions_are_told_as_they_are_made(tmp_path: Path) -> None:
         await operator.deploy("digits")
         operator.manager.watch_decisions(lambda pool, decision: told.append((pool, decision)))
         await operator.manager.warm(KEY)
-        seen = operator.manager.outlook(KEY)
+        seen = operator.manager.forecast(KEY)
 
         assert [one for pool, one in told if pool == KEY] == operator.manager.decisions(KEY)
         assert told != []

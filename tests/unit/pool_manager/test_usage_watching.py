@@ -61,12 +61,12 @@ class Rig:
 
     def begin(self) -> None:
         self.feed(events.PoolDefined(PoolSpec(KEY, idle_s=60.0)))
-        self.feed(events.ListRead())
+        self.feed(events.ReplicasListed())
         self.ask()
 
     def ask(self) -> None:
         load = {KEY: Load(1, 0, 0.0)}
-        self.feed(events.DemandCame(Demand("w", 1, True, load)))
+        self.feed(events.DemandReported(Demand("w", 1, True, load)))
 
     def kept(self) -> dict[str, Any]:
         """What was kept since the last time, by name: number and seconds."""
@@ -102,8 +102,8 @@ def test_a_standby_is_nobodys_until_it_is_given_away() -> None:
     """Also one that is given away while it starts, which no command tells of."""
     rig = Rig(gpu_standbys=1)
     rig.feed(events.PoolDefined(PoolSpec(KEY, idle_s=60.0)))
-    rig.feed(events.ListRead())
-    rig.feed(events.DemandCame(Demand("w", 1, True, {})))
+    rig.feed(events.ReplicasListed())
+    rig.feed(events.DemandReported(Demand("w", 1, True, {})))
     rig.now += 2.0
     rig.ask()
     rig.watch.tick()
@@ -120,7 +120,7 @@ def test_what_is_adopted_counts_from_then_on() -> None:
     rig.feed(events.PoolDefined(PoolSpec("default/gone@4")))
     rig.feed(events.Found("r1", KEY, "cuda:0"))
     rig.feed(events.Found("r2", "default/gone@4", "cuda:0"))
-    rig.feed(events.ListRead())
+    rig.feed(events.ReplicasListed())
     rig.feed(events.Greeted("r1", {}, loaded=True), 0.5)
     rig.feed(LOADED)
     rig.now += 2.0

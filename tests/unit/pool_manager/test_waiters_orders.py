@@ -15,9 +15,9 @@ from registry.errors import ModelRefused, Refused, ShuttingDown, TrialKilled
 from registry.tasks import Tasks
 
 KEY = "default/a@1"
-ASKED = events.WarmAsked(KEY, False)
-BESIDE = events.WarmAsked(KEY, True)
-DROPPED = events.WarmDropped(KEY)
+ASKED = events.WarmRequested(KEY, False)
+BESIDE = events.WarmRequested(KEY, True)
+DROPPED = events.WarmCancelled(KEY)
 
 
 class Desk:

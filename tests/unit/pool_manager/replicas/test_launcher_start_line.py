@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from pool_manager.core import start_queue
-from pool_manager.core.start_queue import Rank, Turn
+from pool_manager.core.start_queue import Rank, StartPriority
 from pool_manager.replicas.launcher import StartLine
 
 
@@ -57,7 +57,7 @@ async def test_the_order_is_the_managers(line: StartLine) -> None:
     tasks = {id: asyncio.create_task(line.enter(id)) for id in "bc"}
     await turn_of_loop()
 
-    line.turn = lambda id: Turn(Rank.WAITER if id == "c" else Rank.FLOOR, 0.0)
+    line.turn = lambda id: StartPriority(Rank.WAITER if id == "c" else Rank.FLOOR, 0.0)
     line.leave("a")
     await turn_of_loop()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,7 +18,8 @@ from tests.support.containers import Recorder, refusal
 
 Run = Callable[..., str]
 
-NAME = "test-containers"
+NAME = f"test-containers-{uuid.uuid4().hex[:8]}"
+"""Of this process: others may use the engine just now."""
 ECHO = ["-u", "-c", "print('one'); print('two'); raise SystemExit(3)"]
 WAIT = ["-c", "import signal; signal.pause()"]
 
