@@ -16,7 +16,7 @@ from runtime_image.contract.model import CONTENT_TYPES, JSON, OCTETS
 FILE_MAX = 256 * 1024 * 1024
 """Bytes; no server can be set to take more."""
 PICTURE = "image/*"
-"""Among the content types of a function that takes a picture of any kind."""
+"""The content type of functions that take images in any format."""
 _SHOWN_MAX = 60
 _MEDIA = re.compile(r"[\w.+-]+/[\w.+-]+(\s*;[ -~]*)?", re.ASCII)
 

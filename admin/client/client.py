@@ -7,10 +7,9 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from urllib.parse import quote, urlencode
 
-from admin.client.sse import Event, open_stream
 from admin.client.transport import (
     SHOWN_MAX,
     ApiError,
@@ -23,6 +22,9 @@ from admin.client.transport import (
     json_object,
     pieces,
 )
+
+if TYPE_CHECKING:
+    from admin.client.sse import Event
 
 __all__ = ["Answer", "ApiError", "Client", "Payload", "Progress", "Unreachable"]
 
@@ -155,11 +157,11 @@ class Client:
 
     def stream(self, path: str, last_id: str = "") -> AbstractContextManager[Iterator[Event]]:
         """The events of `path` ("/admin/v1/events"); see `admin.client.sse`."""
-        return open_stream(self._transport, path, last_id)
+        return self._stream(path, last_id)
 
     def events(self, last_id: str = "") -> AbstractContextManager[Iterator[Event]]:
         """The server's changes after the event `last_id`, or after a snapshot."""
-        return open_stream(self._transport, "/admin/v1/events", last_id, EVENTS_SILENT_S)
+        return self._stream("/admin/v1/events", last_id, EVENTS_SILENT_S)
 
     def has_blob(self, sha256: str, size: int) -> bool:
         """Whether the server has that blob with that `size` in bytes."""
@@ -244,6 +246,14 @@ class Client:
         reply = check(self._exchange("POST", path, payload.body, headers, timeout_s))
         content_type = reply.headers.get("Content-Type", "")
         return Answer(reply.body, content_type, reply.headers.get("Server-Timing", ""))
+
+    def _stream(
+        self, path: str, last_id: str, silent_s: float | None = None
+    ) -> AbstractContextManager[Iterator[Event]]:
+        # Lazy: most verbs read no stream.
+        from admin.client.sse import SILENT_S, open_stream
+
+        return open_stream(self._transport, path, last_id, silent_s or SILENT_S)
 
     def _items(self, path: str) -> list[dict[str, Any]]:
         """Every item of a list, page by page."""

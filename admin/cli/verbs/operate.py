@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from admin.cli.options import Session, connected
-from admin.cli.render import render_rollback, render_scale, render_sleep, render_warm
 from admin.cli.verbs.deploy import Idle, Max, Min, given
 from admin.cli.verbs.show import Name
 
@@ -37,6 +36,7 @@ def rollback(session: Session, name: Name, to: To = None, breaking: Breaking = F
       fnctl rollback digits --to 3
     """
     from admin.cli.operations import finish
+    from admin.cli.render import render_rollback
 
     ended = finish(session, session.client.roll_back(name, to, breaking))
     session.answer(ended, lambda: render_rollback(ended.get("result") or {}))
@@ -57,6 +57,7 @@ def scale(
       fnctl scale digits --min 1
       fnctl scale digits --max 4 --idle 60
     """
+    from admin.cli.render import render_scale
     from admin.client.client import ApiError
 
     changes = given(min=min, max=max, idle_s=idle)
@@ -83,6 +84,8 @@ def sleep(session: Session, name: Name) -> None:
     Example:
       fnctl sleep digits
     """
+    from admin.cli.render import render_sleep
+
     answer = session.client.put_to_sleep(name)
     session.answer(answer, lambda: render_sleep(answer))
     if answer.get("stay") and answer.get("min"):
@@ -102,6 +105,7 @@ def warm(session: Session, name: Name, wait: Wait = 60) -> None:
     Example:
       fnctl warm digits
     """
+    from admin.cli.render import render_warm
     from admin.client.client import ApiError
 
     try:

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 
 from admin.cli.options import Session, connected
-from admin.cli.render import prepared, render_errors
 from admin.cli.verbs.ls import ready_in
 from admin.text import NONE, duration, fields, get, number, size, table
 
@@ -35,6 +34,8 @@ def show(session: Session, name: Name) -> None:
 
 def render(function: dict[str, Any], now_s: float) -> str:
     """The function as text; `now_s` in Unix seconds."""
+    from admin.cli.render import render_errors
+
     parts = [
         f"{get(function, 'revision')}  {get(function, 'state')}: {get(function, 'reason')}",
         fields(_facts(function)),
@@ -65,6 +66,8 @@ def _facts(function: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _prepared(revisions: list[dict[str, Any]]) -> str:
     """The preparation of the revision that has the traffic."""
+    from admin.cli.render import prepared
+
     profiles = (one.get("profile") or {} for one in revisions if one.get("traffic"))
     return next((prepared(profile) for profile in profiles), "")
 

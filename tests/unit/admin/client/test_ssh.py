@@ -226,20 +226,20 @@ def test_homes_of_others_are_not_known() -> None:
         remote_path(Path("~nn/.fngate"))
 
 
-async def read(way: Login, data: Path) -> str:
-    there = await log_in(way)
+async def read(login: Login, data: Path) -> str:
+    there = await log_in(login)
     try:
-        return await read_token(there.connection, way.target, data)
+        return await read_token(there.connection, login.target, data)
     finally:
         await there.close()
 
 
 @pytest.mark.slow
-async def test_the_token_is_read(way: Login, tmp_path: Path) -> None:
+async def test_the_token_is_read(login: Login, tmp_path: Path) -> None:
     """The file's one line is the token."""
     (tmp_path / "admin.token").write_text("t0ken\n")
 
-    assert await read(way, tmp_path) == "t0ken"
+    assert await read(login, tmp_path) == "t0ken"
 
 
 @pytest.mark.slow
@@ -253,30 +253,30 @@ async def test_the_token_is_read(way: Login, tmp_path: Path) -> None:
     ],
 )
 async def test_what_is_no_token_is_told(
-    way: Login, tmp_path: Path, content: bytes | None, text: str
+    login: Login, tmp_path: Path, content: bytes | None, text: str
 ) -> None:
     """A missing, empty, binary or endless file is told; not all of it is read."""
     if content is not None:
         (tmp_path / "admin.token").write_bytes(content)
 
     with pytest.raises(NoToken, match=text):
-        await read(way, tmp_path)
+        await read(login, tmp_path)
 
 
 @pytest.mark.slow
-async def test_a_folder_in_its_place_is_told(way: Login, tmp_path: Path) -> None:
+async def test_a_folder_in_its_place_is_told(login: Login, tmp_path: Path) -> None:
     """What SFTP refuses otherwise is told with its reason."""
     (tmp_path / "admin.token").mkdir()
 
     with pytest.raises(NoToken, match="by SFTP"):
-        await read(way, tmp_path)
+        await read(login, tmp_path)
 
 
 @pytest.mark.slow
 async def test_a_server_without_sftp_is_told(tmp_path: Path) -> None:
     """Where SFTP is switched off, a key is what remains."""
     with sshd(tmp_path / "bare", sftp=False) as bare:
-        way = Login(parse_target(bare.target), bare.identity, bare.known_hosts)
+        login = Login(parse_target(bare.target), bare.identity, bare.known_hosts)
 
         with pytest.raises(NoToken, match=r"by SFTP .*: use --key"):
-            await read(way, tmp_path)
+            await read(login, tmp_path)

@@ -24,11 +24,11 @@ pytestmark = pytest.mark.slow
 BROKE = r"SSH connection to \S+ broke"
 
 
-def test_many_exchanges_share_one_connection(api: AdminApi, far: Sshd, way: Login) -> None:
+def test_many_exchanges_share_one_connection(api: AdminApi, far: Sshd, login: Login) -> None:
     """Each exchange has a channel of its own; the server sees one login."""
     api.on("GET", "/readyz", Canned({"status": "ok"}))
 
-    with tunnel(way) as opened:
+    with tunnel(login) as opened:
         client = Client(api.url, "k", dial=opened.dial)
         answers = [client.ready() for _ in range(5)]
 
@@ -37,12 +37,12 @@ def test_many_exchanges_share_one_connection(api: AdminApi, far: Sshd, way: Logi
     assert far.log.read_text().count("Accepted publickey") == 1
 
 
-def test_its_thread_ends_with_the_block(way: Login) -> None:
+def test_its_thread_ends_with_the_block(login: Login) -> None:
     """Neither thread nor connection outlives the block, however it ends."""
     during: list[str] = []
 
     def interrupted() -> None:
-        with tunnel(way):
+        with tunnel(login):
             during.extend(thread.name for thread in threading.enumerate())
             raise KeyboardInterrupt
 
@@ -53,71 +53,71 @@ def test_its_thread_ends_with_the_block(way: Login) -> None:
     assert "ssh-tunnel" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_a_failed_login_leaves_no_thread(far: Sshd, way: Login) -> None:
+def test_a_failed_login_leaves_no_thread(far: Sshd, login: Login) -> None:
     """Nothing runs on where nobody was let in."""
-    with pytest.raises(Unreachable), tunnel(replace(way, identity=far.make_key("stranger"))):
+    with pytest.raises(Unreachable), tunnel(replace(login, identity=far.make_key("stranger"))):
         raise AssertionError("nobody is let in")
 
     assert "ssh-tunnel" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_nobody_on_the_port_is_told(way: Login) -> None:
+def test_nobody_on_the_port_is_told(login: Login) -> None:
     """The far machine is there, the gateway is not: the text says which port."""
     nobody = r"nobody listens on 127\.0\.0\.1:9 of"
 
-    with pytest.raises(Unreachable, match=nobody) as error, tunnel(way) as opened:
+    with pytest.raises(Unreachable, match=nobody) as error, tunnel(login) as opened:
         Client("http://127.0.0.1:9", dial=opened.dial).ready()
 
     assert "fnctl serve" in error.value.__notes__[0]
 
 
-def test_a_server_that_dies_is_not_the_tunnel(api: AdminApi, way: Login) -> None:
+def test_a_server_that_dies_is_not_the_tunnel(api: AdminApi, login: Login) -> None:
     """An exchange that broke while SSH stands is told as the gateway's."""
     api.on("GET", "/readyz", Canned(is_cut=True))
 
-    with pytest.raises(Unreachable, match="gives no answer"), tunnel(way) as opened:
+    with pytest.raises(Unreachable, match="gives no answer"), tunnel(login) as opened:
         Client(api.url, dial=opened.dial).ready()
 
 
-def test_sshd_killed_in_the_middle_is_told(api: AdminApi, far: Sshd, way: Login) -> None:
+def test_sshd_killed_in_the_middle_is_told(api: AdminApi, far: Sshd, login: Login) -> None:
     """The exchange ends at once with the reason, and nothing hangs at the end."""
     api.on("GET", "/readyz", Canned({"status": "ok"}, before=far.stop))
 
-    with pytest.raises(Unreachable, match=BROKE) as error, tunnel(way) as opened:
+    with pytest.raises(Unreachable, match=BROKE) as error, tunnel(login) as opened:
         Client(api.url, dial=opened.dial).ready()
 
     assert "may go on" in error.value.__notes__[0]
 
 
 def test_a_silent_sshd_is_given_up(
-    api: AdminApi, far: Sshd, way: Login, monkeypatch: pytest.MonkeyPatch
+    api: AdminApi, far: Sshd, login: Login, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever waits for an answer is told when the other side lives no more, and leaves."""
     monkeypatch.setattr("admin.client.ssh.ALIVE_S", 0.1)
     monkeypatch.setattr("admin.client.tunnel.GRACE_S", 0.1)
     api.on("GET", "/readyz", Canned({"status": "ok"}, before=far.freeze))
 
-    with pytest.raises(Unreachable, match=BROKE), tunnel(way) as opened:
+    with pytest.raises(Unreachable, match=BROKE), tunnel(login) as opened:
         Client(api.url, dial=opened.dial).ready()
 
 
 def test_leaving_a_silent_sshd_takes_no_answer(
-    far: Sshd, way: Login, monkeypatch: pytest.MonkeyPatch
+    far: Sshd, login: Login, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A goodbye that nobody hears ends the thread all the same."""
     monkeypatch.setattr("admin.client.tunnel.GRACE_S", 0.1)
 
-    with tunnel(way):
+    with tunnel(login):
         far.freeze()
 
     assert "ssh-tunnel" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_no_new_channel_over_a_broken_connection(api: AdminApi, far: Sshd, way: Login) -> None:
+def test_no_new_channel_over_a_broken_connection(api: AdminApi, far: Sshd, login: Login) -> None:
     """The next exchange is told what happened to the connection."""
 
     def dial_after_the_end() -> None:
-        with tunnel(way) as opened:
+        with tunnel(login) as opened:
             far.stop()
             opened.dial("127.0.0.1", 9)
 
@@ -125,11 +125,11 @@ def test_no_new_channel_over_a_broken_connection(api: AdminApi, far: Sshd, way: 
         dial_after_the_end()
 
 
-def test_the_token_comes_from_there(way: Login, tmp_path: Path) -> None:
+def test_the_token_comes_from_there(login: Login, tmp_path: Path) -> None:
     """It is read over the same connection; where it is not, the reason is one of its own."""
     (tmp_path / "admin.token").write_text("t0ken")
 
-    with tunnel(way) as opened:
+    with tunnel(login) as opened:
         assert opened.token(tmp_path) == "t0ken"
         with pytest.raises(NoToken):
             opened.token(tmp_path / "elsewhere")
@@ -150,10 +150,10 @@ def listening() -> Iterator[socket.socket]:
 
 @asynccontextmanager
 async def joined(
-    way: Login, server: socket.socket
+    login: Login, server: socket.socket
 ) -> AsyncIterator[tuple[socket.socket, socket.socket]]:
     """Both ends of a connection through SSH: ours, and the one that `server` accepted."""
-    there = await log_in(way)
+    there = await log_in(login)
     try:
         ours = await open_channel(there.connection, *server.getsockname())
         theirs, _ = server.accept()
@@ -177,11 +177,11 @@ def read_all(source: socket.socket) -> bytes:
     return b"".join(parts)
 
 
-async def test_bytes_go_both_ways_to_the_end(way: Login) -> None:
+async def test_bytes_go_both_ways_to_the_end(login: Login) -> None:
     """What one side writes the other one reads, more than any buffer holds, then the end."""
     data = bytes(range(256)) * 40_000
     with listening() as server:
-        async with joined(way, server) as (ours, theirs):
+        async with joined(login, server) as (ours, theirs):
 
             def answer() -> None:
                 got = bytearray()
@@ -197,7 +197,7 @@ async def test_bytes_go_both_ways_to_the_end(way: Login) -> None:
             await answered
 
 
-async def test_whoever_reads_nothing_stops_the_writer(way: Login) -> None:
+async def test_whoever_reads_nothing_stops_the_writer(login: Login) -> None:
     """A far side that reads nothing is not buffered for without end."""
 
     def fill(sink: socket.socket) -> int:
@@ -211,15 +211,15 @@ async def test_whoever_reads_nothing_stops_the_writer(way: Login) -> None:
         return sent
 
     with listening() as server:
-        async with joined(way, server) as (ours, theirs):
+        async with joined(login, server) as (ours, theirs):
             assert await apart(fill, ours) < BUFFERED_MAX
             assert await apart(fill, theirs) < BUFFERED_MAX
 
 
-async def test_an_answer_outlives_a_refused_upload(way: Login) -> None:
+async def test_an_answer_outlives_a_refused_upload(login: Login) -> None:
     """A server that answers and closes in the middle of an upload is heard; the writer stops."""
     with listening() as server:
-        async with joined(way, server) as (ours, theirs):
+        async with joined(login, server) as (ours, theirs):
 
             def refuse() -> None:
                 theirs.recv(1)
@@ -266,19 +266,19 @@ async def test_an_answer_outlives_a_channel_that_just_ends() -> None:
         assert await apart(read_all, ours) == b"no"
 
 
-async def test_leaving_is_seen_on_the_far_side(way: Login) -> None:
+async def test_leaving_is_seen_on_the_far_side(login: Login) -> None:
     """A client that closes its socket ends the far connection."""
     with listening() as server:
-        async with joined(way, server) as (ours, theirs):
+        async with joined(login, server) as (ours, theirs):
             ours.close()
 
             assert await apart(theirs.recv, 1) == b""
 
 
-async def test_a_broken_connection_ends_the_near_side(way: Login) -> None:
+async def test_a_broken_connection_ends_the_near_side(login: Login) -> None:
     """When SSH breaks, whoever reads reads the end instead of waiting."""
     with listening() as server:
-        there = await log_in(way)
+        there = await log_in(login)
         ours = await open_channel(there.connection, *server.getsockname())
         with ours, server.accept()[0]:
             ours.settimeout(END_S)
@@ -293,8 +293,8 @@ async def test_a_broken_connection_ends_the_near_side(way: Login) -> None:
 async def test_forbidden_forwarding_is_an_error(tmp_path: Path) -> None:
     """A server without AllowTcpForwarding opens nothing, and no socket is left open here."""
     with sshd(tmp_path / "strict", "AllowTcpForwarding no") as strict:
-        way = Login(parse_target(strict.target), strict.identity, strict.known_hosts)
-        there = await log_in(way)
+        login = Login(parse_target(strict.target), strict.identity, strict.known_hosts)
+        there = await log_in(login)
         with pytest.raises(asyncssh.ChannelOpenError) as error:
             await open_channel(there.connection, "127.0.0.1", 9)
         await there.close()

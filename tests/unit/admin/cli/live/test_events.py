@@ -158,16 +158,16 @@ def test_news_are_taken_in_order() -> None:
 
         yield events()
 
-    feed = EventThread(connect)
-    first = list(feed.take(UNTIL_S))
-    nothing = list(feed.take())
+    event_thread = EventThread(connect)
+    first = list(event_thread.take(UNTIL_S))
+    nothing = list(event_thread.take())
     go_on.set()
-    second = list(feed.take(UNTIL_S))
-    feed.close()
+    second = list(event_thread.take(UNTIL_S))
+    event_thread.close()
     ended.set()
 
     assert (first, nothing, second) == ([ServerEvent("reset", {})], [], [ServerEvent("ready", {})])
-    feed.join(UNTIL_S)
+    event_thread.join(UNTIL_S)
 
 
 def test_what_ends_the_news_is_raised() -> None:
@@ -178,12 +178,12 @@ def test_what_ends_the_news_is_raised() -> None:
         raise Unreachable("nobody there")
         yield
 
-    feed = EventThread(connect)
+    event_thread = EventThread(connect)
 
     with pytest.raises(Unreachable, match="nobody there"):
-        list(feed.take(UNTIL_S))
-    feed.close()
-    feed.join(UNTIL_S)
+        list(event_thread.take(UNTIL_S))
+    event_thread.close()
+    event_thread.join(UNTIL_S)
 
 
 def test_a_reader_that_does_not_take_stops_the_reading() -> None:
@@ -203,10 +203,10 @@ def test_a_reader_that_does_not_take_stops_the_reading() -> None:
 
         yield events()
 
-    feed = EventThread(connect)
+    event_thread = EventThread(connect)
     full.wait(UNTIL_S)
-    feed.close()
-    feed.join(UNTIL_S)
+    event_thread.close()
+    event_thread.join(UNTIL_S)
 
     assert given == KEPT_MAX + 1
-    assert len(list(feed.take())) == KEPT_MAX
+    assert len(list(event_thread.take())) == KEPT_MAX
