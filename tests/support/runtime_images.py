@@ -39,7 +39,7 @@ def light_checkout(folder: Path) -> Path:
     for name in ("Dockerfile.runtime", "constraints.txt", "pyproject.toml"):
         shutil.copy(own_checkout() / name, folder)
     shutil.copytree(own_checkout() / "runtime_image", folder / "runtime_image")
-    preload = folder / "runtime_image" / "engines" / "preload.py"
+    preload = folder / "runtime_image" / "engines" / "loading.py"
     preload.write_text("def preload(device_kind: str) -> None: ...\n")
     return folder
 

@@ -92,9 +92,9 @@ class TestOnAnEngine:
         self, docker_client: APIClient, built: BuiltImage, tag: str, checkout: Path, wheels: Path
     ) -> None:
         """The trial start fails: the tag stays where it was, and the new image is gone."""
-        (checkout / "runtime_image" / "engines" / "preload.py").write_text("1 / 0\n")
+        (checkout / "runtime_image" / "engines" / "loading.py").write_text("1 / 0\n")
 
-        request = runtime_images.request(tag, checkout=checkout, wheelhouse=wheels)
+        request = runtime_images.order(tag, checkout=checkout, wheelhouse=wheels)
 
         with pytest.raises(ImageError, match="does not start, exit code 1") as caught:
             build(request, lambda _: None)
@@ -112,7 +112,7 @@ class TestOnAnEngine:
         )
 
         with pytest.raises(ImageError, match=r"lets system calls through: .*netlink protocol"):
-            build(runtime_images.request(tag, checkout=checkout, wheelhouse=wheels), lambda _: None)
+            build(runtime_images.order(tag, checkout=checkout, wheelhouse=wheels), lambda _: None)
 
         assert docker_client.inspect_image(tag)["Id"] == built.id
 
@@ -123,7 +123,7 @@ class TestOnAnEngine:
         for wheel in Path(runtime_images.given("FN_TEST_WHEELHOUSE")).glob("*.whl"):
             if not wheel.name.lower().startswith("pillow"):
                 (tmp_path / wheel.name).symlink_to(wheel)
-        request = runtime_images.request(tag, wheelhouse=tmp_path)
+        request = runtime_images.order(tag, wheelhouse=tmp_path)
 
         with pytest.raises(ImageError, match="the wheelhouse is not complete") as caught:
             build(request, lambda _: None)
@@ -142,7 +142,7 @@ class TestOnAnEngine:
             if instruction in text:
                 signal.raise_signal(signal.SIGINT)
 
-        request = runtime_images.request(tag, wheelhouse=wheels)
+        request = runtime_images.order(tag, wheelhouse=wheels)
         with pytest.raises(KeyboardInterrupt):
             build(request, interrupt)
 
@@ -154,7 +154,7 @@ class TestOnAnEngine:
     ) -> None:
         """The one that had it is told, and stays where something else needs it."""
         (checkout / "runtime_image" / "new.py").touch()
-        request = runtime_images.request(tag, checkout=checkout, wheelhouse=wheels)
+        request = runtime_images.order(tag, checkout=checkout, wheelhouse=wheels)
 
         made = build(request, lambda _: None)
 
