@@ -34,8 +34,7 @@ from gateway.delivery import Delivery, follow_traffic
 from gateway.dispatch.dispatcher import Limits
 from gateway.http.app import Gateway, Site, StatePages, stop_serving
 from gateway.http.context import assemble
-from gateway.metrics.requests import Metrics, Pulse
-from gateway.observing.access_log import AccessLog
+from gateway.metrics.requests import Metrics, RateSampler
 from gateway.observing.errors import FailureCount, RecentFailures
 from pool_manager.core.state import Device
 from pool_manager.devices import cpu_slots, host_memory_mib
@@ -45,7 +44,7 @@ from pool_manager.drivers.process import ProcessDriver
 from pool_manager.gpus.discovery import find_gpus, open_gpus
 from pool_manager.manager import Manager
 from pool_manager.ports import Bundles
-from pool_manager.replicas.run_folders import Folders
+from pool_manager.replicas.run_folders import RunFolders
 from registry.bundles.blobs import BlobStore
 from registry.errors import BadRequest, Conflict
 from registry.model import Bundle, BundleFile
@@ -74,9 +73,7 @@ async def open_driver(settings: Settings, devices: Iterable[Device]) -> Driver:
             url=settings.docker_host,
             images={kind: known[kind] for kind in sorted(kinds)},
             data=settings.data,
-            model_root=section.model_dir,
-            log_bytes=section.log_bytes,
-            starts_at_once=section.starts_at_once,
+            pool=section,
             uids=parse_range(settings.replica_uids),
         )
     )
@@ -199,7 +196,7 @@ async def make_manager(
     memory_mib = section.host_memory_mib or host_memory_mib()
     found, slots = await find_gpus(section.gpus), cpu_slots(section.cpu_slots, memory_mib)
     driver = driver or await open_driver(settings, [*found.devices(), *slots])
-    gpus = await open_gpus(found, driver, Folders(section).read_records())
+    gpus = await open_gpus(found, driver, RunFolders(section).read_records())
     devices = [*gpus.devices(), *slots]
     return Manager(section, driver, devices, _Linked(store.blobs), past, gpus)
 
@@ -259,19 +256,21 @@ async def _open_gateway(
         delivery,
         side.past,
         time.time,  # noqa: TID251 - the shell passes the clock in
-        AccessLog(write, time.time) if section.access_log else None,  # noqa: TID251 - as above
+        write if section.access_log else None,
         tracer=open_tracer(section, f"{os.getpid()}"),
     )
     gateway = Gateway(invoker)
     add_families(invoker.metrics, side, OneGateway())
     health = Health(settings.data, side.manager, delivery, store.history, time.monotonic)
-    answered = Pulse(invoker.metrics.durations).take
+    answered = RateSampler(invoker.metrics.durations).sample
     backups = store.backups.reasons
     admin = open_admin(side, answered, lambda: [*health.reasons(), *backups()], stack)
     app = web.Application()
-    admin.add_routes(app, gateway.border)
+    admin.add_routes(app, gateway.boundary)
     gateway.add_routes(app)
-    pages = StatePages(gateway.border, invoker.metrics, admin.reasons, lambda: gateway.door.is_open)
+    pages = StatePages(
+        gateway.boundary, invoker.metrics, admin.reasons, lambda: gateway.gate.is_open
+    )
     pages.add_routes(app)
     app.on_cleanup.append(gateway.close)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
@@ -283,15 +282,15 @@ def add_families(metrics: Metrics, side: AdminSide, gateways: Gateways) -> None:
     """Have `/metrics` show what is no gateway's."""
     manager, driver = side.manager, side.settings.driver
     counters = manager.counters
-    metrics.add(ReplicaFamilies(counters))
-    metrics.add(DeviceFamilies(manager.occupancies, lambda: counters.counts().reclaimed_mib))
-    metrics.add(ServerFamilies(driver, side.store.history.statistics, gateways))
+    metrics.add_source(ReplicaFamilies(counters))
+    metrics.add_source(DeviceFamilies(manager.occupancies, lambda: counters.counts().reclaimed_mib))
+    metrics.add_source(ServerFamilies(driver, side.store.history.statistics, gateways))
 
 
 def _hand_over(counted: FailureCount, recent: RecentFailures) -> Tasks:
     """Every second what was counted is kept, as gateway processes do it with each beat."""
     tasks = Tasks("failures")
-    tasks.spawn("take", every(FAILURES_S, lambda: recent.add(counted.take())))
+    tasks.spawn("take", every(FAILURES_S, lambda: recent.add(counted.drain())))
     return tasks
 
 

@@ -1,6 +1,7 @@
 """The shell around the dispatcher: calls in, frames out, answers back.
 
-What the gateway does when a function's traffic moves to another of its revisions.
+`Delivery` executes the dispatcher's commands and reports demand to the pool manager.
+`follow_traffic` has waiting calls move when a function's traffic goes to another revision.
 """
 
 from __future__ import annotations
@@ -9,20 +10,21 @@ import asyncio
 import itertools
 from collections.abc import Callable
 from time import monotonic
+from typing import Final
 
 import structlog
 
 from gateway.data_links import DataLinks, Delivered, HeldCall, Outcome
-from gateway.deaths import Deaths
+from gateway.deaths import DeathCauses
 from gateway.dispatch.call import Command, Fail, GiveUp, Recall, Send
 from gateway.dispatch.demand import DemandReports
 from gateway.dispatch.dispatcher import Dispatcher, Limits
 from gateway.dispatch.pool import UNKNOWN
 from gateway.dispatch.redirects import RerunPolicy
-from gateway.metrics.counters import Memory, Store
+from gateway.metrics.counters import CounterStore, LocalStore
 from gateway.metrics.ledger import Balance, Ledger
-from gateway.ports import Past, Pools
-from gateway.shared_memory import Slabs
+from gateway.ports import CallHistory, Pools
+from gateway.shared_memory import SlabPool
 from registry.catalog import Catalog, Change, Deployed
 from registry.compatibility import breaks
 from registry.errors import Poison, ReplicaDied, WaitBudgetOver
@@ -31,73 +33,77 @@ from registry.tasks import Tasks, every
 
 log = structlog.get_logger()
 
-SWEEP_S = 0.1
-DEMAND_S = 1.0
-GONE = PoolEndpoints([], "gone", "removed")
+SWEEP_S: Final = 0.1
+DEMAND_S: Final = 1.0
+GONE: Final = PoolEndpoints([], "gone", "removed")
 
 
 class Delivery:
-    """Owns the dispatcher; everything runs in one event loop's thread.
+    """Owns the dispatcher. For the loop's thread alone.
 
-    Demand goes to the manager at once when somebody waits at a pool without a replica, when
-    another pool falls idle meanwhile, or a link is lost, and every second for all pools with load:
-    between these edges counts change with every request, and nothing would be decided differently
-    if the manager knew.
+    Demand goes to the manager at once when a call waits at a pool without a replica, when another
+    pool falls idle meanwhile, or a link is lost, and every second for all pools with load. Between
+    these edges counts change with every request, and the manager would decide nothing differently.
 
-    `slabs`: where whoever makes calls may have their large bodies.
+    `slabs` has slots for large bodies of calls.
     """
 
     def __init__(
-        self, limits: Limits, worker: str, pools: Pools, past: Past, store: Store | None = None
+        self,
+        limits: Limits,
+        worker: str,
+        pools: Pools,
+        history: CallHistory,
+        store: CounterStore | None = None,
     ) -> None:
-        """`store` has what is counted, without one this process's own memory."""
-        self._ledger = Ledger(store or Memory())
+        """`store` has the ledger's counters; without one they are in this process's memory."""
+        self._ledger = Ledger(store or LocalStore())
         self._loop = asyncio.get_running_loop()
         self._worker = worker
         self._pools = pools
-        self._past = past
+        self._history = history
         self._dispatcher = Dispatcher(limits)
         self._tasks = Tasks("gateway")
         self._seq = itertools.count(1)
         self._urgent: set[str] = set()
-        self.slabs = Slabs(limits.bytes_max)
+        self.slabs = SlabPool(limits.bytes_max)
         self._links = DataLinks(
             worker,
             self._dispatcher,
             self.slabs,
             self._tasks,
             self._perform,
-            self._tell_soon,
-            self._answered,
+            self._report_soon,
+            self._on_answered,
         )
         self._reports = DemandReports(
             lambda key: self._dispatcher.load(key, monotonic()), self.is_cold
         )
-        self._deaths = Deaths(self._loop)
+        self._death_causes = DeathCauses(self._loop)
         self._idle: asyncio.Event | None = None
         self._is_closed = False
 
     def open(self) -> None:
-        """Begin to speak to the manager and to watch deadlines."""
-        self._tell_all()
+        """Start the reports to the manager and the sweep of deadlines."""
+        self._report_all()
         self._tasks.spawn("sweep", every(SWEEP_S, self._sweep))
-        self._tasks.spawn("demand", every(DEMAND_S, self._tell_all))
+        self._tasks.spawn("demand", every(DEMAND_S, self._report_all))
 
     async def close(self) -> None:
-        """Stop; calls that are still held are not answered any more."""
+        """Stop. Calls that are still held get no answer."""
         self._is_closed = True
         self._links.close()
-        self._deaths.close()
+        self._death_causes.close()
         await self._tasks.close()
         self.slabs.close()
         self._pools.worker_lost(self._worker)
 
-    def lose_manager(self) -> None:
-        """Nobody starts replicas any more; see `Dispatcher.on_manager_lost`."""
+    def on_manager_lost(self) -> None:
+        """The pool manager is gone for good; see `Dispatcher.on_manager_lost`."""
         self._perform(self._dispatcher.on_manager_lost(monotonic()))
 
     async def wait_idle(self) -> None:
-        """Return when nothing is owed to any client."""
+        """Return when every accepted call has ended."""
         self._idle = asyncio.Event()
         if not self._dispatcher.is_idle:
             await self._idle.wait()
@@ -105,20 +111,20 @@ class Delivery:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of bodies that arrive, wait or are in flight."""
+        """Bytes of request bodies that are arriving, waiting or in flight."""
         return self._dispatcher.held_bytes
 
     def reserve(self, count: int) -> None:
-        """Count bytes of bodies that still arrive among those held; negative to give back."""
+        """Add `count` bytes of arriving bodies to the held ones; a negative count gives back."""
         self._dispatcher.reserve(count)
 
     def is_cold(self, pool: str) -> bool:
-        """Whether a call for this pool would have to wait for a replica to start."""
+        """Whether a call for this pool would wait for a replica to start."""
         view = self._dispatcher.pools.get(pool)
         return view is None or not view.is_connected
 
     def send_now(self, call: HeldCall) -> bool:
-        """Accept a call and send it, if nothing stands in the way; otherwise `submit` it."""
+        """Accept a call and send it at once. False where only `submit` can decide about it."""
         sent = self._dispatcher.send_now(call, call.arrived_s)
         if sent is None:
             return False
@@ -127,9 +133,9 @@ class Delivery:
         return True
 
     def submit(self, call: HeldCall) -> None:
-        """Accept a call. Raises what `Dispatcher.submit` raises, and then it was not."""
+        """Accept a call. Raises as `Dispatcher.submit` does; then the call was not accepted."""
         if call.pool not in self._dispatcher.pools:
-            self._estimate(call.pool)
+            self._update_expected(call.pool)
         try:
             commands = self._dispatcher.submit(call, monotonic())
             self._ledger.accept()
@@ -137,12 +143,12 @@ class Delivery:
         finally:
             if call.was_held:
                 self._reports.on_held(call.pool)
-                self._tell_soon(call.pool)
+                self._report_soon(call.pool)
 
-    def leave(self, call: HeldCall) -> None:
-        """The client of a call is gone."""
+    def cancel(self, call: HeldCall) -> None:
+        """The client of a call has left."""
         before = call.stage
-        self._deaths.forget(call)
+        self._death_causes.cancel(call)
         commands = self._dispatcher.cancel(call, monotonic())
         if call.stage is not before:
             self._ledger.end("cancelled")
@@ -152,76 +158,78 @@ class Delivery:
     def move(self, source: str, target: str, rerun_policy: RerunPolicy | None) -> None:
         """A function's traffic moved; see `Dispatcher.on_traffic_moved`."""
         self._perform(self._dispatcher.on_traffic_moved(source, target, rerun_policy, monotonic()))
-        self._tell_soon(source)
+        self._report_soon(source)
 
     def receive_endpoints(self, data: bytes) -> None:
-        """The manager's Endpoints; the last ones may come when it is over."""
+        """Apply the manager's Endpoints. Those that come after `close` are ignored."""
         if self._is_closed:
             return
         message = decode_endpoints(data)
         now = monotonic()
-        for key, shown in message.pools.items():
-            self._look(key, shown, now)
+        for key, endpoints in message.pools.items():
+            self._on_endpoints(key, endpoints, now)
         if message.full:
             for key in set(self._dispatcher.pools) - set(message.pools):
-                self._look(key, GONE, now)
+                self._on_endpoints(key, GONE, now)
 
-    def shown(self, pool: str) -> PoolEndpoints:
-        """What the manager last said of a pool; a pool never heard of is cold."""
+    def endpoints(self, pool: str) -> PoolEndpoints:
+        """The endpoints that the manager last published of a pool; an unknown pool is cold."""
         view = self._dispatcher.pools.get(pool)
         return view.endpoints if view else UNKNOWN
 
     def states(self) -> dict[str, str]:
-        """The state of every pool that is not at rest: the others are cold, and nobody calls."""
+        """The state of every pool but those that are cold and not called."""
         return {key: pool.endpoints.state for key, pool in self._dispatcher.pools.items()}
 
     def loads(self) -> dict[str, Load]:
-        """What is held and in flight, per pool."""
+        """Requests held and in flight, per pool."""
         return self._dispatcher.loads(monotonic())
 
     def balance(self) -> Balance:
-        """Where every call accepted here is, at this moment."""
+        """The ledger of all calls accepted here, at this moment."""
         pools = self._dispatcher.pools.items()
         held = {key: count for key, pool in pools if (count := len(pool.queue))}
         owed = {key: count for key, pool in pools if (count := pool.owed)}
         return self._ledger.balance(held, owed)
 
-    def _look(self, key: str, shown: PoolEndpoints, now: float) -> None:
-        self._deaths.told(shown.ended)
-        self._perform(self._dispatcher.on_endpoints(key, shown, now))
+    def _on_endpoints(self, key: str, endpoints: PoolEndpoints, now: float) -> None:
+        self._death_causes.on_causes(endpoints.ended)
+        self._perform(self._dispatcher.on_endpoints(key, endpoints, now))
         if key in self._dispatcher.pools:
-            self._estimate(key)
-        self._links.reconcile(key, shown.replicas)
+            self._update_expected(key)
+        self._links.reconcile(key, endpoints.replicas)
 
-    def _estimate(self, key: str) -> None:
-        self._dispatcher.pool(key).cold_start = self._past.expected(key)
+    def _update_expected(self, key: str) -> None:
+        self._dispatcher.pool(key).cold_start = self._history.expected(key)
 
     def _perform(self, commands: list[Command]) -> None:
         for command in commands:
             try:
-                self._do(command)
-            except Exception:  # a defect with one call must not strand all others
+                self._execute(command)
+            except Exception:  # a defect with one call must not strand the others
                 log.exception("a command could not be done", wanted=type(command).__name__)
         if self._idle is not None and self._dispatcher.is_idle:
             self._idle.set()
 
-    def _do(self, command: Command) -> None:
+    def _execute(self, command: Command) -> None:
         if isinstance(command, Send):
             self._links.send(command.link, command.id, command.call)
         elif isinstance(command, Recall):
             self._links.recall(command.link, command.id)
         elif isinstance(command, GiveUp):
-            self._links.give_up(command.link, command.reason)
+            self._links.abort(command.link, command.reason)
         else:
             self._fail(command)
 
     def _fail(self, command: Fail) -> None:
         assert isinstance(command.call, HeldCall)
-        is_late = isinstance(command.error, WaitBudgetOver)
-        self._ledger.end("expired" if is_late else "failed")
+        has_expired = isinstance(command.error, WaitBudgetOver)
+        self._ledger.end("expired" if has_expired else "failed")
         self._reports.on_ended(command.call.pool)
         if isinstance(command.error, ReplicaDied | Poison) and command.call.deaths:
-            self._deaths.fail(command.call, command.error, self.shown(command.call.pool).ended)
+            self._death_causes.defer(
+                command.call, command.error, self.endpoints(command.call.pool).ended
+            )
         else:
             command.call.done(command.error)
 
@@ -230,36 +238,36 @@ class Delivery:
         self._perform(self._dispatcher.sweep(now))
         self.slabs.sweep(now)
 
-    def _tell_soon(self, pool: str) -> None:
-        """Tell the manager of this pool, and of the one its calls follow to, before the loop's
+    def _report_soon(self, pool: str) -> None:
+        """Report demand of this pool, and of the pool that its calls follow to, before the loop's
         next turn."""
         if not self._urgent:
-            self._loop.call_soon(self._tell_urgent)
+            self._loop.call_soon(self._report_urgent)
         self._urgent |= {pool, self._dispatcher.successor(pool)}
 
-    def _answered(self, pool: str, call: HeldCall | None, outcome: Outcome | None) -> None:
-        """A replica is done with a call, which is None where nobody wants its outcome."""
+    def _on_answered(self, pool: str, call: HeldCall | None, outcome: Outcome | None) -> None:
+        """A replica has ended a call; `call` is None where its client has left."""
         if self._reports.on_ended(pool):
-            self._tell_soon(pool)
+            self._report_soon(pool)
         if call is not None:
             self._ledger.end("completed" if isinstance(outcome, Delivered) else "failed")
             call.done(outcome or ReplicaDied("the replica gave the request up"))
 
-    def _tell_urgent(self) -> None:
+    def _report_urgent(self) -> None:
         keys, self._urgent = self._urgent, set()
-        self._tell(Demand(self._worker, next(self._seq), False, self._reports.partial(keys)))
+        self._send_demand(Demand(self._worker, next(self._seq), False, self._reports.partial(keys)))
 
-    def _tell_all(self) -> None:
+    def _report_all(self) -> None:
         called, loads = self._dispatcher.take_called(), self.loads()
         self._reports.full(loads)
-        self._tell(Demand(self._worker, next(self._seq), True, loads, called))
+        self._send_demand(Demand(self._worker, next(self._seq), True, loads, called))
 
-    def _tell(self, demand: Demand) -> None:
+    def _send_demand(self, demand: Demand) -> None:
         self._pools.receive_demand(encode(demand))
 
 
 def follow_traffic(catalog: Catalog, delivery: Delivery) -> Callable[[], None]:
-    """Have calls that wait move with their function's traffic; the returned function ends it."""
+    """Move waiting calls with their function's traffic, until the returned function is called."""
 
     def changed(change: Change) -> None:
         before, after = change.before, change.after
@@ -271,13 +279,13 @@ def follow_traffic(catalog: Catalog, delivery: Delivery) -> Callable[[], None]:
 
 
 def rerun_policy(before: Deployed, after: Deployed) -> RerunPolicy | None:
-    """How `after` runs calls meant for `before`; None where they may not fit it."""
+    """How `after` runs calls meant for `before`; None where their inputs may not fit `after`."""
     if breaks(before.revision, after.revision):
         return None
     return RerunPolicy(may_rerun(after), after.function.limits.timeout_s)
 
 
 def may_rerun(deployed: Deployed) -> bool:
-    """Whether a request that had started may be run again: a handler may have had effects."""
+    """Whether a request that had started may run again; a handler may have had effects."""
     retry = deployed.function.limits.retry
     return retry == "always" or (retry == "auto" and not deployed.revision.handler)

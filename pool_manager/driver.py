@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from pool_manager.subscribers import Subscribers
 from runtime_image.contract.control import ReplicaRecord
 
-OnExit = Callable[[str, str], None]
-"""Called with a replica's id and how it ended, in the loop's thread, once."""
+Exits = Subscribers[[str, str]]
+"""Notified once per replica, in the loop's thread, with its id and how it ended."""
+EngineLosses = Subscribers[[str]]
+"""Notified in the loop's thread with the reason when the engine behind a driver has gone away."""
 MEMORY_KILL = "ran out of memory"
-"""How the description of an end begins where the kernel killed the replica for its memory cap."""
-OnEngineLost = Callable[[str], None]
-"""Called with the reason, in the loop's thread, when what the driver drives has gone away."""
+"""Begins the description of an exit where the kernel killed the replica for its memory cap."""
 
 
 class Driver(Protocol):
     """Starts and stops replicas; knows nothing of pools.
 
     Every method raises `registry.errors.DriverError` with the reason, and no other error of the
-    system below: `EngineDown` where that does not answer at all, which is nobody's fault and is
-    waited out.
+    system below: `EngineDown` where that does not answer at all, which counts against no function
+    and is waited out.
     """
 
     kind: str
-    on_exit: OnExit
-    on_engine_lost: OnEngineLost
+    exits: Exits
+    engine_losses: EngineLosses
     has_other_users: bool
     """Whether replicas run as other users than this process, which must be able to read what they
     are given."""

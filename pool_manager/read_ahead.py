@@ -1,7 +1,7 @@
-"""Reads the files of a model into memory while its replica starts.
+"""Read-ahead: the files of a model are read into memory while its replica starts.
 
-A real read: posix_fadvise(WILLNEED) stops after a few megabytes. What is in memory already is not
-read again, which would take a core 40 ms per GB that somebody waits for.
+A real read: posix_fadvise(WILLNEED) stops after a few megabytes. Pages that are in memory are not
+read again, which would cost a waiting caller 40 ms of CPU per GB.
 """
 
 from __future__ import annotations

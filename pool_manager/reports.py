@@ -1,9 +1,4 @@
-"""Keeps the reasons, states and receipts of pools.
-
-What is on each device, for the ledger's neighbours and for whoever looks.
-
-Tells gateways which replicas there are.
-"""
+"""Reports of pools and devices: decisions, states and receipts, device occupancy, endpoints."""
 
 from __future__ import annotations
 
@@ -20,10 +15,13 @@ from pool_manager.core.commands import RecordColdStart
 from pool_manager.core.ledger import Ledger
 from pool_manager.core.machine import Machine
 from pool_manager.core.state import Device, Replica, State
-from pool_manager.ports import Account, Binding, Gpus, GpuView, Recorder
-from pool_manager.replicas.run_folders import Folders
+from pool_manager.ports import Binding, Charges, Gpus, GpuView, Recorder
+from pool_manager.replicas.run_folders import RunFolders
+from pool_manager.subscribers import Subscribers
 from registry.exchange import Endpoints, PoolEndpoints, encode
 from registry.model import ColdStart, StateInterval
+
+DeviceState = Literal["free", "taken", "quarantined", "cordoned"]
 
 
 class Decision(NamedTuple):
@@ -45,13 +43,13 @@ class Journal:
         self._kept = kept
         self._decisions: dict[str, deque[Decision]] = {}
         self._states: dict[str, tuple[str, str, float]] = {}
-        self.on_decision: Callable[[str, Decision], None] = lambda _key, _decision: None
+        self.decided = Subscribers[[str, Decision]]()
 
     def note(self, key: str, text: str) -> None:
         """Keep a decision."""
         decision = Decision(self._wall(), text)
         self._decisions.setdefault(key, deque(maxlen=self._kept)).append(decision)
-        self.on_decision(key, decision)
+        self.decided.notify(key, decision)
 
     def decisions(self, key: str) -> list[Decision]:
         """What was decided for a pool, oldest first."""
@@ -63,7 +61,7 @@ class Journal:
         self._states.pop(key, None)
 
     def state(self, key: str, shown: PoolEndpoints, binding: Binding) -> None:
-        """A pool looks like this now; an interval ends when its state changes."""
+        """Take in a pool's state; when it changes, the interval of the last one is recorded."""
         now = self._wall()
         before = self._states.get(key)
         if before is not None and before[0] == shown.state:
@@ -98,16 +96,13 @@ class Journal:
         )
 
 
-DeviceState = Literal["free", "taken", "quarantined", "cordoned"]
-
-
 @dataclass(frozen=True, slots=True)
 class Occupancy:
     """A device, its replicas' ids and what they are charged there, MiB.
 
-    `quarantined`: one of them is gone as far as anybody can tell, but the device does not show it;
-    `cordoned`: nothing is put on it, because of an error. `gpu` is None for CPU slots.
-    `leaked_mib` is what the quarantined ones have not given back, as far as can be seen.
+    `quarantined`: a replica's release failed, its memory may still be taken; `cordoned`: an error
+    keeps replicas off the device. `gpu` is None for CPU slots. `leaked_mib` is the memory that
+    quarantined replicas still take, by what the device shows.
     """
 
     device: Device
@@ -119,12 +114,12 @@ class Occupancy:
     leaked_mib: float = 0.0
 
 
-def account(ledger: Ledger, device: str, id: str) -> Account:
+def charges(ledger: Ledger, device: str, id: str) -> Charges:
     """What replica `id` is charged on a device, and the others there; standbys count, too."""
     bank = ledger.devices[device].bank
     charges = {one: ledger.charge_of(one).memory_mib for one in ledger.in_bank(bank)}
     own_mib = charges.pop(id, 0.0)
-    return Account(own_mib, len(charges), sum(charges.values()))
+    return Charges(own_mib, len(charges), sum(charges.values()))
 
 
 def occupancies(machine: Machine, gpus: Gpus) -> list[Occupancy]:
@@ -187,7 +182,7 @@ class Publisher:
         machine: Machine,
         journal: Journal,
         bindings: dict[str, Binding],
-        folders: Folders,
+        folders: RunFolders,
         clock: Callable[[], float],
     ) -> None:
         """`bindings` is its owner's, by pool key; those of pools that are gone are removed."""
@@ -198,20 +193,16 @@ class Publisher:
         self._clock = clock
         self._seq = itertools.count(1)
         self._workers: set[str] = set()
-        self._receivers: list[Callable[[bytes], None]] = []
+        self.messages = Subscribers[[bytes]]()
+        """Notified with every Endpoints message."""
 
-    def subscribe(self, receiver: Callable[[bytes], None]) -> Callable[[], None]:
-        """Have every Endpoints message; the returned function ends it."""
-        self._receivers.append(receiver)
-        return lambda: self._receivers.remove(receiver)
-
-    def welcome(self, worker: str) -> None:
-        """A gateway worker spoke: one that is new is told of all pools."""
+    def add_worker(self, worker: str) -> None:
+        """A gateway worker has sent a demand: a new one gets all pools."""
         if worker not in self._workers:
             self._workers.add(worker)
             self.publish(frozenset(self._bindings), full=True)
 
-    def dismiss(self, worker: str) -> None:
+    def remove_worker(self, worker: str) -> None:
         """A gateway worker is gone."""
         self._workers.discard(worker)
 
@@ -227,7 +218,7 @@ class Publisher:
         return msgspec.structs.replace(shown, replicas=replicas, retry_after_s=wait_s)
 
     def publish(self, keys: frozenset[str], *, full: bool = False) -> None:
-        """Say how these pools are; `full` that there are no others."""
+        """Notify of these pools; `full`: there are no others."""
         pools = {}
         for key in keys:
             if key not in self._machine.pools:
@@ -240,7 +231,5 @@ class Publisher:
             pools[key] = self.endpoints(key)
             self._journal.state(key, pools[key], self._bindings[key])
         if not self._workers:
-            return  # whoever comes first is told everything; at a start that saves thousands
-        message = encode(Endpoints(next(self._seq), full, pools))
-        for receiver in list(self._receivers):
-            receiver(message)
+            return  # the first worker gets all pools; at a start that saves thousands of messages
+        self.messages.notify(encode(Endpoints(next(self._seq), full, pools)))

@@ -82,10 +82,10 @@ def open_watch(side: AdminSide, scene: Scene, stack: AsyncExitStack) -> Watch:
     watch = Watch(scene, side.store.catalog, server_facts(side.settings), time.monotonic)
     stack.push_async_callback(watch.close)
     stack.callback(side.manager.subscribe(watch.pools))
-    side.manager.watch_decisions(lambda pool, decision: _decision(watch, pool, decision))
+    stack.callback(side.manager.subscribe_decisions(partial(_decision, watch)))
     side.past.on_record = lambda record: _cold_start(watch, record)
     side.deploys.runner.on_change = lambda operation: _operation(watch, operation)
-    side.failures.on_added = lambda several: _errors(watch, side, several)
+    stack.callback(side.failures.subscribe(lambda several: _errors(watch, side, several)))
     watch.open()
     return watch
 

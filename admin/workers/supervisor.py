@@ -38,7 +38,7 @@ from admin.workers.messages import Welcome
 from admin.workers.metrics import Gathered, Reckonings
 from admin.workers.pool import Crew
 from admin.workers.port import Port, reserve
-from gateway.http.app import Border, StatePages
+from gateway.http.app import ErrorBoundary, StatePages
 from gateway.metrics.requests import Metrics
 from pool_manager.driver import Driver
 from pool_manager.manager import Manager
@@ -127,17 +127,17 @@ def _metrics(store: Store, overview: Overview) -> tuple[Metrics, Gathered]:
         wall=time.time,  # noqa: TID251 - the shell passes the clock in
     )
     page = Gathered(own, reckonings, is_deployed)
-    store.catalog.subscribe(own.changed)
+    store.catalog.subscribe(own.on_change)
     store.catalog.subscribe(page.changed)
     return own, page
 
 
 def _application(admin: Admin, hub: Hub, page: Gathered, crew: Crew) -> web.Application:
     """Whatever is no call: gateway processes pass it here."""
-    border = Border(access_of(admin.side.settings, admin.side.store))
+    boundary = ErrorBoundary(access_of(admin.side.settings, admin.side.store))
     app = web.Application()
-    admin.add_routes(app, border).settled = hub.settled
-    pages = StatePages(border, page, admin.reasons, lambda: not crew.is_stopping)
+    admin.add_routes(app, boundary).settled = hub.settled
+    pages = StatePages(boundary, page, admin.reasons, lambda: not crew.is_stopping)
     pages.add_routes(app)
     return app
 

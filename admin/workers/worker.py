@@ -63,8 +63,7 @@ from gateway.http.bodies import continue_later
 from gateway.http.context import assemble
 from gateway.metrics.counters import Labels
 from gateway.metrics.ledger import Balance
-from gateway.metrics.requests import Answered, Metrics, Pulse
-from gateway.observing.access_log import AccessLog
+from gateway.metrics.requests import Metrics, RateSample, RateSampler
 from gateway.observing.errors import Failure
 from registry.catalog import Catalog
 from registry.exchange import Expected, decode_endpoints
@@ -133,7 +132,7 @@ class Upward:
         self._send = send
         self._expected = expected
         self._arrived: dict[tuple[str, str], int] = {}
-        self.take_answered: Callable[[], list[Answered]] = list
+        self.take_answered: Callable[[], list[RateSample]] = list
         """What was answered since it was asked last."""
         self.take_failures: Callable[[], list[Failure]] = list
         """What went wrong since it was asked last."""
@@ -263,19 +262,19 @@ class Worker:
             delivery,
             upward,
             time.time,  # noqa: TID251 - the shell passes the clock in
-            AccessLog(write, time.time) if settings.access_log else None,  # noqa: TID251 - as above
+            write if settings.access_log else None,
             self._cells,
             open_tracer(settings, welcome.name),
+            upward.woken,
         )
         gateway = Gateway(invoker)
         self._metrics = invoker.metrics
-        invoker.metrics.on_cold_start = upward.woken
-        upward.take_answered = Pulse(invoker.metrics.durations).take
-        upward.take_failures = invoker.failures.take
+        upward.take_answered = RateSampler(invoker.metrics.durations).sample
+        upward.take_failures = invoker.failures.drain
         passing = Passing(welcome.passing)
         app = web.Application()
         gateway.add_routes(app)
-        passed = gateway.border.bordered(passing.handle)
+        passed = gateway.boundary.wrap(passing.handle)
         app.router.add_route("*", "/{rest:.*}", passed, expect_handler=continue_later)
         app.on_cleanup.extend([gateway.close, passing.close])
         runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
@@ -313,7 +312,7 @@ class Worker:
     def _reckoned(self, number: int) -> Reckoned:
         """Where every request is now, and which ones the histograms last counted."""
         balance = Balance() if self._delivery is None else self._delivery.balance()
-        marked = [] if self._metrics is None else self._metrics.marked()
+        marked = [] if self._metrics is None else self._metrics.newest_exemplars()
         return Reckoned(
             number,
             balance.accepted,
@@ -331,7 +330,7 @@ class Worker:
             log.error("the supervisor is gone: what was accepted is finished", reason=reason)
         self._lost.set()
         if self._delivery is not None:
-            self._delivery.lose_manager()
+            self._delivery.on_manager_lost()
         self._end()
 
     def _end(self) -> None:

@@ -1,7 +1,4 @@
-"""The HTTP side of one gateway process, put together.
-
-Counts the requests inside, and is shut when the server goes.
-"""
+"""What answering a call needs: the collaborators of one gateway process, and its request gate."""
 
 from __future__ import annotations
 
@@ -16,59 +13,23 @@ from gateway.access import Access
 from gateway.delivery import Delivery
 from gateway.http.admission import Admissions, ColdCheck
 from gateway.http.decompression import Inflation, inflating_threads
-from gateway.http.reservations import Reservations
-from gateway.metrics.counters import Store
-from gateway.metrics.requests import Metrics
-from gateway.observing.access_log import AccessLog
+from gateway.http.reservations import BodyBudget
+from gateway.metrics.counters import CounterStore
+from gateway.metrics.requests import Metrics, OnColdStart
+from gateway.observing.access_log import AccessEvent, AccessLog
+from gateway.observing.batching import Write
 from gateway.observing.errors import FailureCount
 from gateway.observing.tracing import Tracer
-from gateway.ports import Past
+from gateway.ports import CallHistory
 from gateway.replies import CLOSE
 from gateway.settings import GatewaySettings
 from registry.catalog import Catalog
 from registry.errors import ShuttingDown
 
 
-class Door:
-    """Who is let in leaves again, once. Used by one thread."""
-
-    def __init__(self) -> None:
-        self.is_open = True
-        self.headers: tuple[tuple[str, str], ...] = ()
-        """Of every answer. Once the server goes, each is the last one of its connection."""
-        self.inside = 0
-        self._empty = asyncio.Event()
-
-    def enter(self) -> None:
-        """Come in. Raises ShuttingDown once the door is shut."""
-        if not self.is_open:
-            raise ShuttingDown("the server is shutting down", retry_after_s=5)
-        self.inside += 1
-
-    def leave(self) -> None:
-        """Whoever entered goes."""
-        self.inside -= 1
-        if not self.inside:
-            self._empty.set()
-
-    async def shut(self) -> None:
-        """Let nobody in any more; returns when the last one has left."""
-        self.is_open = False
-        await self.empty()
-
-    async def empty(self) -> None:
-        """Return when nobody is inside. Until then requests of connections that are there are let
-        in, but each is the last one of its connection."""
-        self.headers = (CLOSE,)
-        while self.inside:
-            self._empty.clear()
-            await self._empty.wait()
-
-
 class Invoker(NamedTuple):
-    """What invoking needs. `wall` gives Unix seconds, `new_id` a request id that no other request
-    has. Without `events` and `tracer` nothing is told of single requests; `failures`
-    counts those that go wrong."""
+    """The collaborators of an invocation. `wall` gives Unix seconds, `new_id` a request id that no
+    other request has. Without `access_log` and `tracer` single requests leave no record."""
 
     settings: GatewaySettings
     access: Access
@@ -76,31 +37,35 @@ class Invoker(NamedTuple):
     delivery: Delivery
     cold_check: ColdCheck
     metrics: Metrics
-    past: Past
-    door: Door
+    history: CallHistory
+    gate: RequestGate
     admissions: Admissions
     wall: Callable[[], float]
     new_id: Callable[[], str]
-    events: AccessLog | None
+    access_log: AccessLog | None
     tracer: Tracer | None
     failures: FailureCount
-    reservations: Reservations
+    body_budget: BodyBudget
     inflation: Inflation
 
 
-def assemble(  # noqa: PLR0913 - the parts of a gateway process
+def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
     settings: GatewaySettings,
     access: Access,
     catalog: Catalog,
     delivery: Delivery,
-    past: Past,
+    history: CallHistory,
     wall: Callable[[], float],
-    events: AccessLog | None = None,
-    store: Store | None = None,
+    write_access: Write[AccessEvent] | None = None,
+    store: CounterStore | None = None,
     tracer: Tracer | None = None,
+    on_cold_start: OnColdStart | None = None,
 ) -> Invoker:
-    """Whatever answers calls of functions. To be called in the loop. `wall` gives Unix seconds,
-    `events` and `tracer` have a record of each request, `store` has what is counted."""
+    """The invoker of this process; to be called in the loop. `wall` gives Unix seconds.
+
+    `write_access` writes events of the access log, `store` has the counters of `/metrics`, and
+    `on_cold_start` takes the place of counting cold starts in this process.
+    """
     loop = asyncio.get_running_loop()
     metrics = Metrics(
         delivery.balance,
@@ -109,10 +74,12 @@ def assemble(  # noqa: PLR0913 - the parts of a gateway process
         lambda namespace, name: catalog.find(name, namespace) is not None,
         store,
         wall,
+        on_cold_start,
     )
-    catalog.subscribe(metrics.changed)
-    if events is not None:
-        events.when_left_out(metrics.left_out)
+    catalog.subscribe(metrics.on_change)
+    access_log = None
+    if write_access is not None:
+        access_log = AccessLog(write_access, wall, metrics.count_dropped_events)
     return Invoker(
         settings,
         access,
@@ -120,19 +87,55 @@ def assemble(  # noqa: PLR0913 - the parts of a gateway process
         delivery,
         ColdCheck(),
         metrics,
-        past,
-        Door(),
+        history,
+        RequestGate(),
         Admissions(access, catalog, settings.wait_max_s, settings.held_bytes_max),
         wall,
         request_ids(secrets.token_hex(6)),
-        events,
+        access_log,
         tracer,
         FailureCount(wall),
-        Reservations(delivery, settings.held_bytes_max, monotonic),
+        BodyBudget(delivery, settings.held_bytes_max, monotonic),
         Inflation(inflating_threads()),
     )
 
 
 def request_ids(prefix: str) -> Callable[[], str]:
-    """Gives ids that begin with `prefix`, another each time, as cheaply as Python can."""
+    """Makes ids that begin with `prefix`, each once; no Python frame per id."""
     return map(f"{prefix}-{{:x}}".format, itertools.count(1)).__next__
+
+
+class RequestGate:
+    """Counts active requests and is closed at shutdown. For the loop's thread alone."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self.headers: tuple[tuple[str, str], ...] = ()
+        """Further headers of every answer: at shutdown, each is the last one of its connection."""
+        self.active = 0
+        self._drained = asyncio.Event()
+
+    def enter(self) -> None:
+        """Count one more active request. Raises ShuttingDown once the gate is closed."""
+        if not self.is_open:
+            raise ShuttingDown("the server is shutting down", retry_after_s=5)
+        self.active += 1
+
+    def exit(self) -> None:
+        """Mark one admitted request as finished; to be called once for each `enter`."""
+        self.active -= 1
+        if not self.active:
+            self._drained.set()
+
+    async def close(self) -> None:
+        """Admit no more requests, and return when none is active."""
+        self.is_open = False
+        await self.drain()
+
+    async def drain(self) -> None:
+        """Return when no request is active. Until then requests of open connections are admitted,
+        but each is the last one of its connection."""
+        self.headers = (CLOSE,)
+        while self.active:
+            self._drained.clear()
+            await self._drained.wait()

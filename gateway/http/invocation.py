@@ -1,6 +1,7 @@
-"""One invocation from its head to its reply: callbacks only, for whatever reads HTTP.
+"""One invocation from its head to its reply, and how aiohttp's requests become one.
 
-`POST /fn/{name}` over aiohttp: the requests that no faster way takes.
+`Invocation` works by callbacks only and serves both readers of HTTP: the fast path, and `invoke`
+for the requests that aiohttp reads.
 """
 
 from __future__ import annotations
@@ -20,20 +21,25 @@ from gateway.data_links import Delivered, HeldCall, Outcome
 from gateway.http.admission import (
     NOT_CORRELATED,
     REQUEST_ID,
-    Admission,
     Correlation,
     Head,
     correlate,
     make_head,
 )
-from gateway.http.bodies import check_framing, is_left_waiting, receive
+from gateway.http.bodies import check_framing, is_awaiting_continue, receive
 from gateway.http.context import Invoker
-from gateway.http.reservations import Evicted, Reservation
+from gateway.http.reservations import BodyReservation, OnEvicted
 from gateway.metrics.counters import exemplar_of
 from gateway.observing import records
-from gateway.observing.records import CLIENT_LEFT, Asked, Ending, RequestRecord, record_of
-from gateway.replies import Body, Receipt, Reply, Writer, server_timing
-from gateway.shared_memory import Slot
+from gateway.observing.records import (
+    CLIENT_LEFT,
+    RequestEnd,
+    RequestInfo,
+    RequestRecord,
+    make_record,
+)
+from gateway.replies import Body, Reply, Writer, make_receipt, make_reply, server_timing
+from gateway.shared_memory import BodySlot
 from registry.catalog import Deployed
 from registry.errors import FnError
 from runtime_image.contract.errors import RequestError
@@ -42,28 +48,29 @@ from runtime_image.link.meta import RequestMeta
 log = structlog.get_logger()
 
 MARK_S: Final = 0.01
-"""Between two exemplars, unless a request is traced or cold: each costs as much as counting."""
+"""Seconds between two exemplars of untraced warm requests: each takes as long as counting."""
 
 
 class Invocation:
-    """`admit` when the head is there, `run` when the body is; `reply` is called once, at once or
-    later, unless `leave` or `withdraw` was before.
+    """One request: `admit` its head, then `run` its body. `reply` is called once, now or later,
+    unless `cancel` or `release` comes first.
 
-    `request_id` is the client's, else one of ours; `trace` is None where it is not recorded.
+    `request_id` is the client's, or one of this process. `trace` is None where the request is not
+    traced.
     """
 
     __slots__ = (
         "_admission",
         "_began_s",
         "_call",
+        "_charged",
         "_check",
         "_correlation",
         "_deployed",
         "_head",
-        "_held",
         "_invoker",
-        "_is_inside",
-        "_is_told",
+        "_is_admitted",
+        "_is_recorded",
         "_reply",
         "_reservation",
         "_size",
@@ -84,10 +91,10 @@ class Invocation:
         self._reply = reply
         self._began_s = monotonic()
         self._deployed: Deployed | None = None
-        self._is_inside = False
-        self._slot: Slot | None = None
-        self._reservation: Reservation | None = None
-        self._held = 0
+        self._is_admitted = False
+        self._slot: BodySlot | None = None
+        self._reservation: BodyReservation | None = None
+        self._charged = 0
         self._call: HeldCall | None = None
         self._check: Future[None] | None = None
         self._correlation = correlation
@@ -95,15 +102,15 @@ class Invocation:
         tracer = invoker.tracer
         self.trace = None if tracer is None else tracer.begin(correlation.traceparent)
         self._size = 0
-        # Nobody wants to be told, or was already.
-        self._is_told = invoker.events is None and self.trace is None
+        # Also true where neither the access log nor a trace is to have a record.
+        self._is_recorded = invoker.access_log is None and self.trace is None
 
     def admit(self, key: Hashable) -> int:
-        """Check what the head says, which is known again by `key`; the most bytes that the body may
-        have. Raises FnError: then `fail` answers with it."""
+        """Admit the head, which the reader of HTTP knows again by `key`. Returns the limit of the
+        body in bytes. Raises FnError, for `fail` to answer with."""
         invoker = self._invoker
-        invoker.door.enter()
-        self._is_inside = True
+        invoker.gate.enter()
+        self._is_admitted = True
         admission = invoker.admissions.find(key)
         if admission is None:
             self._deployed = invoker.admissions.resolve(self._head)
@@ -112,35 +119,62 @@ class Invocation:
         self._deployed = admission.deployed
         return admission.body_max
 
-    def room(self, length: int) -> memoryview | None:
-        """Where a body of so many bytes is to be received, so that it need not be copied again:
-        writable, exactly as long; None where that may be anywhere. Called at most once."""
-        self._slot = self._invoker.delivery.slabs.take(self._admission.pool, length)
+    def buffer(self, length: int) -> memoryview | None:
+        """Shared memory to receive a body of `length` bytes in, so that it is not copied again;
+        None where there is none for it. To be called at most once."""
+        self._slot = self._invoker.delivery.slabs.allocate(self._admission.pool, length)
         return self._slot.view if self._slot is not None else None
 
-    def arrived(self, count: int, evicted: Evicted) -> None:
-        """Count `count` more bytes of a body that is not whole yet. `evicted` is told if the body
-        has to be given up later. Raises BodyEvicted where it has to be now."""
+    def count(self, count: int, on_evicted: OnEvicted) -> None:
+        """Count `count` more bytes of a body that is not whole yet. Raises BodyEvicted where there
+        is no memory for them; `on_evicted` is called if the memory is needed later."""
         if self._reservation is None:
-            self._reservation = self._invoker.reservations.begin(evicted)
+            self._reservation = self._invoker.body_budget.open(on_evicted)
         self._reservation.grow(count)
 
     def run(self, body: Body) -> None:
-        """The body is whole: the call is sent or held. It is what `room` gave, where that gave
-        any."""
+        """The body is whole: send the call, or hold it. `body` is not used where `buffer` gave a
+        view."""
+        invoker, admission, slot = self._invoker, self._admission, self._slot
         try:
-            if self._slot is not None:
-                self._slot.filled()
-                body = self._slot.view.toreadonly()
+            if slot is not None:
+                slot.mark_filled()
+                body = slot.view.toreadonly()
             self._size = len(body)
             if self._reservation is not None:
-                self._release()  # in this very turn the bytes are the call's
-            self._begin(self._admission, body)
-        except Exception as error:  # noqa: BLE001 - the border: `fail` tells what may be told
+                self._release_memory()  # in this very turn the bytes are the call's
+            revision = admission.deployed.revision
+            invoker.history.arrived(revision.namespace, revision.name)
+            now = monotonic()
+            meta, trace = admission.meta, self.trace
+            traceparent = self._correlation.traceparent if trace is None else trace.traceparent
+            if traceparent:
+                meta = RequestMeta(*meta[:3], traceparent)
+            # By position: names take as long as making the call.
+            self._call = call = HeldCall(
+                admission.pool,
+                meta,
+                body,
+                now,
+                now + admission.wait_s,
+                admission.timeout_s,
+                admission.priority,
+                admission.may_rerun,
+                admission.queue_max,
+                admission.is_pinned,
+                slot=slot,
+                done=self._on_outcome,
+            )
+            # Unless something was deployed or removed since the head came.
+            if invoker.catalog.version == admission.as_of and invoker.delivery.send_now(call):
+                return
+            self._call = None
+            self._hold(call)
+        except Exception as error:  # noqa: BLE001 - the boundary: `fail` hides the insides
             self.fail(error)
 
     def fail(self, error: BaseException, call: HeldCall | None = None) -> None:
-        """Answer with a problem; `call` is what a replica was, or was to be, sent."""
+        """Answer with a problem. `call`: the call, if it was accepted."""
         if isinstance(error, RequestError):
             error = problems.from_request_error(error)
         if not isinstance(error, FnError):
@@ -154,88 +188,66 @@ class Invocation:
         has_more = bool(error.admin_detail)
         for_admin = has_more and self._invoker.access.is_admin(self._head.authorization)
         if self._deployed is not None:
-            self._invoker.failures.note(self._deployed, error, call, self.request_id)
-        self._end(error.code, problems.reply(error, for_admin=for_admin), call)
+            self._invoker.failures.count(self._deployed, error, call, self.request_id)
+        self._reply_problem(error.code, problems.reply(error, for_admin=for_admin), call)
 
-    def leave(self) -> None:
-        """The client is gone: its place is free, its work is recalled."""
+    def cancel(self) -> None:
+        """The client has left: take its call from the queue or recall it."""
         if self._check is not None:
             self._check.cancel()
         if self._call is not None:
-            self._invoker.delivery.leave(self._call)
-        if not self._is_told:
-            self._tell(Ending(CLIENT_LEFT, monotonic()), self._call)
-        self.withdraw()
+            self._invoker.delivery.cancel(self._call)
+        if not self._is_recorded:
+            self._record_end(RequestEnd(CLIENT_LEFT, monotonic()), self._call)
+        self.release()
 
-    def withdraw(self) -> None:
-        """It never was: somebody else reads this request."""
-        if self._is_inside:
-            self._is_inside = False
-            self._invoker.door.leave()
+    def release(self) -> None:
+        """Give back what the request holds: its place in the gate, its slot, its memory. Without a
+        reply, the request was as if it had never been: another reader answers it."""
+        if self._is_admitted:
+            self._is_admitted = False
+            self._invoker.gate.exit()
         if self._slot is not None:
             slot, self._slot = self._slot, None
-            slot.drop()
-        if self._reservation is not None or self._held:
-            self._release()
+            slot.release()
+        if self._reservation is not None or self._charged:
+            self._release_memory()
 
-    def _release(self) -> None:
-        """Give back what was reserved; a call counts its body itself."""
+    def _release_memory(self) -> None:
+        """Give back the memory reserved for the body. An accepted call counts its body itself."""
         if self._reservation is not None:
             self._reservation.release()
-        self._invoker.reservations.give_back(self._held)
-        self._held = 0
+        self._invoker.body_budget.refund(self._charged)
+        self._charged = 0
 
-    def _begin(self, admission: Admission, body: Body) -> None:
-        invoker, revision = self._invoker, admission.deployed.revision
-        invoker.past.arrived(revision.namespace, revision.name)
-        now = monotonic()
-        meta, trace = admission.meta, self.trace
-        traceparent = self._correlation.traceparent if trace is None else trace.traceparent
-        if traceparent:
-            meta = RequestMeta(*meta[:3], traceparent)
-        call = HeldCall(
-            admission.pool,
-            meta,
-            body,
-            arrived_s=now,
-            wait_until_s=now + admission.wait_s,
-            timeout_s=admission.timeout_s,
-            priority=admission.priority,
-            may_rerun=admission.may_rerun,
-            queue_max=admission.queue_max,
-            pinned=admission.is_pinned,
-            slot=self._slot,
-            done=self._done,
-        )
-        self._call = call
-        # Unless something was deployed or removed since the head came.
-        if invoker.catalog.version == admission.as_of and invoker.delivery.send_now(call):
-            return
-        self._call = None
+    def _hold(self, call: HeldCall) -> None:
+        """Submit a call that could not be sent at once; where it would wake a device, its input is
+        checked first."""
+        invoker, admission = self._invoker, self._admission
         if invoker.delivery.is_cold(admission.pool):
-            # Bad input wakes no device.
+            revision = admission.deployed.revision
             self._check = invoker.cold_check.check(
-                admission.meta, body, revision, lambda error: self._checked(call, error)
+                admission.meta, call.body, revision, lambda error: self._on_checked(call, error)
             )
         if self._check is None:
             self._submit(call)
         else:
-            self._hold(len(body))
+            self._charge(len(call.body))
 
-    def _hold(self, count: int) -> None:
-        """Count a body that is checked in a thread, and is no call's yet."""
+    def _charge(self, count: int) -> None:
+        """Count a body that is being checked in a thread: no accepted call counts it yet."""
         try:
-            self._invoker.reservations.hold(count)
+            self._invoker.body_budget.charge(count)
         except FnError:
             if self._check is not None:
                 self._check.cancel()
             raise
-        self._held = count
+        self._charged = count
 
-    def _checked(self, call: HeldCall, error: BaseException | None) -> None:
-        """The thread has looked at a large body, whose waiting begins now."""
+    def _on_checked(self, call: HeldCall, error: BaseException | None) -> None:
+        """The check of a large body has ended; the wait budget begins now."""
         self._check = None
-        if not self._is_inside:  # the client left in this very turn
+        if not self._is_admitted:  # the client left in this very turn
             return
         try:
             if error is not None:
@@ -243,17 +255,17 @@ class Invocation:
             call.arrived_s = monotonic()
             call.wait_until_s = call.arrived_s + self._admission.wait_s
             self._submit(call)
-        except Exception as failure:  # noqa: BLE001 - the border, as in `run`
+        except Exception as failure:  # noqa: BLE001 - the boundary, as in `run`
             self.fail(failure)
 
     def _submit(self, call: HeldCall) -> None:
-        """Raises UnknownFunction or UnknownRevision where the revision went while the body came:
-        nobody would ever start that one, and the request would be held in vain."""
+        """Submit a call. Raises UnknownFunction or UnknownRevision where the revision was removed
+        while the body came: no replica of it would ever be started."""
         catalog, revision = self._invoker.catalog, self._admission.deployed.revision
         if catalog.find(revision.ref, revision.namespace) is None:
             catalog.resolve(revision.ref, revision.namespace)
-        self._release()
-        self._invoker.reservations.make_room(len(call.body))
+        self._release_memory()
+        self._invoker.body_budget.make_room(len(call.body))
         self._call = call
         try:
             self._invoker.delivery.submit(call)
@@ -261,29 +273,30 @@ class Invocation:
             self._call = None
             raise
 
-    def _done(self, outcome: Outcome) -> None:
+    def _on_outcome(self, outcome: Outcome) -> None:
         call, self._call = self._call, None
-        if call is None or not self._is_inside:
-            return  # a defect has been answered for it already; its connection may serve another
+        if call is None or not self._is_admitted:
+            return  # `fail` has answered for a defect already; the connection may serve another
         try:
             if isinstance(outcome, Delivered):
-                self._delivered(call, outcome)
+                self._reply_answer(call, outcome)
             else:
                 function = self._admission.deployed.function
                 metrics = self._invoker.metrics
-                metrics.sent(function.namespace, function.name, call.sends, call.deaths)
+                metrics.count_sends(function.namespace, function.name, call.sends, call.deaths)
                 self.fail(outcome, call)
-        except Exception as error:  # noqa: BLE001 - the border, as in `run`
+        except Exception as error:  # noqa: BLE001 - the boundary, as in `run`
             self.fail(error, call)
 
-    def _delivered(self, call: HeldCall, delivered: Delivered) -> None:
-        meta, json_length, body, is_first, replica, device, up_s, phases = delivered
+    def _reply_answer(self, call: HeldCall, delivered: Delivered) -> None:
+        meta, json_length, body, is_first, replica, device, connected_s, phases = delivered
         admission, invoker = self._admission, self._invoker
-        is_cold = call.was_held and up_s > call.arrived_s
-        # Not the one that was asked first: the call may have followed its function's traffic.
+        is_cold = call.was_held and connected_s > call.arrived_s
+        # Not the admitted revision: the call may have followed its function's traffic.
         ref = call.pool.partition("/")[2]
         queue_ms = (call.sent_s - call.arrived_s) * 1e3
-        receipt = Receipt(ref, replica, device, queue_ms, phases if is_cold else {}, is_first, meta)
+        waited = phases if is_cold else {}
+        receipt = make_receipt((ref, replica, device, queue_ms, waited, is_first, meta))
         headers = [
             ("Content-Type", meta.content_type),
             ("Fn-Revision", ref),
@@ -296,57 +309,59 @@ class Invocation:
             headers.append(("Preference-Applied", admission.applied))
         function = admission.deployed.function
         now, metrics, request = monotonic(), invoker.metrics, None
-        if is_cold or self.trace is not None or now >= metrics.mark_from_s:
-            metrics.mark_from_s = now + MARK_S
+        if is_cold or self.trace is not None or now >= metrics.next_exemplar_s:
+            metrics.next_exemplar_s = now + MARK_S
             request = exemplar_of(self.request_id, call.meta.traceparent)
         key, seconds = (function.namespace, function.name), now - self._began_s
-        metrics.served(key, seconds, receipt, call.sends, call.deaths, request)
-        reply = Reply(problems.OK, (*headers, *invoker.door.headers), body)
-        self.withdraw()
-        if not self._is_told:
-            self._is_told = True
-            if invoker.events is not None:
+        metrics.count_answer(key, seconds, receipt, call.sends, call.deaths, request)
+        reply = make_reply((problems.OK, (*headers, *invoker.gate.headers), body))
+        self.release()
+        if not self._is_recorded:
+            self._is_recorded = True
+            if invoker.access_log is not None:
                 sizes, times = (self._size, len(body)), (self._began_s, now)
-                invoker.events.served(self.request_id, function.name, call, receipt, sizes, times)
+                invoker.access_log.log_answer(
+                    self.request_id, function.name, call, receipt, sizes, times
+                )
             if invoker.tracer is not None and self.trace is not None:
-                ending = Ending("ok", now, reply.status, len(body), receipt, up_s)
-                invoker.tracer.note(self._record(ending, call))
+                ending = RequestEnd("ok", now, reply.status, len(body), receipt, connected_s)
+                invoker.tracer.record(self._record(ending, call))
         self._reply(reply)
 
-    def _end(self, outcome: str, reply: Reply, call: HeldCall | None) -> None:
-        """The end of a request that no replica answered."""
+    def _reply_problem(self, outcome: str, reply: Reply, call: HeldCall | None) -> None:
+        """Count, record and reply to a request that no replica answered."""
         now = monotonic()
         if self._deployed is not None:
             function = self._deployed.function
             kind, seconds = problems.outcome(reply.status), now - self._began_s
             metrics = self._invoker.metrics
-            metrics.answered(function.namespace, function.name, kind, outcome, seconds)
-        more = () if reply.closes else self._invoker.door.headers
+            metrics.count_reply(function.namespace, function.name, kind, outcome, seconds)
+        more = () if reply.closes else self._invoker.gate.headers
         reply = reply._replace(headers=(*reply.headers, (REQUEST_ID, self.request_id), *more))
-        self.withdraw()
-        if not self._is_told:
-            self._tell(Ending(outcome, now, reply.status, len(reply.body)), call)
+        self.release()
+        if not self._is_recorded:
+            self._record_end(RequestEnd(outcome, now, reply.status, len(reply.body)), call)
         self._reply(reply)
 
-    def _tell(self, ending: Ending, call: HeldCall | None) -> None:
-        """Tell whoever wants to know of a request that no replica answered."""
-        self._is_told = True
+    def _record_end(self, ending: RequestEnd, call: HeldCall | None) -> None:
+        """Record a request that no replica answered, in the access log and as a trace."""
+        self._is_recorded = True
         invoker, record = self._invoker, self._record(ending, call)
-        if invoker.events is not None:
-            invoker.events.ended(record, ending.now)
+        if invoker.access_log is not None:
+            invoker.access_log.log_end(record, ending.now)
         if invoker.tracer is not None and self.trace is not None:
-            invoker.tracer.note(record)
+            invoker.tracer.record(record)
 
-    def _record(self, ending: Ending, call: HeldCall | None) -> RequestRecord:
+    def _record(self, ending: RequestEnd, call: HeldCall | None) -> RequestRecord:
         deployed, trace = self._deployed, self.trace
         name, revision = self._head.name, ""
         if deployed is not None:
             name, revision = deployed.function.name, deployed.revision.ref
         about = name, revision, self._began_s, self._size
-        # Its client may record it even if we do not.
+        # The client may trace the request although this process does not.
         traceparent = self._correlation.traceparent if trace is None else trace.traceparent
-        asked = Asked(self.request_id, records.trace_id(traceparent), *about, trace)
-        return record_of(asked, ending, call, self._invoker.wall())
+        asked = RequestInfo(self.request_id, records.trace_id(traceparent), *about, trace)
+        return make_record(asked, ending, call, self._invoker.wall())
 
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -354,9 +369,9 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 _CALL: Final = re.compile("/fn/([a-z0-9@-]+)")
 
 
-def calls_first(others: Handler, invoker: Invoker, writer: Writer) -> Handler:
-    """What aiohttp's server is to do with requests: calls are known by their path alone, the
-    application with its router has the `others`."""
+def route_calls(others: Handler, invoker: Invoker, writer: Writer) -> Handler:
+    """A request handler for aiohttp's server: calls are recognised by their path alone, `others` go
+    through the application's router."""
 
     # Looked up once: Python 3.11 asks the system for the process's number each time.
     loop = asyncio.get_running_loop()
@@ -378,13 +393,13 @@ async def invoke(
     ref: str,
     answer: asyncio.Future[Reply],
 ) -> web.StreamResponse:
-    """Answer one invocation by way of `answer`; every error of the tree becomes a problem
-    document."""
+    """Answer one invocation; `answer` is a future of the running loop. Every error of the tree
+    becomes a problem document."""
     header = request.headers.get
     head = make_head(ref, request.host, header)
 
     def answered(made: Reply) -> None:
-        # Its client may have left in this very turn: the future is cancelled before the task.
+        # The client may have left in this turn: then the future is cancelled before the task.
         if not answer.done():
             answer.set_result(made)
 
@@ -394,26 +409,26 @@ async def invoke(
         most = invocation.admit(head)
         seconds = invoker.settings.body_read_s
         body = await receive(request, most, seconds, invocation, invoker.inflation)
-    except Exception as error:  # noqa: BLE001 - the border: `fail` tells what may be told
+    except Exception as error:  # noqa: BLE001 - the boundary: `fail` hides the insides
         invocation.fail(error)
     except asyncio.CancelledError:
-        invocation.leave()
+        invocation.cancel()
         raise
     else:
         invocation.run(body)
     try:
         reply = await answer
     except asyncio.CancelledError:
-        invocation.leave()
+        invocation.cancel()
         raise
     return _response(request, reply, writer)
 
 
 def _response(request: web.BaseRequest, reply: Reply, writer: Writer) -> web.StreamResponse:
     # A client that was never asked for its body may send it all the same, or the next request.
-    closes = reply.closes or is_left_waiting(request)
+    closes = reply.closes or is_awaiting_continue(request)
     if request.version == (1, 1) and request.keep_alive and not closes:
-        return Written(writer.pieces(reply))
+        return PreparedResponse(writer.pieces(reply))
     headers = {**dict(reply.headers), "Server": "fngate"}
     response = web.Response(status=reply.status, headers=headers, body=bytes(reply.body))
     if closes:
@@ -421,19 +436,19 @@ def _response(request: web.BaseRequest, reply: Reply, writer: Writer) -> web.Str
     return response
 
 
-class Written(web.StreamResponse):
-    """A response whose bytes are made already: aiohttp's own way to the same bytes costs twice as
-    much. For HTTP/1.1 connections that are kept alive."""
+class PreparedResponse(web.StreamResponse):
+    """A response whose bytes are made already, in half of aiohttp's time. For HTTP/1.1 connections
+    that are kept alive."""
 
     def __init__(self, pieces: list[bytes | bytearray | memoryview]) -> None:
-        # Not the base's, whose headers and cookies nobody would read: aiohttp asks a response to
-        # prepare itself and to end, and whether the connection goes on.
+        # The base's constructor would make headers and cookies that are not read: aiohttp calls
+        # `prepare` and `write_eof` only, and reads whether the connection is kept.
         self._pieces = pieces
         self._keep_alive = True
 
     async def prepare(self, request: web.BaseRequest) -> None:
-        """Write all of it; while the client reads too slowly, its next requests wait. Raises
-        ConnectionResetError where it is gone."""
+        """Write all of it. While the client reads too slowly, its next requests wait. Raises
+        ConnectionResetError where the client is gone."""
         transport = request.transport
         if transport is None:
             raise ConnectionResetError("the client is gone")

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(autouse=True)
 def haste(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits long for what a test does on purpose."""
-    monkeypatch.setattr(monitor, "LOOK_S", 0.01)
+    monkeypatch.setattr(monitor, "POLL_S", 0.01)
     monkeypatch.setattr(monitor, "PROOF_S", 0.03)
     monkeypatch.setattr(monitor, "PROOF_POLL_S", 0.005)
     monkeypatch.setattr(replicas, "RELEASE_RETRY_S", RETRY_S)

@@ -138,9 +138,7 @@ def docker_settings(engine: Engine, settings: PoolSettings, **times: float) -> D
         url=engine.url,
         images={"cpu": engine.image},
         data=settings.run_dir.parent,
-        model_root=settings.model_dir,
-        log_bytes=settings.log_bytes,
-        starts_at_once=settings.starts_at_once,
+        pool=settings,
     )
 
 

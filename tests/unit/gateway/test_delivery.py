@@ -1,4 +1,4 @@
-"""Tests of the shell around the dispatcher."""
+"""Tests of the shell around the dispatcher, and of calls that follow traffic."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from gateway.data_links import Delivered
+from gateway.delivery import follow_traffic, may_rerun, rerun_policy
+from gateway.dispatch.redirects import RerunPolicy
+from registry.catalog import Catalog, Deployed
 from registry.errors import (
     FunctionFailing,
     QueueFull,
@@ -16,7 +19,10 @@ from registry.errors import (
     WaitBudgetOver,
 )
 from registry.exchange import Load
+from registry.model import Limits
 from runtime_image.contract.link import Kind
+from runtime_image.contract.signature import Signature
+from tests.support import nouns
 from tests.support.peers import (
     KEY,
     Client,
@@ -80,7 +86,7 @@ async def test_a_call_goes_to_a_replica_and_its_answer_comes_back(
     assert (outcome.body, outcome.replica, outcome.device) == (b"answer", "r1", "cpu:0")
     assert outcome.phases == {"load": 5.0}
     assert call.was_held
-    assert outcome.up_s > call.arrived_s
+    assert outcome.connected_s > call.arrived_s
 
 
 async def test_a_client_that_leaves_recalls_its_request(
@@ -93,7 +99,7 @@ async def test_a_client_that_leaves_recalls_its_request(
         call = client.call()
         delivery.submit(call)
         request = await peer.next(Kind.REQUEST)
-        delivery.leave(call)
+        delivery.cancel(call)
         cancel = await peer.next(Kind.CANCEL)
         assert delivery.loads()[KEY].in_flight == 1
         peer.send(Kind.CANCELLED, request.id)
@@ -152,7 +158,7 @@ async def test_cold_pools_are_not_kept(manager: ListeningManager, client: Client
         assert delivery.states() == {}
         delivery.receive_endpoints(published(state="waking"))
         assert delivery.states() == {KEY: "waking"}
-        assert delivery.shown("default/other@1").state == "cold"
+        assert delivery.endpoints("default/other@1").state == "cold"
 
 
 async def test_a_failing_pool_answers_all_who_wait(
@@ -167,7 +173,7 @@ async def test_a_failing_pool_answers_all_who_wait(
         with pytest.raises(FunctionFailing):
             delivery.submit(client.call())
         assert delivery.states() == {KEY: "failing"}
-        assert delivery.shown(KEY).reason == "no"
+        assert delivery.endpoints(KEY).reason == "no"
 
     assert isinstance(outcome, FunctionFailing)
     assert outcome.message == "the function fails to load: no"
@@ -185,7 +191,7 @@ async def test_a_pool_that_is_gone_answers_all_who_wait(
         outcome = client.outcomes.get_nowait()
 
         assert delivery.states() == {}
-        assert delivery.shown(KEY).state == "cold"
+        assert delivery.endpoints(KEY).state == "cold"
     assert isinstance(outcome, UnknownFunction)
 
 
@@ -198,7 +204,7 @@ async def test_the_bound_on_bytes_is_the_whole_process(
         delivery.submit(first)
         with pytest.raises(QueueFull, match="have 6 bytes, at most 10"):
             delivery.submit(client.call(b"12345", pool="default/other@1"))
-        delivery.leave(first)
+        delivery.cancel(first)
         delivery.submit(client.call(b"12345", pool="default/other@1"))
 
 
@@ -227,7 +233,7 @@ async def test_idle_is_waited_for(manager: ListeningManager, client: Client) -> 
         waiting = asyncio.create_task(delivery.wait_idle())
         await asyncio.sleep(0)
         assert not waiting.done()
-        delivery.leave(call)
+        delivery.cancel(call)
         await waiting
 
 
@@ -296,13 +302,13 @@ async def test_every_call_is_accounted_for(
         for call in held:
             delivery.submit(call)
         assert (delivery.balance().held, delivery.balance().in_flight) == ({KEY: 3}, {})
-        delivery.leave(held[2])
-        delivery.leave(held[2])
+        delivery.cancel(held[2])
+        delivery.cancel(held[2])
         delivery.receive_endpoints(published(peer.endpoint()))
         await peer.greet()
         first, second = await peer.next(Kind.REQUEST), await peer.next(Kind.REQUEST)
         assert (delivery.balance().held, delivery.balance().in_flight) == ({}, {KEY: 2})
-        delivery.leave(held[1])
+        delivery.cancel(held[1])
         await peer.next(Kind.CANCEL)
         assert delivery.loads()[KEY].in_flight == 2
         assert delivery.balance().in_flight == {KEY: 1}
@@ -334,3 +340,80 @@ async def test_a_call_that_fails_or_waits_too_long_has_ended_so(
 
     assert ended.accepted == 2
     assert {how: n for how, n in ended.ended.items() if n} == {"expired": 1, "failed": 1}
+
+
+NEW = "default/digits@2"
+OTHER_SIGNATURE = Signature("json", (), ())
+
+
+def second(signature: Signature = nouns.SIGNATURE) -> Deployed:
+    """digits@2, which has the traffic."""
+    return Deployed(nouns.function(revision=2), nouns.revision(number=2, signature=signature))
+
+
+async def test_who_waits_follows_and_the_manager_hears_of_both() -> None:
+    """Demand leaves the old revision and comes to the new one in one message."""
+    manager, client = ListeningManager(), Client()
+    catalog = Catalog([nouns.deployed()])
+    async with delivering(manager) as delivery:
+        follow_traffic(catalog, delivery)
+        delivery.submit(client.call())
+        await manager.heard()
+
+        catalog.put(second())
+
+        told = await manager.heard(NEW)
+        assert told.revisions[KEY] == Load(0, 0, 0.0)
+        assert told.revisions[NEW].queued == 1
+
+
+async def test_who_does_not_fit_stays() -> None:
+    """A revision with another signature gets none of the calls that were meant for the old one."""
+    manager, client = ListeningManager(), Client()
+    catalog = Catalog([nouns.deployed()])
+    async with delivering(manager) as delivery:
+        follow_traffic(catalog, delivery)
+        delivery.submit(client.call())
+
+        catalog.put(second(OTHER_SIGNATURE))
+
+        assert delivery.loads().keys() == {KEY}
+
+
+async def test_other_changes_move_nobody() -> None:
+    """Settings, a first deploy and a removal are no move; nor is anything after the end."""
+    manager, client = ListeningManager(), Client()
+    catalog = Catalog()
+    async with delivering(manager) as delivery:
+        end = follow_traffic(catalog, delivery)
+        catalog.put(nouns.deployed())
+        delivery.submit(client.call())
+        catalog.put_function(nouns.function(labels={"team": "vision"}))
+        catalog.put(replace(nouns.deployed(number=2), function=nouns.function()))
+        assert delivery.loads().keys() == {KEY}
+
+        end()
+        catalog.put(second())
+        catalog.remove("digits")
+
+        assert delivery.loads().keys() == {KEY}
+
+
+@pytest.mark.parametrize(
+    ("retry", "handler", "may"),
+    [
+        ("auto", "", True),
+        ("auto", "handler.py", False),
+        ("always", "handler.py", True),
+        ("never", "", False),
+    ],
+)
+def test_calls_are_run_as_the_new_revision_says(retry: str, handler: str, may: bool) -> None:
+    """Its handler, and the function's settings now, say whether and how long."""
+    limits = Limits(timeout_s=3.0, retry=retry)  # type: ignore[arg-type]
+    after = Deployed(
+        nouns.function(revision=2, limits=limits), nouns.revision(number=2, handler=handler)
+    )
+
+    assert may_rerun(after) is may
+    assert rerun_policy(nouns.deployed(), after) == RerunPolicy(may, 3.0)

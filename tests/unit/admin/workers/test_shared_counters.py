@@ -9,7 +9,7 @@ import pytest
 
 from admin.workers import shared_counters
 from admin.workers.shared_counters import Cells, Sample, Table, summed
-from gateway.metrics.counters import SPARE, Counts, Distributions
+from gateway.metrics.counters import SPARE, CounterFamily, HistogramFamily
 
 LABELS = ("namespace", "function")
 F = Sample("n_total", ("namespace", "default", "function", "f"))
@@ -34,7 +34,7 @@ def cells(table: Table) -> Iterator[Cells]:
 
 
 def take(cells: Cells, function: str, name: str = "n_total") -> int:
-    return cells.take(name, LABELS, ("default", function))
+    return cells.allocate(name, LABELS, ("default", function))
 
 
 def test_numbers_are_read_from_the_other_end(table: Table, cells: Cells) -> None:
@@ -64,7 +64,7 @@ def test_numbers_that_are_given_back_make_room(table: Table, cells: Cells) -> No
     cells.values[place] = 7.0
     take(cells, "g")
     take(cells, "h")
-    cells.give_back(place)
+    cells.free(place)
     assert F not in table.read()
     take(cells, "f")
 
@@ -79,7 +79,10 @@ def test_functions_that_come_and_go_are_bounded(monkeypatch: pytest.MonkeyPatch)
     table = Table(records_max=2**16)
     cells = Cells(os.dup(table.descriptor))
     table.close_descriptor()
-    families = [Counts("n", "text", LABELS, cells), Distributions("s", "text", LABELS, (1,), cells)]
+    families = [
+        CounterFamily("n", "text", LABELS, cells),
+        HistogramFamily("s", "text", LABELS, (1,), cells),
+    ]
     lives = families[0].of("default", "f")
     for number in range(5_000):
         gone = ("default", f"g{number}")
@@ -133,8 +136,8 @@ def counting() -> Iterator[tuple[Table, Cells]]:
 def test_counters_and_histograms_count_in_cells(counting: tuple[Table, Cells]) -> None:
     """Each of their numbers is one; buckets are not summed up yet."""
     table, cells = counting
-    counter = Counts("n", "text", LABELS, cells).of("default", "f")
-    child = Distributions("s", "text", LABELS, (1, 2), cells).of("default", "f")
+    counter = CounterFamily("n", "text", LABELS, cells).of("default", "f")
+    child = HistogramFamily("s", "text", LABELS, (1, 2), cells).of("default", "f")
     counter.inc(1.0)
     counter.inc(2.0)
     child.observe(1.5)

@@ -1,20 +1,29 @@
-"""Tests of the gateway's routes."""
+"""Tests of the routes, the error boundary and the listening socket."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+import json
+import shlex
+import socket
+from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
-from gateway.http.app import stop_serving
+from gateway.http.app import Site, describe, example, stop_serving
+from registry.catalog import Deployed
 from registry.errors import FunctionFailing
+from registry.exchange import PoolEndpoints
+from registry.model import Limits
+from runtime_image.codecs.request import RequestHead, parse
+from runtime_image.contract.model import InputRule
+from runtime_image.contract.signature import Signature, TensorSpec
+from tests.support import nouns
 from tests.support.peers import published
-
-if TYPE_CHECKING:
-    from tests.unit.gateway.http.conftest import Front
+from tests.unit.gateway.http.conftest import Front
 
 BEARER = {"Authorization": "Bearer fn_the-admin-token"}
 
@@ -50,7 +59,7 @@ async def test_health_is_what_it_is(front: Front) -> None:
 
 async def test_metrics_are_prometheus_text(front: Front) -> None:
     """/metrics names its format and what was counted."""
-    front.metrics.answered("default", "digits", "ok", "", 0.1)
+    front.metrics.count_reply("default", "digits", "ok", "", 0.1)
 
     async with front.session.get(f"{front.url}/metrics") as response:
         page = await response.text()
@@ -64,7 +73,7 @@ async def test_metrics_are_prometheus_text(front: Front) -> None:
 
 async def test_a_shut_door_is_not_ready(front: Front) -> None:
     """A server that goes answers 503 on /readyz and to calls, and closes their connections."""
-    await front.gateway.door.shut()
+    await front.gateway.gate.close()
 
     ready, document, _ = await front.ask("GET", "/readyz")
     called, problem, headers = await front.call(b"{}")
@@ -104,24 +113,24 @@ async def be_cancelled(_request: web.Request) -> web.Response:
     raise asyncio.CancelledError
 
 
-async def bordered(front: Front, handler: Any, **headers: str) -> web.Response:
-    """What the border makes of a handler."""
+async def wrap(front: Front, handler: Any, **headers: str) -> web.Response:
+    """What the boundary makes of a handler."""
     request = make_mocked_request("GET", "/x", headers={"Host": "localhost", **headers})
-    return await front.gateway.border.bordered(handler)(request)
+    return await front.gateway.boundary.wrap(handler)(request)
 
 
-async def test_the_border_turns_errors_into_problems(front: Front) -> None:
+async def test_the_boundary_turns_errors_into_problems(front: Front) -> None:
     """An error of the tree is told; what is for admins only to them."""
     for headers, shown in (({}, False), (BEARER, True)):
-        response = await bordered(front, refuse, **headers)
+        response = await wrap(front, refuse, **headers)
         assert response.status == 503
         assert isinstance(response.body, bytes)
         assert (b"secret" in response.body) is shown
 
 
-async def test_the_border_hides_a_defect(front: Front) -> None:
+async def test_the_boundary_hides_a_defect(front: Front) -> None:
     """500 without anything of the exception; the log has it."""
-    response = await bordered(front, break_down)
+    response = await wrap(front, break_down)
 
     assert response.status == 500
     assert isinstance(response.body, bytes)
@@ -129,19 +138,122 @@ async def test_the_border_hides_a_defect(front: Front) -> None:
     assert b"insides" not in response.body
 
 
-async def test_the_border_lets_a_cancelled_request_end(front: Front) -> None:
+async def test_the_boundary_lets_a_cancelled_request_end(front: Front) -> None:
     """A client that left is no error to answer."""
     with pytest.raises(asyncio.CancelledError):
-        await bordered(front, be_cancelled)
+        await wrap(front, be_cancelled)
 
 
 async def test_stopping_waits_for_whoever_is_inside(front: Front) -> None:
     """Accepted requests are finished, but only for so long."""
-    front.gateway.door.enter()
+    front.gateway.gate.enter()
     await stop_serving(front.gateway, front.delivery, 0.0)
-    assert front.gateway.door.inside == 1
+    assert front.gateway.gate.active == 1
     stopping = asyncio.create_task(stop_serving(front.gateway, front.delivery, 60.0))
     await asyncio.sleep(0)
     assert not stopping.done()
-    front.gateway.door.leave()
+    front.gateway.gate.exit()
     await stopping
+
+
+ORIGIN = "http://127.0.0.1:8080"
+
+
+def deployed(**fields: Any) -> Deployed:
+    """A revision of the function digits."""
+    return Deployed(nouns.function(), nouns.revision(**fields))
+
+
+def takes(dtype: str, shape: tuple[int, ...]) -> Signature:
+    """One input called x."""
+    return Signature("tensors", (TensorSpec("x", dtype, shape),), ())
+
+
+def test_a_description_says_all_that_a_caller_needs() -> None:
+    """Signature, content types, limits, state and an example are there."""
+    shown = PoolEndpoints([], "waking", "1 held")
+    function = nouns.function(limits=Limits(timeout_s=5.0, wait_s=10.0, body_mib=1))
+    found = describe(Deployed(function, nouns.revision()), shown, ORIGIN)
+
+    assert (found["name"], found["revision"]) == ("digits", "digits@1")
+    assert (found["state"], found["reason"]) == ("waking", "1 held")
+    assert found["signature"]["inputs"] == [{"name": "x", "dtype": "FP32", "shape": [-1, 4]}]
+    assert found["content_types"][0] == "application/json"
+    assert found["limits"] == {"timeout_s": 5.0, "wait_s": 10.0, "body_mib": 1}
+    assert found["example"].startswith(f"curl {ORIGIN}/fn/digits ")
+    assert json.dumps(found)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape"),
+    [
+        ("FP32", (-1, 4)),
+        ("INT64", (2, 2)),
+        ("BOOL", (-1,)),
+        ("BYTES", (3,)),
+        ("FP64", ()),
+        ("UINT8", (1, 16, 16)),
+    ],
+)
+def test_an_example_fits_the_signature_it_is_for(dtype: str, shape: tuple[int, ...]) -> None:
+    """Whoever pastes the example sends a body that the function takes."""
+    signature = takes(dtype, shape)
+    words = shlex.split(example(deployed(signature=signature), ORIGIN))
+    body = words[words.index("-d") + 1].encode()
+
+    parsed = parse(RequestHead("application/json"), body, signature, {})
+
+    assert set(parsed.inputs) == {"x"}
+
+
+def test_a_large_input_is_only_described() -> None:
+    """No example is longer than a reader's patience."""
+    text = example(deployed(signature=takes("FP32", (-1, 3, 224, 224))), ORIGIN)
+
+    assert "<FP32 [1, 3, 224, 224]>" in text
+
+
+@pytest.mark.parametrize(
+    ("rule", "content_type"),
+    [
+        (InputRule(kind="image"), "image/png"),
+        (InputRule(kind="audio"), "audio/wav"),
+        (InputRule(kind="bytes"), "application/octet-stream"),
+    ],
+)
+def test_a_file_is_sent_as_a_file(rule: InputRule, content_type: str) -> None:
+    """Where the manifest declares a picture, sound or bytes, the example sends such a file."""
+    text = example(deployed(inputs={"x": rule}), ORIGIN)
+
+    assert f"Content-Type: {content_type}" in text
+    assert "--data-binary @" in text
+
+
+async def test_a_port_in_use_is_said_at_once(front: Front) -> None:
+    """OSError, and nothing is left open."""
+    taken = urlsplit(front.url).port or 0
+    settings = front.gateway.invoker.settings
+    invoker = front.gateway.invoker._replace(
+        settings=type(settings)(port=taken, fast_front=settings.fast_front)
+    )
+    runner = web.AppRunner(web.Application())
+    await runner.setup()
+    site = Site(invoker, front.gateway.writer, runner)
+    with pytest.raises(OSError, match="in use"):
+        await site.start()
+    await site.close()
+    await runner.cleanup()
+
+
+async def test_a_stopped_site_lets_its_connections_finish(front: Front) -> None:
+    """Those that are open are served on, new ones are refused."""
+    runner = web.AppRunner(web.Application())
+    await runner.setup()
+    site = Site(front.gateway.invoker, front.gateway.writer, runner)
+    port = await site.start()
+    with socket.create_connection(("127.0.0.1", port)):
+        await site.stop()
+        with pytest.raises(OSError, match="refused"):
+            socket.create_connection(("127.0.0.1", port)).close()
+    await site.close()
+    await runner.cleanup()

@@ -20,7 +20,10 @@ class World:
     def __init__(self) -> None:
         self.wall = 1000.0
         self.events: list[AccessEvent] = []
-        self.log = AccessLog(lambda events, _left_out: self.events.extend(events), self._wall)
+        self.dropped: list[int] = []
+        self.log = AccessLog(
+            lambda events, _dropped: self.events.extend(events), self._wall, self.dropped.append
+        )
 
     def _wall(self) -> float:
         return self.wall
@@ -31,7 +34,7 @@ class World:
         """A request that came at 10.0 s was answered."""
         meta = RequestMeta("", "", -1, traceparent)
         call = Call("default/digits@1", meta, b"body", 11.0, 66.0, 60.0, sends=sends)
-        self.log.served("id-1", "digits", call, receipt, (7, 9), (10.0, now))
+        self.log.log_answer("id-1", "digits", call, receipt, (7, 9), (10.0, now))
 
 
 @contextmanager
@@ -83,7 +86,7 @@ def test_a_request_that_no_replica_answered() -> None:
         outcome="queue_full", status=429, ms=1.23456, replica="", receipt=None, trace_id="ab"
     )
     with logging() as world:
-        world.log.ended(refused, 12.0)
+        world.log.log_end(refused, 12.0)
     (event,) = world.events
 
     assert (event.outcome, event.status, event.ms, event.trace_id) == (
@@ -112,8 +115,6 @@ def test_the_time_is_read_once_a_millisecond() -> None:
 def test_what_is_left_out_is_told_of() -> None:
     """To whoever counts it."""
     with logging() as world:
-        counted: list[int] = []
-        world.log.when_left_out(counted.append)
-        world.log._events.on_left_out(3)
+        world.log._events._on_dropped(3)
 
-    assert counted == [3]
+    assert world.dropped == [3]

@@ -31,39 +31,39 @@ def test_alike_errors_are_counted_together(count: FailureCount) -> None:
     """The first one says what and where; a take begins anew."""
     sent = call(link="a1", sends=1)
     for number in range(3):
-        count.note(DIGITS, ReplicaDied(f"no {number}"), sent, f"q{number}")
-    count.note(DIGITS, QueueFull("too many"), None, "q9")
+        count.count(DIGITS, ReplicaDied(f"no {number}"), sent, f"q{number}")
+    count.count(DIGITS, QueueFull("too many"), None, "q9")
 
-    assert count.take() == [
+    assert count.drain() == [
         Failure("default", "digits", "digits@4", "replica_died", 5.0, "no 0", "a1", "q0", 3),
         Failure("default", "digits", "digits@3", "queue_full", 5.0, "too many", "", "q9"),
     ]
-    assert count.take() == []
+    assert count.drain() == []
 
 
 def test_clients_mistakes_are_their_own(count: FailureCount) -> None:
     """Nobody who runs a function wants to know of them."""
     for error in (BadInput("no"), BodyTooLarge("no")):
-        count.note(DIGITS, error, None, "q")
+        count.count(DIGITS, error, None, "q")
 
-    assert count.take() == []
+    assert count.drain() == []
 
 
 def test_what_was_never_sent_has_no_replica(count: FailureCount) -> None:
     """A call that waited in vain names none."""
-    count.note(DIGITS, ReplicaDied("no"), call(), "q")
+    count.count(DIGITS, ReplicaDied("no"), call(), "q")
 
-    assert count.take()[0].replica == ""
+    assert count.drain()[0].replica == ""
 
 
 def test_counting_is_bounded(count: FailureCount, monkeypatch: pytest.MonkeyPatch) -> None:
     """In kinds, and in what is kept of a text, which may be no text."""
     monkeypatch.setattr(errors, "PENDING_MAX", 1)
-    count.note(DIGITS, FnError("\ud800" + "x" * 10_000), None, "q")
-    count.note(DIGITS, Poison("another"), None, "q")
-    count.note(DIGITS, FnError("x"), None, "q")
+    count.count(DIGITS, FnError("\ud800" + "x" * 10_000), None, "q")
+    count.count(DIGITS, Poison("another"), None, "q")
+    count.count(DIGITS, FnError("x"), None, "q")
 
-    [taken] = count.take()
+    [taken] = count.drain()
     assert (taken.detail, taken.count) == ("?" + "x" * (DETAIL_MAX - 1), 2)
 
 
@@ -80,11 +80,13 @@ def test_the_newest_come_first() -> None:
 def test_alike_errors_of_several_processes_are_one() -> None:
     """Within a second; whoever was told of the first is not told of more in its place."""
     recent, told = RecentFailures(), list[list[Failure]]()
-    recent.on_added = told.append
+    undo = recent.subscribe(told.append)
     recent.add([failure(1.0)])
     recent.add([failure(1.5), failure(2.5)])
 
     assert [(one.at_s, one.count) for one in recent.of("default", "digits")] == [(2.5, 1), (1.0, 2)]
+    undo()
+    recent.add([failure(9.0)])
     assert [[one.count for one in several] for several in told] == [[1], [1, 1]]
 
 
@@ -130,9 +132,9 @@ def test_a_bad_listener_costs_nobody_else() -> None:
     def fails(_several: list[Failure]) -> None:
         raise ValueError
 
-    recent.on_added = fails
+    recent.subscribe(fails)
     recent.add([failure(1.0)])
-    recent.on_added = told.append
+    recent.subscribe(told.append)
     recent.add([])
     recent.add([failure(5.0)])
 

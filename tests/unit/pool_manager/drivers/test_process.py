@@ -38,7 +38,7 @@ class Rig:
         self.log = root / "log"
         self.driver = ProcessDriver(root)
         self.exits: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
-        self.driver.on_exit = lambda id, how: self.exits.put_nowait((id, how))
+        self.driver.exits.subscribe(lambda *end: self.exits.put_nowait(end))
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(self.run_dir / CONTROL_SOCKET))
         self._listener.listen()
@@ -223,4 +223,4 @@ async def test_an_exhausted_server_starts_nothing(
 )
 def test_ends_are_told_in_words(code: int | None, text: str) -> None:
     """An exit code, a signal by its name, and neither where the process was only adopted."""
-    assert processes._how(code) == text
+    assert processes.describe_exit(code) == text

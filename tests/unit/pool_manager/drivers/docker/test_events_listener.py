@@ -12,7 +12,7 @@ import docker
 import pytest
 
 from pool_manager.drivers.docker.engine import Times
-from pool_manager.drivers.docker.events import Listener
+from pool_manager.drivers.docker.events import EventListener
 from pool_manager.drivers.docker.spec import OWNER
 
 LABEL = "fngate.test=listener"
@@ -35,8 +35,8 @@ class Heard:
         self.connected = asyncio.Event()
         self.lost: asyncio.Queue[str] = asyncio.Queue(100)
 
-    def listen(self, url: str) -> Listener:
-        return Listener(
+    def listen(self, url: str) -> EventListener:
+        return EventListener(
             url,
             self._filters,
             self.events.put_nowait,

@@ -1,14 +1,18 @@
-"""Tests of a gateway process's HTTP side as it is put together."""
+"""Tests of the collaborators of a gateway process, and of its request gate."""
 
 from __future__ import annotations
 
+import asyncio
 import time
+
+import pytest
 
 from gateway.access import Access
 from gateway.http.admission import correlate
-from gateway.http.context import assemble, request_ids
+from gateway.http.context import RequestGate, assemble, request_ids
 from gateway.settings import GatewaySettings
 from registry.catalog import Catalog
+from registry.errors import ShuttingDown
 from registry.store.keys import KeyRing
 from tests.support import nouns
 from tests.support.peers import KnownPast, ListeningManager, delivering
@@ -21,7 +25,7 @@ async def test_what_is_counted_for_a_removed_function_goes_with_it() -> None:
     past = KnownPast()
     async with delivering(ListeningManager(), past) as delivery:
         invoker = assemble(GatewaySettings(), access, catalog, delivery, past, time.time)
-        invoker.metrics.answered("default", "digits", "ok", "", 0.1)
+        invoker.metrics.count_reply("default", "digits", "ok", "", 0.1)
         assert b'function="digits"' in invoker.metrics.render()
         catalog.remove("digits")
         assert b'function="digits"' not in invoker.metrics.render()
@@ -36,3 +40,18 @@ def test_request_ids_are_others_each_time() -> None:
     assert found[:2] == ["ab12-1", "ab12-2"]
     assert len(set(found)) == 1000
     assert correlate({"X-Request-Id": found[-1]}.get).request_id == found[-1]
+
+
+async def test_a_closed_gate_lets_active_requests_finish() -> None:
+    """`close` returns when none is active; no request is admitted any more."""
+    gate = RequestGate()
+    gate.enter()
+    closing = asyncio.create_task(gate.close())
+    await asyncio.sleep(0)
+    assert not closing.done()
+    with pytest.raises(ShuttingDown):
+        gate.enter()
+    assert gate.active == 1
+    gate.exit()
+    await closing
+    await gate.close()
