@@ -13,22 +13,22 @@ _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _STEP: Final = 1024
 _AGES: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
-"""Escape sequences that choose a colour (ECMA-48, SGR), as engines write them to their logs."""
+"""Colour sequences (ECMA-48, SGR), which engines write to their logs."""
 NONE: Final = "-"
-"""What stands in a table where there is nothing."""
+"""The cell of a table without a value."""
 
 
 def plain(text: str) -> str:
     """`text` without colours and control characters but tab and newline.
 
-    Names, reasons and logs are written by strangers, and a terminal obeys escape sequences.
+    Names, reasons and logs are untrusted, and a terminal obeys escape sequences.
     """
     text = _COLOURS.sub("", text)
     return "".join(c if c.isprintable() or c in "\t\n" else "�" for c in text)
 
 
 def number(value: float) -> str:
-    """No more digits than a reader wants: 0.05, 1.2, 183."""
+    """A number in two significant digits, or rounded from 10 on: 0.05, 1.2, 183."""
     if value >= 10:
         return f"{value:.0f}"
     return f"{value:.2g}"
@@ -54,7 +54,7 @@ def size(count: int) -> str:
 
 
 def ago(at_s: float, now_s: float) -> str:
-    """How long `at_s` was before `now_s` (both Unix seconds): "3 min ago"."""
+    """The age of `at_s` at `now_s` (both Unix seconds): "3 min ago"."""
     age_s = now_s - at_s
     for length_s, unit in _AGES:
         if age_s >= length_s:
@@ -80,7 +80,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def fields(pairs: Sequence[tuple[str, str]]) -> str:
-    """One pair per line, the values below each other; pairs without a value are left out."""
+    """One pair per line with aligned values; pairs without a value are left out."""
     shown = [(name, value) for name, value in pairs if value]
     width = max((len(name) for name, _ in shown), default=0)
     return "\n".join(f"  {name.ljust(width)}  {value}" for name, value in shown)
@@ -92,7 +92,7 @@ def one_line(text: str) -> str:
 
 
 def command(*words: str) -> str:
-    """A command line that a shell reads as these words."""
+    """A shell command line of these words."""
     return shlex.join(words)
 
 

@@ -1,1 +1,1 @@
-"""fnctl, the command line. One verb per file in `verbs`; what they share is beside this file."""
+"""fnctl, the command line: verbs in `verbs`, and what they share."""

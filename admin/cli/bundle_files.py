@@ -1,4 +1,4 @@
-"""Which files a deploy takes along, checked before anything is sent."""
+"""The files of a deploy: collected and checked before anything is sent."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from registry.model import Bundle, BundleFile
 from registry.names import check_name, name_from_file
 
 SCANNED_MAX: Final = 10_000
-"""Files looked at in a folder; more is hardly a function's."""
+"""Files scanned in a folder, at most."""
 _CHUNK: Final = 1024 * 1024
 _MODEL_SUFFIX: Final = ".onnx"
 
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What is to be deployed. `bundle` names the files by content, `root` is where they lie.
+    """The content of a deploy. `bundle` names the files by content, `root` is their folder.
 
-    `manifest` is the text of function.toml, "" for a bare model file. `is_derived`: nobody chose
-    the name, it was made from the file's.
+    `manifest` is the text of function.toml, "" for a bare model file. `is_derived`: the name was
+    made from the file's.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Collected:
 
     @property
     def path(self) -> Path:
-        """What was asked to be deployed: the folder, or the bare model file."""
+        """The deployed path: the folder, or the bare model file."""
         return self.root if self.manifest else self.root / self.model
 
     def request(self, trust: bool, breaking: bool, overrides: dict[str, Any]) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class Collected:
 def collect(path: Path, name: str | None = None) -> Collected:
     """The files of `path`: a model file, or a folder with function.toml.
 
-    Links, special files and whatever lies outside the folder are refused. Raises BadBundle,
+    Links, special files and files outside the folder are refused. Raises BadBundle,
     BadManifest, or BadRequest for a bad name.
     """
     if name is not None:
@@ -90,7 +90,7 @@ def open_file(root: Path, path: str) -> BinaryIO:
     for depth in range(1, len(parts) + 1):
         _check_no_link(root.joinpath(*parts[:depth]), path)
     try:
-        # Not blocking: opening a pipe would wait for its writer.
+        # O_NONBLOCK: opening a pipe would wait for its writer.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         file = os.fdopen(os.open(root / path, flags), "rb")
     except OSError as error:
@@ -129,7 +129,7 @@ def _folder(root: Path, name: str | None) -> Collected:
 
 
 def _scan(root: Path) -> Iterator[str]:
-    """Bundle paths below `root`, without what is hidden or made by Python."""
+    """Bundle paths below `root`, without hidden files and __pycache__."""
     count = 0
     for folder, folders, files in os.walk(root):
         folders[:] = [each for each in folders if not each.startswith((".", "__pycache__"))]
@@ -153,7 +153,7 @@ def _modules(there: Collection[str]) -> Iterator[str]:
 
 
 def _external(root: Path, model: str) -> tuple[str, ...]:
-    """Bundle paths of the files in which the model keeps tensors."""
+    """Bundle paths of the model's external data files."""
     with open_file(root, model):
         pass
     try:

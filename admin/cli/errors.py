@@ -1,7 +1,4 @@
-"""How a verb ends that could not do what it was asked: a text, a hint, an exit code.
-
-A function's last errors, as text. Pure.
-"""
+"""Failed verbs: the error as text with a hint, or as JSON, and the exit code."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from admin.text import ago, get, one_line, plain
+from admin.text import plain
 from registry.errors import BadRequest, FnError
 
 if TYPE_CHECKING:
@@ -38,17 +35,16 @@ HINTS: Final = {
     "function_failing": "see why: fnctl why NAME, fnctl logs NAME",
     "foreign_host": "start the server with --public-host, or use its own address in --url",
 }
-"""What may help, by the refusal's code."""
+"""Hints by the refusal's code."""
 UNREACHABLE_HINT: Final = "start it with fnctl serve, or name it with --url or FN_URL"
 
 
 @contextmanager
-def told(as_json: bool) -> Iterator[None]:
-    """Turns the errors that a verb may meet into a text on stderr and an exit code.
+def errors_reported(as_json: bool) -> Iterator[None]:
+    """Report errors of the block on stderr and exit with their code.
 
-    With `as_json` the text is one JSON object, the server's problem document where there is one.
-    A note on an error is what to do next. A BadRequest of our own, not the server's, is wrong
-    usage.
+    With `as_json` the report is one JSON object, the server's problem document where there is one.
+    A note on an error is its hint. A BadRequest raised here, not by the server, is wrong usage.
     """
     from admin.client.client import ApiError, Unreachable
 
@@ -57,11 +53,11 @@ def told(as_json: bool) -> Iterator[None]:
     except Unreachable as error:
         problem = {"code": "unreachable", "title": "Unreachable", "detail": str(error)}
         hints = getattr(error, "__notes__", None) or [UNREACHABLE_HINT]
-        tell(str(error), hints[0], problem, as_json)
+        report_error(str(error), hints[0], problem, as_json)
         raise typer.Exit(UNREACHABLE) from error
     except ApiError as error:
         hints = getattr(error, "__notes__", None) or [HINTS.get(error.code, "")]
-        tell(refusal(error), hints[0], error.problem, as_json)
+        report_error(refusal_text(error), hints[0], error.problem, as_json)
         raise typer.Exit(REFUSED) from error
     except BadRequest as error:
         raise typer.BadParameter(error.message) from error
@@ -73,12 +69,12 @@ def told(as_json: bool) -> Iterator[None]:
             **error.detail,
         }
         hint = next(iter(getattr(error, "__notes__", [])), "")
-        tell(f"{error.title}: {error.message}", hint, problem, as_json)
+        report_error(f"{error.title}: {error.message}", hint, problem, as_json)
         raise typer.Exit(REFUSED) from error
 
 
-def refusal(error: ApiError) -> str:
-    """The server's refusal as text: what, expected and got, last log lines, when to try again."""
+def refusal_text(error: ApiError) -> str:
+    """The server's refusal as text: error, expected and got, log lines, seconds until a retry."""
     lines = [str(error)]
     tail = error.problem.get("log_tail")
     if isinstance(tail, list) and tail:
@@ -89,24 +85,11 @@ def refusal(error: ApiError) -> str:
     return "\n".join(lines)
 
 
-def tell(text: str, hint: str, problem: dict[str, Any], as_json: bool) -> None:
-    """Write a failure to stderr."""
+def report_error(text: str, hint: str, problem: dict[str, Any], as_json: bool) -> None:
+    """Write an error and its hint to stderr."""
     if as_json:
         typer.echo(json.dumps(problem), err=True)
         return
     typer.echo(f"error: {plain(text)}", err=True)
     if hint:
         typer.echo(f"next: {plain(hint)}", err=True)
-
-
-def failures(items: list[dict[str, Any]], now_s: float, most: int) -> str:
-    """The `most` newest, the oldest first as everything that has a time; "" where there is none.
-    `now_s` in Unix seconds."""
-    lines = []
-    for item in reversed(items[:most]):
-        count = int(item.get("count") or 1)
-        times = f" ({count} times)" if count > 1 else ""
-        when = ago(float(item.get("at_s") or 0), now_s)
-        detail = one_line(get(item, "detail"))
-        lines.append(f"  {when:<12}  {get(item, 'code')}{times}: {detail}")
-    return "\n".join(["errors", *lines]) if lines else ""

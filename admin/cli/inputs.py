@@ -11,25 +11,12 @@ from typing import NoReturn
 import typer
 
 from admin.client.client import Payload
+from runtime_image.contract.model import CONTENT_TYPES, JSON, OCTETS
 
 FILE_MAX = 256 * 1024 * 1024
 """Bytes; no server can be set to take more."""
-JSON = "application/json"
-OCTETS = "application/octet-stream"
 PICTURE = "image/*"
-"""Among the content types of a function that takes a picture of any kind."""
-TYPES = {
-    ".png": "image/png",
-    ".jpg": "image/jpeg",
-    ".jpeg": "image/jpeg",
-    ".gif": "image/gif",
-    ".bmp": "image/bmp",
-    ".webp": "image/webp",
-    ".wav": "audio/wav",
-    ".npy": "application/x-npy",
-    ".bin": OCTETS,
-}
-"""Files that are sent as they are, by suffix; any other suffix but .json is raw bytes too."""
+"""The content type of functions that take images in any format."""
 _SHOWN_MAX = 60
 _MEDIA = re.compile(r"[\w.+-]+/[\w.+-]+(\s*;[ -~]*)?", re.ASCII)
 
@@ -78,7 +65,7 @@ def _declared(inputs: Sequence[str], takes: Collection[str]) -> str:
     the file's name; "" where the suffix decides."""
     if not is_one_file(inputs):
         return ""
-    by_suffix = TYPES.get(PurePath(inputs[0]).suffix.lower(), "")
+    by_suffix = CONTENT_TYPES.get(PurePath(inputs[0]).suffix.lower(), "")
     if PICTURE in takes:
         is_other = by_suffix in (OCTETS, "") and not inputs[0].lower().endswith(".json")
         return "image/x-unknown" if is_other else ""
@@ -106,7 +93,7 @@ def _is_raw(value: str) -> bool:
 
 
 def _raw(name: str, path: Path) -> Payload:
-    media = TYPES.get(path.suffix.lower(), OCTETS)
+    media = CONTENT_TYPES.get(path.suffix.lower(), OCTETS)
     if path.suffix.lower() == ".npy":
         quoted = name.replace("\\", "\\\\").replace('"', '\\"')
         media = f'{media}; input="{quoted}"'

@@ -11,19 +11,20 @@ from typing import Any, Final
 import typer
 
 from admin.cli.errors import INTERRUPTED
-from admin.cli.live.events import Broken, Feed, News, follow
-from admin.cli.live.state import Changes, Picture
+from admin.cli.live.events import EventThread, StreamItem, follow
+from admin.cli.live.state import FunctionChanges, LiveState
 from admin.cli.options import Session
 from admin.cli.top.layout import freshness
 from admin.cli.top.lines import Line, cut
+from admin.client.sse import Disconnected
 from admin.text import plain
 
 REDRAW_S: Final = 0.25
 BELOW: Final = 2
-"""Lines below the table: how fresh it is, and where the cursor stands."""
+"""Lines below the table: its freshness, and the cursor."""
 
 Render = Callable[[Sequence[dict[str, Any]], float, int | None], str]
-"""The table of these lines at the server's time (Unix s), within so many columns."""
+"""Renders functions as a table: at the server's time (Unix s), within so many columns."""
 
 
 def watch(session: Session, render: Render) -> None:
@@ -37,48 +38,48 @@ def watch(session: Session, render: Render) -> None:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def told(news: Iterator[News], clock: Callable[[], float]) -> Iterator[tuple[Picture, str]]:
-    """The picture after each news that leaves it whole, and why there will be none for a while."""
-    picture = Picture()
-    for each in news:
-        if isinstance(each, Broken):
-            picture.broke(each.why, clock() + each.pause_s)
-            yield picture, each.why
-            continue
-        picture.apply(each.kind, each.data, clock())
-        # What a server told before its first beat has no time of its own yet.
-        if not picture.is_reading and picture.beat:
-            yield picture, ""
+def live_states(
+    items: Iterator[StreamItem], clock: Callable[[], float]
+) -> Iterator[tuple[LiveState, str]]:
+    """The state after each item that leaves it complete, and why the connection is lost or ""."""
+    live = LiveState()
+    for each in items:
+        live.update(each, clock())
+        if isinstance(each, Disconnected):
+            yield live, each.why
+        # Before the first beat the server's time is unknown.
+        elif not live.is_reading and live.beat:
+            yield live, ""
 
 
-def table_lines(picture: Picture, render: Render, now: float, size: tuple[int, int]) -> list[Line]:
-    """The table and how fresh it is, within `size` (columns, lines)."""
+def table_lines(live: LiveState, render: Render, now: float, size: tuple[int, int]) -> list[Line]:
+    """The table and its freshness, within `size` (columns, lines)."""
     width, height = size
-    functions = picture.facts.functions
+    functions = live.resources.functions
     items = [functions[name] for name in sorted(functions)]
-    is_live = picture.is_live(now)
-    text = render(items, picture.server_s(now), width) if picture.is_complete else ""
+    is_live = live.is_live(now)
+    text = render(items, live.server_s(now), width) if live.is_complete else ""
     lines = [cut(((line, "" if is_live else "dim"),), width) for line in plain(text).split("\n")]
     room = max(1, height - BELOW)
     if len(lines) > room:
         left = len(lines) - room + 1
         lines = [*lines[: room - 1], ((f"… and {left} more: fnctl top scrolls", "dim"),)]
-    return lines if is_live else [*lines, cut((freshness(picture, now),), width)]
+    return lines if is_live else [*lines, cut((freshness(live, now),), width)]
 
 
 def _print_changes(session: Session, render: Render) -> None:
-    """One line of JSON for each function that changed, or its row of the table."""
-    changes, is_first, is_lost = Changes(), True, False
-    for picture, why in told(follow(session.client.events, time.sleep), time.monotonic):
+    """Print each changed function as a line of JSON or a row of the table."""
+    changes, is_first, is_lost = FunctionChanges(), True, False
+    for live, why in live_states(follow(session.client.events, time.sleep), time.monotonic):
         if why and not is_lost:
             session.remark(f"reconnecting: {why}")
         is_lost = bool(why)
-        changed = [] if why else changes.since(picture.facts.functions)
+        changed = [] if why else changes.since(live.resources.functions)
         if session.as_json:
             for item in changed:
                 typer.echo(json.dumps(item))
         elif changed:
-            rows = render(changed, picture.server_s(time.monotonic()), None).split("\n")
+            rows = render(changed, live.server_s(time.monotonic()), None).split("\n")
             typer.echo(plain("\n".join(rows if is_first else rows[1:])))
             is_first = False
 
@@ -88,16 +89,14 @@ def _show(session: Session, render: Render) -> None:
 
     from admin.cli.top.terminal import Screen
 
-    feed, picture, screen = Feed(session.client.events), Picture(), Screen(Console(), False)
+    event_thread, live = EventThread(session.client.events), LiveState()
+    screen = Screen(Console(), is_whole=False)
     screen.open()
     try:
         while True:
-            for news in feed.take(REDRAW_S):
-                if isinstance(news, Broken):
-                    picture.broke(news.why, time.monotonic() + news.pause_s)
-                else:
-                    picture.apply(news.kind, news.data, time.monotonic())
-            screen.show(table_lines(picture, render, time.monotonic(), screen.size))
+            for item in event_thread.take(REDRAW_S):
+                live.update(item, time.monotonic())
+            screen.show(table_lines(live, render, time.monotonic(), screen.size))
     finally:
-        feed.close()
+        event_thread.close()
         screen.close()

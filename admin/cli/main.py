@@ -1,4 +1,4 @@
-"""fnctl: the list of its verbs."""
+"""fnctl: its verbs and entry point."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import typer
 
 from admin.cli.errors import EXIT_CODES
-from admin.cli.options import everywhere
+from admin.cli.options import root_options
 from admin.cli.verbs import (
     advise,
     backup,
@@ -38,7 +38,7 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.callback()(everywhere)
+app.callback()(root_options)
 for verb in (
     serve.serve,
     deploy.deploy,
@@ -68,6 +68,6 @@ def main() -> None:
     """The entry point of `fnctl`."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # Bars and dots must not end a command on a terminal that has no such characters.
+            # A terminal without bars and dots must not end a command with an encoding error.
             stream.reconfigure(errors="replace")
     app(prog_name="fnctl")

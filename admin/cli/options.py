@@ -1,7 +1,5 @@
-"""What every verb that talks to a server shares: where it is, who asks, in which form.
-
---ssh: the options that name another machine, before the verb or behind it, and the way there.
-"""
+"""What verbs that talk to a server share: the options for its address, key and --ssh login, and the
+session with its client and output."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from admin.cli.errors import told
+from admin.cli.errors import errors_reported
 from admin.text import plain
 
 if TYPE_CHECKING:
@@ -27,6 +25,12 @@ METAVAR: Final = "[USER@]HOST[:PORT]"
 LOCAL: Final = ("serve", "image", "ui", "restore")
 """Verbs that run on this machine: `--ssh` before them is wrong usage."""
 HELP: Final = "Reach a server on another machine; --url and --data are then meant there."
+DEFAULT_URL: Final = "http://127.0.0.1:8080"
+DEFAULT_DATA: Final = Path("~/.fngate")
+DEFAULT_ENGINE: Final = "unix:///var/run/docker.sock"
+TOKEN_FILE: Final = "admin.token"  # noqa: S105 - a file's name
+TOKEN_MAX: Final = 4096
+"""Characters read of a token file."""
 
 Ssh = Annotated[str | None, typer.Option("--ssh", metavar=METAVAR, help=HELP)]
 Identity = Annotated[
@@ -36,7 +40,6 @@ KnownHosts = Annotated[
     Path | None,
     typer.Option("--known-hosts", metavar="FILE", help="Known host keys for --ssh."),
 ]
-
 SshEverywhere = Annotated[
     str | None, typer.Option("--ssh", envvar="FN_SSH", metavar=METAVAR, help=HELP)
 ]
@@ -58,102 +61,6 @@ KnownHostsEverywhere = Annotated[
         help="Known host keys for --ssh (default: ~/.ssh/known_hosts).",
     ),
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a server is: its address and data folder, as seen from its own machine, and a key."""
-
-    url: str
-    key: str | None
-    data: Path
-
-
-def everywhere(
-    context: typer.Context,
-    ssh: SshEverywhere = None,
-    identity: IdentityEverywhere = None,  # noqa: ARG001 - read by `login`
-    known_hosts: KnownHostsEverywhere = None,  # noqa: ARG001 - read by `login`
-) -> None:
-    """Deploy models as functions, call them, and see why they are warm or cold."""
-    source = context.get_parameter_source("ssh")
-    is_asked = source is not None and source.name == "COMMANDLINE"
-    verb = context.invoked_subcommand
-    if ssh and is_asked and verb in LOCAL:
-        raise typer.BadParameter(f"fnctl {verb} runs on this machine", param_hint="--ssh")
-
-
-def login(context: typer.Context, ssh: str | None, **files: Path | None) -> Login | None:
-    """Whom to log in to, None for nobody: what stands behind the verb is stronger.
-
-    `files` are `identity` and `known_hosts`. Raises typer.BadParameter.
-    """
-    before: dict[str, Any] = context.find_root().params
-    asked = ssh or before.get("ssh")
-    if not asked:
-        return None
-    from admin.client.ssh import Login, parse_target
-
-    try:
-        target = parse_target(asked)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--ssh") from error
-    chosen = {name: given or before.get(name) for name, given in files.items()}
-    for name, path in chosen.items():
-        if path is not None and not path.expanduser().is_file():
-            option = f"--{name.replace('_', '-')}"
-            raise typer.BadParameter(f"expected a file, got {path}", param_hint=option)
-    return Login(target, **chosen)
-
-
-@contextmanager
-def client_over(way: Login, place: Place) -> Iterator[Client]:
-    """A client of the server at `place` on another machine, while the block lasts.
-
-    Without a key the admin token is read there. Where that cannot be, the server decides whether
-    it needs one, and its refusal then says why there was none. Raises Unreachable.
-    """
-    from admin.client.client import ApiError, Client
-    from admin.client.tunnel import tunnel
-
-    with tunnel(way) as opened:
-        key, why_not = place.key, ""
-        if key is None:
-            key, why_not = token(opened, place)
-        try:
-            client = Client(place.url, key, dial=opened.dial)
-        except ValueError as error:
-            raise typer.BadParameter(str(error)) from error
-        try:
-            yield client
-        except ApiError as error:
-            if error.code == "no_key" and why_not:
-                error.add_note(why_not)
-            raise
-
-
-def token(opened: Tunnel, place: Place) -> tuple[str | None, str]:
-    """The admin token of the server at `place`, or why there is none.
-
-    It opens everything on its own server, so it is sent to no other machine.
-    """
-    from admin.client.ssh import NoToken
-
-    if not is_local(place.url):
-        return None, f"give --key or FN_KEY: {place.url} is not {opened.target} itself"
-    try:
-        return opened.token(place.data), ""
-    except NoToken as error:
-        return None, str(error)
-
-
-DEFAULT_URL: Final = "http://127.0.0.1:8080"
-DEFAULT_DATA: Final = Path("~/.fngate")
-DEFAULT_ENGINE: Final = "unix:///var/run/docker.sock"
-TOKEN_FILE: Final = "admin.token"  # noqa: S105 - a file's name
-TOKEN_MAX: Final = 4096
-"""Characters read of a token file."""
-
 Url = Annotated[
     str, typer.Option("--url", envvar="FN_URL", metavar="URL", help="Where the server is.")
 ]
@@ -184,8 +91,95 @@ _SHARED: Final = (
 
 
 @dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """URL and data folder of a server, as seen from its own machine, and a key."""
+
+    url: str
+    key: str | None
+    data: Path
+
+
+def root_options(
+    context: typer.Context,
+    ssh: SshEverywhere = None,
+    identity: IdentityEverywhere = None,  # noqa: ARG001 - read by `parse_login`
+    known_hosts: KnownHostsEverywhere = None,  # noqa: ARG001 - read by `parse_login`
+) -> None:
+    """Deploy models as functions, call them, and see why they are warm or cold."""
+    source = context.get_parameter_source("ssh")
+    is_asked = source is not None and source.name == "COMMANDLINE"
+    verb = context.invoked_subcommand
+    if ssh and is_asked and verb in LOCAL:
+        raise typer.BadParameter(f"fnctl {verb} runs on this machine", param_hint="--ssh")
+
+
+def parse_login(context: typer.Context, ssh: str | None, **files: Path | None) -> Login | None:
+    """The --ssh login, None without one; options behind the verb overrule those before it.
+
+    `files` are `identity` and `known_hosts`. Raises typer.BadParameter.
+    """
+    before: dict[str, Any] = context.find_root().params
+    asked = ssh or before.get("ssh")
+    if not asked:
+        return None
+    from admin.client.ssh import Login, parse_target
+
+    try:
+        target = parse_target(asked)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--ssh") from error
+    chosen = {name: given or before.get(name) for name, given in files.items()}
+    for name, path in chosen.items():
+        if path is not None and not path.expanduser().is_file():
+            option = f"--{name.replace('_', '-')}"
+            raise typer.BadParameter(f"expected a file, got {path}", param_hint=option)
+    return Login(target, **chosen)
+
+
+@contextmanager
+def ssh_client(login: Login, address: ServerAddress) -> Iterator[Client]:
+    """A client of the server at `address` on another machine; the login ends with the block.
+
+    Without a key the admin token is read there. If that fails the request goes without a key, and
+    a refusal for want of one says why the token could not be read. Raises Unreachable.
+    """
+    from admin.client.client import ApiError, Client
+    from admin.client.tunnel import tunnel
+
+    with tunnel(login) as opened:
+        key, why_not = address.key, ""
+        if key is None:
+            key, why_not = remote_token(opened, address)
+        try:
+            client = Client(address.url, key, dial=opened.dial)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
+        try:
+            yield client
+        except ApiError as error:
+            if error.code == "no_key" and why_not:
+                error.add_note(why_not)
+            raise
+
+
+def remote_token(opened: Tunnel, address: ServerAddress) -> tuple[str | None, str]:
+    """The admin token of the server at `address`, or the reason for its absence.
+
+    The token has all rights on its server, so it is sent to no other machine.
+    """
+    from admin.client.ssh import NoToken
+
+    if not is_local(address.url):
+        return None, f"give --key or FN_KEY: {address.url} is not {opened.target} itself"
+    try:
+        return opened.token(address.data), ""
+    except NoToken as error:
+        return None, str(error)
+
+
+@dataclass(frozen=True, slots=True)
 class Session:
-    """A verb's way to the server and to its reader. Results go to stdout, remarks to stderr."""
+    """A verb's client and output: results go to stdout, remarks to stderr."""
 
     client: Client
     as_json: bool
@@ -195,12 +189,12 @@ class Session:
         print_answer(self.as_json, data, "" if self.as_json else text())
 
     def remark(self, text: str) -> None:
-        """Say something beside the result; silent with --json."""
+        """Print a remark; nothing with --json."""
         if not self.as_json:
             typer.echo(plain(text), err=True)
 
     def next(self, *commands: str) -> None:
-        """Say what to do next."""
+        """Print the commands that may follow."""
         self.remark("next: " + "  or  ".join(commands))
 
 
@@ -210,17 +204,17 @@ def print_answer(as_json: bool, data: object, text: str) -> None:
 
 
 def connected(run: Callable[..., None]) -> Callable[..., None]:
-    """Make a verb of `run`: it gets a Session for its first parameter, and the options for one.
+    """Make a verb of `run`, whose first parameter is a Session.
 
-    Typer reads the options off a signature, so the verb has that of `run` with `--url`, `--key`,
-    `--data`, `--json` and those of `--ssh` in place of the session.
+    Typer reads the options off the signature, so the verb has that of `run` with `--url`, `--key`,
+    `--data`, `--json` and the options of `--ssh` in place of the session.
     """
 
     def verb(*, context: typer.Context, as_json: bool, **options: Any) -> None:
-        place = Place(options.pop("url"), options.pop("key"), options.pop("data"))
+        address = ServerAddress(options.pop("url"), options.pop("key"), options.pop("data"))
         files = {name: options.pop(name) for name in ("identity", "known_hosts")}
-        way = login(context, options.pop("ssh"), **files)
-        with told(as_json), client_at(place, way) as client:
+        login = parse_login(context, options.pop("ssh"), **files)
+        with errors_reported(as_json), client_at(address, login) as client:
             run(Session(client, as_json), **options)
 
     signature = inspect.signature(run, eval_str=True)
@@ -238,12 +232,12 @@ def connected(run: Callable[..., None]) -> Callable[..., None]:
 
 
 @contextmanager
-def client_at(place: Place, way: Login | None) -> Iterator[Client]:
-    """A client of the server at `place`, on this machine or at the end of `way`."""
-    if way is None:
-        yield open_client(place.url, place.key, place.data)
+def client_at(address: ServerAddress, login: Login | None) -> Iterator[Client]:
+    """A client of the server at `address`, on this machine or over `login`."""
+    if login is None:
+        yield open_client(address.url, address.key, address.data)
         return
-    with client_over(way, place) as client:
+    with ssh_client(login, address) as client:
         yield client
 
 
@@ -260,7 +254,7 @@ def open_client(url: str, key: str | None, data: Path) -> Client:
 def local_token(url: str, data: Path) -> str | None:
     """The admin token in `data`, if `url` is on this machine and the token can be read.
 
-    It opens everything on its own server, so it is sent to no other machine.
+    The token has all rights on its server, so it is sent to no other machine.
     """
     if not is_local(url):
         return None

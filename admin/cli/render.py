@@ -1,200 +1,122 @@
-"""A function's answer as text: the best labels as bars, else the outputs shortened. Pure.
-
-What an answer says of its own making, read off its Server-Timing header (W3C Server Timing).
-
-What a deploy came to, as text. Pure.
-"""
+"""What verbs show of functions, operations and deploys, as text. Pure."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from admin.text import bar, command, duration, fields, get, number, one_line, size
+from admin.cli.answers import first_line
+from admin.text import ago, bar, command, duration, fields, get, number, one_line, size
 from runtime_image.contract.control import PHASES
 from runtime_image.contract.model import JSON, content_type
 
 if TYPE_CHECKING:
     from admin.cli.bundle_files import Collected
 
-BAR_WIDTH: Final = 24
-ROWS_MAX: Final = 8
-TEXT_MAX: Final = 72
-"""Characters of one output's value."""
-_ITEMS: Final = 6
-_DEPTH_MAX: Final = 4
-
-
-def render_answer(answer: dict[str, Any]) -> str:
-    """A short JSON answer: {"outputs": {...}, "top": [[{"label", "score"}]], "revision": ...}.
-
-    Any other object is shown by its keys.
-    """
-    top = answer.get("top")
-    if isinstance(top, list) and top:
-        return "\n".join(_rows(top))
-    outputs = answer.get("outputs", answer)
-    if not isinstance(outputs, dict):
-        return shorten(outputs)
-    width = max((len(name) for name in outputs), default=0)
-    return "\n".join(f"{name.ljust(width)}  {shorten(value)}" for name, value in outputs.items())
-
-
-def first_line(answer: dict[str, Any]) -> str:
-    """The answer in a line: the best label with its score, else the outputs."""
-    return one_line(render_answer(answer).split("\n")[0]) if answer.get("top") else _outputs(answer)
-
-
-def shorten(value: Any) -> str:
-    """JSON with long lists cut, their lengths told, in at most `TEXT_MAX` characters."""
-    text = json.dumps(_cut(value, _DEPTH_MAX), ensure_ascii=False).replace('"…"', "…")
-    text = text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"
-    shape = _shape(value)
-    return f"{text}  [{' x '.join(map(str, shape))}]" if len(shape) > 1 or "…" in text else text
-
-
-def _outputs(answer: dict[str, Any]) -> str:
-    outputs = answer.get("outputs", answer)
-    if not isinstance(outputs, dict):
-        return shorten(outputs)
-    return ", ".join(f"{name} {shorten(value)}" for name, value in outputs.items())
-
-
-def _rows(top: list[Any]) -> Iterator[str]:
-    rows = [row for row in top if isinstance(row, list)]
-    for index, row in enumerate(rows[:ROWS_MAX]):
-        if len(rows) > 1:
-            yield f"row {index}"
-        best = [each for each in row if isinstance(each, dict)]
-        labels = [str(each.get("label", "")) for each in best]
-        scores = [_score(each.get("score")) for each in best]
-        width = max(map(len, labels), default=0)
-        most = max([1.0, *scores])
-        for label, score in zip(labels, scores, strict=True):
-            shown = bar(score / most, BAR_WIDTH).ljust(BAR_WIDTH)
-            yield f"{label.ljust(width)}  {shown}  {score:.3f}"
-    if len(rows) > ROWS_MAX:
-        yield f"… and {len(rows) - ROWS_MAX} more rows"
-
-
-def _score(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
-
-
-def _cut(value: Any, depth: int) -> Any:
-    if isinstance(value, float):
-        return round(value, 4)
-    if isinstance(value, list):
-        if depth == 0:
-            return "…"
-        kept = [_cut(item, depth - 1) for item in value[:_ITEMS]]
-        return kept if len(value) <= _ITEMS else [*kept, "…"]
-    if isinstance(value, dict):
-        return {key: _cut(item, depth - 1) for key, item in value.items()} if depth else "…"
-    return value
-
-
-def _shape(value: Any) -> list[int]:
-    shape = []
-    while isinstance(value, list):
-        shape.append(len(value))
-        value = value[0] if value else None
-    return shape
-
-
-HEADER_MAX: Final = 8192
-"""Characters looked at."""
-_METRIC: Final = re.compile(
-    r"""\s*([\w.!#$%&'*+^`|~-]+)((?:\s*;\s*[\w-]+\s*=\s*(?:"(?:[^"\\]|\\.)*"|[^\s",;]*))*)\s*(?:,|$)"""
-)
-_PARAMETER: Final = re.compile(r"""([\w-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s",;]*))""")
-_LEAST_MS: Final = 0.0005
-"""Less is shown as nothing: the header has three decimals."""
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """Where the time went, in milliseconds. `cold` is "digits@3 on cpu:0" after a cold start."""
-
-    cold: str = ""
-    replica: str = ""
-    phases: dict[str, float] = field(default_factory=dict)
-    """The phases of the cold start."""
-    times: dict[str, float] = field(default_factory=dict)
-    """The phases of this request."""
-
-    @property
-    def cold_ms(self) -> float:
-        """The whole cold start."""
-        return sum(self.phases.values())
-
-    def to_json(self) -> dict[str, Any]:
-        """The receipt as plain JSON data."""
-        return {
-            "cold": bool(self.cold),
-            "started": self.cold,
-            "replica": self.replica,
-            "cold_start_ms": round(self.cold_ms, 3) if self.cold else None,
-            "phases_ms": self.phases,
-            "times_ms": self.times,
-        }
-
-
-def read(header: str) -> Receipt:
-    """The receipt in a Server-Timing header; of a broken one, what can be read of it."""
-    cold = replica = ""
-    phases: dict[str, float] = {}
-    times: dict[str, float] = {}
-    metrics = [(m[1], _parameters(m[2])) for m in _METRIC.finditer(header[:HEADER_MAX])]
-    is_cold = any(name == "cold" for name, _ in metrics)
-    for name, parameters in metrics:
-        ms = _ms(parameters.get("dur", ""))
-        if name == "cold":
-            cold = parameters.get("desc", "") or "cold"
-        elif name == "replica":
-            replica = parameters.get("desc", "")
-        elif ms is not None:
-            # The first run of a warm replica may be a request's own: it is no cold start then.
-            into = phases if is_cold and name in PHASES else times
-            into.setdefault(name, ms)
-    return Receipt(cold, replica, phases, times)
-
-
-def render_receipt(receipt: Receipt) -> str:
-    """One line: "cold start 183 ms: start 12 · load 9 | queue 180 ms" or "warm: queue 0.1 ms"."""
-    times = _list(receipt.times)
-    if not receipt.cold:
-        return f"warm: {times}" if times else ""
-    cold = f"cold start {duration(receipt.cold_ms)}: {_list(receipt.phases, unit='')}"
-    return f"{cold} | {times}" if times else cold
-
-
-def _list(times: dict[str, float], unit: str = " ms") -> str:
-    shown = [f"{name} {number(ms)}" for name, ms in times.items() if ms >= _LEAST_MS]
-    return " · ".join(shown) + unit if shown else ""
-
-
-def _parameters(text: str) -> dict[str, str]:
-    return {
-        match[1].lower(): re.sub(r"\\(.)", r"\1", match[2]) if match[2] is not None else match[3]
-        for match in _PARAMETER.finditer(text)
-    }
-
-
-def _ms(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if 0 <= value < float("inf") else None
-
-
+DECISIONS_MAX: Final = 10
+ERRORS_MAX: Final = 5
+COLD_STARTS_MAX: Final = 3
+WATERFALL_WIDTH: Final = 40
+"""Columns."""
 VALUE_MAX: Final = 60
-"""Characters of a sample's value that are worth repeating in a command."""
+"""Characters of a sample's value that a command repeats, at most."""
+
+
+def render_why(answer: dict[str, Any], now_s: float) -> str:
+    """State and reason of a function, its last decisions, errors and cold starts in order of time.
+
+    `now_s` in Unix seconds.
+    """
+    parts = [f"{get(answer, 'state')}: {get(answer, 'reason')}"]
+    blocked = get(answer, "blocked")
+    if blocked and blocked != get(answer, "reason"):
+        parts[0] += f"\nblocked: {blocked}"
+    if batching := get(answer, "batching"):
+        parts[0] += f"\nbatching: {batching}"
+    decisions = sorted(answer.get("decisions") or [], key=_at_s)[-DECISIONS_MAX:]
+    if decisions:
+        lines = [f"  {ago(_at_s(each), now_s):<12}  {get(each, 'text')}" for each in decisions]
+        parts.append("\n".join(["decisions", *lines]))
+    if errors := render_errors(answer.get("errors") or [], now_s, ERRORS_MAX):
+        parts.append(errors)
+    cold_starts = sorted(answer.get("cold_starts") or [], key=_at_s)[-COLD_STARTS_MAX:]
+    if cold_starts:
+        shown = [waterfall(each, now_s) for each in cold_starts]
+        parts.append("\n".join(["cold starts", *shown]))
+    return "\n\n".join(parts)
+
+
+def waterfall(cold_start: dict[str, Any], now_s: float) -> str:
+    """One cold start: a line, then a bar for each phase that begins where the last one ended."""
+    phases = {
+        name: float(ms) for name, ms in (cold_start.get("phases") or {}).items() if float(ms) > 0
+    }
+    whole_ms = sum(phases.values()) or 1.0
+    head = [
+        ago(_at_s(cold_start), now_s),
+        duration(float(cold_start.get("total_ms") or 0)),
+        f"on {get(cold_start, 'device_kind')}",
+        f"revision {get(cold_start, 'number')}",
+        get(cold_start, "outcome"),
+    ]
+    lines = ["  " + "  ".join(head)]
+    width = max(map(len, phases), default=0)
+    before_ms = 0.0
+    for name in [*(n for n in PHASES if n in phases), *(n for n in phases if n not in PHASES)]:
+        offset = " " * int(before_ms / whole_ms * WATERFALL_WIDTH)
+        drawn = (offset + (bar(phases[name] / whole_ms, WATERFALL_WIDTH) or "▏")).ljust(
+            WATERFALL_WIDTH + 1
+        )
+        lines.append(f"    {name.ljust(width)}  {drawn}  {number(phases[name])} ms")
+        before_ms += phases[name]
+    return "\n".join(lines)
+
+
+def render_errors(items: list[dict[str, Any]], now_s: float, most: int) -> str:
+    """The `most` newest of a function's errors, oldest first; "" without any. `now_s`: Unix s."""
+    lines = []
+    for item in reversed(items[:most]):
+        count = int(item.get("count") or 1)
+        times = f" ({count} times)" if count > 1 else ""
+        when = ago(float(item.get("at_s") or 0), now_s)
+        detail = one_line(get(item, "detail"))
+        lines.append(f"  {when:<12}  {get(item, 'code')}{times}: {detail}")
+    return "\n".join(["errors", *lines]) if lines else ""
+
+
+def render_warm(answer: dict[str, Any]) -> str:
+    """The result of a warm request."""
+    revision = get(answer, "revision")
+    if answer.get("was_warm"):
+        return f"{revision} is warm already"
+    return f"{revision} is warm after {duration(float(answer.get('took_ms') or 0))}"
+
+
+def render_sleep(answer: dict[str, Any]) -> str:
+    """The result of a sleep request."""
+    name, asked, stay = get(answer, "name"), int(answer["asked"]), int(answer["stay"])
+    if not asked and not stay:
+        return f"{name} has no replica to let go"
+    lines = [f"{name}: {_replicas(asked)} asked to go"]
+    if stay:
+        least = int(answer.get("min") or 0)
+        why = f"min is {least}" if least else "called just now"
+        lines.append(f"  {_replicas(stay)} stay{'s' if stay == 1 else ''}: {why}")
+    return "\n".join(lines)
+
+
+def render_scale(answer: dict[str, Any]) -> str:
+    """The scaling of a function."""
+    idle = number(float(answer.get("idle_s") or 0))
+    least, most = get(answer, "min"), get(answer, "max")
+    return f"{get(answer, 'name')}: min {least}, max {most}, idle {idle} s"
+
+
+def render_rollback(result: dict[str, Any]) -> str:
+    """The result of a rollback."""
+    head = f"calls go to {get(result, 'revision')}, which takes over from {get(result, 'from')}"
+    return f"{head}\n{fields([('switch', get(result, 'switch'))])}"
 
 
 def render_summary(result: dict[str, Any], collected: Collected) -> str:
@@ -222,8 +144,8 @@ def render_summary(result: dict[str, Any], collected: Collected) -> str:
 
 
 def prepared(profile: dict[str, Any]) -> str:
-    """What cold starts gain by what deploy made of the model, or why nothing was made; "" where
-    nobody tried."""
+    """The gain of cold starts by the prepared model, or why there is none; "" where the trial did
+    not prepare one."""
     found = profile.get("prepared")
     if not found:
         why = get(profile, "why_not_prepared")
@@ -242,7 +164,7 @@ def _start(times: dict[str, Any]) -> str:
 
 
 def example(collected: Collected) -> str:
-    """The command that calls the function with its own sample, or shows how to call it."""
+    """The command that calls the function with its sample, or shows the function."""
     words = ["fnctl", "invoke", collected.name]
     for name, value in collected.sample.items():
         if isinstance(value, str) and value.startswith("@"):
@@ -258,7 +180,7 @@ def example(collected: Collected) -> str:
 
 
 def curl(collected: Collected, url: str) -> str:
-    """The same with curl, for the server at `url`; "" without a sample that fits a line."""
+    """The same with curl for the server at `url`; "" without a sample that fits on a line."""
     sample = collected.sample
     files = [value for value in sample.values() if isinstance(value, str) and value[:1] == "@"]
     if files:
@@ -270,3 +192,11 @@ def curl(collected: Collected, url: str) -> str:
         return ""
     words = ["curl", f"{url.rstrip('/')}/fn/{collected.name}", "-H", f"Content-Type: {kind}"]
     return command(*words, option, body)
+
+
+def _replicas(count: int) -> str:
+    return f"{count} replica{'' if count == 1 else 's'}"
+
+
+def _at_s(item: dict[str, Any]) -> float:
+    return float(item.get("at_s") or 0)

@@ -1,4 +1,4 @@
-"""The admin API and the functions over HTTP, as typed calls."""
+"""The admin API and the functions as typed calls."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from urllib.parse import quote, urlencode
 
-from admin.client.sse import Event, open_stream
 from admin.client.transport import (
     SHOWN_MAX,
     ApiError,
@@ -24,17 +23,20 @@ from admin.client.transport import (
     pieces,
 )
 
+if TYPE_CHECKING:
+    from admin.client.sse import Event
+
 __all__ = ["Answer", "ApiError", "Client", "Payload", "Progress", "Unreachable"]
 
 CALL_S: Final = 30.0
 ADVICE_S: Final = 150.0
-"""Somewhat longer than a server works on an advice."""
+"""Somewhat longer than a server computes an advice."""
 UPLOAD_S: Final = 300.0
-"""Seconds without progress: gigabytes are made durable, or a database is copied and checked."""
+"""Seconds without progress: a server syncs gigabytes, or copies and checks its database."""
 EVENTS_SILENT_S: Final = 8.0
-"""Seconds without an event of a server that beats every second: the connection is dead."""
+"""Seconds without an event after which a connection counts as dead; a server beats every second."""
 PAGES_MAX: Final = 1000
-"""Pages of a list that are followed: a million items."""
+"""Pages read of a list: a million items."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class Payload:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a function gave. `timing` is the Server-Timing header, "" for none."""
+    """A function's answer. `timing` is the Server-Timing header, "" for none."""
 
     body: bytes
     content_type: str
@@ -55,10 +57,10 @@ class Answer:
 
 
 class Client:
-    """One server at `url` ("http://HOST:PORT", with a path prefix if need be).
+    """One server at `url` ("http://HOST:PORT", optionally with a path prefix).
 
-    `key` is sent as a bearer token, `dial` connects in place of the system. Raises ValueError where
-    URL or key cannot be one. Every method that calls raises ApiError or Unreachable.
+    `key` is sent as a bearer token, `dial` connects in place of the system. Raises ValueError for
+    an invalid URL or key. Every request raises ApiError or Unreachable.
     """
 
     def __init__(
@@ -70,12 +72,12 @@ class Client:
     ) -> None:
         self.url = url
         self.is_direct = dial is None
-        """Whether the system connects: other programs here reach the server by `url`."""
+        """Whether other programs on this machine reach the server by `url`, too."""
         self._transport = Transport(url, key, dial)
         self._timeout_s = timeout_s
 
     def is_open_to_all(self, name: str) -> bool:
-        """Whether callers without a key, who connect by the system, may call `name`."""
+        """Whether callers without a key may call `name` at `url`."""
         try:
             Client(self.url, None, self._timeout_s).describe(name)
         except ApiError:
@@ -83,15 +85,15 @@ class Client:
         return True
 
     def session(self) -> dict[str, Any]:
-        """What this client's key may do, and the server's version."""
+        """The scopes of this client's key, and the server's version."""
         return self._json("GET", "/admin/v1/session")
 
     def describe(self, ref: str) -> dict[str, Any]:
-        """What callers see of function or revision `ref`: signature, content types, example."""
+        """The public description of function or revision `ref`: signature, types, example."""
         return self._json("GET", f"/fn/{quote(ref, safe='@')}")
 
     def sample(self, ref: str) -> Payload:
-        """A body to try function or revision `ref` with: its sample, or zeros without one."""
+        """A sample body for function or revision `ref`: its own, or zeros."""
         path = f"/admin/v1/functions/{_part(ref)}/sample"
         reply = check(self._exchange("GET", path))
         return Payload(reply.body, reply.headers.get("Content-Type", ""))
@@ -115,17 +117,17 @@ class Client:
         return self._json("PATCH", path, changes, headers={"If-Match": tag})
 
     def roll_back(self, name: str, to: int | None, breaking: bool) -> dict[str, Any]:
-        """Move the traffic to revision `to`, None for the one before; the operation that does."""
+        """Move the traffic to revision `to`, None for the previous one; returns the operation."""
         path = f"/admin/v1/functions/{_part(name)}/rollback"
         return _operation(self._json("POST", path, {"to": to, "breaking": breaking}))
 
     def warm(self, name: str, wait_s: int) -> dict[str, Any]:
-        """Have a replica ready, within `wait_s`; how long it took."""
+        """Have a replica ready within `wait_s`; returns how long it took."""
         path = f"/admin/v1/functions/{_part(name)}/warm?{urlencode({'wait': wait_s})}"
         return self._json("POST", path, timeout_s=self._timeout_s + wait_s)
 
     def put_to_sleep(self, name: str) -> dict[str, Any]:
-        """Let idle replicas go now; how many were asked and how many stay."""
+        """Stop idle replicas now; returns how many were asked and how many stay."""
         return self._json("POST", f"/admin/v1/functions/{_part(name)}/sleep")
 
     def why(self, name: str) -> dict[str, Any]:
@@ -133,7 +135,7 @@ class Client:
         return self._json("GET", f"/admin/v1/functions/{_part(name)}/why")
 
     def advice(self, name: str, hours: int) -> dict[str, Any]:
-        """What other idle times would have cost and saved in the last hours."""
+        """Costs and savings of other idle times over the last hours."""
         path = f"/admin/v1/functions/{_part(name)}/advice?{urlencode({'hours': hours})}"
         return self._json("GET", path, timeout_s=ADVICE_S)
 
@@ -142,27 +144,27 @@ class Client:
         return self._items(f"/admin/v1/functions/{_part(name)}/errors")
 
     def logs(self, name: str, lines: int) -> list[dict[str, Any]]:
-        """The last `lines` lines of what its replicas wrote."""
+        """The last `lines` lines of each replica's output."""
         return self._items(f"/admin/v1/functions/{_part(name)}/logs?{urlencode({'lines': lines})}")
 
     def follow_logs(
         self, name: str, lines: int, last_id: str = ""
     ) -> AbstractContextManager[Iterator[Event]]:
-        """What its replicas write, as they write it, after the last `lines` lines of each; with
-        `last_id` what came after that event."""
+        """The output of its replicas as a stream, from the last `lines` lines of each or from the
+        event `last_id` on."""
         path = f"/admin/v1/functions/{_part(name)}/logs?{urlencode({'lines': lines})}"
         return self.stream(path, last_id)
 
     def stream(self, path: str, last_id: str = "") -> AbstractContextManager[Iterator[Event]]:
         """The events of `path` ("/admin/v1/events"); see `admin.client.sse`."""
-        return open_stream(self._transport, path, last_id)
+        return self._stream(path, last_id)
 
     def events(self, last_id: str = "") -> AbstractContextManager[Iterator[Event]]:
-        """What changes on the server, after the event with `last_id`; else a snapshot first."""
-        return open_stream(self._transport, "/admin/v1/events", last_id, EVENTS_SILENT_S)
+        """The server's changes after the event `last_id`, or after a snapshot."""
+        return self._stream("/admin/v1/events", last_id, EVENTS_SILENT_S)
 
     def has_blob(self, sha256: str, size: int) -> bool:
-        """Whether the server has that blob already, with its `size` in bytes."""
+        """Whether the server has that blob with that `size` in bytes."""
         reply = self._exchange("HEAD", f"/admin/v1/blobs/{_part(sha256)}?size={size}")
         if reply.status == http.client.NOT_FOUND:
             return False
@@ -170,24 +172,24 @@ class Client:
         return True
 
     def put_blob(self, sha256: str, source: BinaryIO, size: int, progress: Progress) -> None:
-        """Upload `size` bytes of `source`. Raises BadBundle where it cannot give as many."""
+        """Upload `size` bytes of `source`. Raises BadBundle where it has fewer."""
         headers = {"Content-Length": str(size), "Content-Type": "application/octet-stream"}
         path = f"/admin/v1/blobs/{_part(sha256)}"
         check(self._exchange("PUT", path, pieces(source, size, progress), headers, UPLOAD_S))
 
     def create_revision(self, name: str, request: dict[str, Any]) -> dict[str, Any]:
-        """Start a deploy; the operation that does it."""
+        """Start a deploy; returns the operation."""
         path = f"/admin/v1/functions/{_part(name)}/revisions"
         return _operation(self._json("POST", path, request))
 
     def operation(self, id: str, wait_s: int = 0, phase: str = "") -> dict[str, Any]:
-        """An operation; with `wait_s` once its state changed or its phase is no more `phase`."""
+        """An operation; with `wait_s` after its state or its `phase` changed."""
         query = urlencode({"wait": wait_s, "phase": phase}) if wait_s else ""
         path = f"/admin/v1/operations/{_part(id)}{'?' if query else ''}{query}"
         return _operation(self._json("GET", path, timeout_s=self._timeout_s + wait_s))
 
     def cancel(self, id: str) -> dict[str, Any]:
-        """End an operation; as it then is, for it may have been done already."""
+        """Cancel an operation; returns it, as it may have been done already."""
         return _operation(self._json("DELETE", f"/admin/v1/operations/{_part(id)}"))
 
     def keys(self) -> list[dict[str, Any]]:
@@ -195,7 +197,7 @@ class Client:
         return self._items("/admin/v1/keys")
 
     def add_key(self, scopes: list[str], note: str = "") -> dict[str, Any]:
-        """Make a key; its secret is in this answer and nowhere else."""
+        """Make a key; its secret is in this answer only."""
         return self._json("POST", "/admin/v1/keys", {"scopes": scopes, "note": note})
 
     def remove_key(self, id: str) -> None:
@@ -203,7 +205,7 @@ class Client:
         check(self._exchange("DELETE", f"/admin/v1/keys/{_part(id)}"))
 
     def backup(self, write: Callable[[bytes], object]) -> None:
-        """Have a copy of the database, in pieces."""
+        """Download a copy of the database in pieces."""
         self._transport.download("/admin/v1/backup", write, UPLOAD_S)
 
     def replicas(self) -> list[dict[str, Any]]:
@@ -219,7 +221,7 @@ class Client:
         return self._items("/admin/v1/devices")
 
     def ready(self) -> dict[str, Any]:
-        """Whether the server takes calls, and what is wrong with it."""
+        """The server's readiness with its reasons."""
         return self._json("GET", "/readyz")
 
     def invoke(
@@ -231,9 +233,9 @@ class Client:
         wait_s: float | None = None,
         timeout_s: float = CALL_S,
     ) -> Answer:
-        """Call function or revision `ref` ("digits", "digits@3"); no answer ends in `timeout_s`.
+        """Call function or revision `ref` ("digits", "digits@3"), for at most `timeout_s`.
 
-        `wait_s` is how long the server may hold the request before it starts.
+        `wait_s` bounds how long the server may hold the request before it starts.
         """
         headers = {"Content-Type": payload.content_type}
         if accept:
@@ -244,6 +246,14 @@ class Client:
         reply = check(self._exchange("POST", path, payload.body, headers, timeout_s))
         content_type = reply.headers.get("Content-Type", "")
         return Answer(reply.body, content_type, reply.headers.get("Server-Timing", ""))
+
+    def _stream(
+        self, path: str, last_id: str, silent_s: float | None = None
+    ) -> AbstractContextManager[Iterator[Event]]:
+        # Lazy: most verbs read no stream.
+        from admin.client.sse import SILENT_S, open_stream
+
+        return open_stream(self._transport, path, last_id, silent_s or SILENT_S)
 
     def _items(self, path: str) -> list[dict[str, Any]]:
         """Every item of a list, page by page."""

@@ -1,12 +1,5 @@
-"""An event stream of the server over HTTP, and over SSH: one connection, read to its end.
-
-Server-sent events out of bytes, as they come. Pure.
-
-By the rules of the WHATWG's HTML standard, "Interpreting an event stream": lines end with LF, CR or
-CRLF, and bytes may be split anywhere.
-
-An event stream that goes on when the server goes away and comes back.
-"""
+"""Server-sent events (WHATWG HTML, "Interpreting an event stream"): the parser (pure), one
+connection, and the one loop that resumes a stream after its connection broke."""
 
 from __future__ import annotations
 
@@ -15,19 +8,30 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
 
 from admin.client.transport import ApiError, Transport, Unreachable
 
 EVENT_MAX: Final = 8 * 1024 * 1024
-"""Bytes of one event; above any that a server of ours sends."""
+"""Bytes of one event; more than any event of a server."""
 
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 _BOM: Final = b"\xef\xbb\xbf"
+CONTENT_TYPE: Final = "text/event-stream"
+SILENT_S: Final = 45.0
+"""Seconds without a byte after which a connection counts as dead; a server sends a comment every
+15 s."""
+PATIENCE_S: Final = 60.0
+"""Seconds that a server may stay away before `Patience` gives up."""
+PAUSE_S: Final = 0.5
+"""Seconds between two of its attempts."""
+PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 10.0)
+"""Seconds before each attempt of `Backoff` in a row; the last one is repeated."""
 
 
 class Event(NamedTuple):
-    """One event. `id` is the last one that the stream has told, "" for none."""
+    """One event. `id` is the last id that the stream sent, "" for none."""
 
     id: str
     type: str
@@ -35,14 +39,17 @@ class Event(NamedTuple):
 
 
 class EventTooLong(ValueError):
-    """An event that would fill the memory: this is no stream of ours."""
+    """An event above the limit of memory for one."""
 
 
 class Parser:
-    """Takes a stream's bytes, gives its events. `last_id` is what to go on from after a break."""
+    """Parses a stream's bytes into events. `last_id` resumes the stream.
+
+    Lines end with LF, CR or CRLF, and bytes may be split anywhere.
+    """
 
     def __init__(self, last_id: str = "", event_max: int = EVENT_MAX) -> None:
-        """`last_id` of an earlier connection counts until the stream tells another."""
+        """`last_id` of an earlier connection holds until the stream sends one."""
         self.last_id = last_id
         self._id = last_id
         self._type = ""
@@ -95,7 +102,7 @@ class Parser:
         return None
 
     def _dispatch(self) -> Event | None:
-        """An empty line: the event is whole. One without data is none, but its id counts."""
+        """The event that an empty line completes; None without data, but its id counts."""
         self.last_id = self._id
         kind, data = self._type or "message", self._data
         self._type, self._data, self._size = "", [], 0
@@ -104,20 +111,14 @@ class Parser:
         return Event(self.last_id, kind, b"\n".join(data).decode(errors="replace"))
 
 
-CONTENT_TYPE: Final = "text/event-stream"
-SILENT_S: Final = 45.0
-"""A server says something every 15 s, if only that it is there."""
-
-
 @contextmanager
 def open_stream(
     transport: Transport, path: str, last_id: str = "", silent_s: float = SILENT_S
 ) -> Iterator[Iterator[Event]]:
     """The events of GET `path` after the one with `last_id`, while the block runs.
 
-    The iterator ends where the server ends the stream, and raises Unreachable where it breaks off
-    or is silent for `silent_s`. Raises ApiError where the server refuses, Unreachable where
-    there is none.
+    The iterator ends with the stream, and raises Unreachable where the connection breaks or is
+    silent for `silent_s`. Raises ApiError for a refusal, Unreachable without a server.
     """
     headers = {"Accept": CONTENT_TYPE, "Cache-Control": "no-store"}
     if last_id:
@@ -139,71 +140,145 @@ def _events(pieces: Iterator[bytes], last_id: str) -> Iterator[Event]:
             raise Unreachable(f"the stream cannot be read: {error}") from error
 
 
-PATIENCE_S: Final = 60.0
-"""How long a server may be away."""
-PAUSE_S: Final = 0.5
-"""Between two tries to reach it."""
-
 Connect = Callable[[str], AbstractContextManager[Iterator[Event]]]
-"""Opens the stream after the event with this id, "" for its beginning."""
+"""Opens the stream after the event with this id, "" for its beginning. Raises ApiError or
+Unreachable."""
 
 
-class Absence:
-    """How long the server has been away. `away` is told why nothing comes, once for each absence,
-    `back` that it answers again; `clock` gives seconds."""
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """The connection is over: why, and the seconds until the next attempt."""
+
+    why: str
+    pause_s: float
+
+
+class Position:
+    """The id of the last event, which a new connection goes on from."""
+
+    def __init__(self) -> None:
+        self.id = ""
+
+    def accept(self, event: Event) -> bool:
+        """Record `event`; False where it was received before."""
+        self.id = event.id
+        return True
+
+
+class Retry(Protocol):
+    """When to connect again."""
+
+    def connected(self) -> None:
+        """The server accepted the connection."""
+
+    def pause_s(self, error: ApiError | Unreachable | None) -> float:
+        """Seconds until the next attempt; `error` is None where the server ended the stream.
+
+        Raises `error` where no attempt follows.
+        """
+
+
+class Backoff:
+    """Retries without end, with growing pauses, once there was an event. A refusal other than
+    "busy" (429, 5xx) is final."""
+
+    def __init__(self) -> None:
+        self._has_received = False
+        self._attempts = 0
+
+    def connected(self) -> None:
+        """Nothing: a connection without an event is no success."""
+
+    def received(self) -> None:
+        """A valid event arrived: the next pause is the shortest one again."""
+        self._has_received, self._attempts = True, 0
+
+    def pause_s(self, error: ApiError | Unreachable | None) -> float:
+        """The next one of `PAUSES_S`. Raises `error`."""
+        if error is not None and not (self._has_received and _is_passing(error)):
+            raise error
+        pause_s = PAUSES_S[min(self._attempts, len(PAUSES_S) - 1)]
+        self._attempts += 1
+        return pause_s
+
+
+class Patience:
+    """Retries at a steady pace for `patience_s` seconds, once the server has answered. Any refusal
+    below 500 is final.
+
+    `on_lost` gets the reason, once for each absence of the server; `on_back` is called when it
+    answers again. `clock` gives seconds.
+    """
 
     def __init__(
         self,
-        away: Callable[[str], None],
-        back: Callable[[], None],
+        on_lost: Callable[[str], None],
+        on_back: Callable[[], None],
         patience_s: float = PATIENCE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._away = away
-        self._back = back
+        self._on_lost = on_lost
+        self._on_back = on_back
         self._patience_s = patience_s
         self._clock = clock
-        self._was_there = False
-        self._since_s: float | None = None
+        self._has_answered = False
+        self._lost_since_s: float | None = None
 
-    def over(self) -> None:
-        """The server answers."""
-        self._was_there = True
-        if self._since_s is not None:
-            self._since_s = None
-            self._back()
+    def connected(self) -> None:
+        """An absence is over."""
+        self._has_answered = True
+        if self._lost_since_s is not None:
+            self._lost_since_s = None
+            self._on_back()
 
-    def suffer(self, error: Exception) -> None:
-        """It does not. Raises `error` where it never did, or has not for too long."""
-        if not self._was_there:
+    def pause_s(self, error: ApiError | Unreachable | None) -> float:
+        """`PAUSE_S`. Raises `error`."""
+        if error is not None:
+            self._count(error)
+        return PAUSE_S
+
+    def _count(self, error: ApiError | Unreachable) -> None:
+        is_refused = isinstance(error, ApiError) and not _is_server_fault(error)
+        if is_refused or not self._has_answered:
             raise error
-        if self._since_s is None:
-            self._since_s = self._clock()
-            self._away(str(error))
-        elif self._clock() - self._since_s >= self._patience_s:
+        if self._lost_since_s is None:
+            self._lost_since_s = self._clock()
+            self._on_lost(str(error))
+        elif self._clock() - self._lost_since_s >= self._patience_s:
             raise error
 
 
 def resumed(
-    connect: Connect, absence: Absence, pause: Callable[[float], None] = time.sleep
-) -> Iterator[Event]:
-    """Every event, over as many connections as it takes: a stream that ends is asked for again.
+    connect: Connect,
+    retry: Retry,
+    position: Position,
+    pause: Callable[[float], object] = time.sleep,
+) -> Iterator[Event | Disconnected]:
+    """Every event after `position`, over as many connections as it takes, and where one ended.
 
-    Raises ApiError where the server refuses, as it does where nothing more will come, and
-    Unreachable where it stays away.
+    A stream that the server ends is asked for again, too. Raises what `retry` raises.
     """
-    last_id = ""
     while True:
+        failure: ApiError | Unreachable | None = None
         try:
-            with connect(last_id) as events:
-                absence.over()
+            with connect(position.id) as events:
+                retry.connected()
                 for event in events:
-                    last_id = event.id
-                    yield event
-        except Unreachable as error:
-            absence.suffer(error)
-        except ApiError as error:
-            if error.status < http.client.INTERNAL_SERVER_ERROR:
-                raise
-            absence.suffer(error)
-        pause(PAUSE_S)
+                    if position.accept(event):
+                        yield event
+        except (ApiError, Unreachable) as error:
+            failure = error
+        pause_s = retry.pause_s(failure)
+        yield Disconnected(str(failure or "the server ended the events"), pause_s)
+        pause(pause_s)
+
+
+def _is_passing(error: ApiError | Unreachable) -> bool:
+    """Whether the server may only be away, too busy or shutting down."""
+    if isinstance(error, Unreachable):
+        return True
+    return _is_server_fault(error) or error.status == http.client.TOO_MANY_REQUESTS
+
+
+def _is_server_fault(error: ApiError) -> bool:
+    return error.status >= http.client.INTERNAL_SERVER_ERROR

@@ -1,15 +1,8 @@
-"""Logging in over SSH, by way of the jump hosts that ~/.ssh/config names.
+"""SSH logins: targets, jump hosts of ~/.ssh/config, host key checks, errors with remedies, and the
+admin token over SFTP.
 
-What can go wrong with SSH, in an operator's words and with what mends it.
-
-Host keys: which are known, and what is said of one that is not.
-
-There is always a list, be it an empty one: asyncssh stops checking where it is given None, and
-reads `UserKnownHostsFile none` of ~/.ssh/config as that.
-
-Whom to log in to, as it stands on the command line.
-
-The admin token of a gateway on another machine, read over SFTP.
+Host keys are always checked against a list, be it empty: asyncssh checks nothing where it is given
+None, as for `UserKnownHostsFile none` of ~/.ssh/config.
 """
 
 from __future__ import annotations
@@ -27,14 +20,34 @@ from admin.client.transport import Unreachable
 
 PORT_MAX: Final = 65535
 WORD: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+%~-]*")
-"""A user or host name, or an alias of ~/.ssh/config; never one that `ssh` took for an option."""
+"""A user or host name, or an alias of ~/.ssh/config; never an option of `ssh`."""
 ADDRESS: Final = re.compile(r"[0-9A-Fa-f:.]+(%[A-Za-z0-9_.-]+)?")
-"""What stands for an IPv6 address; the resolver judges it."""
+"""The characters of an IPv6 address; the resolver checks it."""
+REFUSED_TEXT: Final = "Connection refused"
+"""The text of OpenSSH's server for a closed port (strerror of ECONNREFUSED)."""
+USER_FILE: Final = Path("~/.ssh/known_hosts")
+SYSTEM_FILES: Final = (Path("/etc/ssh/ssh_known_hosts"), Path("/etc/ssh/ssh_known_hosts2"))
+FILE_MAX: Final = 16 * 1024 * 1024
+"""Characters read of one file of known hosts."""
+CONNECT_S: Final = 10.0
+LOGIN_S: Final = 15.0
+HOP_S: Final = CONNECT_S + LOGIN_S + 5.0
+"""Seconds per machine: name lookup, proxy command, keys."""
+ALIVE_S: Final = 10.0
+"""Seconds of silence before a keepalive; ALIVE_MAX unanswered ones end the connection."""
+ALIVE_MAX: Final = 3
+HOPS_MAX: Final = 5
+"""Machines on the way, the target included."""
+TOKEN_FILE: Final = "admin.token"  # noqa: S105 - a file's name
+TOKEN_MAX: Final = 4096
+"""Bytes read of a token file."""
+READ_S: Final = 15.0
+"""Seconds for opening SFTP and reading the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A machine to log in to. What is None is left to ~/.ssh/config and its defaults."""
+    """A machine to log in to. None leaves a field to ~/.ssh/config and its defaults."""
 
     host: str
     user: str | None = None
@@ -46,7 +59,7 @@ class Target:
         return f"{user}{host}{'' if self.port is None else f':{self.port}'}"
 
     def command(self, program: str = "ssh") -> str:
-        """What logs in there by hand."""
+        """The command that logs in by hand."""
         port = "" if self.port is None else f" -p {self.port}"
         user = f"{self.user}@" if self.user else ""
         return f"{program}{port} {user}{self.host}"
@@ -91,12 +104,8 @@ def _split(rest: str) -> tuple[str, str | None]:
     return host, port if colon else None
 
 
-REFUSED_TEXT: Final = "Connection refused"
-"""What OpenSSH's server says of a port on which nobody listens (strerror of ECONNREFUSED)."""
-
-
-def because(text: str, hint: str = "") -> Unreachable:
-    """An Unreachable that says `text`, and `hint` for what to do next."""
+def unreachable_error(text: str, hint: str = "") -> Unreachable:
+    """An Unreachable with `text`, and `hint` as its note."""
     error = Unreachable(text)
     if hint:
         error.add_note(hint)
@@ -104,62 +113,60 @@ def because(text: str, hint: str = "") -> Unreachable:
 
 
 def login_failure(target: Target, error: Exception) -> Unreachable:
-    """Why nobody could log in to `target`."""
+    """The error for a failed login to `target`."""
     by_hand = f"see whether this works: {target.command()}"
     if isinstance(error, asyncssh.PermissionDenied):
-        return because(
+        return unreachable_error(
             f"{target} takes none of your SSH keys: {error}",
             f"name one with --identity FILE, or: {target.command('ssh-copy-id')}",
         )
     if isinstance(error, TimeoutError | asyncssh.TimeoutError):
-        return because(f"{target} does not answer SSH in time", by_hand)
+        return unreachable_error(f"{target} does not answer SSH in time", by_hand)
     if isinstance(error, asyncssh.KeyEncryptionError | asyncssh.KeyImportError):
-        return because(f"the private key cannot be used: {error}", "ssh-add FILE, then again")
+        return unreachable_error(
+            f"the private key cannot be used: {error}", "ssh-add FILE, then again"
+        )
     if isinstance(error, asyncssh.ConfigParseError):
-        return because(f"~/.ssh/config: {error}", "mend that line of ~/.ssh/config")
+        return unreachable_error(f"~/.ssh/config: {error}", "mend that line of ~/.ssh/config")
     if isinstance(error, asyncssh.DisconnectError):
-        return because(f"the SSH server of {target} ended the connection: {error}", by_hand)
+        return unreachable_error(
+            f"the SSH server of {target} ended the connection: {error}", by_hand
+        )
     reason = getattr(error, "strerror", None) or error
-    return because(f"{target} cannot be reached by SSH: {reason}", by_hand)
+    return unreachable_error(f"{target} cannot be reached by SSH: {reason}", by_hand)
 
 
-def channel_failure(target: Target, place: tuple[str, int], error: Exception) -> Unreachable:
-    """Why `target` opened no way to the gateway at `place`, as seen from there."""
-    host, port = place
+def channel_failure(target: Target, address: tuple[str, int], error: Exception) -> Unreachable:
+    """The error for a channel that `target` did not open to `address`, as seen from there."""
+    host, port = address
     shown = f"{host}:{port}"
     if isinstance(error, asyncssh.ChannelOpenError):
         if error.code == asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED:
-            return because(
+            return unreachable_error(
                 f"the SSH server of {target} forbids forwarding to {shown}",
                 f"set in its sshd_config: AllowTcpForwarding local, PermitOpen {shown}",
             )
         if REFUSED_TEXT in error.reason:
-            return because(
+            return unreachable_error(
                 f"nobody listens on {shown} of {target}",
                 f"start it there with fnctl serve, or name it: --url http://{host}:PORT",
             )
-        return because(f"{target} cannot reach {shown}: {error.reason}")
+        return unreachable_error(f"{target} cannot reach {shown}: {error.reason}")
     if isinstance(error, TimeoutError | asyncssh.TimeoutError):
-        return because(f"{target} opens no connection to {shown} in time")
-    return lost(target, str(error))
+        return unreachable_error(f"{target} opens no connection to {shown} in time")
+    return connection_broken(target, str(error))
 
 
-def lost(target: Target, reason: str) -> Unreachable:
-    """The connection broke while it was used."""
-    return because(
+def connection_broken(target: Target, reason: str) -> Unreachable:
+    """The error for a connection that broke in use."""
+    return unreachable_error(
         f"the SSH connection to {target} broke: {reason or 'no reason given'}",
         "what was begun there may go on: look with fnctl ls and fnctl show before you try again",
     )
 
 
-USER_FILE: Final = Path("~/.ssh/known_hosts")
-SYSTEM_FILES: Final = (Path("/etc/ssh/ssh_known_hosts"), Path("/etc/ssh/ssh_known_hosts2"))
-FILE_MAX: Final = 16 * 1024 * 1024
-"""Characters read of one file of known hosts."""
-
-
 class KnownHosts(asyncssh.SSHKnownHosts):
-    """Known host keys of `files`. `name` is what was looked up, `has_key` whether it has any."""
+    """Known host keys of `files`. `name` is the host looked up last, `has_key` if it has any."""
 
     def __init__(self, files: Sequence[Path]) -> None:
         super().__init__()
@@ -177,29 +184,28 @@ class KnownHosts(asyncssh.SSHKnownHosts):
         return found
 
 
-class Greeter(asyncssh.SSHClient):
-    """Notes which key a server showed that is not known, and why the connection was lost."""
+class HostKeyClient(asyncssh.SSHClient):
+    """Refuses unknown host keys, and records them and the reason of a lost connection."""
 
     def __init__(self) -> None:
-        self.shown: asyncssh.SSHKey | None = None
-        self.lost: str = ""
+        self.shown_key: asyncssh.SSHKey | None = None
+        self.lost_reason: str = ""
 
     def validate_host_public_key(
         self, _host: str, _addr: str, _port: int, key: asyncssh.SSHKey
     ) -> bool:
-        """asyncssh's: whether a key is trusted that is not among the known ones. It never is."""
-        self.shown = key
+        """asyncssh's: refuse a key that is not among the known ones."""
+        self.shown_key = key
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncssh's: the connection is over."""
-        self.lost = str(exc) if exc is not None else "the server closed it"
+        self.lost_reason = str(exc) if exc is not None else "the server closed it"
 
 
 def known_hosts(login: Login, configured: Sequence[str]) -> KnownHosts:
-    """The keys of --known-hosts; else of the files `configured` in ~/.ssh/config, else the usual.
-
-    Raises Unreachable where a file that was named cannot be read or understood.
+    """The keys of --known-hosts, else of the `configured` files of ~/.ssh/config, else the default
+    files. Raises Unreachable for an unreadable file.
     """
     if login.known_hosts is not None:
         named = [login.known_hosts]
@@ -210,23 +216,24 @@ def known_hosts(login: Login, configured: Sequence[str]) -> KnownHosts:
     try:
         return KnownHosts([path for path in files if login.known_hosts or path.exists()])
     except (OSError, ValueError) as error:
-        raise because(f"the known hosts cannot be read: {error}") from error
+        raise unreachable_error(f"the known hosts cannot be read: {error}") from error
 
 
-def refused(login: Login, known: KnownHosts, greeter: Greeter) -> Unreachable:
-    """Why the key of a host was refused: another than the known one, or none is known."""
+def host_key_refused(login: Login, known: KnownHosts, host_keys: HostKeyClient) -> Unreachable:
+    """The error for a refused host key: it changed, or none is known."""
     target = login.target
     shown = "a key"
-    if greeter.shown is not None:
-        shown = f"{greeter.shown.get_algorithm()} {greeter.shown.get_fingerprint()}"
+    if host_keys.shown_key is not None:
+        key = host_keys.shown_key
+        shown = f"{key.get_algorithm()} {key.get_fingerprint()}"
     files = ", ".join(map(str, known.files)) or str(USER_FILE)
     if known.has_key:
-        return because(
+        return unreachable_error(
             f"the host key of {target} has CHANGED: it shows {shown}, {files} knows another."
             " Somebody may be in between",
             f"ask who runs it; if the machine is new: ssh-keygen -R '{known.name}' -f {files}",
         )
-    return because(
+    return unreachable_error(
         f"the host key of {target} is not known: it shows {shown}, {files} has none for it",
         f"compare the key while you log in once: {_login_once(login)}",
     )
@@ -247,23 +254,12 @@ def _read(path: Path) -> str:
     return text
 
 
-CONNECT_S: Final = 10.0
-LOGIN_S: Final = 15.0
-HOP_S: Final = CONNECT_S + LOGIN_S + 5.0
-"""Seconds for one machine with everything: names, proxy command, keys."""
-ALIVE_S: Final = 10.0
-"""Seconds of silence after which the server is asked whether it lives; three unanswered end it."""
-ALIVE_MAX: Final = 3
-HOPS_MAX: Final = 5
-"""Machines on the way, the last one included."""
-
-
 @dataclass(frozen=True, slots=True)
 class LoggedIn:
-    """A connection and what was noted about it. Closing the connection closes those before it."""
+    """A connection, its host key client and the jump host before it. `close` closes them all."""
 
     connection: asyncssh.SSHClientConnection
-    greeter: Greeter
+    host_keys: HostKeyClient
     before: LoggedIn | None = None
 
     async def close(self) -> None:
@@ -274,17 +270,17 @@ class LoggedIn:
             await self.before.close()
 
     def reason_lost(self) -> str:
-        """Why the connection is over, "" while it is not."""
-        return self.greeter.lost if self.connection.is_closed() else ""
+        """Why the connection was lost, "" while it lasts."""
+        return self.host_keys.lost_reason if self.connection.is_closed() else ""
 
 
 async def log_in(login: Login, hops_left: int = HOPS_MAX) -> LoggedIn:
-    """Log in, through jump hosts if ~/.ssh/config says so; each one's host key is checked.
+    """Log in, through the jump hosts of ~/.ssh/config; every host key is checked.
 
     Raises Unreachable.
     """
     if not hops_left:
-        raise because(f"~/.ssh/config: more than {HOPS_MAX} machines on the way")
+        raise unreachable_error(f"~/.ssh/config: more than {HOPS_MAX} machines on the way")
     options, jumps = await asyncio.to_thread(_configured, login)
     before = None
     try:
@@ -292,7 +288,7 @@ async def log_in(login: Login, hops_left: int = HOPS_MAX) -> LoggedIn:
             hop = replace(login, target=jump)
             if before is None:
                 before = await log_in(hop, hops_left - 1)
-            else:  # through the one before it, whatever ~/.ssh/config says of the way to it
+            else:  # through the jump host before it, not through those of ~/.ssh/config
                 options_there, _ = await asyncio.to_thread(_configured, hop)
                 before = await _connect(hop, options_there, before)
         return await _connect(login, options, before)
@@ -307,26 +303,26 @@ async def _connect(
 ) -> LoggedIn:
     files = options.config.get("UserKnownHostsFile", ())
     known = known_hosts(login, list(map(str, cast(Sequence[str], files))))
-    greeter = Greeter()
+    host_keys = HostKeyClient()
     # An explicit None for the tunnel keeps asyncssh from opening jump hosts itself, whose keys
     # it would then check by its own rules.
     final = {"known_hosts": known, "tunnel": before.connection if before else None}
     try:
         async with asyncio.timeout(HOP_S):
             connection = await asyncssh.connect(
-                client_factory=lambda: greeter, **{**_given(login), **final}
+                client_factory=lambda: host_keys, **{**_given(login), **final}
             )
     except asyncssh.HostKeyNotVerifiable as error:
-        raise refused(login, known, greeter) from error
+        raise host_key_refused(login, known, host_keys) from error
     except (OSError, TimeoutError, ValueError, asyncssh.Error) as error:
         raise login_failure(login.target, error) from error
-    return LoggedIn(connection, greeter, before)
+    return LoggedIn(connection, host_keys, before)
 
 
 def _configured(login: Login) -> tuple[asyncssh.SSHClientConnectionOptions, list[Target]]:
-    """What ~/.ssh/config says of a machine and of the way to it. Raises Unreachable.
+    """A machine's options and jump hosts by ~/.ssh/config. Raises Unreachable.
 
-    Without a network, but it may read key files and run what `Match exec` names.
+    Blocking: it may read key files and run the command of `Match exec`.
     """
     try:
         options = asyncssh.SSHClientConnectionOptions(**_given(login))
@@ -336,7 +332,7 @@ def _configured(login: Login) -> tuple[asyncssh.SSHClientConnectionOptions, list
 
 
 def _given(login: Login) -> dict[str, Any]:
-    """What overrules ~/.ssh/config."""
+    """Options that overrule ~/.ssh/config."""
     target = login.target
     given: dict[str, Any] = {
         "host": target.host,
@@ -361,8 +357,8 @@ def _given(login: Login) -> dict[str, Any]:
 
 
 def _jumps(options: asyncssh.SSHClientConnectionOptions, target: Target) -> list[Target]:
-    """The jump hosts in order; none for `target` itself, as where `Host *` names it for all.
-    Raises ValueError."""
+    """The jump hosts in order; none where the target is its own, as with `Host *`. Raises
+    ValueError."""
     tunnel = options.tunnel
     if not isinstance(tunnel, str) or not tunnel or tunnel == "none":
         return []
@@ -373,19 +369,12 @@ def _jumps(options: asyncssh.SSHClientConnectionOptions, target: Target) -> list
     return [] if is_itself and targets[0].port in (None, options.port) else targets
 
 
-TOKEN_FILE: Final = "admin.token"  # noqa: S105 - a file's name
-TOKEN_MAX: Final = 4096
-"""Bytes read of it."""
-READ_S: Final = 15.0
-"""Seconds for opening SFTP and reading the file."""
-
-
 class NoToken(Exception):
-    """The token could not be read; the text says why and what else there is."""
+    """The token could not be read; the text has reason and remedy."""
 
 
 async def read_token(connection: asyncssh.SSHClientConnection, target: Target, data: Path) -> str:
-    """The token in the data folder `data` there; `~` and relative paths begin at the home folder.
+    """The token in the remote folder `data`; `~` and relative paths begin at the home folder.
 
     Raises NoToken.
     """
@@ -404,7 +393,7 @@ async def read_token(connection: asyncssh.SSHClientConnection, target: Target, d
             f"{path} of {target} cannot be read by this user: log in as the server's, or --key"
         ) from error
     except (asyncssh.Error, OSError, TimeoutError) as error:
-        raise NoToken(f"{target} gives no {path} by SFTP ({_said(error)}): use --key") from error
+        raise NoToken(f"{target} gives no {path} by SFTP ({_reason(error)}): use --key") from error
     try:
         token = content.decode("ascii").strip()
     except ValueError as error:
@@ -425,5 +414,5 @@ def remote_path(data: Path) -> str:
     return str(data / TOKEN_FILE)
 
 
-def _said(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return str(error) or ("no answer in time" if isinstance(error, TimeoutError) else repr(error))

@@ -1,8 +1,7 @@
-"""One HTTP exchange with the standard library alone, and what can go wrong with it.
+"""HTTP exchanges with the standard library alone, and their errors.
 
-Every exchange opens a connection of its own, has a time limit and reads at most `ANSWER_MAX`
-bytes, but for answers that come piece by piece. Redirects are not followed: a key must not travel
-on to another server.
+Every exchange has its own connection and a time limit, and reads at most `ANSWER_MAX` bytes, but
+for streams. Redirects are not followed: a key must not reach another server.
 """
 
 from __future__ import annotations
@@ -20,34 +19,31 @@ from urllib.parse import urlsplit
 from registry.errors import BadBundle
 
 ANSWER_MAX: Final = 320 * 1024 * 1024
-"""Bytes; above the largest answer a server may be set to give."""
+"""Bytes; more than the largest answer that a server can be configured for."""
 CONNECT_S: Final = 5.0
 REFUSAL_MAX: Final = 1024 * 1024
-"""Bytes read of a problem in place of a stream."""
+"""Bytes read of a refusal in place of a stream."""
 PIECE: Final = 64 * 1024
-"""Bytes read at once, at most, of an answer that comes piece by piece."""
+"""Bytes per read of a stream, at most."""
 SHOWN_MAX: Final = 500
 """Characters shown of an answer that is no problem document."""
 
 CHUNK: Final = 1024 * 1024
-"""Bytes read at once of a file that is uploaded."""
+"""Bytes per read of an uploaded file."""
 Progress = Callable[[int], None]
 """Called with the number of bytes sent since the last call."""
 Dial = Callable[[str, int], socket.socket]
-"""Gives a connected socket to a host and a port, or raises Unreachable."""
+"""Connects a socket to a host and a port, or raises Unreachable."""
 
 
 class Unreachable(Exception):
-    """No answer came: nobody listens, the connection broke or time ran out.
-
-    A note on it is what to do next.
-    """
+    """No answer: connection refused or broken, or timeout. A note on it is a hint for the user."""
 
 
 class ApiError(Exception):
-    """The server answered and refused. `problem` is its problem document (RFC 9457).
+    """The server refused. `problem` is its problem document (RFC 9457).
 
-    The text is "title: detail", then what was expected and what came, unless the detail says so.
+    The text is "title: detail", then expected and got unless the detail has them.
     """
 
     def __init__(self, status: int, problem: dict[str, Any]) -> None:
@@ -57,13 +53,13 @@ class ApiError(Exception):
 
     @property
     def code(self) -> str:
-        """What kind of refusal, by the names of `registry.errors`; "" for a stranger's."""
+        """The error code, as in `registry.errors`; "" for another server's."""
         return str(self.problem.get("code", ""))
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer as it came."""
+    """An answer: status, head, body."""
 
     status: int
     headers: http.client.HTTPMessage
@@ -71,10 +67,10 @@ class Reply:
 
 
 class Transport:
-    """Exchanges with the server at `url` ("http://HOST:PORT", with a path prefix if need be).
+    """Exchanges with the server at `url` ("http://HOST:PORT", optionally with a path prefix).
 
-    `key` is sent as a bearer token. Connections are made by `dial` if it is given, which may lead
-    to another machine. Raises ValueError where URL or key cannot be one.
+    `key` is sent as a bearer token. `dial`, if given, opens the connections, as over SSH. Raises
+    ValueError for an invalid URL or key.
     """
 
     def __init__(self, url: str, key: str | None, dial: Dial | None = None) -> None:
@@ -103,19 +99,19 @@ class Transport:
     ) -> Reply:
         """Send a request and read the whole answer, whatever its status.
 
-        `timeout_s` bounds each wait for the other side. Raises Unreachable, and what `body` raises.
+        `timeout_s` bounds each wait for the server. Raises Unreachable, and what `body` raises.
         """
         head = self._head(headers)
         connection = self._connected()
         try:
             connection.sock.settimeout(timeout_s)
-            # A server may refuse an upload, and close, before it has read it all.
+            # A server may refuse an upload and close before it has read it all.
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 connection.request(method, self._prefix + path, body, head)
             response = connection.getresponse()
             data = response.read(ANSWER_MAX + 1)
         except (OSError, http.client.HTTPException) as error:
-            raise self._silent(error) from error
+            raise self._unreachable(error) from error
         finally:
             connection.close()
         if len(data) > ANSWER_MAX:
@@ -126,10 +122,10 @@ class Transport:
     def open(
         self, path: str, headers: Mapping[str, str], timeout_s: float
     ) -> Iterator[tuple[Reply, Iterator[bytes]]]:
-        """GET an answer and read it while the block runs: its head, and its body as it comes.
+        """GET a stream while the block runs: its head, and its body in pieces.
 
-        `timeout_s` bounds each wait for the server. Raises Unreachable, also out of the body where
-        it breaks off; ApiError where the server refuses.
+        `timeout_s` bounds each wait for the server. Raises Unreachable, also while the body is
+        read, and ApiError for a refusal.
         """
         connection = self._connected()
         try:
@@ -141,7 +137,7 @@ class Transport:
                 is_refused = response.status != http.client.OK
                 body = response.read(REFUSAL_MAX) if is_refused else b""
             except (OSError, http.client.HTTPException) as error:
-                raise self._silent(error) from error
+                raise self._unreachable(error) from error
             with response:
                 reply = check(Reply(response.status, response.headers, body))
                 yield reply, self._pieces(response)
@@ -149,9 +145,9 @@ class Transport:
             connection.close()
 
     def download(self, path: str, write: Callable[[bytes], object], timeout_s: float) -> None:
-        """GET an answer of a length that its head tells, and give it to `write` as it comes.
+        """GET an answer with a Content-Length and pass its pieces to `write`.
 
-        Raises what `open` and `write` raise, and Unreachable where it is shorter or longer.
+        Raises what `open` and `write` raise, and Unreachable for another length.
         """
         with self.open(path, {}, timeout_s) as (reply, pieces):
             left = int(reply.headers.get("Content-Length") or 0)
@@ -162,12 +158,12 @@ class Transport:
             raise Unreachable(f"{self._url}: {path} broke off, {left} bytes miss")
 
     def _pieces(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
-        """What there is at the time, at least one byte of it."""
+        """The body in pieces of at least one byte, as they arrive."""
         try:
             while piece := response.read1(PIECE):
                 yield piece
         except (OSError, ValueError, http.client.HTTPException) as error:
-            raise self._silent(error) from error
+            raise self._unreachable(error) from error
 
     def _head(self, headers: Mapping[str, str]) -> dict[str, str]:
         own = {"Connection": "close"}
@@ -185,15 +181,15 @@ class Transport:
             connection.connect()
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            raise self._silent(error) from error
+            raise self._unreachable(error) from error
         return connection
 
-    def _silent(self, error: Exception) -> Unreachable:
+    def _unreachable(self, error: Exception) -> Unreachable:
         return Unreachable(f"{self._url} gives no answer: {str(error) or type(error).__name__}")
 
 
 def check(reply: Reply) -> Reply:
-    """The reply, if it is a success. Raises ApiError."""
+    """`reply` if it is a success. Raises ApiError."""
     if http.client.OK <= reply.status < http.client.MULTIPLE_CHOICES:
         return reply
     problem = json_object(reply.body)
@@ -208,7 +204,7 @@ def check(reply: Reply) -> Reply:
 
 
 def json_object(body: bytes) -> dict[str, Any] | None:
-    """The JSON object in `body`, None where it is none."""
+    """The JSON object in `body`, else None."""
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
@@ -227,7 +223,7 @@ def _explain(status: int, problem: Mapping[str, Any]) -> str:
 
 
 def pieces(source: BinaryIO, size: int, progress: Progress) -> Iterator[bytes]:
-    """`size` bytes of `source`, piece by piece. Raises BadBundle where it cannot give as many."""
+    """`size` bytes of `source` in pieces. Raises BadBundle where it has fewer."""
     left = size
     while left:
         try:

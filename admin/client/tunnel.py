@@ -1,12 +1,8 @@
-"""One SSH connection for one command, in a thread with a loop of its own.
+"""An SSH tunnel: one connection per command, in a thread with its own loop, for synchronous HTTP.
 
-The rest of fnctl is synchronous: it asks for a socket and talks HTTP over it.
-
-A connection through SSH whose near end is an ordinary socket.
-
-The near end is one of a pair that only this process has: no port is opened, so no other user of
-this machine can use the tunnel, or take the place of one that broke and be sent a key. Neither
-side is read faster than the other one takes it.
+The local end is a socket pair inside this process. No port is opened, so no other user of this
+machine can use the tunnel, or listen in place of a broken one and receive a key. Both directions
+have backpressure.
 """
 
 from __future__ import annotations
@@ -29,63 +25,67 @@ from admin.client.ssh import (
     READ_S,
     LoggedIn,
     Login,
-    NoToken,
-    because,
     channel_failure,
+    connection_broken,
     log_in,
-    lost,
     read_token,
+    unreachable_error,
 )
 from admin.client.transport import Unreachable
 
 CHANNEL_S: Final = 10.0
-"""Seconds that the far machine may take to open a connection."""
+"""Seconds that the other machine may take to open a connection."""
+GRACE_S: Final = 2.0
+"""Seconds for an orderly close."""
+MARGIN_S: Final = 5.0
+"""Seconds on top of a limit inside the loop, which comes first."""
+T = TypeVar("T")
 
 
-class Near(asyncio.Protocol):
-    """The side of this process."""
+class LocalEnd(asyncio.Protocol):
+    """The end in this process: one socket of a pair."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
-        self._far: asyncssh.SSHTCPChannel[bytes] | None = None
+        self._remote: asyncssh.SSHTCPChannel[bytes] | None = None
 
     def connection_made(self, transport: Any) -> None:
         """asyncio's: the socket pair is ready."""
         self._transport = transport
         transport.pause_reading()
 
-    def join(self, far: asyncssh.SSHTCPChannel[bytes]) -> None:
-        """Pass on to `far` from now on."""
-        self._far = far
+    def join(self, remote: asyncssh.SSHTCPChannel[bytes]) -> None:
+        """Forward to `remote` from now on."""
+        self._remote = remote
         self.resume_reading()
 
     def data_received(self, data: bytes) -> None:
-        """asyncio's: bytes for the far side; what comes after its end is dropped."""
-        if self._far is not None:
-            # It takes nothing any more a moment before it says that it has ended. As an error here
-            # that would close the socket, and lose the answer that is in it.
+        """asyncio's: bytes for the remote end, dropped after it has ended."""
+        if self._remote is not None:
+            # The channel refuses data a moment before it reports its end. An error here would
+            # close the socket and lose the answer in it.
             with contextlib.suppress(BrokenPipeError):
-                self._far.write(data)
+                self._remote.write(data)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
-        """asyncio's: whoever used the socket closed it. An HTTP client never closes half of it."""
+        """asyncio's: the HTTP client closed the socket. It never closes half of it."""
         self._transport = None
-        far, self._far = self._far, None
-        if far is not None:
-            far.close()
+        remote, self._remote = self._remote, None
+        if remote is not None:
+            remote.close()
 
     def pause_writing(self) -> None:
         """asyncio's: the reader is slower than SSH."""
-        if self._far is not None:
-            self._far.pause_reading()
+        if self._remote is not None:
+            self._remote.pause_reading()
 
     def resume_writing(self) -> None:
         """asyncio's: the reader has caught up."""
-        if self._far is not None:
-            self._far.resume_reading()
+        if self._remote is not None:
+            self._remote.resume_reading()
 
     def write(self, data: bytes) -> None:
-        """Bytes from the far side."""
+        """Bytes from the remote end."""
         if self._transport is not None:
             self._transport.write(data)
 
@@ -99,82 +99,76 @@ class Near(asyncio.Protocol):
         if self._transport is not None:
             self._transport.resume_reading()
 
-    def far_ended(self) -> None:
-        """Nothing more comes or goes: what came can still be read, then the end.
+    def remote_ended(self) -> None:
+        """Let the client read the received bytes, then the end.
 
-        A server may refuse an upload half-way, answer and close. Closed with unread bytes in it, a
-        socket pair loses the answer, so the writer is stopped and what it wrote is read away.
+        A server may refuse an upload half-way, answer and close. A socket pair closed with unread
+        bytes loses the answer, so the writer is stopped and its bytes are discarded.
         """
-        self._far = None
+        self._remote = None
         if self._transport is not None:
             with contextlib.suppress(OSError):
                 self._transport.get_extra_info("socket").shutdown(socket.SHUT_RD)
             self._transport.resume_reading()
 
 
-class Far(asyncssh.SSHTCPSession[bytes]):
-    """The side of the other machine."""
+class RemoteEnd(asyncssh.SSHTCPSession[bytes]):
+    """The end on the other machine: an SSH channel."""
 
-    def __init__(self, near: Near) -> None:
-        self._near = near
+    def __init__(self, local: LocalEnd) -> None:
+        self._local = local
 
     def data_received(self, data: bytes, datatype: int | None = None) -> None:  # noqa: ARG002
-        """asyncssh's: bytes for the near side."""
-        self._near.write(data)
+        """asyncssh's: bytes for the local end."""
+        self._local.write(data)
 
     def eof_received(self) -> bool:
-        """asyncssh's: the server has said all; the channel closes."""
+        """asyncssh's: the server closed its side; the channel closes."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncssh's
         """asyncssh's: the channel is closed, or the connection broke."""
-        self._near.far_ended()
+        self._local.remote_ended()
 
     def pause_writing(self) -> None:
         """asyncssh's: the window is full."""
-        self._near.pause_reading()
+        self._local.pause_reading()
 
     def resume_writing(self) -> None:
         """asyncssh's: there is room again."""
-        self._near.resume_reading()
+        self._local.resume_reading()
 
 
-async def dial(connection: asyncssh.SSHClientConnection, host: str, port: int) -> socket.socket:
-    """A blocking socket to `host`:`port` as the far machine sees them.
+async def open_channel(
+    connection: asyncssh.SSHClientConnection, host: str, port: int
+) -> socket.socket:
+    """A blocking socket to `host`:`port` as the other machine sees them.
 
     Raises asyncssh.Error, OSError or TimeoutError.
     """
     ours, theirs = socket.socketpair()
-    near = Near()
+    local = LocalEnd()
     try:
         loop = asyncio.get_running_loop()
         theirs.setblocking(False)
-        transport, _ = await loop.connect_accepted_socket(lambda: near, theirs)
+        transport, _ = await loop.connect_accepted_socket(lambda: local, theirs)
     except BaseException:
         ours.close()
         theirs.close()
         raise
     try:
         async with asyncio.timeout(CHANNEL_S):
-            channel, _ = await connection.create_connection(lambda: Far(near), host, port)
+            channel, _ = await connection.create_connection(lambda: RemoteEnd(local), host, port)
     except BaseException:
         ours.close()
         transport.abort()
         raise
-    near.join(channel)
+    local.join(channel)
     return ours
 
 
-GRACE_S: Final = 2.0
-"""Seconds for a goodbye that the other side hears."""
-MARGIN_S: Final = 5.0
-"""Seconds more than what is waited for has itself: the loop's own limits come first."""
-
-T = TypeVar("T")
-
-
 class Tunnel:
-    """A connection to one machine, for the thread that made it. Close it, whatever happens."""
+    """A connection to one machine, for the thread that made it. Must be closed."""
 
     def __init__(self, login: Login) -> None:
         self.target = login.target
@@ -189,23 +183,23 @@ class Tunnel:
             raise
 
     def dial(self, host: str, port: int) -> socket.socket:
-        """A socket to the gateway that `host`:`port` names there. Raises Unreachable."""
+        """A socket to `host`:`port` as seen from there. Raises Unreachable."""
         return self._wait(self._dial(host, port), CHANNEL_S)
 
     def token(self, data: Path) -> str:
         """The admin token in the data folder `data` there. Raises NoToken or Unreachable."""
         return self._wait(read_token(self._connection(), self.target, data), READ_S)
 
-    def why_lost(self) -> str:
-        """Why the connection is over, "" while it is not."""
+    def reason_lost(self) -> str:
+        """Why the connection was lost, "" while it lasts."""
         return self._logged_in.reason_lost() if self._logged_in else ""
 
     def close(self) -> None:
-        """Say goodbye, end the loop and its thread."""
+        """Close the connection, the loop and its thread."""
         if self._logged_in is not None:
-            # A machine that is gone hears nothing; the process ends without it.
+            # A lost machine must not delay the end of the process.
             with contextlib.suppress(Unreachable):
-                self._wait(_say_goodbye(self._logged_in), GRACE_S)
+                self._wait(_close(self._logged_in), GRACE_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(GRACE_S + MARGIN_S)
 
@@ -215,19 +209,19 @@ class Tunnel:
 
     async def _dial(self, host: str, port: int) -> socket.socket:
         try:
-            return await dial(self._connection(), host, port)
+            return await open_channel(self._connection(), host, port)
         except (asyncssh.Error, OSError, TimeoutError) as error:
-            if reason := self.why_lost():
-                raise lost(self.target, reason) from error
+            if reason := self.reason_lost():
+                raise connection_broken(self.target, reason) from error
             raise channel_failure(self.target, (host, port), error) from error
 
     def _wait(self, work: Coroutine[Any, Any, T], limit_s: float) -> T:
-        """What `work` gives in the tunnel's loop; it is cancelled when nobody waits any more."""
+        """Run `work` in the tunnel's loop; it is cancelled after `limit_s`."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(limit_s + MARGIN_S)
         except concurrent.futures.TimeoutError as error:
-            raise because(f"{self.target} does not answer by SSH in time") from error
+            raise unreachable_error(f"{self.target} does not answer by SSH in time") from error
         finally:
             future.cancel()
 
@@ -236,7 +230,7 @@ class Tunnel:
         try:
             self._loop.run_forever()
         finally:
-            # What was cancelled gets the time to close what it had opened.
+            # Cancelled tasks get time to close what they opened.
             if tasks := asyncio.all_tasks(self._loop):
                 for task in tasks:
                     task.cancel()
@@ -244,7 +238,7 @@ class Tunnel:
             self._loop.close()
 
 
-async def _say_goodbye(logged_in: LoggedIn) -> None:
+async def _close(logged_in: LoggedIn) -> None:
     try:
         async with asyncio.timeout(GRACE_S):
             await logged_in.close()
@@ -254,7 +248,7 @@ async def _say_goodbye(logged_in: LoggedIn) -> None:
 
 @contextmanager
 def tunnel(login: Login) -> Iterator[Tunnel]:
-    """A tunnel for the block. An exchange that broke with it is told as the tunnel's end.
+    """A tunnel for the block. An exchange that broke with the tunnel raises the tunnel's error.
 
     Raises Unreachable.
     """
@@ -262,11 +256,8 @@ def tunnel(login: Login) -> Iterator[Tunnel]:
     try:
         yield opened
     except Unreachable as error:
-        if reason := opened.why_lost():
-            raise lost(opened.target, reason) from error
+        if reason := opened.reason_lost():
+            raise connection_broken(opened.target, reason) from error
         raise
     finally:
         opened.close()
-
-
-__all__ = ["NoToken", "Tunnel", "tunnel"]

@@ -1,9 +1,5 @@
-"""One build: base, wheels, context, layers, a trial start, and only then the name.
-
-Ctrl-C while the engine builds: a step that has begun is ended first.
-
-What the engine says while it builds, read as it comes. Pure.
-"""
+"""The build of a runtime image: base, wheels, context, layers, a trial start, and the tag last.
+Ctrl-C lets the step that runs end first."""
 
 from __future__ import annotations
 
@@ -21,8 +17,15 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
-from admin.image import containers as base
-from admin.image.containers import remove_containers, remove_unused, run_python, sweep
+from admin.image.containers import (
+    dotted,
+    probe_base,
+    pull_base,
+    remove_containers,
+    remove_unused,
+    run_python,
+    sweep,
+)
 from admin.image.context import (
     DISK_FULL,
     DOCKERFILE,
@@ -30,35 +33,64 @@ from admin.image.context import (
     ImageError,
     Release,
     disk_full,
-    explained,
+    engine_errors,
     image_error,
     pack,
     read_release,
     wheels_in,
 )
-from admin.image.wheels import Platform, download, download_command
+from admin.image.wheels import Platform, Report, download, download_command
 from admin.text import one_line, size
 from registry.errors import BadRequest
 
 if TYPE_CHECKING:
     from docker import APIClient
 
+STEP_WIDTH: Final = 64
+SHOWN_INSTRUCTIONS: Final = ("FROM", "RUN", "COPY")
+"""Instructions that take time; the others end at once."""
+_STEP: Final = re.compile(r"Step (\d+)/(\d+) : (.*)", re.DOTALL)
+_COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")
+_NOISE: Final = re.compile(r" ---> |Removing intermediate container |Successfully (built|tagged) ")
+MISSING_WHEELS: Final = ("no matching distribution", "have conflicting dependencies")
+"""How pip says that it found no file, or none of the version that is pinned."""
+CALL_S: Final = 60
+"""Seconds per answer of the engine, where neither PROBE_S nor STEP_S applies."""
+STEP_S: Final = 3600
+"""Seconds that a step may take without output."""
+TRIAL_CODE: Final = """\
+import json, platform
+from runtime_image.seccomp.install import install
+install()
+from runtime_image.seccomp.probe import let_through, withheld
+from runtime_image.engines.loading import preload
+preload("cpu")
+import onnxruntime
+from runtime_image.contract.link import VERSION
+said = {"python": platform.python_version(), "onnxruntime": onnxruntime.__version__}
+print(json.dumps({**said, "link": VERSION, "through": let_through(), "withheld": withheld()}))
+"""
+"""The start of a standby on a CPU, so that a build needs no GPU, and its versions. Every system
+call that the filter refuses is tried."""
+
+Kind = Literal["cpu", "gpu"]
+
 
 class Interrupt:
-    """Within its block the first Ctrl-C is only noted, and `hurry` called; the second one raises.
+    """Holds back the first Ctrl-C of its block, which calls `end_step`; the second one raises.
 
-    The engine finishes a copy whoever hung up meanwhile, and then keeps an image that nobody
-    knows of. So the line is kept until a step is over. Only for the main thread.
+    An engine whose client hung up finishes a copy all the same and keeps an untracked image, so
+    the connection stays until the step is over. Only for the main thread.
     """
 
-    def __init__(self, hurry: Callable[[], None]) -> None:
-        """`hurry` ends what can be ended: a step that runs in a container."""
-        self._hurry = hurry
+    def __init__(self, end_step: Callable[[], None]) -> None:
+        """`end_step` ends a step that runs in a container; a copy cannot be ended."""
+        self._end_step = end_step
         self._before: Any = None
         self.is_wanted = False
 
     def __enter__(self) -> Self:
-        self._before = signal.signal(signal.SIGINT, self._noted)
+        self._before = signal.signal(signal.SIGINT, self._on_signal)
         return self
 
     def __exit__(
@@ -67,72 +99,59 @@ class Interrupt:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Raises KeyboardInterrupt where one was wanted, whatever the block ended with."""
+        """Raises KeyboardInterrupt after a Ctrl-C, whatever the block ended with."""
         signal.signal(signal.SIGINT, self._before)
         if self.is_wanted:
             raise KeyboardInterrupt from error
 
-    def _noted(self, _number: int, _frame: FrameType | None) -> None:
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         if self.is_wanted:
             raise KeyboardInterrupt
         self.is_wanted = True
-        self._hurry()
-
-
-STEP_WIDTH: Final = 64
-SHOWN: Final = ("FROM", "RUN", "COPY")
-"""Instructions that take time; the others are done in a moment."""
-_STEP: Final = re.compile(r"Step (\d+)/(\d+) : (.*)", re.DOTALL)
-_COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")
-_NOISE: Final = re.compile(r" ---> |Removing intermediate container |Successfully (built|tagged) ")
-
-MISSING: Final = ("no matching distribution", "have conflicting dependencies")
-"""How pip says that it found no file, or none of the version that is pinned."""
+        self._end_step()
 
 
 class Progress:
-    """Fed with the engine's messages, says which lines are worth showing.
-
-    `image` is the id of what was built, "" until then.
-    """
+    """Reads the engine's messages: which lines to show, and the id of the built image ("" before
+    that). Pure."""
 
     def __init__(self) -> None:
         self.image = ""
         self.step = ""
-        """The instruction that runs, or ran last."""
+        """The current instruction, or the last one."""
         self.may_break_off = False
-        """Whether what runs can be ended from outside: a copy goes on to its end."""
+        """Whether the current step can be ended from outside: a copy cannot."""
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
 
     def feed(self, message: dict[str, Any]) -> str:
-        """The line to show for one message, "" for none. Raises ImageError where it is the end."""
+        """The line to show for one message, "" for none. Raises ImageError for a failed build."""
         if "error" in message or "errorDetail" in message:
             detail = message.get("errorDetail") or {}
             raise self.failure(str(detail.get("message") or message.get("error") or "no reason"))
         aux = message.get("aux")
         if isinstance(aux, dict) and "ID" in aux:
             self.image = str(aux["ID"])
-        return self._said(str(message.get("stream") or ""))
+        return self._on_output(str(message.get("stream") or ""))
 
     def failure(self, reason: str) -> ImageError:
-        """The error for a build that ended with `reason`, by what was said last."""
+        """The error for a build that failed with `reason`, by the last lines of its output."""
         tail = list(self._tail)
-        said = "\n".join([reason, *tail]).lower()
-        if DISK_FULL in said:
+        output = "\n".join([reason, *tail]).lower()
+        if DISK_FULL in output:
             return disk_full(one_line(reason)[-300:], "docker system prune")
-        if any(text in said for text in MISSING):
+        if any(text in output for text in MISSING_WHEELS):
             todo = "leave --wheelhouse away, so that this machine's pip downloads what is needed"
             return image_error("the wheelhouse is not complete:", tail=tail, todo=todo)
         what = f"{self.step or 'the build'} failed: {_code(reason)}"
         return image_error(f"{what}; its last lines:" if tail else what, tail=tail)
 
-    def _said(self, text: str) -> str:
+    def _on_output(self, text: str) -> str:
         if found := _STEP.match(text):
             self._tail.clear()
             number, total, instruction = found.groups()
             self.step = f"step {number}/{total} {_short(instruction)}"
             self.may_break_off = not instruction.startswith("COPY")
-            return self.step if instruction.startswith(SHOWN) else ""
+            return self.step if instruction.startswith(SHOWN_INSTRUCTIONS) else ""
         if not _NOISE.match(text):
             lines = _COLOUR.sub("", text).splitlines()
             self._tail.extend(line.rstrip()[:500] for line in lines if line.strip())
@@ -149,34 +168,11 @@ def _code(reason: str) -> str:
     return one_line(reason.rpartition("' returned a ")[2])[-300:]
 
 
-CALL_S: Final = 60
-"""Seconds that one answer of the engine may take; PROBE_S and STEP_S are for those that last."""
-STEP_S: Final = 3600
-"""Seconds that a step may go on without a word."""
-CHECK: Final = """\
-import json, platform
-from runtime_image.seccomp.install import install
-install()
-from runtime_image.seccomp.probe import let_through, withheld
-from runtime_image.engines.loading import preload
-preload("cpu")
-import onnxruntime
-from runtime_image.contract.link import VERSION
-said = {"python": platform.python_version(), "onnxruntime": onnxruntime.__version__}
-print(json.dumps({**said, "link": VERSION, "through": let_through(), "withheld": withheld()}))
-"""
-"""What a standby on a CPU does, and who it is then: a build needs no GPU. Each system call that the
-filter refuses is tried."""
-
-Kind = Literal["cpu", "gpu"]
-Tell = Callable[[str], None]
-
-
 @dataclass(frozen=True, slots=True)
-class Order:
-    """What is to be built. `wheelhouse` is None to download; `tensorrt` a major version or "".
+class BuildRequest:
+    """What to build. `wheelhouse` is None to download; `tensorrt` a major version or "".
 
-    `id` is the label on all that the build makes.
+    `id` labels every image and container of the build.
     """
 
     kind: Kind
@@ -190,9 +186,11 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
-    """An image as it is on the engine. `replaced` is the id of the image that had the tag, "" for
-    none; it is removed unless a container uses it."""
+class BuiltImage:
+    """An image on the engine.
+
+    `replaced` is the id of the image that had the tag, "" for none; removed unless it is in use.
+    """
 
     tag: str
     id: str
@@ -207,38 +205,40 @@ class Built:
     elapsed_s: float
 
 
-def build(order: Order, tell: Tell, clock: Callable[[], float] = time.monotonic) -> Built:
-    """Build, try and name an image. `tell` hears what goes on.
+def build(
+    request: BuildRequest, report: Report, clock: Callable[[], float] = time.monotonic
+) -> BuiltImage:
+    """Build, try and tag an image. `report` gets one line per step.
 
-    Raises ImageError or EngineDown with the reason; then, and when it is interrupted, the tag names
-    what it named before, and nothing of the build is left. Raises BadRequest for an impossible tag.
+    Raises ImageError or EngineDown with the reason, BadRequest for an impossible tag. A build that
+    fails or is interrupted leaves the tag as it was and removes its images and containers.
     """
-    _check_tag(order.tag)
+    _check_tag(request.tag)
     began_s = clock()
 
-    def said(text: str) -> None:
-        tell(f"[{clock() - began_s:6.1f} s] {text}")
+    def log(text: str) -> None:
+        report(f"[{clock() - began_s:6.1f} s] {text}")
 
-    release = read_release(order.checkout)
-    if order.wheelhouse is not None:
-        wheels_in(order.wheelhouse)
-    with _engine(order.engine) as client, _swept(client, order.id):
-        with explained(order.engine):
-            base.fetch(client, order.base, said)
-            platform = base.examine(client, order.base, order.id)
-        said(f"base {order.base}: Python {base.named(platform.python)} on {platform.machine}")
-        with _wheels(order, platform, said) as wheels:
+    release = read_release(request.checkout)
+    if request.wheelhouse is not None:
+        wheels_in(request.wheelhouse)
+    with _engine(request.engine) as client, _cleaned_up(client, request.id):
+        with engine_errors(request.engine):
+            pull_base(client, request.base, log)
+            platform = probe_base(client, request.base, request.id)
+        log(f"base {request.base}: Python {dotted(platform.python)} on {platform.machine}")
+        with _wheels(request, platform, log) as wheels:
             total = sum(path.stat().st_size for path in wheels)
-            said(f"sending {len(wheels)} wheels, {size(total)}")
-            image = _layers(client, order, _arguments(order, release), wheels, said)
-        said("trying it")
-        python, onnxruntime = _tried(client, order, image, release)
-        with explained(order.engine):
+            log(f"sending {len(wheels)} wheels, {size(total)}")
+            image = _layers(client, request, _arguments(request, release), wheels, log)
+        log("trying it")
+        python, onnxruntime = _trial(client, request, image, release)
+        with engine_errors(request.engine):
             bytes_ = int(client.inspect_image(image)["Size"])
-        # Last: from then on others may start containers of it.
-        replaced = _name(client, order, image)
-    return Built(
-        *(order.tag, image, order.kind, bytes_, python, onnxruntime),
+        # Last: servers may start containers of a tagged image at once.
+        replaced = _assign_tag(client, request, image)
+    return BuiltImage(
+        *(request.tag, image, request.kind, bytes_, python, onnxruntime),
         *(release.link, release.version, release.source, replaced),
         elapsed_s=round(clock() - began_s, 1),
     )
@@ -251,7 +251,7 @@ def split_tag(name: str) -> tuple[str, str]:
 
 
 def _check_tag(tag: str) -> None:
-    """Before anything is built: the engine would refuse it at the end."""
+    """Refuse an impossible tag now: the engine would only do so at the end."""
     from docker.utils import match_tag
 
     if not match_tag(tag):
@@ -262,15 +262,15 @@ def _check_tag(tag: str) -> None:
 def _engine(url: str) -> Iterator[APIClient]:
     from docker import APIClient
 
-    with explained(url):
+    with engine_errors(url):
         client = APIClient(base_url=url, version="auto", timeout=CALL_S)
     with closing(client):
         yield client
 
 
 @contextmanager
-def _swept(client: APIClient, build_id: str) -> Iterator[None]:
-    """Whatever happens in this block, nothing nameless is left of the build."""
+def _cleaned_up(client: APIClient, build_id: str) -> Iterator[None]:
+    """After the block remove the build's untagged images; after a failure its containers, too."""
     from docker.errors import DockerException
     from requests.exceptions import RequestException
 
@@ -279,32 +279,32 @@ def _swept(client: APIClient, build_id: str) -> Iterator[None]:
         yield
         is_broken_off = False
     finally:
-        # An engine that went away meanwhile must not hide why.
+        # A lost engine must not hide the error of the block.
         with suppress(DockerException, RequestException):
             sweep(client, build_id, is_broken_off=is_broken_off)
 
 
 @contextmanager
-def _wheels(order: Order, platform: Platform, said: Tell) -> Iterator[list[Path]]:
-    """The wheels to build with, while the block lasts."""
-    if order.wheelhouse is not None:
-        yield wheels_in(order.wheelhouse)
+def _wheels(request: BuildRequest, platform: Platform, log: Report) -> Iterator[list[Path]]:
+    """The paths of the wheels; downloaded ones exist until the block ends."""
+    if request.wheelhouse is not None:
+        yield wheels_in(request.wheelhouse)
         return
     with tempfile.TemporaryDirectory(prefix="fngate-wheels-") as folder:
-        said("downloading wheels")
+        log("downloading wheels")
         command = download_command(
-            order.kind, platform, order.checkout, Path(folder), order.tensorrt
+            request.kind, platform, request.checkout, Path(folder), request.tensorrt
         )
-        download(command, said)
+        download(command, log)
         yield wheels_in(Path(folder))
 
 
-def _arguments(order: Order, release: Release) -> dict[str, str]:
+def _arguments(request: BuildRequest, release: Release) -> dict[str, str]:
     return {
-        "BASE": order.base,
-        "BUILD": order.id,
-        "KIND": order.kind,
-        "TENSORRT": order.tensorrt,
+        "BASE": request.base,
+        "BUILD": request.id,
+        "KIND": request.kind,
+        "TENSORRT": request.tensorrt,
         "LINK": str(release.link),
         "VERSION": release.version,
         "SOURCE": release.source,
@@ -312,22 +312,26 @@ def _arguments(order: Order, release: Release) -> dict[str, str]:
 
 
 def _layers(
-    client: APIClient, order: Order, arguments: dict[str, str], wheels: list[Path], said: Tell
+    client: APIClient,
+    request: BuildRequest,
+    arguments: dict[str, str],
+    wheels: list[Path],
+    log: Report,
 ) -> str:
-    """The id of the image, which has no name yet."""
+    """Build the layers; the id of the image, which has no tag yet."""
     progress = Progress()
 
-    def hurry() -> None:
+    def end_step() -> None:
         with suppress(RuntimeError):  # Ctrl-C came while a line was being written
-            said("interrupted: waiting for the step to end")
-        remove_containers(client, order.id)
+            log("interrupted: waiting for the step to end")
+        remove_containers(client, request.id)
 
-    with pack(order.checkout, wheels) as context, explained(order.engine):
+    with pack(request.checkout, wheels) as context, engine_errors(request.engine):
         messages: Generator[dict[str, Any]] = client.build(
             fileobj=context,
             custom_context=True,
             dockerfile=DOCKERFILE,
-            target=order.kind,
+            target=request.kind,
             buildargs=arguments,
             network_mode="none",
             use_config_proxy=False,
@@ -336,11 +340,11 @@ def _layers(
             decode=True,
             timeout=STEP_S,
         )
-        # Closed, the engine breaks the build off.
-        with Interrupt(hurry) as interrupt, closing(messages):
+        # Closing the messages cancels the build.
+        with Interrupt(end_step) as interrupt, closing(messages):
             for message in messages:
                 if line := progress.feed(message):
-                    said(line)
+                    log(line)
                 if interrupt.is_wanted and progress.may_break_off:
                     break
     if not progress.image:
@@ -348,40 +352,42 @@ def _layers(
     return progress.image
 
 
-def _tried(client: APIClient, order: Order, image: str, release: Release) -> tuple[str, str]:
-    """The versions of Python and ONNX Runtime in the image, once it did what a standby does."""
-    with explained(order.engine):
-        code, output = run_python(client, image, CHECK, order.id)
+def _trial(
+    client: APIClient, request: BuildRequest, image: str, release: Release
+) -> tuple[str, str]:
+    """Start a standby in the image; its versions of Python and ONNX Runtime."""
+    with engine_errors(request.engine):
+        code, output = run_python(client, image, TRIAL_CODE, request.id)
     if code:
         raise image_error(
             f"the image does not start, exit code {code}; its last lines:", tail=output.splitlines()
         )
-    said = json.loads(output.splitlines()[-1])
-    if said["link"] != release.link:
-        raise image_error(f"the image speaks link version {said['link']}, expected {release.link}")
-    check_filter(said["through"], said["withheld"])
-    return str(said["python"]), str(said["onnxruntime"])
+    found = json.loads(output.splitlines()[-1])
+    if found["link"] != release.link:
+        raise image_error(f"the image speaks link version {found['link']}, expected {release.link}")
+    check_filter(found["through"], found["withheld"])
+    return str(found["python"]), str(found["onnxruntime"])
 
 
 def check_filter(through: list[str], withheld: list[str]) -> None:
-    """Raises ImageError where replicas could make system calls that they are to be refused, or not
-    those that they need; both by name."""
+    """Raises ImageError where the filter lets forbidden system calls through or refuses needed
+    ones; both by name."""
     if through:
         raise image_error(f"the image lets system calls through: {', '.join(through)}")
     if withheld:
         raise image_error(f"the image keeps back what replicas need: {', '.join(withheld)}")
 
 
-def _name(client: APIClient, order: Order, image: str) -> str:
-    """Give the tag to `image`; the id of what had it, which goes unless a container uses it."""
+def _assign_tag(client: APIClient, request: BuildRequest, image: str) -> str:
+    """Move the tag to `image`; the id of the image that had it, which is removed unless in use."""
     from docker.errors import ImageNotFound
 
-    with explained(order.engine):
+    with engine_errors(request.engine):
         try:
-            before = str(client.inspect_image(order.tag)["Id"])
+            before = str(client.inspect_image(request.tag)["Id"])
         except ImageNotFound:
             before = ""
-        client.tag(image, *split_tag(order.tag))
+        client.tag(image, *split_tag(request.tag))
     if before in ("", image):
         return ""
     remove_unused(client, before)

@@ -1,7 +1,5 @@
-"""Short-lived containers of a build, and what a build leaves behind.
-
-The image that a build begins with: had or pulled, and asked what it can run.
-"""
+"""What a build does with the engine beside building: the base image pulled and probed, code run in
+short-lived containers, leftovers removed."""
 
 from __future__ import annotations
 
@@ -18,19 +16,30 @@ if TYPE_CHECKING:
     from docker import APIClient
 
 LABEL: Final = "fngate.build"
-"""On all that a build makes, with the build's id: so that it can be found again."""
+"""Label on every image and container of a build; its value is the build's id."""
 PROBE_S: Final = 300
 OUTPUT_MAX: Final = 64 * 1024
 SWEEPS: Final = 40
 SWEEP_S: Final = 0.25
-LOOKS: Final = 4
+QUIET_SWEEPS: Final = 4
 PIDS_MAX: Final = 256
+OLDEST: Final = (3, 11)
+PROBE_CODE: Final = """\
+import json, os, sys
+try:
+    libc = os.confstr("CS_GNU_LIBC_VERSION").split()[1]
+except (ValueError, OSError, AttributeError):
+    libc = "0.0"
+print(json.dumps([*sys.version_info[:2], os.uname().machine, *map(int, libc.split(".")[:2])]))
+"""
+PULL_S: Final = 600
+"""Seconds of a pull without a message."""
 
 
 def run_python(client: APIClient, image: str, code: str, build: str) -> tuple[int, str]:
-    """Run `code` in a container of `image` as replicas run there: read-only, no network, no rights.
+    """Run `code` in a container of `image` as replicas run: read-only, no network, no rights.
 
-    Exit code and output (the end of it, OUTPUT_MAX at most). Raises docker-py's errors.
+    Returns exit code and the last OUTPUT_MAX bytes of output. Raises docker-py's errors.
     """
     host = client.create_host_config(
         network_mode="none",
@@ -64,27 +73,25 @@ def sweep(
     is_broken_off: bool,
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Remove what the build with this id left: images without a name, and containers if it was
-    broken off. A finished build has none, but replicas may run in its image, which has its label.
+    """Remove the untagged images of the build with this id, and its containers if `is_broken_off`:
+    containers with the label of a finished build may be replicas.
 
-    An engine that was left alone goes on for a moment, so after a build that was broken off it is
-    looked until nothing has come for LOOKS looks. What is in use is left.
-
-    Raises docker-py's errors.
+    An engine whose client hung up works on for a moment, so an interrupted build is swept until
+    QUIET_SWEEPS sweeps in a row found nothing. Images in use stay. Raises docker-py's errors.
     """
-    looks = LOOKS if is_broken_off else 1
+    needed = QUIET_SWEEPS if is_broken_off else 1
     quiet = 0
     for _ in range(SWEEPS):
         count = remove_containers(client, build) if is_broken_off else 0
         quiet = 0 if count + _remove_images(client, build) else quiet + 1
-        if quiet == looks:
+        if quiet == needed:
             return
         if is_broken_off:
             pause(SWEEP_S)
 
 
 def remove_unused(client: APIClient, image: str) -> bool:
-    """Whether the nameless `image` is gone; what a container uses or a tag names stays."""
+    """Remove `image` unless it has a tag or a container; True if it was removed."""
     from docker.errors import APIError
 
     try:
@@ -97,41 +104,28 @@ def remove_unused(client: APIClient, image: str) -> bool:
 
 
 def remove_containers(client: APIClient, build: str) -> int:
-    """Remove the containers of the build with this id, running or not; how many there were."""
+    """Remove the containers of the build with this id, running or not; returns their number."""
     from docker.errors import APIError
 
     found: list[dict[str, Any]] = client.containers(all=True, filters={"label": f"{LABEL}={build}"})
     for container in found:
-        with suppress(APIError):  # the engine may be at it, too
+        with suppress(APIError):  # the engine may be removing it, too
             client.remove_container(container["Id"], force=True)
     return len(found)
 
 
 def _remove_images(client: APIClient, build: str) -> int:
-    """How many nameless images were found and removed."""
+    """Remove the untagged images of the build; returns their number."""
     images = client.images(filters={"dangling": True, "label": f"{LABEL}={build}"})
     return sum(remove_unused(client, image["Id"]) for image in images)
 
 
-OLDEST: Final = (3, 11)
-QUESTION: Final = """\
-import json, os, sys
-try:
-    libc = os.confstr("CS_GNU_LIBC_VERSION").split()[1]
-except (ValueError, OSError, AttributeError):
-    libc = "0.0"
-print(json.dumps([*sys.version_info[:2], os.uname().machine, *map(int, libc.split(".")[:2])]))
-"""
-PULL_S: Final = 600
-"""Seconds without a word of the registry."""
-
-
-def fetch(
-    client: APIClient, base: str, tell: Callable[[str], None], silence_s: float = PULL_S
+def pull_base(
+    client: APIClient, base: str, report: Callable[[str], None], silence_s: float = PULL_S
 ) -> None:
     """Pull `base` unless the engine has it.
 
-    Raises ImageError, also where the engine tells nothing of the pull for `silence_s` seconds.
+    Raises ImageError, also where no message of the pull comes for `silence_s` seconds.
     """
     from docker.errors import APIError, ImageNotFound
     from requests.exceptions import Timeout
@@ -140,9 +134,9 @@ def fetch(
     try:
         client.inspect_image(base)
     except ImageNotFound:
-        tell(f"pulling {base}")
+        report(f"pulling {base}")
         try:
-            with _impatient(client, silence_s):
+            with _read_timeout(client, silence_s):
                 for message in client.pull(base, stream=True, decode=True):
                     if "error" in message:
                         raise _not_pulled(base, str(message["error"]))
@@ -153,9 +147,9 @@ def fetch(
 
 
 @contextmanager
-def _impatient(client: APIClient, silence_s: float) -> Iterator[None]:
-    """Bound each wait for the engine. The client asks for a pull without any limit, but it is a
-    `requests.Session`, which sends with one."""
+def _read_timeout(client: APIClient, silence_s: float) -> Iterator[None]:
+    """Bound each wait for the engine: docker-py pulls with no timeout, but its client is a
+    `requests.Session`, whose `send` takes one."""
     send = client.send
     client.send = lambda request, **options: send(request, **{**options, "timeout": silence_s})
     try:
@@ -164,13 +158,13 @@ def _impatient(client: APIClient, silence_s: float) -> Iterator[None]:
         del client.send
 
 
-def examine(client: APIClient, base: str, build: str) -> Platform:
-    """What `base` can run. Raises ImageError where it has no Python that is new enough."""
+def probe_base(client: APIClient, base: str, build: str) -> Platform:
+    """Python, machine and libc of `base`. Raises ImageError where Python is missing or too old."""
     from docker.errors import APIError
 
     todo = "fnctl image build --base python:3.11-slim"
     try:
-        code, output = run_python(client, base, QUESTION, build)
+        code, output = run_python(client, base, PROBE_CODE, build)
         answer = json.loads(output)
     except APIError as error:
         if "executable file not found" not in str(error.explanation):
@@ -185,14 +179,14 @@ def examine(client: APIClient, base: str, build: str) -> Platform:
     platform = Platform((answer[0], answer[1]), str(answer[2]), (answer[3], answer[4]))
     if platform.python < OLDEST:
         raise image_error(
-            f"the base image {base} has Python {named(platform.python)}, expected 3.11 or newer",
+            f"the base image {base} has Python {dotted(platform.python)}, expected 3.11 or newer",
             todo=todo,
         )
     return platform
 
 
-def named(version: tuple[int, int]) -> str:
-    """A version as people write it."""
+def dotted(version: tuple[int, int]) -> str:
+    """A version as text: 3.11."""
     return ".".join(map(str, version))
 
 

@@ -1,9 +1,5 @@
-"""The sources that an image is built from: where they lie, which release they are, their digest.
-
-The build context: a tar with what the build needs and nothing else.
-
-What a build can fail with, in words that say what mends it.
-"""
+"""The inputs of an image build: sources with release and digest, wheels, the context as a tar; and
+the errors of a build with their remedies."""
 
 from __future__ import annotations
 
@@ -23,6 +19,17 @@ from registry.errors import EngineDown, FnError
 
 TAIL_LINES: Final = 12
 DISK_FULL: Final = "no space left on device"
+PACKAGE: Final = "runtime_image"
+DOCKERFILE: Final = "Dockerfile.runtime"
+CONSTRAINTS: Final = "constraints.txt"
+FILES_MAX: Final = 1000
+BYTES_MAX: Final = 16 * 2**20
+"""Limits of the sources: a larger folder is no checkout of fngate."""
+_LINK: Final = re.compile(r"^VERSION: Final = (\d+)$", re.MULTILINE)
+WHEELHOUSE: Final = "wheelhouse"
+WHEELS_MAX: Final = 500
+WHEEL_BYTES_MAX: Final = 24 * 2**30
+MODE: Final = 0o644
 
 
 class ImageError(FnError):
@@ -33,7 +40,7 @@ class ImageError(FnError):
 
 
 def image_error(reason: str, *, todo: str = "", tail: list[str] | None = None) -> ImageError:
-    """The error with its note, and below the reason the last lines that were written."""
+    """An ImageError: the reason, the last lines of output below it, and `todo` as its note."""
     lines = [reason, *(f"    {line}" for line in (tail or [])[-TAIL_LINES:])]
     error = ImageError("\n".join(lines), detail={"next": todo} if todo else {})
     if todo:
@@ -42,13 +49,13 @@ def image_error(reason: str, *, todo: str = "", tail: list[str] | None = None) -
 
 
 def disk_full(where: str, todo: str) -> ImageError:
-    """No room for wheels, layers or the context."""
+    """The error for a full disk: wheels, layers or the context."""
     return image_error(f"the disk is full: {where}", todo=todo)
 
 
 @contextmanager
-def explained(url: str) -> Iterator[None]:
-    """Turns what docker-py raises at the engine `url` into EngineDown or ImageError."""
+def engine_errors(url: str) -> Iterator[None]:
+    """Translate errors of docker-py at the engine `url` into EngineDown or ImageError."""
     from docker.errors import APIError, DockerException
     from requests.exceptions import RequestException
 
@@ -61,7 +68,7 @@ def explained(url: str) -> Iterator[None]:
 
 
 def unreachable(url: str, error: BaseException) -> FnError:
-    """Why the engine at `url` could not be talked to, by the cause below docker-py's error."""
+    """The EngineDown for docker-py's error at `url`, by its causes."""
     causes = list(_causes(error))
     if any(isinstance(cause, PermissionError) for cause in causes):
         return _down(
@@ -94,7 +101,7 @@ def _down(reason: str, todo: str) -> EngineDown:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and what is below it; urllib3 keeps a cause in its arguments, too."""
+    """The error and its causes; urllib3 keeps some in its arguments."""
     for _ in range(8):
         if error is None:
             return
@@ -103,33 +110,23 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-PACKAGE: Final = "runtime_image"
-DOCKERFILE: Final = "Dockerfile.runtime"
-CONSTRAINTS: Final = "constraints.txt"
-FILES_MAX: Final = 1000
-BYTES_MAX: Final = 16 * 2**20
-"""Limits of the sources: what is larger is not a checkout of fngate."""
-
-_LINK: Final = re.compile(r"^VERSION: Final = (\d+)$", re.MULTILINE)
-
-
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What an image says of its sources, in its labels."""
+    """The release of the sources, as the image's labels have it."""
 
     link: int
     version: str
     source: str
-    """`digest` of them."""
+    """Their `digest`."""
 
 
 def own_checkout() -> Path:
-    """The folder that this very package lies in."""
+    """The checkout that this program runs from."""
     return Path(runtime_image.__file__).resolve().parent.parent
 
 
 def own_digest() -> str:
-    """The digest of the sources that this program itself runs with."""
+    """The digest of this program's own sources."""
     return digest(own_checkout())
 
 
@@ -175,12 +172,6 @@ def read_release(checkout: Path) -> Release:
     return Release(int(found[1]), str(project["version"]), digest(checkout))
 
 
-WHEELHOUSE: Final = "wheelhouse"
-WHEELS_MAX: Final = 500
-WHEEL_BYTES_MAX: Final = 24 * 2**30
-MODE: Final = 0o644
-
-
 def wheels_in(folder: Path) -> list[Path]:
     """The wheels of a wheelhouse, sorted. Raises ImageError for none, or for too many."""
     try:
@@ -199,7 +190,7 @@ def wheels_in(folder: Path) -> list[Path]:
 
 
 def entries(checkout: Path, wheels: list[Path]) -> Iterator[tuple[str, Path]]:
-    """Every file of the context: its name in there, and where it lies."""
+    """Every file of the context: its name there and its path here."""
     yield DOCKERFILE, checkout / DOCKERFILE
     yield CONSTRAINTS, checkout / CONSTRAINTS
     for path in sorted((checkout / PACKAGE / "requirements").glob("*.txt")):
@@ -211,9 +202,9 @@ def entries(checkout: Path, wheels: list[Path]) -> Iterator[tuple[str, Path]]:
 
 
 def pack(checkout: Path, wheels: list[Path]) -> IO[bytes]:
-    """The context as an unnamed temporary file, at its start. It is gone once it is closed.
+    """The context as an unnamed temporary file, rewound; closing it deletes it.
 
-    Owners, times and modes of this machine are left out. Raises ImageError where the disk is full.
+    Without owners, times and modes of this machine. Raises ImageError where the disk is full.
     """
     file = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
     try:

@@ -1,4 +1,4 @@
-"""The wheels of an image, downloaded on this machine: its pip settings, proxies and CAs apply."""
+"""The wheels of an image, downloaded on this machine with its pip settings, proxies and CAs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TOLD: Final = re.compile(
     r"^\s*(?:Downloading|Processing) (?:\S+/)?(\S+\.whl)( \([\d.]+ [kMG]B\))?"
 )
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ class Platform:
 
 
 def needs(kind: str, tensorrt: str) -> list[str]:
-    """What pip is asked for beside the requirements of `kind`: pip itself, since the base need not
-    have it, and TensorRT of a major version."""
+    """Requirements beside those of `kind`: pip itself, which the base may lack, and TensorRT of a
+    major version."""
     return ["pip", *([f"tensorrt-cu13-libs~={tensorrt}.0"] if tensorrt and kind == "gpu" else [])]
 
 
@@ -72,22 +72,22 @@ def download_command(
     ]
 
 
-def download(command: list[str], tell: Tell) -> None:
-    """Run pip; `tell` hears of every wheel. Raises ImageError with its last lines."""
+def download(command: list[str], report: Report) -> None:
+    """Run pip; `report` gets every wheel. Raises ImageError with the last lines of output."""
     tail: deque[str] = deque(maxlen=TAIL_LINES)
     with _running(command) as process:
         assert process.stdout is not None
         for line in _lines(process.stdout):
             tail.append(line)
             if found := _TOLD.match(line):
-                tell(f"{found[1]}{found[2] or ''}")
+                report(f"{found[1]}{found[2] or ''}")
     if process.returncode:
         raise _failure(list(tail))
 
 
 @contextmanager
 def _running(command: list[str]) -> Iterator[subprocess.Popen[str]]:
-    """The process with its output joined; it ends with this block, after DOWNLOAD_S at the most."""
+    """The process, stderr joined to stdout; killed after DOWNLOAD_S or when the block fails."""
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

@@ -67,7 +67,7 @@ async def test_a_replica_and_its_children_are_filtered(processes: Scenes) -> Non
     assert pids is not None
 
     assert all({"NoNewPrivs:\t1", "Seccomp:\t2"} <= status(pid) for pid in pids)
-    found = machine.system_calls(machine.of_processes(stage.settings.run_dir))
+    found = machine.system_calls(machine.replica_pids(stage.settings.run_dir))
     assert found == [Check("ok", "replica filter", "Seccomp: 2 in 1 running replica")]
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from admin import text
-from admin.cli import render
+from admin.cli import answers
 from admin.cli.inputs import payload
 from gateway.replies import Receipt, server_timing
 from runtime_image.contract.control import PHASES
@@ -41,7 +41,7 @@ def test_a_receipt_reads_what_the_gateway_writes(
     meta = AnswerMeta("application/json", us, us, us, us, 3)
     written = server_timing(Receipt("digits@3", "r1", "cpu:0", queue_ms, phases, False, meta))
 
-    found = render.read(written)
+    found = answers.read_receipt(written)
 
     assert found.phases == phases
     assert found.replica == "r1"
@@ -53,16 +53,16 @@ def test_a_receipt_reads_what_the_gateway_writes(
 @given(st.text())
 def test_any_header_is_read(header: str) -> None:
     """No header is an error, and what is shown of it is one line."""
-    assert len(render.render_receipt(render.read(header)).splitlines()) <= 1
+    assert len(answers.render_receipt(answers.read_receipt(header)).splitlines()) <= 1
 
 
 @given(JSON)
 def test_any_answer_can_be_shown(value: Any) -> None:
     """No JSON is too strange to be shown in a line of bounded length."""
-    shown = render.shorten(value)
+    shown = answers.shorten(value)
 
     assert len(shown) < 300
-    assert isinstance(render.render_answer({"top": value, "outputs": value}), str)
+    assert isinstance(answers.render_answer({"top": value, "outputs": value}), str)
 
 
 @given(st.floats(-10, 10), st.integers(0, 100))

@@ -27,7 +27,7 @@ from typing import NoReturn
 import docker
 import pytest
 
-from admin.image.build import Order, build
+from admin.image.build import BuildRequest, build
 from admin.image.context import own_checkout, own_digest
 
 ANSWER_S = 120
@@ -74,7 +74,7 @@ def make_runtime_image(url: str, base: str, wheelhouse: Path) -> str:
     tag = f"{RUNTIME_IMAGE}-{recipe.hexdigest()[:12]}"
     with connected(url) as client:
         if not client.images.list(name=tag):
-            build(Order("cpu", base, tag, url, checkout, wheelhouse), lambda _text: None)
+            build(BuildRequest("cpu", base, tag, url, checkout, wheelhouse), lambda _text: None)
     return tag
 
 

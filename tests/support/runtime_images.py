@@ -15,12 +15,12 @@ from pathlib import Path
 from docker import APIClient
 from docker.errors import ImageNotFound
 
-from admin.image.build import Built, Order, build
+from admin.image.build import BuildRequest, BuiltImage, build
 from admin.image.context import own_checkout
 from tests.support.engine import given
 
 
-def order(tag: str, **changes: object) -> Order:
+def order(tag: str, **changes: object) -> BuildRequest:
     """A cpu image of this checkout from the given base and wheelhouse."""
     values = {
         "kind": "cpu",
@@ -31,7 +31,7 @@ def order(tag: str, **changes: object) -> Order:
         "wheelhouse": Path(given("FN_TEST_WHEELHOUSE")),
         **changes,
     }
-    return Order(**values)  # type: ignore[arg-type]
+    return BuildRequest(**values)  # type: ignore[arg-type]
 
 
 def light_checkout(folder: Path) -> Path:
@@ -39,7 +39,7 @@ def light_checkout(folder: Path) -> Path:
     for name in ("Dockerfile.runtime", "constraints.txt", "pyproject.toml"):
         shutil.copy(own_checkout() / name, folder)
     shutil.copytree(own_checkout() / "runtime_image", folder / "runtime_image")
-    preload = folder / "runtime_image" / "engines" / "preload.py"
+    preload = folder / "runtime_image" / "engines" / "loading.py"
     preload.write_text("def preload(device_kind: str) -> None: ...\n")
     return folder
 
@@ -77,7 +77,7 @@ def connected() -> Iterator[APIClient]:
 
 
 @contextmanager
-def made(tag: str) -> Iterator[Built]:
+def made(tag: str) -> Iterator[BuiltImage]:
     """A cpu image, while the block lasts."""
     try:
         yield build(order(tag), lambda _: None)

@@ -1,1 +1,1 @@
-"""What `fnctl doctor` looks at. Each check gives one Check and raises nothing."""
+"""The checks of `fnctl doctor`. Each returns a Check and raises nothing."""

@@ -1,9 +1,4 @@
-"""Reaching the Docker engine and asking it about itself.
-
-Every check of a Docker box, in the order in which one depends on the other.
-
-Checks of the image that replicas run in. Pure, but for looking up what it should be.
-"""
+"""The checks of a Docker engine in order of dependency: reachable, facts, GPUs, runtime images."""
 
 from __future__ import annotations
 
@@ -23,18 +18,21 @@ from registry.errors import FnError
 from runtime_image.contract.link import VERSION
 
 ANSWER_S: Final = 5.0
-"""Seconds for each answer of the engine."""
+"""Seconds per answer of the engine."""
 TCP_PORT: Final = 2375
 REPLICAS_MAX: Final = 16
-"""So many are looked at."""
-NAME: Final = "docker engine"
+"""Replicas checked, at most."""
+ENGINE_CHECK: Final = "docker engine"
 INSTALL: Final = "install Docker Engine, on Debian: sudo apt-get install docker.io"
+SOURCE_LABEL: Final = "fngate.source"
+SHOWN: Final = 12
+"""Characters shown of a digest."""
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """What an engine at `url` says: GET /version, GET /info, its images by their tags, and the
-    processes of its replicas by their numbers on its machine."""
+class EngineFacts:
+    """The answers of the engine at `url`: GET /version, GET /info, images by tag, and the process
+    ids of replicas on its machine."""
 
     url: str
     version: dict[str, Any]
@@ -44,26 +42,26 @@ class Facts:
 
     @property
     def is_local(self) -> bool:
-        """Whether it runs on this machine, so that its files can be looked at."""
+        """Whether the engine runs on this machine, so that its files can be read."""
         return self.url.startswith("unix://")
 
 
-def is_there(url: str) -> bool:
-    """Whether a socket of an engine lies at `url`, answering or not."""
+def has_socket(url: str) -> bool:
+    """Whether the socket of an engine exists at `url`, answering or not."""
     parts = urlsplit(url)
     try:
         return parts.scheme == "unix" and Path(parts.path).exists()
-    except PermissionError:  # something is there, in a folder that this user may not see into
+    except PermissionError:  # it exists in a folder that this user may not read
         return True
 
 
-def ask(url: str, tags: Sequence[str]) -> Facts | Check:
-    """What the engine says of itself and of the images `tags`, or why it says nothing."""
+def query_engine(url: str, tags: Sequence[str]) -> EngineFacts | Check:
+    """The facts of the engine and of the images `tags`, or a failed check if it is unreachable."""
     try:
         _connect(url)
     except (OSError, ValueError) as error:
-        return unreachable(url, error, has_daemon=shutil.which("dockerd") is not None)
-    # It brings in requests, which costs more than all of fnctl.
+        return unreachable_check(url, error, has_daemon=shutil.which("dockerd") is not None)
+    # Lazy: docker imports requests, which takes longer than all of fnctl.
     from docker import DockerClient
     from docker.errors import DockerException
     from requests.exceptions import RequestException
@@ -71,42 +69,42 @@ def ask(url: str, tags: Sequence[str]) -> Facts | Check:
     try:
         client = DockerClient(base_url=url, timeout=int(ANSWER_S))
     except DockerException as error:
-        return unreachable(url, error)
+        return unreachable_check(url, error)
     try:
         images = {tag: _image(client, tag) for tag in tags}
-        return Facts(url, client.version(), client.info(), images, _replicas(client))
+        return EngineFacts(url, client.version(), client.info(), images, _replicas(client))
     except (DockerException, RequestException, OSError) as error:
-        return unreachable(url, error)
+        return unreachable_check(url, error)
     finally:
         client.close()
 
 
-def unreachable(url: str, error: Exception, has_daemon: bool = True) -> Check:
-    """Why the engine at `url` says nothing. `has_daemon`: whether one is installed here."""
+def unreachable_check(url: str, error: Exception, has_daemon: bool = True) -> Check:
+    """The failed check for an unreachable engine. `has_daemon`: whether one is installed here."""
     local = url.startswith("unix://")
     if isinstance(error, ValueError):
         todo = f"name it with --engine or FN_DOCKER_HOST, like {DEFAULT_ENGINE}"
-        return Check("fail", NAME, str(error), todo)
+        return Check("fail", ENGINE_CHECK, str(error), todo)
     if isinstance(error, FileNotFoundError):
         todo = "sudo systemctl start docker" if has_daemon else INSTALL
-        return Check("fail", NAME, f"{url} is not there", todo)
+        return Check("fail", ENGINE_CHECK, f"{url} is not there", todo)
     if isinstance(error, PermissionError):
         todo = "sudo usermod -aG docker $USER, then log in again"
-        return Check("fail", NAME, f"this user may not use {url}", todo)
+        return Check("fail", ENGINE_CHECK, f"this user may not use {url}", todo)
     if isinstance(error, ConnectionRefusedError):
         todo = "sudo systemctl restart docker" if local else "start it there, or mend --engine"
-        return Check("fail", NAME, f"nobody listens on {url}", todo)
+        return Check("fail", ENGINE_CHECK, f"nobody listens on {url}", todo)
     if isinstance(error, TimeoutError):
         todo = "see what it does: sudo journalctl -u docker -n 50"
-        return Check("fail", NAME, f"{url} gives no answer in {ANSWER_S:g} s", todo)
+        return Check("fail", ENGINE_CHECK, f"{url} gives no answer in {ANSWER_S:g} s", todo)
     todo = "see its log: sudo journalctl -u docker -n 50"
-    return Check("fail", NAME, f"{url}: {str(error) or type(error).__name__}", todo)
+    return Check("fail", ENGINE_CHECK, f"{url}: {str(error) or type(error).__name__}", todo)
 
 
 def _connect(url: str) -> None:
-    """See whether somebody answers; docker-py tells the reasons apart only in its texts.
+    """Connect and ping: docker-py tells reasons apart only in its texts.
 
-    Raises OSError, and ValueError for what is no address of an engine.
+    Raises OSError, and ValueError for an impossible address.
     """
     parts = urlsplit(url)
     if parts.scheme == "unix" and parts.path:
@@ -115,22 +113,22 @@ def _connect(url: str) -> None:
             probe.connect(parts.path)
             _ping(probe)
     elif parts.scheme == "tcp" and parts.hostname:
-        place = (parts.hostname, parts.port or TCP_PORT)
-        with socket.create_connection(place, ANSWER_S) as probe:
+        address = (parts.hostname, parts.port or TCP_PORT)
+        with socket.create_connection(address, ANSWER_S) as probe:
             _ping(probe)
     else:
         raise ValueError(f"--engine: expected unix:///PATH or tcp://HOST:PORT, got {url!r}")
 
 
 def _ping(probe: socket.socket) -> None:
-    """An engine that hangs still accepts connections: only an answer counts."""
+    """Wait for an answer: a hanging engine still accepts connections."""
     probe.sendall(b"GET /_ping HTTP/1.0\r\nHost: docker\r\n\r\n")
     if not probe.recv(1):
         raise ConnectionResetError("the engine closed the connection without an answer")
 
 
 def _replicas(client: Any) -> tuple[int, ...]:
-    """The processes of some replicas, of whatever server."""
+    """The process ids of some replicas, of any server."""
     from pool_manager.drivers.docker import containers
     from pool_manager.drivers.docker.spec import REPLICA
 
@@ -152,15 +150,14 @@ def _image(client: Any, tag: str) -> dict[str, Any] | None:
 def docker_checks(url: str, is_chosen: bool, tags: Mapping[str, str]) -> list[Check]:
     """The checks of the engine at `url`, none where it is neither chosen nor there.
 
-    `tags` are the runtime images by kind: cpu, gpu. One for GPUs is needed where there are GPUs.
-
-    Where Docker is not what starts replicas here (`is_chosen`), nothing of it can fail.
+    `tags` are the runtime images by kind; "gpu" is checked where there are GPUs. Unless Docker is
+    the driver (`is_chosen`), failures are only warnings.
     """
-    if not is_chosen and not is_there(url):
+    if not is_chosen and not has_socket(url):
         return []
-    found = engine_checks.look_for_driver()
+    found = engine_checks.find_driver()
     needed = {kind: tag for kind, tag in tags.items() if kind != "gpu" or found.gpus}
-    facts = ask(url, list(needed.values()))
+    facts = query_engine(url, list(needed.values()))
     if isinstance(facts, Check):
         checks = [facts]
     else:
@@ -169,12 +166,12 @@ def docker_checks(url: str, is_chosen: bool, tags: Mapping[str, str]) -> list[Ch
     return checks if is_chosen else softened(checks)
 
 
-def _engine(facts: Facts) -> list[Check]:
+def _engine(facts: EngineFacts) -> list[Check]:
     from docker.constants import DEFAULT_DOCKER_API_VERSION
 
     major, _, minor = DEFAULT_DOCKER_API_VERSION.partition(".")
     return [
-        Check("ok", NAME, f"{facts.url} answers"),
+        Check("ok", ENGINE_CHECK, f"{facts.url} answers"),
         engine_checks.api(facts.version, (int(major), int(minor))),
         engine_checks.live_restore(facts.info),
         engine_checks.init(facts.info),
@@ -184,9 +181,9 @@ def _engine(facts: Facts) -> list[Check]:
     ]
 
 
-def _gpu(facts: Facts, found: engine_checks.Driver) -> list[Check]:
-    """The driver is looked for here: of another machine's nothing is known."""
-    toolkit = engine_checks.look_for_toolkit() if facts.is_local else engine_checks.Toolkit()
+def _gpu(facts: EngineFacts, found: engine_checks.Driver) -> list[Check]:
+    """The NVIDIA driver of this machine; that of another one is unknown."""
+    toolkit = engine_checks.find_toolkit() if facts.is_local else engine_checks.Toolkit()
     checks = [engine_checks.driver(found)] if facts.is_local else []
     if found.gpus or not facts.is_local:
         ways = [
@@ -197,12 +194,12 @@ def _gpu(facts: Facts, found: engine_checks.Driver) -> list[Check]:
     return checks
 
 
-def _images(facts: Facts, tags: Mapping[str, str]) -> list[Check]:
+def _images(facts: EngineFacts, tags: Mapping[str, str]) -> list[Check]:
     source = expected_source()
     return [image(kind, tag, facts.images.get(tag), source) for kind, tag in tags.items()]
 
 
-def _free(facts: Facts) -> int | None:
+def _free(facts: EngineFacts) -> int | None:
     root = facts.info.get("DockerRootDir")
     if not facts.is_local or not root:
         return None
@@ -212,16 +209,11 @@ def _free(facts: Facts) -> int | None:
         return None
 
 
-SOURCE: Final = "fngate.source"
-SHOWN: Final = 12
-"""Characters shown of a digest."""
-
-
 def image(kind: str, tag: str, inspected: dict[str, Any] | None, source: str) -> Check:
-    """The image for replicas of a kind, cpu or gpu, is there and fits this fngate.
+    """The image for replicas of a kind, cpu or gpu, exists and fits this fngate.
 
-    `inspected` is what the engine says of `tag`, None where it has none; `source` is the sources'
-    digest, "" if unknown.
+    `inspected` is the engine's answer for `tag`, None without one; `source` is the digest of the
+    sources, "" if unknown.
     """
     name, todo = f"{kind} image", f"fnctl image build {kind}"
     if inspected is None:
@@ -234,7 +226,7 @@ def image(kind: str, tag: str, inspected: dict[str, Any] | None, source: str) ->
     if link != str(VERSION):
         found = f"{tag} speaks version {link} of the link, expected {VERSION}"
         return Check("fail", name, found, todo)
-    built = str(labels.get(SOURCE) or "")
+    built = str(labels.get(SOURCE_LABEL) or "")
     if source and built != source:
         found = f"{tag} was built from other sources ({_short(built) or 'unknown'})"
         return Check("warn", name, f"{found}, expected {_short(source)}", todo)
@@ -242,7 +234,7 @@ def image(kind: str, tag: str, inspected: dict[str, Any] | None, source: str) ->
 
 
 def expected_source() -> str:
-    """The digest of the runtime's sources as `fnctl image build` labels it, "" if it cannot be."""
+    """The digest of the runtime's sources, as `fnctl image build` labels it; "" if unknown."""
     from admin.image.context import own_digest
 
     try:

@@ -1,10 +1,7 @@
-"""Checks of GPUs and of the ways by which a container gets one.
+"""Checks of a Docker engine's settings and of GPUs in containers; all pure but for `find_*`.
 
-Docker has three: CDI, where the engine itself reads what a device needs; the runtime `nvidia`; and
-device requests (`--gpus`), which the engine answers by a program of NVIDIA's toolkit and says
-nothing about.
-
-Checks of a Docker engine, by what it says of itself. All pure.
+Docker has three ways to pass a GPU: CDI, where the engine itself reads a device's needs; the
+runtime `nvidia`; and device requests (`--gpus`), which a program of NVIDIA's toolkit serves unseen.
 """
 
 from __future__ import annotations
@@ -25,13 +22,20 @@ API_OLDEST: Final = (1, 41)
 DAEMON_FILE: Final = "/etc/docker/daemon.json"
 RELOAD: Final = "sudo systemctl reload docker"
 RESTART: Final = "sudo systemctl restart docker"
+VENDOR: Final = "0x10de"
+"""NVIDIA on the PCI bus."""
+PROGRAMS: Final = ("nvidia-container-runtime-hook", "nvidia-container-runtime", "nvidia-ctk")
+TOOLKIT: Final = "sudo apt-get install nvidia-container-toolkit"
+NO_CGROUPS: Final = re.compile(r"^\s*no-cgroups\s*=\s*true", re.MULTILINE)
+TOOLKIT_FILE: Final = Path("/etc/nvidia-container-runtime/config.toml")
+FILE_MAX: Final = 64 * 1024
 
 Answer = dict[str, Any]
-"""What GET /info or GET /version gave, as it came."""
+"""The answer of GET /info or GET /version."""
 
 
 def api(version: Answer, newest: tuple[int, int]) -> Check:
-    """The engine speaks an API that fngate speaks: `newest` is the client library's."""
+    """The engine's API fits the client library, whose newest is `newest`."""
     own, least = _number(version.get("ApiVersion")), _number(version.get("MinAPIVersion"))
     name = f"Docker {version.get('Version', '?')}, API {_api(own)}"
     if own < API_OLDEST:
@@ -68,7 +72,7 @@ def init(info: Answer) -> Check:
 
 
 def storage(info: Answer, free: int | None) -> Check:
-    """There is room for images and containers. `free` are bytes left, None where nobody can see."""
+    """There is room for images and containers. `free` is in bytes, None if unknown."""
     name, root = "docker disk", str(info.get("DockerRootDir") or "the engine's folder")
     if free is None:
         return Check("ok", name, f"{root} cannot be seen from here")
@@ -79,7 +83,7 @@ def storage(info: Answer, free: int | None) -> Check:
 
 
 def uids(info: Answer) -> Check:
-    """Users in containers are those outside."""
+    """User ids are the same inside and outside containers."""
     options = _options(info)
     changed = [each for each in ("rootless", "userns") if each in options]
     if not changed:
@@ -123,19 +127,10 @@ def _api(number: tuple[int, int]) -> str:
     return ".".join(map(str, number))
 
 
-VENDOR: Final = "0x10de"
-"""NVIDIA on the PCI bus."""
-PROGRAMS: Final = ("nvidia-container-runtime-hook", "nvidia-container-runtime", "nvidia-ctk")
-TOOLKIT: Final = "sudo apt-get install nvidia-container-toolkit"
-NO_CGROUPS: Final = re.compile(r"^\s*no-cgroups\s*=\s*true", re.MULTILINE)
-TOOLKIT_FILE: Final = Path("/etc/nvidia-container-runtime/config.toml")
-FILE_MAX: Final = 64 * 1024
-
-
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """What of NVIDIA's driver is here: "" or the reason why NVML does not start, its version,
-    how many GPUs it has, whether the kernel module is loaded, whether the bus has a GPU at all."""
+    """NVIDIA's driver on this machine: why NVML does not start or "", version, number of GPUs,
+    whether the kernel module is loaded, whether the bus has a GPU."""
 
     error: str = ""
     version: str = ""
@@ -146,8 +141,8 @@ class Driver:
 
 @dataclass(frozen=True, slots=True)
 class Toolkit:
-    """What of NVIDIA's container toolkit is on this machine: programs by name, CDI files, and
-    whether it is told to leave cgroups alone. None of it is known of another machine's engine."""
+    """NVIDIA's container toolkit on this machine: programs, CDI files, and `no-cgroups`. Empty for
+    another machine's engine."""
 
     programs: frozenset[str] = frozenset()
     specs: tuple[str, ...] = ()
@@ -155,7 +150,7 @@ class Toolkit:
 
 
 def driver(found: Driver) -> Check:
-    """The NVIDIA driver works, if there is anything for it."""
+    """The NVIDIA driver works, if there is a GPU."""
     name = "nvidia driver"
     if not found.error and found.gpus:
         return Check("ok", name, f"{found.version}, {found.gpus} GPU{'s' * (found.gpus > 1)}")
@@ -169,9 +164,9 @@ def driver(found: Driver) -> Check:
 
 
 def ways(info: Answer, toolkit: Toolkit) -> list[str]:
-    """How a container can get a GPU here, best way first: cdi, runtime, request."""
+    """The ways to pass a GPU to a container here, best first: cdi, runtime, request."""
     found = []
-    # Newer engines list what they found; of older ones only the folders are known.
+    # Newer engines list CDI devices, older ones only the folders.
     is_listed = info.get("DiscoveredDevices") is not None
     if _cdi_devices(info) or (not is_listed and _has_cdi(info) and toolkit.specs):
         found.append("cdi")
@@ -206,8 +201,8 @@ def containers(info: Answer, toolkit: Toolkit) -> Check:
 def reload(info: Answer, toolkit: Toolkit) -> Check:
     """Containers keep their GPU when systemd reloads.
 
-    With systemd's cgroup driver `systemctl daemon-reload` sets device rules anew, by what Docker
-    told it: devices that a hook added behind its back are lost, and with them the GPU.
+    With systemd's cgroup driver `systemctl daemon-reload` resets device rules to those of Docker,
+    without the devices that a hook added: the container loses its GPU.
     """
     name = "gpu after reload"
     open_ways = ways(info, toolkit)
@@ -227,10 +222,10 @@ def reload(info: Answer, toolkit: Toolkit) -> Check:
     return Check("warn", name, found, todo)
 
 
-def look_for_driver(
+def find_driver(
     root: Path = Path("/"), start: Callable[[], tuple[str, int]] | None = None
 ) -> Driver:
-    """What of the driver is here; `root` has proc and sys, `start` begins NVML."""
+    """The driver of this machine; `root` has proc and sys, `start` starts NVML."""
     error, version, gpus = "", "", 0
     try:
         version, gpus = (start or _nvml)()
@@ -246,8 +241,8 @@ def look_for_driver(
     )
 
 
-def look_for_toolkit(root: Path = Path("/")) -> Toolkit:
-    """What of the toolkit is here; `root` has etc and run."""
+def find_toolkit(root: Path = Path("/")) -> Toolkit:
+    """The toolkit of this machine; `root` has etc and run."""
     specs = [
         str(path)
         for folder in ("etc/cdi", "run/cdi", "var/run/cdi")
@@ -260,7 +255,7 @@ def look_for_toolkit(root: Path = Path("/")) -> Toolkit:
 
 
 def _nvml() -> tuple[str, int]:
-    """The driver's version and how many GPUs it has. Raises pynvml.NVMLError."""
+    """The driver's version and number of GPUs. Raises pynvml.NVMLError."""
     import pynvml
 
     pynvml.nvmlInit()
@@ -280,7 +275,7 @@ def _has_cdi(info: Answer) -> bool:
 
 
 def _text(path: Path) -> str:
-    """The beginning of a file, "" where it cannot be read."""
+    """The beginning of a file, "" if unreadable."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             return file.read(FILE_MAX)

@@ -1,11 +1,4 @@
-"""Checks of this machine: what a server with processes for replicas needs.
-
-What one look at a machine found, and how it is shown.
-
-Checks of the running server.
-
-Checks of the replicas that run now.
-"""
+"""The result of a check, and the checks of this machine, the running server and its replicas."""
 
 from __future__ import annotations
 
@@ -26,40 +19,6 @@ from admin.text import size
 if TYPE_CHECKING:
     from admin.client.client import Client
 
-Level = Literal["ok", "warn", "fail"]
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """What one look found, and what to do about it ("" for nothing)."""
-
-    level: Level
-    name: str
-    found: str
-    todo: str = ""
-
-
-def render(checks: Sequence[Check]) -> str:
-    """One line per check, and below it what to do."""
-    width = max((len(check.name) for check in checks), default=0)
-    lines = []
-    for check in checks:
-        lines.append(f"{check.level:<4}  {check.name.ljust(width)}  {check.found}")
-        if check.todo:
-            lines.append(f"{'':<4}  {'':<{width}}  -> {check.todo}")
-    return "\n".join(lines)
-
-
-def to_json(checks: Sequence[Check]) -> list[dict[str, str]]:
-    """The checks as plain JSON data."""
-    return [asdict(check) for check in checks]
-
-
-def softened(checks: Sequence[Check]) -> list[Check]:
-    """The checks of what nothing depends on here: what fails is only a warning."""
-    return [replace(each, level="warn") if each.level == "fail" else each for each in checks]
-
-
 GIB: Final = 1024**3
 DISK_LOW: Final = 5 * GIB
 DISK_FULL: Final = GIB // 2
@@ -76,6 +35,43 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 import onnxruntime
 print(json.dumps([onnxruntime.__version__, *onnxruntime.get_available_providers()]))
 """
+FILTER_CHECK: Final = "replica filter"
+FILTERED: Final = "2"
+"""SECCOMP_MODE_FILTER, as proc_pid_status(5) shows it."""
+PROGRAM: Final = b"runtime_image"
+
+Level = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The result of one check, and the remedy ("" for none)."""
+
+    level: Level
+    name: str
+    found: str
+    todo: str = ""
+
+
+def render(checks: Sequence[Check]) -> str:
+    """One line per check, with the remedy below it."""
+    width = max((len(check.name) for check in checks), default=0)
+    lines = []
+    for check in checks:
+        lines.append(f"{check.level:<4}  {check.name.ljust(width)}  {check.found}")
+        if check.todo:
+            lines.append(f"{'':<4}  {'':<{width}}  -> {check.todo}")
+    return "\n".join(lines)
+
+
+def to_json(checks: Sequence[Check]) -> list[dict[str, str]]:
+    """The checks as plain JSON data."""
+    return [asdict(check) for check in checks]
+
+
+def softened(checks: Sequence[Check]) -> list[Check]:
+    """The checks with failures made warnings, for parts that nothing here depends on."""
+    return [replace(each, level="warn") if each.level == "fail" else each for each in checks]
 
 
 def python(version: tuple[int, int] = sys.version_info[:2]) -> Check:
@@ -87,7 +83,7 @@ def python(version: tuple[int, int] = sys.version_info[:2]) -> Check:
 
 
 def folder(data: Path) -> Check:
-    """The data folder can be written, or made."""
+    """The data folder can be written or made."""
     there = next((each for each in (data, *data.parents) if each.exists()), Path("/"))
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         todo = "choose another with --data or FN_DATA, or give this user the right to write there"
@@ -97,7 +93,7 @@ def folder(data: Path) -> Check:
 
 
 def disk(data: Path, free: int | None = None) -> Check:
-    """There is room for models. `free` are the bytes left, None to look."""
+    """There is room for models. `free` is in bytes, None to measure."""
     there = next((each for each in (data, *data.parents) if each.is_dir()), Path("/"))
     try:
         left = shutil.disk_usage(there).free if free is None else free
@@ -112,7 +108,7 @@ def disk(data: Path, free: int | None = None) -> Check:
 
 
 def token(data: Path) -> Check:
-    """The admin token is there, readable, and nobody else's."""
+    """The admin token exists and only its owner can read it."""
     path = data / TOKEN_FILE
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
@@ -160,7 +156,7 @@ def engine(interpreter: str = sys.executable) -> Check:
 
 
 def server(client: Client) -> Check:
-    """The server answers and has nothing to complain of."""
+    """The server is reachable and ready."""
     from admin.client.client import ApiError, Unreachable
 
     try:
@@ -190,14 +186,8 @@ def access(client: Client) -> Check:
     return Check("ok", "access", f"functions can be listed ({count})")
 
 
-NAME: Final = "replica filter"
-FILTERED: Final = "2"
-"""SECCOMP_MODE_FILTER, as proc_pid_status(5) shows it."""
-PROGRAM: Final = b"runtime_image"
-
-
-def of_processes(run: Path) -> list[int]:
-    """The replicas of the server with the run folder `run` that are processes of this machine."""
+def replica_pids(run: Path) -> list[int]:
+    """The process ids of this machine's replicas of the server with the run folder `run`."""
     from pool_manager.drivers import process_groups
     from pool_manager.drivers.process import MODULE
 
@@ -211,10 +201,9 @@ def of_processes(run: Path) -> list[int]:
 
 
 def system_calls(pids: Collection[int], proc: Path = Path("/proc")) -> list[Check]:
-    """Every replica among these processes has its filter of system calls; no check without any.
+    """Every replica among these processes has its filter of system calls; no check without one.
 
-    `proc` is where the kernel tells of processes. Others of a container, like its init, are passed
-    over.
+    Other processes of a container, like its init, are ignored.
     """
     found = {pid: status for pid in pids if (status := _status(proc / str(pid)))}
     if not found:
@@ -223,13 +212,19 @@ def system_calls(pids: Collection[int], proc: Path = Path("/proc")) -> list[Chec
     for pid, mode in modes.items():
         if mode != FILTERED:
             text = f"process {pid} has Seccomp: {mode}, expected {FILTERED}"
-            return [Check("fail", NAME, text, "build its image again: fnctl image build cpu")]
+            return [
+                Check("fail", FILTER_CHECK, text, "build its image again: fnctl image build cpu")
+            ]
     count = len(found)
-    return [Check("ok", NAME, f"Seccomp: {FILTERED} in {count} running replica{'s' * (count > 1)}")]
+    return [
+        Check(
+            "ok", FILTER_CHECK, f"Seccomp: {FILTERED} in {count} running replica{'s' * (count > 1)}"
+        )
+    ]
 
 
 def _status(process: Path) -> dict[str, str]:
-    """Of a replica what the kernel says of it; empty for anything else."""
+    """/proc/PID/status of a replica; empty for any other process."""
     try:
         if PROGRAM not in (process / "cmdline").read_bytes().split(b"\0"):
             return {}

@@ -1,1 +1,1 @@
-"""What a server tells as it happens: read, kept as a picture, gone on with after a break."""
+"""The live state of a server: its events followed and folded."""

@@ -1,1 +1,1 @@
-"""The screen of `fnctl top`: pure lines over a picture, and a thin shell around a terminal."""
+"""The screen of `fnctl top`: layout and keys (pure), and a thin shell around a terminal."""

@@ -1,7 +1,7 @@
 """Lines of a screen as plain data: pieces of text, each with a style. Pure.
 
-A style is a name of rich's ("bold", "red", "dim"), "" for none. What a colour says is said by the
-text, too: a reader may have none.
+A style is one of rich's names ("bold", "red", "dim"), "" for none. No fact is shown by colour
+alone: a terminal may have none.
 """
 
 from __future__ import annotations
@@ -11,9 +11,6 @@ from collections.abc import Iterable
 from typing import Final
 
 from admin.text import bar, one_line, plain
-
-Span = tuple[str, str]
-Line = tuple[Span, ...]
 
 STATES: Final = {
     "warm": "green",
@@ -29,9 +26,12 @@ STATES: Final = {
     "cold": "bright_black",
     "standby": "cyan",
 }
-"""The style of a state, of whatever it is one."""
+"""Styles by state of a function, replica or device."""
 CUT: Final = "…"
 _STEPS: Final = " ▁▂▃▄▅▆▇█"
+
+Span = tuple[str, str]
+Line = tuple[Span, ...]
 
 
 def text(line: Line) -> str:
@@ -40,12 +40,12 @@ def text(line: Line) -> str:
 
 
 def shown(value: object) -> str:
-    """A stranger's text for a place within a line."""
+    """Untrusted text made safe for a line."""
     return one_line(plain(str(value)))
 
 
 def fit(value: str, width: int, right: bool = False) -> str:
-    """Exactly `width` columns of `value`, its end cut off visibly where it is longer."""
+    """`value` in exactly `width` columns; a longer one ends with "…"."""
     if len(value) > width:
         return value[: width - 1] + CUT if width else ""
     return value.rjust(width) if right else value.ljust(width)
@@ -74,7 +74,7 @@ def apart(left: Line, right: Line, width: int) -> Line:
 
 
 def faded(line: Line) -> Line:
-    """A line that is not how things are now."""
+    """A line of an old state."""
     return tuple((part, "dim") for part, _ in line)
 
 
@@ -84,7 +84,7 @@ def meter(share: float, width: int) -> str:
 
 
 def spark(values: Iterable[float], width: int) -> str:
-    """The last `width` values, the newest on the right, as high as the greatest of them."""
+    """The last `width` values as columns scaled to their maximum, the newest on the right."""
     last = list(values)[-width:] if width else []
     most = max(last, default=0.0)
     if most <= 0:

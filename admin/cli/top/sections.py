@@ -1,7 +1,4 @@
-"""The functions as rows of a screen: what fits, the most telling columns first. Pure.
-
-The devices as rows of a screen: memory, use, and the replicas on them. Pure.
-"""
+"""Functions and devices as rows of `fnctl top`: cells, and the columns that fit. Pure."""
 
 from __future__ import annotations
 
@@ -10,39 +7,47 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from admin.cli.live.state import TREND_MAX, Picture, seconds
+from admin.cli.live.state import TREND_MAX, LiveState, seconds
 from admin.cli.top.lines import STATES, Line, Span, cut, fit, meter, shown, spark
 from admin.text import NONE, duration, get, number
 
 NAME_MIN: Final = 12
 TREND_MIN: Final = 8
 NEXT: Final = 16
+METER: Final = 8
+BUSY: Final = 5
+ROOMY: Final = 90
+"""Columns from which on there is a bar for use, too."""
+ID_MAX: Final = 24
+_GIB: Final = 1024
+_DIGITS: Final = re.compile(r"(\d+)")
 
 FunctionRow = dict[str, Any]
+DeviceRow = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """What a row is drawn with: the picture, this machine's steady clock, the server's (Unix s)."""
+class RowContext:
+    """What cells need: the state, this machine's steady clock, the server's (Unix s)."""
 
-    picture: Picture
+    live: LiveState
     now: float
     server_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. Where there is no room for all, those of the highest `rank` are left out."""
+    """One column. Columns of the highest `rank` are dropped first where room is short."""
 
     title: str
     width: int
     rank: int
-    cell: Callable[[FunctionRow, Moment], tuple[str, str]]
+    cell: Callable[[FunctionRow, RowContext], tuple[str, str]]
     right: bool = True
 
 
 def head(columns: Sequence[Column], sort: str) -> Line:
-    """The titles; what is sorted by stands out."""
+    """The titles; the one sorted by is underlined."""
     spans = []
     for column in columns:
         by = column.title.casefold() == sort or (sort == "name" and column.title == "NAME")
@@ -51,11 +56,13 @@ def head(columns: Sequence[Column], sort: str) -> Line:
     return tuple(spans[:-1])
 
 
-def row(item: FunctionRow, columns: Sequence[Column], moment: Moment, is_selected: bool) -> Line:
+def row(
+    item: FunctionRow, columns: Sequence[Column], context: RowContext, is_selected: bool
+) -> Line:
     """One function."""
     spans = []
     for column in columns:
-        value, style = column.cell(item, moment)
+        value, style = column.cell(item, context)
         spans += [(fit(value, column.width, column.right), style), (" ", "")]
     line = tuple(spans[:-1])
     return (
@@ -70,7 +77,7 @@ def columns(width: int, longest: int) -> list[Column]:
     while len(kept) > 1 and _width(kept) + name > width:
         kept.remove(max(kept, key=lambda column: column.rank))
     spare = width - _width(kept) - name
-    # A longer trend, then a longer reason, then a still longer trend; names with what is left.
+    # Spare width goes to the trend, the reason, the trend again, and then to the names.
     for title, most in (("TREND", 30), ("NEXT", 48), ("TREND", TREND_MAX)):
         spare -= _grow(kept, title, most, spare)
     name = max(name, min(longest, name + spare))
@@ -78,7 +85,7 @@ def columns(width: int, longest: int) -> list[Column]:
 
 
 def _grow(kept: list[Column], title: str, most: int, spare: int) -> int:
-    """By how much a column grew, up to `most` columns wide."""
+    """Widen a column up to `most` characters; returns its growth."""
     for at, column in enumerate(kept):
         if column.title == title:
             grown = max(0, min(spare, most - column.width))
@@ -89,29 +96,29 @@ def _grow(kept: list[Column], title: str, most: int, spare: int) -> int:
     return 0
 
 
-def upcoming(item: FunctionRow, moment: Moment) -> str:
-    """What comes next, and when: ready, asleep, or how long a call would wait now."""
+def upcoming(item: FunctionRow, context: RowContext) -> str:
+    """The next change and when it comes: ready, asleep, or how long a call would wait now."""
     state = item.get("state")
     ready_ms = item.get("ready_in_ms")
     if state == "waking":
         phase = shown(get(item, "phase") or "ready")
         if ready_ms is None:
             return phase
-        told_s = moment.picture.facts.told_s.get(str(item["name"]), moment.now)
-        left_ms = float(ready_ms) - (_heard_until(moment) - told_s) * 1e3
+        received_s = context.live.resources.received_s.get(str(item["name"]), context.now)
+        left_ms = float(ready_ms) - (_last_event_s(context) - received_s) * 1e3
         return f"{phase} ~{duration(left_ms)}" if left_ms > 0 else f"{phase} …"
-    if item.get("sleeps_at_s") and moment.server_s:
-        left_s = seconds(item["sleeps_at_s"]) - moment.server_s
+    if item.get("sleeps_at_s") and context.server_s:
+        left_s = seconds(item["sleeps_at_s"]) - context.server_s
         return f"sleeps in {_clock(left_s)}" if left_s > 0 else "goes to sleep"
     if state == "cold" and ready_ms:
         return f"wakes ~{duration(float(ready_ms))}"
     return shown(get(item, "reason")) if state in ("failing", "draining") else ""
 
 
-def _heard_until(moment: Moment) -> float:
-    """Countdowns stand still where nothing is heard."""
-    picture, now = moment.picture, moment.now
-    return now if picture.is_live(now) else now - picture.age_s(now)
+def _last_event_s(context: RowContext) -> float:
+    """The time of the last event where the state is old: countdowns stop there."""
+    live, now = context.live, context.now
+    return now if live.is_live(now) else now - live.age_s(now)
 
 
 def _clock(left_s: float) -> str:
@@ -122,33 +129,33 @@ def _clock(left_s: float) -> str:
 
 
 def _width(kept: Sequence[Column]) -> int:
-    """With a space before each."""
+    """Their width, with a space before each."""
     return sum(column.width + 1 for column in kept)
 
 
-def _name(item: FunctionRow, _moment: Moment) -> tuple[str, str]:
+def _name(item: FunctionRow, _context: RowContext) -> tuple[str, str]:
     return shown(item["name"]), ""
 
 
-def _state(item: FunctionRow, _moment: Moment) -> tuple[str, str]:
+def _state(item: FunctionRow, _context: RowContext) -> tuple[str, str]:
     state = shown(get(item, "state"))
     return state, STATES.get(state, "")
 
 
-def _ready(item: FunctionRow, _moment: Moment) -> tuple[str, str]:
+def _ready(item: FunctionRow, _context: RowContext) -> tuple[str, str]:
     return f"{get(item, 'ready')}/{get(item, 'max')}", ""
 
 
-def _count(field: str, style: str) -> Callable[[FunctionRow, Moment], tuple[str, str]]:
-    def cell(item: FunctionRow, _moment: Moment) -> tuple[str, str]:
+def _count(field: str, style: str) -> Callable[[FunctionRow, RowContext], tuple[str, str]]:
+    def cell(item: FunctionRow, _context: RowContext) -> tuple[str, str]:
         value = seconds(item.get(field))
         return (number(value) if value else NONE), style if value else "bright_black"
 
     return cell
 
 
-def _milliseconds(field: str) -> Callable[[FunctionRow, Moment], tuple[str, str]]:
-    def cell(item: FunctionRow, _moment: Moment) -> tuple[str, str]:
+def _milliseconds(field: str) -> Callable[[FunctionRow, RowContext], tuple[str, str]]:
+    def cell(item: FunctionRow, _context: RowContext) -> tuple[str, str]:
         value = item.get(field)
         if value is None:
             return NONE, "bright_black"
@@ -157,13 +164,13 @@ def _milliseconds(field: str) -> Callable[[FunctionRow, Moment], tuple[str, str]
     return cell
 
 
-def _next(item: FunctionRow, moment: Moment) -> tuple[str, str]:
-    return upcoming(item, moment), ""
+def _next(item: FunctionRow, context: RowContext) -> tuple[str, str]:
+    return upcoming(item, context), ""
 
 
-def _trend(width: int) -> Callable[[FunctionRow, Moment], tuple[str, str]]:
-    def cell(item: FunctionRow, moment: Moment) -> tuple[str, str]:
-        rates = moment.picture.trends.get(str(item["name"]), ())
+def _trend(width: int) -> Callable[[FunctionRow, RowContext], tuple[str, str]]:
+    def cell(item: FunctionRow, context: RowContext) -> tuple[str, str]:
+        rates = context.live.trends.get(str(item["name"]), ())
         return spark(rates, width), "cyan"
 
     return cell
@@ -182,25 +189,14 @@ _COLUMNS: Final = (
 )
 
 
-DeviceRow = dict[str, Any]
-
-METER: Final = 8
-BUSY: Final = 5
-ROOMY: Final = 90
-"""Columns from which on there is a bar for use, too."""
-ID_MAX: Final = 24
-_GIB: Final = 1024
-_DIGITS: Final = re.compile(r"(\d+)")
-
-
 def rows(
     devices: Mapping[str, DeviceRow],
     replicas: Mapping[str, Sequence[DeviceRow]],
     room: int,
     width: int,
 ) -> list[Line]:
-    """At most `room` lines; where that is too few, what is in use comes first and the rest is
-    counted. `replicas` are by device."""
+    """The devices on at most `room` lines. With more devices those in use come first and the rest
+    are counted. `replicas` are by device."""
     ordered = sorted(devices.values(), key=lambda each: _natural(str(each["id"])))
     if len(ordered) > room:
         ordered.sort(key=lambda each: each.get("state") == "free" and each["id"] not in replicas)
@@ -234,7 +230,7 @@ def _own(device: DeviceRow, longest: int, memory: int, width: int) -> tuple[Span
 
 
 def _taken(device: DeviceRow) -> float:
-    """What is in use of it, as the GPU's driver sees it, else what replicas are charged with."""
+    """MiB in use by the GPU's driver, else MiB charged to replicas."""
     used = device.get("used_mib")
     return seconds(device.get("charged_mib")) if used is None else seconds(used)
 
@@ -264,7 +260,7 @@ def _replicas(replicas: Sequence[DeviceRow]) -> tuple[Span, ...]:
 
 
 def _replica(replica: DeviceRow) -> tuple[Span, ...]:
-    """What a replica is there for, and its state."""
+    """A replica's revision or role, and its state."""
     function, revision = get(replica, "function"), get(replica, "revision")
     ref = revision if "@" in revision else f"{function}@{revision}"
     if not function:

@@ -1,13 +1,7 @@
-"""The terminal while a screen is on it: keys as they are pressed, signals, and all as it was after.
+"""The terminal of `fnctl top`: keys parsed (pure), raw mode and signals, drawing with rich.
 
-Signals that only ask for something are noted and wake whoever waits here; those that end the
-process are raised as SystemExit, so that every block on the way out is left in order.
-
-What a terminal sends, as names of keys. Pure.
-
-A printable character is its own name; the others are called "up", "enter" and so on.
-
-Lines onto a terminal with rich: a whole screen of its own, or some lines in place.
+SIGWINCH and SIGTSTP are recorded and wake `Terminal.wait`; signals that end the process are raised
+as SystemExit, so that every block restores the terminal on the way out.
 """
 
 from __future__ import annotations
@@ -32,7 +26,7 @@ from rich.style import Style
 from admin.cli.top.lines import Line
 
 KEYS_MAX: Final = 200
-"""Keys taken from one read: somebody pastes a book."""
+"""Keys taken from one read, however much is pasted."""
 _NAMED: Final = {
     b"\r": "enter",
     b"\n": "enter",
@@ -57,16 +51,25 @@ _SEQUENCES: Final = {
 }
 _SEQUENCE: Final = re.compile(rb"\x1b[\[O]([0-9;]*[ -/]*[@-~])")
 _UNFINISHED: Final = re.compile(rb"\x1b([\[O][0-9;]*)?\Z")
+READ_MAX: Final = 4096
+_ENDING: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_RECORDED: Final = (signal.SIGWINCH, signal.SIGTSTP)
+_DISABLED: Final = b"\0"
+_CODE: Final = 128
+"""A shell's exit code for a signal is this plus its number."""
 
 
 class Keys:
-    """Takes bytes, gives keys; a sequence may come in pieces."""
+    """Parses bytes to names of keys; a sequence may come in pieces.
+
+    A printable character is its own name, others are "up", "enter" and so on.
+    """
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[str]:
-        """The keys that are complete with these bytes. Sequences that nobody knows are none."""
+        """The keys that are complete with these bytes. Unknown sequences are ignored."""
         data = self._rest + data
         self._rest = b""
         found: list[str] = []
@@ -80,13 +83,13 @@ class Keys:
         return found
 
     def flush(self) -> list[str]:
-        """What was held back, once nothing has followed: the escape key itself."""
+        """An incomplete sequence that nothing followed: the escape key itself."""
         rest, self._rest = self._rest, b""
         return ["escape"] if rest[:1] == b"\x1b" else []
 
 
 def _first(data: bytes) -> tuple[str, int]:
-    """The first key ("" for none that we know) and how many bytes it is."""
+    """The first key ("" for an unknown one) and its length in bytes."""
     if known := _SEQUENCE.match(data):
         return _SEQUENCES.get(known.group(1), ""), known.end()
     if data[:1] == b"\x1b":
@@ -95,16 +98,8 @@ def _first(data: bytes) -> tuple[str, int]:
         return named, 1
     if data[0] < 0x80:
         return (chr(data[0]) if chr(data[0]).isprintable() else ""), 1
-    # No name of ours has a character beyond ASCII: one that is typed is passed over.
+    # Names of functions are ASCII: other characters are ignored.
     return "", 1
-
-
-READ_MAX: Final = 4096
-_ENDING: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-_ASKING: Final = (signal.SIGWINCH, signal.SIGTSTP)
-_DISABLED: Final = b"\0"
-_CODE: Final = 128
-"""A shell's exit code of what a signal ended is this and its number."""
 
 
 class HungUp(Exception):
@@ -117,23 +112,23 @@ class Terminal:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._keys = Keys()
-        self._asked: set[int] = set()
+        self._recorded: set[int] = set()
         self._woken, self._waker = os.pipe()
         os.set_blocking(self._woken, False)
         os.set_blocking(self._waker, False)
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Signals come here while the block runs."""
+        """Handle signals here while the block runs."""
         before = {
-            number: signal.getsignal(number) for number in (*_ENDING, *_ASKING, signal.SIGINT)
+            number: signal.getsignal(number) for number in (*_ENDING, *_RECORDED, signal.SIGINT)
         }
         woken = signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
         try:
             for number in _ENDING:
                 signal.signal(number, _end)
-            for number in _ASKING:
-                signal.signal(number, self._note)
+            for number in _RECORDED:
+                signal.signal(number, self._record)
             yield
         finally:
             signal.set_wakeup_fd(woken)
@@ -144,9 +139,9 @@ class Terminal:
 
     @contextmanager
     def raw(self) -> Iterator[None]:
-        """Keys come at once and are not shown while the block runs; Ctrl-C and Ctrl-Z stay signals.
+        """Unbuffered keys without echo while the block runs; Ctrl-C and Ctrl-Z stay signals.
 
-        No Ctrl-\\, which would leave the terminal like that, and no Ctrl-S, which would freeze it.
+        Ctrl-\\ is off, which would leave the terminal raw, and Ctrl-S, which would freeze it.
         """
         before = termios.tcgetattr(self._fd)
         changed = termios.tcgetattr(self._fd)
@@ -159,12 +154,12 @@ class Terminal:
             termios.tcsetattr(self._fd, termios.TCSADRAIN, changed)
             yield
         finally:
-            # A terminal that hung up has nothing to be put right.
+            # A terminal that hung up cannot be restored.
             with contextlib.suppress(termios.error):
                 termios.tcsetattr(self._fd, termios.TCSANOW, before)
 
     def wait(self, timeout_s: float) -> list[str]:
-        """The keys pressed within `timeout_s`, as soon as there are any or a signal came.
+        """Keys pressed within `timeout_s`; returns with the first ones, or at a signal.
 
         Raises HungUp.
         """
@@ -183,37 +178,37 @@ class Terminal:
         return self._keys.feed(data)
 
     def was_resized(self) -> bool:
-        """Whether it has another size since this was asked last."""
-        return self._took(signal.SIGWINCH)
+        """Whether its size changed since the last call."""
+        return self._was_recorded(signal.SIGWINCH)
 
     def was_stopped(self) -> bool:
-        """Whether Ctrl-Z was pressed since this was asked last."""
-        return self._took(signal.SIGTSTP)
+        """Whether Ctrl-Z was pressed since the last call."""
+        return self._was_recorded(signal.SIGTSTP)
 
     def stop(self) -> None:
-        """Stop this process as Ctrl-Z does; returns when it goes on."""
+        """Stop this process as Ctrl-Z does; returns when it continues."""
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
-        signal.signal(signal.SIGTSTP, self._note)
+        signal.signal(signal.SIGTSTP, self._record)
 
-    def _took(self, number: int) -> bool:
-        was_asked = number in self._asked
-        self._asked.discard(number)
-        return was_asked
+    def _was_recorded(self, number: int) -> bool:
+        was_recorded = number in self._recorded
+        self._recorded.discard(number)
+        return was_recorded
 
-    def _note(self, number: int, _frame: FrameType | None) -> None:
-        self._asked.add(number)
+    def _record(self, number: int, _frame: FrameType | None) -> None:
+        self._recorded.add(number)
 
 
 def _end(number: int, _frame: FrameType | None) -> None:
-    # Once is enough: a second one must not break off what puts the terminal right.
+    # A second signal must not interrupt the restoring of the terminal.
     for each in (*_ENDING, signal.SIGINT):
         signal.signal(each, signal.SIG_IGN)
     raise SystemExit(_CODE + number)
 
 
 class Frame:
-    """Lines as rich draws them. What has no style is not parsed for any: a name is not markup."""
+    """Lines for rich. Text is never parsed for markup."""
 
     def __init__(self, lines: Sequence[Line]) -> None:
         self.lines = lines
@@ -227,7 +222,7 @@ class Frame:
 
 
 class Screen:
-    """Shows lines in place, until `close`; `is_whole`: on a screen apart, which leaves no trace."""
+    """Draws lines in place until `close`; `is_whole`: on the alternate screen, leaving no trace."""
 
     def __init__(self, console: Console, is_whole: bool) -> None:
         self._console = console
@@ -237,7 +232,7 @@ class Screen:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Columns and lines, as they are now."""
+        """Columns and lines now."""
         width, height = self._console.size
         return width, height
 
@@ -254,7 +249,7 @@ class Screen:
             vertical_overflow="crop",
         )
         self._live.start()
-        # Whoever stops or kills what draws in place is left with a cursor.
+        # Lines in place keep the cursor, in case the process is killed.
         self._console.show_cursor(not self._is_whole)
 
     def close(self) -> None:
@@ -264,7 +259,7 @@ class Screen:
             live.stop()
 
     def show(self, lines: list[Line], anew: bool = False) -> None:
-        """Draw the lines, unless they stand there already; `anew` even then."""
+        """Draw the lines if they differ from the last ones, or `anew`."""
         if self._live is not None and (anew or lines != self._shown):
             self._shown = lines
             self._live.update(Frame(lines), refresh=True)

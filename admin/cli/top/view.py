@@ -1,7 +1,5 @@
-"""What the reader of the screen looks at, and what a key changes of it. Pure.
-
-Which functions are shown, and in which order. Pure.
-"""
+"""The view of `fnctl top`: page, selection, filter and order of functions, and what keys change.
+Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +10,19 @@ from typing import Any, Final, Literal
 
 from admin.cli.live.state import seconds
 
-Key = Callable[[dict[str, Any]], tuple[Any, ...]]
-
 _STATES: Final = ("failing", "waking", "draining", "warm", "cold")
+FILTER_MAX: Final = 63
+"""Characters of a filter; no name has more."""
+
+Key = Callable[[dict[str, Any]], tuple[Any, ...]]
+Page = Literal["list", "filter", "why", "help", "confirm"]
+Verb = Literal["why", "warm", "sleep", "redraw", "quit", "interrupt"]
 
 
-def arranged(items: Iterable[dict[str, Any]], sort: str, wanted: str) -> list[dict[str, Any]]:
-    """The functions that match `wanted`, by `sort`, one of `SORTS`; alike ones by name.
+def sorted_functions(
+    items: Iterable[dict[str, Any]], sort: str, wanted: str
+) -> list[dict[str, Any]]:
+    """The functions that match `wanted`, ordered by `sort` (one of `SORTS`), then by name.
 
     `wanted` is part of a name, or a whole state; "" matches all.
     """
@@ -28,15 +32,15 @@ def arranged(items: Iterable[dict[str, Any]], sort: str, wanted: str) -> list[di
 
 
 def matches(item: dict[str, Any], wanted: str) -> bool:
-    """Whether a function is meant."""
+    """Whether a function's name contains `wanted`, or its state is that."""
     wanted = wanted.casefold()
     return wanted in str(item["name"]).casefold() or wanted == str(item.get("state")).casefold()
 
 
 def _activity(item: dict[str, Any]) -> tuple[Any, ...]:
-    """What is worked with first, then what is in trouble, warm, asleep.
+    """Busy functions first, then failing, warm and cold ones.
 
-    The load counts by powers of two: rows would jump with every second's figures otherwise.
+    Load counts by powers of two, so that rows do not jump with every second's figures.
     """
     load = seconds(item.get("rate")) + seconds(item.get("held")) + seconds(item.get("in_flight"))
     state = item.get("state")
@@ -62,22 +66,15 @@ SORTS: Final[dict[str, Key]] = {
     "rate": _most("rate"),
     "p95": _most("p95_ms"),
 }
-"""Ways to sort, by the names the screen shows; the first is where it begins."""
-
-
-FILTER_MAX: Final = 63
-"""Characters of a filter; no name has more."""
-
-Page = Literal["list", "filter", "why", "help", "confirm"]
-Verb = Literal["why", "warm", "sleep", "redraw", "quit", "interrupt"]
+"""Orders by their names on the screen; the first is the default."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The page that is shown, and where in it.
+    """The page shown, and the position in it.
 
-    `selected` is a function's name, "" for the first row: the choice stays with the function when
-    rows move. `top` is the first row in sight, `scroll` the first line of a page of text.
+    `selected` is a function's name, "" for the first row: the selection follows the function when
+    rows move. `top` is the first visible row, `scroll` the first line of a page of text.
     """
 
     page: Page = "list"
@@ -87,28 +84,28 @@ class View:
     top: int = 0
     scroll: int = 0
 
-    def settled(self, names: Sequence[str], rows: int) -> View:
-        """With the selected row in sight, where `names` are in `rows` rows."""
+    def scrolled(self, names: Sequence[str], rows: int) -> View:
+        """The view with the selected one of `names` visible in `rows` rows."""
         at = self.index(names)
         top = max(min(self.top, at, len(names) - rows), at - rows + 1, 0)
         return replace(self, top=top)
 
     def index(self, names: Sequence[str]) -> int:
-        """Which row is selected."""
+        """The index of the selected row."""
         return names.index(self.selected) if self.selected in names else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Something that is to be done, to the function `name` where it is about one."""
+    """A command of a key, for the function `name` or ""."""
 
     verb: Verb
     name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """What is on the screen: the functions in order, how many rows they have, lines of a text."""
+class Visible:
+    """What the screen shows: functions in order, rows for them, lines and rows of a text."""
 
     names: Sequence[str]
     rows: int
@@ -119,21 +116,21 @@ class Sight:
 Pressed = tuple[View, Request | None]
 
 
-def press(view: View, key: str, sight: Sight) -> Pressed:
-    """The view after a key, and what is to be done; a key without a meaning changes nothing."""
+def press(view: View, key: str, visible: Visible) -> Pressed:
+    """The view after a key, and its request; a key without a meaning changes nothing."""
     if key == "interrupt":
         return view, Request("interrupt")
     if key == "redraw":
         return view, Request("redraw")
-    return _PAGES[view.page](view, key, sight)
+    return _PAGES[view.page](view, key, visible)
 
 
-def _list(view: View, key: str, sight: Sight) -> Pressed:
-    if moved := _moved(view, key, sight):
+def _list(view: View, key: str, visible: Visible) -> Pressed:
+    if moved := _moved(view, key, visible):
         return moved, None
     if key == "q":
         return view, Request("quit")
-    selected = sight.names[view.index(sight.names)] if sight.names else ""
+    selected = visible.names[view.index(visible.names)] if visible.names else ""
     if key == "enter" and selected:
         return replace(view, page="why", selected=selected, scroll=0), Request("why", selected)
     if key == "w" and selected:
@@ -144,7 +141,7 @@ def _list(view: View, key: str, sight: Sight) -> Pressed:
 
 
 def _turned(view: View, key: str) -> View:
-    """The list shown otherwise, or another page."""
+    """Another order or filter of the list, or another page."""
     changes: Mapping[str, Callable[[], View]] = {
         "/": lambda: replace(view, page="filter"),
         "escape": lambda: replace(view, filter="", top=0),
@@ -155,7 +152,7 @@ def _turned(view: View, key: str) -> View:
     return changes[key]() if key in changes else view
 
 
-def _filter(view: View, key: str, sight: Sight) -> Pressed:
+def _filter(view: View, key: str, visible: Visible) -> Pressed:
     if key == "enter":
         return replace(view, page="list"), None
     if key == "escape":
@@ -165,15 +162,15 @@ def _filter(view: View, key: str, sight: Sight) -> Pressed:
         return replace(view, filter=kept, top=0), None
     if len(key) == 1 and len(view.filter) < FILTER_MAX:
         return replace(view, filter=view.filter + key, top=0), None
-    return _moved(view, key, sight) or view, None
+    return _moved(view, key, visible) or view, None
 
 
-def _text(view: View, key: str, sight: Sight) -> Pressed:
+def _text(view: View, key: str, visible: Visible) -> Pressed:
     """The pages of text: an explanation, the help."""
     if key in ("q", "escape", "enter", "?"):
         return replace(view, page="list", scroll=0), None
-    last = max(0, sight.text_lines - sight.text_rows)
-    steps = _steps(sight.text_rows, sight.text_lines)
+    last = max(0, visible.text_lines - visible.text_rows)
+    steps = _steps(visible.text_rows, visible.text_lines)
     if key in steps:
         return replace(view, scroll=max(0, min(last, view.scroll + steps[key]))), None
     if key == "w" and view.page == "why":
@@ -181,24 +178,24 @@ def _text(view: View, key: str, sight: Sight) -> Pressed:
     return view, None
 
 
-def _confirm(view: View, key: str, _sight: Sight) -> Pressed:
+def _confirm(view: View, key: str, _visible: Visible) -> Pressed:
     listed = replace(view, page="list")
     if key in ("y", "Y"):
         return listed, Request("sleep", view.selected)
     return (listed if key in ("n", "N", "q", "escape", "enter") else view), None
 
 
-def _moved(view: View, key: str, sight: Sight) -> View | None:
-    """With another row selected, None where the key moves nothing."""
-    steps = _steps(sight.rows, len(sight.names))
-    if key not in steps or not sight.names:
+def _moved(view: View, key: str, visible: Visible) -> View | None:
+    """The view with another row selected, None for keys that do not move."""
+    steps = _steps(visible.rows, len(visible.names))
+    if key not in steps or not visible.names:
         return None
-    at = max(0, min(len(sight.names) - 1, view.index(sight.names) + steps[key]))
-    return replace(view, selected=sight.names[at]).settled(sight.names, sight.rows)
+    at = max(0, min(len(visible.names) - 1, view.index(visible.names) + steps[key]))
+    return replace(view, selected=visible.names[at]).scrolled(visible.names, visible.rows)
 
 
 def _steps(page: int, whole: int) -> dict[str, int]:
-    """How far each key goes, in rows."""
+    """Rows that each key moves."""
     page = max(1, page - 1)
     return {
         "up": -1,
@@ -214,12 +211,12 @@ def _steps(page: int, whole: int) -> dict[str, int]:
 
 
 def _after(sort: str) -> str:
-    """The next way to sort, the first one after the last."""
+    """The next order, cyclically."""
     names = list(SORTS)
     return names[(names.index(sort) + 1) % len(names)]
 
 
-_PAGES: Final[Mapping[Page, Callable[[View, str, Sight], Pressed]]] = {
+_PAGES: Final[Mapping[Page, Callable[[View, str, Visible], Pressed]]] = {
     "list": _list,
     "filter": _filter,
     "why": _text,

@@ -1,1 +1,1 @@
-"""The verbs of fnctl, one per file; `admin.cli.main` lists them."""
+"""The verbs of fnctl, one file a verb or family; `admin.cli.main` lists them."""

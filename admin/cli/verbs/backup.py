@@ -1,7 +1,4 @@
-"""fnctl backup.
-
-fnctl restore.
-"""
+"""fnctl backup, restore."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from admin.cli.errors import told
+from admin.cli.errors import errors_reported
 from admin.cli.options import (
     DEFAULT_DATA,
     DEFAULT_URL,
@@ -21,14 +18,14 @@ from admin.cli.options import (
     Json,
     Key,
     KnownHosts,
-    Place,
+    ServerAddress,
     Ssh,
     Url,
     client_at,
     is_local,
-    login,
+    parse_login,
+    print_answer,
 )
-from admin.cli.options import print_answer as answer
 from admin.text import size
 
 if TYPE_CHECKING:
@@ -37,8 +34,15 @@ if TYPE_CHECKING:
     from registry.store.recovery.inspection import DatabaseReport
     from registry.store.recovery.restoring import Restored
 
+
 BackupFile = Annotated[
     Path, typer.Argument(metavar="FILE", dir_okay=False, help="The copy, on this machine.")
+]
+File = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE", exists=True, dir_okay=False, help="A copy of the database of a server."
+    ),
 ]
 
 
@@ -62,34 +66,34 @@ def backup(  # noqa: PLR0913 - typer takes one parameter per option
     Example:
       fnctl backup fngate-backup.db && cp -an ~/.fngate/blobs .
     """
-    way = login(context, ssh, identity=identity, known_hosts=known_hosts)
+    login = parse_login(context, ssh, identity=identity, known_hosts=known_hosts)
     check_target(file)
-    with told(as_json):
+    with errors_reported(as_json):
         from admin.client.client import Unreachable
 
-        place = Place(url, key, data)
+        address = ServerAddress(url, key, data)
         try:
-            with client_at(place, way) as client:
+            with client_at(address, login) as client:
                 report = fetch(client, file)
         except Unreachable:
-            if way is not None or not is_local(url) or not (found := copy_stopped(data, file)):
+            if login is not None or not is_local(url) or not (found := copy_stopped(data, file)):
                 raise
             report = found
         made = file.stat().st_size
         shown = {"file": str(file), "bytes": made, **contents(report)}
-        answer(as_json, shown, f"{file}: {size(made)}, {described(report)}")
+        print_answer(as_json, shown, f"{file}: {size(made)}, {described(report)}")
 
 
 def check_target(file: Path) -> None:
-    """Raise typer.BadParameter where FILE is a database that something may be using."""
+    """Raise typer.BadParameter where FILE is a database in use."""
     if any(file.with_name(file.name + side).exists() for side in ("-wal", "-shm")):
         raise typer.BadParameter(f"{file} is a database in use", param_hint="FILE")
 
 
 def fetch(client: Client, file: Path) -> DatabaseReport:
-    """Have the server send a copy, and keep it as `file` once it is known to be whole and sound.
+    """Download a copy and replace `file` with it once it is checked.
 
-    Raises Unreachable, ApiError, StoreUnavailable; `file` is then as it was.
+    Raises Unreachable, ApiError or StoreUnavailable and leaves `file` as it was.
     """
     from registry.errors import StoreUnavailable
     from registry.files import replacing
@@ -106,8 +110,8 @@ def fetch(client: Client, file: Path) -> DatabaseReport:
 
 
 def copy_stopped(data: Path, file: Path) -> DatabaseReport | None:
-    """Copy the database in `data` to `file`; None where there is none, or a server uses it that
-    does not answer. Raises StoreUnavailable."""
+    """Copy the database in `data` to `file`; None without one, or where a server holds it. Raises
+    StoreUnavailable."""
     from registry.errors import Conflict
     from registry.files import DataDirectory
     from registry.settings import StoreSettings
@@ -127,21 +131,13 @@ def copy_stopped(data: Path, file: Path) -> DatabaseReport | None:
 
 
 def contents(report: DatabaseReport) -> dict[str, Any]:
-    """What is in a copy, for --json."""
+    """The contents of a copy for --json."""
     return {"functions": report.functions, "keys": report.keys, "schema": report.schema}
 
 
 def described(report: DatabaseReport) -> str:
-    """What is in a copy, in words."""
+    """The contents of a copy in words."""
     return f"{report.functions} functions, {report.keys} keys"
-
-
-File = Annotated[
-    Path,
-    typer.Argument(
-        metavar="FILE", exists=True, dir_okay=False, help="A copy of the database of a server."
-    ),
-]
 
 
 def restore(file: File, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
@@ -155,7 +151,7 @@ def restore(file: File, data: Data = DEFAULT_DATA, as_json: Json = False) -> Non
     Example:
       fnctl restore ~/.fngate/backups/daily.db
     """
-    with told(as_json):
+    with errors_reported(as_json):
         import asyncio
 
         from registry.files import DataDirectory
@@ -173,11 +169,11 @@ def restore(file: File, data: Data = DEFAULT_DATA, as_json: Json = False) -> Non
             "missing_files": restored.missing,
             "set_aside": str(restored.folder) if restored.folder else None,
         }
-        answer(as_json, shown, text(settings, file, restored))
+        print_answer(as_json, shown, text(settings, file, restored))
 
 
 def text(settings: StoreSettings, file: Path, restored: Restored) -> str:
-    """What was done and what is still to do."""
+    """The result of a restore, and the remaining steps."""
     lines = [f"restored {restored.functions} functions and {restored.keys} keys"]
     if restored.folder is not None:
         lines.append(f"the database that was here is in {restored.folder}")

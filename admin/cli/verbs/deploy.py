@@ -135,7 +135,7 @@ def _deploy(
     request: dict[str, Any],
     no_wait: bool,
 ) -> None:
-    from admin.cli.follow_logs import bar, finish, upload
+    from admin.cli.operations import bar, finish, upload
     from admin.cli.render import example, render_summary
     from admin.client.client import ApiError
     from admin.text import size
@@ -161,7 +161,7 @@ def _deploy(
 
 
 def _curl(session: Session, collected: Collected, result: dict[str, Any]) -> str:
-    """The curl command for a call that works; "" where none is known or curl cannot get there."""
+    """A curl command for a call that works; "" if there is none or curl cannot reach the server."""
     from admin.cli.render import curl
     from admin.client.client import ApiError
 
@@ -173,7 +173,7 @@ def _curl(session: Session, collected: Collected, result: dict[str, Any]) -> str
         call = curl(collected, client.url)
         if not collected.sample:
             shown = str(client.function(collected.name).get("example", ""))
-            # Others have a place to fill in.
+            # Other examples have a placeholder.
             call = shown if " -d '" in shown and '"<' not in shown else ""
     except ApiError:
         return ""

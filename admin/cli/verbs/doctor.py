@@ -18,11 +18,11 @@ from admin.cli.options import (
     Json,
     Key,
     KnownHosts,
-    Place,
+    ServerAddress,
     Ssh,
     Url,
     client_at,
-    login,
+    parse_login,
 )
 from admin.cli.verbs.serve import Driver
 from admin.text import plain
@@ -72,16 +72,16 @@ def doctor(  # noqa: PLR0913 - typer takes one parameter per option
       fnctl doctor
       fnctl doctor --driver docker
     """
-    way = login(context, ssh, identity=identity, known_hosts=known_hosts)
-    place = Place(url, key, data)
-    if way is not None:
-        found = far(place, way)
+    login = parse_login(context, ssh, identity=identity, known_hosts=known_hosts)
+    address = ServerAddress(url, key, data)
+    if login is not None:
+        found = remote_checks(address, login)
     else:
-        found = [*here(Path(data)), *docker(engine, driver), *_server(place)]
-    tell(found, as_json)
+        found = [*local_checks(Path(data)), *docker(engine, driver), *_server(address)]
+    print_checks(found, as_json)
 
 
-def here(data: Path) -> list[Check]:
+def local_checks(data: Path) -> list[Check]:
     """The checks of this machine, with the data folder `data`."""
     from admin.cli.doctor import machine
     from admin.settings import run_dir
@@ -94,42 +94,42 @@ def here(data: Path) -> list[Check]:
         machine.token(folder),
         machine.sockets(run_dir(folder)),
         machine.engine(),
-        *machine.system_calls(machine.of_processes(run_dir(folder))),
+        *machine.system_calls(machine.replica_pids(run_dir(folder))),
     ]
 
 
 def docker(engine: str, driver: Driver) -> list[Check]:
-    """The checks of the Docker engine, if it is there or the driver."""
+    """The checks of the Docker engine, if it exists or is the driver."""
     from admin.cli.doctor.docker import docker_checks
 
     return docker_checks(engine, is_chosen=driver is Driver.DOCKER, tags=images())
 
 
 def images() -> dict[str, str]:
-    """The runtime images that a server started here would use; the usual ones if it could not."""
+    """The runtime images of a server started here; the default ones with invalid settings."""
     from admin.settings import Settings, load_settings
     from registry.errors import BadRequest
 
     try:
         chosen = load_settings({})
-    except BadRequest:  # the server will say so when it is started
+    except BadRequest:  # reported by the server when it starts
         chosen = Settings.model_construct()
     return {"cpu": chosen.image_cpu, "gpu": chosen.image_gpu}
 
 
-def far(place: Place, way: Login) -> list[Check]:
+def remote_checks(address: ServerAddress, login: Login) -> list[Check]:
     """The checks of a server on another machine."""
     from admin.cli.doctor.machine import Check
     from admin.client.client import Unreachable
 
     try:
-        with client_at(place, way) as client:
-            return [Check("ok", "ssh", f"logged in to {way.target}"), *_asked(client)]
+        with client_at(address, login) as client:
+            return [Check("ok", "ssh", f"logged in to {login.target}"), *_api_checks(client)]
     except Unreachable as error:
         return [Check("fail", "ssh", str(error), *getattr(error, "__notes__", ())[:1])]
 
 
-def tell(found: list[Check], as_json: bool) -> None:
+def print_checks(found: list[Check], as_json: bool) -> None:
     """Print the checks; one that failed is exit code 1."""
     from admin.cli.doctor.machine import render, to_json
 
@@ -139,12 +139,12 @@ def tell(found: list[Check], as_json: bool) -> None:
         raise typer.Exit(REFUSED)
 
 
-def _server(place: Place) -> list[Check]:
-    with client_at(place, None) as client:
-        return _asked(client)
+def _server(address: ServerAddress) -> list[Check]:
+    with client_at(address, None) as client:
+        return _api_checks(client)
 
 
-def _asked(client: Client) -> list[Check]:
+def _api_checks(client: Client) -> list[Check]:
     from admin.cli.doctor import machine
 
     return [machine.server(client), machine.access(client)]

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from admin.cli.errors import INTERRUPTED, told
+from admin.cli.errors import INTERRUPTED, errors_reported
 from admin.cli.options import DEFAULT_ENGINE, Json
 from admin.text import duration, fields, plain, size
 
 if TYPE_CHECKING:
-    from admin.image.build import Built
+    from admin.image.build import BuiltImage
 
 DEFAULT_BASE: Final = "python:3.11-slim"
 NAME: Final = "fngate-runtime"
@@ -26,7 +26,7 @@ app = typer.Typer(
 
 
 class Kind(StrEnum):
-    """What the replicas of an image compute on."""
+    """The processors of an image's replicas."""
 
     CPU = "cpu"
     GPU = "gpu"
@@ -70,7 +70,7 @@ Context = Annotated[
 
 @app.callback()
 def _image() -> None:
-    """Keeps `build` a word of its own while it is the only one."""
+    """Makes typer keep `build` as a subcommand while it is the only one."""
 
 
 @app.command("build")
@@ -97,12 +97,12 @@ def build(  # noqa: PLR0913 - typer takes one parameter per option
     """
     if tensorrt and (kind is Kind.CPU or not tensorrt.isdecimal()):
         raise typer.BadParameter("expected a major version, with gpu", param_hint="--tensorrt")
-    with told(as_json):
-        from admin.image.build import Order
+    with errors_reported(as_json):
+        from admin.image.build import BuildRequest
         from admin.image.build import build as build_image
         from admin.image.context import own_checkout
 
-        order = Order(
+        request = BuildRequest(
             kind.value,
             base,
             tag or f"{NAME}:{kind.value}",
@@ -112,15 +112,15 @@ def build(  # noqa: PLR0913 - typer takes one parameter per option
             tensorrt,
         )
         try:
-            built = build_image(order, _quiet if as_json else _tell)
+            built = build_image(request, _quiet if as_json else _print)
         except KeyboardInterrupt:
             typer.echo("interrupted: nothing changed", err=True)
             raise typer.Exit(INTERRUPTED) from None
     typer.echo(json.dumps(asdict(built), indent=2) if as_json else plain(render(built)))
 
 
-def render(built: Built) -> str:
-    """What was built, as text."""
+def render(built: BuiltImage) -> str:
+    """The built image as text."""
     pairs = (
         ("id", built.id),
         ("size", size(built.size_bytes)),
@@ -132,7 +132,7 @@ def render(built: Built) -> str:
     return f"{built.tag} built in {duration(built.elapsed_s * 1e3)}\n{fields(pairs)}"
 
 
-def _tell(text: str) -> None:
+def _print(text: str) -> None:
     typer.echo(plain(text), err=True)
 
 

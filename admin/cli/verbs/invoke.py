@@ -75,14 +75,14 @@ def invoke(  # noqa: PLR0913 - typer takes one parameter per option
     if output is not None:
         _write(output, answer.body)
     session.answer(to_json(answer), lambda: render_receipt(answer, output))
-    _tell_receipt(session, answer)
+    _print_receipt(session, answer)
 
 
 def _payload(
     session: Session, name: str, body: str | None, inputs: list[str], media: str
 ) -> Payload:
-    """What the options say, with what the function takes asked for where they say a file; without
-    any, its sample."""
+    """The body by the options. Without any it is the function's sample; a file's type may depend on
+    what the function takes."""
     from admin.cli.inputs import is_one_file, payload
     from admin.client.client import ApiError
     from admin.text import one_line, size
@@ -96,25 +96,25 @@ def _payload(
         session.remark(f"no input given, an example is sent: {shown}")
         return sample
     if is_one_file(inputs) and not media:
-        # Where it does not say, the call itself is refused, and says why.
+        # Without a description the call itself is refused with the reason.
         with suppress(ApiError):
             takes = session.client.describe(name).get("content_types") or []
     return payload(body, inputs, media, takes)
 
 
 def to_json(answer: Answer) -> dict[str, Any]:
-    """The answer as JSON data with its receipt: the object that came, or what is known of it."""
-    from admin.cli.render import read
+    """The answer as JSON data with its receipt: the object itself, or its type and size."""
+    from admin.cli.answers import read_receipt
 
     shown = _object(answer)
     if shown is None:
         shown = {"content_type": answer.content_type, "bytes": len(answer.body)}
-    return {**shown, "receipt": read(answer.timing).to_json()}
+    return {**shown, "receipt": read_receipt(answer.timing).to_json()}
 
 
 def render_receipt(answer: Answer, output: Path | None) -> str:
     """The answer as text, or where it was written."""
-    from admin.cli.render import render_answer
+    from admin.cli.answers import render_answer
     from admin.text import size
 
     what = f"{answer.content_type or 'answer'}, {size(len(answer.body))}"
@@ -136,10 +136,10 @@ def _object(answer: Answer) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else {"answer": value}
 
 
-def _tell_receipt(session: Session, answer: Answer) -> None:
-    from admin.cli.render import read, render_receipt
+def _print_receipt(session: Session, answer: Answer) -> None:
+    from admin.cli.answers import read_receipt, render_receipt
 
-    if receipt := render_receipt(read(answer.timing)):
+    if receipt := render_receipt(read_receipt(answer.timing)):
         session.remark(receipt)
 
 

@@ -49,31 +49,34 @@ def logs(
 
 
 def print_followed(session: Session, name: str, lines: int) -> None:
-    """Print what comes until the function is gone, across absences of the server.
+    """Print the stream until the function is removed, across restarts of the server.
 
-    Raises ApiError, or Unreachable where the server stays away.
+    Raises ApiError, or Unreachable where the server stays unreachable.
     """
     from admin.client.client import ApiError
-    from admin.client.sse import Absence, resumed
+    from admin.client.sse import Disconnected, Patience, Position, resumed
 
-    absence = Absence(
+    connect = partial(session.client.follow_logs, name, lines)
+    retry = Patience(
         lambda reason: session.remark(f"{reason}; waiting for it …"),
         lambda: session.remark("the server is back"),
     )
     is_known = False
     try:
-        for event in resumed(partial(session.client.follow_logs, name, lines), absence):
+        for item in resumed(connect, retry, Position()):
+            if isinstance(item, Disconnected):
+                continue
             is_known = True
-            show(session, event.type, json.loads(event.data))
+            show(session, item.type, json.loads(item.data))
     except ApiError as error:
-        # Whoever was there and is not any more was removed: there is nothing left to follow.
+        # A function that was there and is unknown now was removed.
         if not (is_known and error.code == "unknown_function"):
             raise
         session.remark(f"{name} is gone")
 
 
 def show(session: Session, kind: str, data: dict[str, Any]) -> None:
-    """One event of the stream; kinds that are not known here are left out."""
+    """Print one event of the stream; unknown kinds are ignored."""
     if session.as_json:
         typer.echo(json.dumps({"event": kind, **data}))
     elif kind == "lines":

@@ -26,7 +26,7 @@ HEAD: Final = (
     "SLEEPS IN",
 )
 DROPPED: Final = ("P50", "COLD START", "P95", "REVISION", "SLEEPS IN", "IN FLIGHT", "RATE")
-"""Columns that a narrow terminal goes without, in this order."""
+"""Columns dropped on a narrow terminal, in this order."""
 
 
 @connected
@@ -61,9 +61,9 @@ def ls(
 
 
 def render(items: Sequence[dict[str, Any]], now_s: float, room: int | None = None) -> str:
-    """The functions as a table, at most `room` columns wide if that can be.
+    """The functions as a table, at most `room` columns wide where possible.
 
-    `now_s`: Unix seconds; 0.0 where nobody knows what the server's clock says.
+    `now_s`: the server's Unix seconds, 0.0 if unknown.
     """
     if not items:
         return "no functions yet"
@@ -98,14 +98,14 @@ def row(item: dict[str, Any], now_s: float) -> tuple[str, ...]:
 
 
 def ready_in(ms: float | None) -> str:
-    """When a replica will be there: "now", about how long, or a dash where nobody can tell."""
+    """The time until a replica is ready: "now", an estimate, or a dash if unknown."""
     if ms is None:
         return NONE
     return f"~{duration(float(ms))}" if ms else "now"
 
 
 def sleeps_in(at_s: float | None, now_s: float) -> str:
-    """When the idle replica goes, a dash where none does."""
+    """The time until the idle replica is stopped, a dash without one."""
     if not at_s or not now_s:
         return NONE
     left_s = max(0.0, float(at_s) - now_s)
@@ -123,7 +123,7 @@ def _now_s() -> float:
 
 
 def _room() -> int | None:
-    """The terminal's columns; whatever else is written to takes any width."""
+    """The terminal's columns, None for a pipe or a file."""
     if not sys.stdout.isatty():
         return None
     from shutil import get_terminal_size

@@ -1,25 +1,15 @@
-"""fnctl rollback.
-
-fnctl scale.
-
-fnctl sleep.
-
-fnctl warm.
-
-fnctl rm.
-"""
+"""fnctl rollback, scale, sleep, warm, rm."""
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from admin.cli.options import Session, connected
 from admin.cli.verbs.deploy import Idle, Max, Min, given
 from admin.cli.verbs.show import Name
-from admin.text import duration, fields, get, number
 
 To = Annotated[
     int | None,
@@ -27,6 +17,9 @@ To = Annotated[
 ]
 Breaking = Annotated[
     bool, typer.Option("--breaking", help="Allow what would break callers of the present one.")
+]
+Wait = Annotated[
+    int, typer.Option("--wait", min=1, max=3600, metavar="SECONDS", help="Give up after so long.")
 ]
 
 
@@ -42,17 +35,12 @@ def rollback(session: Session, name: Name, to: To = None, breaking: Breaking = F
       fnctl rollback digits
       fnctl rollback digits --to 3
     """
-    from admin.cli.follow_logs import finish
+    from admin.cli.operations import finish
+    from admin.cli.render import render_rollback
 
     ended = finish(session, session.client.roll_back(name, to, breaking))
     session.answer(ended, lambda: render_rollback(ended.get("result") or {}))
     session.next(f"fnctl show {name}", f"fnctl invoke {name}")
-
-
-def render_rollback(result: dict[str, Any]) -> str:
-    """The end of a rollback as text."""
-    head = f"calls go to {get(result, 'revision')}, which takes over from {get(result, 'from')}"
-    return f"{head}\n{fields([('switch', get(result, 'switch'))])}"
 
 
 @connected
@@ -69,6 +57,7 @@ def scale(
       fnctl scale digits --min 1
       fnctl scale digits --max 4 --idle 60
     """
+    from admin.cli.render import render_scale
     from admin.client.client import ApiError
 
     changes = given(min=min, max=max, idle_s=idle)
@@ -84,13 +73,6 @@ def scale(
     session.next(f"fnctl show {name}")
 
 
-def render_scale(answer: dict[str, Any]) -> str:
-    """The scaling as text."""
-    idle = number(float(answer.get("idle_s") or 0))
-    least, most = get(answer, "min"), get(answer, "max")
-    return f"{get(answer, 'name')}: min {least}, max {most}, idle {idle} s"
-
-
 @connected
 def sleep(session: Session, name: Name) -> None:
     """Let a function's idle replicas go now.
@@ -102,34 +84,14 @@ def sleep(session: Session, name: Name) -> None:
     Example:
       fnctl sleep digits
     """
+    from admin.cli.render import render_sleep
+
     answer = session.client.put_to_sleep(name)
     session.answer(answer, lambda: render_sleep(answer))
     if answer.get("stay") and answer.get("min"):
         session.next(f"fnctl scale {name} --min 0")
     else:
         session.next("fnctl ls")
-
-
-def render_sleep(answer: dict[str, Any]) -> str:
-    """The answer as text."""
-    name, asked, stay = get(answer, "name"), int(answer["asked"]), int(answer["stay"])
-    if not asked and not stay:
-        return f"{name} has no replica to let go"
-    lines = [f"{name}: {_replicas(asked)} asked to go"]
-    if stay:
-        least = int(answer.get("min") or 0)
-        why = f"min is {least}" if least else "called just now"
-        lines.append(f"  {_replicas(stay)} stay{'s' if stay == 1 else ''}: {why}")
-    return "\n".join(lines)
-
-
-def _replicas(count: int) -> str:
-    return f"{count} replica{'' if count == 1 else 's'}"
-
-
-Wait = Annotated[
-    int, typer.Option("--wait", min=1, max=3600, metavar="SECONDS", help="Give up after so long.")
-]
 
 
 @connected
@@ -143,6 +105,7 @@ def warm(session: Session, name: Name, wait: Wait = 60) -> None:
     Example:
       fnctl warm digits
     """
+    from admin.cli.render import render_warm
     from admin.client.client import ApiError
 
     try:
@@ -155,14 +118,6 @@ def warm(session: Session, name: Name, wait: Wait = 60) -> None:
         raise
     session.answer(answer, lambda: render_warm(answer))
     session.next(f"fnctl invoke {name}", f"fnctl scale {name} --min 1")
-
-
-def render_warm(answer: dict[str, Any]) -> str:
-    """The answer as text."""
-    revision = get(answer, "revision")
-    if answer.get("was_warm"):
-        return f"{revision} is warm already"
-    return f"{revision} is warm after {duration(float(answer.get('took_ms') or 0))}"
 
 
 @connected
@@ -180,7 +135,7 @@ def rm(
     if not yes:
         if session.as_json:
             raise typer.BadParameter("expected --yes beside --json", param_hint="--yes")
-        session.client.function(name)  # a name that is none is told before anything is asked
+        session.client.function(name)  # refuses an unknown name before the question
         _confirm(name)
     answer = session.client.remove(name)
     session.answer(answer, lambda: f"{name} is removed")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from admin.cli.errors import told
+from admin.cli.errors import errors_reported
 
 
 class Driver(StrEnum):
@@ -111,7 +111,7 @@ def serve(  # noqa: PLR0913 - typer takes one parameter per option
         "idle_s": idle,
         "log_format": log_format and log_format.value,
     }
-    with told(as_json=False):
+    with errors_reported(as_json=False):
         overrides = {name: value for name, value in given.items() if value is not None}
         sys.exit(run(overrides, config, may_start_empty=start_empty))
 
@@ -125,7 +125,7 @@ def run(overrides: dict[str, Any], config: Path | None, *, may_start_empty: bool
     from admin.settings import load_settings
 
     settings = load_settings(overrides, config)
-    # Not before the settings are known to be good: this brings in the whole server.
+    # Lazy, after the settings are validated: it imports the whole server.
     from admin.serve import serve as serve_until_stopped
 
     return serve_until_stopped(settings, may_start_empty=may_start_empty)

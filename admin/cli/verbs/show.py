@@ -7,9 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from admin.cli.errors import failures
 from admin.cli.options import Session, connected
-from admin.cli.render import prepared
 from admin.cli.verbs.ls import ready_in
 from admin.text import NONE, duration, fields, get, number, size, table
 
@@ -36,13 +34,15 @@ def show(session: Session, name: Name) -> None:
 
 def render(function: dict[str, Any], now_s: float) -> str:
     """The function as text; `now_s` in Unix seconds."""
+    from admin.cli.render import render_errors
+
     parts = [
         f"{get(function, 'revision')}  {get(function, 'state')}: {get(function, 'reason')}",
         fields(_facts(function)),
         _tensors(function.get("signature") or {}),
         _cold_starts(function.get("cold_starts") or []),
         _revisions(function.get("revisions") or [], function.get("previous")),
-        failures(function.get("errors") or [], now_s, ERRORS_MAX),
+        render_errors(function.get("errors") or [], now_s, ERRORS_MAX),
     ]
     if example := get(function, "example"):
         parts.append(f"example\n  {example}")
@@ -65,7 +65,9 @@ def _facts(function: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _prepared(revisions: list[dict[str, Any]]) -> str:
-    """Of the revision that has the traffic."""
+    """The preparation of the revision that has the traffic."""
+    from admin.cli.render import prepared
+
     profiles = (one.get("profile") or {} for one in revisions if one.get("traffic"))
     return next((prepared(profile) for profile in profiles), "")
 
@@ -87,7 +89,7 @@ def _shape(shape: list[int]) -> str:
 
 
 def _cold_starts(ways: list[dict[str, Any]]) -> str:
-    """Half and nine tenths of the cold starts took no longer, in all and per phase."""
+    """P50 and P90 of cold starts, in total and per phase."""
     rows = []
     for way in ways:
         how = f"{get(way, 'device_kind')}, {'standby' if way.get('standby') else 'new start'}"
@@ -118,7 +120,7 @@ def _revisions(revisions: list[dict[str, Any]], previous: int | None) -> str:
 
 
 def _traffic(revision: dict[str, Any], previous: int | None) -> str:
-    """Whether calls go there, or would after a rollback."""
+    """Whether the revision has the traffic, or would after a rollback."""
     if revision.get("traffic"):
         return "now"
     return "before" if revision.get("number") == previous else NONE

@@ -42,17 +42,18 @@ def top(
 
 
 def _stream(client: Client) -> None:
-    """Every event as a line, also that they broke off and when they are asked for again."""
+    """Print every event as a line of JSON, lost connections included."""
     import time
 
-    from admin.cli.live.events import Broken, follow
+    from admin.cli.live.events import follow
+    from admin.client.sse import Disconnected
 
-    for news in follow(client.events, time.sleep):
-        if isinstance(news, Broken):
-            data: dict[str, Any] = {"why": news.why, "again_in_s": news.pause_s}
+    for item in follow(client.events, time.sleep):
+        if isinstance(item, Disconnected):
+            data: dict[str, Any] = {"why": item.why, "again_in_s": item.pause_s}
             typer.echo(json.dumps({"event": "broken", "data": data}))
         else:
-            typer.echo(json.dumps({"event": news.kind, "data": news.data}))
+            typer.echo(json.dumps({"event": item.kind, "data": item.data}))
 
 
 def _print_once(session: Session) -> None:
@@ -60,16 +61,16 @@ def _print_once(session: Session) -> None:
     import time
 
     from admin.cli.live.events import follow
-    from admin.cli.live.state import snapshot_json, whole_picture
-    from admin.cli.top.layout import Stage, whole
+    from admin.cli.live.state import read_live_state, snapshot_json
+    from admin.cli.top.layout import ScreenState, full_lines
     from admin.cli.top.lines import text
 
-    picture = whole_picture(follow(session.client.events, time.sleep), time.monotonic)
+    live = read_live_state(follow(session.client.events, time.sleep), time.monotonic)
     if session.as_json:
-        typer.echo(json.dumps(snapshot_json(picture), indent=2))
+        typer.echo(json.dumps(snapshot_json(live), indent=2))
         return
     width = shutil.get_terminal_size((PIPE_WIDTH, 40)).columns
-    lines = whole(picture, Stage(session.client.url), time.monotonic(), width)
+    lines = full_lines(live, ScreenState(session.client.url), time.monotonic(), width)
     if not sys.stdout.isatty():
         typer.echo("\n".join(text(line) for line in lines))
         return
@@ -85,27 +86,29 @@ def _show(client: Client) -> None:
 
     from rich.console import Console
 
-    from admin.cli.live.events import Feed
-    from admin.cli.top.app import Errands, Top
+    from admin.cli.live.events import EventThread
+    from admin.cli.top.app import BackgroundRequests, Top
     from admin.cli.top.terminal import HungUp, Screen, Terminal
 
-    feed = Feed(client.events)
-    paper, terminal = Screen(Console(), is_whole=True), Terminal(sys.stdin.fileno())
+    event_thread = EventThread(client.events)
+    screen, terminal = Screen(Console(), is_whole=True), Terminal(sys.stdin.fileno())
     clock = time.monotonic
     try:
-        ended = Top(feed, Errands(client), paper, terminal, url=client.url, clock=clock).run()
+        ended = Top(
+            event_thread, BackgroundRequests(client), screen, terminal, url=client.url, clock=clock
+        ).run()
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     except HungUp:
         raise typer.Exit(1) from None
     finally:
-        feed.close()
+        event_thread.close()
     if ended.verb == "interrupt":
         raise typer.Exit(INTERRUPTED)
 
 
 def _has_terminal() -> bool:
-    """Whether keys can be read and a screen can be drawn."""
+    """Whether keys can be read and a screen drawn."""
     from rich.console import Console
 
     return sys.stdin.isatty() and sys.stdout.isatty() and not Console().is_dumb_terminal

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import typer
 
-from admin.cli.errors import told
+from admin.cli.errors import errors_reported
 from admin.cli.options import (
     DEFAULT_DATA,
     DEFAULT_URL,
@@ -24,8 +24,8 @@ from admin.cli.options import (
     open_client,
 )
 
-DOOR: Final = "ui.html"
-"""In the data folder: leads a browser to the dashboard with the key."""
+PAGE_FILE: Final = "ui.html"
+"""The file in the data folder that redirects a browser to the dashboard with the key."""
 
 
 def ui(
@@ -44,28 +44,28 @@ def ui(
     Example:
       fnctl ui --open
     """
-    with told(as_json):
+    with errors_reported(as_json):
         session = Session(open_client(url, key, data), as_json)
         about = session.client.session()
         address = address_of(url, key or local_token(url, data))
         session.answer({"url": address, "scopes": about.get("scopes")}, lambda: address)
         if not opens:
             session.next("fnctl ui --open")
-        elif not webbrowser.open(door(data.expanduser(), address).as_uri()):
+        elif not webbrowser.open(write_page(data.expanduser(), address).as_uri()):
             session.remark("no browser can be opened here: open the address yourself")
 
 
 def address_of(url: str, key: str | None) -> str:
-    """The dashboard of the server at `url`. What stands behind the # stays in the browser."""
+    """The dashboard's address; the fragment with the key stays in the browser."""
     fragment = f"#key={quote(key, safe='')}" if key else ""
     return f"{url.rstrip('/')}/ui/{fragment}"
 
 
-def door(folder: Path, address: str) -> Path:
-    """A page that only this user can read and that leads to `address`: on a browser's own command
-    line every user of the machine could read the key. Raises OSError."""
+def write_page(folder: Path, address: str) -> Path:
+    """Write a page, readable by this user only, that redirects to `address`: any user of the
+    machine can read a browser's command line. Raises OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = folder / DOOR
+    path = folder / PAGE_FILE
     path.unlink(missing_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     with os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:

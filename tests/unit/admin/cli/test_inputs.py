@@ -8,13 +8,12 @@ import typer
 from admin.cli import inputs
 from admin.cli.inputs import payload
 from admin.client.client import Payload
+from runtime_image.contract.model import JSON, OCTETS
 
 
 def test_a_body_is_sent_unchanged() -> None:
     """-d goes out in the very characters it was given in."""
-    assert payload('{"inputs": {"x": 1.10}}', []) == Payload(
-        b'{"inputs": {"x": 1.10}}', inputs.JSON
-    )
+    assert payload('{"inputs": {"x": 1.10}}', []) == Payload(b'{"inputs": {"x": 1.10}}', JSON)
 
 
 def test_a_body_can_be_a_file(tmp_path: Path) -> None:
@@ -31,7 +30,7 @@ def test_values_become_inputs(tmp_path: Path) -> None:
     made = payload(None, ["a=[1e400, 1]", f"b=@{tmp_path}/b.json", 'c="x=y"'])
 
     assert made.body == b'{"inputs": {"a": [1e400, 1], "b": [2.50], "c": "x=y"}}'
-    assert made.content_type == inputs.JSON
+    assert made.content_type == JSON
 
 
 @pytest.mark.parametrize(
@@ -57,20 +56,20 @@ def test_a_file_is_sent_as_asked(tmp_path: Path, file: str) -> None:
     """A content type that was asked for goes before what the suffix says, of JSON files too."""
     (tmp_path / file).write_bytes(b"{\xff")
 
-    made = payload(None, [f"x=@{tmp_path / file}"], inputs.OCTETS)
+    made = payload(None, [f"x=@{tmp_path / file}"], OCTETS)
 
-    assert made == Payload(b"{\xff", inputs.OCTETS)
+    assert made == Payload(b"{\xff", OCTETS)
 
 
 @pytest.mark.parametrize(
     ("data", "given", "media", "complaint"),
     [
-        ("{}", [], inputs.OCTETS, "expected one -i TENSOR=@FILE"),
-        (None, ["a=1"], inputs.OCTETS, "expected one -i TENSOR=@FILE"),
-        (None, ["a=@x", "b=@y"], inputs.OCTETS, "expected one -i TENSOR=@FILE"),
+        ("{}", [], OCTETS, "expected one -i TENSOR=@FILE"),
+        (None, ["a=1"], OCTETS, "expected one -i TENSOR=@FILE"),
+        (None, ["a=@x", "b=@y"], OCTETS, "expected one -i TENSOR=@FILE"),
         (None, ["a=@x"], "png", "expected a content type like application/octet-stream, got 'png'"),
         (None, ["a=@x"], "a/b\r\nX: y", "expected a content type"),
-        (None, ["a=@/nonexistent/x"], inputs.OCTETS, "No such file"),
+        (None, ["a=@/nonexistent/x"], OCTETS, "No such file"),
     ],
 )
 def test_a_type_goes_with_one_file(

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from admin.cli.live.events import Broken, News, Told
-from admin.cli.live.state import Picture
-from admin.cli.live_table import table_lines, told
+from admin.cli.live.events import ServerEvent, StreamItem
+from admin.cli.live.state import LiveState
+from admin.cli.live_table import live_states, table_lines
 from admin.cli.top.lines import text
 from admin.cli.verbs.ls import render
+from admin.client.sse import Disconnected
 from tests.support.admin_api import AdminApi, Canned
 from tests.support.event_server import beat, line, snapshot
 
@@ -33,12 +34,14 @@ GONE = ("gone", {"functions": ["b"], "replicas": []})
 
 def test_a_picture_is_told_when_it_is_whole() -> None:
     """And that there is none for a while."""
-    news: list[News] = [Told(*each) for each in snapshot([line("a")])]
+    news: list[StreamItem] = [ServerEvent(*each) for each in snapshot([line("a")])]
 
-    found = list(told(iter([*news, Broken("gone", 1.0), Told(*beat())]), lambda: 0.0))
+    found = list(
+        live_states(iter([*news, Disconnected("gone", 1.0), ServerEvent(*beat())]), lambda: 0.0)
+    )
 
     assert [why for _, why in found] == ["", "gone", ""]
-    assert [*found[0][0].facts.functions] == ["a"]
+    assert [*found[0][0].resources.functions] == ["a"]
 
 
 @pytest.mark.slow
@@ -70,16 +73,16 @@ def test_changes_are_rows_where_there_is_no_terminal(
 
 def test_a_table_in_place_says_how_old_it_is() -> None:
     """And how much of it there is no room for."""
-    picture = Picture()
+    state = LiveState()
     for kind, data in snapshot([line(f"f{number}") for number in range(30)]):
-        picture.apply(kind, data, 10.0)
+        state.apply(kind, data, 10.0)
 
-    live = [text(one) for one in table_lines(picture, render, 10.0, (60, 12))]
-    old = [text(one) for one in table_lines(picture, render, 20.0, (60, 40))]
+    live = [text(one) for one in table_lines(state, render, 10.0, (60, 12))]
+    old = [text(one) for one in table_lines(state, render, 20.0, (60, 40))]
 
     assert len(live) == 10
     assert live[-1] == "… and 22 more: fnctl top scrolls"
     assert old[-1] == "silent: 10 s old"
     assert len(old) == 32
     assert max(map(len, live)) <= 60
-    assert text(table_lines(Picture(), render, 0.0, (60, 12))[-1]) == "reading …"
+    assert text(table_lines(LiveState(), render, 0.0, (60, 12))[-1]) == "reading …"

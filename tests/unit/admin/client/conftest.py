@@ -31,6 +31,6 @@ def far(leaks: object, tmp_path: Path) -> Iterator[Sshd]:
 
 
 @pytest.fixture
-def way(far: Sshd) -> Login:
+def login(far: Sshd) -> Login:
     """How to log in to `far`."""
     return Login(parse_target(far.target), far.identity, far.known_hosts)

@@ -17,9 +17,9 @@ def note(error: pytest.ExceptionInfo[Unreachable]) -> str:
     return str(error.value.__notes__[0])
 
 
-async def test_one_is_logged_in_and_out(way: Login) -> None:
+async def test_one_is_logged_in_and_out(login: Login) -> None:
     """With a key that the server takes and a host key that is known, a connection stands."""
-    there = await log_in(way)
+    there = await log_in(login)
     assert there.reason_lost() == ""
 
     await there.close()
@@ -27,71 +27,71 @@ async def test_one_is_logged_in_and_out(way: Login) -> None:
     assert there.connection.is_closed()
 
 
-async def test_an_unknown_host_key_ends_it(far: Sshd, way: Login) -> None:
+async def test_an_unknown_host_key_ends_it(far: Sshd, login: Login) -> None:
     """Nothing is trusted on first use: the text has the fingerprint, the hint the command."""
     far.known_hosts.write_text("")
 
     with pytest.raises(Unreachable, match=r"is not known: it shows ssh-ed25519 SHA256:") as error:
-        await log_in(way)
+        await log_in(login)
 
     assert f"-p {far.port} " in note(error)
 
 
-async def test_a_changed_host_key_ends_it(far: Sshd, way: Login) -> None:
+async def test_a_changed_host_key_ends_it(far: Sshd, login: Login) -> None:
     """Another key than the known one may be somebody in between."""
     far.know(far.make_key("other"))
 
     with pytest.raises(Unreachable, match="CHANGED") as error:
-        await log_in(way)
+        await log_in(login)
 
     assert f"ssh-keygen -R '[127.0.0.1]:{far.port}' -f {far.known_hosts}" in note(error)
 
 
 async def test_known_hosts_none_in_the_config_checks_nevertheless(
-    far: Sshd, way: Login, home: Path
+    far: Sshd, login: Login, home: Path
 ) -> None:
     """`UserKnownHostsFile none` empties the list; it does not switch checking off."""
     config = "Host *\n  UserKnownHostsFile none\n  StrictHostKeyChecking no\n"
     (home / ".ssh" / "config").write_text(config)
 
     with pytest.raises(Unreachable, match="is not known"):
-        await log_in(replace(way, known_hosts=None))
+        await log_in(replace(login, known_hosts=None))
 
 
-async def test_a_wrong_key_is_refused(far: Sshd, way: Login) -> None:
+async def test_a_wrong_key_is_refused(far: Sshd, login: Login) -> None:
     """A key that the server does not know is told with what gives it one."""
     with pytest.raises(Unreachable, match="takes none of your SSH keys") as error:
-        await log_in(replace(way, identity=far.make_key("stranger")))
+        await log_in(replace(login, identity=far.make_key("stranger")))
 
     assert "ssh-copy-id" in note(error)
 
 
-async def test_a_file_that_is_no_key_is_told(way: Login, tmp_path: Path) -> None:
+async def test_a_file_that_is_no_key_is_told(login: Login, tmp_path: Path) -> None:
     """What --identity names must be a private key."""
     (tmp_path / "no").write_text("no key")
 
     with pytest.raises(Unreachable, match="private key cannot be used"):
-        await log_in(replace(way, identity=tmp_path / "no"))
+        await log_in(replace(login, identity=tmp_path / "no"))
 
 
-async def test_nobody_there_is_told(far: Sshd, way: Login) -> None:
+async def test_nobody_there_is_told(far: Sshd, login: Login) -> None:
     """A machine without an SSH server is told with the command to try by hand."""
     far.stop()
 
     with pytest.raises(Unreachable, match="cannot be reached by SSH") as error:
-        await log_in(way)
+        await log_in(login)
 
     assert "ssh -p" in note(error)
 
 
-async def test_a_silent_machine_is_given_up(way: Login, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_machine_is_given_up(login: Login, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody who accepts the connection and says nothing is not waited for without end."""
     monkeypatch.setattr("admin.client.ssh.LOGIN_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        target = replace(way.target, port=silent.getsockname()[1])
+        target = replace(login.target, port=silent.getsockname()[1])
 
         with pytest.raises(Unreachable, match="timeout"):
-            await log_in(replace(way, target=target))
+            await log_in(replace(login, target=target))
 
 
 async def test_an_alias_of_the_config_is_followed(far: Sshd, home: Path) -> None:
@@ -117,12 +117,12 @@ async def test_the_default_files_are_enough(far: Sshd, home: Path) -> None:
     await there.close()
 
 
-async def test_jump_hosts_are_gone_through(far: Sshd, way: Login, home: Path) -> None:
+async def test_jump_hosts_are_gone_through(far: Sshd, login: Login, home: Path) -> None:
     """ProxyJump leads through another machine, whose host key is checked as well."""
     config = f"Host inner\n  HostName 127.0.0.1\n  Port {far.port}\n  ProxyJump {far.target}\n"
     (home / ".ssh" / "config").write_text(config)
 
-    there = await log_in(replace(way, target=Target("inner", far.user)))
+    there = await log_in(replace(login, target=Target("inner", far.user)))
 
     assert there.before is not None
     await there.close()
@@ -130,7 +130,7 @@ async def test_jump_hosts_are_gone_through(far: Sshd, way: Login, home: Path) ->
 
 
 async def test_a_jump_host_is_checked_too(
-    far: Sshd, way: Login, home: Path, tmp_path: Path
+    far: Sshd, login: Login, home: Path, tmp_path: Path
 ) -> None:
     """One machine on the way that is not known ends it all."""
     with sshd(tmp_path / "jump", f"AuthorizedKeysFile {far.identity}.pub") as jump:
@@ -138,16 +138,16 @@ async def test_a_jump_host_is_checked_too(
         (home / ".ssh" / "config").write_text(config)
 
         with pytest.raises(Unreachable, match=f"host key of {jump.target} is not known"):
-            await log_in(replace(way, target=Target("inner", far.user)))
+            await log_in(replace(login, target=Target("inner", far.user)))
 
 
 async def test_each_jump_host_is_reached_through_the_one_before(
-    far: Sshd, way: Login, home: Path, tmp_path: Path
+    far: Sshd, login: Login, home: Path, tmp_path: Path
 ) -> None:
     """Of two, the second may be seen by the first alone; all of them are left in the end."""
     config = f"Host inner\n  HostName 127.0.0.1\n  Port {far.port}\n  ProxyJump "
     (home / ".ssh" / "config").write_text(f"{config}{far.target},{far.target}\n")
-    inner = replace(way, target=Target("inner", far.user))
+    inner = replace(login, target=Target("inner", far.user))
 
     there = await log_in(inner)
     await there.close()
@@ -164,34 +164,34 @@ async def test_each_jump_host_is_reached_through_the_one_before(
             await log_in(inner)
 
 
-async def test_a_jump_host_for_all_is_not_its_own(far: Sshd, way: Login, home: Path) -> None:
+async def test_a_jump_host_for_all_is_not_its_own(far: Sshd, login: Login, home: Path) -> None:
     """`Host *` with a ProxyJump names a machine that is reached directly itself."""
     config = f"Host *\n  ProxyJump bastion\nHost bastion\n  HostName 127.0.0.1\n  Port {far.port}\n"
     (home / ".ssh" / "config").write_text(f"{config}Host inner\n  HostName 127.0.0.1\n")
 
-    there = await log_in(replace(way, target=Target("inner", far.user, far.port)))
+    there = await log_in(replace(login, target=Target("inner", far.user, far.port)))
 
     assert there.before is not None
     assert there.before.before is None
     await there.close()
 
 
-async def test_jumps_in_a_circle_end(way: Login, home: Path) -> None:
+async def test_jumps_in_a_circle_end(login: Login, home: Path) -> None:
     """Machines that are to be reached through each other are refused at the limit."""
     (home / ".ssh" / "config").write_text(
         "Host inner\n  ProxyJump outer\nHost outer\n  ProxyJump inner\n"
     )
 
     with pytest.raises(Unreachable, match=f"more than {HOPS_MAX} machines"):
-        await log_in(replace(way, target=Target("inner")))
+        await log_in(replace(login, target=Target("inner")))
 
 
-async def test_an_odd_config_is_told(way: Login, home: Path) -> None:
+async def test_an_odd_config_is_told(login: Login, home: Path) -> None:
     """A config that cannot be read, or whose jump hosts cannot be, is told."""
     (home / ".ssh" / "config").write_text("Port nonsense\n")
     with pytest.raises(Unreachable, match=r"~/\.ssh/config"):
-        await log_in(way)
+        await log_in(login)
 
     (home / ".ssh" / "config").write_text(f"ProxyJump {','.join('abcdefgh')}\n")
     with pytest.raises(Unreachable, match="ProxyJump: expected at most"):
-        await log_in(way)
+        await log_in(login)

@@ -1,28 +1,34 @@
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import socket
 import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeVar, cast
 
+import asyncssh
 import pytest
 
 from admin.client.client import Client
-from admin.client.ssh import Login, NoToken
+from admin.client.ssh import Login, NoToken, log_in, parse_target
 from admin.client.transport import Unreachable
-from admin.client.tunnel import tunnel
+from admin.client.tunnel import LocalEnd, open_channel, tunnel
 from tests.support.admin_api import AdminApi, Canned
-from tests.support.sshd import Sshd
+from tests.support.sshd import Sshd, sshd
 
 pytestmark = pytest.mark.slow
-
 BROKE = r"SSH connection to \S+ broke"
 
 
-def test_many_exchanges_share_one_connection(api: AdminApi, far: Sshd, way: Login) -> None:
+def test_many_exchanges_share_one_connection(api: AdminApi, far: Sshd, login: Login) -> None:
     """Each exchange has a channel of its own; the server sees one login."""
     api.on("GET", "/readyz", Canned({"status": "ok"}))
 
-    with tunnel(way) as opened:
+    with tunnel(login) as opened:
         client = Client(api.url, "k", dial=opened.dial)
         answers = [client.ready() for _ in range(5)]
 
@@ -31,12 +37,12 @@ def test_many_exchanges_share_one_connection(api: AdminApi, far: Sshd, way: Logi
     assert far.log.read_text().count("Accepted publickey") == 1
 
 
-def test_its_thread_ends_with_the_block(way: Login) -> None:
+def test_its_thread_ends_with_the_block(login: Login) -> None:
     """Neither thread nor connection outlives the block, however it ends."""
     during: list[str] = []
 
     def interrupted() -> None:
-        with tunnel(way):
+        with tunnel(login):
             during.extend(thread.name for thread in threading.enumerate())
             raise KeyboardInterrupt
 
@@ -47,71 +53,71 @@ def test_its_thread_ends_with_the_block(way: Login) -> None:
     assert "ssh-tunnel" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_a_failed_login_leaves_no_thread(far: Sshd, way: Login) -> None:
+def test_a_failed_login_leaves_no_thread(far: Sshd, login: Login) -> None:
     """Nothing runs on where nobody was let in."""
-    with pytest.raises(Unreachable), tunnel(replace(way, identity=far.make_key("stranger"))):
+    with pytest.raises(Unreachable), tunnel(replace(login, identity=far.make_key("stranger"))):
         raise AssertionError("nobody is let in")
 
     assert "ssh-tunnel" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_nobody_on_the_port_is_told(way: Login) -> None:
+def test_nobody_on_the_port_is_told(login: Login) -> None:
     """The far machine is there, the gateway is not: the text says which port."""
     nobody = r"nobody listens on 127\.0\.0\.1:9 of"
 
-    with pytest.raises(Unreachable, match=nobody) as error, tunnel(way) as opened:
+    with pytest.raises(Unreachable, match=nobody) as error, tunnel(login) as opened:
         Client("http://127.0.0.1:9", dial=opened.dial).ready()
 
     assert "fnctl serve" in error.value.__notes__[0]
 
 
-def test_a_server_that_dies_is_not_the_tunnel(api: AdminApi, way: Login) -> None:
+def test_a_server_that_dies_is_not_the_tunnel(api: AdminApi, login: Login) -> None:
     """An exchange that broke while SSH stands is told as the gateway's."""
     api.on("GET", "/readyz", Canned(is_cut=True))
 
-    with pytest.raises(Unreachable, match="gives no answer"), tunnel(way) as opened:
+    with pytest.raises(Unreachable, match="gives no answer"), tunnel(login) as opened:
         Client(api.url, dial=opened.dial).ready()
 
 
-def test_sshd_killed_in_the_middle_is_told(api: AdminApi, far: Sshd, way: Login) -> None:
+def test_sshd_killed_in_the_middle_is_told(api: AdminApi, far: Sshd, login: Login) -> None:
     """The exchange ends at once with the reason, and nothing hangs at the end."""
     api.on("GET", "/readyz", Canned({"status": "ok"}, before=far.stop))
 
-    with pytest.raises(Unreachable, match=BROKE) as error, tunnel(way) as opened:
+    with pytest.raises(Unreachable, match=BROKE) as error, tunnel(login) as opened:
         Client(api.url, dial=opened.dial).ready()
 
     assert "may go on" in error.value.__notes__[0]
 
 
 def test_a_silent_sshd_is_given_up(
-    api: AdminApi, far: Sshd, way: Login, monkeypatch: pytest.MonkeyPatch
+    api: AdminApi, far: Sshd, login: Login, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever waits for an answer is told when the other side lives no more, and leaves."""
     monkeypatch.setattr("admin.client.ssh.ALIVE_S", 0.1)
     monkeypatch.setattr("admin.client.tunnel.GRACE_S", 0.1)
     api.on("GET", "/readyz", Canned({"status": "ok"}, before=far.freeze))
 
-    with pytest.raises(Unreachable, match=BROKE), tunnel(way) as opened:
+    with pytest.raises(Unreachable, match=BROKE), tunnel(login) as opened:
         Client(api.url, dial=opened.dial).ready()
 
 
 def test_leaving_a_silent_sshd_takes_no_answer(
-    far: Sshd, way: Login, monkeypatch: pytest.MonkeyPatch
+    far: Sshd, login: Login, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A goodbye that nobody hears ends the thread all the same."""
     monkeypatch.setattr("admin.client.tunnel.GRACE_S", 0.1)
 
-    with tunnel(way):
+    with tunnel(login):
         far.freeze()
 
     assert "ssh-tunnel" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_no_new_channel_over_a_broken_connection(api: AdminApi, far: Sshd, way: Login) -> None:
+def test_no_new_channel_over_a_broken_connection(api: AdminApi, far: Sshd, login: Login) -> None:
     """The next exchange is told what happened to the connection."""
 
     def dial_after_the_end() -> None:
-        with tunnel(way) as opened:
+        with tunnel(login) as opened:
             far.stop()
             opened.dial("127.0.0.1", 9)
 
@@ -119,11 +125,178 @@ def test_no_new_channel_over_a_broken_connection(api: AdminApi, far: Sshd, way: 
         dial_after_the_end()
 
 
-def test_the_token_comes_from_there(way: Login, tmp_path: Path) -> None:
+def test_the_token_comes_from_there(login: Login, tmp_path: Path) -> None:
     """It is read over the same connection; where it is not, the reason is one of its own."""
     (tmp_path / "admin.token").write_text("t0ken")
 
-    with tunnel(way) as opened:
+    with tunnel(login) as opened:
         assert opened.token(tmp_path) == "t0ken"
         with pytest.raises(NoToken):
             opened.token(tmp_path / "elsewhere")
+
+
+T = TypeVar("T")
+BUFFERED_MAX = 24 * 1024 * 1024
+"""Bytes between a writer and a reader who reads nothing: SSH's window, sockets, and no more."""
+END_S = 60.0
+
+
+@contextmanager
+def listening() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(END_S)
+        yield server
+
+
+@asynccontextmanager
+async def joined(
+    login: Login, server: socket.socket
+) -> AsyncIterator[tuple[socket.socket, socket.socket]]:
+    """Both ends of a connection through SSH: ours, and the one that `server` accepted."""
+    there = await log_in(login)
+    try:
+        ours = await open_channel(there.connection, *server.getsockname())
+        theirs, _ = server.accept()
+        with ours, theirs:
+            ours.settimeout(END_S)
+            theirs.settimeout(END_S)
+            yield ours, theirs
+    finally:
+        await there.close()
+
+
+def apart(work: Callable[..., T], *arguments: object) -> asyncio.Future[T]:
+    """`work` in a thread, while the loop carries bytes."""
+    return asyncio.get_running_loop().run_in_executor(None, work, *arguments)
+
+
+def read_all(source: socket.socket) -> bytes:
+    parts = []
+    while part := source.recv(65536):
+        parts.append(part)
+    return b"".join(parts)
+
+
+async def test_bytes_go_both_ways_to_the_end(login: Login) -> None:
+    """What one side writes the other one reads, more than any buffer holds, then the end."""
+    data = bytes(range(256)) * 40_000
+    with listening() as server:
+        async with joined(login, server) as (ours, theirs):
+
+            def answer() -> None:
+                got = bytearray()
+                while len(got) < len(data):
+                    got += theirs.recv(65536)
+                theirs.sendall(got[::-1])
+                theirs.close()
+
+            answered = apart(answer)
+            await apart(ours.sendall, data)
+
+            assert await apart(read_all, ours) == data[::-1]
+            await answered
+
+
+async def test_whoever_reads_nothing_stops_the_writer(login: Login) -> None:
+    """A far side that reads nothing is not buffered for without end."""
+
+    def fill(sink: socket.socket) -> int:
+        sink.settimeout(0.5)
+        sent, block = 0, b"x" * 65536
+        while sent <= BUFFERED_MAX:
+            try:
+                sent += sink.send(block)
+            except TimeoutError:
+                break
+        return sent
+
+    with listening() as server:
+        async with joined(login, server) as (ours, theirs):
+            assert await apart(fill, ours) < BUFFERED_MAX
+            assert await apart(fill, theirs) < BUFFERED_MAX
+
+
+async def test_an_answer_outlives_a_refused_upload(login: Login) -> None:
+    """A server that answers and closes in the middle of an upload is heard; the writer stops."""
+    with listening() as server:
+        async with joined(login, server) as (ours, theirs):
+
+            def refuse() -> None:
+                theirs.recv(1)
+                theirs.sendall(b"no")
+                theirs.shutdown(socket.SHUT_WR)
+                theirs.close()
+
+            def upload() -> bytes:
+                with contextlib.suppress(BrokenPipeError):
+                    while True:
+                        ours.sendall(b"x" * 65536)
+                return read_all(ours)
+
+            host_key_refused = apart(refuse)
+            assert await apart(upload) == b"no"
+            await host_key_refused
+
+
+class Closing:
+    """A channel just before its end is said; `asked` once it was written to."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    def write(self, data: bytes) -> None:
+        self.asked.set()
+        raise BrokenPipeError("Channel not open for sending")
+
+
+async def test_an_answer_outlives_a_channel_that_just_ends() -> None:
+    """What is written in that moment is dropped; what came before it can still be read."""
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    near, closing = LocalEnd(), Closing()
+    transport, _ = await asyncio.get_running_loop().connect_accepted_socket(lambda: near, theirs)
+    near.write(b"no")
+    near.join(cast(Any, closing))
+    with ours:
+        ours.sendall(b"x")
+        await closing.asked.wait()
+        assert not transport.is_closing()
+        near.remote_ended()
+
+        assert await apart(read_all, ours) == b"no"
+
+
+async def test_leaving_is_seen_on_the_far_side(login: Login) -> None:
+    """A client that closes its socket ends the far connection."""
+    with listening() as server:
+        async with joined(login, server) as (ours, theirs):
+            ours.close()
+
+            assert await apart(theirs.recv, 1) == b""
+
+
+async def test_a_broken_connection_ends_the_near_side(login: Login) -> None:
+    """When SSH breaks, whoever reads reads the end instead of waiting."""
+    with listening() as server:
+        there = await log_in(login)
+        ours = await open_channel(there.connection, *server.getsockname())
+        with ours, server.accept()[0]:
+            ours.settimeout(END_S)
+            reading = apart(ours.recv, 1)
+
+            there.connection.abort()
+
+            assert await reading == b""
+        await there.close()
+
+
+async def test_forbidden_forwarding_is_an_error(tmp_path: Path) -> None:
+    """A server without AllowTcpForwarding opens nothing, and no socket is left open here."""
+    with sshd(tmp_path / "strict", "AllowTcpForwarding no") as strict:
+        login = Login(parse_target(strict.target), strict.identity, strict.known_hosts)
+        there = await log_in(login)
+        with pytest.raises(asyncssh.ChannelOpenError) as error:
+            await open_channel(there.connection, "127.0.0.1", 9)
+        await there.close()
+
+    assert error.value.code == asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED

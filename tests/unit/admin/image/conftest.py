@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from docker import APIClient
 
-from admin.image.build import Built
+from admin.image.build import BuiltImage
 from tests.support import runtime_images
 
 
@@ -20,7 +20,7 @@ def docker_client() -> Iterator[APIClient]:
 
 
 @pytest.fixture(scope="session")
-def built() -> Iterator[Built]:
+def built() -> Iterator[BuiltImage]:
     """A cpu image."""
     with runtime_images.made(f"fngate-test:{uuid.uuid4().hex}") as image:
         yield image

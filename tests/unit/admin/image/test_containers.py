@@ -1,17 +1,19 @@
-"""What a build starts and what it leaves, on a real engine."""
-
 from __future__ import annotations
 
 import contextlib
 import io
+import socketserver
+import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from docker import APIClient
 from docker.errors import NotFound
 
 from admin.image import containers
+from admin.image.context import ImageError
 from tests.support import runtime_images
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
@@ -95,7 +97,7 @@ def test_after_a_broken_build_is_looked_longer(docker_client: APIClient) -> None
 
     containers.sweep(docker_client, "nothing", is_broken_off=True, pause=pauses.append)
 
-    assert pauses == [containers.SWEEP_S] * (containers.LOOKS - 1)
+    assert pauses == [containers.SWEEP_S] * (containers.QUIET_SWEEPS - 1)
 
 
 def test_what_is_used_or_named_stays(docker_client: APIClient, image: str, build_id: str) -> None:
@@ -110,3 +112,144 @@ def test_what_is_used_or_named_stays(docker_client: APIClient, image: str, build
 
     assert (named, used) == (False, False)
     assert containers.remove_unused(docker_client, image)
+
+
+@pytest.fixture
+def derived(docker_client: APIClient) -> Iterator[Callable[[str], str]]:
+    """Makes an image of the given base whose python3 is the given shell script; its tag."""
+    tags: list[str] = []
+
+    def make(run: str) -> str:
+        tags.append(f"fngate-test:{uuid.uuid4().hex}")
+        text = f"FROM {runtime_images.given('FN_TEST_BASE')}\nRUN {run}\n"
+        file = io.BytesIO(text.encode())
+        messages = docker_client.build(
+            fileobj=file, tag=tags[-1], rm=True, forcerm=True, network_mode="none", decode=True
+        )
+        assert [message for message in messages if "error" in message] == []
+        return tags[-1]
+
+    yield make
+    for tag in tags:
+        runtime_images.remove(docker_client, tag)
+
+
+def written(text: str) -> str:
+    """The command that makes python3 a script with this text."""
+    return (
+        f"printf '#!/bin/sh\\n{text}\\n' > /usr/local/bin/python3; chmod 755 /usr/local/bin/python3"
+    )
+
+
+def test_a_base_that_is_there_is_not_pulled(docker_client: APIClient) -> None:
+    """Nothing is asked of a registry."""
+    told: list[str] = []
+
+    containers.pull_base(docker_client, runtime_images.given("FN_TEST_BASE"), told.append)
+
+    assert told == []
+
+
+def test_a_base_that_cannot_be_pulled_is_told(docker_client: APIClient) -> None:
+    """The message names the image, the note how to get or choose one."""
+    told: list[str] = []
+    nowhere = "127.0.0.1:1/fngate/none:1"
+
+    with pytest.raises(ImageError, match=f"the base image {nowhere} is not on the engine") as got:
+        containers.pull_base(docker_client, nowhere, told.append)
+
+    assert told == [f"pulling {nowhere}"]
+    assert f"docker pull {nowhere}" in got.value.__notes__[0]
+
+
+def test_a_base_says_what_it_runs(docker_client: APIClient) -> None:
+    """Python, machine and glibc of the given base, Debian 12."""
+    platform = containers.probe_base(docker_client, runtime_images.given("FN_TEST_BASE"), "b")
+
+    assert platform.python >= containers.OLDEST
+    assert platform.tags()
+    assert platform.glibc >= (2, 17)
+
+
+@pytest.mark.parametrize(
+    ("run", "reason"),
+    [
+        (written('echo [3, 9, \\"x86_64\\", 2, 36]'), "has Python 3.9, expected 3.11 or newer"),
+        (written("echo oh; exit 4"), "ended with code 4:\n    oh"),
+        ("rm -f /usr/bin/python3 /usr/local/bin/python3", "has no python3"),
+    ],
+)
+def test_a_base_that_will_not_do_is_told(
+    docker_client: APIClient, derived: Callable[[str], str], run: str, reason: str
+) -> None:
+    """Too old, broken or without a Python: said before anything is downloaded."""
+    with pytest.raises(ImageError) as caught:
+        containers.probe_base(docker_client, derived(run), "b")
+
+    assert reason in caught.value.message
+    assert "--base" in caught.value.__notes__[0]
+
+
+UNKNOWN = b"HTTP/1.1 404 Not Found\r\nContent-Length: 27\r\n\r\n" + b'{"message":"No such image"}'
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+PULLING = b'15\r\n{"status":"Pulling"}\n\r\n'
+DONE = b"0\r\n\r\n"
+
+
+class Engine(socketserver.ThreadingUnixStreamServer):
+    """Has no image, and answers a pull with `pulled`; then it is silent until its client leaves."""
+
+    daemon_threads = False
+    pulled = b""
+
+
+class Handler(socketserver.BaseRequestHandler):
+    """One connection of a client."""
+
+    server: Engine
+
+    def handle(self) -> None:
+        """Answer until the client leaves."""
+        while request := self.request.recv(65_536):
+            if request.startswith(b"GET"):
+                self.request.sendall(UNKNOWN)
+            elif request.startswith(b"POST"):
+                self.request.sendall(self.server.pulled)
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Callable[[bytes], APIClient]]:
+    """Makes a client of an engine that says these bytes of a pull."""
+    server = Engine(str(tmp_path / "engine.sock"), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    client = APIClient(base_url=f"unix://{tmp_path}/engine.sock", version="1.44")
+
+    def made(pulled: bytes) -> APIClient:
+        server.pulled = pulled
+        return client
+
+    yield made
+    client.close()
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.mark.parametrize("said", [b"", CHUNKED, CHUNKED + PULLING])
+def test_a_silent_registry_ends_the_build(
+    engine: Callable[[bytes], APIClient], said: bytes
+) -> None:
+    """Whether it never answers or falls silent in the middle, the error names the image and how
+    long nothing came."""
+    with pytest.raises(ImageError, match=r"x:1 is not .*: nothing was heard of it for 0\.1 s"):
+        containers.pull_base(engine(said), "x:1", lambda _text: None, silence_s=0.1)
+
+
+def test_a_pull_that_ends_is_no_silence(engine: Callable[[bytes], APIClient]) -> None:
+    """Afterwards the client waits for the engine as it did before."""
+    client = engine(CHUNKED + PULLING + DONE)
+
+    containers.pull_base(client, "x:1", lambda _text: None, silence_s=30.0)
+
+    assert "send" not in vars(client)

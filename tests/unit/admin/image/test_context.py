@@ -1,17 +1,23 @@
-"""The build context has what the build needs and nothing else."""
-
 from __future__ import annotations
 
 import ast
+import re
+import shutil
+import socket
 import sys
 import tarfile
 import tempfile
+import tomllib
 from pathlib import Path
 
 import pytest
+from docker import APIClient
+from docker.errors import APIError
 
 from admin.image import context
-from admin.image.context import ImageError, own_checkout
+from admin.image.context import ImageError, engine_errors, image_error, own_checkout, unreachable
+from registry.errors import EngineDown
+from runtime_image.contract.link import VERSION
 
 ROOT = own_checkout()
 
@@ -112,3 +118,164 @@ def test_requirements_are_what_the_code_imports(kind: str) -> None:
     required = (ROOT / "runtime_image" / "requirements" / f"{kind}.txt").read_text().split()
 
     assert sorted(required) == sorted(names.get(name, name) for name in imported - own)
+
+
+DOCKERFILE = (ROOT / "Dockerfile.runtime").read_text("utf-8")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout with what a build needs."""
+    for name in ("Dockerfile.runtime", "constraints.txt", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / "runtime_image", tmp_path / "runtime_image")
+    return tmp_path
+
+
+def test_a_release_is_read_off_the_checkout(checkout: Path) -> None:
+    """Link version, version and digest are those of the folder, wherever it lies."""
+    release = context.read_release(checkout)
+
+    assert (release.link, release.version) == (VERSION, PROJECT["version"])
+    assert release.source == context.own_digest()
+    assert re.fullmatch(r"sha256:[0-9a-f]{64}", release.source)
+
+
+def test_the_digest_follows_the_sources(checkout: Path) -> None:
+    """A changed, added or renamed Python file changes it; compiled files do not."""
+    seen = {context.digest(checkout)}
+    (checkout / "runtime_image" / "new.py").write_text("x = 1\n")
+    seen.add(context.digest(checkout))
+    (checkout / "runtime_image" / "new.py").write_text("x = 2\n")
+    seen.add(context.digest(checkout))
+    (checkout / "runtime_image" / "new.py").rename(checkout / "runtime_image" / "old.py")
+    seen.add(context.digest(checkout))
+    (checkout / "runtime_image" / "old.py").unlink()
+    (checkout / "runtime_image" / "new.pyc").touch()
+
+    assert len(seen) == 4
+    assert context.digest(checkout) in seen
+
+
+def test_where_a_file_ends_counts(checkout: Path) -> None:
+    """A file that contains the next one's name and content is not those two files."""
+    first, second = (checkout / "runtime_image" / name for name in ("y.py", "z.py"))
+    first.write_text("a")
+    second.write_text("c")
+    before = context.digest(checkout)
+    first.write_text("aruntime_image/z.pyc")
+    second.unlink()
+
+    assert context.digest(checkout) != before
+
+
+@pytest.mark.parametrize("name", ["Dockerfile.runtime", "pyproject.toml"])
+def test_another_folder_is_no_checkout(checkout: Path, name: str) -> None:
+    """What is missing is named, and how to give the right folder."""
+    (checkout / name).unlink()
+
+    with pytest.raises(ImageError, match=f"no checkout of fngate: it has no {name}") as caught:
+        context.read_release(checkout)
+
+    assert "--context DIR" in caught.value.__notes__[0]
+
+
+def test_a_link_module_must_name_its_version(checkout: Path) -> None:
+    """A checkout that does not say what it speaks is refused."""
+    (checkout / "runtime_image" / "contract" / "link.py").write_text("V = 1\n")
+
+    with pytest.raises(ImageError, match="names no VERSION"):
+        context.read_release(checkout)
+
+
+def test_too_many_files_are_refused(checkout: Path) -> None:
+    """A folder that grows without end is not read to its end."""
+    for number in range(context.FILES_MAX):
+        (checkout / "runtime_image" / f"x{number}.py").touch()
+
+    with pytest.raises(ImageError, match="more than 1000 files"):
+        context.digest(checkout)
+
+
+def test_a_build_by_hand_has_the_right_labels() -> None:
+    """What the Dockerfile takes for link and version is what this checkout is."""
+    defaults = dict(re.findall(r"^ARG (LINK|VERSION)=(.*)$", DOCKERFILE, re.MULTILINE))
+
+    assert defaults == {"LINK": str(VERSION), "VERSION": PROJECT["version"]}
+
+
+pytestmark = pytest.mark.filterwarnings(
+    # docker-py leaves the socket of a connection that failed to the garbage collector.
+    "ignore:unclosed <socket:ResourceWarning",
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+)
+
+
+def connect(url: str) -> EngineDown:
+    """What comes of a real attempt to reach `url`."""
+    with pytest.raises(EngineDown) as caught, engine_errors(url):
+        APIClient(base_url=url, version="auto", timeout=0.2)
+    return caught.value
+
+
+def test_no_engine_is_told(tmp_path: Path) -> None:
+    """No socket: the message names it, the note how to start or name another."""
+    error = connect(f"unix://{tmp_path}/none.sock")
+
+    assert error.message == f"there is no Docker engine at unix://{tmp_path}/none.sock"
+    assert "systemctl start docker" in error.__notes__[0]
+    assert "FN_DOCKER_HOST" in error.detail["next"]
+
+
+def test_an_engine_that_stopped_is_told(tmp_path: Path) -> None:
+    """Its socket is left, and nothing listens."""
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(f"{tmp_path}/left.sock")
+
+        assert "the Docker engine is not running" in connect(f"unix://{tmp_path}/left.sock").message
+
+
+def test_an_engine_that_hangs_is_told(tmp_path: Path) -> None:
+    """It takes the connection and says nothing."""
+    with socket.socket(socket.AF_UNIX) as mute:
+        mute.bind(f"{tmp_path}/mute.sock")
+        mute.listen()
+
+        assert "does not answer in time" in connect(f"unix://{tmp_path}/mute.sock").message
+
+
+def test_a_bad_address_is_told() -> None:
+    """docker-py's own words stand in the message."""
+    assert "Invalid bind address" in connect("bad").message
+
+
+def test_a_missing_right_is_told() -> None:
+    """As a user who is not in the group meets it."""
+    outer = OSError("connection aborted", PermissionError(13, "Permission denied"))
+
+    error = unreachable("unix:///var/run/docker.sock", outer)
+
+    assert error.message.startswith("permission denied at unix:///var/run/docker.sock")
+    assert "usermod -aG docker" in error.__notes__[0]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("explanation", "reason"),
+    [
+        ("write /x: no space left on device", "the disk is full: write /x"),
+        ("dockerfile parse error", "the engine refused: dockerfile parse error"),
+    ],
+)
+def test_a_refusal_is_told(explanation: str, reason: str) -> None:
+    """What the engine explains is the reason."""
+    with pytest.raises(ImageError, match=reason), engine_errors("unix:///x"):
+        raise APIError("500 Server Error", explanation=explanation)
+
+
+def test_last_lines_are_few() -> None:
+    """However much was written, the message stays readable."""
+    error = image_error("it failed:", tail=[str(number) for number in range(100)])
+
+    assert error.message.split("\n")[1] == "    88"
+    assert error.message.endswith("    99")

@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 
 from admin.cli.doctor import machine
+from admin.cli.doctor.machine import Check, render, softened, to_json
+from admin.client.client import Client
+from tests.support.admin_api import AdminApi, Canned
 
 
 @pytest.mark.parametrize(
@@ -92,3 +95,89 @@ def test_the_engine_of_this_interpreter_works() -> None:
 
     assert found.level == "ok"
     assert "CPUExecutionProvider" in found.found
+
+
+def test_checks_are_lines_with_what_to_do() -> None:
+    """Each check is a line; below it stands what to do, if there is anything."""
+    shown = render([Check("ok", "a", "fine"), Check("fail", "long", "bad", "mend it")])
+
+    assert shown == "ok    a     fine\nfail  long  bad\n            -> mend it"
+    assert to_json([Check("ok", "a", "fine")]) == [
+        {"level": "ok", "name": "a", "found": "fine", "todo": ""}
+    ]
+
+
+def test_what_nothing_depends_on_only_warns() -> None:
+    """A failure of what is not used stays visible, with what to do, and fails nothing."""
+    checks = [Check("ok", "a", "fine"), Check("fail", "b", "bad", "mend it")]
+
+    assert softened(checks) == [checks[0], Check("warn", "b", "bad", "mend it")]
+
+
+@pytest.mark.parametrize(
+    ("canned", "level"),
+    [
+        (Canned({"status": "ok", "reasons": []}), "ok"),
+        (Canned({"status": "degraded", "reasons": ["disk: full"]}), "warn"),
+        (Canned({"title": "Shutting down"}, status=503), "fail"),
+        (Canned(is_cut=True), "fail"),
+    ],
+)
+def test_the_server_is_asked(api: AdminApi, canned: Canned, level: str) -> None:
+    """A degraded server warns, one that refuses or is silent fails."""
+    api.on("GET", "/readyz", canned)
+
+    assert machine.server(Client(api.url)).level == level
+
+
+@pytest.mark.parametrize(
+    ("canned", "level"),
+    [
+        (Canned({"items": []}), "ok"),
+        (Canned({"title": "A key is needed"}, status=401), "fail"),
+        (Canned(is_cut=True), "warn"),
+    ],
+)
+def test_access_is_tried(api: AdminApi, canned: Canned, level: str) -> None:
+    """A key that opens nothing fails; without a server nothing is known."""
+    api.on("GET", "/admin/v1/functions", canned)
+
+    assert machine.access(Client(api.url)).level == level
+
+
+REPLICA = b"python3\0-I\0-u\0-m\0runtime_image\0/run/fngate\0"
+
+
+def process(proc: Path, pid: int, seccomp: str, words: bytes = REPLICA) -> int:
+    """One in a made-up /proc."""
+    (proc / str(pid)).mkdir()
+    (proc / str(pid) / "cmdline").write_bytes(words)
+    (proc / str(pid) / "status").write_text(f"Name:\tpython3\nSeccomp:\t{seccomp}\n")
+    return pid
+
+
+@pytest.mark.parametrize(("count", "text"), [(1, "1 running replica"), (2, "2 running replicas")])
+def test_filtered_replicas_are_fine(tmp_path: Path, count: int, text: str) -> None:
+    """Their number is told; the init of a container is none."""
+    pids = [process(tmp_path, 10 + at, "2") for at in range(count)]
+    init = process(tmp_path, 1, "0", b"/sbin/docker-init\0--\0python3\0")
+
+    found = machine.system_calls([*pids, init, 999], tmp_path)
+
+    assert found == [Check("ok", "replica filter", f"Seccomp: 2 in {text}")]
+
+
+def test_a_replica_without_a_filter_fails(tmp_path: Path) -> None:
+    """It is named."""
+    pids = [process(tmp_path, 10, "2"), process(tmp_path, 11, "0")]
+
+    [check] = machine.system_calls(pids, tmp_path)
+
+    assert (check.level, check.todo) == ("fail", "build its image again: fnctl image build cpu")
+    assert check.found == "process 11 has Seccomp: 0, expected 2"
+
+
+def test_without_a_replica_nothing_is_said(tmp_path: Path) -> None:
+    """There is nothing to look at."""
+    assert machine.system_calls([], tmp_path) == []
+    assert machine.replica_pids(tmp_path) == []

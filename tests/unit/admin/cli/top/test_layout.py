@@ -1,20 +1,31 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from admin.cli.live.state import Picture
-from admin.cli.top.layout import Stage, screen, whole, wrapped
+from admin.cli.live.state import ActivityEntry, LiveState
+from admin.cli.top.layout import (
+    HELP,
+    ScreenState,
+    activity_lines,
+    footer,
+    freshness,
+    full_lines,
+    header,
+    screen_lines,
+    wrapped,
+)
 from admin.cli.top.lines import text
 from admin.cli.top.view import View
-from tests.support.event_server import device, line, replica, snapshot
+from tests.support.event_server import beat, device, line, replica, snapshot
 
 PAGES = {"why": ("a", "warm", *"x" * 50), "help": ("help",)}
 
 
-def picture(functions: int = 30, devices: int = 4) -> Picture:
+def live(functions: int = 30, devices: int = 4) -> LiveState:
     """A server with so many of each."""
-    made = Picture()
+    made = LiveState()
     many = [device(f"cpu:{number}") for number in range(devices)]
     on = ("replicas", {"items": [replica("r1", "f1", "cpu:0")]})
     told = ("decision", {"function": "f1", "at_s": 1.0, "text": "wakes"})
@@ -24,9 +35,11 @@ def picture(functions: int = 30, devices: int = 4) -> Picture:
     return made
 
 
-def drawn(made: Picture, stage: Stage, size: tuple[int, int], now: float = 10.0) -> list[str]:
+def drawn(
+    made: LiveState, state: ScreenState, size: tuple[int, int], now: float = 10.0
+) -> list[str]:
     """The screen's texts."""
-    return [text(one) for one in screen(made, stage, now, size)[0]]
+    return [text(one) for one in screen_lines(made, state, now, size)[0]]
 
 
 @given(
@@ -41,32 +54,34 @@ def test_a_screen_is_as_large_as_its_terminal(
     width: int, height: int, page: str, functions: int, devices: int, later_s: float
 ) -> None:
     """On every page, with any number of things, old or new: no line more, none too wide."""
-    stage = Stage("http://a:1", View(page=page, selected="f0003"), "", PAGES)  # type: ignore[arg-type]
+    state = ScreenState("http://a:1", View(page=page, selected="f0003"), "", PAGES)  # type: ignore[arg-type]
 
-    lines, view, sight = screen(picture(functions, devices), stage, 10.0 + later_s, (width, height))
+    lines, view, visible = screen_lines(
+        live(functions, devices), state, 10.0 + later_s, (width, height)
+    )
 
     assert len(lines) == height
     assert max(len(text(one)) for one in lines) <= width
-    assert 1 <= sight.rows < height
+    assert 1 <= visible.rows < height
     assert view.selected == "f0003"
 
 
 def test_only_what_is_in_sight_is_drawn() -> None:
     """Of a thousand functions some rows, around the selected one."""
-    stage = Stage("http://a:1", View(sort="name", selected="f0500"))
+    state = ScreenState("http://a:1", View(sort="name", selected="f0500"))
 
-    lines, view, sight = screen(picture(1000), stage, 10.0, (100, 30))
+    lines, view, visible = screen_lines(live(1000), state, 10.0, (100, 30))
 
     shown = [text(one)[:5] for one in lines if text(one).startswith("f0")]
-    assert len(shown) == sight.rows < 25
+    assert len(shown) == visible.rows < 25
     assert shown[-1] == "f0500"
-    assert view.top == 501 - sight.rows
-    assert len(sight.names) == 1000
+    assert view.top == 501 - visible.rows
+    assert len(visible.names) == 1000
 
 
 def test_the_smallest_screen_has_every_part() -> None:
     """Sixty columns by fifteen lines are enough to see what goes on."""
-    lines = drawn(picture(), Stage("http://a:1"), (60, 15))
+    lines = drawn(live(), ScreenState("http://a:1"), (60, 15))
 
     assert lines[0].startswith("fnctl top")
     assert lines[2].startswith("cpu:0")
@@ -77,14 +92,14 @@ def test_the_smallest_screen_has_every_part() -> None:
 
 def test_a_screen_that_is_too_small_says_so() -> None:
     """And what it would take."""
-    assert drawn(picture(), Stage("u"), (50, 15)) == [
+    assert drawn(live(), ScreenState("u"), (50, 15)) == [
         "50x15 is too small: fnctl top needs 60x15",
     ]
 
 
 def test_old_data_is_faded() -> None:
     """All but the line that says how old it is, and the keys."""
-    lines, _, _ = screen(picture(), Stage("u"), 30.0, (100, 30))
+    lines, _, _ = screen_lines(live(), ScreenState("u"), 30.0, (100, 30))
 
     assert {style for one in lines[2:-1] for _, style in one} <= {"dim", ""}
     assert "silent: 20 s old" in text(lines[0])
@@ -94,16 +109,20 @@ def test_an_empty_list_says_why() -> None:
     """There is nothing yet, nothing that matches, or nothing known."""
     nobody = View(filter="zzz")
 
-    assert "reading …" in drawn(Picture(), Stage("u"), (100, 30))
-    assert "no functions yet: fnctl deploy model.onnx" in drawn(picture(0), Stage("u"), (100, 30))
-    assert any("contains 'zzz'" in one for one in drawn(picture(), Stage("u", nobody), (100, 30)))
+    assert "reading …" in drawn(LiveState(), ScreenState("u"), (100, 30))
+    assert "no functions yet: fnctl deploy model.onnx" in drawn(
+        live(0), ScreenState("u"), (100, 30)
+    )
+    assert any(
+        "contains 'zzz'" in one for one in drawn(live(), ScreenState("u", nobody), (100, 30))
+    )
 
 
 def test_a_page_of_text_is_scrolled() -> None:
     """Between head and keys."""
-    stage = Stage("u", View(page="why", scroll=1), pages=PAGES)
+    state = ScreenState("u", View(page="why", scroll=1), pages=PAGES)
 
-    assert drawn(picture(), stage, (100, 30))[2:4] == ["warm", "x"]
+    assert drawn(live(), state, (100, 30))[2:4] == ["warm", "x"]
 
 
 def test_a_long_line_goes_on_below() -> None:
@@ -113,13 +132,13 @@ def test_a_long_line_goes_on_below() -> None:
 
 def test_a_picture_for_a_pipe_has_everything() -> None:
     """On as many lines as it takes, without keys."""
-    lines = [text(one) for one in whole(picture(100, 40), Stage("u"), 10.0, 100)]
+    lines = [text(one) for one in full_lines(live(100, 40), ScreenState("u"), 10.0, 100)]
 
     assert sum(one.startswith("f0") for one in lines) == 100
     assert sum(one.startswith("cpu:") for one in lines) == 40
     assert lines[-1].endswith("f1  wakes")
     assert lines.count("") == 3
-    empty = [text(one) for one in whole(picture(0, 0), Stage("u"), 10.0, 100)]
+    empty = [text(one) for one in full_lines(live(0, 0), ScreenState("u"), 10.0, 100)]
     assert "no functions yet: fnctl deploy model.onnx" in empty
 
 
@@ -137,13 +156,120 @@ def test_any_order_of_a_snapshot_gives_the_same_screen(order: list[int]) -> None
         *(("replicas", {"items": [replica(f"r{n}", f"f{n}", "cpu:0")]}) for n in range(4)),
         *(("devices", {"items": [device(f"cpu:{n}", busy=n / 4)]}) for n in range(4)),
     ]
-    made = Picture()
+    made = LiveState()
     for kind, data in [reset, *(pages[index] for index in order), ready, last]:
         made.apply(kind, data, 10.0)
 
-    expected = Picture()
+    expected = LiveState()
     for kind, data in [reset, *pages, ready, last]:
         expected.apply(kind, data, 10.0)
 
-    assert made.facts == expected.facts
-    assert drawn(made, Stage("u"), (120, 40)) == drawn(expected, Stage("u"), (120, 40))
+    assert made.resources == expected.resources
+    assert drawn(made, ScreenState("u"), (120, 40)) == drawn(expected, ScreenState("u"), (120, 40))
+
+
+def header_live() -> LiveState:
+    """A server with some things, told at 10.0."""
+    made = LiveState()
+    items = [line("a", state="warm"), line("b")]
+    for kind, data in snapshot(items, ("devices", {"items": [device("cpu:0", state="taken")]})):
+        made.apply(kind, data, 10.0)
+    replicas = [replica("r1", "a", "cpu:0"), replica("r2", "", "", role="standby")]
+    made.apply("replicas", {"items": replicas}, 10.0)
+    made.apply(*beat(1000.0, held=3, in_flight=5, rate=41.26), 10.0)
+    return made
+
+
+def test_the_head_says_which_server_and_how_it_is() -> None:
+    """Its figures are the beat's."""
+    first, second = (text(one) for one in header(header_live(), "http://a:1", 10.0, 120))
+
+    assert first.startswith("fnctl top  http://a:1  fngate 0.1.0  process  up 17 min")
+    assert first.endswith(" live")
+    figures = ["held 3", "in flight 5", "41/s", "warm 1 of 2", "replicas 1", "standbys 1"]
+    assert second.startswith("   ".join([*figures, "devices 1 of 1 in use "]))
+    assert second.endswith(" ready")
+
+
+def test_what_is_wrong_has_a_line_of_its_own() -> None:
+    """It is not cut for the sake of figures."""
+    made = header_live()
+    readyz = {"status": "degraded", "reasons": ["the disk is full", "a device is\nlost"]}
+    made.apply(*beat(1000.0, readyz=readyz), 10.0)
+
+    found = [text(one) for one in header(made, "http://a:1", 10.0, 60)]
+
+    assert found[1].endswith(" degraded")
+    assert found[2] == "the disk is full; a device is lost"
+
+
+def test_old_data_is_called_old() -> None:
+    """How old, and what is done about it."""
+    made = header_live()
+    told = [freshness(made, 10.0), freshness(made, 15.0)]
+    made.disconnected("gone", 19.0)
+    told += [freshness(made, 16.0), freshness(made, 19.0)]
+
+    assert [each for each, _ in told] == [
+        "live",
+        "silent: 5 s old",
+        "reconnecting in 3 s: 6 s old",
+        "reconnecting: 9 s old",
+    ]
+    assert freshness(LiveState(), 0.0)[0] == "reading …"
+
+
+def test_a_server_of_several_processes_says_so() -> None:
+    """One need not."""
+    made = header_live()
+    made.resources.server["workers"] = 3
+
+    assert "  3 workers  " in text(header(made, "http://a:1", 10.0, 120)[0])
+
+
+def test_the_last_happenings_are_told() -> None:
+    """The newest last, as long ago as it is by the server's clock."""
+    told = [
+        ActivityEntry(1.0, "decision", "a", "left out"),
+        ActivityEntry(940.0, "decision", "a", "wakes"),
+        ActivityEntry(1000.0, "error", "b", "poison: dead", True),
+        ActivityEntry(1000.0, "decision", "", "starts r1"),
+    ]
+
+    assert [text(one) for one in activity_lines(told, 3, 1000.0, 80)] == [
+        "  1 min ago  a  wakes",
+        "   just now  b  error: poison: dead",
+        "   just now  starts r1",
+    ]
+    assert activity_lines(told, 0, 1000.0, 80) == []
+    assert text(activity_lines(told, 1, 0.0, 80)[0]).strip() == "starts r1"
+
+
+@pytest.mark.parametrize(
+    ("view", "message", "start"),
+    [
+        (View(), "", "q quit  / filter"),
+        (View(), "a is\nwarm", "a is warm"),
+        (View(page="filter", filter="di"), "x", "/di█"),
+        (View(page="confirm", selected="a"), "x", "let the idle replicas of a go now? y/n"),
+        (View(page="why"), "", "escape back"),
+    ],
+)
+def test_the_foot_says_what_can_be_done(view: View, message: str, start: str) -> None:
+    """Or what is asked, or what came of it."""
+    found = text(footer(view, message, 100))
+
+    assert found.startswith(start)
+    assert len(text(footer(view, message, 20))) <= 20
+
+
+def test_the_foot_says_how_the_list_is_shown() -> None:
+    """Nobody wonders where the others are."""
+    found = text(footer(View(filter="di", sort="rate"), "", 100))
+
+    assert found.endswith("filter di  sort rate")
+
+
+def test_the_help_fits_the_smallest_screen() -> None:
+    """It may have to be scrolled, not read sideways."""
+    assert max(map(len, HELP.split("\n"))) <= 60

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import io
+import itertools
 import os
 import signal
 import termios
@@ -7,8 +9,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
 
-from admin.cli.top.terminal import HungUp, Terminal
+from admin.cli.top.lines import Line
+from admin.cli.top.terminal import KEYS_MAX, HungUp, Keys, Screen, Terminal
 
 UNTIL_S = 60.0
 
@@ -98,3 +104,114 @@ def test_signals_that_end_are_raised(pair: tuple[int, int], number: signal.Signa
 
     assert ended.value.code == 128 + number
     assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
+
+
+TYPED = b"q/\r\x7f\x15\x03\x1b[A\x1bOB\x1b[5~\x1b[6~\x1b[H\x1b[4~\x1b[1;5C "
+NAMES = ["q", "/", "enter", "backspace", "clear", "interrupt", "up", "down"]
+
+
+NAMES += ["page up", "page down", "home", "end", " "]
+
+
+def test_keys_have_names() -> None:
+    """A sequence that nobody knows is none."""
+    assert Keys().feed(TYPED) == NAMES
+
+
+@given(st.lists(st.integers(0, len(TYPED))))
+def test_keys_may_come_in_pieces(cuts: list[int]) -> None:
+    """Wherever a terminal or a network splits them."""
+    keys, at = Keys(), [0, *sorted(cuts), len(TYPED)]
+
+    found = [key for a, b in itertools.pairwise(at) for key in keys.feed(TYPED[a:b])]
+
+    assert found == NAMES
+
+
+def test_escape_alone_is_known_by_what_does_not_follow() -> None:
+    """Or by what follows and is no sequence."""
+    keys = Keys()
+
+    assert keys.feed(b"\x1b") == []
+    assert keys.flush() == ["escape"]
+    assert keys.flush() == []
+    assert keys.feed(b"\x1bw") == ["escape", "w"]
+
+
+@given(st.binary(max_size=400))
+def test_any_bytes_are_keys_or_nothing(data: bytes) -> None:
+    """And never more than a reader would type."""
+    found = Keys().feed(data)
+
+    assert len(found) <= KEYS_MAX
+    assert all(key.isprintable() for key in found)
+
+
+LINES: list[Line] = [(("[b]warm[/b] ", ""), ("42", "bold red"))]
+HIDDEN, SEEN = "\x1b[?25l", "\x1b[?25h"
+APART, BACK = "\x1b[?1049h", "\x1b[?1049l"
+
+
+def console(**settings: object) -> tuple[Console, io.StringIO]:
+    """A terminal of 40 x 5."""
+    file = io.StringIO()
+    chosen = {"force_terminal": True, "color_system": "standard", "legacy_windows": False}
+    made = Console(file=file, width=40, height=5, _environ={}, **{**chosen, **settings})  # type: ignore[arg-type]
+    return made, file
+
+
+def test_a_whole_screen_leaves_no_trace() -> None:
+    """It is apart from what stood there, which comes back with the cursor."""
+    made, file = console()
+    screen = Screen(made, is_whole=True)
+
+    screen.open()
+    screen.show(LINES)
+    screen.close()
+    screen.close()
+
+    written = file.getvalue()
+    assert written.startswith(f"{APART}\x1b[H{HIDDEN}")
+    assert written.endswith(f"{SEEN}{BACK}")
+    assert "[b]warm[/b] \x1b[1;31m42\x1b[0m" in written
+    assert screen.size == (40, 5)
+
+
+def test_what_stands_there_is_not_drawn_again() -> None:
+    """Unless it is spoilt."""
+    made, file = console()
+    screen = Screen(made, is_whole=True)
+    screen.open()
+
+    sizes = []
+    for anew in (False, False, True):
+        before = len(file.getvalue())
+        screen.show([*LINES], anew)
+        sizes.append(len(file.getvalue()) - before)
+    screen.close()
+
+    assert sizes[0] > 0
+    assert sizes[1] == 0
+    assert sizes[2] == sizes[0]
+
+
+def test_lines_in_place_stay_and_keep_the_cursor() -> None:
+    """Whatever ends the command."""
+    made, file = console()
+    screen = Screen(made, is_whole=False)
+    screen.open()
+    screen.show(LINES)
+    shown = file.getvalue()
+    screen.close()
+
+    assert APART not in shown
+    assert shown.rfind(SEEN) > shown.rfind(HIDDEN)
+
+
+def test_without_colours_the_text_is_the_same() -> None:
+    """NO_COLOR leaves weight."""
+    made, file = console(no_color=True)
+
+    Screen(made, is_whole=False).print(LINES)
+
+    assert file.getvalue() == "[b]warm[/b] \x1b[1m42\x1b[0m"

@@ -4,21 +4,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from admin.cli.top.view import FILTER_MAX, SORTS, Request, Sight, View, press
+from admin.cli.top.view import FILTER_MAX, SORTS, Request, View, Visible, press, sorted_functions
+from tests.support.event_server import line
 
 NAMES = [f"f{number}" for number in range(20)]
-SIGHT = Sight(NAMES, 5, text_lines=30, text_rows=10)
+SIGHT = Visible(NAMES, 5, text_lines=30, text_rows=10)
 KEYS = ["up", "down", "page up", "page down", "home", "end", "enter", "escape", "backspace"]
+
+
 KEYS += ["clear", "interrupt", "redraw", *"q/swzhynjk? x"]
 
 
 def after(
-    *keys: str, view: View | None = None, sight: Sight = SIGHT
+    *keys: str, view: View | None = None, visible: Visible = SIGHT
 ) -> tuple[View, Request | None]:
     """The view after these keys, and the last one's request."""
     view, request = view or View(), None
     for key in keys:
-        view, request = press(view, key, sight)
+        view, request = press(view, key, visible)
     return view, request
 
 
@@ -42,12 +45,12 @@ def test_rows_are_selected(keys: list[str], selected: str) -> None:
 def test_the_selected_row_is_in_sight() -> None:
     """However the list is scrolled, sorted or shortened; nothing is left empty below."""
     view, _ = after("end")
-    shorter = view.settled(NAMES[:7], 5)
+    shorter = view.scrolled(NAMES[:7], 5)
 
     assert view.top == 15
     assert shorter.top == 0
-    assert view.settled([*reversed(NAMES)], 5).top == 0
-    assert view.settled([], 5).top == 0
+    assert view.scrolled([*reversed(NAMES)], 5).top == 0
+    assert view.scrolled([], 5).top == 0
 
 
 def test_a_filter_is_typed() -> None:
@@ -122,17 +125,58 @@ def test_the_ends_are_told_apart() -> None:
 def test_without_functions_nothing_is_selected() -> None:
     """And nothing is asked for."""
     for key in ("enter", "w", "z", "down"):
-        assert after(key, sight=Sight([], 5)) == (View(), None)
+        assert after(key, visible=Visible([], 5)) == (View(), None)
 
 
 @given(st.lists(st.sampled_from(KEYS), max_size=40), st.integers(0, 20), st.integers(1, 8))
 def test_any_keys_leave_a_view_that_can_be_shown(keys: list[str], count: int, rows: int) -> None:
     """No row beyond the list, no line beyond the text."""
-    sight = Sight(NAMES[:count], rows, text_lines=12, text_rows=5)
+    visible = Visible(NAMES[:count], rows, text_lines=12, text_rows=5)
 
-    view, _ = after(*keys, sight=sight)
-    settled = view.settled(sight.names, rows)
+    view, _ = after(*keys, visible=visible)
+    settled = view.scrolled(visible.names, rows)
 
     assert 0 <= settled.top <= max(0, count - 1)
-    assert settled.top <= settled.index(sight.names) < settled.top + rows
+    assert settled.top <= settled.index(visible.names) < settled.top + rows
     assert 0 <= view.scroll <= 7
+
+
+LINES = [
+    line("f", state="cold"),
+    line("a", state="cold", held=3),
+    line("b", state="warm", rate=900.0, p95_ms=5.0),
+    line("c", state="warm", p95_ms=9.0),
+    line("d", state="failing"),
+    line("e", state="waking"),
+]
+
+
+@pytest.mark.parametrize(
+    ("sort", "names"),
+    [
+        ("activity", "baedcf"),
+        ("name", "abcdef"),
+        ("state", "debcaf"),
+        ("held", "abcdef"),
+        ("rate", "bacdef"),
+        ("p95", "cbadef"),
+    ],
+)
+def test_functions_are_sorted(sort: str, names: str) -> None:
+    """Alike ones by name, whatever order they came in."""
+    assert "".join(item["name"] for item in sorted_functions(LINES, sort, "")) == names
+    assert sorted_functions(reversed(LINES), sort, "") == sorted_functions(LINES, sort, "")
+
+
+def test_a_little_more_load_moves_no_row() -> None:
+    """Rows would jump every second otherwise."""
+    first = [line("a", rate=900.0), line("b", rate=901.0)]
+
+    assert [item["name"] for item in sorted_functions(first, "activity", "")] == ["a", "b"]
+
+
+def test_a_filter_is_part_of_a_name_or_a_state() -> None:
+    """In whatever letters."""
+    assert [item["name"] for item in sorted_functions(LINES, "name", "COLD")] == ["a", "f"]
+    assert [item["name"] for item in sorted_functions(LINES, "name", "B")] == ["b"]
+    assert next(iter(SORTS)) == "activity"

@@ -8,10 +8,10 @@ import pytest
 from typer.testing import Result
 
 from admin.cli.verbs.image import render
-from admin.image.build import Built, Order
+from admin.image.build import BuildRequest, BuiltImage
 from tests.support import runtime_images
 
-BUILT = Built(
+BUILT = BuiltImage(
     *("fngate-runtime:cpu", "sha256:1234", "cpu", 285_000_000, "3.11.2", "1.31.1", 1, "0.1.0"),
     *("sha256:5678", "", 10.4),
 )
@@ -70,7 +70,7 @@ def test_a_wrong_folder_is_told(fnctl: Callable[..., Result], tmp_path: Path, op
     assert str(tmp_path) in said.stderr
 
 
-def words(order: Order) -> tuple[str, ...]:
+def words(order: BuildRequest) -> tuple[str, ...]:
     """The command line for an order."""
     return (
         *("image", "build", order.kind, "--tag", order.tag, "--base", order.base),

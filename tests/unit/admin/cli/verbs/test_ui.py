@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from admin.cli.verbs.ui import address_of, door
+from admin.cli.verbs.ui import address_of, write_page
 from tests.support.admin_api import AdminApi, Canned
 
 SESSION = {"scopes": ["admin"], "version": "0.1.0", "driver": "fake", "workers": 1}
@@ -40,8 +40,8 @@ def test_json_tells_the_scopes_too(api: AdminApi, fnctl: Callable[..., Result]) 
 
 def test_a_refused_key_makes_no_address(api: AdminApi, fnctl: Callable[..., Result]) -> None:
     """The server's reason is told."""
-    refusal = {"title": "No key", "code": "no_key", "detail": "the key is unknown"}
-    api.on("GET", "/admin/v1/session", Canned(refusal, 401))
+    refusal_text = {"title": "No key", "code": "no_key", "detail": "the key is unknown"}
+    api.on("GET", "/admin/v1/session", Canned(refusal_text, 401))
 
     result = fnctl("ui")
 
@@ -85,7 +85,7 @@ def test_a_door_that_was_left_there_is_replaced(tmp_path: Path) -> None:
     elsewhere.write_text("kept")
     (tmp_path / "ui.html").symlink_to(elsewhere)
 
-    path = door(tmp_path, 'http://x/ui/#key="><script>')
+    path = write_page(tmp_path, 'http://x/ui/#key="><script>')
 
     assert elsewhere.read_text() == "kept"
     assert "<script>" not in path.read_text()

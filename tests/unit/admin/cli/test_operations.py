@@ -9,7 +9,7 @@ import typer
 
 from admin.cli.bundle_files import collect
 from admin.cli.errors import INTERRUPTED
-from admin.cli.follow_logs import ABSENCES_MAX, bar, finish, follow, steps, upload
+from admin.cli.operations import RETRIES_MAX, bar, finish, follow, steps, upload
 from admin.cli.options import Session
 from admin.client.client import ApiError, Client, Progress, Unreachable
 from tests.support import models
@@ -94,7 +94,7 @@ def test_a_server_that_stays_away_is_given_up(api: AdminApi) -> None:
     with pytest.raises(Unreachable):
         follow(Client(api.url), START, lambda phase, ms: None, pause=pauses.append)
 
-    assert len(pauses) == ABSENCES_MAX
+    assert len(pauses) == RETRIES_MAX
 
 
 def test_steps_are_lines() -> None:

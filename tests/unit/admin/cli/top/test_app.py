@@ -1,25 +1,100 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
 
-from admin.cli.live.events import Broken, News, Told
-from admin.cli.top.app import Outcome, Top
+from admin.cli.live.events import ServerEvent, StreamItem
+from admin.cli.top.app import AT_ONCE_MAX, BackgroundRequests, Outcome, Top
 from admin.cli.top.lines import Line, text
 from admin.cli.top.terminal import HungUp
 from admin.cli.top.view import Request
+from admin.client.client import Client
+from admin.client.sse import Disconnected
+from tests.support.admin_api import AdminApi, Canned
 from tests.support.event_server import line, snapshot
 
-WHOLE = [Told(*each) for each in snapshot([line("a"), line("b")])]
+UNTIL_S = 60.0
+PATH = "/admin/v1/functions/a"
+
+
+@pytest.fixture
+def background(api: AdminApi) -> Iterator[BackgroundRequests]:
+    made = BackgroundRequests(Client(api.url, "k"))
+    yield made
+    made.join(UNTIL_S)
+
+
+def done(background: BackgroundRequests, *requests: Request) -> list[Outcome]:
+    """What came of these."""
+    assert all(background.start(request) for request in requests)
+    background.join(UNTIL_S)
+    return list(background.outcomes())
+
+
+def test_what_was_asked_is_told_in_a_line(api: AdminApi, background: BackgroundRequests) -> None:
+    """As the verbs of these names tell it."""
+    api.on("POST", f"{PATH}/warm", Canned({"revision": "a@1", "took_ms": 12.0}))
+    api.on("POST", f"{PATH}/sleep", Canned({"name": "a", "asked": 1, "stay": 1, "min": 1}))
+
+    warm, sleep = Request("warm", "a"), Request("sleep", "a")
+
+    assert done(background, warm) == [Outcome(warm, "a@1 is warm after 12 ms")]
+    assert done(background, sleep) == [
+        Outcome(sleep, "a: 1 replica asked to go 1 replica stays: min is 1")
+    ]
+
+
+def test_a_why_keeps_its_lines(api: AdminApi, background: BackgroundRequests) -> None:
+    """It has a page of its own."""
+    decisions = [{"at_s": 1.0, "text": "wakes"}]
+    api.on("GET", f"{PATH}/why", Canned({"state": "warm", "reason": "x", "decisions": decisions}))
+
+    [outcome] = done(background, Request("why", "a"))
+
+    assert outcome.text.startswith("warm: x\n\ndecisions\n")
+
+
+def test_a_refusal_is_told(api: AdminApi, background: BackgroundRequests) -> None:
+    """As is that nobody answers."""
+    problem = {"title": "No room", "detail": "every device is busy", "code": "no_room"}
+    api.on("POST", f"{PATH}/warm", Canned(problem, status=503))
+    refused = done(background, Request("warm", "a"))
+    api.close()
+    alone = done(background, Request("sleep", "a"))
+
+    assert refused[0].text == "warm a: No room: every device is busy"
+    assert alone[0].text.startswith(f"sleep a: {api.url} gives no answer")
+
+
+def test_one_thing_is_not_asked_twice_at_once(
+    api: AdminApi, background: BackgroundRequests
+) -> None:
+    """Nor too many."""
+    go_on = threading.Event()
+    answer = Canned({"revision": "a@1", "took_ms": 1.0}, before=lambda: go_on.wait(UNTIL_S))
+    for number in range(AT_ONCE_MAX):
+        api.on("POST", f"/admin/v1/functions/f{number}/warm", answer)
+
+    taken = [background.start(Request("warm", f"f{number}")) for number in (0, 0, *range(1, 12))]
+    go_on.set()
+    background.join(UNTIL_S)
+
+    assert taken == [True, False, *[True] * (AT_ONCE_MAX - 1), *[False] * 4]
+    assert len(list(background.outcomes())) == AT_ONCE_MAX
+    assert done(background, Request("warm", "f0"))
+
+
+WHOLE = [ServerEvent(*each) for each in snapshot([line("a"), line("b")])]
 
 
 class Scene:
     """Everything a screen has to do with: news and keys by turns, what was shown and asked for."""
 
-    def __init__(self, *turns: str, news: list[News] | None = None) -> None:
+    def __init__(self, *turns: str, news: list[StreamItem] | None = None) -> None:
         self.news = WHOLE if news is None else news
         self.turns = iter(turns)
         self.shown: list[list[str]] = []
@@ -31,7 +106,7 @@ class Scene:
         self.size = (100, 20)
         self.spoilt: list[bool] = []
 
-    def take(self) -> Iterator[News]:
+    def take(self) -> Iterator[StreamItem]:
         """What a feed has."""
         news, self.news = self.news, []
         yield from news
@@ -194,7 +269,7 @@ def test_what_came_of_a_request_is_told_for_a_while(run: Callable[[Scene], Reque
 
 def test_a_break_is_told(run: Callable[[Scene], Request]) -> None:
     """The first line says so as long as it lasts."""
-    scene = Scene("wait", "q", news=[*WHOLE, Broken("nobody there", 4.0)])
+    scene = Scene("wait", "q", news=[*WHOLE, Disconnected("nobody there", 4.0)])
 
     run(scene)
 

@@ -1,12 +1,20 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
-from admin.cli.live.events import Broken, Connect, News, Position, Told, follow
-from admin.client.sse import Event
+from admin.cli.live.events import (
+    KEPT_MAX,
+    EventThread,
+    ServerEvent,
+    SnapshotPosition,
+    StreamItem,
+    follow,
+)
+from admin.client.sse import Connect, Disconnected, Event
 from admin.client.transport import ApiError, Unreachable
 
 AWAY = Unreachable("nobody there")
@@ -42,7 +50,7 @@ class Line:
                 raise each
             yield each
 
-    def take(self, count: int) -> list[News]:
+    def take(self, count: int) -> list[StreamItem]:
         """So many news."""
         connect: Connect = self.connect
         news = follow(connect, self.pauses.append)
@@ -55,9 +63,9 @@ def test_events_are_told_as_they_come() -> None:
     line = Line([tell("1", "reset"), *odd, tell("4", "ready", '{"a": 1}')])
 
     assert line.take(3) == [
-        Told("reset", {}),
-        Told("ready", {"a": 1}),
-        Broken("the server ended the events", 1.0),
+        ServerEvent("reset", {}),
+        ServerEvent("ready", {"a": 1}),
+        Disconnected("the server ended the events", 1.0),
     ]
 
 
@@ -70,8 +78,8 @@ def test_after_a_break_it_goes_on_from_the_last_event() -> None:
 
     told = line.take(6)
 
-    assert told[4] == Broken("nobody there", 1.0)
-    assert told[5] == Told("decision", {})
+    assert told[4] == Disconnected("nobody there", 1.0)
+    assert told[5] == ServerEvent("decision", {})
     assert line.asked == ["", "b-3"]
 
 
@@ -93,7 +101,7 @@ def test_what_was_told_before_the_break_is_not_told_again() -> None:
 
     told = line.take(5)
 
-    assert told[3:] == [Told("decision", {}), Told("decision", {})]
+    assert told[3:] == [ServerEvent("decision", {}), ServerEvent("decision", {})]
 
 
 def test_pauses_grow_to_a_bound_and_start_anew() -> None:
@@ -107,7 +115,7 @@ def test_pauses_grow_to_a_bound_and_start_anew() -> None:
     told = line.take(10)
 
     assert line.pauses == [1.0, 2.0, 4.0, 8.0, 10.0, 10.0, 10.0]
-    assert told[-1] == Broken("Shutting down", 1.0)
+    assert told[-1] == Disconnected("Shutting down", 1.0)
 
 
 @pytest.mark.parametrize("error", [AWAY, REFUSED, BUSY])
@@ -125,9 +133,80 @@ def test_a_refusal_that_will_not_pass_ends_it() -> None:
 
 def test_a_strangers_ids_are_only_compared() -> None:
     """Without a number there is no order: everything is news."""
-    position = Position()
+    position = SnapshotPosition()
 
-    taken = [position.take(Event(id, "decision", "{}")) for id in ("x", "a-b", "x", "")]
+    taken = [position.accept(Event(id, "decision", "{}")) for id in ("x", "a-b", "x", "")]
 
     assert taken == [True] * 4
     assert position.id == "x"
+
+
+UNTIL_S = 60.0
+
+
+def test_news_are_taken_in_order() -> None:
+    """What has come is there at once; the first of it may be waited for."""
+    go_on, ended = threading.Event(), threading.Event()
+
+    @contextmanager
+    def connect(_last_id: str) -> Iterator[Iterator[Event]]:
+        def events() -> Iterator[Event]:
+            yield Event("b-1", "reset", "{}")
+            go_on.wait(UNTIL_S)
+            yield Event("b-2", "ready", "{}")
+            ended.wait(UNTIL_S)
+
+        yield events()
+
+    event_thread = EventThread(connect)
+    first = list(event_thread.take(UNTIL_S))
+    nothing = list(event_thread.take())
+    go_on.set()
+    second = list(event_thread.take(UNTIL_S))
+    event_thread.close()
+    ended.set()
+
+    assert (first, nothing, second) == ([ServerEvent("reset", {})], [], [ServerEvent("ready", {})])
+    event_thread.join(UNTIL_S)
+
+
+def test_what_ends_the_news_is_raised() -> None:
+    """A server that is not there ends the command, not a thread."""
+
+    @contextmanager
+    def connect(_last_id: str) -> Iterator[Iterator[Event]]:
+        raise Unreachable("nobody there")
+        yield
+
+    event_thread = EventThread(connect)
+
+    with pytest.raises(Unreachable, match="nobody there"):
+        list(event_thread.take(UNTIL_S))
+    event_thread.close()
+    event_thread.join(UNTIL_S)
+
+
+def test_a_reader_that_does_not_take_stops_the_reading() -> None:
+    """Only so many news are kept."""
+    given = 0
+    full = threading.Event()
+
+    @contextmanager
+    def connect(_last_id: str) -> Iterator[Iterator[Event]]:
+        def events() -> Iterator[Event]:
+            nonlocal given
+            while True:
+                given += 1
+                if given > KEPT_MAX:
+                    full.set()
+                yield Event("", "beat", "{}")
+
+        yield events()
+
+    event_thread = EventThread(connect)
+    full.wait(UNTIL_S)
+    event_thread.close()
+    event_thread.join(UNTIL_S)
+
+    assert given == KEPT_MAX + 1
+    assert len(list(event_thread.take())) == KEPT_MAX

@@ -1,4 +1,4 @@
-"""A deploy as its user sees it: missing files go up, then the operation is watched to its end."""
+"""Operations of the server as fnctl runs them: files uploaded, phases printed, Ctrl-C cancels."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from admin.client.client import ApiError, Client, Progress, Unreachable
 from admin.text import duration, get
 
 POLL_S: Final = 20
-"""Seconds the server may hold one question for news."""
-ABSENCES_MAX: Final = 60
-ABSENCE_S: Final = 0.5
-"""A server that restarts goes on with its operations: it is asked again this often."""
+"""Seconds the server may hold a poll for a change."""
+RETRIES_MAX: Final = 60
+RETRY_S: Final = 0.5
+"""A restarted server resumes its operations, so an unreachable one is polled this many times, this
+many seconds apart."""
 
 Step = Callable[[str, float], None]
-"""Called with a phase that is over and its milliseconds."""
+"""Called with a finished phase and its milliseconds."""
 
 
 def upload(client: Client, collected: Collected, bar: Callable[[int], Any]) -> tuple[int, int]:
-    """Send what the server has not; how many files and bytes that was.
+    """Upload the files that the server lacks; returns their number and bytes.
 
-    `bar` makes a context manager, for so many bytes, that gives a Progress.
+    `bar` makes a context manager for a total of bytes, which gives a Progress.
     """
     files = {file.sha256: file for file in collected.bundle.files}
     missing = [file for sha256, file in files.items() if not client.has_blob(sha256, file.size)]
@@ -48,28 +49,28 @@ def follow(
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> dict[str, Any]:
-    """The operation once it has ended; `step` hears of every phase it passed.
+    """The operation once it has ended; `step` is called after every phase.
 
-    Raises ApiError, or Unreachable where the server stays away.
+    Raises ApiError, or Unreachable where the server stays unreachable.
     """
     since_s = clock()
     while True:
         phase = str(operation.get("phase", ""))
         ended = operation.get("state") != "running"
-        news = operation if ended else _news(client, str(operation["id"]), phase, pause)
-        if ended or news.get("phase") != phase:
+        latest = operation if ended else _changed(client, str(operation["id"]), phase, pause)
+        if ended or latest.get("phase") != phase:
             now_s = clock()
             step(phase, (now_s - since_s) * 1e3)
             since_s = now_s
         if ended:
             return operation
-        operation = news
+        operation = latest
 
 
 def finish(session: Session, operation: dict[str, Any]) -> dict[str, Any]:
     """The operation once it is done; Ctrl-C cancels it.
 
-    Raises ApiError with the reason where it failed, and ends the command where it was cancelled.
+    Raises ApiError with the reason of a failure, typer.Exit after a cancellation.
     """
     try:
         ended = follow(session.client, operation, steps(session.remark))
@@ -110,10 +111,11 @@ def bar(total: int, quiet: bool = False) -> Iterator[Progress]:
         yield lambda count: progress.advance(task, count)
 
 
-def _news(client: Client, id: str, phase: str, pause: Callable[[float], None]) -> dict[str, Any]:
-    for _ in range(ABSENCES_MAX):
+def _changed(client: Client, id: str, phase: str, pause: Callable[[float], None]) -> dict[str, Any]:
+    """The operation after its phase changed, or after POLL_S."""
+    for _ in range(RETRIES_MAX):
         try:
             return client.operation(id, POLL_S, phase)
         except Unreachable:
-            pause(ABSENCE_S)
+            pause(RETRY_S)
     return client.operation(id, POLL_S, phase)

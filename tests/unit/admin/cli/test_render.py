@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from admin.cli.bundle_files import Collected
-from admin.cli.render import curl, example, prepared, render_summary
+from admin.cli.render import (
+    curl,
+    example,
+    prepared,
+    render_errors,
+    render_summary,
+    render_why,
+    waterfall,
+)
 from registry.bundles.paths import make_bundle
 from registry.model import BundleFile
 
@@ -113,3 +121,79 @@ QUICK = {"load_ms": 2.0, "first_ms": 8.0, "cpu_ms": {"1": 10.0, "8": 25.0}}
 def test_what_was_prepared_in_a_line(profile: dict[str, Any], shown: str) -> None:
     """What a cold start gains, or why it gains nothing."""
     assert prepared(profile) == shown
+
+
+def test_the_newest_are_shown_oldest_first() -> None:
+    """One line each, with how often it happened."""
+    items = [
+        {"at_s": 100.0, "code": "poison", "detail": "two\nlines", "count": 3},
+        {"at_s": 50.0, "code": "queue_full", "detail": "full"},
+        {"at_s": 1.0, "code": "old", "detail": "left out"},
+    ]
+
+    assert render_errors(items, 110.0, 2).split("\n") == [
+        "errors",
+        "  1 min ago     queue_full: full",
+        "  10 s ago      poison (3 times): two lines",
+    ]
+
+
+def test_no_errors_are_no_section() -> None:
+    """Nothing is said of what did not happen."""
+    assert render_errors([], 1.0, 5) == ""
+
+
+NOW_S = 1_000_000.0
+COLD: dict[str, Any] = {
+    "at_s": NOW_S - 120,
+    "total_ms": 140,
+    "phases": {"load": 10.0, "start": 30.0, "import": 60.0, "evict": 0.0, "other": 0.1},
+    "device_kind": "cpu",
+    "number": 3,
+    "outcome": "ready",
+}
+
+
+def test_a_cold_start_is_a_waterfall() -> None:
+    """Each phase begins where the one before it ended, in the order of the life of a replica."""
+    assert waterfall(COLD, NOW_S).split("\n") == [
+        "  2 min ago  140 ms  on cpu  revision 3  ready",
+        "    start   ████████████                               30 ms",
+        "    import             ████████████████████████        60 ms",
+        "    load                                       ████    10 ms",
+        "    other                                          ▏   0.1 ms",
+    ]
+
+
+def test_a_cold_start_without_phases_is_a_line() -> None:
+    """A start that failed before its first phase has a head only."""
+    assert "\n" not in waterfall({"at_s": NOW_S, "outcome": "failed"}, NOW_S)
+
+
+def test_the_last_decisions_are_shown_in_order() -> None:
+    """The newest ten decisions stand in order of time, however they came."""
+    decisions = [{"at_s": NOW_S - age, "text": f"d{age}"} for age in range(15)]
+
+    shown = render_why({"state": "warm", "reason": "busy", "decisions": decisions}, NOW_S).split(
+        "\n"
+    )
+
+    assert shown[0] == "warm: busy"
+    assert shown[2:4] == ["decisions", "  9 s ago       d9"]
+    assert shown[-1] == "  just now      d0"
+
+
+def test_the_last_cold_starts_are_shown() -> None:
+    """Three cold starts are enough."""
+    shown = render_why({"state": "cold", "reason": "", "cold_starts": [COLD] * 5}, NOW_S)
+
+    assert shown.count("revision 3") == 3
+
+
+def test_what_stands_in_the_way_is_told_once() -> None:
+    """Below the state, unless that says it already."""
+    warm = {"state": "warm", "reason": "calls", "blocked": "no device is free"}
+
+    assert render_why(warm, NOW_S) == "warm: calls\nblocked: no device is free"
+    assert render_why({**warm, "reason": "no device is free"}, NOW_S) == "warm: no device is free"
+    assert render_why({**warm, "blocked": ""}, NOW_S) == "warm: calls"

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from admin.cli.live.state import QUIET_S, LiveState
+from admin.cli.top.lines import text
+from admin.cli.top.sections import RowContext, columns, head, row, rows, upcoming
+from tests.support.event_server import beat, device, line, replica, snapshot
+
+GPU = device(
+    "GPU-1", kind="cuda", state="taken", used_mib=20480, total_mib=81920, memory_mib=80000, busy=0.5
+)
+
+
+def test_a_device_is_a_row_with_its_replicas() -> None:
+    """Memory as the driver sees it, the share of time with a model running, who is on it."""
+    here = [
+        replica("r1", "digits", "GPU-1"),
+        replica("r2", "sounds", "GPU-1", state="loading", role="trial"),
+        replica(
+            "r3", "", "GPU-1", role="standby", state="standby", revision="", pool="standby/cuda"
+        ),
+    ]
+
+    found = [text(line) for line in rows({"GPU-1": GPU}, {"GPU-1": here}, 5, 120)]
+
+    assert found == [
+        "GPU-1 ██       20.0/80.0 GiB busy ██▌    50% taken"
+        "  digits@1 ready  sounds (trial) loading  standby",
+    ]
+
+
+def test_what_is_not_known_is_not_shown() -> None:
+    """A slot of the CPU may tell neither memory nor use."""
+    slot = device("cpu:0", memory_mib=0, busy=None)
+
+    assert text(rows({"cpu:0": slot}, {}, 5, 100)[0]).split() == ["cpu:0", "busy", "-", "free"]
+    assert text(rows({"cpu:0": slot}, {}, 5, 60)[0]).split() == ["cpu:0", "busy", "-", "free"]
+
+
+def test_a_device_out_of_use_says_why() -> None:
+    """In its own words."""
+    gone = device("cpu:0", state="quarantined", reason="memory did not come back")
+
+    assert text(rows({"cpu:0": gone}, {}, 5, 100)[0]).endswith(
+        "quarantined memory did not come back"
+    )
+
+
+def test_devices_stand_in_order_of_their_numbers() -> None:
+    """Two comes before ten."""
+    found = rows({id: device(id) for id in ("cpu:10", "cpu:2", "GPU-a")}, {}, 5, 100)
+
+    assert [text(line).split()[0] for line in found] == ["GPU-a", "cpu:2", "cpu:10"]
+
+
+def test_where_there_is_no_room_those_in_use_are_shown() -> None:
+    """The others are counted."""
+    many = {f"cpu:{n}": device(f"cpu:{n}") for n in range(50)}
+    many["cpu:40"] = device("cpu:40", state="taken")
+    here = {"cpu:45": [replica("r1", "a", "cpu:45")]}
+
+    found = [text(line) for line in rows(many, here, 4, 60)]
+
+    assert [line.split()[0] for line in found] == ["cpu:40", "cpu:45", "cpu:0", "…"]
+    assert found[-1] == "… and 47 more devices"
+    assert rows(many, here, 0, 60) == []
+    assert max(map(len, found)) <= 60
+
+
+def context(item: dict[str, Any], later_s: float = 0.0) -> RowContext:
+    """So long after the server told this line."""
+    live = LiveState()
+    for kind, data in snapshot([item]):
+        live.apply(kind, data, 10.0)
+    if later_s < QUIET_S:
+        live.apply(*beat(1000.0 + later_s), 10.0 + later_s)
+    now = 10.0 + later_s
+    return RowContext(live, now, live.server_s(now))
+
+
+def shown(item: dict[str, Any], width: int) -> str:
+    """Its row."""
+    return text(row(item, columns(width, 3), context(item), False))
+
+
+def words(value: str) -> str:
+    """A text with its columns one space apart."""
+    return " ".join(value.split())
+
+
+WARM = line("abc", state="warm", ready=1, held=2, in_flight=1, rate=41.2, p50_ms=1.23, p95_ms=8.4)
+
+
+def test_a_row_has_what_fits() -> None:
+    """The most telling columns stay longest."""
+    assert words(text(head(columns(100, 3), "p95"))) == (
+        "NAME STATE READY HELD IN FL RATE P50 P95 NEXT TREND"
+    )
+    assert words(text(head(columns(60, 3), ""))) == "NAME STATE READY HELD RATE NEXT"
+    assert words(shown(WARM, 100)) == "abc warm 1/4 2 1 41 1.2 ms 8.4 ms ██"
+    assert words(shown(WARM, 60)) == "abc warm 1/4 2 41"
+
+
+def test_no_row_is_wider_than_its_screen() -> None:
+    """Names and trends grow with it."""
+    for width in range(60, 300):
+        for longest in (1, 20, 63):
+            kept = columns(width, longest)
+            assert sum(column.width + 1 for column in kept) - 1 <= width
+    assert columns(200, 63)[0].width == 63
+
+
+def test_the_selected_row_is_marked() -> None:
+    """Also where there are no colours."""
+    kept = columns(80, 3)
+
+    assert all("reverse" in style for _, style in row(WARM, kept, context(WARM), True))
+    titles = {part.strip(): style for part, style in head(kept, "rate")}
+    assert (titles["RATE"], titles["HELD"]) == ("bold underline", "bold")
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"state": "waking", "phase": "load", "ready_in_ms": 1800.0}, "load ~800 ms"),
+        ({"state": "waking", "phase": "load", "ready_in_ms": 900.0}, "load …"),
+        ({"state": "waking", "phase": "load"}, "load"),
+        ({"state": "waking", "ready_in_ms": 1800.0}, "ready ~800 ms"),
+        ({"state": "warm", "sleeps_at_s": 1043.0}, "sleeps in 42 s"),
+        ({"state": "warm", "sleeps_at_s": 1301.0}, "sleeps in 5 min"),
+        ({"state": "warm", "sleeps_at_s": 1001.0 + 10_800}, "sleeps in 3 h"),
+        ({"state": "warm", "sleeps_at_s": 1001.0}, "goes to sleep"),
+        ({"state": "warm", "ready_in_ms": 0}, ""),
+        ({"state": "cold", "ready_in_ms": 183.0}, "wakes ~183 ms"),
+        ({"state": "cold"}, ""),
+        ({"state": "failing", "reason": "no such\nfile"}, "no such file"),
+    ],
+)
+def test_what_comes_next_counts_down(fields: dict[str, Any], text: str) -> None:
+    """A second after it was told."""
+    item = line("abc", **fields)
+
+    assert upcoming(item, context(item, 1.0)) == text
+
+
+def test_a_countdown_stands_still_where_nothing_is_heard() -> None:
+    """Nobody knows whether it went on."""
+    waking = line("abc", state="waking", phase="load", ready_in_ms=1800.0)
+    warm = line("abc", state="warm", sleeps_at_s=1042.0)
+
+    assert upcoming(waking, context(waking, 60.0)) == "load ~1.8 s"
+    assert upcoming(warm, context(warm, 60.0)) == "sleeps in 42 s"

@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from typer.testing import Result
+
+from tests.support.admin_api import AdminApi, Canned
+
+ROLLBACK_PATH = "/admin/v1/functions/digits/rollback"
+OPERATION = "/admin/v1/operations/o1"
+RUNNING = {"id": "o1", "kind": "rollback", "state": "running", "phase": "warm"}
+DONE: dict[str, Any] = {
+    **RUNNING,
+    "state": "done",
+    "phase": "switch",
+    "result": {
+        "revision": "digits@1",
+        "from": "digits@2",
+        "switch": "warm before traffic moved",
+    },
+}
+
+
+def test_a_rollback_is_followed_to_its_end(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """Its phases pass, its end says where calls go, and what to do next."""
+    api.on("POST", ROLLBACK_PATH, Canned(RUNNING, 202))
+    api.on("GET", OPERATION, Canned(DONE))
+
+    result = fnctl("rollback", "digits")
+
+    assert result.exit_code == 0
+    assert result.stdout == (
+        "calls go to digits@1, which takes over from digits@2\n"
+        "  switch  warm before traffic moved\n"
+    )
+    assert "  warm " in result.stderr
+    assert result.stderr.endswith("next: fnctl show digits  or  fnctl invoke digits\n")
+    assert api.sent("POST")[0].json == {"to": None, "breaking": False}
+
+
+def test_a_rollback_may_name_a_revision_and_break(
+    api: AdminApi, fnctl: Callable[..., Result]
+) -> None:
+    """What is given is sent; --json is the operation."""
+    api.on("POST", ROLLBACK_PATH, Canned(DONE, 202))
+
+    result = fnctl("rollback", "digits", "--to", "1", "--breaking", "--json")
+
+    assert json.loads(result.stdout) == DONE
+    assert (api.sent("POST")[0].json, result.stderr) == ({"to": 1, "breaking": True}, "")
+
+
+def test_a_refused_rollback_says_why(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """At once, or as the end of its operation."""
+    problem = {"title": "Conflict", "detail": "nothing before digits@1", "status": 409}
+    api.on("POST", ROLLBACK_PATH, Canned(problem, 409), Canned(RUNNING, 202))
+    api.on("GET", OPERATION, Canned({**RUNNING, "state": "failed", "error": problem}))
+
+    for _ in range(2):
+        result = fnctl("rollback", "digits")
+        assert result.exit_code == 1
+        assert "error: Conflict: nothing before digits@1\n" in result.stderr
+
+
+def test_a_revision_is_a_number(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """Anything else is wrong usage."""
+    for to in ("0", "digits@1"):
+        assert fnctl("rollback", "digits", "--to", to).exit_code == 2
+    assert api.requests == []
+
+
+SCALE_PATH = "/admin/v1/functions/digits"
+SCALE_ANSWER = {"name": "digits", "min": 1, "max": 4, "idle_s": 60.0}
+
+
+@pytest.fixture(autouse=True)
+def scalable(api: AdminApi) -> None:
+    """There is a function, whose tag is "t"."""
+    api.on("GET", SCALE_PATH, Canned({"name": "digits"}, headers={"ETag": '"t"'}))
+    api.on("PATCH", SCALE_PATH, Canned(SCALE_ANSWER))
+
+
+def test_scale_changes_what_was_read(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """Only what is given, of the function as it is now."""
+    result = fnctl("scale", "digits", "--min", "1", "--max", "4", "--idle", "60")
+
+    assert (result.exit_code, result.stderr) == (0, "next: fnctl show digits\n")
+    assert result.stdout == "digits: min 1, max 4, idle 60 s\n"
+    (sent,) = api.sent("PATCH")
+    assert (sent.json, sent.headers["If-Match"]) == ({"min": 1, "max": 4, "idle_s": 60.0}, '"t"')
+    assert json.loads(fnctl("scale", "digits", "--max", "2", "--json").stdout) == SCALE_ANSWER
+    assert api.sent("PATCH")[1].json == {"max": 2}
+
+
+@pytest.mark.parametrize("words", [[], ["--min", "-1"], ["--max", "0"], ["--idle", "soon"]])
+def test_what_is_no_change_is_wrong_usage(
+    api: AdminApi, fnctl: Callable[..., Result], words: list[str]
+) -> None:
+    """Nothing is asked of the server."""
+    assert fnctl("scale", "digits", *words).exit_code == 2
+    assert api.requests == []
+
+
+def test_a_change_at_the_same_time_is_told(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """Nothing has changed by this command, and it can be said again."""
+    problem = {"title": "Changed", "detail": "other tag", "code": "precondition_failed"}
+    api.on("PATCH", SCALE_PATH, Canned(problem, 412))
+
+    result = fnctl("scale", "digits", "--max", "2")
+
+    assert result.exit_code == 1
+    assert result.stderr.endswith("next: somebody else changed it at the same time: say it again\n")
+
+
+SLEEP_PATH = "/admin/v1/functions/digits/sleep"
+
+
+@pytest.mark.parametrize(
+    ("asked", "stay", "least", "text", "next_step"),
+    [
+        (0, 0, 0, "digits has no replica to let go\n", "fnctl ls"),
+        (1, 0, 0, "digits: 1 replica asked to go\n", "fnctl ls"),
+        (
+            2,
+            1,
+            1,
+            "digits: 2 replicas asked to go\n  1 replica stays: min is 1\n",
+            "fnctl scale digits --min 0",
+        ),
+        (
+            0,
+            2,
+            0,
+            "digits: 0 replicas asked to go\n  2 replicas stay: called just now\n",
+            "fnctl ls",
+        ),
+    ],
+)
+def test_sleep_says_what_it_did(
+    api: AdminApi,
+    fnctl: Callable[..., Result],
+    asked: int,
+    stay: int,
+    least: int,
+    text: str,
+    next_step: str,
+) -> None:
+    """How many were asked, how many stay and why, and how to change that."""
+    answer = {"name": "digits", "asked": asked, "stay": stay, "min": least}
+    api.on("POST", SLEEP_PATH, Canned(answer))
+
+    result = fnctl("sleep", "digits")
+
+    assert (result.exit_code, result.stdout) == (0, text)
+    assert result.stderr == f"next: {next_step}\n"
+    assert json.loads(fnctl("sleep", "digits", "--json").stdout) == answer
+
+
+WARM_PATH = "/admin/v1/functions/digits/warm"
+WARM_ANSWER: dict[str, Any] = {
+    "name": "digits",
+    "revision": "digits@3",
+    "was_warm": False,
+    "took_ms": 143.2,
+    "idle_s": 300,
+}
+
+
+@pytest.mark.parametrize(
+    ("was_warm", "text"),
+    [(False, "digits@3 is warm after 143 ms\n"), (True, "digits@3 is warm already\n")],
+)
+def test_warm_says_how_long_it_took(
+    api: AdminApi, fnctl: Callable[..., Result], was_warm: bool, text: str
+) -> None:
+    """Or that there was nothing to do; --json is what the API says."""
+    answer = {**WARM_ANSWER, "was_warm": was_warm}
+    api.on("POST", WARM_PATH, Canned(answer))
+
+    result = fnctl("warm", "digits", "--wait", "5")
+
+    assert (result.exit_code, result.stdout) == (0, text)
+    assert result.stderr == "next: fnctl invoke digits  or  fnctl scale digits --min 1\n"
+    assert api.sent("POST")[0].query == {"wait": "5"}
+    assert json.loads(fnctl("warm", "digits", "--json").stdout) == answer
+
+
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [
+        ("function_failing", "next: fnctl why digits  or  fnctl logs digits\n"),
+        ("no_room", "next: fnctl why digits  or  fnctl ls\n"),
+        ("unknown_function", "next: see what there is: fnctl ls\n"),
+    ],
+)
+def test_what_does_not_become_ready_says_why(
+    api: AdminApi, fnctl: Callable[..., Result], code: str, hint: str
+) -> None:
+    """The reason, the last lines of the log, and where to look next."""
+    problem = {"title": "Not ready", "detail": "no such operator", "code": code, "status": 503}
+    api.on("POST", WARM_PATH, Canned({**problem, "log_tail": ["line 1", "line 2"]}, 503))
+
+    result = fnctl("warm", "digits")
+
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "error: Not ready: no such operator\n"
+        "  last lines of its log:\n    line 1\n    line 2\n" + hint
+    )
+
+
+@pytest.mark.parametrize("wait", ["0", "3601", "soon"])
+def test_a_wait_is_bounded(api: AdminApi, fnctl: Callable[..., Result], wait: str) -> None:
+    """Anything else is wrong usage."""
+    assert fnctl("warm", "digits", "--wait", wait).exit_code == 2
+    assert api.requests == []
+
+
+RM_PATH = "/admin/v1/functions/digits"
+
+
+@pytest.fixture(autouse=True)
+def removable(api: AdminApi) -> None:
+    """There is a function to remove."""
+    api.on("GET", RM_PATH, Canned({"name": "digits"}))
+    api.on("DELETE", RM_PATH, Canned({"removed": "digits"}))
+
+
+def test_yes_removes_at_once(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """With --yes nobody is asked."""
+    result = fnctl("rm", "digits", "--yes")
+
+    assert result.stdout == "digits is removed\n"
+    assert json.loads(fnctl("rm", "digits", "--yes", "--json").stdout) == {"removed": "digits"}
+
+
+@pytest.mark.parametrize(("input", "code", "calls"), [("y\n", 0, 1), ("n\n", 1, 0), ("", 2, 0)])
+def test_a_person_is_asked(
+    api: AdminApi, fnctl: Callable[..., Result], input: str, code: int, calls: int
+) -> None:
+    """Only a yes removes; anything else, or no one there to answer, changes nothing."""
+    result = fnctl("rm", "digits", input=input)
+
+    assert result.exit_code == code
+    assert len(api.sent("DELETE", RM_PATH)) == calls
+    assert ("expected --yes" in result.stderr) == (code == 2)
+
+
+def test_a_function_that_is_none_is_told_before_anything_is_asked(
+    api: AdminApi, fnctl: Callable[..., Result]
+) -> None:
+    """The server's refusal, with the names that look like it, comes at once."""
+    problem = {
+        "title": "Unknown function",
+        "code": "unknown_function",
+        "detail": "no function 'nope'; did you mean 'rope'?",
+    }
+    api.on("GET", "/admin/v1/functions/nope", Canned(problem, 404))
+
+    result = fnctl("rm", "nope")
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: Unknown function: no function 'nope'; did you mean")
+    assert "Remove nope" not in result.stderr
+
+
+def test_a_script_must_say_yes(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """--json never asks."""
+    assert fnctl("rm", "digits", "--json").exit_code == 2
+    assert api.requests == []
