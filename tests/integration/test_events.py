@@ -67,7 +67,7 @@ async def test_why_a_replica_went_is_seen(server: ServerProcess) -> None:
     async with following(caller(server), "?function=twice") as told:
         await told.until("ready")
         assert await call(server) == 200
-        [replica] = {item["id"] for item in await told.replicas("ready")}
+        replica = await told.replica("ready")
         os.kill(server.replica_processes()[replica], signal.SIGKILL)
         decision = await told.until("decision", lambda data: "SIGKILL" in data["text"])
         await told.line("twice", state="cold")

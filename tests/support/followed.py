@@ -67,12 +67,15 @@ class Followed:
                     found: dict[str, Any] = item
                     return found
 
-    async def replicas(self, state: str) -> list[dict[str, Any]]:
-        """The replicas of the next event in which one is in `state`, those in that state."""
-        told = await self.until(
-            "replicas", lambda data: any(item["state"] == state for item in data["items"])
-        )
-        return [item for item in told.data["items"] if item["state"] == state]
+    async def replica(self, state: str) -> str:
+        """The id of the replica that was last in `state`; the next event if none was yet."""
+        while True:
+            for told in reversed(self.came):
+                if told.kind == "replicas":
+                    for item in told.data["items"]:
+                        if item["state"] == state:
+                            return str(item["id"])
+            await self.until("replicas")
 
     async def over(self) -> None:
         """Return when the stream is over."""
