@@ -19,12 +19,12 @@ from typing import Final
 from aiohttp import web
 
 from admin.api.app import Admin, open_admin
-from admin.api.context import AdminSide
+from admin.api.context import AdminContext
 from admin.deploy.deploys import Deploys
 from admin.health import Health
-from admin.history import Past, prior_of
+from admin.history import ServerHistory, prior_of
 from admin.metrics import DeviceFamilies, Gateways, OneGateway, ReplicaFamilies, ServerFamilies
-from admin.pool_sync import Feed
+from admin.pool_sync import PoolSync
 from admin.settings import Settings
 from admin.store import Store, open_store
 from admin.telemetry.logs import access_writer
@@ -118,12 +118,14 @@ async def running(settings: Settings, driver: Driver | None = None) -> AsyncIter
         check_traces(settings.gateway())
         store = await open_store(settings.store(), stack)
         check_exposure(settings, store)
-        past = await open_past(store, stack)
-        manager, delivery = await _open_pools(settings, store, past, driver, stack)
+        history = await open_history(store, stack)
+        manager, delivery = await _open_pools(settings, store, history, driver, stack)
         deploys = await open_deploys(settings, store, manager, stack)
-        side = AdminSide(settings, store, manager, deploys, past, delivery, RecentFailures())
-        gateway, runner, admin = await _open_gateway(side, delivery, stack)
-        stack.push_async_callback(_hand_over(gateway.invoker.failures, side.failures).close)
+        context = AdminContext(
+            settings, store, manager, deploys, history, delivery, RecentFailures()
+        )
+        gateway, runner, admin = await _open_gateway(context, delivery, stack)
+        stack.push_async_callback(_hand_over(gateway.invoker.failures, context.failures).close)
         stack.push_async_callback(runner.cleanup)
         site = Site(gateway.invoker, gateway.writer, runner)
         stack.push_async_callback(site.close)
@@ -134,15 +136,15 @@ async def running(settings: Settings, driver: Driver | None = None) -> AsyncIter
         yield Server(url, store, manager, delivery, gateway, deploys, admin)
 
 
-async def open_past(store: Store, stack: AsyncExitStack) -> Past:
+async def open_history(store: Store, stack: AsyncExitStack) -> ServerHistory:
     """What was before this start, to be added to."""
-    past = Past(store.history, time.time, partial(prior_of, store.catalog))  # noqa: TID251 - the shell passes the clock in
-    await past.load()
-    stack.callback(past.flush)
+    history = ServerHistory(store.history, time.time, partial(prior_of, store.catalog))  # noqa: TID251 - the shell passes the clock in
+    await history.load()
+    stack.callback(history.flush)
     tasks = Tasks("past")
     stack.push_async_callback(tasks.close)
-    tasks.spawn("keep", every(KEEP_S, past.flush))
-    return past
+    tasks.spawn("keep", every(KEEP_S, history.flush))
+    return history
 
 
 def check_exposure(settings: Settings, store: Store) -> None:
@@ -191,7 +193,7 @@ class _Linked(Bundles):
 
 
 async def make_manager(
-    settings: Settings, store: Store, past: Past, driver: Driver | None
+    settings: Settings, store: Store, history: ServerHistory, driver: Driver | None
 ) -> Manager:
     """The pool manager, not started yet."""
     section = settings.pool()
@@ -201,20 +203,24 @@ async def make_manager(
     driver = driver or await open_driver(settings, [*found.devices(), *slots])
     gpus = await open_gpus(found, driver, Folders(section).read_records())
     devices = [*gpus.devices(), *slots]
-    return Manager(section, driver, devices, _Linked(store.blobs), past, gpus)
+    return Manager(section, driver, devices, _Linked(store.blobs), history, gpus)
 
 
 async def _open_pools(
-    settings: Settings, store: Store, past: Past, driver: Driver | None, stack: AsyncExitStack
+    settings: Settings,
+    store: Store,
+    history: ServerHistory,
+    driver: Driver | None,
+    stack: AsyncExitStack,
 ) -> tuple[Manager, Delivery]:
     """Manager and gateway side by side: each sees of the other only serialised messages."""
-    manager = await make_manager(settings, store, past, driver)
+    manager = await make_manager(settings, store, history, driver)
     limits = Limits(settings.gateway().held_bytes_max, settings.gateway().retries)
-    delivery = Delivery(limits, f"{os.getpid()}", manager, past)
+    delivery = Delivery(limits, f"{os.getpid()}", manager, history)
     stack.push_async_callback(delivery.close)
     stack.push_async_callback(manager.close)
     stack.callback(manager.subscribe(delivery.receive_endpoints))
-    stack.callback(Feed(store.catalog, manager, store.bundles.__getitem__).close)
+    stack.callback(PoolSync(store.catalog, manager, store.bundles.__getitem__).close)
     stack.callback(follow_traffic(store.catalog, delivery))
     await manager.start()
     delivery.open()
@@ -247,9 +253,9 @@ def access_of(settings: Settings, store: Store) -> Access:
 
 
 async def _open_gateway(
-    side: AdminSide, delivery: Delivery, stack: AsyncExitStack
+    context: AdminContext, delivery: Delivery, stack: AsyncExitStack
 ) -> tuple[Gateway, web.AppRunner, Admin]:
-    settings, store = side.settings, side.store
+    settings, store = context.settings, context.store
     access, section = access_of(settings, store), settings.gateway()
     write = access_writer(settings.log_format, is_shared=False)
     invoker = assemble(
@@ -257,17 +263,17 @@ async def _open_gateway(
         access,
         store.catalog,
         delivery,
-        side.past,
+        context.history,
         time.time,  # noqa: TID251 - the shell passes the clock in
         AccessLog(write, time.time) if section.access_log else None,  # noqa: TID251 - as above
         tracer=open_tracer(section, f"{os.getpid()}"),
     )
     gateway = Gateway(invoker)
-    add_families(invoker.metrics, side, OneGateway())
-    health = Health(settings.data, side.manager, delivery, store.history, time.monotonic)
+    add_families(invoker.metrics, context, OneGateway())
+    health = Health(settings.data, context.manager, delivery, store.history, time.monotonic)
     answered = Pulse(invoker.metrics.durations).take
     backups = store.backups.reasons
-    admin = open_admin(side, answered, lambda: [*health.reasons(), *backups()], stack)
+    admin = open_admin(context, answered, lambda: [*health.reasons(), *backups()], stack)
     app = web.Application()
     admin.add_routes(app, gateway.border)
     gateway.add_routes(app)
@@ -279,13 +285,13 @@ async def _open_gateway(
     return gateway, runner, admin
 
 
-def add_families(metrics: Metrics, side: AdminSide, gateways: Gateways) -> None:
+def add_families(metrics: Metrics, context: AdminContext, gateways: Gateways) -> None:
     """Have `/metrics` show what is no gateway's."""
-    manager, driver = side.manager, side.settings.driver
+    manager, driver = context.manager, context.settings.driver
     counters = manager.counters
     metrics.add(ReplicaFamilies(counters))
     metrics.add(DeviceFamilies(manager.occupancies, lambda: counters.counts().reclaimed_mib))
-    metrics.add(ServerFamilies(driver, side.store.history.statistics, gateways))
+    metrics.add(ServerFamilies(driver, context.store.history.statistics, gateways))
 
 
 def _hand_over(counted: FailureCount, recent: RecentFailures) -> Tasks:

@@ -32,7 +32,7 @@ MAX_MS: Final = 3_600_000.0
 """What is shorter or longer counts as this."""
 MEMORY: Final = 200
 """So many durations later one has lost all but 1/e of its weight."""
-DUST: Final = 0.01
+WEIGHT_MIN: Final = 0.01
 """A bucket with less weight than this is dropped."""
 
 _LOG_GAMMA: Final = log(GAMMA)
@@ -55,7 +55,7 @@ class Sketch:
             raise ValueError("expected a duration in milliseconds, got nan")
         bucket = ceil(log(min(MAX_MS, max(MIN_MS, ms))) / _LOG_GAMMA)
         keep = 1 - 1 / MEMORY
-        kept = {i: w * keep for i, w in self._weights.items() if w * keep >= DUST}
+        kept = {i: w * keep for i, w in self._weights.items() if w * keep >= WEIGHT_MIN}
         kept[bucket] = kept.get(bucket, 0.0) + 1.0
         self._weights = kept
         self.samples += 1
@@ -91,7 +91,7 @@ class Sketch:
 
 POOLS_MAX = 10_000
 """Revisions remembered; a removed one is not told of, so the oldest make room."""
-UNHURRIED_MS = {True: 20.0, False: 400.0}
+DEFAULT_OVERHEAD_MS = {True: 20.0, False: 400.0}
 """What a cold start takes beside loading, with a standby or without, before this host has shown
 any."""
 OWN_PHASES = ("load", "evict")
@@ -106,7 +106,7 @@ class Prior(NamedTuple):
     load_ms: float = 0.0
 
 
-class Way(NamedTuple):
+class StartKind(NamedTuple):
     """How a cold start went: on what kind of device, and whether a standby was there for it."""
 
     device_kind: str
@@ -137,9 +137,9 @@ class ColdStarts:
     """The past of every revision, and of this host as a whole."""
 
     def __init__(self) -> None:
-        self._pools: dict[str, dict[Way, Durations]] = {}
+        self._pools: dict[str, dict[StartKind, Durations]] = {}
         self._last_kind: dict[str, str] = {}
-        self._host: dict[Way, Durations] = {}
+        self._host: dict[StartKind, Durations] = {}
 
     def add(self, record: ColdStart) -> None:
         """Take a cold start that ended; one that failed says nothing about those that do not."""
@@ -149,7 +149,7 @@ class ColdStarts:
         if key not in self._pools and len(self._pools) >= POOLS_MAX:
             oldest = next(iter(self._pools))
             del self._pools[oldest], self._last_kind[oldest]
-        way = Way(record.device_kind, "start" not in record.phases)
+        way = StartKind(record.device_kind, "start" not in record.phases)
         # What a replica says of its own phases may be a lie, and is to mislead nobody else.
         phases = {phase: min(ms, record.total_ms) for phase, ms in record.phases.items()}
         for ways in (self._pools.setdefault(key, {}), self._host):
@@ -178,15 +178,15 @@ class ColdStarts:
         if not ways:
             return self._guess_ms(prior, by_standby, 0.5)
         kind = self._last_kind[key]
-        same = ways.get(Way(kind, by_standby))
+        same = ways.get(StartKind(kind, by_standby))
         if same is not None:
             return same.total.quantile_ms(0.5)
-        other = ways[Way(kind, not by_standby)]
+        other = ways[StartKind(kind, not by_standby)]
         total_ms = other.total.quantile_ms(0.5)
         if by_standby:
             return max(0.0, total_ms - _start_ms(other))
-        launched = self._host.get(Way(kind, False))
-        return total_ms + (_start_ms(launched) if launched else UNHURRIED_MS[False])
+        launched = self._host.get(StartKind(kind, False))
+        return total_ms + (_start_ms(launched) if launched else DEFAULT_OVERHEAD_MS[False])
 
     def table(self, key: str) -> list[dict[str, Any]]:
         """Medians and 90th percentiles of a revision, per way and phase; for `fnctl show`."""
@@ -205,16 +205,16 @@ class ColdStarts:
             for way, durations in sorted(self._pools.get(key, {}).items())
         ]
 
-    def _ways(self, key: str) -> dict[Way, Durations]:
+    def _ways(self, key: str) -> dict[StartKind, Durations]:
         """Of the device kind that the revision was last started on."""
         kind = self._last_kind.get(key)
         return {way: d for way, d in self._pools.get(key, {}).items() if way.device_kind == kind}
 
     def _guess_ms(self, prior: Prior, by_standby: bool, share: float) -> float:
         """Loading as its trial did, all else as is usual here."""
-        known = self._host.get(Way(prior.device_kind, by_standby))
+        known = self._host.get(StartKind(prior.device_kind, by_standby))
         if known is None:
-            return prior.load_ms + UNHURRIED_MS[by_standby]
+            return prior.load_ms + DEFAULT_OVERHEAD_MS[by_standby]
         usual = (known.phase_ms(p, share) for p in known.phases if p not in OWN_PHASES)
         return prior.load_ms + sum(usual)
 
@@ -233,7 +233,7 @@ EXPECTED_MAX = 10_000
 """Estimates kept; others are worked out when they are asked for."""
 
 
-class Past:
+class ServerHistory:
     """The manager's Recorder and the gateway's Past over one History. `wall` gives Unix seconds,
     `prior` what is known of a pool that has no past.
 

@@ -16,7 +16,7 @@ SUPERSEDED_IDLE_S = 10.0
 """How long a replica of a revision that calls no longer go to may stay without one."""
 
 
-class Feed:
+class PoolSync:
     """Defines a pool for every revision in the catalog; removes it with the revision."""
 
     def __init__(

@@ -14,18 +14,18 @@ from typing import Final, NamedTuple
 
 from aiohttp import web
 
-from admin.api.context import AdminSide
+from admin.api.context import AdminContext
 from admin.api.deploys import UploadRoutes
-from admin.api.events import EventRoutes, make_lines, open_watch, server_facts
+from admin.api.events import EventRoutes, make_rows, open_watch, server_facts
 from admin.api.functions import FunctionRoutes
 from admin.api.history import AdviceRoutes, TimelineRoutes
 from admin.api.keys import KeyRoutes, SessionRoutes
 from admin.api.logs import ErrorRoutes, LogRoutes
 from admin.api.operate import BackupRoutes, OperateRoutes
 from admin.api.pools import PoolRoutes
-from admin.api.streaming import MAY_STILL
-from admin.events.snapshot import Lines, Scene
-from admin.events.watch import Watch
+from admin.api.streaming import REVALIDATE_KEY
+from admin.events.snapshot import FunctionRows, StateReader
+from admin.events.watch import EventWatch
 from admin.ui.files import UiPages, read_files
 from gateway.access import Access, Need
 from gateway.http.app import Border, Handler
@@ -127,7 +127,7 @@ class AdminApi:
         async def checked(request: web.Request) -> web.StreamResponse:
             authorization = request.headers.get("Authorization")
             self._access.check(authorization, need)
-            request[MAY_STILL] = lambda: self._access.check(authorization, need)
+            request[REVALIDATE_KEY] = lambda: self._access.check(authorization, need)
             if not is_whole:
                 return await handler(request)
             name = f"{request.method} {request.path[:200]}"
@@ -165,33 +165,33 @@ class Admin:
     """The admin API of a server. `scene` is to be told what other processes have answered;
     `reasons` says what is wrong with the server."""
 
-    side: AdminSide
-    lines: Lines
-    scene: Scene
-    watch: Watch
+    context: AdminContext
+    rows: FunctionRows
+    reader: StateReader
+    watch: EventWatch
     reasons: Callable[[], list[str]]
 
     def add_routes(self, app: web.Application, border: Border) -> AdminApi:
         """Its routes and the dashboard's, as those of `app`; whoever waits is answered when that
         shuts down."""
-        side = self.side
-        store, manager, deploys = side.store, side.manager, side.deploys
+        context = self.context
+        store, manager, deploys = context.store, context.manager, context.deploys
         operate = OperateRoutes(store.catalog, manager, deploys, time.monotonic)
-        advice = AdviceRoutes(store, side.past.expected, wall)
+        advice = AdviceRoutes(store, context.history.expected, wall)
         logs = LogRoutes(store.catalog, manager, time.monotonic)
         events = EventRoutes(self.watch, time.monotonic)
         handlers = Handlers(
-            FunctionRoutes(store, manager, self.lines, deploys, side.past),
+            FunctionRoutes(store, manager, self.rows, deploys, context.history),
             operate,
-            UploadRoutes(store.blobs, deploys, border.access, side.settings.driver),
+            UploadRoutes(store.blobs, deploys, border.access, context.settings.driver),
             KeyRoutes(store.keys, store.ring, wall),
             PoolRoutes(store.catalog, manager, time.monotonic, wall),
             TimelineRoutes(store, manager, wall),
             advice,
             logs,
-            ErrorRoutes(store.catalog, manager, side.failures),
+            ErrorRoutes(store.catalog, manager, context.failures),
             events,
-            SessionRoutes(border.access, server_facts(side.settings)),
+            SessionRoutes(border.access, server_facts(context.settings)),
             BackupRoutes(store.backups),
         )
         api = AdminApi(border.access, handlers)
@@ -204,14 +204,14 @@ class Admin:
 
 
 def open_admin(
-    side: AdminSide,
+    context: AdminContext,
     take_answered: Callable[[], list[Answered]],
     reasons: Callable[[], list[str]],
     stack: AsyncExitStack,
 ) -> Admin:
     """Begin to watch. `take_answered` gives what this process has answered since it was asked
     last, `reasons` what is wrong with the server."""
-    lines = make_lines(side)
-    scene = Scene(side.store.catalog, lines, take_answered, reasons)
-    watch = open_watch(side, scene, stack)
-    return Admin(side, lines, scene, watch, reasons)
+    rows = make_rows(context)
+    reader = StateReader(context.store.catalog, rows, take_answered, reasons)
+    watch = open_watch(context, reader, stack)
+    return Admin(context, rows, reader, watch, reasons)

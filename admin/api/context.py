@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from admin.deploy.deploys import Deploys
-from admin.events.snapshot import Held
-from admin.history import Past
+from admin.events.snapshot import GatewayState
+from admin.history import ServerHistory
 from admin.settings import Settings
 from admin.store import Store
 from gateway.observing.errors import RecentFailures
@@ -14,7 +14,7 @@ from pool_manager.manager import Manager
 
 
 @dataclass(frozen=True, slots=True)
-class AdminSide:
+class AdminContext:
     """What the admin API works with. `held` knows what all gateway processes hold,
     `failures` what went wrong in them."""
 
@@ -22,6 +22,6 @@ class AdminSide:
     store: Store
     manager: Manager
     deploys: Deploys
-    past: Past
-    held: Held
+    history: ServerHistory
+    gateways: GatewayState
     failures: RecentFailures

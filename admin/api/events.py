@@ -16,11 +16,11 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from admin.api.context import AdminSide
+from admin.api.context import AdminContext
 from admin.api.streaming import Stream, Streams
-from admin.events.snapshot import Lines, Scene, failure_json, function_of, pool_of
+from admin.events.snapshot import FunctionRows, StateReader, failure_json, function_of, pool_of
 from admin.events.sse import Position, position
-from admin.events.watch import Watch
+from admin.events.watch import EventWatch
 from admin.rates import Rates
 from admin.settings import Settings
 from admin.views import operation_json
@@ -36,7 +36,7 @@ FOLLOWERS_MAX: Final = 100
 class EventRoutes:
     """The stream that dashboard, `fnctl top` and others follow. `clock` gives seconds."""
 
-    def __init__(self, watch: Watch, clock: Callable[[], float]) -> None:
+    def __init__(self, watch: EventWatch, clock: Callable[[], float]) -> None:
         self._watch = watch
         self.streams = Streams(clock, FOLLOWERS_MAX)
 
@@ -71,28 +71,32 @@ def server_facts(settings: Settings) -> dict[str, Any]:
     }
 
 
-def make_lines(side: AdminSide) -> Lines:
+def make_rows(context: AdminContext) -> FunctionRows:
     """Functions as they are now."""
     rates = Rates(SECONDS)
-    return Lines(side.manager, side.held, side.past, rates, time.monotonic, wall)
+    return FunctionRows(
+        context.manager, context.gateways, context.history, rates, time.monotonic, wall
+    )
 
 
-def open_watch(side: AdminSide, scene: Scene, stack: AsyncExitStack) -> Watch:
+def open_watch(context: AdminContext, reader: StateReader, stack: AsyncExitStack) -> EventWatch:
     """A watch that hears of everything. It is closed before what it looks at."""
-    watch = Watch(scene, side.store.catalog, server_facts(side.settings), time.monotonic)
+    watch = EventWatch(
+        reader, context.store.catalog, server_facts(context.settings), time.monotonic
+    )
     stack.push_async_callback(watch.close)
-    stack.callback(side.manager.subscribe(watch.pools))
-    side.manager.watch_decisions(lambda pool, decision: _decision(watch, pool, decision))
-    side.past.on_record = lambda record: _cold_start(watch, record)
-    side.deploys.runner.on_change = lambda operation: _operation(watch, operation)
-    side.failures.on_added = lambda several: _errors(watch, side, several)
+    stack.callback(context.manager.subscribe(watch.pools))
+    context.manager.watch_decisions(lambda pool, decision: _decision(watch, pool, decision))
+    context.history.on_record = lambda record: _cold_start(watch, record)
+    context.deploys.runner.on_change = lambda operation: _operation(watch, operation)
+    context.failures.on_added = lambda several: _errors(watch, context, several)
     watch.open()
     return watch
 
 
-def _decision(watch: Watch, pool: str, decision: Decision) -> None:
+def _decision(watch: EventWatch, pool: str, decision: Decision) -> None:
     name = function_of(pool)
-    watch.happened(
+    watch.record(
         "decision",
         name,
         {
@@ -104,16 +108,16 @@ def _decision(watch: Watch, pool: str, decision: Decision) -> None:
     )
 
 
-def _errors(watch: Watch, side: AdminSide, several: list[Failure]) -> None:
+def _errors(watch: EventWatch, context: AdminContext, several: list[Failure]) -> None:
     for one in several:
         about = {"function": one.function}
-        shown = failure_json(one, side.manager.decisions(pool_of(one)))
-        watch.happened("error", one.function, {**about, **shown})
+        shown = failure_json(one, context.manager.decisions(pool_of(one)))
+        watch.record("error", one.function, {**about, **shown})
 
 
-def _cold_start(watch: Watch, record: ColdStart) -> None:
-    watch.happened("cold_start", record.name, asdict(record))
+def _cold_start(watch: EventWatch, record: ColdStart) -> None:
+    watch.record("cold_start", record.name, asdict(record))
 
 
-def _operation(watch: Watch, operation: Operation) -> None:
-    watch.happened("operation", operation.name, operation_json(operation))
+def _operation(watch: EventWatch, operation: Operation) -> None:
+    watch.record("operation", operation.name, operation_json(operation))

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from admin.advice.advice import Evidence, Past, Row, weigh
+from admin.advice.advice import Evidence, RecordedSpan, Row, weigh
 from admin.advice.process import Advisor
 from admin.api.functions import whole_number
 from admin.store import Store
@@ -143,15 +143,15 @@ class AdviceRoutes:
         hours = whole_number(request.query, "hours", HOURS, HOURS_MAX)
         span, name = Span.of_hours(hours, self._wall()), deployed.function.name
         history, timeline = self._store.history, self._store.timeline
-        recorded = await history.arrivals(name, span.from_s)
-        past = Past(
-            [(one.minute_s, one.count) for one in recorded],
+        minutes = await history.arrivals(name, span.from_s)
+        recorded = RecordedSpan(
+            [(one.minute_s, one.count) for one in minutes],
             await timeline.arrivals(name, span),
             await timeline.use(name, span),
             await history.cold_starts(name, LIST_MAX),
             self._expected(deployed.revision.key).p50_s,
         )
-        evidence = weigh(deployed, span, past)
+        evidence = weigh(deployed, span, recorded)
         rows = await self.advisor.rows(evidence.case) if evidence.case else []
         return json_answer(_advice_json(evidence, rows, deployed.function.scaling.idle_s))
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from admin.deploy.changes import Changes, Removal, changed_settings
-from admin.deploy.operations import SWITCH, Phase, Runner, Work
+from admin.deploy.operations import SWITCH, OperationRunner, Phase, Work
 from admin.deploy.plan import (
     Plan,
     WireDeploy,
@@ -63,7 +63,7 @@ class Deploys:
         self._changes = Changes(store)
         self._rollout = Rollout(store, manager, self._changes)
         self._revalidation = Revalidation(store, manager, self._changes, self._verification, pause)
-        self.runner = Runner(
+        self.runner = OperationRunner(
             store.operations,
             {"deploy": self._known(self._deploy), "rollback": self._known(self._roll_back)},
             lambda operation: self._changes.unstage(operation.id),

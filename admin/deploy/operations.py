@@ -33,7 +33,7 @@ Undo = Callable[[Operation], Awaitable[None]]
 """Takes away what an operation left that was not done. May raise StoreUnavailable."""
 
 
-class Runner:
+class OperationRunner:
     """Runs operations. `wall` gives Unix seconds.
 
     An operation that was running when the server died is run again from its beginning: what it

@@ -13,7 +13,7 @@ ITEMS_MAX: Final = 5000
 BYTES_MAX: Final = 8 * 2**20
 
 
-class News(NamedTuple):
+class Event(NamedTuple):
     """One thing that is so from now on, or has happened. `data` is its JSON, `about` the function
     that it concerns, "" for everybody."""
 
@@ -23,11 +23,11 @@ class News(NamedTuple):
     data: bytes
 
 
-class Ring:
+class EventLog:
     """Whoever has read up to some number reads on from there, while what comes next is kept."""
 
     def __init__(self, items_max: int = ITEMS_MAX, bytes_max: int = BYTES_MAX) -> None:
-        self._items: deque[News] = deque()
+        self._items: deque[Event] = deque()
         self._items_max = items_max
         self._bytes_max = bytes_max
         self._bytes = 0
@@ -37,7 +37,7 @@ class Ring:
     def add(self, kind: str, about: str, data: bytes) -> None:
         """Keep a piece of news, and let go of the oldest for it."""
         self.seq += 1
-        self._items.append(News(self.seq, kind, about, data))
+        self._items.append(Event(self.seq, kind, about, data))
         self._bytes += len(data)
         while len(self._items) > self._items_max or self._bytes > self._bytes_max:
             self._bytes -= len(self._items.popleft().data)
@@ -49,7 +49,7 @@ class Ring:
         self._bytes = 0
         self.seq += 1
 
-    def after(self, seq: int) -> list[News] | None:
+    def after(self, seq: int) -> list[Event] | None:
         """What came since number `seq`, oldest first; None where some of it is not kept any more,
         or that number was never given."""
         missed = self.seq - seq
@@ -62,7 +62,7 @@ KINDS: Final = ("devices", "functions", "replicas")
 """Of things that are so until something else is said."""
 
 
-class Thing(NamedTuple):
+class Item(NamedTuple):
     """One function, replica or device as JSON. `about` is the function that it concerns, "" for
     everybody."""
 
@@ -71,13 +71,13 @@ class Thing(NamedTuple):
     data: bytes
 
 
-class Picture:
+class SentState:
     """Says of each thing whether it looks different from last time."""
 
     def __init__(self) -> None:
-        self._things: dict[str, dict[str, Thing]] = {kind: {} for kind in KINDS}
+        self._things: dict[str, dict[str, Item]] = {kind: {} for kind in KINDS}
 
-    def differs(self, kind: str, thing: Thing) -> bool:
+    def update(self, kind: str, thing: Item) -> bool:
         """Whether it is news; it is what it was from now on."""
         known = self._things[kind]
         if known.get(thing.id) == thing:
@@ -85,12 +85,12 @@ class Picture:
         known[thing.id] = thing
         return True
 
-    def gone(self, kind: str, ids: Iterable[str]) -> list[Thing]:
+    def gone(self, kind: str, ids: Iterable[str]) -> list[Item]:
         """Forget those of these that were told of; them."""
         known = self._things[kind]
         return [known.pop(id) for id in list(ids) if id in known]
 
-    def gone_but(self, kind: str, ids: set[str]) -> list[Thing]:
+    def remove_except(self, kind: str, ids: set[str]) -> list[Item]:
         """Forget those that are not among these; them."""
         return self.gone(kind, self._things[kind].keys() - ids)
 

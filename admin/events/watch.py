@@ -16,8 +16,8 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from admin.events.log import KINDS, Picture, Ring, Thing
-from admin.events.snapshot import Scene, function_of
+from admin.events.log import KINDS, EventLog, Item, SentState
+from admin.events.snapshot import StateReader, function_of
 from admin.events.sse import Position, frame, frames, listing, pieces
 from registry.catalog import Catalog, Change
 from registry.exchange import decode_endpoints
@@ -75,7 +75,7 @@ RECENT_MAX: Final = 100
 encode = msgspec.json.Encoder().encode
 
 
-class Watch:
+class EventWatch:
     """News of functions, replicas, devices and what happens to them. While nobody follows, nothing
     is looked at. `server` is what a follower is told of the server; `clock` gives seconds.
 
@@ -83,15 +83,19 @@ class Watch:
     """
 
     def __init__(
-        self, scene: Scene, catalog: Catalog, server: dict[str, Any], clock: Callable[[], float]
+        self,
+        reader: StateReader,
+        catalog: Catalog,
+        server: dict[str, Any],
+        clock: Callable[[], float],
     ) -> None:
-        self._scene = scene
+        self._reader = reader
         self._catalog = catalog
         self._server = server
         self._clock = clock
         self._boot = secrets.token_hex(4)
-        self._ring = Ring()
-        self._picture = Picture()
+        self._log = EventLog()
+        self._sent = SentState()
         self._recent: deque[tuple[str, str, bytes]] = deque(maxlen=RECENT_MAX)
         self._last_read: tuple[tuple[int, int, str], list[bytes]] = ((0, 0, ""), [])
         self._dirty: dict[str, None] = {}
@@ -122,7 +126,7 @@ class Watch:
         self._look_no_more()
         await self._tasks.close()
 
-    def happened(self, kind: str, about: str, data: Any) -> None:
+    def record(self, kind: str, about: str, data: Any) -> None:
         """Something that is over: a decision, a cold start, an error, a step of an operation."""
         encoded = encode(data)
         self._recent.append((kind, about, encoded))
@@ -165,12 +169,12 @@ class Watch:
         self._dirty.clear()
         self._round = 0
         self._busy.clear()
-        self._picture.clear()
-        self._ring.clear()
+        self._sent.clear()
+        self._log.clear()
 
     def _read(self, seq: int, about: str) -> tuple[list[bytes], int]:
         """What whoever has read up to `seq` is to be told, and up to where he has read then."""
-        now = self._ring.seq
+        now = self._log.seq
         if not self._is_whole or seq == now:
             return [], seq
         asked = seq, now, about
@@ -180,7 +184,7 @@ class Watch:
         return self._last_read[1], now
 
     def _events(self, seq: int, about: str) -> Iterable[bytes]:
-        news = self._ring.after(seq)
+        news = self._log.after(seq)
         if news is not None:
             return frames(news, self._boot, about)
         return self._snapshot("from the beginning" if seq < 0 else "too old", about)
@@ -189,11 +193,11 @@ class Watch:
         """Everything as it is now, and what happened last."""
         yield frame("reset", encode({"reason": reason, "server": self._server}))
         for kind in KINDS:
-            yield from listing(kind, self._picture.all(kind, about))
+            yield from listing(kind, self._sent.all(kind, about))
         for kind, name, data in self._recent:
             if not about or name in ("", about):
                 yield frame(kind, data)
-        yield frame("ready", b"{}", str(Position(self._boot, self._ring.seq)))
+        yield frame("ready", b"{}", str(Position(self._boot, self._log.seq)))
 
     def _changed(self, change: Change) -> None:
         if self._is_watching and change.namespace == NAMESPACE:
@@ -210,13 +214,13 @@ class Watch:
 
     def second(self) -> None:
         """What has a rate or a load may have another one now, what had one none."""
-        self._scene.pulse()
+        self._reader.pulse()
         if not self._is_watching:
             return
         if not self._followers and self._clock() - self._left_s > LINGER_S:
             self._end()
             return
-        before, self._busy = self._busy, self._scene.busy()
+        before, self._busy = self._busy, self._reader.busy()
         self._touch(before | self._busy)
         self._soon(LOOK_S)
         beat = self._beat()
@@ -224,7 +228,7 @@ class Watch:
             follower.beat(beat)
 
     def _beat(self) -> bytes:
-        return frame("beat", encode(self._scene.beat()))
+        return frame("beat", encode(self._reader.beat()))
 
     def _look_no_more(self) -> None:
         if self._timer is not None:
@@ -250,30 +254,30 @@ class Watch:
         self._round -= len(names)
         self._tell_functions(names)
         if not self._round:
-            self._tell_all("replicas", self._scene.replicas())
-            self._tell_all("devices", self._scene.devices())
+            self._tell_all("replicas", self._reader.replicas())
+            self._tell_all("devices", self._reader.devices())
             self._is_whole = True
         for follower in self._followers:
             follower.wake()
 
     def _tell_functions(self, names: list[str]) -> None:
-        there, gone = self._scene.functions(names)
+        there, gone = self._reader.functions(names)
         for one in there:
-            if self._picture.differs("functions", one):
-                self._ring.add("functions", one.about, one.data)
-        for one in self._picture.gone("functions", gone):
-            self._ring.add("gone", one.about, encode({"functions": [one.id], "replicas": []}))
+            if self._sent.update("functions", one):
+                self._log.add("functions", one.about, one.data)
+        for one in self._sent.gone("functions", gone):
+            self._log.add("gone", one.about, encode({"functions": [one.id], "replicas": []}))
 
-    def _tell_all(self, kind: str, things: Iterable[Thing]) -> None:
+    def _tell_all(self, kind: str, things: Iterable[Item]) -> None:
         ids = set()
         for one in things:
             ids.add(one.id)
-            if self._picture.differs(kind, one):
-                self._ring.add(kind, one.about, one.data)
-        for one in self._picture.gone_but(kind, ids):
+            if self._sent.update(kind, one):
+                self._log.add(kind, one.about, one.data)
+        for one in self._sent.remove_except(kind, ids):
             if kind == "replicas":
-                self._ring.add("gone", one.about, encode({"functions": [], "replicas": [one.id]}))
+                self._log.add("gone", one.about, encode({"functions": [], "replicas": [one.id]}))
 
     def _add(self, kind: str, about: str, data: bytes) -> None:
-        self._ring.add(kind, about, data)
+        self._log.add(kind, about, data)
         self._soon(LOOK_S)

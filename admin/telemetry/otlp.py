@@ -139,7 +139,7 @@ class OtlpCollector:
         return bool(self._export(data).success)
 
 
-class Exporting:
+class TraceExporter:
     """Writes for a `Handover`, in its thread. `instance` tells gateway processes apart, `clock`
     gives monotonic seconds."""
 

@@ -32,7 +32,7 @@ FRAMING: Final = frozenset({"content-length", "expect"})
 AUTOMATIC: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 
 
-class Passing:
+class AdminProxy:
     """Passes requests on, bodies and answers piece by piece, neither side read faster than the
     other takes it. A client that leaves ends its request there, too."""
 

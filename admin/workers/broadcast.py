@@ -16,7 +16,7 @@ from typing import Final
 
 import structlog
 
-from admin.history import Past
+from admin.history import ServerHistory
 from admin.workers.messages import (
     Beat,
     Began,
@@ -30,7 +30,7 @@ from admin.workers.messages import (
     Woken,
     encode,
 )
-from admin.workers.metrics import Gathered
+from admin.workers.metrics import MergedMetrics
 from admin.workers.process import WorkerProcess
 from gateway.dispatch.pool import UNKNOWN
 from gateway.metrics.requests import Answered, Metrics
@@ -51,7 +51,7 @@ SETTLED_S: Final = 2.0
 starting, or about to be given up."""
 
 
-class Hub:
+class Broadcaster:
     """One order for all: what changed is sent when it changes, before whatever depends on it.
 
     Each worker is told everything when it joins, then every change. `expected` gives a pool's
@@ -153,7 +153,7 @@ class Hub:
             send(message)
 
 
-class Overview:
+class ClusterState:
     """Heard from the two messages that pass through the supervisor. `now` is monotonic seconds.
 
     Counts are as old as a worker's last word: a second at most, less where somebody waits at a
@@ -208,51 +208,51 @@ class Overview:
         return dict(self._states)
 
 
-class Links:
+class WorkerMessages:
     """What a worker says goes to whom it concerns. It is believed what it says of itself only."""
 
     def __init__(
         self,
-        hub: Hub,
-        overview: Overview,
-        page: Gathered,
+        broadcaster: Broadcaster,
+        cluster: ClusterState,
+        page: MergedMetrics,
         own: Metrics,
         manager: Manager,
-        past: Past,
+        history: ServerHistory,
     ) -> None:
         """`own` counts what is counted once for all workers."""
-        self._hub = hub
-        self._overview = overview
+        self._broadcaster = broadcaster
+        self._cluster = cluster
         self._page = page
         self._own = own
         self._manager = manager
-        self._past = past
+        self._history = history
         self.on_answered: Callable[[list[Answered]], None] = lambda _answered: None
         """Told of what a worker answered in about a second."""
 
     def join(self, process: WorkerProcess) -> None:
         """A worker has started."""
-        self._page.join(process.name, process.table, process.channel.send)
-        self._hub.join(process.name, process.channel.send)
+        self._page.join(process.name, process.counters, process.channel.send)
+        self._broadcaster.join(process.name, process.channel.send)
 
     def leave(self, process: WorkerProcess) -> None:
         """A worker has ended: it holds nothing any more, what it counted stays."""
         self._page.leave(process.name)
-        self._overview.forget(process.name)
+        self._cluster.forget(process.name)
         self._manager.worker_lost(process.name)
-        self._hub.leave(process.name)
+        self._broadcaster.leave(process.name)
 
     def wants(self, worker: str, data: bytes) -> None:
         """A worker's Demand. Raises ValueError where it speaks for another."""
         demand = decode_demand(data)
         if demand.worker != worker:
             raise ValueError(f"expected the demand of {worker}, got that of {demand.worker[:80]}")
-        self._overview.hear(demand, monotonic())
+        self._cluster.hear(demand, monotonic())
         self._manager.receive_demand(data)
 
     def reached(self, worker: str, number: int) -> None:
         """A worker has in force what was sent before."""
-        self._hub.reached(worker, number)
+        self._broadcaster.reached(worker, number)
 
     def reckoned(self, worker: str, message: Reckoned) -> None:
         """A worker has said where its requests are."""
@@ -270,8 +270,8 @@ class Links:
 
     def beat(self, worker: str, beat: Beat) -> None:
         """A worker lives, and requests came there."""
-        self._overview.beat(worker, beat.tasks)
-        self._overview.failed(beat.failures)
+        self._cluster.beat(worker, beat.tasks)
+        self._cluster.failed(beat.failures)
         for one in beat.arrived:
-            self._past.arrivals(one.namespace, one.name, one.count)
+            self._history.arrivals(one.namespace, one.name, one.count)
         self.on_answered(beat.answered)

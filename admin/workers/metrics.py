@@ -19,7 +19,7 @@ from prometheus_client.core import Metric
 from prometheus_client.samples import Sample as ShownSample
 
 from admin.workers.messages import Reckon, Reckoned, encode
-from admin.workers.shared_counters import Sample, Table, summed
+from admin.workers.shared_counters import CounterReader, Sample, summed
 from gateway.metrics.counters import TEXT, Exemplar, Form, shown
 from gateway.metrics.ledger import ACCEPTED, ENDED, Balance, Ledger, total
 from gateway.metrics.requests import FUNCTIONS_MAX, OTHERS, Metrics
@@ -30,7 +30,7 @@ Owner = tuple[str, str]
 Numbers = dict[Sample, float]
 
 
-class Folding:
+class LabelLimit:
     """Each gateway process gives series of their own to the first functions that are called there:
     those of all processes, and of their predecessors, are many more than one page can hold.
 
@@ -97,7 +97,7 @@ class _Process:
     """A gateway process: what sends to it, and what it counts in."""
 
     send: Callable[[bytes], None]
-    table: Table
+    counters: CounterReader
 
 
 @dataclass(slots=True)
@@ -109,7 +109,7 @@ class _Question:
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Reckonings:
+class LedgerPoll:
     """`balance` and `exemplars` are what the last question led to.
 
     A process that is gone has ended all it had accepted; what it had not answered is aborted. One
@@ -124,14 +124,14 @@ class Reckonings:
         self._last: dict[str, Reckoned] = {}
         self.exemplars: dict[Sample, Exemplar] = {}
 
-    def join(self, worker: str, send: Callable[[bytes], None], table: Table) -> None:
+    def join(self, worker: str, send: Callable[[bytes], None], counters: CounterReader) -> None:
         """A process has started. `table` is its owner's to close, after `leave`."""
-        self._processes[worker] = _Process(send, table)
+        self._processes[worker] = _Process(send, counters)
 
     def leave(self, worker: str) -> None:
         """A process has ended."""
         process = self._processes.pop(worker)
-        self._ended = total([self._ended, counted(process.table).aborted()])
+        self._ended = total([self._ended, counted(process.counters).aborted()])
         for question in self._questions.values():
             question.news.set()
 
@@ -168,13 +168,13 @@ class Reckonings:
     def _one(self, worker: str) -> Balance:
         said = self._last.get(worker)
         if said is None:
-            return counted(self._processes[worker].table).unheard()
+            return counted(self._processes[worker].counters).unheard()
         return Balance(said.accepted, said.ended, said.held, said.in_flight)
 
 
-def counted(table: Table) -> Balance:
+def counted(counters: CounterReader) -> Balance:
     """What a process has accepted and ended, by the first of its counters."""
-    found = table.read(Ledger.NUMBERS)
+    found = counters.read(Ledger.NUMBERS)
     ended = {s.by_label["how"]: value for s, value in found.items() if s.name == ENDED}
     return Balance(found.get(Sample(ACCEPTED, ()), 0.0), ended)
 
@@ -189,10 +189,10 @@ def _newest(answers: Iterable[Reckoned]) -> dict[Sample, Exemplar]:
     return found
 
 
-_Seen = tuple[list[Table], dict[Sample, float], dict[Sample, Exemplar]]
+_Seen = tuple[list[CounterReader], dict[Sample, float], dict[Sample, Exemplar]]
 
 
-class Gathered:
+class MergedMetrics:
     """The page of a server with workers. `own` has the families, and counts what the supervisor
     itself knows; `reckonings` has the ledger, which `own` shows; `is_deployed` says whether a
     function of that namespace and name exists."""
@@ -200,33 +200,33 @@ class Gathered:
     def __init__(
         self,
         own: Metrics,
-        reckonings: Reckonings,
+        poll: LedgerPoll,
         is_deployed: Callable[[str, str], bool],
     ) -> None:
         self._own = own
-        self._reckonings = reckonings
+        self._poll = poll
         self._is_deployed = is_deployed
-        self._folding = Folding(is_deployed)
-        self._tables: dict[str, Table] = {}
+        self._limit = LabelLimit(is_deployed)
+        self._counters: dict[str, CounterReader] = {}
         self._ended: dict[Sample, float] = {}
         self._seen: _Seen = ([], {}, {})
 
-    def join(self, worker: str, table: Table, send: Callable[[bytes], None]) -> None:
+    def join(self, worker: str, counters: CounterReader, send: Callable[[bytes], None]) -> None:
         """A worker counts there from now on, and is asked by `send`."""
-        self._tables[worker] = table
-        self._reckonings.join(worker, send, table)
+        self._counters[worker] = counters
+        self._poll.join(worker, send, counters)
 
     def reckoned(self, worker: str, message: Reckoned) -> None:
         """A worker has said where its requests are."""
-        self._reckonings.answered(worker, message)
+        self._poll.answered(worker, message)
 
     def leave(self, worker: str) -> None:
         """A worker has ended: what it counted stays, but not of functions that are gone."""
-        self._reckonings.leave(worker)
-        table = self._tables.pop(worker)
+        self._poll.leave(worker)
+        counters = self._counters.pop(worker)
         kept = {
             sample: value
-            for sample, value in table.read().items()
+            for sample, value in counters.read().items()
             if sample.owner[1] in ("", OTHERS) or self._is_deployed(*sample.owner)
         }
         self._ended = summed([self._ended, kept])
@@ -236,16 +236,16 @@ class Gathered:
         if change.kind == "remove":
             gone = (change.namespace, change.name)
             self._ended = {s: value for s, value in self._ended.items() if s.owner != gone}
-            self._folding.forget(gone)
+            self._limit.forget(gone)
 
     async def ask(self) -> None:
         """Have every worker say where its requests are; a second at most."""
-        await self._reckonings.ask()
+        await self._poll.ask()
 
     def look(self) -> None:
         """Note what is to be read: in the loop's thread, so that nobody is counted twice."""
         self._own.look()
-        self._seen = list(self._tables.values()), self._ended, self._reckonings.exemplars
+        self._seen = list(self._counters.values()), self._ended, self._poll.exemplars
 
     def render(self, form: Form = TEXT) -> bytes:
         """The page; takes milliseconds, so it is to be called in a thread."""
@@ -253,8 +253,8 @@ class Gathered:
 
     def collect(self) -> Iterable[Metric]:
         """prometheus_client's: every family with the samples of all."""
-        tables, ended, exemplars = self._seen
-        total = self._folding.fold(summed([ended, *(table.read() for table in tables)]))
+        counters, ended, exemplars = self._seen
+        total = self._limit.fold(summed([ended, *(counters.read() for counters in counters)]))
         by_family: dict[str, dict[Sample, float]] = {}
         for sample, value in total.items():
             if sample.name in (ACCEPTED, ENDED):

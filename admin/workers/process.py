@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from admin.workers.channel import Channel
-from admin.workers.shared_counters import Table
+from admin.workers.shared_counters import CounterReader
 
 MODULE = "admin.workers.worker"
 
@@ -25,12 +25,14 @@ MODULE = "admin.workers.worker"
 class WorkerProcess:
     """A child of this process. `table` has what it counts."""
 
-    def __init__(self, child: subprocess.Popen[bytes], channel: Channel, table: Table) -> None:
+    def __init__(
+        self, child: subprocess.Popen[bytes], channel: Channel, counters: CounterReader
+    ) -> None:
         self._child = child
         self._pidfd = os.pidfd_open(child.pid)
         self._ended = asyncio.Event()
         self.channel = channel
-        self.table = table
+        self.counters = counters
         asyncio.get_running_loop().add_reader(self._pidfd, self._ended.set)
 
     @classmethod
@@ -41,20 +43,20 @@ class WorkerProcess:
 
         Raises OSError where no process can be made.
         """
-        table = Table()
+        counters = CounterReader()
         ours, theirs = socket.socketpair()
         try:
-            child = await asyncio.to_thread(_launch, theirs, table)
+            child = await asyncio.to_thread(_launch, theirs, counters)
         except BaseException:
             ours.close()
-            table.close()
+            counters.close()
             raise
         finally:
             theirs.close()
-            table.close_descriptor()
+            counters.close_descriptor()
         channel = Channel(on_message, on_lost)
         await channel.open(ours)
-        return cls(child, channel, table)
+        return cls(child, channel, counters)
 
     @property
     def name(self) -> str:
@@ -81,10 +83,10 @@ class WorkerProcess:
         return f"was killed by signal {-code}"
 
 
-def _launch(control: socket.socket, table: Table) -> subprocess.Popen[bytes]:
+def _launch(control: socket.socket, counters: CounterReader) -> subprocess.Popen[bytes]:
     """Ctrl-C in a terminal reaches the whole process group: SIGINT is blocked until the child
     ignores it. -P: a folder called admin in the working directory is not ours."""
-    passed = (control.fileno(), table.descriptor)
+    passed = (control.fileno(), counters.descriptor)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         return subprocess.Popen(

@@ -29,7 +29,7 @@ from admin.buffers import keep_large_buffers
 from admin.telemetry import logs
 from admin.telemetry.logs import access_writer
 from admin.telemetry.tracing import open_tracer
-from admin.workers.admin_proxy import Passing
+from admin.workers.admin_proxy import AdminProxy
 from admin.workers.channel import Channel
 from admin.workers.messages import (
     Arrived,
@@ -54,7 +54,7 @@ from admin.workers.messages import (
     decode_down,
     encode,
 )
-from admin.workers.shared_counters import Cells
+from admin.workers.shared_counters import CounterWriter
 from gateway.access import Access
 from gateway.delivery import Delivery, follow_traffic
 from gateway.dispatch.dispatcher import Limits
@@ -72,7 +72,7 @@ from registry.store.keys import KeyRing
 from registry.tasks import Tasks, every
 
 
-class Mirror:
+class CatalogReplica:
     """Catalog and key ring of a gateway process, always as they were in the supervisor at some
     time. `expected` says what the next
     cold start of each pool takes."""
@@ -121,11 +121,11 @@ def show(catalog: Catalog, function: FunctionNow) -> None:
         catalog.remove_revisions(name, gone, namespace)
 
 
-UNHEARD_OF = Expected(0.0, 0.0, 0.0, 0)
+UNKNOWN_REVISION = Expected(0.0, 0.0, 0.0, 0)
 """Of a revision that is gone."""
 
 
-class Upward:
+class SupervisorClient:
     """Pools and Past of one gateway process (`gateway.ports`). Nothing here waits."""
 
     def __init__(self, send: Callable[[bytes], None], expected: Mapping[str, Expected]) -> None:
@@ -147,7 +147,7 @@ class Upward:
 
     def expected(self, pool: str) -> Expected:
         """What the next cold start of a revision takes."""
-        return self._expected.get(pool, UNHEARD_OF)
+        return self._expected.get(pool, UNKNOWN_REVISION)
 
     def arrived(self, namespace: str, name: str) -> None:
         """One more request came for this function; told with the next beat."""
@@ -187,10 +187,10 @@ class Worker:
     is gone: then it finishes what ready replicas can take, since nobody else could, and turns
     away all else."""
 
-    def __init__(self, cells: Cells, set_up_log: SetUpLog) -> None:
+    def __init__(self, cells: CounterWriter, set_up_log: SetUpLog) -> None:
         self._cells = cells
         self._set_up_log = set_up_log
-        self._mirror = Mirror()
+        self._catalog_replica = CatalogReplica()
         self._welcome: Welcome | None = None
         self._begun = asyncio.Event()
         self._seen = asyncio.Event()
@@ -225,14 +225,14 @@ class Worker:
 
     async def _serve(self, welcome: Welcome) -> None:
         async with AsyncExitStack() as stack:
-            upward = Upward(self._send, self._mirror.expected)
-            gateway, delivery, runner = await self._open(welcome, upward, stack)
+            supervisor = SupervisorClient(self._send, self._catalog_replica.expected)
+            gateway, delivery, runner = await self._open(welcome, supervisor, stack)
             # Warm functions are to be known as warm before the first call comes.
             await self._seen.wait()
             site = Site(gateway.invoker, gateway.writer, runner)
             stack.push_async_callback(site.close)
             await site.start(reuse_port=True)
-            self._tasks.spawn("beat", every(BEAT_S, upward.beat))
+            self._tasks.spawn("beat", every(BEAT_S, supervisor.beat))
             # What was made at start stays for ever: the collector need not walk it again.
             gc.collect()
             gc.freeze()
@@ -242,26 +242,30 @@ class Worker:
             await _stop_listening(site)
             seconds = welcome.settings.shutdown_s
             await stop_serving(gateway, delivery, seconds, is_orphaned=self._lost.is_set())
-            upward.beat()
+            supervisor.beat()
             self._send(encode(Finished()))
 
     async def _open(
-        self, welcome: Welcome, upward: Upward, stack: AsyncExitStack
+        self, welcome: Welcome, supervisor: SupervisorClient, stack: AsyncExitStack
     ) -> tuple[Gateway, Delivery, web.AppRunner]:
         """Everything but the listening sockets."""
-        settings, mirror = welcome.settings, self._mirror
+        settings, catalog_replica = welcome.settings, self._catalog_replica
         limits = Limits(settings.held_bytes_max, settings.retries)
-        self._delivery = delivery = Delivery(limits, welcome.name, upward, upward, self._cells)
+        self._delivery = delivery = Delivery(
+            limits, welcome.name, supervisor, supervisor, self._cells
+        )
         stack.push_async_callback(delivery.close)
-        stack.callback(follow_traffic(mirror.catalog, delivery))
-        access = Access(settings.listen, settings.public_hosts, mirror.ring, welcome.token_sha256)
+        stack.callback(follow_traffic(catalog_replica.catalog, delivery))
+        access = Access(
+            settings.listen, settings.public_hosts, catalog_replica.ring, welcome.token_sha256
+        )
         write = access_writer(welcome.log_format)
         invoker = assemble(
             settings,
             access,
-            mirror.catalog,
+            catalog_replica.catalog,
             delivery,
-            upward,
+            supervisor,
             time.time,  # noqa: TID251 - the shell passes the clock in
             AccessLog(write, time.time) if settings.access_log else None,  # noqa: TID251 - as above
             self._cells,
@@ -269,10 +273,10 @@ class Worker:
         )
         gateway = Gateway(invoker)
         self._metrics = invoker.metrics
-        invoker.metrics.on_cold_start = upward.woken
-        upward.take_answered = Pulse(invoker.metrics.durations).take
-        upward.take_failures = invoker.failures.take
-        passing = Passing(welcome.passing)
+        invoker.metrics.on_cold_start = supervisor.woken
+        supervisor.take_answered = Pulse(invoker.metrics.durations).take
+        supervisor.take_failures = invoker.failures.take
+        passing = AdminProxy(welcome.passing)
         app = web.Application()
         gateway.add_routes(app)
         passed = gateway.border.bordered(passing.handle)
@@ -300,7 +304,7 @@ class Worker:
         elif isinstance(message, Stop):
             self._end()
         else:
-            self._mirror.take(message)
+            self._catalog_replica.take(message)
 
     def _look(self, endpoints: bytes) -> None:
         """What is said before this gateway has spoken is said again, of all pools, to it."""
@@ -354,14 +358,14 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     control, counters = (int(text) for text in sys.argv[1:])
-    cells = Cells(counters)
+    cells = CounterWriter(counters)
     # What a start makes of thousands of functions stays: collecting in between finds nothing.
     gc.disable()
     uvloop.run(_run(cells, socket.socket(fileno=control)))
     return 0
 
 
-async def _run(cells: Cells, control: socket.socket) -> None:
+async def _run(cells: CounterWriter, control: socket.socket) -> None:
     await Worker(cells, logs.set_up).run(control)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from admin.history import ALPHA, POOLS_MAX, UNHURRIED_MS, ColdStarts, Prior
+from admin.history import ALPHA, DEFAULT_OVERHEAD_MS, POOLS_MAX, ColdStarts, Prior
 from registry.model import ColdStart
 
 KEY = "default/digits@1"
@@ -35,10 +35,10 @@ def test_before_the_first_cold_start_the_trial_is_asked() -> None:
     expected = past().expected(KEY, PRIOR)
 
     assert expected.samples == 0
-    assert expected.p10_s * 1e3 == pytest.approx(30 + UNHURRIED_MS[True])
-    assert expected.p90_s * 1e3 == pytest.approx(30 + UNHURRIED_MS[False])
-    assert past().median_ms(KEY, PRIOR, by_standby=True) == 30 + UNHURRIED_MS[True]
-    assert past().median_ms(KEY, PRIOR, by_standby=False) == 30 + UNHURRIED_MS[False]
+    assert expected.p10_s * 1e3 == pytest.approx(30 + DEFAULT_OVERHEAD_MS[True])
+    assert expected.p90_s * 1e3 == pytest.approx(30 + DEFAULT_OVERHEAD_MS[False])
+    assert past().median_ms(KEY, PRIOR, by_standby=True) == 30 + DEFAULT_OVERHEAD_MS[True]
+    assert past().median_ms(KEY, PRIOR, by_standby=False) == 30 + DEFAULT_OVERHEAD_MS[False]
 
 
 def test_neighbours_tell_what_is_usual_here() -> None:
@@ -50,7 +50,7 @@ def test_neighbours_tell_what_is_usual_here() -> None:
     )
 
     assert known.median_ms(KEY, PRIOR, by_standby=False) == pytest.approx(240.0, rel=ALPHA)
-    assert known.median_ms(KEY, PRIOR, by_standby=True) == 30 + UNHURRIED_MS[True]
+    assert known.median_ms(KEY, PRIOR, by_standby=True) == 30 + DEFAULT_OVERHEAD_MS[True]
     assert known.expected(KEY, PRIOR).samples == 0
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from admin.history import ALPHA, Past, Prior, prior_of
+from admin.history import ALPHA, Prior, ServerHistory, prior_of
 from gateway.dispatch.pool import SAMPLES_ENOUGH
 from registry.catalog import Catalog, Deployed
 from registry.exchange import Expected
@@ -54,9 +54,9 @@ def history(database: Database, tmp_path: Path, wall: Wall) -> History:
 
 
 @pytest.fixture
-def past(history: History, wall: Wall) -> Past:
+def past(history: History, wall: Wall) -> ServerHistory:
     """Knows no cold start; every trial took 30 ms to load."""
-    return Past(history, wall, lambda _key: Prior("cpu", 30.0))
+    return ServerHistory(history, wall, lambda _key: Prior("cpu", 30.0))
 
 
 def cold_start(total_ms: float, outcome: str = "ready", number: int = 1) -> ColdStart:
@@ -66,7 +66,7 @@ def cold_start(total_ms: float, outcome: str = "ready", number: int = 1) -> Cold
     )
 
 
-async def test_estimates_come_from_cold_starts(past: Past, history: History) -> None:
+async def test_estimates_come_from_cold_starts(past: ServerHistory, history: History) -> None:
     """What was guessed before is known after the first one; failed ones are kept, too."""
     assert past.expected(KEY) == Expected(0.05, 0.43, 0.43, 0)
 
@@ -80,7 +80,7 @@ async def test_estimates_come_from_cold_starts(past: Past, history: History) -> 
     assert len(await history.cold_starts("digits")) == 4
 
 
-async def test_an_estimate_is_kept_until_there_is_news(past: Past) -> None:
+async def test_an_estimate_is_kept_until_there_is_news(past: ServerHistory) -> None:
     """What is asked for at every publication is worked out once per cold start."""
     past.cold_start(cold_start(100))
     first = past.expected(KEY)
@@ -93,7 +93,7 @@ async def test_an_estimate_is_kept_until_there_is_news(past: Past) -> None:
 
 
 async def test_the_estimate_survives_a_restart(
-    past: Past, history: History, database: Database, wall: Wall
+    past: ServerHistory, history: History, database: Database, wall: Wall
 ) -> None:
     """The next server begins with what this one has measured; pools without a past have none."""
     functions = Functions(database)
@@ -103,7 +103,7 @@ async def test_the_estimate_survives_a_restart(
         past.cold_start(cold_start(ms))
     await history.flush()
 
-    later = Past(history, wall, lambda _key: Prior())
+    later = ServerHistory(history, wall, lambda _key: Prior())
     await later.load()
 
     assert later.expected(KEY) == past.expected(KEY)
@@ -124,7 +124,7 @@ async def test_the_estimate_survives_a_restart(
     ],
 )
 async def test_it_is_told_when_a_replica_will_be_there(
-    past: Past, state: str, since_s: float, expected: float | None
+    past: ServerHistory, state: str, since_s: float, expected: float | None
 ) -> None:
     """A cold start takes what it usually takes, one that goes on what is left of that."""
     for _ in range(SAMPLES_ENOUGH):
@@ -135,7 +135,7 @@ async def test_it_is_told_when_a_replica_will_be_there(
     assert told == (expected and pytest.approx(expected, abs=200 * ALPHA))
 
 
-async def test_a_trial_and_few_cold_starts_promise_nothing(past: Past) -> None:
+async def test_a_trial_and_few_cold_starts_promise_nothing(past: ServerHistory) -> None:
     """Below five cold starts nobody can tell when a replica will be there; one that is, is."""
     for _ in range(SAMPLES_ENOUGH - 1):
         past.cold_start(cold_start(200))
@@ -157,7 +157,9 @@ def test_a_deploy_says_what_to_expect_of_a_model() -> None:
     assert prior_of(catalog, "default/gone@1") == Prior()
 
 
-async def test_arrivals_are_counted_by_the_minute(past: Past, history: History, wall: Wall) -> None:
+async def test_arrivals_are_counted_by_the_minute(
+    past: ServerHistory, history: History, wall: Wall
+) -> None:
     """A minute's count is kept when the next minute begins, per function."""
     for name in ("digits", "digits", "faces"):
         past.arrived("default", name)
@@ -169,7 +171,7 @@ async def test_arrivals_are_counted_by_the_minute(past: Past, history: History, 
     assert await history.arrivals("faces", 0) == [Arrivals("default", "faces", MINUTE_S, 1)]
 
 
-async def test_a_shutdown_keeps_the_broken_minute(past: Past, history: History) -> None:
+async def test_a_shutdown_keeps_the_broken_minute(past: ServerHistory, history: History) -> None:
     """Requests of the last minute are not lost; a second flush adds nothing."""
     past.arrived("default", "digits")
 
@@ -180,7 +182,7 @@ async def test_a_shutdown_keeps_the_broken_minute(past: Past, history: History) 
     assert await history.arrivals("digits", 0) == [Arrivals("default", "digits", MINUTE_S, 1)]
 
 
-async def test_a_minute_is_kept_in_parts(past: Past, history: History) -> None:
+async def test_a_minute_is_kept_in_parts(past: ServerHistory, history: History) -> None:
     """What came before a flush and after it adds up."""
     for _ in range(2):
         past.arrived("default", "digits")
@@ -190,7 +192,7 @@ async def test_a_minute_is_kept_in_parts(past: Past, history: History) -> None:
     assert await history.arrivals("digits", 0) == [Arrivals("default", "digits", MINUTE_S, 2)]
 
 
-async def test_state_intervals_are_kept(past: Past, history: History) -> None:
+async def test_state_intervals_are_kept(past: ServerHistory, history: History) -> None:
     """How long a pool was warm, and why, comes back from the store."""
     interval = StateInterval("default", "digits", 1, "warm", "idle", NOW_S - 5, NOW_S)
 
@@ -202,7 +204,7 @@ async def test_state_intervals_are_kept(past: Past, history: History) -> None:
 
 async def test_requests_that_came_elsewhere_are_added(history: History, wall: Wall) -> None:
     """Gateway processes count by themselves and tell each second."""
-    past = Past(history, wall, lambda _key: Prior())
+    past = ServerHistory(history, wall, lambda _key: Prior())
     past.arrivals("default", "digits", 3)
     past.arrived("default", "digits")
     past.flush()
@@ -213,7 +215,7 @@ async def test_requests_that_came_elsewhere_are_added(history: History, wall: Wa
 
 async def test_a_new_estimate_is_told(history: History, wall: Wall) -> None:
     """Of the pool that was measured, when it is known already."""
-    past = Past(history, wall, lambda _key: Prior())
+    past = ServerHistory(history, wall, lambda _key: Prior())
     told: list[tuple[str, float]] = []
     past.on_cold_start = lambda pool: told.append((pool, past.expected(pool).samples))
     past.cold_start(ColdStart("default", "digits", 1, "r", "cpu", NOW_S, 500.0, {}))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from admin.advice.advice import UNKNOWN_RUN_S, Evidence, Past, weigh
+from admin.advice.advice import UNKNOWN_RUN_S, Evidence, RecordedSpan, weigh
 from registry.catalog import Deployed
 from registry.model import ColdStart, Limits, Profile, Scaling
 from registry.store.timeline import BucketUse, Seconds, Span
@@ -16,7 +16,7 @@ from tests.support.nouns import function, revision
 FROM = 1_800_000_000
 SPAN = Span(FROM, FROM + 86_400.0 + 30.0, 600)
 PROFILE = Profile("b", "onnx", "cpu", 100.0, 10.0, {1: 4.0, 8: 9.0}, True)
-PAST = Past([(FROM + 60 * n, 5) for n in range(10)], [], [], [], 1.5)
+PAST = RecordedSpan([(FROM + 60 * n, 5) for n in range(10)], [], [], [], 1.5)
 
 
 def deployed(profile: Profile | None = PROFILE, **changes: Any) -> Deployed:
@@ -29,7 +29,7 @@ def cold_start(total_ms: float, number: int = 1, outcome: str = "ready") -> Cold
     return ColdStart("default", "digits", number, "r1", "cpu", FROM, total_ms, phases, outcome)
 
 
-def weighed(past: Past = PAST, **changes: Any) -> Evidence:
+def weighed(past: RecordedSpan = PAST, **changes: Any) -> Evidence:
     return weigh(deployed(**changes), SPAN, past)
 
 

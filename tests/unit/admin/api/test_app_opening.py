@@ -9,5 +9,5 @@ async def test_what_is_wrong_is_told_in_one_voice(server: ServingServer) -> None
     """/readyz and the beat have the same reasons."""
     admin = server.server.admin
 
-    assert admin.scene.beat()["readyz"]["reasons"] == admin.reasons() == []
+    assert admin.reader.beat()["readyz"]["reasons"] == admin.reasons() == []
     assert (await server.get("/readyz")).json()["reasons"] == []

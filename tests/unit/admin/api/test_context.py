@@ -7,7 +7,7 @@ from tests.support.server import ServingServer
 
 async def test_the_side_is_of_one_server(server: ServingServer) -> None:
     """The same store and manager as the gateway's."""
-    side = server.server.admin.side
+    context = server.server.admin.context
 
-    assert (side.store, side.manager) == (server.server.store, server.server.manager)
-    assert side.held is server.server.delivery
+    assert (context.store, context.manager) == (server.server.store, server.server.manager)
+    assert context.gateways is server.server.delivery

@@ -143,7 +143,7 @@ async def test_a_follower_who_takes_nothing_is_let_go(
             assert response.status == 200
             async with asyncio.timeout(20):
                 while watch.followers:
-                    watch.happened("decision", "digits", {"text": "x" * 100_000})
+                    watch.record("decision", "digits", {"text": "x" * 100_000})
                     await asyncio.sleep(0)
 
 
@@ -157,7 +157,7 @@ async def test_a_stopping_server_ends_its_streams(tmp_path: Path) -> None:
             unread = await session.get(url, headers=headers)
             read = await session.get(url, headers=headers)
             for _ in range(200):
-                watch.happened("decision", "digits", {"text": "x" * 100_000})
+                watch.record("decision", "digits", {"text": "x" * 100_000})
                 await asyncio.sleep(0)
         with pytest.raises(ClientError):
             await read.read()

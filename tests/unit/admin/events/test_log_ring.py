@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from admin.events.log import Ring
+from admin.events.log import EventLog
 
 
-def numbers(ring: Ring, seq: int) -> list[int] | None:
+def numbers(ring: EventLog, seq: int) -> list[int] | None:
     """The numbers of what came after `seq`."""
     news = ring.after(seq)
     return None if news is None else [one.seq for one in news]
@@ -16,7 +16,7 @@ def numbers(ring: Ring, seq: int) -> list[int] | None:
 
 def test_who_has_read_all_gets_nothing() -> None:
     """That is no gap."""
-    ring = Ring()
+    ring = EventLog()
     ring.add("decision", "f", b"{}")
 
     assert numbers(ring, 1) == []
@@ -24,7 +24,7 @@ def test_who_has_read_all_gets_nothing() -> None:
 
 def test_what_was_never_said_cannot_be_resumed() -> None:
     """Neither a number of the future nor one below the first."""
-    ring = Ring()
+    ring = EventLog()
     ring.add("decision", "f", b"{}")
 
     assert (ring.after(2), ring.after(-1)) == (None, None)
@@ -32,7 +32,7 @@ def test_what_was_never_said_cannot_be_resumed() -> None:
 
 def test_numbers_go_on_after_a_clearing() -> None:
     """Whoever had read everything before must not take what comes next for its follow-up."""
-    ring = Ring()
+    ring = EventLog()
     ring.add("decision", "f", b"{}")
     ring.clear()
     ring.add("decision", "f", b"{}")
@@ -47,7 +47,7 @@ def test_all_that_is_kept_comes_in_order_or_nothing(
 ) -> None:
     """From any number on there is either everything since, or the admission of a gap; and what is
     kept stays within both limits."""
-    ring = Ring(items_max, bytes_max)
+    ring = EventLog(items_max, bytes_max)
     for one in data:
         ring.add("decision", "", one)
 

@@ -12,9 +12,9 @@ CALL = {"inputs": {}}
 
 async def test_a_line_says_when_an_idle_function_sleeps(server: ServingServer) -> None:
     """In Unix seconds; a cold one sleeps already."""
-    lines = server.server.admin.lines
+    rows = server.server.admin.rows
     deployed = server.server.store.catalog.resolve("digits")
-    cold = lines.line(deployed, lines.held.loads())
+    cold = rows.row(deployed, rows.gateways.loads())
     assert (await server.call("digits", CALL)).status == 200
 
     async with following(server) as told:

@@ -21,7 +21,7 @@ def test_a_pool_is_of_a_function() -> None:
 
 async def test_functions_that_are_gone_are_named(server: ServingServer) -> None:
     """Apart from those that exist."""
-    there, gone = server.server.admin.scene.functions(["digits", "nobody"])
+    there, gone = server.server.admin.reader.functions(["digits", "nobody"])
 
     assert [one.id for one in there] == ["digits"]
     assert gone == ["nobody"]
@@ -29,24 +29,24 @@ async def test_functions_that_are_gone_are_named(server: ServingServer) -> None:
 
 async def test_what_others_answered_makes_a_function_busy(server: ServingServer) -> None:
     """Its pace is theirs and ours together."""
-    scene = server.server.admin.scene
-    assert scene.busy() == set()
-    scene.answered([Answered("default", "digits", (30,) + (0,) * len(SECONDS))])
+    reader = server.server.admin.reader
+    assert reader.busy() == set()
+    reader.answered([Answered("default", "digits", (30,) + (0,) * len(SECONDS))])
 
-    (one,), _ = scene.functions(["digits"])
+    (one,), _ = reader.functions(["digits"])
 
-    assert scene.busy() == {"digits"}
+    assert reader.busy() == {"digits"}
     assert json.loads(one.data)["rate"] == 3.0
-    assert scene.beat()["rate"] == 3.0
+    assert reader.beat()["rate"] == 3.0
 
 
 async def test_what_is_shown_is_the_same_at_every_look(server: ServingServer) -> None:
     """Times are not worked out anew, or they would be news each time."""
     assert (await server.call("digits", CALL)).status == 200
-    scene = server.server.admin.scene
+    reader = server.server.admin.reader
 
-    assert list(scene.replicas()) == list(scene.replicas())
-    assert list(scene.devices()) == list(scene.devices())
+    assert list(reader.replicas()) == list(reader.replicas())
+    assert list(reader.devices()) == list(reader.devices())
 
 
 async def test_a_clock_that_was_set_counts_from_then_on(
@@ -54,12 +54,12 @@ async def test_a_clock_that_was_set_counts_from_then_on(
 ) -> None:
     """A machine may start with a wrong one."""
     assert (await server.call("digits", CALL)).status == 200
-    scene = server.server.admin.scene
-    [before] = [json.loads(one.data)["since_s"] for one in scene.replicas() if one.about]
-    wall = scene._wall
-    monkeypatch.setattr(scene, "_wall", lambda: wall() + 3600.0)
-    scene.pulse()
+    reader = server.server.admin.reader
+    [before] = [json.loads(one.data)["since_s"] for one in reader.replicas() if one.about]
+    wall = reader._wall
+    monkeypatch.setattr(reader, "_wall", lambda: wall() + 3600.0)
+    reader.pulse()
 
-    [after] = [json.loads(one.data)["since_s"] for one in scene.replicas() if one.about]
+    [after] = [json.loads(one.data)["since_s"] for one in reader.replicas() if one.about]
 
     assert after - before == pytest.approx(3600.0, abs=1.0)

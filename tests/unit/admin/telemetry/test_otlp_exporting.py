@@ -6,7 +6,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from structlog.testing import capture_logs
 
-from admin.telemetry.otlp import AT_ONCE, COMPLAIN_S, Exporting, OtlpCollector
+from admin.telemetry.otlp import AT_ONCE, COMPLAIN_S, OtlpCollector, TraceExporter
 from tests.support.collector import Collector, check_times, collecting, tree
 from tests.support.records import RECORD, TRACE, TRACED
 
@@ -40,7 +40,7 @@ class World:
     def __init__(self) -> None:
         self.kept = Kept()
         self.now = 1000.0
-        self.exporting = Exporting(self.kept, "host/1", "0.1", lambda: self.now)
+        self.exporting = TraceExporter(self.kept, "host/1", "0.1", lambda: self.now)
 
     def lose(self, count: int, left_out: int = 0) -> list[object]:
         """Write records that cannot be sent; the losses that are logged."""
@@ -108,7 +108,7 @@ def away() -> str:
 def test_a_real_collector_understands_it() -> None:
     """Over HTTP, as protobuf."""
     with collecting() as there:
-        exporting = Exporting(OtlpCollector(there.url), "host/1", "0.1", lambda: 0.0)
+        exporting = TraceExporter(OtlpCollector(there.url), "host/1", "0.1", lambda: 0.0)
         exporting.write([TRACED], 0)
         exporting.close()
         (trace,) = there.until(1)
@@ -124,7 +124,7 @@ def test_a_collector_that_is_away_costs_traces_only(
     away: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """One line of ours says so, none of the library's."""
-    exporting = Exporting(OtlpCollector(away), "host/1", "0.1", lambda: 0.0)
+    exporting = TraceExporter(OtlpCollector(away), "host/1", "0.1", lambda: 0.0)
     with capture_logs() as lines:
         exporting.write([TRACED], 0)
     exporting.close()
@@ -139,7 +139,7 @@ def test_a_collector_that_refuses_costs_traces_only() -> None:
     with collecting() as there:
         refusing: Collector = there
         refusing.status = 400
-        exporting = Exporting(OtlpCollector(there.url), "host/1", "0.1", lambda: 0.0)
+        exporting = TraceExporter(OtlpCollector(there.url), "host/1", "0.1", lambda: 0.0)
         with capture_logs() as lines:
             exporting.write([TRACED], 0)
         exporting.close()

@@ -16,7 +16,7 @@ from aiohttp.test_utils import TestServer
 from multidict import CIMultiDict
 
 from admin.workers import admin_proxy
-from admin.workers.admin_proxy import Passing, kept
+from admin.workers.admin_proxy import AdminProxy, kept
 from gateway.access import Access
 from gateway.http.app import Border
 from gateway.http.bodies import continue_later
@@ -101,7 +101,7 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
     runner = web.AppRunner(inner, handler_cancellation=True, auto_decompress=False)
     await runner.setup()
     await web.UnixSite(runner, str(tmp_path / "s")).start()
-    passing = Passing(str(tmp_path / "s"))
+    passing = AdminProxy(str(tmp_path / "s"))
     border = Border(Access("127.0.0.1", (), KeyRing(), fingerprint("t")))
     outer = web.Application()
     passed = border.bordered(passing.handle)
@@ -294,7 +294,7 @@ async def test_a_whole_url_as_target_is_its_path(rig: Rig) -> None:
 
 async def test_without_a_supervisor_that_is_said(tmp_path: Path) -> None:
     """503, after which a client may try again: whether nobody listens or it hangs up."""
-    passing = Passing(str(tmp_path / "nobody"))
+    passing = AdminProxy(str(tmp_path / "nobody"))
     border = Border(Access("127.0.0.1", (), KeyRing(), fingerprint("t")))
     app = web.Application()
     app.router.add_route("*", "/{rest:.*}", border.bordered(passing.handle))

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from admin.workers.broadcast import Links
+from admin.workers.broadcast import WorkerMessages
 from admin.workers.messages import Arrived, Beat, Reckoned, Woken
 from registry.exchange import Demand, Load, encode
 
@@ -26,7 +26,7 @@ class Process:
     """A worker's process."""
 
     name = "7"
-    table = "table"
+    counters = "table"
 
     class channel:
         """Its channel."""
@@ -41,19 +41,21 @@ def said() -> list[tuple[Any, ...]]:
 
 
 @pytest.fixture
-def links(said: list[tuple[Any, ...]]) -> Links:
+def messages(said: list[tuple[Any, ...]]) -> WorkerMessages:
     """Links to whom nothing real belongs."""
     names = ("hub", "overview", "page", "own", "manager", "past")
-    return Links(*(cast("Any", Calls(said, name)) for name in names))
+    return WorkerMessages(*(cast("Any", Calls(said, name)) for name in names))
 
 
-def test_a_worker_is_joined_and_left_everywhere(links: Links, said: list[tuple[Any, ...]]) -> None:
+def test_a_worker_is_joined_and_left_everywhere(
+    messages: WorkerMessages, said: list[tuple[Any, ...]]
+) -> None:
     """Counters first, for it counts as soon as it hears; its demand ends with it."""
     process = cast("Any", Process())
-    links.join(process)
+    messages.join(process)
     assert said == [("page", "join", "7", "table", "send"), ("hub", "join", "7", "send")]
     said.clear()
-    links.leave(process)
+    messages.leave(process)
 
     assert set(said) == {
         ("page", "leave", "7"),
@@ -63,30 +65,34 @@ def test_a_worker_is_joined_and_left_everywhere(links: Links, said: list[tuple[A
     }
 
 
-def test_demand_reaches_the_manager_as_it_came(links: Links, said: list[tuple[Any, ...]]) -> None:
+def test_demand_reaches_the_manager_as_it_came(
+    messages: WorkerMessages, said: list[tuple[Any, ...]]
+) -> None:
     """And is counted in the overview."""
     data = encode(Demand("7", 1, True, {"default/f@1": Load(1, 0, 0.1)}))
-    links.wants("7", data)
+    messages.wants("7", data)
 
     assert ("manager", "receive_demand", data) in said
     assert [entry[:2] for entry in said] == [("overview", "hear"), ("manager", "receive_demand")]
 
 
-def test_nobody_speaks_for_another(links: Links, said: list[tuple[Any, ...]]) -> None:
+def test_nobody_speaks_for_another(messages: WorkerMessages, said: list[tuple[Any, ...]]) -> None:
     """The demand of a worker that is gone would stay for ever."""
     with pytest.raises(ValueError, match="expected the demand of 7, got that of 8"):
-        links.wants("7", encode(Demand("8", 1, True, {})))
+        messages.wants("7", encode(Demand("8", 1, True, {})))
 
     assert said == []
 
 
-def test_other_words_go_to_whom_they_concern(links: Links, said: list[tuple[Any, ...]]) -> None:
+def test_other_words_go_to_whom_they_concern(
+    messages: WorkerMessages, said: list[tuple[Any, ...]]
+) -> None:
     """Arrivals to the history, cold starts to the metrics, what is reached to the hub."""
-    links.beat("7", Beat(4, [Arrived("default", "f", 3)], []))
-    links.woken(Woken("default", "f", "r1", {"load": 1.0}))
-    links.reached("7", 9)
+    messages.beat("7", Beat(4, [Arrived("default", "f", 3)], []))
+    messages.woken(Woken("default", "f", "r1", {"load": 1.0}))
+    messages.reached("7", 9)
     reckoned = Reckoned(1, 0.0, {}, {}, {}, [])
-    links.reckoned("7", reckoned)
+    messages.reckoned("7", reckoned)
 
     assert said == [
         ("overview", "beat", "7", 4),

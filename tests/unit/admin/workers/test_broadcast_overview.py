@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from admin.workers.broadcast import Overview
+from admin.workers.broadcast import ClusterState
 from gateway.dispatch.pool import UNKNOWN
 from registry.exchange import Demand, Endpoints, Load, PoolEndpoints, encode
 
@@ -21,35 +21,35 @@ def published(full: bool, **states: str) -> bytes:
 
 def test_loads_are_summed_over_workers() -> None:
     """The oldest wait is the maximum; a worker that is gone holds nothing."""
-    overview = Overview()
-    overview.hear(Demand("a", 1, True, {F: Load(1, 2, 0.5)}), 0.0)
-    overview.hear(Demand("b", 1, True, {F: Load(3, 0, 2.0), G: Load(0, 1, 0.0)}), 0.0)
-    assert overview.loads() == {F: Load(4, 2, 2.0), G: Load(0, 1, 0.0)}
-    overview.forget("b")
+    cluster = ClusterState()
+    cluster.hear(Demand("a", 1, True, {F: Load(1, 2, 0.5)}), 0.0)
+    cluster.hear(Demand("b", 1, True, {F: Load(3, 0, 2.0), G: Load(0, 1, 0.0)}), 0.0)
+    assert cluster.loads() == {F: Load(4, 2, 2.0), G: Load(0, 1, 0.0)}
+    cluster.forget("b")
 
-    assert overview.loads() == {F: Load(1, 2, 0.5)}
+    assert cluster.loads() == {F: Load(1, 2, 0.5)}
 
 
 def test_pools_at_rest_have_no_state() -> None:
     """What is cold without a reason, or gone, is left out; a full message names all there is."""
-    overview = Overview()
-    overview.look(published(True, f="warm", g="failing"))
-    assert overview.states() == {F: "warm", G: "failing"}
-    overview.look(published(False, f="rest"))
-    assert overview.states() == {G: "failing"}
-    overview.look(published(False, g="gone", f="waking"))
-    assert overview.states() == {F: "waking"}
-    overview.look(published(True, g="cold"))
+    cluster = ClusterState()
+    cluster.look(published(True, f="warm", g="failing"))
+    assert cluster.states() == {F: "warm", G: "failing"}
+    cluster.look(published(False, f="rest"))
+    assert cluster.states() == {G: "failing"}
+    cluster.look(published(False, g="gone", f="waking"))
+    assert cluster.states() == {F: "waking"}
+    cluster.look(published(True, g="cold"))
 
-    assert overview.states() == {G: "cold"}
+    assert cluster.states() == {G: "cold"}
 
 
 def test_background_work_is_counted_over_living_workers() -> None:
     """As each last said."""
-    overview = Overview()
+    cluster = ClusterState()
     for worker, count in (("a", 3), ("b", 4), ("a", 5)):
-        overview.beat(worker, count)
-    assert overview.tasks == 9
-    overview.forget("a")
+        cluster.beat(worker, count)
+    assert cluster.tasks == 9
+    cluster.forget("a")
 
-    assert overview.tasks == 4
+    assert cluster.tasks == 4

@@ -11,8 +11,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from admin.workers.messages import Reckon, Reckoned, decode_down
-from admin.workers.metrics import Gathered, Reckonings, family_of
-from admin.workers.shared_counters import Cells, Table
+from admin.workers.metrics import LedgerPoll, MergedMetrics, family_of
+from admin.workers.shared_counters import CounterReader, CounterWriter
 from gateway.metrics.counters import OPENMETRICS, Exemplar, Marked, Store
 from gateway.metrics.ledger import Ledger
 from gateway.metrics.requests import OTHERS, Metrics
@@ -26,14 +26,14 @@ class Rig:
 
     def __init__(self) -> None:
         self.deployed = {"f", "g"}
-        self.reckonings = Reckonings()
-        self.page = Gathered(self._metrics(), self.reckonings, self.is_deployed)
+        self.poll = LedgerPoll()
+        self.page = MergedMetrics(self._metrics(), self.poll, self.is_deployed)
         self.sent: list[bytes] = []
-        self.tables: dict[str, Table] = {}
-        self.cells: list[Cells] = []
+        self.tables: dict[str, CounterReader] = {}
+        self.cells: list[CounterWriter] = []
 
     def _metrics(self, store: Store | None = None) -> Metrics:
-        return Metrics(self.reckonings.balance, dict, lambda: 7, self.is_deployed, store)
+        return Metrics(self.poll.balance, dict, lambda: 7, self.is_deployed, store)
 
     def is_deployed(self, _namespace: str, name: str) -> bool:
         """What the catalog says."""
@@ -41,16 +41,16 @@ class Rig:
 
     def worker(self, name: str) -> Metrics:
         """A worker joins."""
-        table = Table()
-        cells = Cells(os.dup(table.descriptor))
-        table.close_descriptor()
+        counters = CounterReader()
+        cells = CounterWriter(os.dup(counters.descriptor))
+        counters.close_descriptor()
         Ledger(cells)
         metrics = self._metrics(cells)
         for function in ("f", "g", "beyond"):
             metrics.answered("default", function, "ok", "", 0.02)
-        self.tables[name] = table
+        self.tables[name] = counters
         self.cells.append(cells)
-        self.page.join(name, table, self.sent.append)
+        self.page.join(name, counters, self.sent.append)
         return metrics
 
     def samples(self) -> dict[tuple[str, ...], float]:
@@ -70,8 +70,8 @@ def rig() -> Iterator[Rig]:
     yield rig
     for cells in rig.cells:
         cells.close()
-    for table in rig.tables.values():
-        table.close()
+    for counters in rig.tables.values():
+        counters.close()
 
 
 REQUESTS = ("fngate_requests_total", "f", "default", "ok", "")

@@ -10,8 +10,8 @@ import pytest
 
 from admin.workers import metrics
 from admin.workers.messages import Reckon, Reckoned, decode_down
-from admin.workers.metrics import Reckonings
-from admin.workers.shared_counters import Cells, Sample, Table
+from admin.workers.metrics import LedgerPoll
+from admin.workers.shared_counters import CounterReader, CounterWriter, Sample
 from gateway.metrics.counters import Exemplar, Marked
 from gateway.metrics.ledger import UNKNOWN_POOL, Ledger
 
@@ -19,11 +19,11 @@ from gateway.metrics.ledger import UNKNOWN_POOL, Ledger
 class Worker:
     """A process that has accepted and ended so many, and answers when it is told to."""
 
-    def __init__(self, name: str, all_: Reckonings, accepted: int, completed: int) -> None:
+    def __init__(self, name: str, all_: LedgerPoll, accepted: int, completed: int) -> None:
         self.name = name
-        self.table = Table(records_max=64)
-        self.cells = Cells(os.dup(self.table.descriptor))
-        self.table.close_descriptor()
+        self.counters = CounterReader(records_max=64)
+        self.cells = CounterWriter(os.dup(self.counters.descriptor))
+        self.counters.close_descriptor()
         self.ledger = Ledger(self.cells)
         # Others that come later are not looked at.
         self.cells.take("fngate_requests_total", (), ())
@@ -33,7 +33,7 @@ class Worker:
             self.ledger.end("completed")
         self.asked: list[int] = []
         self._all = all_
-        all_.join(name, self._hear, self.table)
+        all_.join(name, self._hear, self.counters)
 
     def _hear(self, data: bytes) -> None:
         message = decode_down(data)
@@ -51,32 +51,32 @@ class Worker:
 
 
 @pytest.fixture
-def all_() -> Reckonings:
+def all_() -> LedgerPoll:
     """Nobody has started."""
-    return Reckonings()
+    return LedgerPoll()
 
 
 @pytest.fixture
-def two(all_: Reckonings) -> Iterator[tuple[Worker, Worker]]:
+def two(all_: LedgerPoll) -> Iterator[tuple[Worker, Worker]]:
     """5 accepted and 2 completed at a, 3 and 3 at b."""
     made = Worker("a", all_, 5, 2), Worker("b", all_, 3, 3)
     yield made
     for one in made:
         one.cells.close()
-        one.table.close()
+        one.counters.close()
 
 
 Two = tuple[Worker, Worker]
 
 
-async def asked(all_: Reckonings) -> asyncio.Task[None]:
+async def asked(all_: LedgerPoll) -> asyncio.Task[None]:
     """A question that all have got."""
     task = asyncio.create_task(all_.ask())
     await asyncio.sleep(0)
     return task
 
 
-async def test_all_answer_for_themselves(all_: Reckonings, two: Two) -> None:
+async def test_all_answer_for_themselves(all_: LedgerPoll, two: Two) -> None:
     """What comes after an answer is no part of it."""
     a, b = two
     task = await asked(all_)
@@ -91,7 +91,7 @@ async def test_all_answer_for_themselves(all_: Reckonings, two: Two) -> None:
     assert balance.missing == 0
 
 
-async def test_a_request_that_a_worker_has_lost_is_missing(all_: Reckonings, two: Two) -> None:
+async def test_a_request_that_a_worker_has_lost_is_missing(all_: LedgerPoll, two: Two) -> None:
     """Nothing is made to fit."""
     a, b = two
     task = await asked(all_)
@@ -102,7 +102,7 @@ async def test_a_request_that_a_worker_has_lost_is_missing(all_: Reckonings, two
     assert all_.balance().missing == 1
 
 
-async def test_what_a_dead_worker_had_is_aborted(all_: Reckonings, two: Two) -> None:
+async def test_what_a_dead_worker_had_is_aborted(all_: LedgerPoll, two: Two) -> None:
     """It is not waited for when it dies while it is asked; its numbers stay for ever."""
     _, b = two
     task = await asked(all_)
@@ -120,7 +120,7 @@ async def test_what_a_dead_worker_had_is_aborted(all_: Reckonings, two: Two) -> 
 
 
 async def test_one_that_dies_after_its_answer_is_not_counted_twice(
-    all_: Reckonings, two: Two
+    all_: LedgerPoll, two: Two
 ) -> None:
     """Another makes the question wait meanwhile."""
     a, b = two
@@ -136,7 +136,7 @@ async def test_one_that_dies_after_its_answer_is_not_counted_twice(
 
 
 async def test_a_silent_worker_is_counted_by_its_counters(
-    all_: Reckonings, two: Two, monkeypatch: pytest.MonkeyPatch
+    all_: LedgerPoll, two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not waited for any longer; an answer to an old question is none."""
     monkeypatch.setattr(metrics, "ANSWER_S", 0.0)
@@ -151,7 +151,7 @@ async def test_a_silent_worker_is_counted_by_its_counters(
 
 
 async def test_one_that_has_just_come_is_counted_by_its_counters(
-    all_: Reckonings, two: Two
+    all_: LedgerPoll, two: Two
 ) -> None:
     """It was not asked."""
     a, b = two
@@ -164,10 +164,10 @@ async def test_one_that_has_just_come_is_counted_by_its_counters(
     assert all_.balance().in_flight == {"p": 1, UNKNOWN_POOL: 1}
     assert late.asked == []
     late.cells.close()
-    late.table.close()
+    late.counters.close()
 
 
-async def test_the_latest_exemplar_of_a_bucket_is_shown(all_: Reckonings, two: Two) -> None:
+async def test_the_latest_exemplar_of_a_bucket_is_shown(all_: LedgerPoll, two: Two) -> None:
     """Whichever process has it."""
     a, b = two
     labels = ("function", "f", "le", "1.0")
@@ -182,7 +182,7 @@ async def test_the_latest_exemplar_of_a_bucket_is_shown(all_: Reckonings, two: T
     assert all_.exemplars == {Sample("n_bucket", labels): new}
 
 
-async def test_two_may_ask_at_once(all_: Reckonings, two: Two) -> None:
+async def test_two_may_ask_at_once(all_: LedgerPoll, two: Two) -> None:
     """Each gets its own answers; whoever is not asked cannot answer."""
     a, b = two
     first, second = await asked(all_), await asked(all_)

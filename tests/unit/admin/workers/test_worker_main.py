@@ -19,7 +19,7 @@ from admin.workers import messages as m
 from admin.workers.channel import Channel
 from admin.workers.port import Port, reserve
 from admin.workers.process import MODULE
-from admin.workers.shared_counters import Cells, Table
+from admin.workers.shared_counters import CounterReader, CounterWriter
 from admin.workers.worker import Worker
 from gateway.settings import GatewaySettings
 from registry.exchange import Endpoints, PoolEndpoints, decode_demand, encode
@@ -90,9 +90,9 @@ async def running(tmp_path: Path) -> AsyncIterator[tuple[Supervisor, asyncio.Tas
     """A worker that runs, and its supervisor."""
     port = await reserve("127.0.0.1", 0)
     supervisor = Supervisor(port, tmp_path / "nobody")
-    table = Table(records_max=64)
-    cells = Cells(os.dup(table.descriptor))
-    table.close_descriptor()
+    counters = CounterReader(records_max=64)
+    cells = CounterWriter(os.dup(counters.descriptor))
+    counters.close_descriptor()
     ours, theirs = socket.socketpair()
     await supervisor.channel.open(ours)
     worker = asyncio.create_task(Worker(cells, lambda _form: None).run(theirs))
@@ -100,7 +100,7 @@ async def running(tmp_path: Path) -> AsyncIterator[tuple[Supervisor, asyncio.Tas
     supervisor.channel.abort("the test is over")
     await worker
     cells.close()
-    table.close()
+    counters.close()
     port.close()
 
 
@@ -235,19 +235,19 @@ async def test_nonsense_from_the_supervisor_ends_the_worker(running: Running) ->
 @pytest.mark.slow
 def test_a_process_ignores_ctrl_c_and_ends_with_its_supervisor() -> None:
     """SIGINT that came while it was blocked, or later, is not its business."""
-    table = Table(records_max=64)
+    counters = CounterReader(records_max=64)
     ours, theirs = socket.socketpair()
-    passed = (theirs.fileno(), table.descriptor)
+    passed = (theirs.fileno(), counters.descriptor)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     child = subprocess.Popen([sys.executable, "-m", MODULE, *map(str, passed)], pass_fds=passed)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     child.send_signal(signal.SIGINT)
     theirs.close()
-    table.close_descriptor()
+    counters.close_descriptor()
     ours.close()
 
     assert child.wait(UNTIL_S) == 0
-    table.close()
+    counters.close()
 
 
 async def test_a_worker_says_where_its_requests_are(running: Running) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from admin.workers.messages import Estimates, FunctionNow, Functions, KeyNow
-from admin.workers.worker import Mirror, show
+from admin.workers.worker import CatalogReplica, show
 from registry.catalog import Catalog, Change, Deployed
 from registry.exchange import Expected
 from registry.model import Key
@@ -109,7 +109,7 @@ def test_a_mirror_is_as_its_source_after_every_change(actions: list[tuple[str, i
 
 def test_keys_are_let_in_and_out() -> None:
     """By their fingerprints only."""
-    mirror = Mirror()
+    mirror = CatalogReplica()
     key = Key("k", "ab" * 32, ("invoke",))
     mirror.take(KeyNow(key, True))
     assert mirror.ring.all() == (key,)
@@ -121,7 +121,7 @@ def test_keys_are_let_in_and_out() -> None:
 @pytest.mark.parametrize("left", [[], [deployed(2)]])
 def test_estimates_go_with_their_revision(left: list[Deployed]) -> None:
     """What a removed revision once took is of no use, and would be kept for ever."""
-    mirror = Mirror()
+    mirror = CatalogReplica()
     mirror.take(Functions([FunctionNow("default", "digits", [deployed(1, 2), deployed(2)])]))
     mirror.take(Estimates({"default/digits@1": took(1.0), "default/digits@2": took(2.0)}))
     mirror.take(Estimates({"default/digits@2": took(3.0)}))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from admin.workers.messages import Arrived, Beat, Wants, Woken, decode_up
-from admin.workers.worker import UNHEARD_OF, Upward
+from admin.workers.worker import UNKNOWN_REVISION, SupervisorClient
 from registry.exchange import Expected
 
 
@@ -14,9 +14,9 @@ def said(sent: list[bytes]) -> list[object]:
 def test_demand_is_passed_as_it_is() -> None:
     """It is serialised already; that a worker is lost says the end of its channel."""
     sent: list[bytes] = []
-    upward = Upward(sent.append, {})
-    upward.receive_demand(b"demand")
-    upward.worker_lost("7")
+    supervisor = SupervisorClient(sent.append, {})
+    supervisor.receive_demand(b"demand")
+    supervisor.worker_lost("7")
 
     assert said(sent) == [Wants(b"demand")]
 
@@ -24,22 +24,22 @@ def test_demand_is_passed_as_it_is() -> None:
 def test_estimates_are_those_of_the_moment() -> None:
     """Whoever keeps them may add some at any time."""
     known: dict[str, Expected] = {}
-    upward = Upward(lambda _: None, known)
-    assert upward.expected("default/f@1") == UNHEARD_OF
+    supervisor = SupervisorClient(lambda _: None, known)
+    assert supervisor.expected("default/f@1") == UNKNOWN_REVISION
     known["default/f@1"] = Expected(1.0, 1.5, 2.0, 3)
 
-    assert upward.expected("default/f@1") == Expected(1.0, 1.5, 2.0, 3)
+    assert supervisor.expected("default/f@1") == Expected(1.0, 1.5, 2.0, 3)
 
 
 async def test_arrivals_are_told_with_the_next_beat_and_once() -> None:
     """Requests are counted here and told together."""
     sent: list[bytes] = []
-    upward = Upward(sent.append, {})
-    upward.arrived("default", "f")
-    upward.arrived("default", "g")
-    upward.arrived("default", "f")
-    upward.beat()
-    upward.beat()
+    supervisor = SupervisorClient(sent.append, {})
+    supervisor.arrived("default", "f")
+    supervisor.arrived("default", "g")
+    supervisor.arrived("default", "f")
+    supervisor.beat()
+    supervisor.beat()
 
     first, second = said(sent)
     assert isinstance(first, Beat)
@@ -52,6 +52,6 @@ async def test_arrivals_are_told_with_the_next_beat_and_once() -> None:
 def test_cold_starts_are_told_at_once() -> None:
     """The supervisor counts each of them once over all workers."""
     sent: list[bytes] = []
-    Upward(sent.append, {}).woken("default", "f", "r1", {"load": 2.0})
+    SupervisorClient(sent.append, {}).woken("default", "f", "r1", {"load": 2.0})
 
     assert said(sent) == [Woken("default", "f", "r1", {"load": 2.0})]
