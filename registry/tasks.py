@@ -1,4 +1,4 @@
-"""The only place that spawns background tasks."""
+"""Background tasks: each has one owner, a name, and an end that is seen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ log = structlog.get_logger()
 
 
 class Tasks:
-    """Named tasks with one owner. A task that dies is reported; closing cancels and waits.
+    """Named tasks with one owner, who cancels and awaits them with `close`.
+
+    A task that raises is logged with its name; the owner and the other tasks go on. A root task
+    runs as long as its owner: its return is logged like an error, and `reasons` reports its end
+    until the owner closes. One that was cancelled was ended by its owner.
 
     `limit` bounds how many may be alive at once; one more raises RuntimeError, because a caller
     that can exceed it lacks a bound of its own.
@@ -24,6 +28,8 @@ class Tasks:
         self._owner = owner
         self._limit = limit
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._roots: dict[asyncio.Task[Any], str] = {}
+        self._ends: dict[str, str] = {}
         self._closed = False
 
     def spawn(self, name: str, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -36,13 +42,34 @@ class Tasks:
         task.add_done_callback(self._ended)
         return task
 
+    def root(self, name: str, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run `work`, which must not end by itself, until the owner closes."""
+        task = self.spawn(name, work)
+        self._roots[task] = name
+        return task
+
+    def running(self) -> list[str]:
+        """Names of the root tasks that run, in the order of their starts."""
+        return list(self._roots.values())
+
+    def reasons(self) -> list[str]:
+        """A reason for /readyz per root task that ended by itself; empty when all is well."""
+        return [f"task {self._owner}:{name} ended: {how}" for name, how in self._ends.items()]
+
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        root = self._roots.pop(task, None)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if root is not None:
+            error = error or RuntimeError("it returned")
+            self._ends[root] = f"{type(error).__name__}: {error}"
+        if error is not None:
             log.error("a background task died", task=task.get_name(), exc_info=error)
 
     async def close(self) -> None:
-        """Cancel what still runs and wait for it; what is stuck is named in the log."""
+        """Cancel and await the tasks that run; one that does not end within 10 s is logged."""
         self._closed = True
         tasks = list(self._tasks)
         for task in tasks:
@@ -58,7 +85,7 @@ class Tasks:
 
 
 class Alarm:
-    """Calls `action` once, at the earliest of the times that were set since it last did.
+    """Calls `action` once, at the earliest time set since the last call.
 
     Times are those of `clock`, in seconds.
     """
@@ -70,7 +97,7 @@ class Alarm:
         self._timer: asyncio.TimerHandle | None = None
 
     def set(self, at_s: float) -> None:
-        """Call no later than then; infinite for no wish."""
+        """Call `action` at `at_s` or earlier; infinity sets nothing."""
         if at_s >= self._at_s:
             return
         self.clear()
@@ -79,7 +106,7 @@ class Alarm:
         self._timer = loop.call_later(max(0.0, at_s - self._clock()), self._ring)
 
     def clear(self) -> None:
-        """Forget every time that was set."""
+        """Forget all times."""
         self._at_s = inf
         if self._timer is not None:
             self._timer.cancel()
@@ -91,9 +118,9 @@ class Alarm:
 
 
 def every(period_s: float, action: Callable[[], Any]) -> Coroutine[Any, Any, None]:
-    """Call `action` each `period_s` seconds for ever; an error in it is logged and not the end.
+    """Call `action` every `period_s` seconds for ever; its errors are logged.
 
-    Raises TypeError for a coroutine function, which would be called and never run.
+    Raises TypeError for a coroutine function, which would be called and never awaited.
     """
     if inspect.iscoroutinefunction(action):
         raise TypeError(f"expected a plain function to call, got the coroutine function {action!r}")

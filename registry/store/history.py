@@ -124,22 +124,19 @@ class History:
     @contextlib.asynccontextmanager
     async def running(self, tasks: Tasks) -> AsyncIterator[None]:
         """Flush in the background while the block runs, and once more at its end."""
-        ending = asyncio.Event()
-        task = tasks.spawn("history", self._run(ending))
+        task = tasks.root("history", self._run())
         try:
             yield
         finally:
-            # Not a cancellation: of a commit that was cancelled nobody knows whether it happened,
-            # and the last flush would write the same records once more.
-            ending.set()
-            await asyncio.wait([task])
+            # Between two flushes: whether a cancelled commit happened is unknown, and the last
+            # flush would write its records again.
+            async with self._flushing:
+                task.cancel()
             await self.flush()
 
-    async def _run(self, ending: asyncio.Event) -> None:
-        while not ending.is_set():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._settings.history_flush_s):
-                    await ending.wait()
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.history_flush_s)
             try:
                 await self.flush()
             except Exception:  # one bad flush must not be the last one

@@ -55,7 +55,7 @@ class Backups:
     @contextlib.asynccontextmanager
     async def running(self, tasks: Tasks) -> AsyncIterator[None]:
         """Copy daily while the block runs; a copy at its end is given up."""
-        tasks.spawn("daily copy", self._run())
+        tasks.root("daily copy", self._run())
         try:
             yield
         finally:

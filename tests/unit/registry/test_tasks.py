@@ -1,9 +1,9 @@
-"""Background tasks and their owner."""
+"""Background tasks, root tasks and their owner."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from math import inf
 from typing import Any
@@ -77,6 +77,58 @@ async def test_the_limit_holds() -> None:
         tasks.spawn("second", asyncio.Event().wait())
 
     await tasks.close()
+
+
+async def test_root_tasks_are_listed_while_they_run() -> None:
+    """`running` names root tasks only; closing the owner is no unexpected end of them."""
+    tasks = Tasks("pools")
+    tasks.root("tick", every(3600, int))
+    tasks.root("sweep", every(3600, int))
+    tasks.spawn("one call", asyncio.Event().wait())
+
+    assert tasks.running() == ["tick", "sweep"]
+
+    with capture_logs() as logs:
+        await tasks.close()
+
+    assert (tasks.running(), tasks.reasons(), logs) == ([], [], [])
+
+
+async def _die() -> None:
+    raise OSError("disk full")
+
+
+async def _return() -> None:
+    """Nothing keeps it running."""
+
+
+@pytest.mark.parametrize(
+    ("work", "how"), [(_die, "OSError: disk full"), (_return, "RuntimeError: it returned")]
+)
+async def test_the_end_of_a_root_task_is_seen(
+    work: Callable[[], Coroutine[Any, Any, None]], how: str
+) -> None:
+    """A root task that ends by itself is an error in the log and a reason for /readyz."""
+    tasks = Tasks("pools")
+
+    with capture_logs() as logs:
+        await asyncio.wait([tasks.root("tick", work())])
+
+    assert [(line["log_level"], line["task"]) for line in logs] == [("error", "pools:tick")]
+    assert tasks.running() == []
+    assert tasks.reasons() == [f"task pools:tick ended: {how}"]
+
+
+async def test_a_root_task_that_its_owner_cancels_is_no_reason() -> None:
+    """An owner may end a root task before it closes."""
+    tasks = Tasks("pools")
+
+    task = tasks.root("tick", every(3600, int))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+
+    assert (tasks.running(), tasks.reasons()) == ([], [])
 
 
 async def test_every_survives_an_error() -> None:
