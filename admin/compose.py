@@ -34,7 +34,7 @@ from gateway.delivery import Delivery, follow_traffic
 from gateway.dispatch.dispatcher import Limits
 from gateway.http.app import Gateway, Site, StatePages, stop_serving
 from gateway.http.context import assemble
-from gateway.metrics.requests import Metrics, Pulse
+from gateway.metrics.requests import Metrics, RateSampler
 from gateway.observing.access_log import AccessLog
 from gateway.observing.errors import FailureCount, RecentFailures
 from pool_manager.core.state import Device
@@ -271,13 +271,15 @@ async def _open_gateway(
     gateway = Gateway(invoker)
     add_families(invoker.metrics, context, OneGateway())
     health = Health(settings.data, context.manager, delivery, store.history, time.monotonic)
-    answered = Pulse(invoker.metrics.durations).take
+    answered = RateSampler(invoker.metrics.durations).sample
     backups = store.backups.reasons
     admin = open_admin(context, answered, lambda: [*health.reasons(), *backups()], stack)
     app = web.Application()
-    admin.add_routes(app, gateway.border)
+    admin.add_routes(app, gateway.boundary)
     gateway.add_routes(app)
-    pages = StatePages(gateway.border, invoker.metrics, admin.reasons, lambda: gateway.door.is_open)
+    pages = StatePages(
+        gateway.boundary, invoker.metrics, admin.reasons, lambda: gateway.gate.is_open
+    )
     pages.add_routes(app)
     app.on_cleanup.append(gateway.close)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
@@ -289,15 +291,15 @@ def add_families(metrics: Metrics, context: AdminContext, gateways: Gateways) ->
     """Have `/metrics` show what is no gateway's."""
     manager, driver = context.manager, context.settings.driver
     counters = manager.counters
-    metrics.add(ReplicaFamilies(counters))
-    metrics.add(DeviceFamilies(manager.occupancies, lambda: counters.counts().reclaimed_mib))
-    metrics.add(ServerFamilies(driver, context.store.history.statistics, gateways))
+    metrics.add_source(ReplicaFamilies(counters))
+    metrics.add_source(DeviceFamilies(manager.occupancies, lambda: counters.counts().reclaimed_mib))
+    metrics.add_source(ServerFamilies(driver, context.store.history.statistics, gateways))
 
 
 def _hand_over(counted: FailureCount, recent: RecentFailures) -> Tasks:
     """Every second what was counted is kept, as gateway processes do it with each beat."""
     tasks = Tasks("failures")
-    tasks.spawn("take", every(FAILURES_S, lambda: recent.add(counted.take())))
+    tasks.spawn("take", every(FAILURES_S, lambda: recent.add(counted.drain())))
     return tasks
 
 

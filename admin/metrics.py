@@ -63,7 +63,7 @@ class ServerFamilies:
         self._process = ProcessCollector(registry=CollectorRegistry())
         self._seen = (HistoryStatistics(0, 0, 0, 0), 0, 0)
 
-    def look(self) -> None:
+    def snapshot(self) -> None:
         """Read it; in the loop's thread."""
         self._seen = self._statistics(), self._gateways.running, self._gateways.deaths
 
@@ -103,7 +103,7 @@ class DeviceFamilies:
         self._reclaimed_mib = reclaimed_mib
         self._seen: tuple[list[Occupancy], Mapping[str, float]] = ([], {})
 
-    def look(self) -> None:
+    def snapshot(self) -> None:
         """Read them; in the loop's thread."""
         self._seen = self._occupancies(), self._reclaimed_mib()
 
@@ -193,7 +193,7 @@ class ReplicaFamilies:
         self._counters = counters
         self._seen: tuple[Counts, list[Supplied], int] = (Counts(), [], 0)
 
-    def look(self) -> None:
+    def snapshot(self) -> None:
         """Read them; in the loop's thread."""
         counters = self._counters
         self._seen = counters.counts(), counters.supplied(), counters.waiting_starts

@@ -18,7 +18,7 @@ import structlog
 
 from gateway.dispatch.call import Call, Command, Link
 from gateway.dispatch.dispatcher import Dispatcher
-from gateway.shared_memory import Slabs, Slot
+from gateway.shared_memory import BodySlot, SlabPool
 from gateway.shared_memory_links import SharedLink
 from registry.errors import FnError
 from registry.exchange import ReplicaEndpoint
@@ -43,7 +43,7 @@ class Delivered(NamedTuple):
     is_first: bool
     replica: str
     device: str
-    up_s: float
+    connected_s: float
     phases: dict[str, float]
 
 
@@ -59,7 +59,7 @@ class HeldCall(Call):
     """
 
     done: Callable[[Outcome], None] = lambda _outcome: None
-    slot: Slot | None = None
+    slot: BodySlot | None = None
 
 
 log = structlog.get_logger()
@@ -74,7 +74,7 @@ _RESPONSE, _SLAB, _FIRST = Kind.RESPONSE, int(Flag.SLAB), int(Flag.FIRST)
 _ALONE, _TRACE = int(Flag.ALONE), int(Flag.TRACE)
 # Without the Python function that a named tuple's own constructor is.
 _delivered: Callable[[tuple[Any, ...]], Delivered] = partial(tuple.__new__, Delivered)
-IDLE_TALK_MAX = 10_000
+IDLE_FRAMES_MAX = 10_000
 """Frames a replica may send since its last answer: what is no answer costs it nothing and us some
 time. Honest ones send a few per request."""
 
@@ -90,8 +90,8 @@ class _Peer:
     pool: str
     shared: SharedLink | None = None
     stream: FrameStream | None = None
-    up_s: float = 0.0
-    talk: int = 0
+    connected_s: float = 0.0
+    idle_frames: int = 0
 
 
 class DataLinks:
@@ -101,7 +101,7 @@ class DataLinks:
         self,
         worker: str,
         dispatcher: Dispatcher,
-        slabs: Slabs,
+        slabs: SlabPool,
         tasks: Tasks,
         perform: Callable[[list[Command]], None],
         lost: Callable[[str], None],
@@ -115,8 +115,8 @@ class DataLinks:
         self._slabs = slabs
         self._tasks = tasks
         self._perform = perform
-        self._lost = lost
-        self._answered = answered
+        self._on_link_lost = lost
+        self._on_answered = answered
         self._peers: dict[str, _Peer] = {}
         self._listed: dict[str, set[str]] = {}
 
@@ -153,7 +153,7 @@ class DataLinks:
         assert stream is not None
         stream.send(pack(Kind.CANCEL, id))
 
-    def give_up(self, link: str, reason: str) -> None:
+    def abort(self, link: str, reason: str) -> None:
         """End a link whose replica does not keep to it; a new one is made if it is still listed."""
         stream = self._peers[link].stream
         assert stream is not None
@@ -186,7 +186,7 @@ class DataLinks:
         """Connect and greet, once. Raises OSError."""
         stream = FrameStream(
             partial(self._on_frame, id, peer),
-            lambda reason: self._on_lost(id, reason),
+            lambda reason: self._on_stream_lost(id, reason),
             f"data {id}",
             ANSWER_MAX,
         )
@@ -199,18 +199,18 @@ class DataLinks:
             peer.stream = peer.shared = None
             shared.close()
             raise
-        shared.sent_hello()
+        shared.hello_sent()
 
-    def _on_lost(self, id: str, reason: str) -> None:
+    def _on_stream_lost(self, id: str, reason: str) -> None:
         peer = self._peers.pop(id, None)
         # A replica that sleeps or is stopped ends its links, and so does a gateway that closes.
         say = log.debug if reason in (CLOSED, CLOSING) else log.info
         say("a data link ended", replica=id, reason=reason)
         if peer is not None and peer.shared is not None:
-            peer.shared.lost()
+            peer.shared.on_link_lost()
         self._perform(self._dispatcher.link_lost(id, monotonic()))
         if peer is not None:
-            self._lost(peer.pool)
+            self._on_link_lost(peer.pool)
         if peer is not None and id in self._listed.get(peer.pool, ()):
             self._peers[id] = _Peer(peer.endpoint, peer.pool)
             self._tasks.spawn(f"connect {id}", self._reconnect(id))
@@ -221,25 +221,25 @@ class DataLinks:
 
     def _on_frame(self, id: str, peer: _Peer, frame: Frame) -> None:
         now, kind = monotonic(), frame.kind
-        if kind is _RESPONSE and peer.up_s:
-            self._ended(id, peer, frame, now)
+        if kind is _RESPONSE and peer.connected_s:
+            self._on_final(id, peer, frame, now)
         elif kind is Kind.HELLO:
-            self._up(id, frame, now)
-        elif not peer.up_s:
+            self._on_hello(id, frame, now)
+        elif not peer.connected_s:
             raise LinkError("a frame before HELLO")
         else:
             self._bound_talk(peer)
-            self._told(id, peer, frame, now)
+            self._on_control_frame(id, peer, frame, now)
 
-    def _told(self, id: str, peer: _Peer, frame: Frame, now: float) -> None:
+    def _on_control_frame(self, id: str, peer: _Peer, frame: Frame, now: float) -> None:
         """What is no answer."""
         kind = frame.kind
         if kind is Kind.FAILED or kind is Kind.CANCELLED:
-            self._ended(id, peer, frame, now)
+            self._on_final(id, peer, frame, now)
         elif kind is Kind.STARTED:
             self._dispatcher.started(id, _ids(frame), now)
         elif frame.kind is Kind.NOT_STARTED:
-            self._not_started(id, frame, now)
+            self._on_not_started(id, frame, now)
         elif frame.kind is Kind.GOAWAY:
             self._perform(self._dispatcher.goaway(id, frame.aux, now))
         elif frame.kind is Kind.WINDOW and frame.id == 0:
@@ -249,47 +249,47 @@ class DataLinks:
 
     @staticmethod
     def _bound_talk(peer: _Peer) -> None:
-        peer.talk += 1
-        if peer.talk > IDLE_TALK_MAX:
-            raise LinkError(f"{IDLE_TALK_MAX} frames without an answer")
+        peer.idle_frames += 1
+        if peer.idle_frames > IDLE_FRAMES_MAX:
+            raise LinkError(f"{IDLE_FRAMES_MAX} frames without an answer")
 
-    def _not_started(self, id: str, frame: Frame, now: float) -> None:
+    def _on_not_started(self, id: str, frame: Frame, now: float) -> None:
         try:
             commands = self._dispatcher.not_started(id, frame.id, frame.aux, now)
         except KeyError:
             raise LinkError(f"unknown request id {frame.id}") from None
         if (shared := self._peers[id].shared) is not None:
-            shared.over(frame.id)
+            shared.release(frame.id)
         self._perform(commands)
 
-    def _up(self, id: str, frame: Frame, now: float) -> None:
+    def _on_hello(self, id: str, frame: Frame, now: float) -> None:
         peer = self._peers[id]
         if frame.aux != VERSION or id in self._dispatcher.links:
             raise LinkError(f"unexpected HELLO of link version {frame.aux}")
         assert peer.shared is not None
-        peer.shared.greeted(frame.body)
-        peer.up_s = now
+        peer.shared.on_hello(frame.body)
+        peer.connected_s = now
         endpoint = peer.endpoint
         link = Link(id, peer.pool, endpoint.limit, endpoint.marks_started)
         self._perform(self._dispatcher.link_up(link, now))
 
-    def _ended(self, id: str, peer: _Peer, frame: Frame, now: float) -> None:
+    def _on_final(self, id: str, peer: _Peer, frame: Frame, now: float) -> None:
         # What the frame says is read before the call is taken off the link: a malformed answer
         # ends the link with its call still on it, and the call is retried.
-        outcome = self._outcome(id, peer, frame)
+        outcome = self._read_outcome(id, peer, frame)
         try:
             call, commands = self._dispatcher.ended(id, frame.id, now)
         except KeyError:
             raise LinkError(f"unknown request id {frame.id}") from None
         assert peer.shared is not None
-        peer.shared.over(frame.id)
+        peer.shared.release(frame.id)
         if commands:
             self._perform(commands)
-        peer.talk = 0
+        peer.idle_frames = 0
         assert call is None or isinstance(call, HeldCall)
-        self._answered(peer.pool, call, outcome)
+        self._on_answered(peer.pool, call, outcome)
 
-    def _outcome(self, id: str, peer: _Peer, frame: Frame) -> Outcome | None:
+    def _read_outcome(self, id: str, peer: _Peer, frame: Frame) -> Outcome | None:
         kind, flags, _, json_length, packed, body = frame
         if kind is Kind.CANCELLED:
             return None
@@ -297,18 +297,20 @@ class DataLinks:
             return _request_error(frame)
         meta, endpoint = unpack_answer(packed), peer.endpoint
         if flags & _SLAB:
-            body = self._copied(peer, frame)
+            body = self._copy_answer(peer, frame)
         if json_length > len(body):
             raise LinkError("the JSON part is longer than the answer")
         is_first, device = flags & _FIRST != 0, endpoint.device
-        return Delivered(meta, json_length, body, is_first, id, device, peer.up_s, endpoint.phases)
+        return Delivered(
+            meta, json_length, body, is_first, id, device, peer.connected_s, endpoint.phases
+        )
 
     @staticmethod
-    def _copied(peer: _Peer, frame: Frame) -> bytes:
+    def _copy_answer(peer: _Peer, frame: Frame) -> bytes:
         """An answer out of the replica's memory, which it may use again from now on."""
         assert peer.stream is not None
         assert peer.shared is not None
-        body = peer.shared.answer(frame.body)
+        body = peer.shared.read_answer(frame.body)
         peer.stream.send(pack(Kind.FREED, body=frame.body))
         return body
 

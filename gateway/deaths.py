@@ -12,59 +12,59 @@ from dataclasses import dataclass
 from gateway.data_links import HeldCall
 from registry.errors import FnError, Poison
 
-CAUSE_S = 1.0
+CAUSE_TIMEOUT_S = 1.0
 """How long an error waits for the pool manager's word."""
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
+class _Deferred:
     call: HeldCall
     error: FnError
     timer: asyncio.TimerHandle
 
 
-class Deaths:
+class DeathCauses:
     """Holds back the errors of calls whose replica died until its cause is known.
 
     For the loop's thread alone. Each call has its error after CAUSE_S at the latest.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, cause_s: float = CAUSE_S) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, cause_s: float = CAUSE_TIMEOUT_S) -> None:
         self._loop = loop
         self._cause_s = cause_s
-        self._waiting: dict[str, list[_Waiting]] = {}
+        self._waiting: dict[str, list[_Deferred]] = {}
 
-    def fail(self, call: HeldCall, error: FnError, known: Mapping[str, str]) -> None:
+    def defer(self, call: HeldCall, error: FnError, known: Mapping[str, str]) -> None:
         """Answer `call` with `error` and how the replica at `call.link` died; `known` are the
         causes told so far, by replica."""
         cause = known.get(call.link)
         if cause is not None:
             call.done(_with(error, cause))
             return
-        timer = self._loop.call_later(self._cause_s, self._late, call)
-        self._waiting.setdefault(call.link, []).append(_Waiting(call, error, timer))
+        timer = self._loop.call_later(self._cause_s, self._expire, call)
+        self._waiting.setdefault(call.link, []).append(_Deferred(call, error, timer))
 
-    def told(self, causes: Mapping[str, str]) -> None:
+    def on_causes(self, causes: Mapping[str, str]) -> None:
         """The pool manager has told how these replicas died."""
         for replica in self._waiting.keys() & causes.keys():
             for one in self._waiting.pop(replica):
                 one.timer.cancel()
                 one.call.done(_with(one.error, causes[replica]))
 
-    def forget(self, call: HeldCall) -> None:
+    def cancel(self, call: HeldCall) -> None:
         """The client of a call is gone."""
-        self._take(call)
+        self._pop(call)
 
     def close(self) -> None:
         """Answer every call with what is known."""
         for call in [one.call for waiting in self._waiting.values() for one in waiting]:
-            self._late(call)
+            self._expire(call)
 
-    def _late(self, call: HeldCall) -> None:
-        if one := self._take(call):
+    def _expire(self, call: HeldCall) -> None:
+        if one := self._pop(call):
             call.done(one.error)
 
-    def _take(self, call: HeldCall) -> _Waiting | None:
+    def _pop(self, call: HeldCall) -> _Deferred | None:
         waiting = self._waiting.get(call.link, [])
         one = next((each for each in waiting if each.call is call), None)
         if one is not None:

@@ -13,16 +13,16 @@ from time import monotonic
 import structlog
 
 from gateway.data_links import DataLinks, Delivered, HeldCall, Outcome
-from gateway.deaths import Deaths
+from gateway.deaths import DeathCauses
 from gateway.dispatch.call import Command, Fail, GiveUp, Recall, Send
 from gateway.dispatch.demand import Reports
 from gateway.dispatch.dispatcher import Dispatcher, Limits
 from gateway.dispatch.pool import UNKNOWN
 from gateway.dispatch.redirects import Terms
-from gateway.metrics.counters import Memory, Store
+from gateway.metrics.counters import CounterStore, LocalStore
 from gateway.metrics.ledger import Balance, Ledger
-from gateway.ports import Past, Pools
-from gateway.shared_memory import Slabs
+from gateway.ports import CallHistory, Pools
+from gateway.shared_memory import SlabPool
 from registry.catalog import Catalog, Change, Deployed
 from registry.compatibility import breaks
 from registry.errors import Poison, ReplicaDied, WaitBudgetOver
@@ -48,49 +48,54 @@ class Delivery:
     """
 
     def __init__(
-        self, limits: Limits, worker: str, pools: Pools, past: Past, store: Store | None = None
+        self,
+        limits: Limits,
+        worker: str,
+        pools: Pools,
+        past: CallHistory,
+        store: CounterStore | None = None,
     ) -> None:
         """`store` has what is counted, without one this process's own memory."""
-        self._ledger = Ledger(store or Memory())
+        self._ledger = Ledger(store or LocalStore())
         self._loop = asyncio.get_running_loop()
         self._worker = worker
         self._pools = pools
-        self._past = past
+        self._history = past
         self._dispatcher = Dispatcher(limits)
         self._tasks = Tasks("gateway")
         self._seq = itertools.count(1)
         self._urgent: set[str] = set()
-        self.slabs = Slabs(limits.bytes_max)
+        self.slabs = SlabPool(limits.bytes_max)
         self._links = DataLinks(
             worker,
             self._dispatcher,
             self.slabs,
             self._tasks,
             self._perform,
-            self._tell_soon,
-            self._answered,
+            self._report_soon,
+            self._on_answered,
         )
         self._reports = Reports(lambda key: self._dispatcher.load(key, monotonic()), self.is_cold)
-        self._deaths = Deaths(self._loop)
+        self._death_causes = DeathCauses(self._loop)
         self._idle: asyncio.Event | None = None
         self._is_closed = False
 
     def open(self) -> None:
         """Begin to speak to the manager and to watch deadlines."""
-        self._tell_all()
+        self._report_all()
         self._tasks.spawn("sweep", every(SWEEP_S, self._sweep))
-        self._tasks.spawn("demand", every(DEMAND_S, self._tell_all))
+        self._tasks.spawn("demand", every(DEMAND_S, self._report_all))
 
     async def close(self) -> None:
         """Stop; calls that are still held are not answered any more."""
         self._is_closed = True
         self._links.close()
-        self._deaths.close()
+        self._death_causes.close()
         await self._tasks.close()
         self.slabs.close()
         self._pools.worker_lost(self._worker)
 
-    def lose_manager(self) -> None:
+    def on_manager_lost(self) -> None:
         """Nobody starts replicas any more; see `Dispatcher.lose_manager`."""
         self._perform(self._dispatcher.lose_manager(monotonic()))
 
@@ -127,7 +132,7 @@ class Delivery:
     def submit(self, call: HeldCall) -> None:
         """Accept a call. Raises what `Dispatcher.submit` raises, and then it was not."""
         if call.pool not in self._dispatcher.pools:
-            self._estimate(call.pool)
+            self._update_expected(call.pool)
         try:
             commands = self._dispatcher.submit(call, monotonic())
             self._ledger.accept()
@@ -135,12 +140,12 @@ class Delivery:
         finally:
             if call.was_held:
                 self._reports.held(call.pool)
-                self._tell_soon(call.pool)
+                self._report_soon(call.pool)
 
-    def leave(self, call: HeldCall) -> None:
+    def cancel(self, call: HeldCall) -> None:
         """The client of a call is gone."""
         before = call.stage
-        self._deaths.forget(call)
+        self._death_causes.cancel(call)
         commands = self._dispatcher.leave(call, monotonic())
         if call.stage is not before:
             self._ledger.end("cancelled")
@@ -150,7 +155,7 @@ class Delivery:
     def move(self, source: str, target: str, terms: Terms | None) -> None:
         """A function's traffic moved; what that means for its calls says `Dispatcher.move`."""
         self._perform(self._dispatcher.move(source, target, terms, monotonic()))
-        self._tell_soon(source)
+        self._report_soon(source)
 
     def receive_endpoints(self, data: bytes) -> None:
         """The manager's Endpoints; the last ones may come when it is over."""
@@ -159,12 +164,12 @@ class Delivery:
         message = decode_endpoints(data)
         now = monotonic()
         for key, shown in message.pools.items():
-            self._look(key, shown, now)
+            self._on_endpoints(key, shown, now)
         if message.full:
             for key in set(self._dispatcher.pools) - set(message.pools):
-                self._look(key, GONE, now)
+                self._on_endpoints(key, GONE, now)
 
-    def shown(self, pool: str) -> PoolEndpoints:
+    def endpoints(self, pool: str) -> PoolEndpoints:
         """What the manager last said of a pool; a pool never heard of is cold."""
         view = self._dispatcher.pools.get(pool)
         return view.shown if view else UNKNOWN
@@ -184,32 +189,32 @@ class Delivery:
         owed = {key: count for key, pool in pools if (count := pool.owed)}
         return self._ledger.balance(held, owed)
 
-    def _look(self, key: str, shown: PoolEndpoints, now: float) -> None:
-        self._deaths.told(shown.ended)
+    def _on_endpoints(self, key: str, shown: PoolEndpoints, now: float) -> None:
+        self._death_causes.on_causes(shown.ended)
         self._perform(self._dispatcher.look(key, shown, now))
         if key in self._dispatcher.pools:
-            self._estimate(key)
+            self._update_expected(key)
         self._links.reconcile(key, shown.replicas)
 
-    def _estimate(self, key: str) -> None:
-        self._dispatcher.pool(key).pace.expected = self._past.expected(key)
+    def _update_expected(self, key: str) -> None:
+        self._dispatcher.pool(key).pace.expected = self._history.expected(key)
 
     def _perform(self, commands: list[Command]) -> None:
         for command in commands:
             try:
-                self._do(command)
+                self._execute(command)
             except Exception:  # a defect with one call must not strand all others
                 log.exception("a command could not be done", wanted=type(command).__name__)
         if self._idle is not None and self._dispatcher.is_idle:
             self._idle.set()
 
-    def _do(self, command: Command) -> None:
+    def _execute(self, command: Command) -> None:
         if isinstance(command, Send):
             self._links.send(command.link, command.id, command.call)
         elif isinstance(command, Recall):
             self._links.recall(command.link, command.id)
         elif isinstance(command, GiveUp):
-            self._links.give_up(command.link, command.reason)
+            self._links.abort(command.link, command.reason)
         else:
             self._fail(command)
 
@@ -219,7 +224,9 @@ class Delivery:
         self._ledger.end("expired" if is_late else "failed")
         self._reports.ended(command.call.pool)
         if isinstance(command.error, ReplicaDied | Poison) and command.call.deaths:
-            self._deaths.fail(command.call, command.error, self.shown(command.call.pool).ended)
+            self._death_causes.defer(
+                command.call, command.error, self.endpoints(command.call.pool).ended
+            )
         else:
             command.call.done(command.error)
 
@@ -228,31 +235,31 @@ class Delivery:
         self._perform(self._dispatcher.sweep(now))
         self.slabs.sweep(now)
 
-    def _tell_soon(self, pool: str) -> None:
+    def _report_soon(self, pool: str) -> None:
         """Tell the manager of this pool, and of the one its calls follow to, before the loop's
         next turn."""
         if not self._urgent:
-            self._loop.call_soon(self._tell_urgent)
+            self._loop.call_soon(self._report_urgent)
         self._urgent |= {pool, self._dispatcher.heir(pool)}
 
-    def _answered(self, pool: str, call: HeldCall | None, outcome: Outcome | None) -> None:
+    def _on_answered(self, pool: str, call: HeldCall | None, outcome: Outcome | None) -> None:
         """A replica is done with a call, which is None where nobody wants its outcome."""
         if self._reports.ended(pool):
-            self._tell_soon(pool)
+            self._report_soon(pool)
         if call is not None:
             self._ledger.end("completed" if isinstance(outcome, Delivered) else "failed")
             call.done(outcome or ReplicaDied("the replica gave the request up"))
 
-    def _tell_urgent(self) -> None:
+    def _report_urgent(self) -> None:
         keys, self._urgent = self._urgent, set()
-        self._tell(Demand(self._worker, next(self._seq), False, self._reports.edge(keys)))
+        self._send_demand(Demand(self._worker, next(self._seq), False, self._reports.edge(keys)))
 
-    def _tell_all(self) -> None:
+    def _report_all(self) -> None:
         called, loads = self._dispatcher.take_called(), self.loads()
         self._reports.full(loads)
-        self._tell(Demand(self._worker, next(self._seq), True, loads, called))
+        self._send_demand(Demand(self._worker, next(self._seq), True, loads, called))
 
-    def _tell(self, demand: Demand) -> None:
+    def _send_demand(self, demand: Demand) -> None:
         self._pools.receive_demand(encode(demand))
 
 

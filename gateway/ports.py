@@ -17,7 +17,7 @@ class Pools(Protocol):
         """This gateway holds nothing any more."""
 
 
-class Past(Protocol):
+class CallHistory(Protocol):
     """What is known of earlier cold starts and kept of arrivals."""
 
     def expected(self, pool: str) -> Expected:

@@ -27,14 +27,14 @@ from runtime_image.link.shared_memory import is_unread, make_slab, open_for_read
 class Owner(Protocol):
     """Who gave a slot out."""
 
-    def filled(self, slot: Slot) -> None:
+    def on_filled(self, slot: BodySlot) -> None:
         """Its body is whole."""
 
-    def free(self, slot: Slot) -> None:
+    def free(self, slot: BodySlot) -> None:
         """Nobody refers to it any more."""
 
 
-class Slot:
+class BodySlot:
     """A place for one body. It is used again when the last reference to it was dropped.
 
     References are one for its call, dropped by whoever made that, and one for each replica that
@@ -52,23 +52,23 @@ class Slot:
         self.view = slab.view(offset, length)
         self.is_filling = True
 
-    def filled(self) -> None:
+    def mark_filled(self) -> None:
         """The body is whole: it is no upload any more."""
         if self.is_filling:
-            self._owner.filled(self)
+            self._owner.on_filled(self)
             self.is_filling = False
 
-    def hold(self) -> None:
+    def acquire(self) -> None:
         """One reference more."""
         assert self._references > 0, "a slot that was given back"
         self._references += 1
 
-    def drop(self) -> None:
+    def release(self) -> None:
         """One reference less; each is to be dropped exactly once."""
         assert self._references > 0, "a slot that was given back"
         self._references -= 1
         if not self._references:
-            self.filled()
+            self.mark_filled()
             self._owner.free(self)
 
 
@@ -82,9 +82,9 @@ class Slab:
         """Raises OSError where there is no memory for it."""
         self.number = number
         self.pool = pool
-        self.parts = Allocator(capacity)
-        self.size = self.parts.capacity
-        self.rests_since_s = 0.0
+        self.allocator = Allocator(capacity)
+        self.size = self.allocator.capacity
+        self.idle_since_s = 0.0
         descriptor, memory = make_slab(self.size, read_only=True)
         self._view = memoryview(memory)
         try:
@@ -107,7 +107,7 @@ class Slab:
         os.close(self.descriptor)
         self.descriptor = -1
 
-    def is_gone(self) -> bool:
+    def is_unmapped(self) -> bool:
         """Whether nobody has it in memory any more; to be asked of a retired one."""
         return is_unread(self._own)
 
@@ -122,11 +122,11 @@ SLABS_MAX: Final = 64
 """Slabs at once, retired ones that are still in memory included."""
 TOUCHED_MAX: Final = 32 * 2**20
 """Bytes. A slab that has touched more rests for SHORT_REST_S only."""
-SHORT_REST_S: Final = 10.0
-LONG_REST_S: Final = 300.0
-AGAIN_S: Final = 10.0
+SHORT_IDLE_S: Final = 10.0
+LONG_IDLE_S: Final = 300.0
+RETRY_S: Final = 10.0
 """How long bodies are copied after no slab could be made."""
-BUDGET: Final = 2
+BUDGET_FACTOR: Final = 2
 """Times the capacity: bytes that all slabs together may have in memory."""
 
 
@@ -142,14 +142,14 @@ class Listener(Protocol):
     def is_lost(self) -> bool:
         """See above."""
 
-    def retired(self, number: int) -> None:
+    def on_retired(self, number: int) -> None:
         """A slab is used no more."""
 
     def close(self) -> None:
         """This process goes."""
 
 
-class Slabs:
+class SlabPool:
     """Runs in one event loop's thread. `capacity` is bytes of one slab, at most."""
 
     def __init__(self, capacity: int) -> None:
@@ -159,61 +159,61 @@ class Slabs:
         self._retired: list[Slab] = []
         self._filling = 0
         self._is_usable = self._capacity > 0
-        self._again_s = 0.0
-        self.listeners: set[Listener] = set()
+        self._retry_at_s = 0.0
+        self.links: set[Listener] = set()
 
     @property
     def touched(self) -> int:
         """Bytes that slabs have in memory, at most."""
-        return sum(slab.parts.touched for slab in self._all())
+        return sum(slab.allocator.touched for slab in self._all())
 
-    def lost_links(self, replica: str) -> int:
+    def lost_link_count(self, replica: str) -> int:
         """Links to a replica that have ended while it may still read bodies of them."""
-        return sum(link.is_lost for link in self.listeners if link.replica == replica)
+        return sum(link.is_lost for link in self.links if link.replica == replica)
 
-    def take(self, pool: str, length: int) -> Slot | None:
+    def allocate(self, pool: str, length: int) -> BodySlot | None:
         """Room for a body that is about to be read; None where it is to go in a frame: it is too
         small, too many are being read, or there is no memory."""
         if length < SLAB_BODY_MIN or self._filling + length > self._capacity // 2:
             return None
-        slab = self._live.get(pool) or self._make(pool)
+        slab = self._live.get(pool) or self._make_slab(pool)
         if slab is None:
             return None
-        offset = slab.parts.fit(length)
+        offset = slab.allocator.fit(length)
         if offset is None or not self._has_memory(slab, offset + length):
             return None
-        slab.parts.take(length)
-        slab.rests_since_s = 0.0
+        slab.allocator.take(length)
+        slab.idle_since_s = 0.0
         self._filling += length
-        return Slot(self, slab, offset, length)
+        return BodySlot(self, slab, offset, length)
 
-    def filled(self, slot: Slot) -> None:
+    def on_filled(self, slot: BodySlot) -> None:
         """A slot's: its body is whole."""
         self._filling -= len(slot.view)
 
-    def free(self, slot: Slot) -> None:
+    def free(self, slot: BodySlot) -> None:
         """A slot's: nobody refers to it any more."""
-        slot.slab.parts.free(slot.offset, len(slot.view))
+        slot.slab.allocator.free(slot.offset, len(slot.view))
 
     def sweep(self, now: float) -> None:
         """Retire what has rested for long enough, forget what is out of memory; about ten times a
         second."""
-        self._try_again(now)
+        self._retry(now)
         for slab in list(self._live.values()):
-            if not slab.parts.is_empty:
-                slab.rests_since_s = 0.0
-            elif not slab.rests_since_s:
-                slab.rests_since_s = now
+            if not slab.allocator.is_empty:
+                slab.idle_since_s = 0.0
+            elif not slab.idle_since_s:
+                slab.idle_since_s = now
             else:
-                rest_s = SHORT_REST_S if slab.parts.touched > TOUCHED_MAX else LONG_REST_S
-                if now - slab.rests_since_s >= rest_s:
+                rest_s = SHORT_IDLE_S if slab.allocator.touched > TOUCHED_MAX else LONG_IDLE_S
+                if now - slab.idle_since_s >= rest_s:
                     self._retire(slab)
-        self._forget_gone()
+        self._close_unmapped()
 
     def close(self) -> None:
         """End every side channel and give all memory back; calls that go on keep theirs."""
         self._is_usable, self._capacity = False, 0
-        for listener in list(self.listeners):
+        for listener in list(self.links):
             listener.close()
         for slab in list(self._live.values()):
             self._retire(slab)
@@ -225,7 +225,7 @@ class Slabs:
         yield from self._live.values()
         yield from self._retired
 
-    def _make(self, pool: str) -> Slab | None:
+    def _make_slab(self, pool: str) -> Slab | None:
         if not self._is_usable:
             return None
         if len(self._live) + len(self._retired) >= SLABS_MAX and not self._evict():
@@ -239,45 +239,45 @@ class Slabs:
         self._live[pool] = slab
         return slab
 
-    def _try_again(self, now: float) -> None:
+    def _retry(self, now: float) -> None:
         """What there was no memory or descriptor for may be had after a while."""
         if self._is_usable or not self._capacity:
             return
-        if not self._again_s:
-            self._again_s = now + AGAIN_S
-        elif now >= self._again_s:
-            self._is_usable, self._again_s = True, 0.0
+        if not self._retry_at_s:
+            self._retry_at_s = now + RETRY_S
+        elif now >= self._retry_at_s:
+            self._is_usable, self._retry_at_s = True, 0.0
 
     def _has_memory(self, slab: Slab, end: int) -> bool:
         """Whether the budget, or what another pool's slab at rest has of it, allows for more."""
-        more = max(0, -(-end // BLOCK) * BLOCK - slab.parts.touched)
-        while self.touched + more > BUDGET * self._capacity:
+        more = max(0, -(-end // BLOCK) * BLOCK - slab.allocator.touched)
+        while self.touched + more > BUDGET_FACTOR * self._capacity:
             if not self._evict(slab):
                 return False
         return True
 
     def _evict(self, spared: Slab | None = None) -> bool:
         """Retire the slab that has rested for longest; whether its memory came free at once."""
-        resting = [s for s in self._live.values() if s.parts.is_empty and s is not spared]
+        resting = [s for s in self._live.values() if s.allocator.is_empty and s is not spared]
         if not resting:
             return False
         # One that was not seen to rest yet began to after all that were.
-        victim = min(resting, key=lambda slab: slab.rests_since_s or float("inf"))
+        victim = min(resting, key=lambda slab: slab.idle_since_s or float("inf"))
         before = len(self._retired)
         self._retire(victim)
-        self._forget_gone()
+        self._close_unmapped()
         return len(self._retired) <= before
 
     def _retire(self, slab: Slab) -> None:
         del self._live[slab.pool]
         self._retired.append(slab)
         slab.retire()
-        for listener in self.listeners:
-            listener.retired(slab.number)
+        for listener in self.links:
+            listener.on_retired(slab.number)
 
-    def _forget_gone(self) -> None:
+    def _close_unmapped(self) -> None:
         if not self._retired:
             return
-        for slab in [slab for slab in self._retired if slab.is_gone()]:
+        for slab in [slab for slab in self._retired if slab.is_unmapped()]:
             self._retired.remove(slab)
             slab.close()

@@ -15,7 +15,7 @@ from typing import Final
 
 import structlog
 
-from gateway.shared_memory import Slabs, Slot
+from gateway.shared_memory import BodySlot, SlabPool
 from runtime_image.contract.link import ANSWER_SLAB_MAX, Flag
 from runtime_image.link.frames import LinkError
 from runtime_image.link.shared_memory import Notice, Place, SideChannel, check_size, unpack_place
@@ -45,63 +45,65 @@ class SharedLink:
     nothing of this link any more. One whose body went in a frame is held no longer than the link.
     """
 
-    def __init__(self, replica: str, pool: str, slabs: Slabs, ended: Callable[[str], None]) -> None:
+    def __init__(
+        self, replica: str, pool: str, slabs: SlabPool, ended: Callable[[str], None]
+    ) -> None:
         """Raises OSError where there are no descriptors left."""
         self.replica = replica
         self.is_lost = False
         self._pool = pool
         self._slabs = slabs
-        self._ended = ended
+        self._on_ended = ended
         self._loop = asyncio.get_running_loop()
         own, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel = SideChannel(own)
         self._is_agreed = False
         self._is_open = True
         self._announced: set[int] = set()
-        self._read: dict[int, Slot] = {}  # by request id: read by the replica where they lie
-        self._sent: dict[int, Slot] = {}  # by request id: sent in frames
+        self._shared: dict[int, BodySlot] = {}  # by request id: read by the replica where they lie
+        self._framed: dict[int, BodySlot] = {}  # by request id: sent in frames
         self._answers: dict[int, int] = {}  # descriptors by number
         self._notices = 0
 
     @property
     def descriptors(self) -> list[int]:
         """The replica's end, to be sent beside HELLO; none where it is trusted no more."""
-        is_trusted = self._slabs.lost_links(self.replica) < LOST_MAX
+        is_trusted = self._slabs.lost_link_count(self.replica) < LOST_MAX
         return [self._theirs.fileno()] if is_trusted else []
 
-    def sent_hello(self) -> None:
+    def hello_sent(self) -> None:
         """The replica's end is on its way: only there is it open from now on."""
         self._theirs.close()
 
-    def greeted(self, said: bytes | bytearray) -> None:
+    def on_hello(self, said: bytes | bytearray) -> None:
         """The replica's HELLO came: JSON that says whether it took its end. Raises LinkError."""
         if not _takes_slabs(said):
             self.close()
             return
         self._is_agreed = True
-        self._slabs.listeners.add(self)
-        self._loop.add_reader(self._channel.sock, self._readable)
+        self._slabs.links.add(self)
+        self._loop.add_reader(self._channel.sock, self._on_readable)
 
-    def send(self, id: int, slot: Slot | None, body: Body) -> tuple[Body, int]:
+    def send(self, id: int, slot: BodySlot | None, body: Body) -> tuple[Body, int]:
         """Body and flags of REQUEST `id`."""
         if slot is None:
             return body, 0
-        slot.hold()
+        slot.acquire()
         if not self._can_read(slot):
             # Held all the same: the transport may not have taken all of it yet.
-            self._sent[id] = slot
+            self._framed[id] = slot
             return body, 0
-        self._read[id] = slot
+        self._shared[id] = slot
         place = Place(slot.slab.number, slot.offset, len(slot.view))
         return place.pack(), Flag.SLAB
 
-    def over(self, id: int) -> None:
+    def release(self, id: int) -> None:
         """The replica has let go of a request."""
-        slot = self._read.pop(id, None) or self._sent.pop(id, None)
+        slot = self._shared.pop(id, None) or self._framed.pop(id, None)
         if slot is not None:
-            slot.drop()
+            slot.release()
 
-    def answer(self, packed: bytes | bytearray) -> bytes:
+    def read_answer(self, packed: bytes | bytearray) -> bytes:
         """A copy of the answer that a RESPONSE with the flag SLAB is about. Raises LinkError."""
         place = unpack_place(packed)
         if place.slab not in self._answers:
@@ -121,15 +123,15 @@ class SharedLink:
             raise LinkError(f"expected an answer of {place.length} bytes, got {len(body)}")
         return body
 
-    def lost(self) -> None:
+    def on_link_lost(self) -> None:
         """The link is gone; what the replica may still read is kept until the side channel ends."""
         self.is_lost = True
-        self._drop(self._sent)
+        self._drop(self._framed)
         self._close_answers()
-        if not self._read:
+        if not self._shared:
             self.close()
 
-    def retired(self, number: int) -> None:
+    def on_retired(self, number: int) -> None:
         """`Slabs`: a slab is used no more."""
         if number in self._announced:
             self._announced.discard(number)
@@ -142,14 +144,14 @@ class SharedLink:
         self._is_open = False
         if self._is_agreed:
             self._loop.remove_reader(self._channel.sock)
-        self._slabs.listeners.discard(self)
+        self._slabs.links.discard(self)
         self._theirs.close()
         self._channel.close()
         self._close_answers()
-        self._drop(self._sent)
-        self._drop(self._read)
+        self._drop(self._framed)
+        self._drop(self._shared)
 
-    def _can_read(self, slot: Slot) -> bool:
+    def _can_read(self, slot: BodySlot) -> bool:
         """Whether the replica has, or has just been given, this slot's slab. One that follows its
         function's traffic is not shown the other callers of the revision before it."""
         slab = slot.slab
@@ -161,7 +163,7 @@ class SharedLink:
             self._announced.add(slab.number)
         return True
 
-    def _readable(self) -> None:
+    def _on_readable(self) -> None:
         try:
             self._read_notices()
         except LinkError as error:
@@ -170,18 +172,18 @@ class SharedLink:
 
     def _end(self, reason: str) -> None:
         self.close()
-        self._ended(reason)
+        self._on_ended(reason)
 
     def _read_notices(self) -> None:
         """Take what the replica says of its slabs. Raises LinkError; its end ends this one."""
         try:
             while self._is_open and (notice := self._channel.receive()) is not None:
                 self._notices += 1
-                self._notice(notice)
+                self._on_notice(notice)
         except EOFError:
             self._end("the side channel has ended")
 
-    def _notice(self, notice: Notice) -> None:
+    def _on_notice(self, notice: Notice) -> None:
         if not notice.size:
             self._forget_answers(notice.number)
             return
@@ -212,11 +214,11 @@ class SharedLink:
         self._answers.clear()
 
     @staticmethod
-    def _drop(slots: dict[int, Slot]) -> None:
+    def _drop(slots: dict[int, BodySlot]) -> None:
         held = list(slots.values())
         slots.clear()
         for slot in held:
-            slot.drop()
+            slot.release()
 
 
 def _takes_slabs(said: bytes | bytearray) -> bool:

@@ -28,9 +28,9 @@ from admin.events.snapshot import FunctionRows, StateReader
 from admin.events.watch import EventWatch
 from admin.ui.files import UiPages, read_files
 from gateway.access import Access, Need
-from gateway.http.app import Border, Handler
+from gateway.http.app import ErrorBoundary, Handler
 from gateway.http.bodies import continue_later
-from gateway.metrics.requests import Answered
+from gateway.metrics.requests import RateSample
 from registry.errors import FnError, Unknown
 from registry.tasks import Tasks
 
@@ -109,14 +109,14 @@ class AdminApi:
         self._tasks = Tasks("admin API")
         self._table = table(handlers)
 
-    def add_routes(self, app: web.Application, border: Border) -> None:
+    def add_routes(self, app: web.Application, boundary: ErrorBoundary) -> None:
         """Add the table behind the border; what is not in it is for nobody."""
         add = app.router.add_route
         for method, path, need, handler in self._table:
             is_whole = method in WHOLE and path not in WAITING
-            guarded = border.bordered(self._scoped(need, handler, is_whole=is_whole))
+            guarded = boundary.wrap(self._scoped(need, handler, is_whole=is_whole))
             add(method, PREFIX + path, guarded, expect_handler=continue_later)
-        nowhere = border.bordered(self._scoped("read", _nowhere, is_whole=False))
+        nowhere = boundary.wrap(self._scoped("read", _nowhere, is_whole=False))
         add("*", PREFIX + "/{rest:.*}", nowhere, expect_handler=continue_later)
         app.on_cleanup.append(self._close)
 
@@ -171,7 +171,7 @@ class Admin:
     watch: EventWatch
     reasons: Callable[[], list[str]]
 
-    def add_routes(self, app: web.Application, border: Border) -> AdminApi:
+    def add_routes(self, app: web.Application, boundary: ErrorBoundary) -> AdminApi:
         """Its routes and the dashboard's, as those of `app`; whoever waits is answered when that
         shuts down."""
         context = self.context
@@ -183,7 +183,7 @@ class Admin:
         handlers = Handlers(
             FunctionRoutes(store, manager, self.rows, deploys, context.history),
             operate,
-            UploadRoutes(store.blobs, deploys, border.access, context.settings.driver),
+            UploadRoutes(store.blobs, deploys, boundary.access, context.settings.driver),
             KeyRoutes(store.keys, store.ring, wall),
             PoolRoutes(store.catalog, manager, time.monotonic, wall),
             TimelineRoutes(store, manager, wall),
@@ -191,12 +191,12 @@ class Admin:
             logs,
             ErrorRoutes(store.catalog, manager, context.failures),
             events,
-            SessionRoutes(border.access, server_facts(context.settings)),
+            SessionRoutes(boundary.access, server_facts(context.settings)),
             BackupRoutes(store.backups),
         )
-        api = AdminApi(border.access, handlers)
-        api.add_routes(app, border)
-        UiPages(border, read_files()).add_routes(app)
+        api = AdminApi(boundary.access, handlers)
+        api.add_routes(app, boundary)
+        UiPages(boundary, read_files()).add_routes(app)
         waiting = (deploys.runner, operate, events.streams, logs.streams)
         app.on_shutdown.extend(one.stop_waiting for one in waiting)
         app.on_shutdown.append(advice.advisor.close)
@@ -205,7 +205,7 @@ class Admin:
 
 def open_admin(
     context: AdminContext,
-    take_answered: Callable[[], list[Answered]],
+    take_answered: Callable[[], list[RateSample]],
     reasons: Callable[[], list[str]],
     stack: AsyncExitStack,
 ) -> Admin:

@@ -17,7 +17,7 @@ from admin.deploy.deploys import Deploys
 from admin.deploy.plan import check_handler, parse_request
 from admin.views import operation_json
 from gateway.access import Access
-from gateway.http.bodies import let_continue, read_body
+from gateway.http.bodies import read_body, send_continue
 from gateway.http.decompression import encoding_of
 from gateway.problems import ACCEPTED, CREATED, json_answer
 from registry.bundles.blobs import UPLOADS_MAX, BlobStore
@@ -138,7 +138,7 @@ class UploadRoutes:
         if encoding_of(request.headers.getall(hdrs.CONTENT_ENCODING, [])):
             raise BadRequest("an upload is taken as it is, without Content-Encoding")
         async with self._slots.take() as slot, self._blobs.receive(sha256, size) as upload:
-            await let_continue(request)
+            await send_continue(request)
             while chunk := await request.content.readany():
                 slot.received(len(chunk))
                 await upload.write(chunk)

@@ -17,7 +17,7 @@ from admin.history import ServerHistory
 from admin.rates import Rates
 from admin.views import Live, function_json, occupancy_json, replica_json
 from gateway.dispatch.pool import UNKNOWN
-from gateway.metrics.requests import Answered
+from gateway.metrics.requests import RateSample
 from gateway.observing.errors import Failure
 from pool_manager.manager import Manager
 from pool_manager.reports import Decision
@@ -128,7 +128,7 @@ class StateReader:
         self,
         catalog: Catalog,
         rows: FunctionRows,
-        take_answered: Callable[[], list[Answered]],
+        take_answered: Callable[[], list[RateSample]],
         reasons: Callable[[], list[str]],
     ) -> None:
         self._catalog = catalog
@@ -146,7 +146,7 @@ class StateReader:
         if abs(boot_s - self._boot_s) > JUMP_S:
             self._boot_s = boot_s
 
-    def answered(self, several: Iterable[Answered]) -> None:
+    def answered(self, several: Iterable[RateSample]) -> None:
         """So much was answered in about the last second."""
         now = self._clock()
         for one in several:

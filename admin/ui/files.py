@@ -14,7 +14,7 @@ from typing import Final
 
 from aiohttp import web
 
-from gateway.http.app import Border
+from gateway.http.app import ErrorBoundary
 from gateway.http.bodies import continue_later
 from gateway.problems import FOUND, MOVED, NOT_MODIFIED
 from registry.errors import MethodNotAllowed, Unknown
@@ -113,17 +113,17 @@ class UiPages:
     """`/ui/` and its files. A name is looked up whole among those of the build: no path of the file
     system is ever made from a request."""
 
-    def __init__(self, border: Border, files: Mapping[str, File]) -> None:
-        self._border = border
+    def __init__(self, boundary: ErrorBoundary, files: Mapping[str, File]) -> None:
+        self._boundary = boundary
         self._files = files
 
     def add_routes(self, app: web.Application) -> None:
         """The routes. A link in a wiki may lead here: there is no datum, and no frame around it."""
-        root = self._border.bordered(self._root, is_linked=True)
+        root = self._boundary.wrap(self._root, is_linked=True)
         app.router.add_get("/", root, expect_handler=continue_later)
-        folder = self._border.bordered(self._to_folder, is_linked=True)
+        folder = self._boundary.wrap(self._to_folder, is_linked=True)
         app.router.add_route("*", "/ui", folder, expect_handler=continue_later)
-        file = self._border.bordered(self._file, is_linked=True)
+        file = self._boundary.wrap(self._file, is_linked=True)
         app.router.add_route("*", "/ui/{file:.*}", file, expect_handler=continue_later)
 
     async def _root(self, request: web.Request) -> web.Response:

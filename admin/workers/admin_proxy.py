@@ -12,7 +12,7 @@ from aiohttp import hdrs, web
 from multidict import CIMultiDict
 from yarl import URL
 
-from gateway.http.bodies import is_left_waiting, let_continue
+from gateway.http.bodies import is_awaiting_continue, send_continue
 from registry.errors import BadRequest, QueueFull, SupervisorAway
 
 log = structlog.get_logger()
@@ -87,7 +87,7 @@ class AdminProxy:
             timeout=timeout,
             allow_redirects=False,
             # The supervisor is asked first: only it knows whether it wants the body.
-            expect100=has_body and is_left_waiting(request),
+            expect100=has_body and is_awaiting_continue(request),
         ) as answer:
             return await _relay(request, answer)
 
@@ -99,7 +99,7 @@ async def _relay(request: web.Request, answer: aiohttp.ClientResponse) -> web.St
         headers[hdrs.CONTENT_LENGTH] = length
     response = web.StreamResponse(status=answer.status, reason=answer.reason, headers=headers)
     is_last = answer.headers.get(hdrs.CONNECTION, "").lower() == "close"
-    if is_last or is_left_waiting(request):
+    if is_last or is_awaiting_continue(request):
         response.force_close()
     await response.prepare(request)
     try:
@@ -149,7 +149,7 @@ class _Body(AsyncIterator[bytes]):
         try:
             if not self._is_begun:
                 self._is_begun = True
-                await let_continue(self._request)
+                await send_continue(self._request)
             piece = await self._request.content.readany()
         except (web.RequestPayloadError, aiohttp.ClientError) as error:
             # Its text is "400, message:", then what is wrong on a line of its own.

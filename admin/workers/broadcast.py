@@ -33,7 +33,7 @@ from admin.workers.messages import (
 from admin.workers.metrics import MergedMetrics
 from admin.workers.process import WorkerProcess
 from gateway.dispatch.pool import UNKNOWN
-from gateway.metrics.requests import Answered, Metrics
+from gateway.metrics.requests import Metrics, RateSample
 from gateway.observing.errors import Failure, RecentFailures
 from pool_manager.core.demand import DemandBook
 from pool_manager.manager import Manager
@@ -188,7 +188,7 @@ class ClusterState:
         """What goes on in the background of all workers."""
         return sum(self._tasks.values())
 
-    def look(self, endpoints: bytes) -> None:
+    def on_endpoints(self, endpoints: bytes) -> None:
         """The manager said how pools are."""
         message = decode_endpoints(endpoints)
         if message.full:
@@ -227,7 +227,7 @@ class WorkerMessages:
         self._own = own
         self._manager = manager
         self._history = history
-        self.on_answered: Callable[[list[Answered]], None] = lambda _answered: None
+        self.on_answered: Callable[[list[RateSample]], None] = lambda _answered: None
         """Told of what a worker answered in about a second."""
 
     def join(self, process: WorkerProcess) -> None:
@@ -260,7 +260,7 @@ class WorkerMessages:
 
     def woken(self, message: Woken) -> None:
         """Requests waited for a cold start: counted once, however many workers say so."""
-        self._own.cold_start(
+        self._own.count_cold_start(
             message.namespace,
             message.function,
             message.replica,

@@ -10,8 +10,8 @@ from typing import Literal
 
 import msgspec
 
-from gateway.metrics.counters import Labels, Marked
-from gateway.metrics.requests import Answered
+from gateway.metrics.counters import Labels, SampleExemplar
+from gateway.metrics.requests import RateSample
 from gateway.observing.errors import Failure
 from gateway.settings import GatewaySettings
 from registry.catalog import Deployed
@@ -113,7 +113,7 @@ class Reckoned(_Message, frozen=True):
     ended: dict[str, float]
     held: dict[str, int]
     in_flight: dict[str, int]
-    exemplars: list[Marked]
+    exemplars: list[SampleExemplar]
 
 
 class Ready(_Message, frozen=True):
@@ -140,7 +140,7 @@ class Beat(_Message, frozen=True):
 
     tasks: int
     arrived: list[Arrived]
-    answered: list[Answered]
+    answered: list[RateSample]
     failures: list[Failure] = []
 
 

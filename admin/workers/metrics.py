@@ -20,7 +20,7 @@ from prometheus_client.samples import Sample as ShownSample
 
 from admin.workers.messages import Reckon, Reckoned, encode
 from admin.workers.shared_counters import CounterReader, Sample, summed
-from gateway.metrics.counters import TEXT, Exemplar, Form, shown
+from gateway.metrics.counters import TEXT, Exemplar, PageFormat, to_prometheus
 from gateway.metrics.ledger import ACCEPTED, ENDED, Balance, Ledger, total
 from gateway.metrics.requests import FUNCTIONS_MAX, OTHERS, Metrics
 from registry.catalog import Change
@@ -238,16 +238,16 @@ class MergedMetrics:
             self._ended = {s: value for s, value in self._ended.items() if s.owner != gone}
             self._limit.forget(gone)
 
-    async def ask(self) -> None:
+    async def refresh(self) -> None:
         """Have every worker say where its requests are; a second at most."""
         await self._poll.ask()
 
-    def look(self) -> None:
+    def snapshot(self) -> None:
         """Note what is to be read: in the loop's thread, so that nobody is counted twice."""
-        self._own.look()
+        self._own.snapshot()
         self._seen = list(self._counters.values()), self._ended, self._poll.exemplars
 
-    def render(self, form: Form = TEXT) -> bytes:
+    def render(self, form: PageFormat = TEXT) -> bytes:
         """The page; takes milliseconds, so it is to be called in a thread."""
         return form.encode(self)
 
@@ -304,7 +304,7 @@ def _add_histograms(
         for _, sample, value in row:
             so_far += value
             found = exemplars.get(sample)
-            exemplar = shown(found) if found is not None else None
+            exemplar = to_prometheus(found) if found is not None else None
             family.add_sample(sample.name, sample.by_label, so_far, exemplar=exemplar)
         count = Sample(f"{family.name}_count", labels)
         family.add_sample(count.name, count.by_label, so_far)

@@ -118,7 +118,7 @@ class CounterWriter:
         self._free: deque[int] = deque()
         self._is_full = False
 
-    def take(self, name: str, labelnames: Sequence[str], labelvalues: Sequence[str]) -> int:
+    def allocate(self, name: str, labelnames: Sequence[str], labelvalues: Sequence[str]) -> int:
         """The place in `values` of a number that begins at 0; all beyond the last share one that
         is not shown."""
         labels = [text for pair in zip(labelnames, labelvalues, strict=True) for text in pair]
@@ -133,7 +133,7 @@ class CounterWriter:
         _LENGTH.pack_into(self._map, at + 12, len(key))
         return record * _STEP
 
-    def give_back(self, place: int) -> None:
+    def free(self, place: int) -> None:
         """Nobody counts at this place any more: its record can be another number's."""
         if place:
             record = place // _STEP

@@ -38,7 +38,7 @@ from admin.workers.messages import Welcome
 from admin.workers.metrics import LedgerPoll, MergedMetrics
 from admin.workers.pool import WorkerPool
 from admin.workers.port import Port, reserve
-from gateway.http.app import Border, StatePages
+from gateway.http.app import ErrorBoundary, StatePages
 from gateway.metrics.requests import Metrics
 from pool_manager.driver import Driver
 from pool_manager.manager import Manager
@@ -111,7 +111,7 @@ async def _open_pools(
 ) -> None:
     """The manager, of which workers see only serialised messages."""
     stack.push_async_callback(manager.close)
-    stack.callback(manager.subscribe(cluster.look))
+    stack.callback(manager.subscribe(cluster.on_endpoints))
     stack.callback(manager.subscribe(broadcaster.pools))
     stack.callback(PoolSync(store.catalog, manager, store.bundles.__getitem__).close)
     await manager.start()
@@ -133,7 +133,7 @@ def _metrics(store: Store, cluster: ClusterState) -> tuple[Metrics, MergedMetric
         wall=time.time,  # noqa: TID251 - the shell passes the clock in
     )
     page = MergedMetrics(own, poll, is_deployed)
-    store.catalog.subscribe(own.changed)
+    store.catalog.subscribe(own.on_change)
     store.catalog.subscribe(page.changed)
     return own, page
 
@@ -142,10 +142,10 @@ def _application(
     admin: Admin, broadcaster: Broadcaster, page: MergedMetrics, workers: WorkerPool
 ) -> web.Application:
     """Whatever is no call: gateway processes pass it here."""
-    border = Border(access_of(admin.context.settings, admin.context.store))
+    boundary = ErrorBoundary(access_of(admin.context.settings, admin.context.store))
     app = web.Application()
-    admin.add_routes(app, border).settled = broadcaster.settled
-    pages = StatePages(border, page, admin.reasons, lambda: not workers.is_stopping)
+    admin.add_routes(app, boundary).settled = broadcaster.settled
+    pages = StatePages(boundary, page, admin.reasons, lambda: not workers.is_stopping)
     pages.add_routes(app)
     return app
 

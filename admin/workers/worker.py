@@ -63,7 +63,7 @@ from gateway.http.bodies import continue_later
 from gateway.http.context import assemble
 from gateway.metrics.counters import Labels
 from gateway.metrics.ledger import Balance
-from gateway.metrics.requests import Answered, Metrics, Pulse
+from gateway.metrics.requests import Metrics, RateSample, RateSampler
 from gateway.observing.access_log import AccessLog
 from gateway.observing.errors import Failure
 from registry.catalog import Catalog
@@ -133,7 +133,7 @@ class SupervisorClient:
         self._send = send
         self._expected = expected
         self._arrived: dict[tuple[str, str], int] = {}
-        self.take_answered: Callable[[], list[Answered]] = list
+        self.take_answered: Callable[[], list[RateSample]] = list
         """What was answered since it was asked last."""
         self.take_failures: Callable[[], list[Failure]] = list
         """What went wrong since it was asked last."""
@@ -274,12 +274,12 @@ class Worker:
         gateway = Gateway(invoker)
         self._metrics = invoker.metrics
         invoker.metrics.on_cold_start = supervisor.woken
-        supervisor.take_answered = Pulse(invoker.metrics.durations).take
-        supervisor.take_failures = invoker.failures.take
+        supervisor.take_answered = RateSampler(invoker.metrics.durations).sample
+        supervisor.take_failures = invoker.failures.drain
         passing = AdminProxy(welcome.passing)
         app = web.Application()
         gateway.add_routes(app)
-        passed = gateway.border.bordered(passing.handle)
+        passed = gateway.boundary.wrap(passing.handle)
         app.router.add_route("*", "/{rest:.*}", passed, expect_handler=continue_later)
         app.on_cleanup.extend([gateway.close, passing.close])
         runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
@@ -317,7 +317,7 @@ class Worker:
     def _reckoned(self, number: int) -> Reckoned:
         """Where every request is now, and which ones the histograms last counted."""
         balance = Balance() if self._delivery is None else self._delivery.balance()
-        marked = [] if self._metrics is None else self._metrics.marked()
+        marked = [] if self._metrics is None else self._metrics.newest_exemplars()
         return Reckoned(
             number,
             balance.accepted,
@@ -335,7 +335,7 @@ class Worker:
             log.error("the supervisor is gone: what was accepted is finished", reason=reason)
         self._lost.set()
         if self._delivery is not None:
-            self._delivery.lose_manager()
+            self._delivery.on_manager_lost()
         self._end()
 
     def _end(self) -> None:

@@ -32,7 +32,7 @@ IN_LOOP_MAX = 64 * 1024
 """Bytes; larger bodies would hold up the loop and are checked in a thread."""
 WAITING_MAX = 64
 
-Then = Callable[[BaseException | None], None]
+OnChecked = Callable[[BaseException | None], None]
 
 
 class ColdCheck:
@@ -43,7 +43,7 @@ class ColdCheck:
         self._waiting = 0
 
     def check(
-        self, meta: RequestMeta, body: Body, revision: Revision, then: Then
+        self, meta: RequestMeta, body: Body, revision: Revision, then: OnChecked
     ) -> asyncio.Future[None] | None:
         """Check a small body at once: None, or RequestError is raised where it does not fit.
 
@@ -62,7 +62,7 @@ class ColdCheck:
         future.add_done_callback(lambda done: self._done(done, then))
         return future
 
-    def _done(self, future: asyncio.Future[None], then: Then) -> None:
+    def _done(self, future: asyncio.Future[None], then: OnChecked) -> None:
         self._waiting -= 1
         if not future.cancelled():
             then(future.exception())
@@ -103,7 +103,7 @@ def correlate(header: Callable[[str], str | None]) -> Correlation:
         return NOT_CORRELATED
     if request_id is None or _REQUEST_ID.fullmatch(request_id) is None:
         request_id = ""
-    return Correlation(request_id, records.read(traceparent or ""))
+    return Correlation(request_id, records.parse_traceparent(traceparent or ""))
 
 
 class Head(NamedTuple):

@@ -19,13 +19,13 @@ from aiohttp import web
 from gateway import problems
 from gateway.access import Access
 from gateway.delivery import Delivery
-from gateway.http.bodies import check_framing, continue_later, is_left_waiting
+from gateway.http.bodies import check_framing, continue_later, is_awaiting_continue
 from gateway.http.connections import connections_max
 from gateway.http.context import Invoker
-from gateway.http.fast_path import Front
-from gateway.http.handler import Shared, make_clients
-from gateway.http.invocation import calls_first, invoke
-from gateway.metrics.counters import Form, form_of
+from gateway.http.fast_path import FastPath
+from gateway.http.handler import HandlerFactory, make_clients
+from gateway.http.invocation import invoke, route_calls
+from gateway.metrics.counters import PageFormat, negotiate_format
 from gateway.replies import Reply, Writer
 from gateway.settings import GatewaySettings
 from registry.catalog import Deployed
@@ -104,26 +104,26 @@ log = structlog.get_logger()
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class Page(Protocol):
+class MetricsPage(Protocol):
     """What `/metrics` shows."""
 
-    async def ask(self) -> None:
+    async def refresh(self) -> None:
         """Have other processes say how they are; before `look`, without a turn between."""
 
-    def look(self) -> None:
+    def snapshot(self) -> None:
         """Read what is now; in the loop's thread, before `render`."""
 
-    def render(self, form: Form) -> bytes:
+    def render(self, form: PageFormat) -> bytes:
         """The page; in a thread."""
 
 
-class Border:
+class ErrorBoundary:
     """Stands around every route but invoking: host, origin, errors to problems."""
 
     def __init__(self, access: Access) -> None:
         self.access = access
 
-    def bordered(self, handler: Handler, *, is_linked: bool = False) -> Handler:
+    def wrap(self, handler: Handler, *, is_linked: bool = False) -> Handler:
         """`handler` behind the border. `is_linked`: pages of other sites may lead to it, as it
         gives everybody the same and changes nothing."""
         access = self.access
@@ -146,7 +146,7 @@ class Border:
 
         async def guarded(request: web.Request) -> web.StreamResponse:
             response = await checked(request)
-            if is_left_waiting(request):
+            if is_awaiting_continue(request):
                 response.force_close()
             return response
 
@@ -161,22 +161,22 @@ class StatePages:
 
     def __init__(
         self,
-        border: Border,
-        page: Page,
+        boundary: ErrorBoundary,
+        page: MetricsPage,
         reasons: Callable[[], list[str]],
         is_open: Callable[[], bool],
     ) -> None:
-        self._border = border
+        self._boundary = boundary
         self._page = page
         self._reasons = reasons
         self._is_open = is_open
 
     def add_routes(self, app: web.Application) -> None:
         """The last routes of an application: they take whatever no other has."""
-        bordered, add = self._border.bordered, app.router.add_get
-        add("/readyz", bordered(self._readyz), expect_handler=continue_later)
-        add("/metrics", bordered(self._metrics), expect_handler=continue_later)
-        rest = bordered(_nowhere)
+        wrap, add = self._boundary.wrap, app.router.add_get
+        add("/readyz", wrap(self._readyz), expect_handler=continue_later)
+        add("/metrics", wrap(self._metrics), expect_handler=continue_later)
+        rest = wrap(_nowhere)
         app.router.add_route("*", "/{rest:.*}", rest, expect_handler=continue_later)
 
     async def _readyz(self, _request: web.Request) -> web.Response:
@@ -188,12 +188,12 @@ class StatePages:
         return problems.json_answer({"status": "degraded" if reasons else "ok", "reasons": reasons})
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        access = self._border.access
+        access = self._boundary.access
         if not access.is_open:
             access.check(request.headers.get("Authorization"), "read")
-        form = form_of(request.headers.get("Accept", ""))
-        await self._page.ask()
-        self._page.look()
+        form = negotiate_format(request.headers.get("Accept", ""))
+        await self._page.refresh()
+        self._page.snapshot()
         page = await asyncio.to_thread(self._page.render, form)
         return web.Response(body=page, headers={"Content-Type": form.content_type, **VARIES})
 
@@ -203,13 +203,13 @@ class Gateway:
 
     def __init__(self, invoker: Invoker) -> None:
         self.invoker = invoker
-        self.border = Border(invoker.access)
+        self.boundary = ErrorBoundary(invoker.access)
         self.writer = Writer(invoker.wall)
-        self.door = invoker.door
+        self.gate = invoker.gate
 
     def add_routes(self, app: web.Application) -> None:
         """The routes that every gateway process serves by itself."""
-        function, healthz = self._function, self.border.bordered(_healthz)
+        function, healthz = self._function, self.boundary.wrap(_healthz)
         app.router.add_route("*", "/fn/{ref}", function, expect_handler=continue_later)
         app.router.add_get("/healthz", healthz, expect_handler=continue_later)
         app.on_response_prepare.append(self._end_connection)
@@ -218,23 +218,23 @@ class Gateway:
         """aiohttp's clean-up signal: end what the routes hold."""
         self.invoker.cold_check.close()
         self.invoker.inflation.close()
-        if self.invoker.events is not None:
-            self.invoker.events.close()
+        if self.invoker.access_log is not None:
+            self.invoker.access_log.close()
         if self.invoker.tracer is not None:
             self.invoker.tracer.close()
 
     async def _end_connection(self, _request: web.Request, response: web.StreamResponse) -> None:
         """aiohttp's signal, once its own headers are made."""
-        if self.door.headers:
+        if self.gate.headers:
             response.force_close()
-            response.headers.update(self.door.headers)
+            response.headers.update(self.gate.headers)
 
     async def _function(self, request: web.Request) -> web.StreamResponse:
         if request.method == "POST":
             answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
             ref = request.match_info["ref"]
             return await invoke(self.invoker, self.writer, request, ref, answer)
-        return await self.border.bordered(self._describe)(request)
+        return await self.boundary.wrap(self._describe)(request)
 
     async def _describe(self, request: web.Request) -> web.Response:
         if request.method not in ("GET", "HEAD"):
@@ -246,7 +246,7 @@ class Gateway:
         authorization = request.headers.get("Authorization")
         self.invoker.access.check(authorization, "invoke", ref.partition("@")[0])
         deployed = self.invoker.catalog.resolve(ref)
-        shown = self.invoker.delivery.shown(deployed.revision.key)
+        shown = self.invoker.delivery.endpoints(deployed.revision.key)
         return problems.json_answer(describe(deployed, shown, f"{request.scheme}://{request.host}"))
 
 
@@ -269,12 +269,12 @@ async def stop_serving(
     try:
         async with asyncio.timeout(seconds):
             if is_orphaned:
-                delivery.lose_manager()
-                await gateway.door.empty()
-            await gateway.door.shut()
+                delivery.on_manager_lost()
+                await gateway.gate.drain()
+            await gateway.gate.close()
             await delivery.wait_idle()
     except TimeoutError:
-        log.error("requests are left at shutdown", inside=gateway.door.inside)
+        log.error("requests are left at shutdown", inside=gateway.gate.active)
 
 
 BACKLOG = 1024
@@ -291,21 +291,21 @@ class Site:
         """`runner`'s server has been set up."""
         assert runner.server is not None
         self._settings: GatewaySettings = invoker.settings
-        self._events = invoker.events
+        self._events = invoker.access_log
         self._tracer = invoker.tracer
         others = runner.server.request_handler
-        runner.server.request_handler = calls_first(others, invoker, writer)
+        runner.server.request_handler = route_calls(others, invoker, writer)
         seconds = self._settings.head_read_s
-        self._handlers = Shared(runner.server, writer, invoker.reservations, seconds)
-        self._front = Front(invoker, writer, self._handlers.adopt)
+        self._handlers = HandlerFactory(runner.server, writer, invoker.body_budget, seconds)
+        self._fast_path = FastPath(invoker, writer, self._handlers.adopt)
         self._tasks = Tasks("site")
         self._server: asyncio.Server | None = None
 
     async def start(self, *, reuse_port: bool = False) -> int:
         """Accept connections; the port. Raises OSError where it cannot be had."""
-        factory = self._front if self._settings.fast_front else self._handlers
+        factory = self._fast_path if self._settings.fast_front else self._handlers
         most = connections_max(self._settings.connections)
-        self._front.clients = make_clients(self._handlers, most, self._front.connections)
+        self._fast_path.clients = make_clients(self._handlers, most, self._fast_path.connections)
         self._server = await asyncio.get_running_loop().create_server(
             factory,
             self._settings.listen,
@@ -322,7 +322,7 @@ class Site:
         return port
 
     def _sweep(self) -> None:
-        self._front.sweep()
+        self._fast_path.sweep()
         self._handlers.sweep()
 
     async def stop(self) -> None:
@@ -333,5 +333,5 @@ class Site:
     async def close(self) -> None:
         """Close the fast front's connections; aiohttp's runner closes its own."""
         await self._tasks.close()
-        self._front.close()
-        await self._front.wait_closed(self._settings.shutdown_s)
+        self._fast_path.close()
+        await self._fast_path.wait_closed(self._settings.shutdown_s)

@@ -12,32 +12,32 @@ from typing import Final, Protocol
 from aiohttp import HttpVersion11, hdrs, web
 
 from gateway.http.decompression import Inflation, encoding_of, inflating_threads
-from gateway.http.reservations import Evicted
+from gateway.http.reservations import OnEvicted
 from registry.errors import BadRequest, BodyTimeout, BodyTooLarge, ExpectationFailed, FnError
 
 Body = bytes | bytearray | memoryview
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class Sink(Protocol):
+class BodySink(Protocol):
     """Where a body goes."""
 
-    def room(self, length: int) -> memoryview | None:
+    def buffer(self, length: int) -> memoryview | None:
         """Where a body of so many bytes is to be put, if anywhere in particular."""
 
-    def arrived(self, count: int, evicted: Evicted) -> None:
+    def count(self, count: int, evicted: OnEvicted) -> None:
         """Count `count` more bytes. Raises FnError where there is no memory for them; `evicted`
         is called where they have to be given up later."""
 
 
-class Anywhere(Sink):
+class UncountedBody(BodySink):
     """For small bodies of clients that have shown a key: they are not counted."""
 
-    def room(self, length: int) -> memoryview | None:  # noqa: ARG002 - the protocol's signature
+    def buffer(self, length: int) -> memoryview | None:  # noqa: ARG002 - the protocol's signature
         """Nowhere in particular."""
         return None
 
-    def arrived(self, count: int, evicted: Evicted) -> None:
+    def count(self, count: int, evicted: OnEvicted) -> None:
         """There is room."""
 
 
@@ -59,14 +59,14 @@ def is_expecting(request: web.BaseRequest) -> bool:
     return hdrs.EXPECT in request.headers and request.version >= HttpVersion11
 
 
-def is_left_waiting(request: web.BaseRequest) -> bool:
+def is_awaiting_continue(request: web.BaseRequest) -> bool:
     """Whether the client was to be asked for its body and has not sent it."""
     return is_expecting(request) and not request.content.is_eof()
 
 
-async def let_continue(request: web.BaseRequest) -> None:
+async def send_continue(request: web.BaseRequest) -> None:
     """Ask for the body of a client that waits to be asked; to be called after all checks."""
-    if is_left_waiting(request):
+    if is_awaiting_continue(request):
         await request.writer.write(CONTINUE)
         # aiohttp takes any output for the beginning of the answer.
         request.writer.output_size = 0
@@ -80,13 +80,13 @@ async def read_body(request: web.Request, most: int, seconds: float) -> bytes:
     """The whole body. Raises as `receive` does."""
     inflation = Inflation(inflating_threads())
     try:
-        return bytes(await receive(request, most, seconds, Anywhere(), inflation))
+        return bytes(await receive(request, most, seconds, UncountedBody(), inflation))
     finally:
         inflation.close()
 
 
 async def receive(
-    request: web.BaseRequest, most: int, seconds: float, sink: Sink, inflation: Inflation
+    request: web.BaseRequest, most: int, seconds: float, sink: BodySink, inflation: Inflation
 ) -> Body:
     """The whole body without its content coding, in the room of `sink` if that gives any. Raises
     BodyTooLarge before reading where the length is told.
@@ -100,7 +100,7 @@ async def receive(
         raise _too_large(length, most)
     if not request.can_read_body:
         return b""
-    await let_continue(request)
+    await send_continue(request)
     reading = _Reading(request, most, seconds, sink)
     try:
         if encoding:
@@ -115,7 +115,7 @@ async def receive(
 class _Reading:
     """One body on its way from `request` to `sink`."""
 
-    def __init__(self, request: web.BaseRequest, most: int, seconds: float, sink: Sink) -> None:
+    def __init__(self, request: web.BaseRequest, most: int, seconds: float, sink: BodySink) -> None:
         self._request = request
         self._most = most
         self._seconds = seconds
@@ -160,7 +160,7 @@ class _Reading:
             raise BodyTimeout(f"the body did not arrive within {self._seconds:g} s") from None
 
     async def _place(self, length: int | None) -> Body:
-        view = None if length is None else self._sink.room(length)
+        view = None if length is None else self._sink.buffer(length)
         return await (self._gather() if view is None else self._fill(view))
 
     async def _gather(self) -> bytearray:
@@ -191,7 +191,7 @@ class _Reading:
         return body
 
     def _count(self, count: int) -> None:
-        self._sink.arrived(count, self._evicted)
+        self._sink.count(count, self._evicted)
 
     def _evicted(self, error: FnError) -> None:
         """Stop reading the body at once, because its memory is needed."""
@@ -215,7 +215,7 @@ READS_AHEAD: Final = 4
 """Reads of that size that are counted ahead."""
 
 
-class Upload(asyncio.BufferedProtocol):
+class BodyReceiver(asyncio.BufferedProtocol):
     """Takes the place of a connection's protocol while `view` is filled from the socket.
 
     `arrived(count)` counts bytes that came or will come next: after a large read the next ones are
@@ -263,7 +263,7 @@ class Upload(asyncio.BufferedProtocol):
         self._lost(exc)
 
 
-class Discarding(asyncio.Protocol):
+class BodyDiscarder(asyncio.Protocol):
     """Drops what still comes of a body that was refused: a connection closed with bytes unread is
     reset, and the client might lose the answer. `lost(error)` is called when the client is gone."""
 
@@ -280,7 +280,7 @@ class Discarding(asyncio.Protocol):
         self._lost(exc)
 
 
-def exchange(transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:
+def switch_protocol(transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:
     """Give a transport another protocol: between the two nothing may be received, since one takes
     bytes and the other receives them into its own buffer."""
     transport.pause_reading()

@@ -34,7 +34,7 @@ TELL_S: Final = 60.0
 """Between two lines of the log about refused connections."""
 
 
-class Client(Protocol):
+class ClientConnection(Protocol):
     """One connection of a client."""
 
     @property
@@ -46,18 +46,18 @@ class Client(Protocol):
         """Seconds since its last byte."""
 
     @property
-    def came_s(self) -> float:
+    def opened_s(self) -> float:
         """When it was made, in seconds of any clock."""
 
     def evict(self) -> None:
         """Close it, idle as it is."""
 
 
-class Clients:
+class ConnectionLimit:
     """All connections of one process. `populations` hold them; `clock` gives seconds."""
 
     def __init__(
-        self, most: int, populations: list[Collection[Client]], clock: Callable[[], float]
+        self, most: int, populations: list[Collection[ClientConnection]], clock: Callable[[], float]
     ) -> None:
         """`most` connections at once."""
         self._most = most
@@ -67,7 +67,7 @@ class Clients:
         self._told_s = -TELL_S
         self._refused = 0
 
-    def admit(self, newcomer: Client) -> bool:
+    def admit(self, newcomer: ClientConnection) -> bool:
         """Whether there is room for a connection that is among the populations already. The
         quietest idle connections are closed for it."""
         if sum(map(len, self._populations)) <= self._most or self._evict(newcomer):
@@ -79,7 +79,7 @@ class Clients:
             self._told_s, self._refused = now, 0
         return False
 
-    def _evict(self, newcomer: Client) -> bool:
+    def _evict(self, newcomer: ClientConnection) -> bool:
         now = self._clock()
         if now < self._full_until_s:
             return False
@@ -88,7 +88,7 @@ class Clients:
         if not idle:
             self._full_until_s = now + AGAIN_S
             return False
-        idle.sort(key=lambda one: (-one.quiet_s, one.came_s))
+        idle.sort(key=lambda one: (-one.quiet_s, one.opened_s))
         for one in idle[: max(1, self._most // EVICTED_SHARE)]:
             one.evict()
         return True

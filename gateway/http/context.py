@@ -16,53 +16,53 @@ from gateway.access import Access
 from gateway.delivery import Delivery
 from gateway.http.admission import Admissions, ColdCheck
 from gateway.http.decompression import Inflation, inflating_threads
-from gateway.http.reservations import Reservations
-from gateway.metrics.counters import Store
+from gateway.http.reservations import BodyBudget
+from gateway.metrics.counters import CounterStore
 from gateway.metrics.requests import Metrics
 from gateway.observing.access_log import AccessLog
 from gateway.observing.errors import FailureCount
 from gateway.observing.tracing import Tracer
-from gateway.ports import Past
+from gateway.ports import CallHistory
 from gateway.replies import CLOSE
 from gateway.settings import GatewaySettings
 from registry.catalog import Catalog
 from registry.errors import ShuttingDown
 
 
-class Door:
+class RequestGate:
     """Who is let in leaves again, once. Used by one thread."""
 
     def __init__(self) -> None:
         self.is_open = True
         self.headers: tuple[tuple[str, str], ...] = ()
         """Of every answer. Once the server goes, each is the last one of its connection."""
-        self.inside = 0
-        self._empty = asyncio.Event()
+        self.active = 0
+        self._drained = asyncio.Event()
 
     def enter(self) -> None:
         """Come in. Raises ShuttingDown once the door is shut."""
         if not self.is_open:
             raise ShuttingDown("the server is shutting down", retry_after_s=5)
-        self.inside += 1
+        self.active += 1
 
-    def leave(self) -> None:
+    def exit(self) -> None:
         """Whoever entered goes."""
-        self.inside -= 1
-        if not self.inside:
-            self._empty.set()
+        self.active -= 1
+        if not self.active:
+            self._drained.set()
 
-    async def shut(self) -> None:
+    async def close(self) -> None:
         """Let nobody in any more; returns when the last one has left."""
         self.is_open = False
-        await self.empty()
+        await self.drain()
 
-    async def empty(self) -> None:
+    async def drain(self) -> None:
         """Return when nobody is inside. Until then requests of connections that are there are let
         in, but each is the last one of its connection."""
         self.headers = (CLOSE,)
-        while self.inside:
-            self._empty.clear()
-            await self._empty.wait()
+        while self.active:
+            self._drained.clear()
+            await self._drained.wait()
 
 
 class Invoker(NamedTuple):
@@ -76,15 +76,15 @@ class Invoker(NamedTuple):
     delivery: Delivery
     cold_check: ColdCheck
     metrics: Metrics
-    past: Past
-    door: Door
+    history: CallHistory
+    gate: RequestGate
     admissions: Admissions
     wall: Callable[[], float]
     new_id: Callable[[], str]
-    events: AccessLog | None
+    access_log: AccessLog | None
     tracer: Tracer | None
     failures: FailureCount
-    reservations: Reservations
+    body_budget: BodyBudget
     inflation: Inflation
 
 
@@ -93,10 +93,10 @@ def assemble(  # noqa: PLR0913 - the parts of a gateway process
     access: Access,
     catalog: Catalog,
     delivery: Delivery,
-    past: Past,
+    history: CallHistory,
     wall: Callable[[], float],
-    events: AccessLog | None = None,
-    store: Store | None = None,
+    access_log: AccessLog | None = None,
+    store: CounterStore | None = None,
     tracer: Tracer | None = None,
 ) -> Invoker:
     """Whatever answers calls of functions. To be called in the loop. `wall` gives Unix seconds,
@@ -110,9 +110,9 @@ def assemble(  # noqa: PLR0913 - the parts of a gateway process
         store,
         wall,
     )
-    catalog.subscribe(metrics.changed)
-    if events is not None:
-        events.when_left_out(metrics.left_out)
+    catalog.subscribe(metrics.on_change)
+    if access_log is not None:
+        access_log.when_left_out(metrics.count_dropped_events)
     return Invoker(
         settings,
         access,
@@ -120,15 +120,15 @@ def assemble(  # noqa: PLR0913 - the parts of a gateway process
         delivery,
         ColdCheck(),
         metrics,
-        past,
-        Door(),
+        history,
+        RequestGate(),
         Admissions(access, catalog, settings.wait_max_s, settings.held_bytes_max),
         wall,
         request_ids(secrets.token_hex(6)),
-        events,
+        access_log,
         tracer,
         FailureCount(wall),
-        Reservations(delivery, settings.held_bytes_max, monotonic),
+        BodyBudget(delivery, settings.held_bytes_max, monotonic),
         Inflation(inflating_threads()),
     )
 

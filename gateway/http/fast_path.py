@@ -15,13 +15,13 @@ from time import monotonic
 from typing import Final, cast
 
 from gateway import problems
-from gateway.http.bodies import Discarding, Upload, exchange
-from gateway.http.connections import Clients, is_gone, may_be_reading
+from gateway.http.bodies import BodyDiscarder, BodyReceiver, switch_protocol
+from gateway.http.connections import ConnectionLimit, is_gone, may_be_reading
 from gateway.http.context import Invoker
-from gateway.http.handler import AHEAD_MAX, READS_MAX, refusal
+from gateway.http.handler import AHEAD_MAX, READS_MAX, connection_refused
 from gateway.http.invocation import Invocation
-from gateway.http.plain_heads import Heads
-from gateway.http.reservations import Reservation
+from gateway.http.plain_heads import HeadCache
+from gateway.http.reservations import BodyReservation
 from gateway.replies import Reply, Writer
 from registry.errors import BodyEvicted, BodyTimeout, FnError
 from runtime_image.contract.link import SLAB_BODY_MIN
@@ -33,7 +33,7 @@ LINGER_S: Final = 2.0
 _END: Final = b"\r\n\r\n"
 
 
-class Front:
+class FastPath:
     """All connections of one listening socket. `fallback` makes aiohttp's handler of one."""
 
     def __init__(
@@ -45,9 +45,9 @@ class Front:
         self.fallback = fallback
         self.connections: set[Connection] = set()
         self.uploads: dict[Connection, float] = {}
-        self.ended: set[Connection] = set()
-        self.clients: Clients | None = None
-        self.read = Heads().read
+        self.half_closed: set[Connection] = set()
+        self.clients: ConnectionLimit | None = None
+        self.parse_head = HeadCache().read
         self._left = asyncio.Event()
 
     def __call__(self) -> asyncio.Protocol:
@@ -59,12 +59,12 @@ class Front:
         second."""
         now = monotonic()
         for connection in list(self.connections):
-            connection.grow_old()
+            connection.tick()
         for connection, due_s in list(self.uploads.items()):
             if now >= due_s:
                 connection.expire()
-        for connection in list(self.ended):
-            connection.look_whether_gone()
+        for connection in list(self.half_closed):
+            connection.abort_if_gone()
 
     def close(self) -> None:
         """Close every connection; what is not answered by now is not answered any more."""
@@ -81,11 +81,11 @@ class Front:
         for connection in list(self.connections):
             connection.abort()
 
-    def left(self, connection: Connection) -> None:
+    def discard(self, connection: Connection) -> None:
         """A connection is gone, or somebody else's."""
         self.connections.discard(connection)
         self.uploads.pop(connection, None)
-        self.ended.discard(connection)
+        self.half_closed.discard(connection)
         self._left.set()
 
 
@@ -93,9 +93,9 @@ class Connection(asyncio.Protocol):
     """One client. Requests are answered one after the other."""
 
     __slots__ = (
+        "_ahead",
         "_body",
-        "_early",
-        "_front",
+        "_fast_path",
         "_invocation",
         "_is_discarding",
         "_is_ended",
@@ -103,53 +103,53 @@ class Connection(asyncio.Protocol):
         "_is_last",
         "_is_new",
         "_missing",
-        "_rest",
         "_transport",
-        "came_s",
+        "_unparsed",
+        "opened_s",
         "quiet_s",
     )
 
-    def __init__(self, front: Front) -> None:
-        self._front = front
+    def __init__(self, fast_path: FastPath) -> None:
+        self._fast_path = fast_path
         self._transport: asyncio.Transport | None = None
         self._invocation: Invocation | None = None
         self._body = bytearray()
         self._missing = 0
-        self._rest: list[bytes] = []
-        self._early: Reservation | None = None
+        self._unparsed: list[bytes] = []
+        self._ahead: BodyReservation | None = None
         self._is_full = False
         self._is_new = True
         self._is_last = False
         self._is_ended = False
         self._is_discarding = False
         self.quiet_s = 0
-        self.came_s = monotonic()
+        self.opened_s = monotonic()
 
     @property
     def is_idle(self) -> bool:
         """Whether no request has come that is not answered."""
-        return self._invocation is None and not self._rest and not self._is_discarding
+        return self._invocation is None and not self._unparsed and not self._is_discarding
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio's: a client came."""
         self._transport = cast("asyncio.Transport", transport)
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        front = self._front
-        front.connections.add(self)
-        if front.clients is not None and not front.clients.admit(self):
-            for piece in front.writer.pieces(problems.reply(refusal())):
+        fast_path = self._fast_path
+        fast_path.connections.add(self)
+        if fast_path.clients is not None and not fast_path.clients.admit(self):
+            for piece in fast_path.writer.pieces(problems.reply(connection_refused())):
                 self._transport.write(piece)
             self.close()
 
     def data_received(self, data: bytes) -> None:
         """asyncio's: bytes came."""
         self.quiet_s = 0
-        if self._invocation is None and not self._rest:
-            self._begin(data)
+        if self._invocation is None and not self._unparsed:
+            self._begin_request(data)
         elif self._missing:
-            self._continue(data)
+            self._continue_body(data)
         else:
-            self._hold(data)
+            self._read_ahead(data)
 
     def pause_writing(self) -> None:
         """asyncio's: the client does not read its answers; no more requests are read meanwhile."""
@@ -160,42 +160,42 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """asyncio's: it reads again."""
         self._is_full = False
-        if self._transport is not None and not self._rest:
+        if self._transport is not None and not self._unparsed:
             self._transport.resume_reading()
 
     def eof_received(self) -> bool:
         """asyncio's: the client sends no more; True keeps the connection for the answer."""
         transport = self._transport
-        is_owed = self._invocation is not None or bool(self._rest)
+        is_owed = self._invocation is not None or bool(self._unparsed)
         if transport is None or not is_owed or self._missing or not may_be_reading(transport):
             return False
         self._is_ended = True
-        self._front.ended.add(self)
+        self._fast_path.half_closed.add(self)
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the protocol's signature
         """asyncio's: the client is gone."""
-        self._forget()
+        self._detach()
         invocation, self._invocation = self._invocation, None
         if invocation is not None:
-            invocation.leave()
+            invocation.cancel()
 
     def expire(self) -> None:
         """The body has not come in time."""
         if self._is_discarding:
             self.close()
             return
-        seconds = self._front.invoker.settings.body_read_s
+        seconds = self._fast_path.invoker.settings.body_read_s
         self._refuse(BodyTimeout(f"the body did not arrive within {seconds:g} s"))
 
-    def grow_old(self) -> None:
+    def tick(self) -> None:
         """A second has passed."""
         self.quiet_s += 1
-        quiet_max = self._front.invoker.settings.head_read_s if self._is_new else QUIET_MAX
+        quiet_max = self._fast_path.invoker.settings.head_read_s if self._is_new else QUIET_MAX
         if self.quiet_s > quiet_max and self._invocation is None:
             self.close()
 
-    def look_whether_gone(self) -> None:
+    def abort_if_gone(self) -> None:
         """The client sends no more: whether it still waits for its answer."""
         if self._transport is not None and is_gone(self._transport):
             self._transport.abort()
@@ -214,57 +214,59 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _begin(self, data: bytes) -> None:
+    def _begin_request(self, data: bytes) -> None:
         """A request begins. Whatever speaks against it is aiohttp's to say: it has come so far
         that nothing was done for it yet."""
         self._is_new = False
         end = data.find(_END) + 4
-        hot = self._front.read(data[:end]) if end > 3 else None
+        hot = self._fast_path.parse_head(data[:end]) if end > 3 else None
         if hot is None:
-            self._rest = [data]
+            self._unparsed = [data]
             self._hand_over()
             return
-        invocation = Invocation(self._front.invoker, hot.head, self._reply, hot.correlation)
+        invocation = Invocation(self._fast_path.invoker, hot.head, self._reply, hot.correlation)
         try:
             fits = hot.length <= invocation.admit(hot.key)
         except FnError:
             fits = False
         if not fits:
-            invocation.withdraw()
-            self._rest = [data]
+            invocation.release()
+            self._unparsed = [data]
             self._hand_over()
             return
         self._invocation = invocation
-        left = end + hot.length - len(data)
-        if left > 0 or (left == 0 and hot.length >= SLAB_BODY_MIN):
-            self._receive(invocation, data[end:], left)
-        elif left == 0:
+        discard = end + hot.length - len(data)
+        if discard > 0 or (discard == 0 and hot.length >= SLAB_BODY_MIN):
+            self._receive(invocation, data[end:], discard)
+        elif discard == 0:
             invocation.run(data[end:])
         else:
-            self._hold(data[left:])
-            invocation.run(data[end:left])
+            self._read_ahead(data[discard:])
+            invocation.run(data[end:discard])
 
-    def _receive(self, invocation: Invocation, begun: bytes, left: int) -> None:
+    def _receive(self, invocation: Invocation, begun: bytes, discard: int) -> None:
         """The body is large, or not whole yet: the rest of a large one is received where it
         stays."""
-        view = invocation.room(len(begun) + left)
+        view = invocation.buffer(len(begun) + discard)
         if view is not None:
             view[: len(begun)] = begun
-        if not left:
+        if not discard:
             invocation.run(begun)
             return
-        self._front.uploads[self] = monotonic() + self._front.invoker.settings.body_read_s
-        self._missing = left
+        self._fast_path.uploads[self] = monotonic() + self._fast_path.invoker.settings.body_read_s
+        self._missing = discard
         if not self._count(len(begun)):
             return
         if view is None or self._transport is None:
             self._body = bytearray(begun)
         else:
             rest = view[len(begun) :]
-            upload = Upload(rest, self.arrived, self.received, self.connection_lost)
-            exchange(self._transport, upload)
+            upload = BodyReceiver(
+                rest, self.on_received, self.on_body_complete, self.connection_lost
+            )
+            switch_protocol(self._transport, upload)
 
-    def arrived(self, count: int) -> None:
+    def on_received(self, count: int) -> None:
         """An `Upload` has received `count` bytes more."""
         self.quiet_s = 0
         self._count(count)
@@ -274,7 +276,7 @@ class Connection(asyncio.Protocol):
         if self._invocation is None:
             return False
         try:
-            self._invocation.arrived(count, self._refuse)
+            self._invocation.count(count, self._refuse)
         except BodyEvicted as error:
             self._refuse(error)
             return False
@@ -288,55 +290,55 @@ class Connection(asyncio.Protocol):
         self._missing = 0
         self._body = bytearray()
         self._is_discarding = True
-        self._front.uploads[self] = monotonic() + LINGER_S
+        self._fast_path.uploads[self] = monotonic() + LINGER_S
         # Where it was received is given back: nothing may be received there any more.
-        exchange(transport, Discarding(self.connection_lost))
+        switch_protocol(transport, BodyDiscarder(self.connection_lost))
         invocation.fail(error)
 
-    def received(self) -> None:
+    def on_body_complete(self) -> None:
         """An `Upload` is whole."""
         transport, invocation = self._transport, self._invocation
         if transport is None or invocation is None:
             return
-        exchange(transport, self)
+        switch_protocol(transport, self)
         self._missing = 0
-        self._front.uploads.pop(self, None)
+        self._fast_path.uploads.pop(self, None)
         invocation.run(b"")
 
-    def _continue(self, data: bytes) -> None:
+    def _continue_body(self, data: bytes) -> None:
         """More of the body."""
         if len(data) > self._missing:
-            self._hold(data[self._missing :])
+            self._read_ahead(data[self._missing :])
             data = data[: self._missing]
         if len(data) < self._missing and not self._count(len(data)):
             return
         self._body += data
         self._missing -= len(data)
         if not self._missing and self._invocation is not None:
-            del self._front.uploads[self]
+            del self._fast_path.uploads[self]
             body, self._body = self._body, bytearray()
             self._invocation.run(body)
 
-    def _hold(self, data: bytes) -> None:
+    def _read_ahead(self, data: bytes) -> None:
         """The next request came before this one is answered: it waits, and is aiohttp's. Reading
         goes on for a while, because a client that leaves is noticed by it."""
         if self._is_last:
             return
-        if self._early is None:
-            self._early = self._front.invoker.reservations.begin(self._forget_early)
+        if self._ahead is None:
+            self._ahead = self._fast_path.invoker.body_budget.open(self._drop_ahead)
         try:
-            self._early.grow(len(data))
+            self._ahead.grow(len(data))
         except BodyEvicted as error:
-            self._forget_early(error)
+            self._drop_ahead(error)
             return
-        self._rest.append(data)
-        is_much = len(self._rest) >= READS_MAX or self._early.bytes >= AHEAD_MAX
+        self._unparsed.append(data)
+        is_much = len(self._unparsed) >= READS_MAX or self._ahead.bytes >= AHEAD_MAX
         if is_much and self._transport is not None:
             self._transport.pause_reading()
 
-    def _forget_early(self, _error: FnError) -> None:
+    def _drop_ahead(self, _error: FnError) -> None:
         """The memory is needed: the connection ends after the present answer."""
-        self._rest.clear()
+        self._unparsed.clear()
         self._is_last = True
         if self._invocation is None:
             self.close()
@@ -347,11 +349,11 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        for piece in self._front.writer.pieces(reply):
+        for piece in self._fast_path.writer.pieces(reply):
             transport.write(piece)
         if self._is_discarding:
             return  # `expire` closes
-        if self._rest and not reply.closes:
+        if self._unparsed and not reply.closes:
             # Not from in here: whoever answers may be in the middle of other answers.
             asyncio.get_running_loop().call_soon(self._hand_over)
         elif reply.closes or self._is_last or self._is_ended:
@@ -363,22 +365,22 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        self._forget()
-        handler = cast("asyncio.Protocol", self._front.fallback())
+        self._detach()
+        handler = cast("asyncio.Protocol", self._fast_path.fallback())
         transport.set_protocol(handler)
         handler.connection_made(transport)
         if self._is_full:  # the transport tells nobody twice
             handler.pause_writing()
         if not self._is_ended:
             transport.resume_reading()
-        for data in self._rest:
+        for data in self._unparsed:
             handler.data_received(data)
         if self._is_ended and not handler.eof_received():
             transport.close()
 
-    def _forget(self) -> None:
-        self._front.left(self)
-        if self._early is not None:
-            self._early.release()
-            self._early = None
+    def _detach(self) -> None:
+        self._fast_path.discard(self)
+        if self._ahead is not None:
+            self._ahead.release()
+            self._ahead = None
         self._transport = None

@@ -16,8 +16,8 @@ from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
 from gateway import problems
-from gateway.http.connections import Clients, is_gone, may_be_reading
-from gateway.http.reservations import Reservation, Reservations
+from gateway.http.connections import ConnectionLimit, is_gone, may_be_reading
+from gateway.http.reservations import BodyBudget, BodyReservation
 from gateway.replies import Writer
 from registry.errors import (
     BadRequest,
@@ -38,35 +38,35 @@ READ_SIZE: Final = 64 * 1024
 """Bytes. aiohttp stops reading a body from the socket when twice as many wait to be read."""
 
 
-class Shared:
+class HandlerFactory:
     """What all handlers of one site share. `handlers` are those with a connection."""
 
     def __init__(
-        self, server: web.Server, writer: Writer, reservations: Reservations, head_read_s: float
+        self, server: web.Server, writer: Writer, reservations: BodyBudget, head_read_s: float
     ) -> None:
         self.server = server
         self.writer = writer
-        self.reservations = reservations
+        self.body_budget = reservations
         self.head_read_s = head_read_s
-        self.handlers: set[Handler] = set()
-        self.clients: Clients | None = None
+        self.handlers: set[ConnectionHandler] = set()
+        self.clients: ConnectionLimit | None = None
         self._loop = asyncio.get_running_loop()
 
-    def __call__(self) -> Handler:
+    def __call__(self) -> ConnectionHandler:
         """The handler of a new connection."""
-        return Handler(self, self._loop, is_new=True)
+        return ConnectionHandler(self, self._loop, is_new=True)
 
-    def adopt(self) -> Handler:
+    def adopt(self) -> ConnectionHandler:
         """The handler of a connection that somebody else has accepted."""
-        return Handler(self, self._loop, is_new=False)
+        return ConnectionHandler(self, self._loop, is_new=False)
 
     def sweep(self) -> None:
         """End what takes too long; to be called once a second."""
         for handler in list(self.handlers):
-            handler.grow_old()
+            handler.tick()
 
 
-class Handler(RequestHandler):
+class ConnectionHandler(RequestHandler):
     """One connection."""
 
     __slots__ = (
@@ -77,13 +77,15 @@ class Handler(RequestHandler):
         "_is_ended",
         "_is_new",
         "_last_body",
-        "_reserved",
+        "_reservation",
         "_shared",
-        "came_s",
+        "opened_s",
         "quiet_s",
     )
 
-    def __init__(self, shared: Shared, loop: asyncio.AbstractEventLoop, *, is_new: bool) -> None:
+    def __init__(
+        self, shared: HandlerFactory, loop: asyncio.AbstractEventLoop, *, is_new: bool
+    ) -> None:
         super().__init__(
             shared.server,
             loop=loop,
@@ -97,11 +99,11 @@ class Handler(RequestHandler):
         self._answered = 0
         self._last_body: StreamReader | None = None
         self._ahead: list[bytes] = []
-        self._reserved: Reservation | None = None
+        self._reservation: BodyReservation | None = None
         self._head_size = 0
         self._head_age_s = 0
         self.quiet_s = 0
-        self.came_s = monotonic()
+        self.opened_s = monotonic()
 
     @property
     def is_idle(self) -> bool:
@@ -114,7 +116,7 @@ class Handler(RequestHandler):
         self._shared.handlers.add(self)
         clients = self._shared.clients
         if self._is_new and clients is not None and not clients.admit(self):
-            self._end_with(refusal())
+            self._refuse(connection_refused())
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """asyncio's: the client is gone."""
@@ -127,12 +129,12 @@ class Handler(RequestHandler):
         """asyncio's: bytes came. aiohttp itself calls it without any, to go on with what it has."""
         self.quiet_s = 0
         if data and self._is_ahead():
-            self._keep(data)
+            self._read_ahead(data)
             return
         count, body = self._request_count, self._last_body
         super().data_received(data)
         if self._request_count > count and body is not None and not body.is_eof():
-            self._broken_off(body)
+            self._on_bad_chunks(body)
         elif self._request_count > count:
             if self._messages:
                 self._last_body = self._messages[-1][1]
@@ -146,7 +148,7 @@ class Handler(RequestHandler):
     def eof_received(self) -> bool:  # type: ignore[override] # aiohttp's own never keeps it open
         """asyncio's: the client sends no more; True keeps the connection for the answer."""
         transport = self.transport
-        if self.is_idle or transport is None or not self._is_body_whole() or self._is_old():
+        if self.is_idle or transport is None or not self._is_body_whole() or self._is_http_1_0():
             return False
         self._is_ended = may_be_reading(transport)
         return self._is_ended
@@ -159,7 +161,7 @@ class Handler(RequestHandler):
             return await super().finish_response(request, resp, start_time)
         finally:
             self._answered += 1
-            self._next()
+            self._parse_ahead()
 
     def handle_error(
         self,
@@ -195,7 +197,7 @@ class Handler(RequestHandler):
         """Close the connection, which is idle, for another."""
         self.force_close()
 
-    def grow_old(self) -> None:
+    def tick(self) -> None:
         """A second has passed."""
         self.quiet_s += 1
         most_s = self._shared.head_read_s
@@ -204,11 +206,11 @@ class Handler(RequestHandler):
         elif self._head_size:
             self._head_age_s += 1
             if self._head_age_s > most_s:
-                self._end_with(HeadTimeout(f"the head did not arrive within {most_s:g} s"))
+                self._refuse(HeadTimeout(f"the head did not arrive within {most_s:g} s"))
         elif self._is_new and self.quiet_s > most_s:
             self.force_close()
 
-    def _broken_off(self, body: StreamReader) -> None:
+    def _on_bad_chunks(self, body: StreamReader) -> None:
         """The chunks of a body cannot be read, for which aiohttp has queued an error as if it were
         the next request. The reader of the body would wait for its rest for ever: it gets an error
         instead, and answers."""
@@ -218,7 +220,7 @@ class Handler(RequestHandler):
         body.set_exception(web.RequestPayloadError("\nits chunks cannot be read"))
         self.close()
 
-    def _is_old(self) -> bool:
+    def _is_http_1_0(self) -> bool:
         """Whether a client of HTTP/1.0 waits: it would take "100 Continue" for the answer."""
         unanswered = [message for message, _ in self._messages]
         if self._current_request is not None:
@@ -232,21 +234,21 @@ class Handler(RequestHandler):
         """Whether what comes now belongs to a request after the one that is being answered."""
         return not self.is_idle and not self._upgraded and self._is_body_whole()
 
-    def _keep(self, data: bytes) -> None:
+    def _read_ahead(self, data: bytes) -> None:
         if self._close or self._force_close or self._is_ended:
             return
         try:
             self._reserve(len(data))
         except BodyEvicted as error:
-            self._evicted(error)
+            self._on_evicted(error)
             return
         self._ahead.append(data)
-        size = 0 if self._reserved is None else self._reserved.bytes
+        size = 0 if self._reservation is None else self._reservation.bytes
         is_much = size >= AHEAD_MAX or len(self._ahead) >= READS_MAX
         if is_much and self.transport is not None:
             self.transport.pause_reading()
 
-    def _next(self) -> None:
+    def _parse_ahead(self) -> None:
         """Parse what came while a request was answered."""
         if self._ahead and self.is_idle:
             data = b"".join(self._ahead)
@@ -262,33 +264,33 @@ class Handler(RequestHandler):
         self._head_size += count
         if self._head_size > HEAD_MAX:
             text = f"expected a head of at most {HEAD_MAX} bytes, got {self._head_size} or more"
-            self._end_with(HeadTooLarge(text))
+            self._refuse(HeadTooLarge(text))
             return
         try:
             self._reserve(count)
         except BodyEvicted as error:
-            self._end_with(error)
+            self._refuse(error)
 
     def _reserve(self, count: int) -> None:
-        if self._reserved is None:
-            self._reserved = self._shared.reservations.begin(self._evicted)
-        self._reserved.grow(count)
+        if self._reservation is None:
+            self._reservation = self._shared.body_budget.open(self._on_evicted)
+        self._reservation.grow(count)
 
     def _release(self) -> None:
-        if self._reserved is not None:
-            self._reserved.release()
-            self._reserved = None
+        if self._reservation is not None:
+            self._reservation.release()
+            self._reservation = None
 
-    def _evicted(self, error: FnError) -> None:
+    def _on_evicted(self, error: FnError) -> None:
         """The memory is needed: a head that is not whole is refused, requests that came too early
         are forgotten, and with them the connection ends after the present answer."""
         self._ahead.clear()
         if self.is_idle:
-            self._end_with(error)
+            self._refuse(error)
         else:
             self.close()
 
-    def _end_with(self, error: FnError) -> None:
+    def _refuse(self, error: FnError) -> None:
         """Answer without a request, and close."""
         if self.transport is not None and not self._force_close:
             for piece in self._shared.writer.pieces(problems.reply(error)):
@@ -297,14 +299,14 @@ class Handler(RequestHandler):
         self.force_close()
 
 
-def refusal() -> TooManyConnections:
+def connection_refused() -> TooManyConnections:
     """For a connection beyond the limit."""
     text = "this server has as many connections as it can; idle ones were closed"
     return TooManyConnections(text, retry_after_s=1.0)
 
 
-def make_clients(shared: Shared, most: int, *populations: Any) -> Clients:
+def make_clients(shared: HandlerFactory, most: int, *populations: Any) -> ConnectionLimit:
     """Bounds handlers and `populations` together."""
-    clients = Clients(most, [shared.handlers, *populations], monotonic)
+    clients = ConnectionLimit(most, [shared.handlers, *populations], monotonic)
     shared.clients = clients
     return clients

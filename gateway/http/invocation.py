@@ -26,14 +26,20 @@ from gateway.http.admission import (
     correlate,
     make_head,
 )
-from gateway.http.bodies import check_framing, is_left_waiting, receive
+from gateway.http.bodies import check_framing, is_awaiting_continue, receive
 from gateway.http.context import Invoker
-from gateway.http.reservations import Evicted, Reservation
+from gateway.http.reservations import BodyReservation, OnEvicted
 from gateway.metrics.counters import exemplar_of
 from gateway.observing import records
-from gateway.observing.records import CLIENT_LEFT, Asked, Ending, RequestRecord, record_of
+from gateway.observing.records import (
+    CLIENT_LEFT,
+    RequestEnd,
+    RequestInfo,
+    RequestRecord,
+    make_record,
+)
 from gateway.replies import Body, Receipt, Reply, Writer, server_timing
-from gateway.shared_memory import Slot
+from gateway.shared_memory import BodySlot
 from registry.catalog import Deployed
 from registry.errors import FnError
 from runtime_image.contract.errors import RequestError
@@ -56,14 +62,14 @@ class Invocation:
         "_admission",
         "_began_s",
         "_call",
+        "_charged",
         "_check",
         "_correlation",
         "_deployed",
         "_head",
-        "_held",
         "_invoker",
-        "_is_inside",
-        "_is_told",
+        "_is_admitted",
+        "_is_recorded",
         "_reply",
         "_reservation",
         "_size",
@@ -84,10 +90,10 @@ class Invocation:
         self._reply = reply
         self._began_s = monotonic()
         self._deployed: Deployed | None = None
-        self._is_inside = False
-        self._slot: Slot | None = None
-        self._reservation: Reservation | None = None
-        self._held = 0
+        self._is_admitted = False
+        self._slot: BodySlot | None = None
+        self._reservation: BodyReservation | None = None
+        self._charged = 0
         self._call: HeldCall | None = None
         self._check: Future[None] | None = None
         self._correlation = correlation
@@ -96,14 +102,14 @@ class Invocation:
         self.trace = None if tracer is None else tracer.begin(correlation.traceparent)
         self._size = 0
         # Nobody wants to be told, or was already.
-        self._is_told = invoker.events is None and self.trace is None
+        self._is_recorded = invoker.access_log is None and self.trace is None
 
     def admit(self, key: Hashable) -> int:
         """Check what the head says, which is known again by `key`; the most bytes that the body may
         have. Raises FnError: then `fail` answers with it."""
         invoker = self._invoker
-        invoker.door.enter()
-        self._is_inside = True
+        invoker.gate.enter()
+        self._is_admitted = True
         admission = invoker.admissions.find(key)
         if admission is None:
             self._deployed = invoker.admissions.resolve(self._head)
@@ -112,17 +118,17 @@ class Invocation:
         self._deployed = admission.deployed
         return admission.body_max
 
-    def room(self, length: int) -> memoryview | None:
+    def buffer(self, length: int) -> memoryview | None:
         """Where a body of so many bytes is to be received, so that it need not be copied again:
         writable, exactly as long; None where that may be anywhere. Called at most once."""
-        self._slot = self._invoker.delivery.slabs.take(self._admission.pool, length)
+        self._slot = self._invoker.delivery.slabs.allocate(self._admission.pool, length)
         return self._slot.view if self._slot is not None else None
 
-    def arrived(self, count: int, evicted: Evicted) -> None:
+    def count(self, count: int, evicted: OnEvicted) -> None:
         """Count `count` more bytes of a body that is not whole yet. `evicted` is told if the body
         has to be given up later. Raises BodyEvicted where it has to be now."""
         if self._reservation is None:
-            self._reservation = self._invoker.reservations.begin(evicted)
+            self._reservation = self._invoker.body_budget.open(evicted)
         self._reservation.grow(count)
 
     def run(self, body: Body) -> None:
@@ -130,11 +136,11 @@ class Invocation:
         any."""
         try:
             if self._slot is not None:
-                self._slot.filled()
+                self._slot.mark_filled()
                 body = self._slot.view.toreadonly()
             self._size = len(body)
             if self._reservation is not None:
-                self._release()  # in this very turn the bytes are the call's
+                self._release_memory()  # in this very turn the bytes are the call's
             self._begin(self._admission, body)
         except Exception as error:  # noqa: BLE001 - the border: `fail` tells what may be told
             self.fail(error)
@@ -154,40 +160,40 @@ class Invocation:
         has_more = bool(error.admin_detail)
         for_admin = has_more and self._invoker.access.is_admin(self._head.authorization)
         if self._deployed is not None:
-            self._invoker.failures.note(self._deployed, error, call, self.request_id)
-        self._end(error.code, problems.reply(error, for_admin=for_admin), call)
+            self._invoker.failures.count(self._deployed, error, call, self.request_id)
+        self._reply_problem(error.code, problems.reply(error, for_admin=for_admin), call)
 
-    def leave(self) -> None:
+    def cancel(self) -> None:
         """The client is gone: its place is free, its work is recalled."""
         if self._check is not None:
             self._check.cancel()
         if self._call is not None:
-            self._invoker.delivery.leave(self._call)
-        if not self._is_told:
-            self._tell(Ending(CLIENT_LEFT, monotonic()), self._call)
-        self.withdraw()
+            self._invoker.delivery.cancel(self._call)
+        if not self._is_recorded:
+            self._record_end(RequestEnd(CLIENT_LEFT, monotonic()), self._call)
+        self.release()
 
-    def withdraw(self) -> None:
+    def release(self) -> None:
         """It never was: somebody else reads this request."""
-        if self._is_inside:
-            self._is_inside = False
-            self._invoker.door.leave()
+        if self._is_admitted:
+            self._is_admitted = False
+            self._invoker.gate.exit()
         if self._slot is not None:
             slot, self._slot = self._slot, None
-            slot.drop()
-        if self._reservation is not None or self._held:
-            self._release()
+            slot.release()
+        if self._reservation is not None or self._charged:
+            self._release_memory()
 
-    def _release(self) -> None:
+    def _release_memory(self) -> None:
         """Give back what was reserved; a call counts its body itself."""
         if self._reservation is not None:
             self._reservation.release()
-        self._invoker.reservations.give_back(self._held)
-        self._held = 0
+        self._invoker.body_budget.refund(self._charged)
+        self._charged = 0
 
     def _begin(self, admission: Admission, body: Body) -> None:
         invoker, revision = self._invoker, admission.deployed.revision
-        invoker.past.arrived(revision.namespace, revision.name)
+        invoker.history.arrived(revision.namespace, revision.name)
         now = monotonic()
         meta, trace = admission.meta, self.trace
         traceparent = self._correlation.traceparent if trace is None else trace.traceparent
@@ -205,7 +211,7 @@ class Invocation:
             queue_max=admission.queue_max,
             pinned=admission.is_pinned,
             slot=self._slot,
-            done=self._done,
+            done=self._on_outcome,
         )
         self._call = call
         # Unless something was deployed or removed since the head came.
@@ -215,27 +221,27 @@ class Invocation:
         if invoker.delivery.is_cold(admission.pool):
             # Bad input wakes no device.
             self._check = invoker.cold_check.check(
-                admission.meta, body, revision, lambda error: self._checked(call, error)
+                admission.meta, body, revision, lambda error: self._on_checked(call, error)
             )
         if self._check is None:
             self._submit(call)
         else:
-            self._hold(len(body))
+            self._charge(len(body))
 
-    def _hold(self, count: int) -> None:
+    def _charge(self, count: int) -> None:
         """Count a body that is checked in a thread, and is no call's yet."""
         try:
-            self._invoker.reservations.hold(count)
+            self._invoker.body_budget.charge(count)
         except FnError:
             if self._check is not None:
                 self._check.cancel()
             raise
-        self._held = count
+        self._charged = count
 
-    def _checked(self, call: HeldCall, error: BaseException | None) -> None:
+    def _on_checked(self, call: HeldCall, error: BaseException | None) -> None:
         """The thread has looked at a large body, whose waiting begins now."""
         self._check = None
-        if not self._is_inside:  # the client left in this very turn
+        if not self._is_admitted:  # the client left in this very turn
             return
         try:
             if error is not None:
@@ -252,8 +258,8 @@ class Invocation:
         catalog, revision = self._invoker.catalog, self._admission.deployed.revision
         if catalog.find(revision.ref, revision.namespace) is None:
             catalog.resolve(revision.ref, revision.namespace)
-        self._release()
-        self._invoker.reservations.make_room(len(call.body))
+        self._release_memory()
+        self._invoker.body_budget.make_room(len(call.body))
         self._call = call
         try:
             self._invoker.delivery.submit(call)
@@ -261,25 +267,25 @@ class Invocation:
             self._call = None
             raise
 
-    def _done(self, outcome: Outcome) -> None:
+    def _on_outcome(self, outcome: Outcome) -> None:
         call, self._call = self._call, None
-        if call is None or not self._is_inside:
+        if call is None or not self._is_admitted:
             return  # a defect has been answered for it already; its connection may serve another
         try:
             if isinstance(outcome, Delivered):
-                self._delivered(call, outcome)
+                self._reply_answer(call, outcome)
             else:
                 function = self._admission.deployed.function
                 metrics = self._invoker.metrics
-                metrics.sent(function.namespace, function.name, call.sends, call.deaths)
+                metrics.count_sends(function.namespace, function.name, call.sends, call.deaths)
                 self.fail(outcome, call)
         except Exception as error:  # noqa: BLE001 - the border, as in `run`
             self.fail(error, call)
 
-    def _delivered(self, call: HeldCall, delivered: Delivered) -> None:
-        meta, json_length, body, is_first, replica, device, up_s, phases = delivered
+    def _reply_answer(self, call: HeldCall, delivered: Delivered) -> None:
+        meta, json_length, body, is_first, replica, device, connected_s, phases = delivered
         admission, invoker = self._admission, self._invoker
-        is_cold = call.was_held and up_s > call.arrived_s
+        is_cold = call.was_held and connected_s > call.arrived_s
         # Not the one that was asked first: the call may have followed its function's traffic.
         ref = call.pool.partition("/")[2]
         queue_ms = (call.sent_s - call.arrived_s) * 1e3
@@ -296,48 +302,50 @@ class Invocation:
             headers.append(("Preference-Applied", admission.applied))
         function = admission.deployed.function
         now, metrics, request = monotonic(), invoker.metrics, None
-        if is_cold or self.trace is not None or now >= metrics.mark_from_s:
-            metrics.mark_from_s = now + MARK_S
+        if is_cold or self.trace is not None or now >= metrics.next_exemplar_s:
+            metrics.next_exemplar_s = now + MARK_S
             request = exemplar_of(self.request_id, call.meta.traceparent)
         key, seconds = (function.namespace, function.name), now - self._began_s
-        metrics.served(key, seconds, receipt, call.sends, call.deaths, request)
-        reply = Reply(problems.OK, (*headers, *invoker.door.headers), body)
-        self.withdraw()
-        if not self._is_told:
-            self._is_told = True
-            if invoker.events is not None:
+        metrics.count_answer(key, seconds, receipt, call.sends, call.deaths, request)
+        reply = Reply(problems.OK, (*headers, *invoker.gate.headers), body)
+        self.release()
+        if not self._is_recorded:
+            self._is_recorded = True
+            if invoker.access_log is not None:
                 sizes, times = (self._size, len(body)), (self._began_s, now)
-                invoker.events.served(self.request_id, function.name, call, receipt, sizes, times)
+                invoker.access_log.log_answer(
+                    self.request_id, function.name, call, receipt, sizes, times
+                )
             if invoker.tracer is not None and self.trace is not None:
-                ending = Ending("ok", now, reply.status, len(body), receipt, up_s)
-                invoker.tracer.note(self._record(ending, call))
+                ending = RequestEnd("ok", now, reply.status, len(body), receipt, connected_s)
+                invoker.tracer.record(self._record(ending, call))
         self._reply(reply)
 
-    def _end(self, outcome: str, reply: Reply, call: HeldCall | None) -> None:
+    def _reply_problem(self, outcome: str, reply: Reply, call: HeldCall | None) -> None:
         """The end of a request that no replica answered."""
         now = monotonic()
         if self._deployed is not None:
             function = self._deployed.function
             kind, seconds = problems.outcome(reply.status), now - self._began_s
             metrics = self._invoker.metrics
-            metrics.answered(function.namespace, function.name, kind, outcome, seconds)
-        more = () if reply.closes else self._invoker.door.headers
+            metrics.count_reply(function.namespace, function.name, kind, outcome, seconds)
+        more = () if reply.closes else self._invoker.gate.headers
         reply = reply._replace(headers=(*reply.headers, (REQUEST_ID, self.request_id), *more))
-        self.withdraw()
-        if not self._is_told:
-            self._tell(Ending(outcome, now, reply.status, len(reply.body)), call)
+        self.release()
+        if not self._is_recorded:
+            self._record_end(RequestEnd(outcome, now, reply.status, len(reply.body)), call)
         self._reply(reply)
 
-    def _tell(self, ending: Ending, call: HeldCall | None) -> None:
+    def _record_end(self, ending: RequestEnd, call: HeldCall | None) -> None:
         """Tell whoever wants to know of a request that no replica answered."""
-        self._is_told = True
+        self._is_recorded = True
         invoker, record = self._invoker, self._record(ending, call)
-        if invoker.events is not None:
-            invoker.events.ended(record, ending.now)
+        if invoker.access_log is not None:
+            invoker.access_log.log_end(record, ending.now)
         if invoker.tracer is not None and self.trace is not None:
-            invoker.tracer.note(record)
+            invoker.tracer.record(record)
 
-    def _record(self, ending: Ending, call: HeldCall | None) -> RequestRecord:
+    def _record(self, ending: RequestEnd, call: HeldCall | None) -> RequestRecord:
         deployed, trace = self._deployed, self.trace
         name, revision = self._head.name, ""
         if deployed is not None:
@@ -345,8 +353,8 @@ class Invocation:
         about = name, revision, self._began_s, self._size
         # Its client may record it even if we do not.
         traceparent = self._correlation.traceparent if trace is None else trace.traceparent
-        asked = Asked(self.request_id, records.trace_id(traceparent), *about, trace)
-        return record_of(asked, ending, call, self._invoker.wall())
+        asked = RequestInfo(self.request_id, records.trace_id(traceparent), *about, trace)
+        return make_record(asked, ending, call, self._invoker.wall())
 
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -354,7 +362,7 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 _CALL: Final = re.compile("/fn/([a-z0-9@-]+)")
 
 
-def calls_first(others: Handler, invoker: Invoker, writer: Writer) -> Handler:
+def route_calls(others: Handler, invoker: Invoker, writer: Writer) -> Handler:
     """What aiohttp's server is to do with requests: calls are known by their path alone, the
     application with its router has the `others`."""
 
@@ -397,23 +405,23 @@ async def invoke(
     except Exception as error:  # noqa: BLE001 - the border: `fail` tells what may be told
         invocation.fail(error)
     except asyncio.CancelledError:
-        invocation.leave()
+        invocation.cancel()
         raise
     else:
         invocation.run(body)
     try:
         reply = await answer
     except asyncio.CancelledError:
-        invocation.leave()
+        invocation.cancel()
         raise
     return _response(request, reply, writer)
 
 
 def _response(request: web.BaseRequest, reply: Reply, writer: Writer) -> web.StreamResponse:
     # A client that was never asked for its body may send it all the same, or the next request.
-    closes = reply.closes or is_left_waiting(request)
+    closes = reply.closes or is_awaiting_continue(request)
     if request.version == (1, 1) and request.keep_alive and not closes:
-        return Written(writer.pieces(reply))
+        return PreparedResponse(writer.pieces(reply))
     headers = {**dict(reply.headers), "Server": "fngate"}
     response = web.Response(status=reply.status, headers=headers, body=bytes(reply.body))
     if closes:
@@ -421,7 +429,7 @@ def _response(request: web.BaseRequest, reply: Reply, writer: Writer) -> web.Str
     return response
 
 
-class Written(web.StreamResponse):
+class PreparedResponse(web.StreamResponse):
     """A response whose bytes are made already: aiohttp's own way to the same bytes costs twice as
     much. For HTTP/1.1 connections that are kept alive."""
 

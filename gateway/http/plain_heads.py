@@ -36,7 +36,7 @@ _VARYING_LINES: Final = tuple((name, f"\r\n{name}:".lower().encode()) for name i
 _VALUE: Final = re.compile(rb" ?([\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)\r\n")
 
 
-class HotHead(NamedTuple):
+class PlainHead(NamedTuple):
     """A plain `POST /fn/{ref}` with a body of `length` bytes. Heads with the same `key` differ in
     their correlation only."""
 
@@ -46,29 +46,29 @@ class HotHead(NamedTuple):
     correlation: Correlation = NOT_CORRELATED
 
 
-class Heads:
+class HeadCache:
     """What heads mean, remembered by their bytes."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, HotHead] = {}
+        self._known: dict[bytes, PlainHead] = {}
 
-    def read(self, raw: bytes) -> HotHead | None:
+    def read(self, raw: bytes) -> PlainHead | None:
         """What a head means, if it is plain; clients send the same one again and again, but for
         the lines that correlate it."""
         hot = self._known.get(raw)
         if hot is not None:
             return hot
-        parted = part(raw)
+        parted = split_correlation(raw)
         if parted is None:
             return None
         same, correlation = parted
         hot = self._known.get(same) or self._learn(same)
         if hot is None or correlation is NOT_CORRELATED:
             return hot
-        return HotHead(hot.head, hot.length, hot.key, correlation)
+        return PlainHead(hot.head, hot.length, hot.key, correlation)
 
-    def _learn(self, raw: bytes) -> HotHead | None:
-        hot = read_head(raw)
+    def _learn(self, raw: bytes) -> PlainHead | None:
+        hot = parse_plain_head(raw)
         if hot is not None:
             if len(self._known) >= HEADS_MAX:
                 self._known.clear()
@@ -76,7 +76,7 @@ class Heads:
         return hot
 
 
-def part(raw: bytes) -> tuple[bytes, Correlation] | None:
+def split_correlation(raw: bytes) -> tuple[bytes, Correlation] | None:
     """A head without what is another with each request, by which it is known again, and that.
     None where it is not plain: such a line comes twice, or the head is too long."""
     if len(raw) > HEAD_MAX:
@@ -97,7 +97,7 @@ def part(raw: bytes) -> tuple[bytes, Correlation] | None:
     return raw, correlate(values.get) if values else NOT_CORRELATED
 
 
-def read_head(raw: bytes) -> HotHead | None:
+def parse_plain_head(raw: bytes) -> PlainHead | None:
     """The head in `raw`, which ends with its empty line; None where it is not plain.
 
     Each header at most once, Host and Content-Length there, printable ASCII only, one space or
@@ -115,7 +115,7 @@ def read_head(raw: bytes) -> HotHead | None:
     if headers.get("connection", "keep-alive").lower() != "keep-alive":
         return None
     head = make_head(found[1].decode(), headers["host"], lambda name: headers.get(name.lower()))
-    return HotHead(head, int(length[0]), object())
+    return PlainHead(head, int(length[0]), object())
 
 
 def _headers(raw: bytes) -> dict[str, str] | None:

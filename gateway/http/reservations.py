@@ -21,7 +21,7 @@ SMALL: Final = 16 * 1024
 """Bytes. Smaller uploads are given up only when all others are: they free next to nothing."""
 RETRY_S: Final = 1.0
 
-Evicted = Callable[[FnError], None]
+OnEvicted = Callable[[FnError], None]
 """Told that a reservation was given up, and why; it is released by then."""
 
 
@@ -36,14 +36,14 @@ class HeldBytes(Protocol):
         """Add to that count; negative to give back."""
 
 
-class Reservation:
+class BodyReservation:
     """Bytes that one connection has sent and no call owns yet."""
 
-    __slots__ = ("_at_s", "_evicted", "_progress", "_reservations", "bytes")
+    __slots__ = ("_at_s", "_on_evicted", "_progress", "_reservations", "bytes")
 
-    def __init__(self, reservations: Reservations, evicted: Evicted, now: float) -> None:
+    def __init__(self, reservations: BodyBudget, evicted: OnEvicted, now: float) -> None:
         self._reservations = reservations
-        self._evicted = evicted
+        self._on_evicted = evicted
         self._progress = 0.0
         self._at_s = now
         self.bytes = 0
@@ -57,7 +57,7 @@ class Reservation:
         """Give all bytes back; to be called any number of times."""
         self._reservations.release(self)
 
-    def progressed(self, count: int, now: float) -> None:
+    def add_progress(self, count: int, now: float) -> None:
         """Count `count` bytes, which came at `now`."""
         self._progress = self.progress(now) + count
         self._at_s = now
@@ -69,10 +69,10 @@ class Reservation:
 
     def evict(self, error: FnError) -> None:
         """Tell the owner that the reservation was given up."""
-        self._evicted(error)
+        self._on_evicted(error)
 
 
-class Reservations:
+class BodyBudget:
     """All reservations of one process. `capacity` bounds `held.held_bytes`; `clock` gives seconds
     on any scale."""
 
@@ -80,21 +80,21 @@ class Reservations:
         self._held = held
         self._capacity = capacity
         self._clock = clock
-        self._all: set[Reservation] = set()
+        self._all: set[BodyReservation] = set()
 
     def __len__(self) -> int:
         return len(self._all)
 
-    def begin(self, evicted: Evicted) -> Reservation:
+    def open(self, evicted: OnEvicted) -> BodyReservation:
         """A reservation without bytes."""
-        return Reservation(self, evicted, self._clock())
+        return BodyReservation(self, evicted, self._clock())
 
     def make_room(self, count: int) -> None:
         """Evict uploads, the slowest first, until `count` bytes more fit; none where even all of
         them would not be enough."""
         self._evict(count, None)
 
-    def hold(self, count: int) -> None:
+    def charge(self, count: int) -> None:
         """Count `count` bytes of a whole body, which is not evicted; `give_back` ends that. Raises
         QueueFull."""
         self._evict(count, None)
@@ -103,11 +103,11 @@ class Reservations:
             raise QueueFull(f"{text}, at most {self._capacity} are allowed", retry_after_s=RETRY_S)
         self._held.reserve(count)
 
-    def give_back(self, count: int) -> None:
+    def refund(self, count: int) -> None:
         """Undo `hold`."""
         self._held.reserve(-count)
 
-    def grow(self, one: Reservation, count: int) -> None:
+    def grow(self, one: BodyReservation, count: int) -> None:
         """`Reservation.grow`."""
         over = self._held.held_bytes + count - self._capacity
         if over > 0 and over > sum(other.bytes for other in self._all if other is not one):
@@ -120,17 +120,17 @@ class Reservations:
             self.release(one)
             raise _error()
         self._all.add(one)
-        one.progressed(count, self._clock())
+        one.add_progress(count, self._clock())
         self._held.reserve(count)
 
-    def release(self, one: Reservation) -> None:
+    def release(self, one: BodyReservation) -> None:
         """`Reservation.release`."""
         if one in self._all:
             self._all.remove(one)
             self._held.reserve(-one.bytes)
             one.bytes = 0
 
-    def _evict(self, count: int, grower: Reservation | None) -> bool:
+    def _evict(self, count: int, grower: BodyReservation | None) -> bool:
         """Whether `count` bytes fit afterwards and `grower` is not among those evicted, which is
         not told."""
         over = self._held.held_bytes + count - self._capacity

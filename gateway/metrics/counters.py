@@ -51,7 +51,7 @@ class Exemplar(NamedTuple):
         return 0.0 <= at_s - self.at_s < FRESH_S
 
 
-class Marked(NamedTuple):
+class SampleExemplar(NamedTuple):
     """The exemplar of one sample, which is known by its name and labels."""
 
     name: str
@@ -76,17 +76,17 @@ Row = tuple[str, float] | tuple[str, float, ShownExemplar]
 """A bucket: its bound, values up to it, and the request that it was last of."""
 
 
-class Store(Protocol):
+class CounterStore(Protocol):
     """Where numbers are. `values` may only be counted in by the loop's thread."""
 
     @property
     def values(self) -> MutableSequence[float]:
         """Every number, by its place."""
 
-    def take(self, name: str, labelnames: Sequence[str], labelvalues: Sequence[str]) -> int:
+    def allocate(self, name: str, labelnames: Sequence[str], labelvalues: Sequence[str]) -> int:
         """The place of a number that begins at 0: by its sample's name, label names and values."""
 
-    def give_back(self, place: int) -> None:
+    def free(self, place: int) -> None:
         """Nobody counts at this place any more: another number may have it."""
 
 
@@ -95,14 +95,14 @@ SPARE: Final = 4096
 still read what they were. A function called has about 60."""
 
 
-class Memory:
+class LocalStore:
     """Numbers in this process's own memory."""
 
     def __init__(self) -> None:
         self.values: list[float] = []
         self._free: deque[int] = deque()
 
-    def take(self, name: str, labelnames: Sequence[str], labelvalues: Sequence[str]) -> int:  # noqa: ARG002 - Store's
+    def allocate(self, name: str, labelnames: Sequence[str], labelvalues: Sequence[str]) -> int:  # noqa: ARG002 - Store's
         """As Store says."""
         if len(self._free) > SPARE:
             place = self._free.popleft()
@@ -111,12 +111,12 @@ class Memory:
         self.values.append(0.0)
         return len(self.values) - 1
 
-    def give_back(self, place: int) -> None:
+    def free(self, place: int) -> None:
         """As Store says."""
         self._free.append(place)
 
 
-class Number:
+class Counter:
     """One number that grows; at `place` of its store."""
 
     __slots__ = ("_values", "place")
@@ -134,29 +134,31 @@ class Number:
         return self._values[self.place]
 
 
-class Counts(Collector):
+class CounterFamily(Collector):
     """Counters of one name, one for each combination of label values."""
 
-    def __init__(self, name: str, text: str, labelnames: tuple[str, ...], store: Store) -> None:
+    def __init__(
+        self, name: str, text: str, labelnames: tuple[str, ...], store: CounterStore
+    ) -> None:
         self._about = (name, text)
         self._labelnames = labelnames
         self._store = store
-        self._numbers: dict[tuple[str, ...], Number] = {}
+        self._numbers: dict[tuple[str, ...], Counter] = {}
 
-    def of(self, *labelvalues: str) -> Number:
+    def of(self, *labelvalues: str) -> Counter:
         """The counter with these labels; to be kept by whoever counts often."""
         number = self._numbers.get(labelvalues)
         if number is None:
             name = f"{self._about[0]}_total"
-            place = self._store.take(name, self._labelnames, labelvalues)
-            number = self._numbers[labelvalues] = Number(self._store.values, place)
+            place = self._store.allocate(name, self._labelnames, labelvalues)
+            number = self._numbers[labelvalues] = Counter(self._store.values, place)
         return number
 
     def remove(self, *labelvalues: str) -> None:
         """Show it no more; nobody may count in it any more."""
         number = self._numbers.pop(labelvalues, None)
         if number is not None:
-            self._store.give_back(number.place)
+            self._store.free(number.place)
 
     def collect(self) -> Iterable[CounterMetricFamily]:
         """prometheus_client's: the family."""
@@ -167,7 +169,7 @@ class Counts(Collector):
         return [family]
 
 
-class Distribution:
+class Histogram:
     """Counts values by the bound that they do not exceed, and sums them up. `exemplars` has one
     at most for each bucket that a named request fell into, by the bucket's number."""
 
@@ -221,7 +223,7 @@ class Distribution:
         return self._values[self._total]
 
 
-class Distributions(Collector):
+class HistogramFamily(Collector):
     """Histograms of one name and the same `bounds`, one for each combination of label values."""
 
     def __init__(
@@ -230,27 +232,27 @@ class Distributions(Collector):
         text: str,
         labelnames: tuple[str, ...],
         bounds: Sequence[float],
-        store: Store,
+        store: CounterStore,
     ) -> None:
         self._about = (name, text)
         self._labelnames = labelnames
         self._bounds = [float(bound) for bound in bounds]
         self._shown = [*map(floatToGoString, self._bounds), "+Inf"]
         self._store = store
-        self._children: dict[tuple[str, ...], Distribution] = {}
+        self._children: dict[tuple[str, ...], Histogram] = {}
 
-    def of(self, *labelvalues: str) -> Distribution:
+    def of(self, *labelvalues: str) -> Histogram:
         """The histogram with these labels; to be kept by whoever counts often."""
         child = self._children.get(labelvalues)
         if child is None:
             child = self._children[labelvalues] = self._make(labelvalues)
         return child
 
-    def _make(self, labelvalues: tuple[str, ...]) -> Distribution:
-        name, names, take = self._about[0], (*self._labelnames, "le"), self._store.take
+    def _make(self, labelvalues: tuple[str, ...]) -> Histogram:
+        name, names, take = self._about[0], (*self._labelnames, "le"), self._store.allocate
         buckets = [take(f"{name}_bucket", names, (*labelvalues, bound)) for bound in self._shown]
         total = take(f"{name}_sum", self._labelnames, labelvalues)
-        return Distribution(self._bounds, self._store.values, buckets, total)
+        return Histogram(self._bounds, self._store.values, buckets, total)
 
     def remove(self, *labelvalues: str) -> None:
         """Show it no more; nobody may count in it any more."""
@@ -258,19 +260,19 @@ class Distributions(Collector):
         if child is not None:
             buckets, total = child.places
             for place in (*buckets, total):
-                self._store.give_back(place)
+                self._store.free(place)
 
-    def kept(self) -> Iterator[Kept]:
+    def kept(self) -> Iterator[BucketExemplar]:
         """Every exemplar there is."""
         for labelvalues, child in list(self._children.items()):
             for bucket, exemplar in list(child.exemplars.items()):
-                yield Kept(exemplar, self, labelvalues, bucket)
+                yield BucketExemplar(exemplar, self, labelvalues, bucket)
 
-    def marked(self, kept: Kept) -> Marked:
+    def marked(self, kept: BucketExemplar) -> SampleExemplar:
         """An exemplar of this histogram, by the sample that it belongs to."""
         names, values = (*self._labelnames, "le"), (*kept.labelvalues, self._shown[kept.bucket])
         labels = tuple(text for pair in zip(names, values, strict=True) for text in pair)
-        return Marked(f"{self._about[0]}_bucket", labels, kept.exemplar)
+        return SampleExemplar(f"{self._about[0]}_bucket", labels, kept.exemplar)
 
     def collect(self) -> Iterable[HistogramMetricFamily]:
         """prometheus_client's: the family."""
@@ -280,34 +282,34 @@ class Distributions(Collector):
             family.add_metric(labelvalues, self._rows(child), child.total)
         return [family]
 
-    def _rows(self, child: Distribution) -> list[Row]:
+    def _rows(self, child: Histogram) -> list[Row]:
         rows: list[Row] = list(zip(self._shown, child.counts(), strict=True))
         for bucket, exemplar in list(child.exemplars.items()):
-            rows[bucket] = (*rows[bucket][:2], shown(exemplar))
+            rows[bucket] = (*rows[bucket][:2], to_prometheus(exemplar))
         return rows
 
 
-class Kept(NamedTuple):
+class BucketExemplar(NamedTuple):
     """An exemplar of one bucket of one child."""
 
     exemplar: Exemplar
-    of: Distributions
+    of: HistogramFamily
     labelvalues: tuple[str, ...]
     bucket: int
 
 
-def newest(histograms: Iterable[Distributions], count: int) -> list[Marked]:
+def newest_exemplars(histograms: Iterable[HistogramFamily], count: int) -> list[SampleExemplar]:
     """The latest exemplars of all these, so many at most."""
     kept = chain.from_iterable(one.kept() for one in histograms)
     # What they are of is put into words only for the few: this is done in the loop's thread.
     return [one.of.marked(one) for one in nlargest(count, kept, key=_made_s)]
 
 
-def _made_s(kept: Kept) -> float:
+def _made_s(kept: BucketExemplar) -> float:
     return kept.exemplar.at_s
 
 
-def shown(exemplar: Exemplar) -> ShownExemplar:
+def to_prometheus(exemplar: Exemplar) -> ShownExemplar:
     """As prometheus_client has it."""
     labels = exemplar.labels
     by_name = dict(zip(labels[::2], labels[1::2], strict=True))
@@ -326,20 +328,20 @@ _OPENMETRICS_TYPE: Final = "application/openmetrics-text"
 _VERSIONS: Final = ("", "0.0.1", "1.0.0")
 
 
-class Form(NamedTuple):
+class PageFormat(NamedTuple):
     """A form of the page: how it is called, and what writes it."""
 
     content_type: str
     encode: Callable[[Collector], bytes]
 
 
-TEXT: Final = Form("text/plain; version=0.0.4; charset=utf-8", generate_latest)
-OPENMETRICS: Final = Form(
+TEXT: Final = PageFormat("text/plain; version=0.0.4; charset=utf-8", generate_latest)
+OPENMETRICS: Final = PageFormat(
     "application/openmetrics-text; version=1.0.0; charset=utf-8", openmetrics.generate_latest
 )
 
 
-def form_of(accept: str) -> Form:
+def negotiate_format(accept: str) -> PageFormat:
     """What the header `Accept` prefers (RFC 9110, section 12.5.1). Text where it has no
     preference, or would have neither: every scraper reads that."""
     best = {True: 0.0, False: 0.0}

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from gateway.metrics.counters import Store
+from gateway.metrics.counters import CounterStore
 
-HOWS: Final = ("completed", "failed", "cancelled", "expired", "aborted")
+ENDINGS: Final = ("completed", "failed", "cancelled", "expired", "aborted")
 """Ends of a request: answered by a replica; with an error; its client left; its wait budget was
 over; its gateway process died."""
 ACCEPTED: Final = "fngate_accepted_total"
@@ -65,14 +65,14 @@ def total(balances: Iterable[Balance]) -> Balance:
 class Ledger:
     """The counters of one gateway process. To be made before any other of its `store`."""
 
-    NUMBERS: Final = len(HOWS) + 1
+    NUMBERS: Final = len(ENDINGS) + 1
     """How many numbers of the store it takes."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: CounterStore) -> None:
         self._values = store.values
         # Whoever reads them in this order while they grow never finds more ended than accepted.
-        self._ended = {how: store.take(ENDED, ("how",), (how,)) for how in HOWS}
-        self._accepted = store.take(ACCEPTED, (), ())
+        self._ended = {how: store.allocate(ENDED, ("how",), (how,)) for how in ENDINGS}
+        self._accepted = store.allocate(ACCEPTED, (), ())
 
     def accept(self) -> None:
         """One more request is owed an answer."""

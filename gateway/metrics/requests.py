@@ -20,24 +20,24 @@ from prometheus_client.registry import Collector
 
 from gateway.metrics.counters import (
     TEXT,
-    Counts,
-    Distribution,
-    Distributions,
-    Form,
+    Counter,
+    CounterFamily,
+    CounterStore,
+    Histogram,
+    HistogramFamily,
     Labels,
-    Marked,
-    Memory,
-    Number,
-    Store,
-    newest,
+    LocalStore,
+    PageFormat,
+    SampleExemplar,
+    newest_exemplars,
 )
-from gateway.metrics.ledger import HOWS, Balance
+from gateway.metrics.ledger import ENDINGS, Balance
 from gateway.replies import Receipt
 from registry.catalog import Change
 from runtime_image.contract.control import PHASES
 
 
-class Gauges(Collector):
+class StateGauges(Collector):
     """As it was at the last look: all of one page is of one moment."""
 
     def __init__(
@@ -51,7 +51,7 @@ class Gauges(Collector):
         self._tasks = tasks
         self._seen: tuple[Balance, dict[str, str], int] = (Balance(), {}, 0)
 
-    def look(self) -> None:
+    def snapshot(self) -> None:
         """Read it now; nobody changes what is read while a thread shows it."""
         self._seen = self._balance(), self._states(), self._tasks()
 
@@ -78,7 +78,7 @@ def _ledger(balance: Balance) -> list[Metric]:
     ended = CounterMetricFamily(
         "fngate_ended", "Accepted requests that have ended, and how.", labels=["how"]
     )
-    for how in HOWS:
+    for how in ENDINGS:
         ended.add_metric([how], balance.ended.get(how, 0.0))
     unended = GaugeMetricFamily(
         "fngate_open_requests", "Accepted requests that have not ended.", labels=["where"]
@@ -95,10 +95,10 @@ def _ledger(balance: Balance) -> list[Metric]:
     return [accepted, ended, unended, held, in_flight]
 
 
-Durations = Callable[[], Iterable[tuple[tuple[str, str], Distribution]]]
+Durations = Callable[[], Iterable[tuple[tuple[str, str], Histogram]]]
 
 
-class Answered(NamedTuple):
+class RateSample(NamedTuple):
     """Requests of one function, by the bucket of gateway.metrics.requests.SECONDS that their
     duration falls into; one bucket more than there are bounds."""
 
@@ -107,15 +107,15 @@ class Answered(NamedTuple):
     counts: tuple[int, ...]
 
 
-class Pulse:
+class RateSampler:
     """Costs a glance per function that was ever called, and nothing per request. `durations` gives
     the histograms that are counted in, by namespace and name."""
 
     def __init__(self, durations: Durations) -> None:
         self._durations = durations
-        self._before: dict[tuple[str, str], tuple[Distribution, float, list[int]]] = {}
+        self._before: dict[tuple[str, str], tuple[Histogram, float, list[int]]] = {}
 
-    def take(self) -> list[Answered]:
+    def sample(self) -> list[RateSample]:
         """What came since this was asked last; of functions with nothing, nothing."""
         found, now = [], {}
         for key, distribution in self._durations():
@@ -127,7 +127,7 @@ class Pulse:
                 counts = distribution.buckets()
                 before = known[2] or [0] * len(counts)
                 since = tuple(a - b for a, b in zip(counts, before, strict=True))
-                found.append(Answered(*key, since))
+                found.append(RateSample(*key, since))
                 known = (distribution, total, counts)
             now[key] = known
         self._before = now
@@ -143,7 +143,7 @@ BUCKET_OF_ROWS: Final = tuple(bisect_left(ROWS, rows) for rows in range(ROWS_KNO
 """The bucket of each count of rows up to the last bound: half the time of a search."""
 
 
-class Served(NamedTuple):
+class AnswerCounters(NamedTuple):
     """Places in the store of all that an answer of a replica is counted in: lists have that of each
     bucket."""
 
@@ -159,24 +159,24 @@ class Served(NamedTuple):
 
 
 @dataclass(slots=True)
-class Series:
+class FunctionSeries:
     """One function's children. Binding them costs more than using them: each is bound once.
     `served` is None until a replica has answered: before, the page shows no such counter."""
 
     labels: tuple[str, str]
-    duration: Distribution
-    queue: Distribution
-    sends: Distribution
-    rows: Distribution
-    outcomes: dict[tuple[str, str], Number] = field(default_factory=dict)
-    served: Served | None = None
+    duration: Histogram
+    queue: Histogram
+    sends: Histogram
+    rows: Histogram
+    outcomes: dict[tuple[str, str], Counter] = field(default_factory=dict)
+    served: AnswerCounters | None = None
 
-    def bind_served(self, ok: Number) -> Served:
+    def bind_served(self, ok: Counter) -> AnswerCounters:
         """Where answers of replicas are counted from now on; `ok` is their counter."""
         rows, rows_sum = self.rows.places
         sends, sends_sum = self.sends.places
         once = sends[bisect_left(SENDS, 1)]
-        self.served = Served(
+        self.served = AnswerCounters(
             ok.place, *self.duration.places, *self.queue.places, rows, rows_sum, once, sends_sum
         )
         return self.served
@@ -199,13 +199,13 @@ REPLICAS_MAX = 1000
 MARKED_MAX = 500
 """Exemplars that one process tells another of, the newest: about 70 kB."""
 
-ColdStartHeard = Callable[[str, str, str, Mapping[str, float], Labels | None], None]
+OnColdStart = Callable[[str, str, str, Mapping[str, float], Labels | None], None]
 
 
-class Source(Protocol):
+class MetricSource(Protocol):
     """Families of others on the same page."""
 
-    def look(self) -> None:
+    def snapshot(self) -> None:
         """Read what is now; in the loop's thread, before `collect`."""
 
     def collect(self) -> Iterable[Metric]:
@@ -226,7 +226,7 @@ class Metrics:
         states: Callable[[], dict[str, str]],
         tasks: Callable[[], int],
         is_deployed: Callable[[str, str], bool],
-        store: Store | None = None,
+        store: CounterStore | None = None,
         wall: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """`store` has whatever is counted, without one this process's own memory; `wall` gives
@@ -234,39 +234,41 @@ class Metrics:
         self._is_deployed = is_deployed
         self._wall = wall
         self._registry = CollectorRegistry()
-        self._make_counts(store := store or Memory())
+        self._make_counts(store := store or LocalStore())
         self._values = store.values
-        self._gauges = Gauges(balance, states, tasks)
-        self._sources: list[Source] = [self._gauges]
+        self._gauges = StateGauges(balance, states, tasks)
+        self._sources: list[MetricSource] = [self._gauges]
         self._registry.register(self._gauges)
-        self._series: dict[tuple[str, str], Series] = {}
-        self._others: Series | None = None
+        self._series: dict[tuple[str, str], FunctionSeries] = {}
+        self._others: FunctionSeries | None = None
         self._woken: set[tuple[str, str]] = set()
         # Each replica's cold start once, whoever waited for it.
         self._counted: dict[str, None] = {}
-        self.mark_from_s = 0.0
+        self.next_exemplar_s = 0.0
         """When a request is an exemplar next, monotonic seconds; kept by whoever serves."""
-        self.on_cold_start: ColdStartHeard = self.cold_start
+        self.on_cold_start: OnColdStart = self.count_cold_start
         """Told whenever a request waited for a cold start; another than `cold_start` where several
         processes may have waited for the same one."""
 
-    def _make_counts(self, store: Store) -> None:
+    def _make_counts(self, store: CounterStore) -> None:
         text = "Requests answered: ok, refused or failed, and then the problem's code."
-        self._requests = Counts("fngate_requests", text, (*LABELS, "outcome", "reason"), store)
+        self._requests = CounterFamily(
+            "fngate_requests", text, (*LABELS, "outcome", "reason"), store
+        )
         text = "Requests sent again: their replica died while it ran them, or never started them."
-        self._retries = Counts("fngate_retries", text, (*LABELS, "reason"), store)
+        self._retries = CounterFamily("fngate_retries", text, (*LABELS, "reason"), store)
         text = "From the last byte of the request to its answer."
-        self._duration = Distributions("fngate_request_seconds", text, LABELS, SECONDS, store)
+        self._duration = HistogramFamily("fngate_request_seconds", text, LABELS, SECONDS, store)
         text = "Time a request waited for a replica."
-        self._queue = Distributions("fngate_queue_seconds", text, LABELS, SECONDS, store)
+        self._queue = HistogramFamily("fngate_queue_seconds", text, LABELS, SECONDS, store)
         text = "Times a request was sent to a replica before it was answered."
-        self._sends = Distributions("fngate_request_sends", text, LABELS, SENDS, store)
+        self._sends = HistogramFamily("fngate_request_sends", text, LABELS, SENDS, store)
         text = "Rows of the batch that a replica answered a request with."
-        self._rows = Distributions("fngate_batch_rows", text, LABELS, ROWS, store)
+        self._rows = HistogramFamily("fngate_batch_rows", text, LABELS, ROWS, store)
         text, labels = "Phases of cold starts that requests waited for.", (*LABELS, "phase")
-        self._phases = Distributions("fngate_cold_start_seconds", text, labels, SECONDS, store)
+        self._phases = HistogramFamily("fngate_cold_start_seconds", text, labels, SECONDS, store)
         text = "Events of the access log that were left out because it could not be written."
-        left_out = Counts("fngate_access_events_left_out", text, (), store)
+        left_out = CounterFamily("fngate_access_events_left_out", text, (), store)
         self._left_out = left_out.of()
         for collector in (
             self._requests,
@@ -280,20 +282,20 @@ class Metrics:
         ):
             self._registry.register(collector)
 
-    def add(self, source: Source) -> None:
+    def add_source(self, source: MetricSource) -> None:
         """Show another's families, too."""
         self._sources.append(source)
         self._registry.register(_Shown(source))
 
-    def answered(
+    def count_reply(
         self, namespace: str, function: str, outcome: str, reason: str, seconds: float
     ) -> None:
         """One request was answered: "ok", "refused" or "failed", and then the problem's code."""
-        series = self._series.get((namespace, function)) or self._begin(namespace, function)
-        self._outcome(series, outcome, reason).inc(1.0)
+        series = self._series.get((namespace, function)) or self._series_of(namespace, function)
+        self._outcome_counter(series, outcome, reason).inc(1.0)
         series.duration.observe(seconds)
 
-    def served(
+    def count_answer(
         self,
         key: tuple[str, str],
         seconds: float,
@@ -304,8 +306,8 @@ class Metrics:
     ) -> None:
         """A replica answered a request of the function with this namespace and name, which was
         sent so often; so many replicas died while they ran it. `request` says whose it was."""
-        series = self._series.get(key) or self._begin(*key)
-        served = series.served or series.bind_served(self._outcome(series, *OK))
+        series = self._series.get(key) or self._series_of(*key)
+        served = series.served or series.bind_served(self._outcome_counter(series, *OK))
         ok, durations, duration_sum, queues, queue_sum, rows, rows_sum, once, sends_sum = served
         # Counted in place: a call for each histogram costs as much again as all of this.
         values, queue_s, count = self._values, receipt.queue_ms / 1e3, receipt.meta.rows
@@ -320,26 +322,26 @@ class Metrics:
             values[once] += 1.0
             values[sends_sum] += 1.0
         else:
-            self.sent(*key, sends, deaths)
+            self.count_sends(*key, sends, deaths)
         if request is not None:
             series.mark(seconds, queue_s, request, self._wall())
         if receipt.phases:
             self.on_cold_start(*key, receipt.replica, receipt.phases, request)
 
-    def _outcome(self, series: Series, outcome: str, reason: str) -> Number:
+    def _outcome_counter(self, series: FunctionSeries, outcome: str, reason: str) -> Counter:
         counter = series.outcomes.get((outcome, reason))
         if counter is None:
             counter = self._requests.of(*series.labels, outcome, reason)
             series.outcomes[outcome, reason] = counter
         return counter
 
-    def left_out(self, events: int) -> None:
+    def count_dropped_events(self, events: int) -> None:
         """So many events of the access log were left out."""
         self._left_out.inc(events)
 
-    def sent(self, namespace: str, function: str, sends: int, deaths: int) -> None:
+    def count_sends(self, namespace: str, function: str, sends: int, deaths: int) -> None:
         """A request is over that was sent so often; so many replicas died while they ran it."""
-        series = self._series.get((namespace, function)) or self._begin(namespace, function)
+        series = self._series.get((namespace, function)) or self._series_of(namespace, function)
         series.sends.observe(sends)
         if sends > 1:
             # The last death of a request that was given up led to no other send.
@@ -347,7 +349,7 @@ class Metrics:
             self._retries.of(*series.labels, "died").inc(died)
             self._retries.of(*series.labels, "not_started").inc(sends - 1 - died)
 
-    def cold_start(
+    def count_cold_start(
         self,
         namespace: str,
         function: str,
@@ -357,7 +359,7 @@ class Metrics:
     ) -> None:
         """Count a replica's cold start that a request waited for, unless it is counted already.
         Phases are in milliseconds."""
-        if not self._is_news(replica):
+        if not self._is_first_report(replica):
             return
         labels = self._woken_labels(namespace, function)
         at_s = self._wall() if request is not None else 0.0
@@ -374,7 +376,7 @@ class Metrics:
             self._woken.add(key)
         return key
 
-    def changed(self, change: Change) -> None:
+    def on_change(self, change: Change) -> None:
         """The catalog's: what was counted for a removed function goes with it."""
         if change.kind != "remove":
             return
@@ -393,11 +395,11 @@ class Metrics:
             for reason in RETRIES:
                 self._retries.remove(*series.labels, reason)
 
-    def durations(self) -> Iterator[tuple[tuple[str, str], Distribution]]:
+    def durations(self) -> Iterator[tuple[tuple[str, str], Histogram]]:
         """What answers took, of every function with series of its own."""
         return ((key, series.duration) for key, series in self._series.items())
 
-    def _begin(self, namespace: str, function: str) -> Series:
+    def _series_of(self, namespace: str, function: str) -> FunctionSeries:
         """The series of a function counted for the first time, or that of all beyond the limit and
         of removed ones, whose last answers come after they went."""
         if len(self._series) >= FUNCTIONS_MAX or not self._is_deployed(namespace, function):
@@ -406,9 +408,9 @@ class Metrics:
         series = self._series[namespace, function] = self._bind(namespace, function)
         return series
 
-    def _bind(self, namespace: str, function: str) -> Series:
+    def _bind(self, namespace: str, function: str) -> FunctionSeries:
         labels = (namespace, function)
-        return Series(
+        return FunctionSeries(
             labels,
             self._duration.of(*labels),
             self._queue.of(*labels),
@@ -416,7 +418,7 @@ class Metrics:
             self._rows.of(*labels),
         )
 
-    def _is_news(self, replica: str) -> bool:
+    def _is_first_report(self, replica: str) -> bool:
         """Whether this replica's cold start is to be counted: many requests may have waited."""
         if replica in self._counted:
             return False
@@ -425,24 +427,24 @@ class Metrics:
             del self._counted[next(iter(self._counted))]
         return True
 
-    async def ask(self) -> None:
+    async def refresh(self) -> None:
         """All that the page shows is known here: there is nobody to ask."""
 
-    def look(self) -> None:
+    def snapshot(self) -> None:
         """Read what the page shows of this moment; to be called in the loop's thread before
         `render`."""
         for source in self._sources:
-            source.look()
+            source.snapshot()
 
-    def marked(self) -> list[Marked]:
+    def newest_exemplars(self) -> list[SampleExemplar]:
         """The newest exemplars, MARKED_MAX at most."""
-        return newest((self._duration, self._queue, self._phases), MARKED_MAX)
+        return newest_exemplars((self._duration, self._queue, self._phases), MARKED_MAX)
 
     def collect(self) -> Iterable[Metric]:
         """prometheus_client's: every family with its samples."""
         return self._registry.collect()
 
-    def render(self, form: Form = TEXT) -> bytes:
+    def render(self, form: PageFormat = TEXT) -> bytes:
         """The page; takes milliseconds, so it is to be called in a thread."""
         return form.encode(self._registry)
 
@@ -450,7 +452,7 @@ class Metrics:
 class _Shown(Collector):
     """A source as prometheus_client wants it."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: MetricSource) -> None:
         self._source = source
 
     def collect(self) -> Iterable[Metric]:

@@ -11,7 +11,7 @@ import msgspec
 from gateway import problems
 from gateway.dispatch.call import Call
 from gateway.observing import records
-from gateway.observing.batching import Handover, Write
+from gateway.observing.batching import BatchWriter, Write
 from gateway.observing.records import RequestRecord
 from gateway.replies import Receipt
 from runtime_image.contract.control import PHASES
@@ -56,8 +56,8 @@ class AccessLog:
     """`write` has an event of each request, in a thread of its own; `wall` gives Unix seconds."""
 
     def __init__(self, write: Write[AccessEvent], wall: Callable[[], float]) -> None:
-        self._events = Handover("access log", write)
-        self._note = self._events.note
+        self._events = BatchWriter("access log", write)
+        self._note = self._events.add
         self._wall = wall
         self._stamp = ""
         self._stamp_until_s = 0.0
@@ -68,7 +68,7 @@ class AccessLog:
         """`tell` is told of events that nobody will see: how many."""
         self._events.on_left_out = tell
 
-    def served(
+    def log_answer(
         self,
         request_id: str,
         function: str,
@@ -111,7 +111,7 @@ class AccessLog:
         )
         self._note(event)
 
-    def ended(self, record: RequestRecord, now: float) -> None:
+    def log_end(self, record: RequestRecord, now: float) -> None:
         """A request ended at `now` (monotonic seconds), and no replica answered it."""
         self._note(
             AccessEvent(

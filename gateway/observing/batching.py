@@ -23,7 +23,7 @@ Write = Callable[[list[Record], int], None]
 """Takes records, and how many were left out before them."""
 
 
-class Handover(Generic[Record]):
+class BatchWriter(Generic[Record]):
     """`write` is called in a thread of its own, called `name`; what it raises is its own business
     and ends nothing. `ended` is called there at the end."""
 
@@ -47,7 +47,7 @@ class Handover(Generic[Record]):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def note(self, record: Record) -> None:
+    def add(self, record: Record) -> None:
         """Keep a record; it is written soon."""
         self._records.append(record)
         if len(self._records) >= BATCH:

@@ -54,7 +54,7 @@ class FailureCount:
         self._wall = wall
         self._pending: dict[Kind, Failure] = {}
 
-    def note(self, asked: Deployed, error: FnError, call: Call | None, request_id: str) -> None:
+    def count(self, asked: Deployed, error: FnError, call: Call | None, request_id: str) -> None:
         """A request for `asked` was answered with `error`; `call` had been accepted, and may have
         followed its function's traffic. Its client's own mistakes are nobody else's business."""
         if not is_worth_keeping(error):
@@ -71,7 +71,7 @@ class FailureCount:
             replica = call.link if call is not None and call.sends else ""
             self._pending[kind] = Failure(*kind, self._wall(), detail, replica, request_id)
 
-    def take(self) -> list[Failure]:
+    def drain(self) -> list[Failure]:
         """What was counted since the last time; to be called every second."""
         if not self._pending:
             return []

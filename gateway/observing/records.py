@@ -37,7 +37,7 @@ class Trace(NamedTuple):
         return f"00-{self.trace_id}-{self.span_id}-{self.flags:02x}"
 
 
-def read(text: str) -> str:
+def parse_traceparent(text: str) -> str:
     """The header `traceparent` unchanged, "" where the standard has it ignored."""
     return text if _KNOWN.fullmatch(text) or _LATER.fullmatch(text) else ""
 
@@ -52,12 +52,12 @@ def is_sampled(traceparent: str) -> bool:
     return bool(int(traceparent[53:55], 16) & _SAMPLED)
 
 
-def begun(trace_id: str, span_id: str) -> Trace:
+def new_trace(trace_id: str, span_id: str) -> Trace:
     """A trace that begins here."""
     return Trace(trace_id, span_id, "", _SAMPLED)
 
 
-def continued(traceparent: str, span_id: str) -> Trace:
+def continue_trace(traceparent: str, span_id: str) -> Trace:
     """The sender's trace, goes on with a span of ours."""
     flags = int(traceparent[53:55], 16) & _RANDOM | _SAMPLED
     return Trace(trace_id(traceparent), span_id, traceparent[36:52], flags)
@@ -67,7 +67,7 @@ CLIENT_LEFT = "client_left"
 """The outcome of a request whose client did not wait for its answer."""
 
 
-class Journey(NamedTuple):
+class RequestTimings(NamedTuple):
     """Where a traced request was at what time, in monotonic seconds; `ended_s` is the same moment
     as its record's `at_s`. `arrived_s`: its body was there. `sent_s`: the last time to a replica,
     which was connected since `up_s`. 0 where it did not come so far.
@@ -79,7 +79,7 @@ class Journey(NamedTuple):
     ended_s: float
     arrived_s: float = 0.0
     sent_s: float = 0.0
-    up_s: float = 0.0
+    connected_s: float = 0.0
     attempts: tuple[Attempt, ...] = ()
 
 
@@ -108,10 +108,10 @@ class RequestRecord(NamedTuple):
     sends: int = 0
     receipt: Receipt | None = None
     trace: Trace | None = None
-    journey: Journey | None = None
+    journey: RequestTimings | None = None
 
 
-class Asked(NamedTuple):
+class RequestInfo(NamedTuple):
     """What is known of a request when it comes; `function` may be no name at all, `size` are the
     bytes of its body."""
 
@@ -124,7 +124,7 @@ class Asked(NamedTuple):
     trace: Trace | None
 
 
-class Ending(NamedTuple):
+class RequestEnd(NamedTuple):
     """How it ended: `now` is monotonic seconds, `size` the bytes of the answer's body. `up_s`:
     since when the replica that answered was connected."""
 
@@ -133,10 +133,12 @@ class Ending(NamedTuple):
     status: int = 0
     size: int = 0
     receipt: Receipt | None = None
-    up_s: float = 0.0
+    connected_s: float = 0.0
 
 
-def record_of(asked: Asked, ending: Ending, call: Call | None, at_s: float) -> RequestRecord:
+def make_record(
+    asked: RequestInfo, ending: RequestEnd, call: Call | None, at_s: float
+) -> RequestRecord:
     """The record of a request that ended at `at_s` (Unix seconds); `call` if it was accepted."""
     request_id, trace_id, function, revision, began_s, bytes_in, trace = asked
     outcome, now, status, bytes_out, receipt, _ = ending
@@ -168,10 +170,10 @@ def record_of(asked: Asked, ending: Ending, call: Call | None, at_s: float) -> R
     )
 
 
-def _journey(began_s: float, ending: Ending, call: Call | None) -> Journey:
+def _journey(began_s: float, ending: RequestEnd, call: Call | None) -> RequestTimings:
     if call is None:
-        return Journey(began_s, ending.now)
+        return RequestTimings(began_s, ending.now)
     sent_s, attempts = call.sent_s, call.attempts
     if attempts and attempts[-1].sent_s == sent_s:  # it waits again
         sent_s = 0.0
-    return Journey(began_s, ending.now, call.arrived_s, sent_s, ending.up_s, attempts)
+    return RequestTimings(began_s, ending.now, call.arrived_s, sent_s, ending.connected_s, attempts)

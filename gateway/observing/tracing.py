@@ -19,8 +19,8 @@ from typing import Final, Literal, NamedTuple
 
 from gateway import problems
 from gateway.observing import records
-from gateway.observing.batching import Handover, Write
-from gateway.observing.records import CLIENT_LEFT, Journey, RequestRecord, Trace
+from gateway.observing.batching import BatchWriter, Write
+from gateway.observing.records import CLIENT_LEFT, RequestRecord, RequestTimings, Trace
 from gateway.replies import Receipt
 from runtime_image.contract.control import PHASES
 
@@ -62,7 +62,11 @@ class _Tree:
     """Times inside are monotonic seconds."""
 
     def __init__(
-        self, record: RequestRecord, trace: Trace, journey: Journey, new_id: Callable[[], str]
+        self,
+        record: RequestRecord,
+        trace: Trace,
+        journey: RequestTimings,
+        new_id: Callable[[], str],
     ) -> None:
         self.spans: list[Span] = []
         self._record = record
@@ -120,25 +124,27 @@ class _Tree:
         if end_s <= start_s:
             return
         hold = self._add("hold", self._trace.span_id, (start_s, end_s))
-        receipt, up_s = self._record.receipt, self._journey.up_s
-        if receipt is not None and receipt.is_cold and start_s < up_s <= end_s:
-            self._add_cold_start(hold, start_s, up_s, receipt)
+        receipt, connected_s = self._record.receipt, self._journey.connected_s
+        if receipt is not None and receipt.is_cold and start_s < connected_s <= end_s:
+            self._add_cold_start(hold, start_s, connected_s, receipt)
 
-    def _add_cold_start(self, hold: str, held_s: float, up_s: float, receipt: Receipt) -> None:
+    def _add_cold_start(
+        self, hold: str, held_s: float, connected_s: float, receipt: Receipt
+    ) -> None:
         """Its phases follow each other up to when the replica could be sent to. Those over by then
         were waited for by somebody else, who came earlier."""
         seconds = {
             phase: receipt.phases[phase] / 1e3 for phase in PHASES if phase in receipt.phases
         }
-        begun_s = max(held_s, up_s - sum(seconds.values()))
+        begun_s = max(held_s, connected_s - sum(seconds.values()))
         attributes: Attributes = {
             "fngate.device": receipt.device,
             "fngate.replica": receipt.replica,
         }
-        cold = self._add("cold start", hold, (begun_s, up_s), attributes)
-        at_s = up_s - sum(seconds.values())
+        cold = self._add("cold start", hold, (begun_s, connected_s), attributes)
+        at_s = connected_s - sum(seconds.values())
         for phase, took_s in seconds.items():
-            start_s, at_s = at_s, min(up_s, at_s + took_s)
+            start_s, at_s = at_s, min(connected_s, at_s + took_s)
             if at_s >= begun_s:
                 self._add(phase, cold, (max(begun_s, start_s), at_s))
 
@@ -251,8 +257,8 @@ class Tracer:
     ) -> None:
         self._ratio = ratio
         self._random = random
-        self._records = Handover("traces", write, batches_max=BATCHES_MAX, ended=ended)
-        self.note = self._records.note
+        self._records = BatchWriter("traces", write, batches_max=BATCHES_MAX, ended=ended)
+        self.record = self._records.add
         self.flush = self._records.flush
         self.close = self._records.close
 
@@ -263,10 +269,10 @@ class Tracer:
         if traceparent:
             if not records.is_sampled(traceparent):
                 return None
-            return records.continued(traceparent, _id(random, 64))
+            return records.continue_trace(traceparent, _id(random, 64))
         if random.random() >= self._ratio:
             return None
-        return records.begun(_id(random, 128), _id(random, 64))
+        return records.new_trace(_id(random, 128), _id(random, 64))
 
 
 def _id(random: Random, bits: int) -> str:

@@ -57,14 +57,14 @@ def listed(stage: Stage, id: str) -> bytes:
 async def answer(delivery: Delivery, act: Callable[[], Any], body: bytes = BODY) -> bytes | None:
     """Hold a call with its body in a slab, act, and wait; the slot is free again afterwards."""
     client = Client()
-    slot = delivery.slabs.take(KEY, len(body))
+    slot = delivery.slabs.allocate(KEY, len(body))
     assert slot is not None
     slot.view[:] = body
-    slot.filled()
+    slot.mark_filled()
     delivery.submit(client.call(slot.view.toreadonly(), slot=slot, meta=NPY))  # type: ignore[arg-type]  # a body is any bytes
     await act()
     outcome = await client.outcomes.get()
-    slot.drop()
+    slot.release()
     async with asyncio.timeout(20):
         while slot._references:  # noqa: ASYNC110 - a count has no event
             await asyncio.sleep(0)
@@ -78,7 +78,7 @@ async def nothing() -> None:
 
 def shared(delivery: Delivery) -> SharedLink:
     """The one link with a side channel."""
-    [link] = delivery.slabs.listeners
+    [link] = delivery.slabs.links
     assert isinstance(link, SharedLink)
     return link
 

@@ -90,7 +90,7 @@ async def test_a_thousand_clients_killed_in_the_middle_of_uploads(
     for client in clients:
         client.write(post(b"x" * (length // 10), length=length))
     await rest(served, *clients)
-    assert served.gateway.door.inside == len(clients)
+    assert served.gateway.gate.active == len(clients)
     for client in clients:
         client.leave()
     await nothing_left(served)
@@ -211,9 +211,9 @@ async def test_a_door_that_is_shut_under_load_loses_no_request(served: Served) -
     for client in uploading:
         client.write(post(b"22")[:-1])
     await rest(served, *waiting)
-    assert served.gateway.door.inside == 80
+    assert served.gateway.gate.active == 80
     async with asyncio.TaskGroup() as group:
-        shutting = group.create_task(served.gateway.door.shut())
+        shutting = group.create_task(served.gateway.gate.close())
         await rest(served, *waiting)
         for client in idle:
             client.write(post(b"3"))

@@ -60,27 +60,27 @@ async def call(delivery: Delivery, number: int, chance: random.Random) -> str:
     """What became of one call with a body of its own; some are left early."""
     rows = np.full((chance.randrange(5_000, 80_000), 4), number, np.float32)
     body = npy(rows)
-    slot = delivery.slabs.take(KEY, len(body))
+    slot = delivery.slabs.allocate(KEY, len(body))
     client = Client()
     if slot is None:
         held = client.call(body, meta=NPY)
     else:
         slot.view[:] = body
-        slot.filled()
+        slot.mark_filled()
         held = client.call(slot.view.toreadonly(), slot=slot, meta=NPY)  # type: ignore[arg-type]  # a body is any bytes
     delivery.submit(held)
     if chance.random() < 0.2:
         for _ in range(chance.randrange(20)):
             await asyncio.sleep(0)
     if chance.random() < 0.2 and client.outcomes.empty():
-        delivery.leave(held)
+        delivery.cancel(held)
         how = "left"
     else:
         outcome = await client.outcomes.get()
         assert isinstance(outcome, Delivered), outcome
         how = "right" if outcome.body == npy(rows + 1) else "wrong"
     if slot is not None:
-        slot.drop()
+        slot.release()
     return how
 
 

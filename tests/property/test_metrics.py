@@ -43,7 +43,7 @@ Page = dict[tuple[str, str, str], float]
 
 def shown(metrics: Metrics) -> Page:
     """What is counted of answers, without the moments of their making."""
-    metrics.look()
+    metrics.snapshot()
     return {
         (sample.name, sample.labels["function"], sample.labels.get("le", "")): sample.value
         for family in text_string_to_metric_families(metrics.render().decode())
@@ -79,6 +79,6 @@ def test_the_page_is_the_sum_of_all_answers(answers: list[Answer]) -> None:
     for one in answers:
         meta = AnswerMeta("application/json", 0, 0, 0, 0, one.rows)
         receipt = Receipt(f"{one.function}@1", "r", "cpu-0", one.queue_s * 1e3, {}, False, meta)
-        metrics.served(("default", one.function), one.seconds, receipt, one.sends, 0)
+        metrics.count_answer(("default", one.function), one.seconds, receipt, one.sends, 0)
 
     assert shown(metrics) == plainly(answers)

@@ -48,9 +48,11 @@ def page(balance: Balance = EMPTY) -> Metrics:
     metrics = Metrics(lambda: balance, lambda: {"default/f@1": "warm"}, lambda: 1, lambda *_: True)
     view = GpuView("GPU", "0", "9.0", "580", 2.0, 1.0, 0.0, 0.5)
     gpu = Occupancy(Device("GPU-a", "cuda", 2.0), "taken", "", (), 1.0, view)
-    metrics.add(ReplicaFamilies(_Counters()))
-    metrics.add(DeviceFamilies(lambda: [gpu], dict))
-    metrics.add(ServerFamilies("process", lambda: HistoryStatistics(0, 0, 0, 0), OneGateway()))
+    metrics.add_source(ReplicaFamilies(_Counters()))
+    metrics.add_source(DeviceFamilies(lambda: [gpu], dict))
+    metrics.add_source(
+        ServerFamilies("process", lambda: HistoryStatistics(0, 0, 0, 0), OneGateway())
+    )
     return metrics
 
 
@@ -58,7 +60,7 @@ def page(balance: Balance = EMPTY) -> Metrics:
 def families() -> tuple[Family, ...]:
     """Every family."""
     metrics = page()
-    metrics.look()
+    metrics.snapshot()
     return tuple(_family(one) for one in metrics.collect())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.observing.records import Journey, RequestRecord, Trace
+from gateway.observing.records import RequestRecord, RequestTimings, Trace
 from gateway.replies import Receipt
 from runtime_image.link.meta import AnswerMeta
 
@@ -30,6 +30,6 @@ RECORD = RequestRecord(
 TRACED = RECORD._replace(
     trace_id=TRACE.trace_id,
     trace=TRACE,
-    journey=Journey(began_s=9.0, ended_s=10.0, arrived_s=9.1, sent_s=9.1, up_s=1.0),
+    journey=RequestTimings(began_s=9.0, ended_s=10.0, arrived_s=9.1, sent_s=9.1, connected_s=1.0),
 )
 """The same one, traced: it took a second, its body a tenth of it."""

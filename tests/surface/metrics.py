@@ -49,8 +49,8 @@ def _counted() -> Metrics:
     phases = dict.fromkeys(PHASES, 1.0)
     meta = AnswerMeta("application/json", 1, 1, 1, 1, 1)
     receipt = Receipt("f@1", "r", "cpu:0", 1.0, phases, True, meta)
-    shown.served(("default", "f"), 0.1, receipt, 3, 1)
+    shown.count_answer(("default", "f"), 0.1, receipt, 3, 1)
     for status in STATUS.values():
-        shown.answered("default", "f", outcome(status), "", 0.1)
-    shown.look()
+        shown.count_reply("default", "f", outcome(status), "", 0.1)
+    shown.snapshot()
     return shown

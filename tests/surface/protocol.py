@@ -12,7 +12,7 @@ from aiohttp import web
 from admin.api.app import PREFIX, AdminApi, Handlers, table
 from admin.ui.files import UiPages
 from gateway.dispatch.call import Attempt
-from gateway.http.app import Border, Gateway, StatePages
+from gateway.http.app import ErrorBoundary, Gateway, StatePages
 from gateway.observing.access_log import AccessEvent
 from gateway.observing.tracing import spans_of
 from gateway.problems import STATUS, document
@@ -57,12 +57,12 @@ def admin_routes() -> list[tuple[str, str, str]]:
 
 def routes() -> list[str]:
     """Every route of a server by method and path, those of the admin API with their scopes."""
-    app, border = web.Application(), Border(MagicMock())
+    app, boundary = web.Application(), ErrorBoundary(MagicMock())
     handlers = Handlers(*(MagicMock() for _ in Handlers._fields))
-    AdminApi(MagicMock(), handlers).add_routes(app, border)
+    AdminApi(MagicMock(), handlers).add_routes(app, boundary)
     Gateway(MagicMock()).add_routes(app)
-    UiPages(border, {}).add_routes(app)
-    StatePages(border, MagicMock(), list, lambda: True).add_routes(app)
+    UiPages(boundary, {}).add_routes(app)
+    StatePages(boundary, MagicMock(), list, lambda: True).add_routes(app)
     scopes = {(method, PREFIX + path): need for method, path, need in admin_routes()}
     found = []
     for route in app.router.routes():
@@ -96,7 +96,7 @@ def traces() -> list[str]:
     """Spans of a request that was sent twice and waited for a cold start, with attributes."""
     receipt = RECEIPT._replace(phases=dict.fromkeys(PHASES, 10.0), is_first=True)
     died = Attempt("r0", 9.1, 9.3, has_died=True)
-    journey = TRACED.journey._replace(sent_s=9.52, up_s=9.51, attempts=(died,))
+    journey = TRACED.journey._replace(sent_s=9.52, connected_s=9.51, attempts=(died,))
     found = [*(f"attribute {one}" for one in source.attributes())]
     for shown in (receipt, receipt._replace(is_first=False)):
         for span in spans_of(TRACED._replace(receipt=shown, journey=journey), lambda: "0" * 16):

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from admin.ui.files import UiPages, read_files
 from gateway.access import Access
-from gateway.http.app import Border
+from gateway.http.app import ErrorBoundary
 from gateway.problems import answer, json_answer
 from registry.errors import FnError, NoKey, Unknown
 from registry.store.keys import KeyRing, fingerprint
@@ -81,9 +81,9 @@ class Dashboard:
 
     def application(self) -> web.Application:
         """Everything as routes."""
-        border = Border(Access("127.0.0.1", (), KeyRing(), fingerprint(KEY)))
+        boundary = ErrorBoundary(Access("127.0.0.1", (), KeyRing(), fingerprint(KEY)))
         app = web.Application(middlewares=[self._checked])
-        UiPages(border, read_files()).add_routes(app)
+        UiPages(boundary, read_files()).add_routes(app)
         router = app.router
         router.add_get("/admin/v1/session", self._session)
         router.add_get("/admin/v1/events", self._events)

@@ -19,9 +19,9 @@ from gateway.dispatch.dispatcher import Limits
 from gateway.http.app import Gateway, StatePages
 from gateway.http.context import assemble
 from gateway.http.decompression import Inflation
-from gateway.http.fast_path import Front
-from gateway.http.handler import Shared
-from gateway.http.invocation import calls_first
+from gateway.http.fast_path import FastPath
+from gateway.http.handler import HandlerFactory
+from gateway.http.invocation import route_calls
 from gateway.settings import GatewaySettings
 from registry.catalog import Catalog, Deployed
 from registry.model import Key
@@ -106,10 +106,10 @@ class Served(NamedTuple):
     replicas: tuple[Replica, ...]
     accept: Callable[[], asyncio.BaseProtocol]
     runner: web.AppRunner
-    front: Front | None
+    front: FastPath | None
     handed_over: list[None]
     """One for each connection that the fast front left to aiohttp."""
-    handlers: Shared
+    handlers: HandlerFactory
     """aiohttp's part of the connections."""
     ports: list[int]
     """The TCP port, where it listens on one."""
@@ -144,11 +144,11 @@ class Served(NamedTuple):
         front = self.front
         server = self.runner.server
         there = {
-            "inside": self.gateway.door.inside,
+            "inside": self.gateway.gate.active,
             "loads": self.delivery.loads(),
             "bodies being received": self.delivery.slabs._filling,
             "bytes held": self.delivery.held_bytes,
-            "reservations": len(self.gateway.invoker.reservations),
+            "reservations": len(self.gateway.invoker.body_budget),
             "connections": len(front.connections) if front else 0,
             "uploads": len(front.uploads) if front else 0,
             "aiohttp's connections": len(server.connections) if server else 0,
@@ -180,7 +180,7 @@ async def serving(
     gateway = Gateway(invoker._replace(inflation=Inflation(Inline(1))))
     app = web.Application()
     gateway.add_routes(app)
-    pages = StatePages(gateway.border, invoker.metrics, list, lambda: gateway.door.is_open)
+    pages = StatePages(gateway.boundary, invoker.metrics, list, lambda: gateway.gate.is_open)
     pages.add_routes(app)
     app.on_cleanup.append(gateway.close)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1)
@@ -213,10 +213,12 @@ def _assembled(
 ) -> Served:
     server = runner.server
     assert server is not None
-    server.request_handler = calls_first(server.request_handler, gateway.invoker, gateway.writer)
+    server.request_handler = route_calls(server.request_handler, gateway.invoker, gateway.writer)
     handed_over: list[None] = []
     invoker = gateway.invoker
-    handlers = Shared(server, gateway.writer, invoker.reservations, invoker.settings.head_read_s)
+    handlers = HandlerFactory(
+        server, gateway.writer, invoker.body_budget, invoker.settings.head_read_s
+    )
 
     def fallback() -> asyncio.BaseProtocol:
         handed_over.append(None)
@@ -224,7 +226,7 @@ def _assembled(
 
     front = None
     if gateway.invoker.settings.fast_front:
-        front = Front(gateway.invoker, gateway.writer, fallback)
+        front = FastPath(gateway.invoker, gateway.writer, fallback)
     return Served(
         gateway,
         delivery,

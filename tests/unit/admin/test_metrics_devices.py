@@ -30,7 +30,7 @@ BARE = Occupancy(
 def samples(*devices: Occupancy) -> dict[tuple[str, str], float]:
     """Every sample by its name and device."""
     families = DeviceFamilies(lambda: list(devices), lambda: {"GPU-a": 2.0, "gone": 1.0})
-    families.look()
+    families.snapshot()
     return {
         (sample.name, sample.labels["device"]): sample.value
         for family in families.collect()

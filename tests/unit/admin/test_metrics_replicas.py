@@ -38,7 +38,7 @@ def test_replicas_are_shown_as_they_were_looked_at() -> None:
     """Supply, starts, failures; later ones are for the next look."""
     given = Given()
     families = ReplicaFamilies(given)
-    families.look()
+    families.snapshot()
     given.counted.starts["standby", "ready"] += 1
 
     assert {key: value for key, value in samples(families).items() if value} == {

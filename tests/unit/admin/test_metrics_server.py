@@ -12,7 +12,7 @@ def test_the_server_says_what_it_is_and_how_it_writes() -> None:
     """Version, driver, processes, history, and what the system says of the process."""
     written = HistoryStatistics(buffered=3, written=10, dropped=2, failed_flushes=1)
     families = ServerFamilies("process", lambda: written, OneGateway())
-    families.look()
+    families.snapshot()
     found = {
         (sample.name, *sorted(sample.labels.values())): sample.value
         for family in families.collect()

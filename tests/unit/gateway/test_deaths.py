@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from gateway.data_links import HeldCall, Outcome
-from gateway.deaths import Deaths
+from gateway.deaths import DeathCauses
 from registry.errors import FnError, Poison, ReplicaDied
 from runtime_image.link.meta import RequestMeta
 
@@ -38,16 +38,16 @@ def caller() -> Caller:
     return Caller()
 
 
-def make(cause_s: float = NEVER_S) -> Deaths:
-    return Deaths(asyncio.get_running_loop(), cause_s)
+def make(cause_s: float = NEVER_S) -> DeathCauses:
+    return DeathCauses(asyncio.get_running_loop(), cause_s)
 
 
 async def test_an_error_has_the_cause_that_is_known(caller: Caller) -> None:
     """The pool manager may have told of it first; of three deaths it knows the last."""
     deaths = make()
 
-    deaths.fail(caller.call("a"), ReplicaDied("it died"), {"a": "was killed by SIGSEGV"})
-    deaths.fail(caller.call("a"), Poison("3 died"), {"a": "was killed by SIGSEGV"})
+    deaths.defer(caller.call("a"), ReplicaDied("it died"), {"a": "was killed by SIGSEGV"})
+    deaths.defer(caller.call("a"), Poison("3 died"), {"a": "was killed by SIGSEGV"})
 
     assert caller.outcomes == [
         "replica_died: it died: it was killed by SIGSEGV",
@@ -59,12 +59,12 @@ async def test_an_error_waits_for_its_cause(caller: Caller) -> None:
     """Each call is answered once, by the word on its own replica."""
     deaths = make()
     for link in ("a", "a", "b"):
-        deaths.fail(caller.call(link), ReplicaDied(link), {})
+        deaths.defer(caller.call(link), ReplicaDied(link), {})
 
-    deaths.told({"c": "was killed by SIGKILL"})
+    deaths.on_causes({"c": "was killed by SIGKILL"})
     assert caller.outcomes == []
-    deaths.told({"a": "exited with code 3"})
-    deaths.told({"a": "exited with code 3"})
+    deaths.on_causes({"a": "exited with code 3"})
+    deaths.on_causes({"a": "exited with code 3"})
     assert caller.outcomes == ["replica_died: a: it exited with code 3"] * 2
 
     deaths.close()
@@ -75,7 +75,7 @@ async def test_an_error_waits_for_its_cause(caller: Caller) -> None:
 async def test_no_error_waits_for_ever(caller: Caller) -> None:
     """Where nobody tells in time, the error goes without a cause."""
     deaths = make(cause_s=0.0)
-    deaths.fail(caller.call("a"), ReplicaDied("it died"), {})
+    deaths.defer(caller.call("a"), ReplicaDied("it died"), {})
 
     async with asyncio.timeout(5):
         await caller.answered.wait()
@@ -87,11 +87,11 @@ async def test_a_client_that_left_is_told_nothing(caller: Caller) -> None:
     """Nor does its place stay."""
     deaths = make()
     call = caller.call("a")
-    deaths.fail(call, ReplicaDied("it died"), {})
+    deaths.defer(call, ReplicaDied("it died"), {})
 
-    deaths.forget(call)
-    deaths.forget(call)
-    deaths.told({"a": "was killed by SIGKILL"})
+    deaths.cancel(call)
+    deaths.cancel(call)
+    deaths.on_causes({"a": "was killed by SIGKILL"})
     deaths.close()
 
     assert caller.outcomes == []

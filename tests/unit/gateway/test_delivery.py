@@ -80,7 +80,7 @@ async def test_a_call_goes_to_a_replica_and_its_answer_comes_back(
     assert (outcome.body, outcome.replica, outcome.device) == (b"answer", "r1", "cpu:0")
     assert outcome.phases == {"load": 5.0}
     assert call.was_held
-    assert outcome.up_s > call.arrived_s
+    assert outcome.connected_s > call.arrived_s
 
 
 async def test_a_client_that_leaves_recalls_its_request(
@@ -93,7 +93,7 @@ async def test_a_client_that_leaves_recalls_its_request(
         call = client.call()
         delivery.submit(call)
         request = await peer.next(Kind.REQUEST)
-        delivery.leave(call)
+        delivery.cancel(call)
         cancel = await peer.next(Kind.CANCEL)
         assert delivery.loads()[KEY].in_flight == 1
         peer.send(Kind.CANCELLED, request.id)
@@ -152,7 +152,7 @@ async def test_cold_pools_are_not_kept(manager: ListeningManager, client: Client
         assert delivery.states() == {}
         delivery.receive_endpoints(published(state="waking"))
         assert delivery.states() == {KEY: "waking"}
-        assert delivery.shown("default/other@1").state == "cold"
+        assert delivery.endpoints("default/other@1").state == "cold"
 
 
 async def test_a_failing_pool_answers_all_who_wait(
@@ -167,7 +167,7 @@ async def test_a_failing_pool_answers_all_who_wait(
         with pytest.raises(FunctionFailing):
             delivery.submit(client.call())
         assert delivery.states() == {KEY: "failing"}
-        assert delivery.shown(KEY).reason == "no"
+        assert delivery.endpoints(KEY).reason == "no"
 
     assert isinstance(outcome, FunctionFailing)
     assert outcome.message == "the function fails to load: no"
@@ -185,7 +185,7 @@ async def test_a_pool_that_is_gone_answers_all_who_wait(
         outcome = client.outcomes.get_nowait()
 
         assert delivery.states() == {}
-        assert delivery.shown(KEY).state == "cold"
+        assert delivery.endpoints(KEY).state == "cold"
     assert isinstance(outcome, UnknownFunction)
 
 
@@ -198,7 +198,7 @@ async def test_the_bound_on_bytes_is_the_whole_process(
         delivery.submit(first)
         with pytest.raises(QueueFull, match="have 6 bytes, at most 10"):
             delivery.submit(client.call(b"12345", pool="default/other@1"))
-        delivery.leave(first)
+        delivery.cancel(first)
         delivery.submit(client.call(b"12345", pool="default/other@1"))
 
 
@@ -227,7 +227,7 @@ async def test_idle_is_waited_for(manager: ListeningManager, client: Client) -> 
         waiting = asyncio.create_task(delivery.wait_idle())
         await asyncio.sleep(0)
         assert not waiting.done()
-        delivery.leave(call)
+        delivery.cancel(call)
         await waiting
 
 
@@ -296,13 +296,13 @@ async def test_every_call_is_accounted_for(
         for call in held:
             delivery.submit(call)
         assert (delivery.balance().held, delivery.balance().in_flight) == ({KEY: 3}, {})
-        delivery.leave(held[2])
-        delivery.leave(held[2])
+        delivery.cancel(held[2])
+        delivery.cancel(held[2])
         delivery.receive_endpoints(published(peer.endpoint()))
         await peer.greet()
         first, second = await peer.next(Kind.REQUEST), await peer.next(Kind.REQUEST)
         assert (delivery.balance().held, delivery.balance().in_flight) == ({}, {KEY: 2})
-        delivery.leave(held[1])
+        delivery.cancel(held[1])
         await peer.next(Kind.CANCEL)
         assert delivery.loads()[KEY].in_flight == 2
         assert delivery.balance().in_flight == {KEY: 1}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.data_links import IDLE_TALK_MAX, Delivered
+from gateway.data_links import IDLE_FRAMES_MAX, Delivered
 from gateway.delivery import Delivery
 from runtime_image.contract.link import FAILED_MAX, STARTED_MAX, VERSION, Kind
 from tests.support.peers import ANSWER, Client, Peer, published
@@ -28,7 +28,7 @@ LIES: dict[str, Callable[[Peer, int], object]] = {
     "ids of all the world": lambda peer, _id: peer.send(Kind.STARTED, body=bytes(STARTED_MAX + 4)),
     "starts without end": lambda peer, id: (
         peer.send(Kind.STARTED, body=struct.pack("<I", id))
-        or [peer.send(Kind.STARTED) for _ in range(IDLE_TALK_MAX)]
+        or [peer.send(Kind.STARTED) for _ in range(IDLE_FRAMES_MAX)]
     ),
     "broken ids": lambda peer, _id: peer.send(Kind.STARTED, body=b"123"),
     "a second greeting": lambda peer, _id: peer.send(Kind.HELLO, aux=VERSION),

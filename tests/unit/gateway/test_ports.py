@@ -18,8 +18,8 @@ from tests.support.peers import KnownPast, ListeningManager
     [
         (ports.Pools, Manager),
         (ports.Pools, ListeningManager),
-        (ports.Past, Past),
-        (ports.Past, KnownPast),
+        (ports.CallHistory, Past),
+        (ports.CallHistory, KnownPast),
     ],
 )
 def test_every_method_of_a_port_is_there(port: type[Any], plug: type[Any]) -> None:

@@ -14,7 +14,7 @@ import pytest
 from gateway.data_links import Delivered, HeldCall
 from gateway.delivery import Delivery
 from gateway.dispatch.redirects import Terms
-from gateway.shared_memory import Slot
+from gateway.shared_memory import BodySlot
 from gateway.shared_memory_links import ANSWER_SLABS_MAX, LOST_MAX, NOTICES_MAX, SharedLink
 from registry.errors import ReplicaDied
 from runtime_image.contract.link import ANSWER_SLAB_MAX, SLAB_NOTICE, Flag, Kind, NotStarted
@@ -27,24 +27,24 @@ BODY = os.urandom(MIB)
 OTHER = "default/other@1"
 
 
-def slot_of(delivery: Delivery, body: bytes = BODY, pool: str = KEY) -> Slot:
-    slot = delivery.slabs.take(pool, len(body))
+def slot_of(delivery: Delivery, body: bytes = BODY, pool: str = KEY) -> BodySlot:
+    slot = delivery.slabs.allocate(pool, len(body))
     assert slot is not None
     slot.view[:] = body
-    slot.filled()
+    slot.mark_filled()
     return slot
 
 
-def call_of(client: Client, slot: Slot) -> HeldCall:
+def call_of(client: Client, slot: BodySlot) -> HeldCall:
     return client.call(slot.view.toreadonly(), slot=slot)  # type: ignore[arg-type]  # a body is any bytes
 
 
-def is_free(slot: Slot) -> bool:
+def is_free(slot: BodySlot) -> bool:
     """Whether nobody refers to it any more."""
     return slot._references == 0
 
 
-async def until_free(slot: Slot) -> None:
+async def until_free(slot: BodySlot) -> None:
     async with asyncio.timeout(10):
         while not is_free(slot):  # noqa: ASYNC110 - a count has no event
             await asyncio.sleep(0)
@@ -63,7 +63,7 @@ async def test_a_large_body_is_read_where_it_lies(
 
     assert isinstance(outcome, Delivered)
     assert not is_free(slot)
-    slot.drop()
+    slot.release()
     assert is_free(slot)
 
 
@@ -87,7 +87,7 @@ async def test_every_end_of_a_request_lets_go(
     else:
         sharing.send(kind, frame.id, body)
     await client.outcomes.get()
-    slot.drop()
+    slot.release()
 
     assert is_free(slot)
 
@@ -100,8 +100,8 @@ async def test_a_client_that_leaves_does_not_free_what_is_read(
     call = call_of(client, slot)
     delivery.submit(call)
     frame, _ = await sharing.request()
-    delivery.leave(call)
-    slot.drop()
+    delivery.cancel(call)
+    slot.release()
     await sharing.next(Kind.CANCEL)
     assert not is_free(slot)
 
@@ -124,7 +124,7 @@ async def test_a_request_that_is_handed_back_is_sent_again_without_a_copy(
     sharing.answer(again.id)
     await client.outcomes.get()
 
-    slot.drop()
+    slot.release()
 
     assert is_free(slot)
 
@@ -144,7 +144,7 @@ async def test_a_lost_link_alone_frees_nothing(
     assert (again.body, body == BODY) == (first.body, True)
     sharing.answer(again.id)
     await client.outcomes.get()
-    slot.drop()
+    slot.release()
     assert not is_free(slot)
 
     sharing.die(before)
@@ -167,7 +167,7 @@ async def test_a_process_that_is_gone_reads_nothing(
     assert body == BODY
     sharing.answer(again.id)
     await client.outcomes.get()
-    slot.drop()
+    slot.release()
 
     assert is_free(slot)
 
@@ -188,8 +188,8 @@ async def test_a_replica_that_does_not_agree_gets_frames(
         assert (frame.flags & Flag.SLAB, body == BODY) == (0, True)
         with pytest.raises(EOFError):
             peer.side.receive()
-        delivery.leave(call)
-        slot.drop()
+        delivery.cancel(call)
+        slot.release()
         assert not is_free(slot)
         peer.hang_up()
         await until_free(slot)
@@ -216,7 +216,7 @@ async def test_a_replica_that_reads_no_notices_gets_frames(
     delivery.submit(client.call(b"1"))
     sharing.answer((await sharing.next(Kind.REQUEST)).id)
     await client.outcomes.get()
-    [link] = delivery.slabs.listeners
+    [link] = delivery.slabs.links
     assert isinstance(link, SharedLink)
     while link._channel.retire(99):
         pass
@@ -228,7 +228,7 @@ async def test_a_replica_that_reads_no_notices_gets_frames(
     assert (frame.flags & Flag.SLAB, frame.body == BODY) == (0, True)
     sharing.answer(frame.id)
     await client.outcomes.get()
-    slot.drop()
+    slot.release()
     assert is_free(slot)
 
 
@@ -247,7 +247,7 @@ async def test_a_call_that_follows_its_functions_traffic_is_sent_in_a_frame(
         peer.answer(frame.id)
         await client.outcomes.get()
         delivery.receive_endpoints(published())
-    slot.drop()
+    slot.release()
     assert is_free(slot)
 
 
@@ -264,7 +264,7 @@ async def test_a_replica_that_is_told_of_a_retired_slab_lets_go(
         assert body == BODY
         sharing.answer(frame.id)
         await client.outcomes.get()
-        slot.drop()
+        slot.release()
         for now in (1000.0, 2000.0):
             delivery.slabs.sweep(now)
         assert delivery.slabs.touched
@@ -286,8 +286,8 @@ async def test_a_replica_with_too_many_lost_links_is_trusted_with_no_more(
         delivery.submit(call)
         await sharing.request()
         lost.append(sharing.shared)
-        delivery.leave(call)
-        slot.drop()
+        delivery.cancel(call)
+        slot.release()
         await sharing.next(Kind.CANCEL)
         sharing.hang_up()
         await sharing.lost.get()
@@ -432,7 +432,7 @@ async def test_a_replica_that_lies_about_its_memory_loses_its_link_not_the_call(
     assert body == BODY
     sharing.answer(again.id, b"right")
     outcome = await client.outcomes.get()
-    slot.drop()
+    slot.release()
 
     assert isinstance(outcome, Delivered)
     assert outcome.body == b"right"
@@ -459,7 +459,7 @@ async def test_a_lost_link_that_is_spammed_ends(
         liar.retire(5)
     sharing.answer(again.id)
     outcome = await client.outcomes.get()
-    slot.drop()
+    slot.release()
 
     await until_free(slot)
     assert not isinstance(outcome, ReplicaDied)

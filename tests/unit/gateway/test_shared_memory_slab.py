@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.shared_memory import Slab, Slot
+from gateway.shared_memory import BodySlot, Slab
 from runtime_image.link.allocator import BLOCK
 from runtime_image.link.shared_memory import map_for_reading
 
@@ -15,13 +15,13 @@ class Ledger:
     """Who gave slots out: what came back."""
 
     def __init__(self) -> None:
-        self.whole: list[Slot] = []
-        self.back: list[Slot] = []
+        self.whole: list[BodySlot] = []
+        self.back: list[BodySlot] = []
 
-    def filled(self, slot: Slot) -> None:
+    def on_filled(self, slot: BodySlot) -> None:
         self.whole.append(slot)
 
-    def free(self, slot: Slot) -> None:
+    def free(self, slot: BodySlot) -> None:
         self.back.append(slot)
 
 
@@ -36,7 +36,7 @@ def slab() -> Iterator[Slab]:
 
 def test_a_slot_is_a_part_of_its_slab(slab: Slab) -> None:
     """What is written to its view is what others read there."""
-    slot = Slot(Ledger(), slab, BLOCK, 3)
+    slot = BodySlot(Ledger(), slab, BLOCK, 3)
     slot.view[:] = b"abc"
 
     mapped = map_for_reading(slab.descriptor, slab.size)
@@ -49,14 +49,14 @@ def test_a_slot_is_a_part_of_its_slab(slab: Slab) -> None:
 def test_a_slot_comes_back_with_its_last_reference(slab: Slab) -> None:
     """Whoever drops it last; not before, and never twice."""
     ledger = Ledger()
-    slot = Slot(ledger, slab, 0, 3)
-    slot.hold()
-    slot.drop()
+    slot = BodySlot(ledger, slab, 0, 3)
+    slot.acquire()
+    slot.release()
     assert ledger.back == []
-    slot.drop()
+    slot.release()
     assert ledger.back == [slot]
 
-    for misuse in (slot.drop, slot.hold):
+    for misuse in (slot.release, slot.acquire):
         with pytest.raises(AssertionError):
             misuse()
 
@@ -64,12 +64,12 @@ def test_a_slot_comes_back_with_its_last_reference(slab: Slab) -> None:
 def test_a_body_is_whole_once(slab: Slab) -> None:
     """Said by who reads it, or by its end where nobody did."""
     ledger = Ledger()
-    told, untold = Slot(ledger, slab, 0, 3), Slot(ledger, slab, BLOCK, 3)
-    told.filled()
-    told.filled()
+    told, untold = BodySlot(ledger, slab, 0, 3), BodySlot(ledger, slab, BLOCK, 3)
+    told.mark_filled()
+    told.mark_filled()
     assert ledger.whole == [told]
-    told.drop()
-    untold.drop()
+    told.release()
+    untold.release()
 
     assert ledger.whole == [told, untold]
 
@@ -79,8 +79,8 @@ def test_a_retired_slab_is_gone_when_nobody_has_it() -> None:
     slab = Slab(1, "default/digits@1", 4 * BLOCK)
     mapped = map_for_reading(slab.descriptor, slab.size)
     slab.retire()
-    assert not slab.is_gone()
+    assert not slab.is_unmapped()
     mapped.close()
 
-    assert slab.is_gone()
+    assert slab.is_unmapped()
     slab.close()

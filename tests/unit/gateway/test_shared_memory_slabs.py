@@ -10,7 +10,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway import shared_memory
-from gateway.shared_memory import LONG_REST_S, SHORT_REST_S, SLABS_MAX, TOUCHED_MAX, Slabs, Slot
+from gateway.shared_memory import (
+    LONG_IDLE_S,
+    SHORT_IDLE_S,
+    SLABS_MAX,
+    TOUCHED_MAX,
+    BodySlot,
+    SlabPool,
+)
 from runtime_image.contract.link import SLAB_BODY_MIN
 from runtime_image.link.allocator import BLOCK
 from runtime_image.link.shared_memory import map_for_reading, open_for_reading
@@ -27,46 +34,46 @@ class Heard:
     replica = "r1"
     is_lost = False
 
-    def __init__(self, slabs: Slabs) -> None:
+    def __init__(self, slabs: SlabPool) -> None:
         self._slabs = slabs
-        slabs.listeners.add(self)
+        slabs.links.add(self)
         self.numbers: list[int] = []
 
-    def retired(self, number: int) -> None:
+    def on_retired(self, number: int) -> None:
         self.numbers.append(number)
 
     def close(self) -> None:
-        self._slabs.listeners.discard(self)
+        self._slabs.links.discard(self)
 
 
 @pytest.fixture
-def slabs() -> Iterator[Slabs]:
+def slabs() -> Iterator[SlabPool]:
     """Of 64 MiB."""
-    made = Slabs(CAPACITY)
+    made = SlabPool(CAPACITY)
     yield made
     made.close()
 
 
-def taken(slabs: Slabs, pool: str, length: int) -> Slot:
-    slot = slabs.take(pool, length)
+def taken(slabs: SlabPool, pool: str, length: int) -> BodySlot:
+    slot = slabs.allocate(pool, length)
     assert slot is not None
     return slot
 
 
-def filled(slabs: Slabs, pool: str, length: int) -> Slot:
+def filled(slabs: SlabPool, pool: str, length: int) -> BodySlot:
     slot = taken(slabs, pool, length)
-    slot.filled()
+    slot.mark_filled()
     return slot
 
 
-def drop(*slots: Slot) -> None:
+def drop(*slots: BodySlot) -> None:
     for slot in slots:
-        slot.drop()
+        slot.release()
 
 
-def test_a_small_body_gets_no_slot(slabs: Slabs) -> None:
+def test_a_small_body_gets_no_slot(slabs: SlabPool) -> None:
     """It goes in a frame; the first large one of a pool makes its slab."""
-    assert slabs.take("a", SLAB_BODY_MIN - 1) is None
+    assert slabs.allocate("a", SLAB_BODY_MIN - 1) is None
     assert slabs.touched == 0
     slot = taken(slabs, "a", SLAB_BODY_MIN)
 
@@ -75,7 +82,7 @@ def test_a_small_body_gets_no_slot(slabs: Slabs) -> None:
     drop(slot)
 
 
-def test_a_slot_is_used_again_and_each_pool_has_its_own_slab(slabs: Slabs) -> None:
+def test_a_slot_is_used_again_and_each_pool_has_its_own_slab(slabs: SlabPool) -> None:
     """What one function's callers send is in no memory that another's replicas see."""
     first, other = filled(slabs, "a", MIB), filled(slabs, "b", MIB)
     assert first.slab is not other.slab
@@ -86,31 +93,31 @@ def test_a_slot_is_used_again_and_each_pool_has_its_own_slab(slabs: Slabs) -> No
     drop(again, other)
 
 
-def test_uploads_have_half(slabs: Slabs) -> None:
+def test_uploads_have_half(slabs: SlabPool) -> None:
     """Slow clients of all functions together cannot take more; a body that is whole, or given up,
     is no upload any more."""
     uploads = [taken(slabs, pool, CAPACITY // 4) for pool in "ab"]
-    assert slabs.take("c", SLAB_BODY_MIN) is None
-    uploads[0].filled()
+    assert slabs.allocate("c", SLAB_BODY_MIN) is None
+    uploads[0].mark_filled()
     more = taken(slabs, "a", CAPACITY // 4)
-    assert slabs.take("c", SLAB_BODY_MIN) is None
+    assert slabs.allocate("c", SLAB_BODY_MIN) is None
     drop(*uploads, more)
 
     drop(taken(slabs, "c", CAPACITY // 2))
-    assert slabs.take("c", CAPACITY // 2 + 1) is None
+    assert slabs.allocate("c", CAPACITY // 2 + 1) is None
 
 
-def test_a_full_slab_gives_nothing(slabs: Slabs) -> None:
+def test_a_full_slab_gives_nothing(slabs: SlabPool) -> None:
     """The caller uses memory of its own, and others have room still."""
     held = [filled(slabs, "a", CAPACITY // 2) for _ in range(2)]
-    assert slabs.take("a", SLAB_BODY_MIN) is None
+    assert slabs.allocate("a", SLAB_BODY_MIN) is None
 
     other = filled(slabs, "b", MIB)
 
     drop(*held, other)
 
 
-def test_a_slab_that_took_much_is_replaced_after_a_short_rest(slabs: Slabs) -> None:
+def test_a_slab_that_took_much_is_replaced_after_a_short_rest(slabs: SlabPool) -> None:
     """Its memory is free again, and whoever passed it on is told; the next one has a new number."""
     heard = Heard(slabs)
     slots = [filled(slabs, "a", LARGE) for _ in range(3)]
@@ -118,9 +125,9 @@ def test_a_slab_that_took_much_is_replaced_after_a_short_rest(slabs: Slabs) -> N
     slabs.sweep(100)
     drop(*slots)
     slabs.sweep(200)
-    slabs.sweep(200 + SHORT_REST_S - 0.1)
+    slabs.sweep(200 + SHORT_IDLE_S - 0.1)
     assert heard.numbers == []
-    slabs.sweep(200 + SHORT_REST_S)
+    slabs.sweep(200 + SHORT_IDLE_S)
 
     assert (heard.numbers, slabs.touched) == ([number], 0)
     slot = filled(slabs, "a", MIB)
@@ -128,24 +135,24 @@ def test_a_slab_that_took_much_is_replaced_after_a_short_rest(slabs: Slabs) -> N
     drop(slot)
 
 
-def test_a_slab_that_took_little_rests_longer(slabs: Slabs) -> None:
+def test_a_slab_that_took_little_rests_longer(slabs: SlabPool) -> None:
     """Until its function is hardly called; a body meanwhile begins the rest anew."""
     drop(filled(slabs, "a", LARGE))
     slabs.sweep(100)
-    slabs.sweep(100 + LONG_REST_S - 1)
+    slabs.sweep(100 + LONG_IDLE_S - 1)
     slot = filled(slabs, "a", MIB)
-    slabs.sweep(100 + LONG_REST_S)
+    slabs.sweep(100 + LONG_IDLE_S)
     drop(slot)
-    slabs.sweep(101 + LONG_REST_S)
-    slabs.sweep(100 + 2 * LONG_REST_S)
+    slabs.sweep(101 + LONG_IDLE_S)
+    slabs.sweep(100 + 2 * LONG_IDLE_S)
     assert slabs.touched == LARGE
 
-    slabs.sweep(101 + 2 * LONG_REST_S)
+    slabs.sweep(101 + 2 * LONG_IDLE_S)
 
     assert slabs.touched == 0
 
 
-def test_a_slab_that_rests_makes_room_for_another_pool(slabs: Slabs) -> None:
+def test_a_slab_that_rests_makes_room_for_another_pool(slabs: SlabPool) -> None:
     """Where the budget is used up; the one that has rested for longest first, one in use never."""
     slots = [filled(slabs, "a", CAPACITY // 2) for _ in range(2)]
     resting = {}
@@ -160,20 +167,20 @@ def test_a_slab_that_rests_makes_room_for_another_pool(slabs: Slabs) -> None:
     slots.append(filled(slabs, "d", CAPACITY // 2))
     assert heard.numbers == [resting["b"].slab.number, resting["c"].slab.number]
 
-    assert slabs.take("e", SLAB_BODY_MIN) is None
+    assert slabs.allocate("e", SLAB_BODY_MIN) is None
     drop(*slots)
 
 
-def test_memory_that_somebody_does_not_let_go_of_counts(slabs: Slabs) -> None:
+def test_memory_that_somebody_does_not_let_go_of_counts(slabs: SlabPool) -> None:
     """A replica that keeps what was retired cannot make the gateway's memory grow by that."""
     slots = [filled(slabs, "a", CAPACITY // 2) for _ in range(2)]
     mapped = map_for_reading(slots[0].slab.descriptor, slots[0].slab.size)
     drop(*slots)
     slabs.sweep(100)
-    slabs.sweep(100 + SHORT_REST_S)
+    slabs.sweep(100 + SHORT_IDLE_S)
     assert slabs.touched == CAPACITY
     held = [filled(slabs, "a", CAPACITY // 2) for _ in range(2)]
-    assert slabs.take("b", SLAB_BODY_MIN) is None
+    assert slabs.allocate("b", SLAB_BODY_MIN) is None
     mapped.close()
     slabs.sweep(120)
 
@@ -182,11 +189,11 @@ def test_memory_that_somebody_does_not_let_go_of_counts(slabs: Slabs) -> None:
     drop(*held)
 
 
-def test_there_are_so_many_slabs_at_most(slabs: Slabs) -> None:
+def test_there_are_so_many_slabs_at_most(slabs: SlabPool) -> None:
     """One more is made only in the place of one that rests."""
     slots = [filled(slabs, f"p{number}", SLAB_BODY_MIN) for number in range(SLABS_MAX)]
-    assert slabs.take("more", SLAB_BODY_MIN) is None
-    slots.pop().drop()
+    assert slabs.allocate("more", SLAB_BODY_MIN) is None
+    slots.pop().release()
 
     slots.append(filled(slabs, "more", SLAB_BODY_MIN))
 
@@ -195,24 +202,24 @@ def test_there_are_so_many_slabs_at_most(slabs: Slabs) -> None:
 
 def test_too_little_to_hold_is_done_without() -> None:
     """Where fewer bytes may be held than a block has, all bodies go in frames."""
-    slabs = Slabs(BLOCK - 1)
+    slabs = SlabPool(BLOCK - 1)
 
-    assert slabs.take("a", SLAB_BODY_MIN) is None
+    assert slabs.allocate("a", SLAB_BODY_MIN) is None
 
 
 def test_memory_that_cannot_be_had_is_asked_for_again_after_a_while() -> None:
     """Till then the server goes on with frames, and its log says so."""
-    slabs = Slabs(2**62)
+    slabs = SlabPool(2**62)
     with capture_logs() as logs:
-        assert slabs.take("a", SLAB_BODY_MIN) is None
-        assert slabs.take("b", SLAB_BODY_MIN) is None
+        assert slabs.allocate("a", SLAB_BODY_MIN) is None
+        assert slabs.allocate("b", SLAB_BODY_MIN) is None
 
         for now in (100.0, 109.0):
             slabs.sweep(now)
-            assert slabs.take("a", SLAB_BODY_MIN) is None
+            assert slabs.allocate("a", SLAB_BODY_MIN) is None
         assert len(logs) == 1
         slabs.sweep(110.0)
-        assert slabs.take("a", SLAB_BODY_MIN) is None
+        assert slabs.allocate("a", SLAB_BODY_MIN) is None
 
     said = "no shared memory: large bodies are copied for now"
     assert [line["event"] for line in logs] == [said, said]
@@ -231,31 +238,31 @@ def test_a_slab_that_cannot_be_opened_leaves_no_descriptor(
         return opened[0]
 
     monkeypatch.setattr(shared_memory, "open_for_reading", once)
-    assert Slabs(2**20).take("a", SLAB_BODY_MIN) is None
+    assert SlabPool(2**20).allocate("a", SLAB_BODY_MIN) is None
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(opened[0])
 
 
-def test_calls_that_go_on_keep_their_bodies_when_the_process_goes(slabs: Slabs) -> None:
+def test_calls_that_go_on_keep_their_bodies_when_the_process_goes(slabs: SlabPool) -> None:
     """Nothing new is given out, links are told, and what is held stays readable."""
     heard = Heard(slabs)
     slot = filled(slabs, "a", MIB)
     slot.view[:3] = b"abc"
     slabs.close()
 
-    assert slabs.take("a", MIB) is None
+    assert slabs.allocate("a", MIB) is None
     assert slot.view[:3] == b"abc"
-    assert heard not in slabs.listeners
-    slot.drop()
+    assert heard not in slabs.links
+    slot.release()
 
 
-def test_lost_links_are_counted_by_replica(slabs: Slabs) -> None:
+def test_lost_links_are_counted_by_replica(slabs: SlabPool) -> None:
     """Those alone that may still be read."""
     lost, live, others = Heard(slabs), Heard(slabs), Heard(slabs)
     lost.is_lost = others.is_lost = True
     others.replica = "r2"
 
-    assert slabs.lost_links("r1") == 1
+    assert slabs.lost_link_count("r1") == 1
     live.close()
     lost.close()
-    assert slabs.lost_links("r1") == 0
+    assert slabs.lost_link_count("r1") == 0

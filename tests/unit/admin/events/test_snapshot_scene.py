@@ -7,7 +7,7 @@ import json
 import pytest
 
 from admin.events.snapshot import function_of
-from gateway.metrics.requests import SECONDS, Answered
+from gateway.metrics.requests import SECONDS, RateSample
 from tests.support.server import ServingServer
 
 CALL = {"inputs": {}}
@@ -31,7 +31,7 @@ async def test_what_others_answered_makes_a_function_busy(server: ServingServer)
     """Its pace is theirs and ours together."""
     reader = server.server.admin.reader
     assert reader.busy() == set()
-    reader.answered([Answered("default", "digits", (30,) + (0,) * len(SECONDS))])
+    reader.answered([RateSample("default", "digits", (30,) + (0,) * len(SECONDS))])
 
     (one,), _ = reader.functions(["digits"])
 

@@ -12,7 +12,7 @@ from yarl import URL
 
 from admin.ui.files import INDEX, POLICY, UiPages, make_file, read_files
 from gateway.access import Access
-from gateway.http.app import Border
+from gateway.http.app import ErrorBoundary
 from registry.store.keys import KeyRing
 
 FILES = {
@@ -26,7 +26,7 @@ Client = TestClient[web.Request, web.Application]
 async def client() -> AsyncIterator[Client]:
     """The routes behind a border that knows this machine's names."""
     app = web.Application()
-    UiPages(Border(Access("127.0.0.1", (), KeyRing(), "")), FILES).add_routes(app)
+    UiPages(ErrorBoundary(Access("127.0.0.1", (), KeyRing(), "")), FILES).add_routes(app)
     async with TestClient(TestServer(app)) as client:
         yield client
 
@@ -68,8 +68,8 @@ async def test_the_root_leads_a_browser_to_the_dashboard(client: Client) -> None
 async def test_the_root_of_a_server_without_a_dashboard_says_so() -> None:
     """No browser is led to a page that is not built."""
     app = web.Application()
-    border = Border(Access("127.0.0.1", (), KeyRing(), ""))
-    UiPages(border, read_files(Path("not built"))).add_routes(app)
+    boundary = ErrorBoundary(Access("127.0.0.1", (), KeyRing(), ""))
+    UiPages(boundary, read_files(Path("not built"))).add_routes(app)
     async with TestClient(TestServer(app)) as client:
         answer = await ask(client, "/", Accept="text/html")
 

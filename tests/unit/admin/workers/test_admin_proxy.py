@@ -18,7 +18,7 @@ from multidict import CIMultiDict
 from admin.workers import admin_proxy
 from admin.workers.admin_proxy import AdminProxy, kept
 from gateway.access import Access
-from gateway.http.app import Border
+from gateway.http.app import ErrorBoundary
 from gateway.http.bodies import continue_later
 from registry.store.keys import KeyRing, fingerprint
 from tests.support.operator import until
@@ -102,9 +102,9 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
     await runner.setup()
     await web.UnixSite(runner, str(tmp_path / "s")).start()
     passing = AdminProxy(str(tmp_path / "s"))
-    border = Border(Access("127.0.0.1", (), KeyRing(), fingerprint("t")))
+    boundary = ErrorBoundary(Access("127.0.0.1", (), KeyRing(), fingerprint("t")))
     outer = web.Application()
-    passed = border.bordered(passing.handle)
+    passed = boundary.wrap(passing.handle)
     outer.router.add_route("*", "/{rest:.*}", passed, expect_handler=continue_later)
     outer.on_cleanup.append(passing.close)
     server = TestServer(outer)
@@ -295,9 +295,9 @@ async def test_a_whole_url_as_target_is_its_path(rig: Rig) -> None:
 async def test_without_a_supervisor_that_is_said(tmp_path: Path) -> None:
     """503, after which a client may try again: whether nobody listens or it hangs up."""
     passing = AdminProxy(str(tmp_path / "nobody"))
-    border = Border(Access("127.0.0.1", (), KeyRing(), fingerprint("t")))
+    boundary = ErrorBoundary(Access("127.0.0.1", (), KeyRing(), fingerprint("t")))
     app = web.Application()
-    app.router.add_route("*", "/{rest:.*}", border.bordered(passing.handle))
+    app.router.add_route("*", "/{rest:.*}", boundary.wrap(passing.handle))
     app.on_cleanup.append(passing.close)
     async with TestServer(app) as server, ClientSession() as session:
         async with session.post(server.make_url("/x"), data=io.BytesIO(bytes(5 * MIB))) as answer:

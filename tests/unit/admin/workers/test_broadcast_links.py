@@ -98,7 +98,7 @@ def test_other_words_go_to_whom_they_concern(
         ("overview", "beat", "7", 4),
         ("overview", "failed", []),
         ("past", "arrivals", "default", "f", 3),
-        ("own", "cold_start", "default", "f", "r1", {"load": 1.0}, None),
+        ("own", "count_cold_start", "default", "f", "r1", {"load": 1.0}, None),
         ("hub", "reached", "7", 9),
         ("page", "reckoned", "7", reckoned),
     ]

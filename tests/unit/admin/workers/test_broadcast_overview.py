@@ -33,13 +33,13 @@ def test_loads_are_summed_over_workers() -> None:
 def test_pools_at_rest_have_no_state() -> None:
     """What is cold without a reason, or gone, is left out; a full message names all there is."""
     cluster = ClusterState()
-    cluster.look(published(True, f="warm", g="failing"))
+    cluster.on_endpoints(published(True, f="warm", g="failing"))
     assert cluster.states() == {F: "warm", G: "failing"}
-    cluster.look(published(False, f="rest"))
+    cluster.on_endpoints(published(False, f="rest"))
     assert cluster.states() == {G: "failing"}
-    cluster.look(published(False, g="gone", f="waking"))
+    cluster.on_endpoints(published(False, g="gone", f="waking"))
     assert cluster.states() == {F: "waking"}
-    cluster.look(published(True, g="cold"))
+    cluster.on_endpoints(published(True, g="cold"))
 
     assert cluster.states() == {G: "cold"}
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from admin.workers import messages as m
-from gateway.metrics.counters import Exemplar, Marked
+from gateway.metrics.counters import Exemplar, SampleExemplar
 from gateway.observing.errors import Failure
 from gateway.settings import GatewaySettings
 from registry.exchange import Expected
@@ -16,7 +16,7 @@ from registry.model import Key
 from tests.support import nouns
 
 DEPLOYED = nouns.deployed()
-MARKED = Marked("n_bucket", ("le", "1.0"), Exemplar(("request_id", "a"), 0.5, 100.0))
+MARKED = SampleExemplar("n_bucket", ("le", "1.0"), Exemplar(("request_id", "a"), 0.5, 100.0))
 DOWN = [
     m.Welcome("7", GatewaySettings(), "json", "ab", "/s", True),
     m.Functions([m.FunctionNow("default", "digits", [DEPLOYED])]),

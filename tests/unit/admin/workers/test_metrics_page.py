@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from admin.workers.messages import Reckon, Reckoned, decode_down
 from admin.workers.metrics import LedgerPoll, MergedMetrics, family_of
 from admin.workers.shared_counters import CounterReader, CounterWriter
-from gateway.metrics.counters import OPENMETRICS, Exemplar, Marked, Store
+from gateway.metrics.counters import OPENMETRICS, CounterStore, Exemplar, SampleExemplar
 from gateway.metrics.ledger import Ledger
 from gateway.metrics.requests import OTHERS, Metrics
 from registry.catalog import Change
@@ -32,7 +32,7 @@ class Rig:
         self.tables: dict[str, CounterReader] = {}
         self.cells: list[CounterWriter] = []
 
-    def _metrics(self, store: Store | None = None) -> Metrics:
+    def _metrics(self, store: CounterStore | None = None) -> Metrics:
         return Metrics(self.poll.balance, dict, lambda: 7, self.is_deployed, store)
 
     def is_deployed(self, _namespace: str, name: str) -> bool:
@@ -47,7 +47,7 @@ class Rig:
         Ledger(cells)
         metrics = self._metrics(cells)
         for function in ("f", "g", "beyond"):
-            metrics.answered("default", function, "ok", "", 0.02)
+            metrics.count_reply("default", function, "ok", "", 0.02)
         self.tables[name] = counters
         self.cells.append(cells)
         self.page.join(name, counters, self.sent.append)
@@ -55,7 +55,7 @@ class Rig:
 
     def samples(self) -> dict[tuple[str, ...], float]:
         """Every sample by its name and label values, sorted by label."""
-        self.page.look()
+        self.page.snapshot()
         return {
             (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
             for family in text_string_to_metric_families(self.page.render().decode())
@@ -81,7 +81,7 @@ COUNT = ("fngate_request_seconds_count", "f", "default")
 def test_all_workers_are_added_up(rig: Rig) -> None:
     """Counters, and histograms with their buckets summed up to each bound."""
     first, _ = rig.worker("a"), rig.worker("b")
-    first.answered("default", "f", "ok", "", 0.3)
+    first.count_reply("default", "f", "ok", "", 0.3)
 
     found = rig.samples()
     assert found[REQUESTS] == 3
@@ -99,7 +99,7 @@ def test_what_the_supervisor_knows_itself_is_there_once(rig: Rig) -> None:
     rig.worker("b")
     own = rig.page._own
     for _ in range(2):
-        own.cold_start("default", "f", "r1", {"load": 2000.0})
+        own.count_cold_start("default", "f", "r1", {"load": 2000.0})
 
     found = rig.samples()
     assert found["fngate_tasks",] == 7
@@ -108,7 +108,7 @@ def test_what_the_supervisor_knows_itself_is_there_once(rig: Rig) -> None:
 
 def test_a_worker_that_ended_stays_counted(rig: Rig) -> None:
     """Its last number is in the sum, and its successor's are added."""
-    rig.worker("a").answered("default", "f", "ok", "", 0.1)
+    rig.worker("a").count_reply("default", "f", "ok", "", 0.1)
     rig.page.leave("a")
     assert rig.samples()[REQUESTS] == 2
     rig.worker("c")
@@ -134,7 +134,7 @@ def test_what_was_counted_for_a_removed_function_goes(rig: Rig) -> None:
 def test_a_worker_that_ends_between_look_and_render_counts_once(rig: Rig) -> None:
     """The page is written in a thread, from what was there at the look."""
     rig.worker("a")
-    rig.page.look()
+    rig.page.snapshot()
     rig.page.leave("a")
     page = rig.page.render().decode()
 
@@ -164,14 +164,14 @@ def test_samples_belong_to_a_family(name: str, family: str) -> None:
 async def test_the_ledger_is_as_the_workers_answer(rig: Rig) -> None:
     """Not as their counters are a moment later; what is held and where is theirs to know."""
     rig.worker("a")
-    asking = asyncio.create_task(rig.page.ask())
+    asking = asyncio.create_task(rig.page.refresh())
     await asyncio.sleep(0)
     [question] = [decode_down(data) for data in rig.sent]
     assert isinstance(question, Reckon)
     ended = {"completed": 2.0}
     labels = ("namespace", "default", "function", "f", "le", "0.025")
     exemplar = Exemplar(("request_id", "x"), 0.02, 100.0)
-    marked = [Marked("fngate_request_seconds_bucket", labels, exemplar)]
+    marked = [SampleExemplar("fngate_request_seconds_bucket", labels, exemplar)]
     answer = Reckoned(question.number, 4.0, ended, {"default/f@1": 1}, {"default/f@1": 1}, marked)
     rig.page.reckoned("a", answer)
     await asking
@@ -188,9 +188,9 @@ async def test_the_ledger_is_as_the_workers_answer(rig: Rig) -> None:
 def test_a_strict_reader_takes_the_page(rig: Rig) -> None:
     """OpenMetrics wants all samples of one histogram together; there are those of two functions."""
     rig.worker("a")
-    rig.page._own.cold_start("default", "f", "r1", {"load": 1.0, "bind": 2.0})
-    rig.page._own.cold_start("default", "g", "r2", {"load": 1.0})
-    rig.page.look()
+    rig.page._own.count_cold_start("default", "f", "r1", {"load": 1.0, "bind": 2.0})
+    rig.page._own.count_cold_start("default", "g", "r2", {"load": 1.0})
+    rig.page.snapshot()
     families = {one.name: one for one in strict(rig.page.render(OPENMETRICS).decode())}
 
     samples = families["fngate_request_seconds"].samples
@@ -203,17 +203,17 @@ def test_a_histogram_that_is_being_made_is_left_out(rig: Rig) -> None:
     rig.worker("a")
     labels = ("namespace", "function", "le")
     for cells in rig.cells:
-        cells.take("fngate_request_seconds_bucket", labels, ("default", "new", "0.001"))
+        cells.allocate("fngate_request_seconds_bucket", labels, ("default", "new", "0.001"))
 
     assert not any("new" in key for key in rig.samples())
 
 
 def test_no_sample_is_there_twice(rig: Rig) -> None:
     """Prometheus takes one of two, and nobody knows which."""
-    rig.worker("a").left_out(2)
-    rig.worker("b").left_out(1)
-    rig.page._own.cold_start("default", "f", "r1", {"load": 1.0})
-    rig.page.look()
+    rig.worker("a").count_dropped_events(2)
+    rig.worker("b").count_dropped_events(1)
+    rig.page._own.count_cold_start("default", "f", "r1", {"load": 1.0})
+    rig.page.snapshot()
     rows = [line for line in rig.page.render().decode().splitlines() if line[0] != "#"]
     names = [row.rpartition(" ")[0] for row in rows]
 

@@ -12,7 +12,7 @@ from admin.workers import metrics
 from admin.workers.messages import Reckon, Reckoned, decode_down
 from admin.workers.metrics import LedgerPoll
 from admin.workers.shared_counters import CounterReader, CounterWriter, Sample
-from gateway.metrics.counters import Exemplar, Marked
+from gateway.metrics.counters import Exemplar, SampleExemplar
 from gateway.metrics.ledger import UNKNOWN_POOL, Ledger
 
 
@@ -26,7 +26,7 @@ class Worker:
         self.counters.close_descriptor()
         self.ledger = Ledger(self.cells)
         # Others that come later are not looked at.
-        self.cells.take("fngate_requests_total", (), ())
+        self.cells.allocate("fngate_requests_total", (), ())
         for _ in range(accepted):
             self.ledger.accept()
         for _ in range(completed):
@@ -40,7 +40,7 @@ class Worker:
         assert isinstance(message, Reckon)
         self.asked.append(message.number)
 
-    def answer(self, held: int, in_flight: int, *marked: Marked) -> None:
+    def answer(self, held: int, in_flight: int, *marked: SampleExemplar) -> None:
         """Say so, to the last question."""
         now = self.ledger.balance({"p": held}, {"p": in_flight})
         ended = dict(now.ended)
@@ -175,8 +175,8 @@ async def test_the_latest_exemplar_of_a_bucket_is_shown(all_: LedgerPoll, two: T
         Exemplar(("request_id", name), 0.5, at_s) for name, at_s in (("x", 1.0), ("y", 2.0))
     )
     task = await asked(all_)
-    a.answer(2, 1, Marked("n_bucket", labels, new))
-    b.answer(0, 0, Marked("n_bucket", labels, old))
+    a.answer(2, 1, SampleExemplar("n_bucket", labels, new))
+    b.answer(0, 0, SampleExemplar("n_bucket", labels, old))
     await task
 
     assert all_.exemplars == {Sample("n_bucket", labels): new}

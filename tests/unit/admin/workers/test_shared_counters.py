@@ -9,7 +9,7 @@ import pytest
 
 from admin.workers import shared_counters
 from admin.workers.shared_counters import CounterReader, CounterWriter, Sample, summed
-from gateway.metrics.counters import SPARE, Counts, Distributions
+from gateway.metrics.counters import SPARE, CounterFamily, HistogramFamily
 
 LABELS = ("namespace", "function")
 F = Sample("n_total", ("namespace", "default", "function", "f"))
@@ -34,7 +34,7 @@ def cells(counters: CounterReader) -> Iterator[CounterWriter]:
 
 
 def take(cells: CounterWriter, function: str, name: str = "n_total") -> int:
-    return cells.take(name, LABELS, ("default", function))
+    return cells.allocate(name, LABELS, ("default", function))
 
 
 def test_numbers_are_read_from_the_other_end(counters: CounterReader, cells: CounterWriter) -> None:
@@ -66,7 +66,7 @@ def test_numbers_that_are_given_back_make_room(
     cells.values[place] = 7.0
     take(cells, "g")
     take(cells, "h")
-    cells.give_back(place)
+    cells.free(place)
     assert F not in counters.read()
     take(cells, "f")
 
@@ -81,7 +81,10 @@ def test_functions_that_come_and_go_are_bounded(monkeypatch: pytest.MonkeyPatch)
     counters = CounterReader(records_max=2**16)
     cells = CounterWriter(os.dup(counters.descriptor))
     counters.close_descriptor()
-    families = [Counts("n", "text", LABELS, cells), Distributions("s", "text", LABELS, (1,), cells)]
+    families = [
+        CounterFamily("n", "text", LABELS, cells),
+        HistogramFamily("s", "text", LABELS, (1,), cells),
+    ]
     lives = families[0].of("default", "f")
     for number in range(5_000):
         gone = ("default", f"g{number}")
@@ -141,8 +144,8 @@ def test_counters_and_histograms_count_in_cells(
 ) -> None:
     """Each of their numbers is one; buckets are not summed up yet."""
     counters, cells = counting
-    counter = Counts("n", "text", LABELS, cells).of("default", "f")
-    child = Distributions("s", "text", LABELS, (1, 2), cells).of("default", "f")
+    counter = CounterFamily("n", "text", LABELS, cells).of("default", "f")
+    child = HistogramFamily("s", "text", LABELS, (1, 2), cells).of("default", "f")
     counter.inc(1.0)
     counter.inc(2.0)
     child.observe(1.5)

@@ -16,9 +16,9 @@ from gateway.access import Access
 from gateway.delivery import Delivery
 from gateway.http.admission import Admissions, ColdCheck
 from gateway.http.app import Gateway, Site, StatePages
-from gateway.http.context import Door, Invoker, request_ids
+from gateway.http.context import Invoker, RequestGate, request_ids
 from gateway.http.decompression import Inflation, inflating_threads
-from gateway.http.reservations import Reservations
+from gateway.http.reservations import BodyBudget
 from gateway.metrics.requests import Metrics
 from gateway.observing.access_log import AccessEvent, AccessLog
 from gateway.observing.errors import FailureCount
@@ -54,10 +54,10 @@ class Front:
         self.url = ""
         self.gateway = self._gateway(is_fast)
         self.pages = StatePages(
-            self.gateway.border,
+            self.gateway.boundary,
             self.metrics,
             lambda: self.reasons,
-            lambda: self.gateway.door.is_open,
+            lambda: self.gateway.gate.is_open,
         )
 
     def _gateway(self, is_fast: bool) -> Gateway:
@@ -70,14 +70,14 @@ class Front:
             ColdCheck(),
             self.metrics,
             self.past,
-            Door(),
+            RequestGate(),
             Admissions(access, self.catalog, 600.0, HELD),
             time.time,
             request_ids("ours"),
             AccessLog(self.keep, time.time),
             None,
             FailureCount(time.time),
-            Reservations(self.delivery, HELD, time.monotonic),
+            BodyBudget(self.delivery, HELD, time.monotonic),
             Inflation(inflating_threads()),
         )
         return Gateway(invoker)

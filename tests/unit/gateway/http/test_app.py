@@ -50,7 +50,7 @@ async def test_health_is_what_it_is(front: Front) -> None:
 
 async def test_metrics_are_prometheus_text(front: Front) -> None:
     """/metrics names its format and what was counted."""
-    front.metrics.answered("default", "digits", "ok", "", 0.1)
+    front.metrics.count_reply("default", "digits", "ok", "", 0.1)
 
     async with front.session.get(f"{front.url}/metrics") as response:
         page = await response.text()
@@ -64,7 +64,7 @@ async def test_metrics_are_prometheus_text(front: Front) -> None:
 
 async def test_a_shut_door_is_not_ready(front: Front) -> None:
     """A server that goes answers 503 on /readyz and to calls, and closes their connections."""
-    await front.gateway.door.shut()
+    await front.gateway.gate.close()
 
     ready, document, _ = await front.ask("GET", "/readyz")
     called, problem, headers = await front.call(b"{}")
@@ -104,24 +104,24 @@ async def be_cancelled(_request: web.Request) -> web.Response:
     raise asyncio.CancelledError
 
 
-async def bordered(front: Front, handler: Any, **headers: str) -> web.Response:
-    """What the border makes of a handler."""
+async def wrap(front: Front, handler: Any, **headers: str) -> web.Response:
+    """What the boundary makes of a handler."""
     request = make_mocked_request("GET", "/x", headers={"Host": "localhost", **headers})
-    return await front.gateway.border.bordered(handler)(request)
+    return await front.gateway.boundary.wrap(handler)(request)
 
 
-async def test_the_border_turns_errors_into_problems(front: Front) -> None:
+async def test_the_boundary_turns_errors_into_problems(front: Front) -> None:
     """An error of the tree is told; what is for admins only to them."""
     for headers, shown in (({}, False), (BEARER, True)):
-        response = await bordered(front, refuse, **headers)
+        response = await wrap(front, refuse, **headers)
         assert response.status == 503
         assert isinstance(response.body, bytes)
         assert (b"secret" in response.body) is shown
 
 
-async def test_the_border_hides_a_defect(front: Front) -> None:
+async def test_the_boundary_hides_a_defect(front: Front) -> None:
     """500 without anything of the exception; the log has it."""
-    response = await bordered(front, break_down)
+    response = await wrap(front, break_down)
 
     assert response.status == 500
     assert isinstance(response.body, bytes)
@@ -129,19 +129,19 @@ async def test_the_border_hides_a_defect(front: Front) -> None:
     assert b"insides" not in response.body
 
 
-async def test_the_border_lets_a_cancelled_request_end(front: Front) -> None:
+async def test_the_boundary_lets_a_cancelled_request_end(front: Front) -> None:
     """A client that left is no error to answer."""
     with pytest.raises(asyncio.CancelledError):
-        await bordered(front, be_cancelled)
+        await wrap(front, be_cancelled)
 
 
 async def test_stopping_waits_for_whoever_is_inside(front: Front) -> None:
     """Accepted requests are finished, but only for so long."""
-    front.gateway.door.enter()
+    front.gateway.gate.enter()
     await stop_serving(front.gateway, front.delivery, 0.0)
-    assert front.gateway.door.inside == 1
+    assert front.gateway.gate.active == 1
     stopping = asyncio.create_task(stop_serving(front.gateway, front.delivery, 60.0))
     await asyncio.sleep(0)
     assert not stopping.done()
-    front.gateway.door.leave()
+    front.gateway.gate.exit()
     await stopping

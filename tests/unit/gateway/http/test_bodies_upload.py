@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from gateway.http.bodies import LARGE_READ, Upload
+from gateway.http.bodies import LARGE_READ, BodyReceiver
 
 
 def test_a_view_is_filled_and_then_let_go() -> None:
     """In as many pieces as come; nothing is received beyond it."""
     body, ends, counts = bytearray(5), [], []
-    upload = Upload(memoryview(body), counts.append, lambda: ends.append("received"), ends.append)
+    upload = BodyReceiver(
+        memoryview(body), counts.append, lambda: ends.append("received"), ends.append
+    )
     for piece in (b"ab", b"cde"):
         buffer = upload.get_buffer(0)
         assert len(buffer) == 5 - body.rstrip(b"\0").__len__()
@@ -24,7 +26,9 @@ def test_a_view_is_filled_and_then_let_go() -> None:
 def test_a_client_that_leaves_before_is_told_of() -> None:
     """With the error, and the view is let go."""
     ends: list[object] = []
-    upload = Upload(memoryview(bytearray(5)), ends.append, lambda: ends.append(0), ends.append)
+    upload = BodyReceiver(
+        memoryview(bytearray(5)), ends.append, lambda: ends.append(0), ends.append
+    )
     error = ConnectionResetError()
     upload.connection_lost(error)
 
@@ -36,7 +40,7 @@ def test_large_reads_are_counted_ahead() -> None:
     """Never less than has come, never more than the body; small reads are counted as they come."""
     size = 40 * LARGE_READ
     body, counts = bytearray(size), []
-    upload = Upload(memoryview(body), counts.append, lambda: None, lambda _error: None)
+    upload = BodyReceiver(memoryview(body), counts.append, lambda: None, lambda _error: None)
     come = 0
     for read in (1, 2, *[LARGE_READ] * 36, LARGE_READ, LARGE_READ):
         upload.buffer_updated(read)

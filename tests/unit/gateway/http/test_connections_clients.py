@@ -6,14 +6,14 @@ import resource
 
 import pytest
 
-from gateway.http.connections import AGAIN_S, KEPT_BACK, Clients, connections_max
+from gateway.http.connections import AGAIN_S, KEPT_BACK, ConnectionLimit, connections_max
 
 
 class One:
     """A connection."""
 
-    def __init__(self, *, is_idle: bool = True, quiet_s: int = 0, came_s: float = 0.0) -> None:
-        self.came_s = came_s
+    def __init__(self, *, is_idle: bool = True, quiet_s: int = 0, opened_s: float = 0.0) -> None:
+        self.opened_s = opened_s
         self.is_idle = is_idle
         self.quiet_s = quiet_s
         self.is_closed = False
@@ -28,7 +28,7 @@ class World:
     def __init__(self, most: int, *there: One) -> None:
         self.there: set[One] = set(there)
         self.now = 0.0
-        self.clients = Clients(most, [self.there], lambda: self.now)
+        self.clients = ConnectionLimit(most, [self.there], lambda: self.now)
 
     def enter(self) -> bool:
         one = One(is_idle=True)
@@ -50,7 +50,7 @@ def test_the_quietest_idle_connection_makes_room() -> None:
 
 def test_of_those_equally_quiet_the_oldest_goes() -> None:
     """A newcomer whose request is still on its way is not taken for a silent one."""
-    young, old = One(came_s=2.0), One(came_s=1.0)
+    young, old = One(opened_s=2.0), One(opened_s=1.0)
     world = World(2, young, old)
     assert world.enter()
     assert [one.is_closed for one in (young, old)] == [False, True]

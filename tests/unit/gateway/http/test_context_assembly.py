@@ -21,7 +21,7 @@ async def test_what_is_counted_for_a_removed_function_goes_with_it() -> None:
     past = KnownPast()
     async with delivering(ListeningManager(), past) as delivery:
         invoker = assemble(GatewaySettings(), access, catalog, delivery, past, time.time)
-        invoker.metrics.answered("default", "digits", "ok", "", 0.1)
+        invoker.metrics.count_reply("default", "digits", "ok", "", 0.1)
         assert b'function="digits"' in invoker.metrics.render()
         catalog.remove("digits")
         assert b'function="digits"' not in invoker.metrics.render()

@@ -6,20 +6,20 @@ import asyncio
 
 import pytest
 
-from gateway.http.context import Door
+from gateway.http.context import RequestGate
 from registry.errors import ShuttingDown
 
 
 async def test_a_shut_door_lets_those_inside_finish() -> None:
     """`shut` returns when the last one has left; nobody comes in any more."""
-    door = Door()
-    door.enter()
-    shutting = asyncio.create_task(door.shut())
+    gate = RequestGate()
+    gate.enter()
+    shutting = asyncio.create_task(gate.close())
     await asyncio.sleep(0)
     assert not shutting.done()
     with pytest.raises(ShuttingDown):
-        door.enter()
-    assert door.inside == 1
-    door.leave()
+        gate.enter()
+    assert gate.active == 1
+    gate.exit()
     await shutting
-    await door.shut()
+    await gate.close()

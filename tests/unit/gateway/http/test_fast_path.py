@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from gateway.http.fast_path import QUIET_MAX, Front
+from gateway.http.fast_path import QUIET_MAX, FastPath
 from gateway.http.plain_heads import HEADS_MAX
 from gateway.replies import Writer
 from runtime_image.contract.link import Kind
@@ -152,17 +152,17 @@ async def test_large_bodies_come_whole_wherever_they_are_put(served: Served, pee
             assert frame.body == expected
             assert (await client.answer())[0] == 200
     slabs = served.delivery.slabs
-    slot = slabs.take(KEY, 100_000)
+    slot = slabs.allocate(KEY, 100_000)
     assert slot is not None
     assert slot.offset == 0, "a slot was not given back"
-    slot.drop()
+    slot.release()
 
 
 async def test_large_bodies_that_do_not_fit_are_copied(
     served: Served, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing of it is seen outside."""
-    monkeypatch.setattr(served.delivery.slabs, "take", lambda _pool, _length: None)
+    monkeypatch.setattr(served.delivery.slabs, "allocate", lambda _pool, _length: None)
     async with connected(served) as client:
         client.send(request(LARGE))
         frame = await peer.next(Kind.REQUEST)
@@ -179,16 +179,16 @@ async def test_a_large_body_that_is_broken_off_gives_its_place_back(
     for leaves in (True, False):
         async with connected(served) as client:
             client.send(request(LARGE)[:sent])
-            while not served.gateway.door.inside:
+            while not served.gateway.gate.active:
                 await arrived(served)
             if not leaves:
                 assert (await client.answer())[0] == 408
-        while served.gateway.door.inside:
+        while served.gateway.gate.active:
             await arrived(served)
-        slot = served.delivery.slabs.take(KEY, 100_000)
+        slot = served.delivery.slabs.allocate(KEY, 100_000)
         assert slot is not None
         assert slot.offset == 0
-        slot.drop()
+        slot.release()
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ async def test_all_else_is_aiohttps(served: Served, peer: Peer, sent: bytes, sta
         await client.answer()
         client.send(sent)
         assert (await client.answer())[0] == status
-    assert served.gateway.door.inside == 0
+    assert served.gateway.gate.active == 0
 
 
 async def test_a_body_that_does_not_come_is_given_up(served: Served) -> None:
@@ -221,16 +221,16 @@ async def test_a_body_that_does_not_come_is_given_up(served: Served) -> None:
         assert (status, b"body_timeout" in body) == (408, True)
         assert b"Connection: close\r\n" in head
         assert await client.reader.read() == b""
-    assert served.gateway.door.inside == 0
+    assert served.gateway.gate.active == 0
 
 
 async def test_who_leaves_in_the_middle_of_a_body_leaves_nothing(served: Served) -> None:
     """The door is empty and nothing is held."""
     async with connected(served) as client:
         client.send(request(length=100))
-        while not served.gateway.door.inside:
+        while not served.gateway.gate.active:
             await arrived(served)
-    while served.gateway.door.inside:
+    while served.gateway.gate.active:
         await arrived(served)
     assert served.delivery.loads() == {}
 
@@ -251,26 +251,26 @@ async def test_who_leaves_before_the_answer_takes_the_request_back(
 
 async def test_a_shut_door_ends_fast_connections(served: Served) -> None:
     """503 with Connection: close, from whoever reads it."""
-    await served.gateway.door.shut()
+    await served.gateway.gate.close()
     async with connected(served) as client:
         client.send(request())
         status, head, _ = await client.answer()
     assert (status, b"Connection: close" in head) == (503, True)
 
 
-def plain_front(served: Served) -> Front:
+def plain_front(served: Served) -> FastPath:
     """A front that is not listening."""
-    return Front(served.gateway.invoker, Writer(lambda: 0.0), asyncio.Protocol)
+    return FastPath(served.gateway.invoker, Writer(lambda: 0.0), asyncio.Protocol)
 
 
 async def test_remembered_heads_are_bounded(served: Served) -> None:
     """Clients that send another head each time do not fill the memory."""
     front = plain_front(served)
-    first = front.read(request(b"", extra=b"X: 0\r\n"))
+    first = front.parse_head(request(b"", extra=b"X: 0\r\n"))
     for number in range(HEADS_MAX + 1):
-        assert front.read(request(b"", extra=b"X: %d\r\n" % number)) is not None
-    assert front.read(request(b"", extra=b"X: 1\r\n")) is not front.read(b"")
-    assert front.read(request(b"", extra=b"X: 0\r\n")) is not first
+        assert front.parse_head(request(b"", extra=b"X: %d\r\n" % number)) is not None
+    assert front.parse_head(request(b"", extra=b"X: 1\r\n")) is not front.parse_head(b"")
+    assert front.parse_head(request(b"", extra=b"X: 0\r\n")) is not first
 
 
 class Wire(asyncio.Transport):
@@ -369,14 +369,14 @@ async def test_what_comes_while_a_connection_changes_hands_waits_its_turn(
     """Requests keep their order, also in the turn in which a connection changes hands."""
     await arrived(served)
     later = Kept()
-    connection = Front(served.gateway.invoker, Writer(lambda: 0.0), lambda: later)()
+    connection = FastPath(served.gateway.invoker, Writer(lambda: 0.0), lambda: later)()
     connection.connection_made(Eager(connection, request(b"3")))
     connection.data_received(request(b"1") + request(b"2"))
     peer.answer((await peer.next(Kind.REQUEST)).id)
     while not later.received:
         await arrived(served)
     assert later.received == [request(b"2"), request(b"3")]
-    assert served.gateway.door.inside == 0
+    assert served.gateway.gate.active == 0
 
 
 async def test_who_leaves_with_more_requests_on_the_way_is_noticed(
@@ -401,7 +401,7 @@ async def test_a_slow_reader_stays_slow_when_aiohttp_goes_on(served: Served, pee
         def pause_writing(self) -> None:
             paused.append("told")
 
-    connection = Front(served.gateway.invoker, Writer(lambda: 0.0), Told)()
+    connection = FastPath(served.gateway.invoker, Writer(lambda: 0.0), Told)()
     connection.connection_made(Eager(connection, b""))
     connection.pause_writing()
     connection.data_received(b"GET / HTTP/1.1\r\n\r\n")

@@ -200,7 +200,7 @@ async def test_who_leaves_while_waiting_frees_its_place(served: Served) -> None:
 async def test_bodies_that_arrive_are_counted_and_given_up(served: Served) -> None:
     """Plain, chunked, packed, in shared memory, and requests that came too early: each byte counts
     until a call has it, and whoever is slowest is refused when the memory is needed."""
-    reservations = served.gateway.invoker.reservations
+    reservations = served.gateway.invoker.body_budget
     packed = gzip.compress(bytes(range(256)) * 400, 0)
     begun = {
         "plain": [HEAD + b"Content-Length: 100000\r\n\r\n", b"x" * 20_000],
@@ -228,7 +228,7 @@ async def test_requests_that_came_too_early_are_given_up(served: Served) -> None
     held = Held(served)
     client = await sent(served, post(b"1"), post(b"2" * 50_000))
     assert served.delivery.held_bytes > 50_000
-    served.gateway.invoker.reservations.make_room(256 * 2**20 - 1)
+    served.gateway.invoker.body_budget.make_room(256 * 2**20 - 1)
     assert served.delivery.held_bytes == 1
     held.release()
     await rest(served, client)
@@ -241,9 +241,9 @@ async def test_a_body_is_whole_before_it_is_given_up(served: Served) -> None:
     """Once a call has it, nobody takes it away: the limit is the queue's."""
     held = Held(served)
     client = await sent(served, post(b"12345")[:-1], b"5")
-    served.gateway.invoker.reservations.make_room(256 * 2**20)
+    served.gateway.invoker.body_budget.make_room(256 * 2**20)
     with pytest.raises(BodyEvicted):
-        served.gateway.invoker.reservations.begin(lambda _error: None).grow(256 * 2**20)
+        served.gateway.invoker.body_budget.open(lambda _error: None).grow(256 * 2**20)
     held.release()
     await rest(served, client)
     assert bodies(client) == [b"=12345"]

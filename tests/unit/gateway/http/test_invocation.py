@@ -32,10 +32,10 @@ async def test_one_that_is_withdrawn_never_was(front: Front) -> None:
     replies: list[Reply] = []
     invocation = Invocation(front.gateway.invoker, CALL, replies.append)
     assert invocation.admit(CALL) == 64 * 2**20
-    assert front.gateway.door.inside == 1
-    invocation.withdraw()
+    assert front.gateway.gate.active == 1
+    invocation.release()
 
-    assert (front.gateway.door.inside, replies) == (0, [])
+    assert (front.gateway.gate.active, replies) == (0, [])
     assert b'fngate_requests_total{function="digits"' not in front.metrics.render()
 
 
@@ -48,7 +48,7 @@ async def test_one_that_is_refused_can_be_told_why(front: Front) -> None:
     invocation.fail(caught.value)
 
     assert [reply.status for reply in replies] == [404]
-    assert front.gateway.door.inside == 0
+    assert front.gateway.gate.active == 0
 
 
 async def test_who_leaves_is_not_answered(front: Front, peer: Peer) -> None:
@@ -58,12 +58,12 @@ async def test_who_leaves_is_not_answered(front: Front, peer: Peer) -> None:
     invocation.admit(CALL)
     invocation.run(GOOD)
     request = await peer.next(Kind.REQUEST)
-    invocation.leave()
+    invocation.cancel()
     await peer.next(Kind.CANCEL)
     peer.answer(request.id)
     await front.delivery.wait_idle()
 
-    assert (replies, front.gateway.door.inside) == ([], 0)
+    assert (replies, front.gateway.gate.active) == ([], 0)
 
 
 async def test_one_that_a_defect_answered_is_not_answered_again(
@@ -79,10 +79,10 @@ async def test_one_that_a_defect_answered_is_not_answered_again(
 
     monkeypatch.setattr(front.delivery, "send_now", break_down)
     invocation.run(GOOD)
-    invocation._done(ReplicaDied("it comes to its end all the same"))
+    invocation._on_outcome(ReplicaDied("it comes to its end all the same"))
 
     assert [reply.status for reply in replies] == [500]
-    assert front.gateway.door.inside == 0
+    assert front.gateway.gate.active == 0
 
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0"
@@ -90,8 +90,8 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0"
 
 def told(front: Front) -> list[AccessEvent]:
     """The events there are; no more can come."""
-    assert front.gateway.invoker.events is not None
-    front.gateway.invoker.events.close()
+    assert front.gateway.invoker.access_log is not None
+    front.gateway.invoker.access_log.close()
     return front.events
 
 
@@ -108,8 +108,8 @@ async def test_who_leaves_is_told_of_once(front: Front, peer: Peer) -> None:
     invocation.admit(CALL)
     invocation.run(GOOD)
     request = await peer.next(Kind.REQUEST)
-    invocation.leave()
-    invocation.leave()
+    invocation.cancel()
+    invocation.cancel()
     peer.answer(request.id)
     await front.delivery.wait_idle()
 
@@ -122,7 +122,7 @@ async def test_one_that_is_withdrawn_is_told_of_by_whoever_reads_it(front: Front
     """Not here: it would be told of twice."""
     invocation = Invocation(front.gateway.invoker, CALL, lambda _reply: None)
     invocation.admit(CALL)
-    invocation.withdraw()
+    invocation.release()
 
     assert told(front) == []
 
@@ -131,7 +131,7 @@ async def test_one_that_was_answered_cannot_leave(front: Front) -> None:
     """aiohttp's task may be cancelled in the turn of its answer."""
     invocation = Invocation(front.gateway.invoker, CALL, lambda _reply: None)
     invocation.fail(UnknownFunction("no such thing"))
-    invocation.leave()
+    invocation.cancel()
 
     assert [record.outcome for record in told(front)] == ["unknown_function"]
 
@@ -177,7 +177,7 @@ async def test_traces_alone_make_records_of_what_is_traced(front: Front) -> None
     traced: list[RequestRecord] = []
     invoker, tracer = tracing(front, traced)
     for given in (NOT_CORRELATED, Correlation("", PARENT + "1")):
-        invocation = Invocation(invoker._replace(events=None), CALL, lambda _reply: None, given)
+        invocation = Invocation(invoker._replace(access_log=None), CALL, lambda _reply: None, given)
         invocation.fail(UnknownFunction("no such thing"))
     tracer.close()
 

@@ -176,7 +176,7 @@ async def test_a_client_that_leaves_takes_its_request_back(front: Front, peer: P
 
     assert cancelled.id == request.id
     await front.delivery.wait_idle()
-    while front.gateway.door.inside:
+    while front.gateway.gate.active:
         await front.ask("GET", "/healthz")
 
 
@@ -310,8 +310,8 @@ async def test_every_request_leaves_one_event(front: Front, peer: Peer) -> None:
     await call
     await front.call(GOOD, {**JSON, "Inference-Header-Content-Length": "x"})
     await front.call(GOOD, JSON, ref="nobody")
-    assert front.gateway.invoker.events is not None
-    front.gateway.invoker.events.close()
+    assert front.gateway.invoker.access_log is not None
+    front.gateway.invoker.access_log.close()
 
     answered, refused, unknown = front.events
     assert (answered.outcome, answered.revision, answered.replica) == ("ok", "digits@1", "r1")
@@ -349,13 +349,13 @@ async def test_a_client_that_leaves_in_the_turn_of_its_answer_strands_nobody(
     while front.delivery.loads().get(KEY) is None or front.delivery.loads()[KEY].queued < 4:
         await front.ask("GET", "/healthz")
     calls[0].cancel()
-    while front.gateway.door.inside == 4:
+    while front.gateway.gate.active == 4:
         front.delivery.receive_endpoints(published(state="failing", retry_after_s=5.0))
         await asyncio.sleep(0)
     answers = [(await call)[0] for call in calls[1:]]
 
     assert answers == [503, 503, 503]
-    assert front.gateway.door.inside == 0
+    assert front.gateway.gate.active == 0
 
 
 async def test_who_leaves_while_a_large_body_is_checked_is_not_submitted(
@@ -365,7 +365,7 @@ async def test_who_leaves_while_a_large_body_is_checked_is_not_submitted(
     body = json.dumps({"inputs": {"x": [[0.5] * 4] * 10_000}}).encode()
     invocation = Invocation(front.gateway.invoker, CALL, lambda _reply: None)
     invocation.admit(CALL)
-    view = invocation.room(len(body))
+    view = invocation.buffer(len(body))
     assert view is not None
     view[:] = body
     invocation.run(body)
@@ -373,12 +373,12 @@ async def test_who_leaves_while_a_large_body_is_checked_is_not_submitted(
     assert checked is not None
     checked.add_done_callback(lambda _done: None)
     invocation._check = None  # as when the future is done, and its callback not yet called
-    invocation.leave()
+    invocation.cancel()
     await asyncio.wait([checked])
     await asyncio.sleep(0)
 
     assert front.delivery.loads() == {}
-    assert front.gateway.door.inside == 0
+    assert front.gateway.gate.active == 0
 
 
 async def test_who_expects_to_be_asked_for_the_body_is_asked(front: Front, peer: Peer) -> None:

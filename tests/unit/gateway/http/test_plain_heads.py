@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.http.admission import NOT_CORRELATED, Correlation
-from gateway.http.plain_heads import HEAD_MAX, HEADERS_MAX, HEADS_MAX, Heads, read_head
+from gateway.http.plain_heads import HEAD_MAX, HEADERS_MAX, HEADS_MAX, HeadCache, parse_plain_head
 
 PLAIN = (
     b"POST /fn/digits@3 HTTP/1.1\r\nHost: localhost:8080\r\nauthorization: Bearer k\r\n"
@@ -21,7 +21,7 @@ def without(old: bytes, new: bytes) -> bytes:
 
 def test_a_plain_head_is_read() -> None:
     """Names in any case; one space after the colon or none."""
-    hot = read_head(PLAIN)
+    hot = parse_plain_head(PLAIN)
     assert hot is not None
     assert hot.length == 12
     assert (hot.head.ref, hot.head.host) == ("digits@3", "localhost:8080")
@@ -77,7 +77,7 @@ def test_a_plain_head_is_read() -> None:
 )
 def test_whatever_is_not_plain_is_left_to_aiohttp(raw: bytes) -> None:
     """Everything that two readers could understand differently, and all that is unusual."""
-    assert read_head(raw) is None
+    assert parse_plain_head(raw) is None
 
 
 PARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -90,7 +90,7 @@ def correlated(*lines: bytes) -> bytes:
 
 def test_what_is_another_each_time_is_no_part_of_what_a_head_is_known_by() -> None:
     """Wherever its lines stand, in any case."""
-    heads = Heads()
+    heads = HeadCache()
     plain = heads.read(PLAIN)
     assert plain is not None
     for number in range(3 * HEADS_MAX):
@@ -106,7 +106,7 @@ def test_what_is_another_each_time_is_no_part_of_what_a_head_is_known_by() -> No
 
 def test_lines_of_no_worth_are_left_out_too() -> None:
     """Nothing of a trace that is none, nothing of what only others read."""
-    heads = Heads()
+    heads = HeadCache()
     plain = heads.read(PLAIN)
     assert heads.read(correlated(b"baggage: a=b", b"tracestate: c=d")) == plain
     hot = heads.read(correlated(b"traceparent: nonsense", b"X-Request-Id: not sane"))
@@ -133,9 +133,9 @@ def test_lines_of_no_worth_are_left_out_too() -> None:
 )
 def test_what_is_not_plain_is_left_to_aiohttp_with_an_id_too(lines: tuple[bytes, ...]) -> None:
     """The lines that are cut out are held to the same pattern as all others."""
-    assert Heads().read(correlated(*lines)) is None
+    assert HeadCache().read(correlated(*lines)) is None
 
 
 def test_a_head_is_only_learnt_where_it_is_plain() -> None:
     """What is cut out makes nothing plain that was not."""
-    assert Heads().read(correlated(b"X-Request-Id: a").replace(b"POST", b"GET")) is None
+    assert HeadCache().read(correlated(b"X-Request-Id: a").replace(b"POST", b"GET")) is None

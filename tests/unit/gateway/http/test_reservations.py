@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.http.reservations import SMALL, Reservation, Reservations
+from gateway.http.reservations import SMALL, BodyBudget, BodyReservation
 from registry.errors import BodyEvicted, FnError, QueueFull
 
 CAPACITY = 64 * SMALL
@@ -30,11 +30,11 @@ class World:
     def __init__(self) -> None:
         self.held = Held()
         self.now = 0.0
-        self.all = Reservations(self.held, CAPACITY, lambda: self.now)
+        self.all = BodyBudget(self.held, CAPACITY, lambda: self.now)
         self.evicted: list[int] = []
         self.numbers: Iterator[int] = iter(range(10**6))
 
-    def begin(self, count: int = 0) -> Reservation:
+    def open(self, count: int = 0) -> BodyReservation:
         number = next(self.numbers)
 
         def gone(error: FnError) -> None:
@@ -42,7 +42,7 @@ class World:
             assert error.retry_after_s
             self.evicted.append(number)
 
-        one = self.all.begin(gone)
+        one = self.all.open(gone)
         if count:
             one.grow(count)
         return one
@@ -55,7 +55,7 @@ def world() -> World:
 
 def test_bytes_count_from_the_first_one_until_they_are_released(world: World) -> None:
     """Given back once, however often that is said."""
-    one = world.begin(5)
+    one = world.open(5)
     one.grow(6)
     assert (world.held.held_bytes, len(world.all)) == (11, 1)
     one.release()
@@ -65,11 +65,11 @@ def test_bytes_count_from_the_first_one_until_they_are_released(world: World) ->
 
 def test_many_slow_uploads_give_way_to_one_that_is_fast(world: World) -> None:
     """However many and however large: a slow one is ended, never the fast one."""
-    slow = [world.begin(CAPACITY // 33) for _ in range(32)]
+    slow = [world.open(CAPACITY // 33) for _ in range(32)]
     world.now = 20.0
     for one in slow:
         one.grow(1)
-    fast = world.begin()
+    fast = world.open()
     for _ in range(48):
         world.now += 0.001
         fast.grow(SMALL)
@@ -80,21 +80,21 @@ def test_many_slow_uploads_give_way_to_one_that_is_fast(world: World) -> None:
 
 def test_an_upload_that_stalled_gives_way_to_a_steady_one(world: World) -> None:
     """Bytes that came long ago are no progress."""
-    burst = world.begin(CAPACITY // 2)
-    steady = world.begin()
+    burst = world.open(CAPACITY // 2)
+    steady = world.open()
     for _ in range(30):
         world.now += 1.0
         steady.grow(SMALL)
-    world.begin(CAPACITY // 4)
+    world.open(CAPACITY // 4)
     assert (burst.bytes, world.evicted) == (0, [0])
     assert steady.bytes == 30 * SMALL
 
 
 def test_the_slowest_is_refused_itself(world: World) -> None:
     """It is not told of what it is just being told."""
-    one = world.begin(CAPACITY // 2)
+    one = world.open(CAPACITY // 2)
     world.now = 20.0
-    world.begin(CAPACITY // 2)
+    world.open(CAPACITY // 2)
     with pytest.raises(BodyEvicted):
         one.grow(1)
     assert (one.bytes, world.evicted) == (0, [])
@@ -102,18 +102,18 @@ def test_the_slowest_is_refused_itself(world: World) -> None:
 
 def test_calls_come_before_uploads_and_are_never_ended(world: World) -> None:
     """What is accepted stays; an upload that cannot fit beside it is refused, alone."""
-    world.begin(CAPACITY // 2)
+    world.open(CAPACITY // 2)
     world.all.make_room(CAPACITY)
     assert (world.held.held_bytes, world.evicted) == (0, [0])
-    world.all.hold(CAPACITY - 10)
-    small = world.begin(10)
+    world.all.charge(CAPACITY - 10)
+    small = world.open(10)
     with pytest.raises(BodyEvicted):
-        world.begin(11)
+        world.open(11)
     world.all.make_room(11)
     assert (small.bytes, world.evicted) == (10, [0])
     with pytest.raises(QueueFull):
-        world.all.hold(11)
-    world.all.give_back(CAPACITY - 10)
+        world.all.charge(11)
+    world.all.refund(CAPACITY - 10)
     assert world.held.held_bytes == small.bytes
 
 
@@ -128,7 +128,7 @@ def test_calls_come_before_uploads_and_are_never_ended(world: World) -> None:
 def test_no_more_is_held_than_may_be(steps: list[tuple[int, str, int]]) -> None:
     """The counter is the sum of what all hold, and within the capacity, whatever happens."""
     world = World()
-    ones = [world.begin() for _ in range(10)]
+    ones = [world.open() for _ in range(10)]
     calls = 0
     for number, step, size in steps:
         world.now += 0.25
@@ -138,7 +138,7 @@ def test_no_more_is_held_than_may_be(steps: list[tuple[int, str, int]]) -> None:
             elif step == "release":
                 ones[number].release()
             else:
-                world.all.hold(size * SMALL)
+                world.all.charge(size * SMALL)
                 calls += size * SMALL
         except (BodyEvicted, QueueFull):
             pass

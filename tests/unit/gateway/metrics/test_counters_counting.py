@@ -6,12 +6,18 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 
-from gateway.metrics.counters import Counts, Distributions, Memory, newest, unit_of
+from gateway.metrics.counters import (
+    CounterFamily,
+    HistogramFamily,
+    LocalStore,
+    newest_exemplars,
+    unit_of,
+)
 
 LABELS = ("function",)
 
 
-def page(*collectors: Counts | Distributions) -> list[str]:
+def page(*collectors: CounterFamily | HistogramFamily) -> list[str]:
     """The lines that prometheus_client makes of them, comments apart."""
     registry = CollectorRegistry()
     for collector in collectors:
@@ -22,7 +28,7 @@ def page(*collectors: Counts | Distributions) -> list[str]:
 
 def test_counters_are_shown_by_their_labels() -> None:
     """The same labels are the same counter; a removed one begins anew."""
-    counts = Counts("n", "text", LABELS, Memory())
+    counts = CounterFamily("n", "text", LABELS, LocalStore())
     counts.of("f").inc(1.0)
     counts.of("f").inc(2.0)
     counts.of("g").inc(1.0)
@@ -36,7 +42,7 @@ def test_counters_are_shown_by_their_labels() -> None:
 
 def test_a_distribution_counts_up_to_its_bounds() -> None:
     """A value on a bound belongs to it, one beyond all to +Inf; buckets are shown summed up."""
-    made = Distributions("s", "text", LABELS, (1, 2.5), Memory())
+    made = HistogramFamily("s", "text", LABELS, (1, 2.5), LocalStore())
     child = made.of("f")
     for value in (0.0, 1.0, 1.5, 2.5, 99.0):
         child.observe(value)
@@ -55,7 +61,7 @@ def test_a_distribution_counts_up_to_its_bounds() -> None:
 
 def test_a_bucket_remembers_a_request() -> None:
     """One a second, the others are only counted; it is shown with its bucket, in OpenMetrics."""
-    made = Distributions("s_seconds", "text", LABELS, (1,), Memory())
+    made = HistogramFamily("s_seconds", "text", LABELS, (1,), LocalStore())
     child = made.of("f")
     child.observe(0.5)
     assert child.exemplars == {}
@@ -69,21 +75,21 @@ def test_a_bucket_remembers_a_request() -> None:
     assert "# UNIT s_seconds seconds" in text
     assert 'le="1.0"} 4.0 # {request_id="c"} 0.5 101.0' in text
     assert 'le="+Inf"} 5.0 # {request_id="d"} 7.0 101.0' in text
-    assert [(one.name, one.labels) for one in newest([made], 9)] == [
+    assert [(one.name, one.labels) for one in newest_exemplars([made], 9)] == [
         ("s_seconds_bucket", ("function", "f", "le", "1.0")),
         ("s_seconds_bucket", ("function", "f", "le", "+Inf")),
     ]
     made.remove("f")
-    assert newest([made], 9) == []
+    assert newest_exemplars([made], 9) == []
 
 
 def test_the_newest_exemplars_are_told() -> None:
     """So many at most, of all histograms together."""
-    one, other = (Distributions(name, "text", LABELS, (1,), Memory()) for name in "ab")
+    one, other = (HistogramFamily(name, "text", LABELS, (1,), LocalStore()) for name in "ab")
     for made, at_s in ((one, 1.0), (other, 3.0), (one, 2.0)):
         made.of(str(at_s)).observe(0.5, ("request_id", "x"), at_s)
 
-    assert [mark.exemplar.at_s for mark in newest([one, other], 2)] == [3.0, 2.0]
+    assert [mark.exemplar.at_s for mark in newest_exemplars([one, other], 2)] == [3.0, 2.0]
 
 
 @pytest.mark.parametrize(

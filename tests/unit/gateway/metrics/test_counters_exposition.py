@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.metrics.counters import OPENMETRICS, TEXT, Form, form_of
+from gateway.metrics.counters import OPENMETRICS, TEXT, PageFormat, negotiate_format
 
 PROMETHEUS_2 = (
     "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
@@ -38,6 +38,6 @@ PROMETHEUS_3 = (
         ("," * 100_000 + "application/openmetrics-text", TEXT),
     ],
 )
-def test_a_scraper_gets_what_it_prefers(accept: str, form: Form) -> None:
+def test_a_scraper_gets_what_it_prefers(accept: str, form: PageFormat) -> None:
     """Text where it has no preference, asks for another version, or says nothing that is valid."""
-    assert form_of(accept) is form
+    assert negotiate_format(accept) is form

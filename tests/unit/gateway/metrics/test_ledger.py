@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from gateway.metrics.counters import Memory
-from gateway.metrics.ledger import ACCEPTED, HOWS, UNKNOWN_POOL, Balance, Ledger, total
+from gateway.metrics.counters import LocalStore
+from gateway.metrics.ledger import ACCEPTED, ENDINGS, UNKNOWN_POOL, Balance, Ledger, total
 
 
-class Named(Memory):
+class Named(LocalStore):
     """Remembers what was taken, in order."""
 
     def __init__(self) -> None:
         super().__init__()
         self.names: list[str] = []
 
-    def take(self, name: str, labelnames: object, labelvalues: object) -> int:
-        """As Memory."""
+    def allocate(self, name: str, labelnames: object, labelvalues: object) -> int:
+        """As LocalStore."""
         self.names.append(name)
-        return super().take(name, (), ())
+        return super().allocate(name, (), ())
 
 
 def test_a_ledger_balances() -> None:
     """What was accepted has ended, waits, or is at a replica."""
-    ledger = Ledger(Memory())
+    ledger = Ledger(LocalStore())
     for _ in range(5):
         ledger.accept()
     ledger.end("completed")
@@ -30,7 +30,7 @@ def test_a_ledger_balances() -> None:
 
     assert now.accepted == 5
     assert (now.ended["completed"], now.ended["expired"], now.ended["failed"]) == (1, 1, 0)
-    assert set(now.ended) == set(HOWS)
+    assert set(now.ended) == set(ENDINGS)
     assert now.missing == 0
 
 

@@ -7,7 +7,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.metrics import requests
-from gateway.metrics.counters import OPENMETRICS, SPARE, Memory
+from gateway.metrics.counters import OPENMETRICS, SPARE, LocalStore
 from gateway.metrics.ledger import Balance
 from gateway.metrics.requests import OTHERS, REPLICAS_MAX, Metrics
 from gateway.replies import Receipt
@@ -29,7 +29,7 @@ def metrics(balance: Balance | None = None, states: dict[str, str] | None = None
 
 def samples(page: Metrics) -> dict[tuple[str, ...], float]:
     """Every sample by its name and label values, sorted by label."""
-    page.look()
+    page.snapshot()
     return {
         (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(page.render().decode())
@@ -45,9 +45,9 @@ def receipt(*, cold: bool, first: bool, replica: str = "r") -> Receipt:
 def test_answers_are_counted_by_outcome_and_timed() -> None:
     """Each answer counts once under its outcome; its time goes into the histogram."""
     page = metrics()
-    page.answered("default", "f", "ok", "", 0.02)
-    page.answered("default", "f", "ok", "", 0.02)
-    page.answered("default", "f", "refused", "queue_full", 0.001)
+    page.count_reply("default", "f", "ok", "", 0.02)
+    page.count_reply("default", "f", "ok", "", 0.02)
+    page.count_reply("default", "f", "refused", "queue_full", 0.001)
 
     found = samples(page)
 
@@ -60,7 +60,7 @@ def test_answers_are_counted_by_outcome_and_timed() -> None:
 def test_the_wait_of_every_answer_is_kept() -> None:
     """Queue time is in seconds."""
     page = metrics()
-    page.served(("default", "f"), 0.0, receipt(cold=False, first=False), 1, 0)
+    page.count_answer(("default", "f"), 0.0, receipt(cold=False, first=False), 1, 0)
 
     assert samples(page)["fngate_queue_seconds_sum", "f", "default"] == 0.5
 
@@ -68,10 +68,10 @@ def test_the_wait_of_every_answer_is_kept() -> None:
 def test_a_cold_start_counts_once() -> None:
     """However many requests waited for one replica, its phases are counted with the first."""
     page = metrics()
-    page.served(("default", "f"), 0.0, receipt(cold=True, first=True), 1, 0)
-    page.served(("default", "f"), 0.0, receipt(cold=True, first=True), 1, 0)
-    page.served(("default", "f"), 0.0, receipt(cold=True, first=False), 1, 0)
-    page.served(("default", "f"), 0.0, receipt(cold=False, first=True), 1, 0)
+    page.count_answer(("default", "f"), 0.0, receipt(cold=True, first=True), 1, 0)
+    page.count_answer(("default", "f"), 0.0, receipt(cold=True, first=True), 1, 0)
+    page.count_answer(("default", "f"), 0.0, receipt(cold=True, first=False), 1, 0)
+    page.count_answer(("default", "f"), 0.0, receipt(cold=False, first=True), 1, 0)
 
     found = samples(page)
 
@@ -83,10 +83,10 @@ def test_counted_replicas_are_forgotten_in_time() -> None:
     """What is remembered of cold starts has a limit."""
     page = metrics()
     for number in range(REPLICAS_MAX + 1):
-        page.served(
+        page.count_answer(
             ("default", "f"), 0.0, receipt(cold=True, first=True, replica=str(number)), 1, 0
         )
-    page.served(("default", "f"), 0.0, receipt(cold=True, first=True, replica="0"), 1, 0)
+    page.count_answer(("default", "f"), 0.0, receipt(cold=True, first=True, replica="0"), 1, 0)
 
     found = samples(page)
 
@@ -118,7 +118,7 @@ def test_pools_are_read_when_the_page_is_asked_for() -> None:
 def test_two_servers_in_one_process_do_not_share_counters() -> None:
     """Each has a registry of its own."""
     first, second = metrics(), metrics()
-    first.answered("default", "f", "ok", "", 0.1)
+    first.count_reply("default", "f", "ok", "", 0.1)
 
     assert ("fngate_requests_total", "f", "default", "ok", "") not in samples(second)
 
@@ -126,9 +126,9 @@ def test_two_servers_in_one_process_do_not_share_counters() -> None:
 def test_sends_and_their_reasons_are_counted() -> None:
     """Once sent is no retry; a request given up after its last death was sent once less."""
     page = metrics()
-    page.sent("default", "f", 1, 0)
-    page.sent("default", "f", 4, 1)
-    page.sent("default", "f", 3, 3)
+    page.count_sends("default", "f", 1, 0)
+    page.count_sends("default", "f", 4, 1)
+    page.count_sends("default", "f", 3, 3)
 
     found = samples(page)
 
@@ -142,7 +142,7 @@ def test_sends_and_their_reasons_are_counted() -> None:
 def test_a_request_that_was_sent_once_makes_no_counter() -> None:
     """The usual request costs one observation and no label."""
     page = metrics()
-    page.sent("default", "f", 1, 1)
+    page.count_sends("default", "f", 1, 1)
 
     assert not any(name == "fngate_retries_total" for name, *_ in samples(page))
 
@@ -163,7 +163,9 @@ def test_functions_beyond_the_limit_are_counted_together(monkeypatch: pytest.Mon
     monkeypatch.setattr(requests, "FUNCTIONS_MAX", 2)
     page = metrics()
     for name in ("a", "b", "c", "d", "c", "a"):
-        page.served(("default", name), 0.0, receipt(cold=True, first=True, replica=name), 1, 0)
+        page.count_answer(
+            ("default", name), 0.0, receipt(cold=True, first=True, replica=name), 1, 0
+        )
 
     found = samples(page)
 
@@ -178,17 +180,17 @@ def test_a_removed_function_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its series go with it, and the next function has series of its own."""
     monkeypatch.setattr(requests, "FUNCTIONS_MAX", 1)
     page = metrics()
-    page.answered("default", "a", "ok", "", 0.1)
-    page.answered("default", "a", "refused", "queue_full", 0.1)
-    page.served(("default", "a"), 0.0, receipt(cold=True, first=True), 1, 0)
+    page.count_reply("default", "a", "ok", "", 0.1)
+    page.count_reply("default", "a", "refused", "queue_full", 0.1)
+    page.count_answer(("default", "a"), 0.0, receipt(cold=True, first=True), 1, 0)
 
-    page.changed(Change("put", "default", "a", None, None, (1,)))
+    page.on_change(Change("put", "default", "a", None, None, (1,)))
     assert any("a" in key for key in samples(page))
-    page.changed(Change("remove", "default", "a", None, None))
-    page.changed(Change("remove", "default", "never-called", None, None))
+    page.on_change(Change("remove", "default", "a", None, None))
+    page.on_change(Change("remove", "default", "never-called", None, None))
     assert not any("a" in key for key in samples(page))
 
-    page.answered("default", "b", "ok", "", 0.1)
+    page.count_reply("default", "b", "ok", "", 0.1)
     assert samples(page)["fngate_requests_total", "b", "default", "ok", ""] == 1
 
 
@@ -196,8 +198,8 @@ def test_the_last_answers_of_a_removed_function_are_counted_with_the_others() ->
     """A request that was inside when its function went brings no series back, for they would stay
     for ever; the sum over all functions is right."""
     page = Metrics(Balance, dict, lambda: 0, lambda _namespace, name: name != "gone")
-    page.served(("default", "gone"), 0.0, receipt(cold=True, first=True), 1, 0)
-    page.sent("default", "gone", 1, 0)
+    page.count_answer(("default", "gone"), 0.0, receipt(cold=True, first=True), 1, 0)
+    page.count_sends("default", "gone", 1, 0)
 
     found = samples(page)
 
@@ -209,7 +211,7 @@ def test_a_page_shows_pools_as_they_were_looked_at() -> None:
     """Rendering runs in a thread: it reads nothing that the loop may change meanwhile."""
     states = {"default/f@1": "warm"}
     page = Metrics(Balance, lambda: dict(states), lambda: 0, exists)
-    page.look()
+    page.snapshot()
     before = page.render()
     states.clear()
 
@@ -221,19 +223,19 @@ def test_cold_starts_may_be_counted_elsewhere() -> None:
     page = metrics()
     told: list[tuple[object, ...]] = []
     page.on_cold_start = lambda *given: told.append(given)
-    page.served(("default", "f"), 0.0, receipt(cold=True, first=True), 1, 0)
+    page.count_answer(("default", "f"), 0.0, receipt(cold=True, first=True), 1, 0)
 
     assert told == [("default", "f", "r", {"load": 2000.0}, None)]
     assert not any(key[0].startswith("fngate_cold_start") for key in samples(page))
     for _ in range(2):
-        page.cold_start("default", "f", "r", {"load": 2000.0})
+        page.count_cold_start("default", "f", "r", {"load": 2000.0})
     assert samples(page)["fngate_cold_start_seconds_count", "f", "default", "load"] == 1
 
 
 def test_a_served_request_may_have_been_sent_again() -> None:
     """One replica died, one never started it, the third answered."""
     page = metrics()
-    page.served(("default", "f"), 0.1, receipt(cold=False, first=False), 3, 1)
+    page.count_answer(("default", "f"), 0.1, receipt(cold=False, first=False), 3, 1)
 
     found = samples(page)
 
@@ -246,7 +248,9 @@ def test_a_served_request_may_have_been_sent_again() -> None:
 def test_a_request_that_is_named_is_an_exemplar() -> None:
     """Of its time, its wait and the cold start it waited for; by the time of the wall clock."""
     page = Metrics(Balance, dict, lambda: 0, exists, wall=lambda: 100.0)
-    page.served(("default", "f"), 0.02, receipt(cold=True, first=True), 1, 0, ("request_id", "a"))
+    page.count_answer(
+        ("default", "f"), 0.02, receipt(cold=True, first=True), 1, 0, ("request_id", "a")
+    )
     text = page.render(OPENMETRICS).decode()
 
     rows = [line for line in text.splitlines() if line.endswith(" 100.0")]
@@ -256,38 +260,40 @@ def test_a_request_that_is_named_is_an_exemplar() -> None:
         "fngate_cold_start_seconds_bucket",
     ]
     assert all('# {request_id="a"}' in line for line in rows)
-    assert {one.name for one in page.marked()} == {line.partition("{")[0] for line in rows}
+    assert {one.name for one in page.newest_exemplars()} == {
+        line.partition("{")[0] for line in rows
+    }
 
 
 def test_a_batch_is_counted_by_its_rows() -> None:
     """By each request that it answered."""
     page = metrics()
-    page.served(("default", "f"), 0.02, receipt(cold=False, first=False), 1, 0)
+    page.count_answer(("default", "f"), 0.02, receipt(cold=False, first=False), 1, 0)
 
     assert samples(page)["fngate_batch_rows_bucket", "f", "1.0", "default"] == 1
 
 
 async def test_others_may_show_families_too() -> None:
-    """They look when the page does; there is nobody to ask."""
+    """Their snapshot is that of the page."""
 
     class Other:
-        """Counts its looks."""
+        """Counts its snapshots."""
 
-        looks = 0
+        taken = 0
 
-        def look(self) -> None:
+        def snapshot(self) -> None:
             """One more."""
-            self.looks += 1
+            self.taken += 1
 
         def collect(self) -> list[GaugeMetricFamily]:
             """How many."""
-            return [GaugeMetricFamily("looks", "text", self.looks)]
+            return [GaugeMetricFamily("taken", "text", self.taken)]
 
     page = metrics()
-    page.add(Other())
-    await page.ask()
+    page.add_source(Other())
+    await page.refresh()
 
-    assert samples(page)["looks",] == 1
+    assert samples(page)["taken",] == 1
 
 
 def test_cold_starts_alone_bring_no_other_series(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,14 +301,14 @@ def test_cold_starts_alone_bring_no_other_series(monkeypatch: pytest.MonkeyPatch
     the limit of functions holds all the same."""
     monkeypatch.setattr(requests, "FUNCTIONS_MAX", 1)
     page = metrics()
-    page.cold_start("default", "f", "r1", {"load": 2000.0})
-    page.cold_start("default", "g", "r2", {"load": 2000.0})
+    page.count_cold_start("default", "f", "r1", {"load": 2000.0})
+    page.count_cold_start("default", "g", "r2", {"load": 2000.0})
     found = samples(page)
 
     assert not any(key[0].startswith("fngate_request") for key in found)
     assert found["fngate_cold_start_seconds_count", "f", "default", "load"] == 1
     assert found["fngate_cold_start_seconds_count", OTHERS, "default", "load"] == 1
-    page.changed(Change("remove", "default", "f", None, None))
+    page.on_change(Change("remove", "default", "f", None, None))
     assert not any("f" in key for key in samples(page))
 
 
@@ -310,7 +316,7 @@ def test_left_out_events_are_counted() -> None:
     """From 0."""
     page = metrics()
     assert samples(page)["fngate_access_events_left_out_total",] == 0
-    page.left_out(3)
+    page.count_dropped_events(3)
 
     assert samples(page)["fngate_access_events_left_out_total",] == 3
 
@@ -318,19 +324,19 @@ def test_left_out_events_are_counted() -> None:
 def test_functions_that_come_and_go_are_bounded() -> None:
     """Places are given out again, and never to two: a function that stays keeps its counts, one
     that comes begins at 0, and sums over all are those of the page."""
-    store = Memory()
+    store = LocalStore()
     page = Metrics(Balance, dict, lambda: 3, exists, store)
     for number in range(500):
         name = f"g{number}"
         for key in (("default", "f"), ("default", name)):
-            page.served(key, 0.02, receipt(cold=True, first=True, replica=name), 2, 1)
-            page.answered(*key, "refused", "queue_full", 0.001)
+            page.count_answer(key, 0.02, receipt(cold=True, first=True, replica=name), 2, 1)
+            page.count_reply(*key, "refused", "queue_full", 0.001)
         if number % 100 == 0:
             found = samples(page)
             assert found["fngate_requests_total", name, "default", "ok", ""] == 1
             assert found["fngate_requests_total", "f", "default", "ok", ""] == number + 1
             assert found["fngate_request_seconds_count", name, "default"] == 2
-        page.changed(Change("remove", "default", name, None, None))
+        page.on_change(Change("remove", "default", name, None, None))
 
     found = samples(page)
     assert found["fngate_requests_total", "f", "default", "ok", ""] == 500

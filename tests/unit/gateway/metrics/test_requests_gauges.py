@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from gateway.metrics.ledger import HOWS, Balance
-from gateway.metrics.requests import Gauges
+from gateway.metrics.ledger import ENDINGS, Balance
+from gateway.metrics.requests import StateGauges
 
 
-def samples(gauges: Gauges) -> dict[tuple[str, ...], float]:
+def samples(gauges: StateGauges) -> dict[tuple[str, ...], float]:
     """Every sample by its name and label values."""
     return {
         (sample.name, *sample.labels.values()): sample.value
@@ -17,10 +17,10 @@ def samples(gauges: Gauges) -> dict[tuple[str, ...], float]:
 
 def test_the_ledger_is_there_from_the_start() -> None:
     """Every end and place is shown as 0, or nobody could tell none from not known."""
-    found = samples(Gauges(Balance, dict, lambda: 3))
+    found = samples(StateGauges(Balance, dict, lambda: 3))
 
     assert found["fngate_accepted_total",] == 0
-    assert {key[1] for key in found if key[0] == "fngate_ended_total"} == set(HOWS)
+    assert {key[1] for key in found if key[0] == "fngate_ended_total"} == set(ENDINGS)
     assert found["fngate_open_requests", "held"] == found["fngate_open_requests", "in_flight"] == 0
     assert not any(key[0] == "fngate_held" for key in found)
 
@@ -29,8 +29,8 @@ def test_all_of_a_page_is_of_one_look() -> None:
     """What comes after it is for the next."""
     now = [Balance(3, {"completed": 1}, {"a": 1}, {"a": 1})]
     states = {"a": "warm"}
-    gauges = Gauges(lambda: now[0], lambda: dict(states), lambda: 7)
-    gauges.look()
+    gauges = StateGauges(lambda: now[0], lambda: dict(states), lambda: 7)
+    gauges.snapshot()
     now[0] = Balance(9)
     states.clear()
 

@@ -31,7 +31,7 @@ class World:
         """A request that came at 10.0 s was answered."""
         meta = RequestMeta("", "", -1, traceparent)
         call = Call("default/digits@1", meta, b"body", 11.0, 66.0, 60.0, sends=sends)
-        self.log.served("id-1", "digits", call, receipt, (7, 9), (10.0, now))
+        self.log.log_answer("id-1", "digits", call, receipt, (7, 9), (10.0, now))
 
 
 @contextmanager
@@ -83,7 +83,7 @@ def test_a_request_that_no_replica_answered() -> None:
         outcome="queue_full", status=429, ms=1.23456, replica="", receipt=None, trace_id="ab"
     )
     with logging() as world:
-        world.log.ended(refused, 12.0)
+        world.log.log_end(refused, 12.0)
     (event,) = world.events
 
     assert (event.outcome, event.status, event.ms, event.trace_id) == (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from gateway.observing.batching import BATCH, BATCHES_MAX, Handover
+from gateway.observing.batching import BATCH, BATCHES_MAX, BatchWriter
 from gateway.observing.records import RequestRecord
 from tests.support.records import RECORD
 
@@ -28,12 +28,12 @@ class Page:
 def test_events_are_written_in_batches_by_a_thread() -> None:
     """A full batch at once, the rest with the next flush, or at the end."""
     page = Page()
-    log = Handover("access log", page.write)
+    log = BatchWriter("access log", page.write)
     for _ in range(BATCH + 1):
-        log.note(RECORD)
+        log.add(RECORD)
     log.flush()
     log.flush()
-    log.note(RECORD)
+    log.add(RECORD)
     log.close()
 
     assert page.batches == [(BATCH, 0), (1, 0), (1, 0)]
@@ -44,11 +44,11 @@ def test_a_slow_writer_costs_events_not_memory() -> None:
     """What has no room is left out, and the next batch says how much that was."""
     page = Page()
     page.gate.clear()
-    log = Handover("access log", page.write)
+    log = BatchWriter("access log", page.write)
     counted: list[int] = []
     log.on_left_out = counted.append
     for _ in range(BATCHES_MAX + 10):
-        log.note(RECORD)
+        log.add(RECORD)
         log.flush()
     page.gate.set()
     log.close()
@@ -68,9 +68,9 @@ def test_a_writer_that_fails_costs_its_batch_only() -> None:
         if len(page.batches) == 1:
             raise ZeroDivisionError("a defect")
 
-    log = Handover("access log", write)
+    log = BatchWriter("access log", write)
     for _ in range(2):
-        log.note(RECORD)
+        log.add(RECORD)
         log.flush()
     log.close()
 

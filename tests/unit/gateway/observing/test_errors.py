@@ -31,39 +31,39 @@ def test_alike_errors_are_counted_together(count: FailureCount) -> None:
     """The first one says what and where; a take begins anew."""
     sent = call(link="a1", sends=1)
     for number in range(3):
-        count.note(DIGITS, ReplicaDied(f"no {number}"), sent, f"q{number}")
-    count.note(DIGITS, QueueFull("too many"), None, "q9")
+        count.count(DIGITS, ReplicaDied(f"no {number}"), sent, f"q{number}")
+    count.count(DIGITS, QueueFull("too many"), None, "q9")
 
-    assert count.take() == [
+    assert count.drain() == [
         Failure("default", "digits", "digits@4", "replica_died", 5.0, "no 0", "a1", "q0", 3),
         Failure("default", "digits", "digits@3", "queue_full", 5.0, "too many", "", "q9"),
     ]
-    assert count.take() == []
+    assert count.drain() == []
 
 
 def test_clients_mistakes_are_their_own(count: FailureCount) -> None:
     """Nobody who runs a function wants to know of them."""
     for error in (BadInput("no"), BodyTooLarge("no")):
-        count.note(DIGITS, error, None, "q")
+        count.count(DIGITS, error, None, "q")
 
-    assert count.take() == []
+    assert count.drain() == []
 
 
 def test_what_was_never_sent_has_no_replica(count: FailureCount) -> None:
     """A call that waited in vain names none."""
-    count.note(DIGITS, ReplicaDied("no"), call(), "q")
+    count.count(DIGITS, ReplicaDied("no"), call(), "q")
 
-    assert count.take()[0].replica == ""
+    assert count.drain()[0].replica == ""
 
 
 def test_counting_is_bounded(count: FailureCount, monkeypatch: pytest.MonkeyPatch) -> None:
     """In kinds, and in what is kept of a text, which may be no text."""
     monkeypatch.setattr(errors, "PENDING_MAX", 1)
-    count.note(DIGITS, FnError("\ud800" + "x" * 10_000), None, "q")
-    count.note(DIGITS, Poison("another"), None, "q")
-    count.note(DIGITS, FnError("x"), None, "q")
+    count.count(DIGITS, FnError("\ud800" + "x" * 10_000), None, "q")
+    count.count(DIGITS, Poison("another"), None, "q")
+    count.count(DIGITS, FnError("x"), None, "q")
 
-    [taken] = count.take()
+    [taken] = count.drain()
     assert (taken.detail, taken.count) == ("?" + "x" * (DETAIL_MAX - 1), 2)
 
 

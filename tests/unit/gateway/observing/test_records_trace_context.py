@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.observing.records import Trace, begun, continued, is_sampled, read, trace_id
+from gateway.observing.records import (
+    Trace,
+    continue_trace,
+    is_sampled,
+    new_trace,
+    parse_traceparent,
+    trace_id,
+)
 
 ID, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 GIVEN = f"00-{ID}-{PARENT}-01"
@@ -15,7 +22,7 @@ GIVEN = f"00-{ID}-{PARENT}-01"
 )
 def test_a_header_of_the_standard_is_read(text: str) -> None:
     """Also one of a later version, which may say more."""
-    assert read(text) == text
+    assert parse_traceparent(text) == text
     assert trace_id(text) == ID
 
 
@@ -40,7 +47,7 @@ def test_a_header_of_the_standard_is_read(text: str) -> None:
 )
 def test_whatever_else_there_is_is_ignored(text: str) -> None:
     """As the standard has it; so is what is too long to be passed on."""
-    assert read(text) == ""
+    assert parse_traceparent(text) == ""
 
 
 def test_who_sends_a_trace_says_whether_it_is_recorded() -> None:
@@ -51,14 +58,14 @@ def test_who_sends_a_trace_says_whether_it_is_recorded() -> None:
 
 def test_a_trace_goes_on_below_its_sender() -> None:
     """The trace's id stays, and what is said of its randomness; the span is ours."""
-    assert continued(GIVEN, "cd" * 8) == Trace(ID, "cd" * 8, PARENT, 1)
-    assert continued(f"00-{ID}-{PARENT}-ff", "cd" * 8).traceparent == f"00-{ID}-{'cd' * 8}-03"
+    assert continue_trace(GIVEN, "cd" * 8) == Trace(ID, "cd" * 8, PARENT, 1)
+    assert continue_trace(f"00-{ID}-{PARENT}-ff", "cd" * 8).traceparent == f"00-{ID}-{'cd' * 8}-03"
 
 
 def test_a_trace_that_begins_here_has_no_parent() -> None:
     """What replicas are told of it can be read."""
-    trace = begun(ID, PARENT)
-    assert (trace.parent_id, read(trace.traceparent)) == ("", GIVEN)
+    trace = new_trace(ID, PARENT)
+    assert (trace.parent_id, parse_traceparent(trace.traceparent)) == ("", GIVEN)
 
 
 def test_no_header_is_of_no_trace() -> None:

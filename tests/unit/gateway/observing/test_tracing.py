@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from gateway.observing.batching import BATCH
-from gateway.observing.records import RequestRecord, read
+from gateway.observing.records import RequestRecord, parse_traceparent
 from gateway.observing.tracing import BATCHES_MAX, Tracer
 from tests.support.records import TRACED
 
@@ -56,7 +56,7 @@ def test_ids_are_never_all_zeros() -> None:
     with tracing(1.0, Zeros()) as tracer:
         trace = tracer.begin("")
     assert trace is not None
-    assert read(trace.traceparent)
+    assert parse_traceparent(trace.traceparent)
 
 
 def test_records_come_to_a_thread_which_is_told_of_the_end() -> None:
@@ -67,7 +67,7 @@ def test_records_come_to_a_thread_which_is_told_of_the_end() -> None:
         seen.extend([*records, threading.current_thread().name])
 
     tracer = Tracer(1.0, write, Random(7), lambda: seen.append("ended"))
-    tracer.note(TRACED)
+    tracer.record(TRACED)
     tracer.close()
     assert seen == [TRACED, "traces", "ended"]
 
@@ -82,7 +82,7 @@ def test_a_collector_that_hangs_costs_little_memory() -> None:
 
     tracer = Tracer(1.0, write, Random(7))
     for _ in range(100 * BATCH):
-        tracer.note(TRACED)
+        tracer.record(TRACED)
     hangs.set()
     tracer.close()
 

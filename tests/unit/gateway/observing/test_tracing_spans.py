@@ -77,7 +77,7 @@ def test_a_replica_cannot_say_more_than_the_time_it_had() -> None:
 def test_a_cold_start_that_was_waited_for_from_its_begin() -> None:
     """Its phases follow each other up to when the replica could be sent to."""
     cold = RECEIPT._replace(phases=PHASES, is_first=True)
-    spans = made(travelled(sent_s=9.52, up_s=9.51)._replace(receipt=cold))
+    spans = made(travelled(sent_s=9.52, connected_s=9.51)._replace(receipt=cold))
     names = ["POST /fn/{name}", "hold", "cold start", *PHASES]
     assert list(spans) == [*names, "send", "batch", "decode", "first_run", "encode"]
     assert times(spans["hold"]) == (100, 520)
@@ -95,7 +95,7 @@ def test_a_cold_start_that_was_waited_for_from_its_begin() -> None:
 def test_a_cold_start_that_had_begun_for_somebody_else() -> None:
     """Only what this request waited for is its own."""
     cold = RECEIPT._replace(phases=PHASES)
-    spans = made(travelled(sent_s=9.35, up_s=9.35)._replace(receipt=cold))
+    spans = made(travelled(sent_s=9.35, connected_s=9.35)._replace(receipt=cold))
     assert times(spans["cold start"]) == (100, 350)
     assert [times(spans[phase]) for phase in ("import", "load")] == [(100, 280), (280, 350)]
     assert "place" not in spans
