@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from pool_manager.subscribers import Subscribers
 from runtime_image.contract.control import ReplicaRecord
 
-OnExit = Callable[[str, str], None]
-"""Called with a replica's id and how it ended, in the loop's thread, once."""
+Exits = Subscribers[[str, str]]
+"""Notified once per replica, in the loop's thread, with its id and how it ended."""
+EngineLosses = Subscribers[[str]]
+"""Notified in the loop's thread with the reason when the engine behind a driver has gone away."""
 MEMORY_KILL = "ran out of memory"
 """How the description of an end begins where the kernel killed the replica for its memory cap."""
-OnEngineLost = Callable[[str], None]
-"""Called with the reason, in the loop's thread, when what the driver drives has gone away."""
 
 
 class Driver(Protocol):
@@ -25,8 +25,8 @@ class Driver(Protocol):
     """
 
     kind: str
-    on_exit: OnExit
-    on_engine_lost: OnEngineLost
+    exits: Exits
+    engine_losses: EngineLosses
     has_other_users: bool
     """Whether replicas run as other users than this process, which must be able to read what they
     are given."""

@@ -1,7 +1,4 @@
-"""The shell around the machine: feeds it events and does what it commands.
-
-What can be seen of a pool manager.
-"""
+"""The shell around the machine: gives it events, carries out its commands, answers queries."""
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,29 +25,179 @@ from pool_manager.driver import Driver
 from pool_manager.gpus.absent import NoGpus
 from pool_manager.gpus.occupancy import Tenancy
 from pool_manager.metrics import Counters, Step
-from pool_manager.ports import Account, Binding, Bundles, Gpus, Recorder
+from pool_manager.ports import Binding, Bundles, Gpus, Recorder
 from pool_manager.replicas.adoption import adopt_all
 from pool_manager.replicas.launcher import Launcher
 from pool_manager.replicas.logs import Follow
 from pool_manager.replicas.prepared_models import Fetching
+from pool_manager.replicas.relay import Wiring
 from pool_manager.reports import Decision, Journal, Occupancy, Publisher, account, occupancies
 from pool_manager.settings import PoolSettings
+from pool_manager.subscribers import Subscribers
 from pool_manager.usage import UseWatch
 from pool_manager.waiters import EngineWatch, Orders, Warmed
 from registry.exchange import PoolEndpoints, decode_demand
 from registry.tasks import Alarm, Tasks, every
 
+log = structlog.get_logger()
 
-class Sight:
-    """The looking half of the manager: nothing here changes anything. The other half makes what is
-    looked at."""
+WARM_S = 60.0
+"""How long whoever asks for a warm pool waits for it."""
+STOP_S = 45.0
+"""How long a shutdown waits for replicas: drain, TERM and KILL together."""
 
-    _machine: Machine
-    _publisher: Publisher
-    _journal: Journal
-    _gpus: Gpus
-    _use: UseWatch
-    _clock: Callable[[], float]
+
+class Manager:
+    """Owns the machine. Every method runs in one event loop's thread.
+
+    Gateways speak to it in serialised messages only: `receive_demand`, `worker_lost`, and what
+    `subscribe`d callbacks are given.
+    """
+
+    def __init__(
+        self,
+        settings: PoolSettings,
+        driver: Driver,
+        devices: Iterable[Device],
+        bundles: Bundles,
+        recorder: Recorder,
+        gpus: Gpus | None = None,
+    ) -> None:
+        """`devices` are all that replicas may be put on; those of `gpus` are among them."""
+        self._settings, self._driver, self._clock = settings, driver, time.monotonic
+        self._wall = time.time  # noqa: TID251 - the shell passes the clock in
+        self._tasks = Tasks("pool manager")
+        self._machine = Machine(
+            devices, _new_ids(settings.run_dir), settings.standbys, settings.gpu_standbys
+        )
+        self._bindings: dict[str, Binding] = {}
+        self._gpus, host = gpus or NoGpus(), self._machine.host
+        self._use = UseWatch(self._machine, self._bindings, recorder, self._clock, self._wall)
+        prepared = Fetching(
+            self.feed, bundles, self._tasks, settings.run_dir, host.find, self._bindings
+        )
+        wiring = Wiring(
+            prepared.feed,
+            Tenancy(driver, self._gpus, partial(account, host.ledger)),
+            self._use.hear,
+            host.turn,
+        )
+        self._launcher = Launcher(settings, driver, bundles, wiring, self._tasks, self._clock)
+        self.counters = Counters(host, self._launcher.starts)
+        self._journal = Journal(recorder, self._wall, settings.notes_kept)
+        self._orders, self._engine = Orders(self.feed), EngineWatch(driver, self.feed, self._tasks)
+        self._alarm = Alarm(self._clock, lambda: self.feed(events.Tick()))
+        self._publisher = Publisher(
+            self._machine, self._journal, self._bindings, self._launcher.folders, self._clock
+        )
+        self._refuted = Subscribers[[str, str]]()
+        self._none_left = asyncio.Event()
+        self._events: deque[events.Event] = deque()
+        self._actions = self._table()
+
+    def _table(self) -> dict[type, Callable[[Any], None]]:
+        """What is done for each command."""
+        return {
+            commands.Launch: self._launch,
+            commands.Assign: self._assign,
+            commands.Bind: self._bind,
+            commands.Drain: self._drain,
+            commands.StopBatching: self._stop_batching,
+            commands.KeepRefutation: lambda c: self._refuted.notify(c.key, c.reason),
+            commands.Terminate: lambda c: self._launcher.terminate(c.id),
+            commands.Release: lambda c: self._launcher.release(c.id),
+            commands.Publish: lambda c: self._publisher.publish(c.keys),
+            commands.EndTrial: self._orders.end_trial,
+            commands.EndWarm: self._orders.end_warm,
+            commands.WatchEngine: lambda c: self._engine.begin(c.reason),
+            commands.Note: lambda c: self._journal.note(c.key, c.text),
+            commands.KeepColdStart: self._keep_cold_start,
+        }
+
+    async def start(self) -> None:
+        """Adopt what an earlier manager left, then begin to decide."""
+        await adopt_all(self._driver, self._launcher, self.feed)
+        self.feed(events.ListRead())
+        self._gpus.start(self.feed)
+        self._tasks.spawn("tick", every(self._settings.tick_s, self._tick))
+        trim = self._launcher.output.trim_for_ever(self._bindings, self._wall)
+        self._tasks.spawn("trim logs", trim)
+
+    async def close(self) -> None:
+        """Let every replica finish and go, then stop. Trials that wait are told."""
+        self._orders.close()
+        self.feed(events.Shutdown())
+        try:
+            async with asyncio.timeout(STOP_S):
+                await self._none_left.wait()
+        except TimeoutError:
+            log.error("replicas are left", ids=[r.id for r in self._machine.replicas()])
+        self._alarm.clear()
+        await self._launcher.read_ahead.close()
+        await self._tasks.close()
+        self._use.keep()
+        await self._gpus.close()
+        await self._driver.close()
+
+    def define(self, spec: PoolSpec, binding: Binding) -> None:
+        """A revision exists, or its settings changed."""
+        self._bindings[spec.key] = binding
+        self.feed(events.PoolDefined(spec))
+
+    def remove(self, key: str) -> None:
+        """A revision is gone: its replicas finish and go."""
+        self.feed(events.PoolRemoved(key))
+
+    async def trial(self, spec: PoolSpec, binding: Binding) -> dict[str, Any]:
+        """Load a bundle in a throw-away replica and return its report.
+
+        Raises ModelRefused with the reason, its stage and the last log lines.
+        """
+        trial = replace(spec, role="trial")
+        try:
+            return await self._orders.trial(spec.key, lambda: self.define(trial, binding))
+        finally:
+            self.remove(spec.key)
+
+    async def warm(self, key: str, *, beside: bool = False, timeout_s: float = WARM_S) -> Warmed:
+        """Have one replica of a pool ready.
+
+        `beside`: only where it fits beside what runs of its function already, which may go over
+        `max` for it; idle replicas of others make room, nobody is waited for. Otherwise room is
+        waited for up to `timeout_s`.
+        """
+        return await self._orders.warm(key, beside=beside, timeout_s=timeout_s)
+
+    def sleep(self, key: str) -> None:
+        """Ask a pool's idle replicas to go now; a floor keeps its replicas."""
+        self.feed(events.SleepAsked(key))
+
+    def subscribe_refutations(self, receiver: Callable[[str, str], None]) -> Callable[[], None]:
+        """Pass on the key of each pool whose requests must not be joined any more, and the reason;
+        those known already at once. Returns the undo."""
+        for pool in self._machine.pools.values():
+            if pool.refuted:
+                receiver(pool.key, pool.refuted)
+        return self._refuted.subscribe(receiver)
+
+    def note(self, key: str, text: str) -> None:
+        """Keep a decision about a pool that was made elsewhere."""
+        self._journal.note(key, text)
+
+    def receive_demand(self, data: bytes) -> None:
+        """A gateway worker's Demand."""
+        demand = decode_demand(data)
+        self.feed(events.DemandCame(demand))
+        self._publisher.welcome(demand.worker)
+
+    def worker_lost(self, worker: str) -> None:
+        """A gateway worker's connection ended."""
+        self._publisher.dismiss(worker)
+        self.feed(events.WorkerLost(worker))
+
+    def subscribe(self, receiver: Callable[[bytes], None]) -> Callable[[], None]:
+        """Pass every Endpoints message on; returns the undo."""
+        return self._publisher.messages.subscribe(receiver)
 
     def replicas(self) -> list[Replica]:
         """Every replica not yet stopped."""
@@ -106,173 +254,13 @@ class Sight:
         """What was decided for a pool, oldest first."""
         return self._journal.decisions(key)
 
-    def watch_decisions(self, receiver: Callable[[str, Decision], None]) -> None:
-        """Have every decision as it is made, with the pool it is about."""
-        self._journal.on_decision = receiver
-
-
-log = structlog.get_logger()
-
-WARM_S = 60.0
-"""How long whoever asks for a warm pool waits for it."""
-STOP_S = 45.0
-"""How long a shutdown waits for replicas: drain, TERM and KILL together."""
-
-
-class Manager(Sight):
-    """Owns the machine. Every method runs in one event loop's thread.
-
-    Gateways speak to it in serialised messages only: `receive_demand`, `worker_lost`, and what
-    `subscribe`d callbacks are given.
-    """
-
-    def __init__(
-        self,
-        settings: PoolSettings,
-        driver: Driver,
-        devices: Iterable[Device],
-        bundles: Bundles,
-        recorder: Recorder,
-        gpus: Gpus | None = None,
-    ) -> None:
-        """`devices` are all that replicas may be put on; those of `gpus` are among them."""
-        self._settings, self._driver, self._clock = settings, driver, time.monotonic
-        self._tasks = Tasks("pool manager")
-        self._machine = Machine(
-            devices, _new_ids(settings.run_dir), settings.standbys, settings.gpu_standbys
-        )
-        self._bindings: dict[str, Binding] = {}
-        find, run_dir = self._machine.host.find, settings.run_dir
-        feed = Fetching(self.feed, bundles, self._tasks, run_dir, find, self._bindings).feed
-        self._launcher = Launcher(settings, driver, bundles, feed, self._tasks, self._clock)
-        self._launcher.starts.turn = self._machine.host.turn
-        self.counters = Counters(self._machine.host, self._launcher.starts)
-        self._gpus = gpus or NoGpus()
-        self._journal = Journal(recorder, time.time, settings.notes_kept)  # noqa: TID251 - the shell passes the clock in
-        self._orders, self._engine = Orders(self.feed), EngineWatch(driver, self.feed, self._tasks)
-        driver.on_engine_lost = lambda reason: self.feed(events.EngineLost(reason))
-        self._alarm = Alarm(self._clock, lambda: self.feed(events.Tick()))
-        self._publisher = Publisher(
-            self._machine, self._journal, self._bindings, self._launcher.folders, self._clock
-        )
-        wall = time.time  # noqa: TID251 - the shell passes the clock in
-        self._use = UseWatch(self._machine, self._bindings, recorder, self._clock, wall)
-        self._launcher.on_pong = self._use.hear
-        self._on_refutation: Callable[[str, str], None] = lambda _key, _reason: None
-        self._none_left = asyncio.Event()
-        self._events: deque[events.Event] = deque()
-        self._actions = self._table()
-
-    def _table(self) -> dict[type, Callable[[Any], None]]:
-        """What is done for each command."""
-        return {
-            commands.Launch: self._launch,
-            commands.Assign: self._assign,
-            commands.Bind: self._bind,
-            commands.Drain: self._drain,
-            commands.StopBatching: self._stop_batching,
-            commands.KeepRefutation: lambda c: self._on_refutation(c.key, c.reason),
-            commands.Terminate: lambda c: self._launcher.terminate(c.id),
-            commands.Release: lambda c: self._launcher.release(c.id),
-            commands.Publish: lambda c: self._publisher.publish(c.keys),
-            commands.EndTrial: self._orders.end_trial,
-            commands.EndWarm: self._orders.end_warm,
-            commands.WatchEngine: lambda c: self._engine.begin(c.reason),
-            commands.Note: lambda c: self._journal.note(c.key, c.text),
-            commands.KeepColdStart: self._keep_cold_start,
-        }
-
-    async def start(self) -> None:
-        """Adopt what an earlier manager left, then begin to decide."""
-        self._launcher.tenancy = Tenancy(self._driver, self._gpus, self._account)
-        await adopt_all(self._driver, self._launcher, self.feed)
-        self.feed(events.ListRead())
-        self._gpus.start(self.feed)
-        self._tasks.spawn("tick", every(self._settings.tick_s, self._tick))
-        self._tasks.spawn("trim logs", self._launcher.output.tidy(self._bindings, time.time))  # noqa: TID251 - the shell passes the clock in
-
-    async def close(self) -> None:
-        """Let every replica finish and go, then stop. Trials that wait are told."""
-        self._orders.close()
-        self.feed(events.Shutdown())
-        try:
-            async with asyncio.timeout(STOP_S):
-                await self._none_left.wait()
-        except TimeoutError:
-            log.error("replicas are left", ids=[r.id for r in self._machine.replicas()])
-        self._alarm.clear()
-        await self._launcher.read_ahead.close()
-        await self._tasks.close()
-        self._use.keep()
-        await self._gpus.close()
-        await self._driver.close()
-
-    def define(self, spec: PoolSpec, binding: Binding) -> None:
-        """A revision exists, or its settings changed."""
-        self._bindings[spec.key] = binding
-        self.feed(events.PoolDefined(spec))
-
-    def remove(self, key: str) -> None:
-        """A revision is gone: its replicas finish and go."""
-        self.feed(events.PoolRemoved(key))
-
-    async def trial(self, spec: PoolSpec, binding: Binding) -> dict[str, Any]:
-        """Load a bundle in a throw-away replica and return its report.
-
-        Raises ModelRefused with the reason, its stage and the last log lines.
-        """
-        trial = replace(spec, role="trial")
-        try:
-            return await self._orders.trial(spec.key, lambda: self.define(trial, binding))
-        finally:
-            self.remove(spec.key)
-
-    async def warm(self, key: str, *, beside: bool = False, timeout_s: float = WARM_S) -> Warmed:
-        """Have one replica of a pool ready.
-
-        `beside`: only where it fits beside what runs of its function already, which may go over
-        `max` for it; idle replicas of others make room, nobody is waited for. Otherwise room is
-        waited for up to `timeout_s`.
-        """
-        return await self._orders.warm(key, beside=beside, timeout_s=timeout_s)
-
-    def sleep(self, key: str) -> None:
-        """Ask a pool's idle replicas to go now; a floor keeps its replicas."""
-        self.feed(events.SleepAsked(key))
-
-    def watch_refutations(self, receiver: Callable[[str, str], None]) -> None:
-        """Have the key of each pool whose requests must not be joined any more, and the reason;
-        at once of those that said so already."""
-        self._on_refutation = receiver
-        for pool in self._machine.pools.values():
-            if pool.refuted:
-                receiver(pool.key, pool.refuted)
-
-    def note(self, key: str, text: str) -> None:
-        """Keep a decision about a pool that was made elsewhere."""
-        self._journal.note(key, text)
-
-    def receive_demand(self, data: bytes) -> None:
-        """A gateway worker's Demand."""
-        demand = decode_demand(data)
-        self.feed(events.DemandCame(demand))
-        self._publisher.welcome(demand.worker)
-
-    def worker_lost(self, worker: str) -> None:
-        """A gateway worker's connection ended."""
-        self._publisher.dismiss(worker)
-        self.feed(events.WorkerLost(worker))
-
-    def subscribe(self, receiver: Callable[[bytes], None]) -> Callable[[], None]:
-        """Have every Endpoints message; the returned function ends it."""
-        return self._publisher.subscribe(receiver)
-
-    def _account(self, device: str, id: str) -> Account:
-        return account(self._machine.host.ledger, device, id)
+    def subscribe_decisions(self, receiver: Callable[[str, Decision], None]) -> Callable[[], None]:
+        """Pass every decision on as it is made, with its pool's key; returns the undo."""
+        return self._journal.decided.subscribe(receiver)
 
     async def logs(self, function: str) -> list[tuple[str, bytes]]:
         """Replica ids and the output kept of a function, oldest first."""
-        return await self._launcher.logs(function)
+        return await self._launcher.output.kept(function)
 
     def follow(
         self, function: str, lines: int, cursor: str = ""
@@ -322,7 +310,7 @@ class Manager(Sight):
 
     def _tick(self) -> None:
         self.feed(events.Tick())
-        self._launcher.output.look_at_logs()
+        self._launcher.output.tick()
         self._use.tick()
         # Said again although nothing changed: a gateway that could not connect tries once more.
         self._publisher.publish(frozenset({one.pool for one in self._machine.replicas()}))

@@ -22,6 +22,7 @@ from pool_manager.core.machine import Machine
 from pool_manager.core.state import Device, Replica, State
 from pool_manager.ports import Account, Binding, Gpus, GpuView, Recorder
 from pool_manager.replicas.run_folders import Folders
+from pool_manager.subscribers import Subscribers
 from registry.exchange import Endpoints, PoolEndpoints, encode
 from registry.model import ColdStart, StateInterval
 
@@ -45,13 +46,13 @@ class Journal:
         self._kept = kept
         self._decisions: dict[str, deque[Decision]] = {}
         self._states: dict[str, tuple[str, str, float]] = {}
-        self.on_decision: Callable[[str, Decision], None] = lambda _key, _decision: None
+        self.decided = Subscribers[[str, Decision]]()
 
     def note(self, key: str, text: str) -> None:
         """Keep a decision."""
         decision = Decision(self._wall(), text)
         self._decisions.setdefault(key, deque(maxlen=self._kept)).append(decision)
-        self.on_decision(key, decision)
+        self.decided.notify(key, decision)
 
     def decisions(self, key: str) -> list[Decision]:
         """What was decided for a pool, oldest first."""
@@ -198,12 +199,8 @@ class Publisher:
         self._clock = clock
         self._seq = itertools.count(1)
         self._workers: set[str] = set()
-        self._receivers: list[Callable[[bytes], None]] = []
-
-    def subscribe(self, receiver: Callable[[bytes], None]) -> Callable[[], None]:
-        """Have every Endpoints message; the returned function ends it."""
-        self._receivers.append(receiver)
-        return lambda: self._receivers.remove(receiver)
+        self.messages = Subscribers[[bytes]]()
+        """Notified with every Endpoints message."""
 
     def welcome(self, worker: str) -> None:
         """A gateway worker spoke: one that is new is told of all pools."""
@@ -241,6 +238,4 @@ class Publisher:
             self._journal.state(key, pools[key], self._bindings[key])
         if not self._workers:
             return  # whoever comes first is told everything; at a start that saves thousands
-        message = encode(Endpoints(next(self._seq), full, pools))
-        for receiver in list(self._receivers):
-            receiver(message)
+        self.messages.notify(encode(Endpoints(next(self._seq), full, pools)))

@@ -86,7 +86,7 @@ def open_watch(context: AdminContext, reader: StateReader, stack: AsyncExitStack
     )
     stack.push_async_callback(watch.close)
     stack.callback(context.manager.subscribe(watch.pools))
-    context.manager.watch_decisions(lambda pool, decision: _decision(watch, pool, decision))
+    stack.callback(context.manager.subscribe_decisions(partial(_decision, watch)))
     context.history.on_record = lambda record: _cold_start(watch, record)
     context.deploys.runner.on_change = lambda operation: _operation(watch, operation)
     context.failures.on_added = lambda several: _errors(watch, context, several)

@@ -51,10 +51,11 @@ class Revalidation:
         self._stale: set[str] = set()
         self._called: set[str] = set()
         self._refuted: dict[str, str] = {}
+        self._unsubscribe: Callable[[], None] = lambda: None
 
     def start(self) -> None:
         """Hear of refutations, and look for functions that were judged by older rules."""
-        self._manager.watch_refutations(self._refute)
+        self._unsubscribe = self._manager.subscribe_refutations(self._refute)
         every = self._store.catalog.every()
         self._stale = {one.revision.key for one in every if is_stale(one.revision, one.profile)}
         if self._stale:
@@ -62,6 +63,7 @@ class Revalidation:
 
     async def close(self) -> None:
         """Stop; the next server finds again what is stale."""
+        self._unsubscribe()
         await self._tasks.close()
 
     def _refute(self, key: str, reason: str) -> None:

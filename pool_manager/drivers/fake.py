@@ -7,7 +7,7 @@ import contextlib
 from pathlib import Path
 from typing import Final, TextIO
 
-from pool_manager.driver import OnEngineLost, OnExit
+from pool_manager.driver import EngineLosses, Exits
 from pool_manager.drivers.fake_replica import FakeReplica
 from pool_manager.drivers.fake_service import Phase, Script, Sleep
 from registry.errors import DriverError, EngineDown
@@ -31,8 +31,7 @@ class FakeDriver:
 
     def __init__(self, script: Script = BEHAVES, *, sleep: Sleep = asyncio.sleep) -> None:
         """`sleep` is awaited for every delay of the script."""
-        self.on_exit: OnExit = lambda _id, _how: None
-        self.on_engine_lost: OnEngineLost = lambda _reason: None
+        self.exits, self.engine_losses = Exits(), EngineLosses()
         self._script = script
         self._sleep = sleep
         self._crashes_left = script.crash_count if script.crash_at else 0
@@ -110,7 +109,7 @@ class FakeDriver:
             self._replicas.pop(id, None)
             self._note(id, how)
             self._logs.pop(id).close()
-            self.on_exit(id, how)
+            self.exits.notify(id, how)
 
     def _reach(self) -> None:
         if self.away:

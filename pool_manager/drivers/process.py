@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pool_manager.driver import OnEngineLost, OnExit
+from pool_manager.driver import EngineLosses, Exits
 from pool_manager.drivers.process_groups import ProcessGroup, find, members
 from registry.errors import DriverError
 from runtime_image.contract.control import ReplicaRecord
@@ -40,8 +40,7 @@ class ProcessDriver:
         self._python = python
         self._groups: dict[str, ProcessGroup] = {}
         self._told: set[str] = set()
-        self.on_exit: OnExit = lambda _id, _how: None
-        self.on_engine_lost: OnEngineLost = lambda _reason: None
+        self.exits, self.engine_losses = Exits(), EngineLosses()
 
     def model_path(self, model_dir: Path) -> str:
         """The folder itself."""
@@ -129,7 +128,7 @@ class ProcessDriver:
         asyncio.get_running_loop().remove_reader(group.pidfd)
         if id not in self._told:
             self._told.add(id)
-            self.on_exit(id, _how(group.exit_code()))
+            self.exits.notify(id, _how(group.exit_code()))
 
     def _signal(self, id: str, number: signal.Signals) -> None:
         group = self._groups.get(id)

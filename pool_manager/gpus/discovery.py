@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import structlog
 
+from pool_manager.calls import BlockingCalls, Unanswered
 from pool_manager.core.state import Device
 from pool_manager.driver import Driver
 from pool_manager.gpus import memory
 from pool_manager.gpus.absent import NoGpus
-from pool_manager.gpus.calls import BlockingCalls, Unanswered
 from pool_manager.gpus.monitor import CALL_S, HostGpus
 from pool_manager.gpus.nvml import NoDriver, Nvml, Reading, Snapshot
 from pool_manager.ports import Gpus
@@ -53,7 +53,7 @@ async def find_gpus(setting: str) -> Found:
     """
     if setting == memory.NONE:
         return Found()
-    nvml, calls = Nvml(), BlockingCalls(DRIVER, START_S)
+    nvml, calls = Nvml(), BlockingCalls(DRIVER, limit_s=START_S)
     try:
         snapshot = await calls.run(_begin, nvml)
         return Found(nvml, snapshot, tuple(memory.choose(setting, snapshot)))
@@ -86,7 +86,7 @@ async def open_gpus(
     if found.nvml is None:
         return NoGpus(found.silence)
     tenants = await _tenants(driver, records)
-    calls = BlockingCalls(DRIVER, CALL_S)
+    calls = BlockingCalls(DRIVER, limit_s=CALL_S)
     foreign = {
         gpu.uuid: memory.foreign_mib(gpu, tenants.get(gpu.uuid, {}))
         for gpu in await _as_they_are_now(found, found.nvml, calls)

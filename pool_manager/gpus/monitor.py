@@ -22,10 +22,10 @@ from typing import Final
 
 import structlog
 
+from pool_manager.calls import BlockingCalls, Unanswered
 from pool_manager.core.events import DeviceBack, DeviceLost
 from pool_manager.core.state import Device
 from pool_manager.gpus import memory
-from pool_manager.gpus.calls import BlockingCalls, Unanswered
 from pool_manager.gpus.memory import still_taken, taken_mib
 from pool_manager.gpus.nvml import NoDriver, Nvml, Reading, Snapshot, XidEvent
 from pool_manager.ports import GpuView

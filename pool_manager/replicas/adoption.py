@@ -8,8 +8,8 @@ import structlog
 
 from pool_manager.core import events
 from pool_manager.driver import Driver
-from pool_manager.replicas.control import Feed
 from pool_manager.replicas.launcher import Launcher
+from pool_manager.replicas.relay import Feed
 from registry.errors import DriverError, EngineDown
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.link import VERSION

@@ -9,8 +9,8 @@ import asyncio
 import hmac
 import json
 import socket
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
 
 import structlog
 
@@ -31,14 +31,22 @@ PINGS_MISSED_MAX = 3
 EXHAUSTED_S = 0.5
 """Between two tries to accept a greeting while no descriptor is to be had."""
 
-Feed = Callable[[events.Event], None]
+
+class LinkReceiver(Protocol):
+    """Who is told what comes over a control link."""
+
+    def on_event(self, event: events.Event) -> None:
+        """The replica reports."""
+
+    def on_pong(self, id: str, busy_ms: int) -> None:
+        """A PING was answered; the model has run for so many milliseconds, modulo 2**32."""
+
+    def on_link_lost(self, id: str, reason: str) -> None:
+        """The link has ended, or three PINGs went unanswered."""
 
 
 class Control:
-    """Accepts one greeting with the right token, then turns frames into events.
-
-    `on_lost(reason)` is called when the link ends or three PINGs went unanswered.
-    """
+    """Accepts one greeting with the right token, then turns frames into events."""
 
     def __init__(
         self,
@@ -46,21 +54,18 @@ class Control:
         token: str,
         listener: socket.socket,
         data_listener: socket.socket | None,
-        feed: Feed,
-        on_lost: Callable[[str], None],
+        receiver: LinkReceiver,
     ) -> None:
         self.id = id
         self._token = token
         self._listener = listener
         self._data_listener = data_listener
-        self._feed = feed
-        self._on_lost = on_lost
+        self._receiver = receiver
+        self._feed = receiver.on_event
         self._stream: FrameStream | None = None
         self._missed = 0
         self._pings = 0
         self._drains = 0
-        self.on_pong: Callable[[int], None] = lambda _busy_ms: None
-        """Told with each PONG for how many milliseconds the model has run, modulo 2**32."""
         self._has_loaded = False
         self._has_run = False
         self._is_refuted = False
@@ -191,7 +196,7 @@ class Control:
     def _lost(self, reason: str) -> None:
         if not self._closed:
             self._closed = True
-            self._on_lost(reason)
+            self._receiver.on_link_lost(self.id, reason)
 
     def _on_frame(self, frame: Frame) -> None:
         match frame.kind:
@@ -199,7 +204,7 @@ class Control:
                 self._expect(self._pings > 0, frame)
                 self._pings -= 1
                 self._missed = 0
-                self.on_pong(frame.aux)
+                self._receiver.on_pong(self.id, frame.aux)
             case Kind.LOADED:
                 self._tell_loaded(parse_loaded(self.id, parse_frame(frame)))
             case Kind.LOAD_FAILED:

@@ -10,7 +10,6 @@ import contextlib
 from collections.abc import Callable, Coroutine, Iterator
 from math import inf
 from pathlib import Path
-from typing import TypeGuard
 
 import structlog
 
@@ -18,12 +17,12 @@ from pool_manager.core import events
 from pool_manager.core.commands import Assign, Bind, Launch
 from pool_manager.core.start_queue import Rank, Starts, Turn
 from pool_manager.driver import Driver
-from pool_manager.gpus.occupancy import Tenancy
 from pool_manager.ports import Binding, Bundles
 from pool_manager.read_ahead import ReadAhead
 from pool_manager.replicas import records
-from pool_manager.replicas.control import Control, Feed
-from pool_manager.replicas.exits import News
+from pool_manager.replicas.control import Control
+from pool_manager.replicas.output import ReplicaOutput
+from pool_manager.replicas.relay import EventRelay, Wiring
 from pool_manager.replicas.run_folders import STANDBY_LOGS, Folders
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError, EngineDown, FnError
@@ -33,15 +32,20 @@ from runtime_image.contract.control import ReplicaRecord
 
 
 class StartLine:
-    """At most `at_once` starts go on at the same time. `turn` says whose comes first; until it is
-    set, they come in the order in which they were asked for."""
+    """At most `at_once` starts go on at the same time. `turn` says whose comes first; by default
+    the one that was asked for first."""
 
-    def __init__(self, at_once: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        at_once: int,
+        clock: Callable[[], float],
+        turn: Callable[[str], Turn] = lambda _id: Turn(Rank.WAITER, 0.0),
+    ) -> None:
         self._starts = Starts(at_once)
         self._clock = clock
         self._waiting: dict[str, asyncio.Future[bool]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self.turn: Callable[[str], Turn] = lambda _id: Turn(Rank.WAITER, 0.0)
+        self._turn = turn
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -71,7 +75,7 @@ class StartLine:
 
     def _let_in(self) -> None:
         now = self._clock()
-        for id in self._starts.begin(self.turn, now):
+        for id in self._starts.begin(self._turn, now):
             waiting = self._waiting[id]
             if not waiting.done():  # else it was cancelled in this turn, and will leave
                 waiting.set_result(True)
@@ -95,25 +99,24 @@ class Launcher:
         settings: PoolSettings,
         driver: Driver,
         bundles: Bundles,
-        feed: Feed,
+        wiring: Wiring,
         tasks: Tasks,
         clock: Callable[[], float],
     ) -> None:
         self._settings = settings
         self._driver = driver
         self._bundles = bundles
-        self._feed = feed
+        self._feed, self._occupancy = wiring.feed, wiring.occupancy
         self._tasks = tasks
         self._clock = clock
         self.folders = Folders(settings, for_others=driver.has_other_users)
-        self._news = News(driver, self.folders, feed, tasks)
+        self.output = ReplicaOutput(driver, self.folders, tasks)
+        self._relay = EventRelay(driver, settings, self.output, wiring, self._end_start, tasks)
         self._controls: dict[str, Control] = {}
         self._work: dict[str, set[asyncio.Task[None]]] = {}
         self._releases: set[str] = set()
-        self.starts = StartLine(settings.starts_at_once, clock)
+        self.starts = StartLine(settings.starts_at_once, clock, wiring.turn)
         self.read_ahead = ReadAhead(settings.read_ahead_mib)
-        self.tenancy = Tenancy(driver)
-        self.on_pong: Callable[[str, int], None] = lambda _id, _busy_ms: None
 
     def launch(self, command: Launch, binding: Binding | None, device_kind: str) -> None:
         """Start a replica, or a standby without `binding`, in the background; else Lost follows."""
@@ -128,7 +131,7 @@ class Launcher:
 
     def bind(self, command: Bind, binding: Binding) -> None:
         """Tell a replica that was launched for its model to load it now."""
-        record, control = self._news.records.get(command.id), self._controls.get(command.id)
+        record, control = self._relay.records.get(command.id), self._controls.get(command.id)
         if record is not None and control is not None:
             control.bind(records.bind_request(record, binding.spec, self._clock()))
 
@@ -150,7 +153,7 @@ class Launcher:
         with self._lost_on_error(id, "a replica could not be started"):
             begun_s = self._clock()
             self._feed(events.Begun(id))
-            self.tenancy.move_in(id, command.device)
+            self._occupancy.move_in(id, command.device)
             model_dir = self.folders.model_dir(id)
             if binding is None:
                 self.folders.empty_models(id)
@@ -164,7 +167,7 @@ class Launcher:
             self.folders.record(record)
             log_file = self.folders.log_file(binding.name if binding else STANDBY_LOGS, id)
             self._open_control(record, log_file, data_listener=True)
-            await self._driver.start(record, self.folders.run_dir(id), self._news.logs[id])
+            await self._driver.start(record, self.folders.run_dir(id), self.output.logs[id])
 
     async def _assign(
         self,
@@ -186,13 +189,14 @@ class Launcher:
             return
         with self._lost_on_error(id, "a standby could not be given its model"):
             standby = self._standby(id)
-            self.tenancy.move_in(id, command.device)
+            self._occupancy.move_in(id, command.device)
             await self._materialise(command, binding)
             waited = records.waited(command, begun_s - assigned_s)
             record = self._bound(standby, waited, binding, device_kind)
             # Recorded before the message: a manager that comes after must know what it may find.
             self.folders.rewrite(record)
-            self._news.claimed(record, self.folders.claim_log(binding.name, id))
+            self._relay.records[id] = record
+            self.output.begin(id, self.folders.claim_log(binding.name, id))
             await self._driver.limit(record)
             if control := self._controls.get(id):  # else it was released meanwhile
                 control.bind(records.bind_request(record, binding.spec, begun_s))
@@ -212,7 +216,7 @@ class Launcher:
 
     def _standby(self, id: str) -> ReplicaRecord:
         """The record of a replica that can be given a model. Raises DriverError on any other."""
-        record, control = self._news.records.get(id), self._controls.get(id)
+        record, control = self._relay.records.get(id), self._controls.get(id)
         if record is None or control is None or not control.is_greeted:
             raise DriverError(f"expected a standby that has greeted, got {id}, which has not")
         if record.bound:
@@ -247,7 +251,7 @@ class Launcher:
         if not record.bound:
             self.folders.empty_models(id)
         log_file = self.folders.claim_log(name if record.bound else STANDBY_LOGS, id)
-        self.tenancy.stay(id, record.device)
+        self._occupancy.stay(id, record.device)
         self._open_control(record, log_file, data_listener=False)
         if record.bound:
             # The earlier manager may have ended before its limits were set.
@@ -259,17 +263,16 @@ class Launcher:
 
     def _open_control(self, record: ReplicaRecord, log_file: Path, *, data_listener: bool) -> None:
         id = record.id
-        self._news.watch(record, log_file)
+        self._relay.begin(record)
+        self.output.begin(id, log_file)
         listener = self.folders.listen_control(id)
         control = Control(
             id,
             record.token,
             listener,
             self.folders.listen_data(id) if data_listener else None,
-            self._heard,
-            lambda reason: self._news.link_lost(id, reason),
+            self._relay,
         )
-        control.on_pong = lambda busy_ms: self.on_pong(id, busy_ms)
         self._controls[id] = control
         control.open(self._tasks, self._settings.ping_s)
 
@@ -285,8 +288,7 @@ class Launcher:
         """End what is left of a replica in the background; Released or NotReleased follows. It may
         be asked for again before that, and is then still done once."""
         self._close_control(id)
-        self.starts.leave(id)
-        self.read_ahead.cancel(id)
+        self._end_start(id)
         if id not in self._releases:
             self._releases.add(id)
             self._tasks.spawn(f"release {id}", self._release(id))
@@ -317,37 +319,15 @@ class Launcher:
             await asyncio.wait(work)
             self._close_control(id)
             self.read_ahead.cancel(id)
-        await self._news.save_log(id)
-        await self.tenancy.release(id)
-        if path := self._news.logs.get(id):
+        await self.output.save(id)
+        await self._occupancy.release(id)
+        if path := self.output.logs.get(id):
             await asyncio.to_thread(self.folders.bound_log, path)
         await asyncio.to_thread(self.folders.remove, id)
-        self._news.forget(id)
+        self.output.end(id)
+        self._relay.forget(id)
 
-    async def logs(self, function: str) -> list[tuple[str, bytes]]:
-        """Ids and kept output of a function's replicas, gone ones too, oldest first."""
-        return await self._news.outputs(function)
-
-    @property
-    def output(self) -> News:
-        """What replicas write: followed, kept within its limits."""
-        return self._news
-
-    def _heard(self, event: events.Event) -> None:
-        """What the replica itself says."""
-        if isinstance(event, events.Loaded) or self._is_standby(event):
-            self.starts.leave(event.id)
-            self.read_ahead.cancel(event.id)
-        if isinstance(event, events.Loaded):
-            event = records.within_cap(event, self._news.records.get(event.id), self._settings)
-        if isinstance(event, events.Loaded) and self.tenancy.concerns(event.id):
-            self._tasks.spawn(f"measure {event.id}", self.tenancy.measure(event, self._feed))
-        else:
-            self._news.heard(event)
-
-    def _is_standby(self, event: events.Event) -> TypeGuard[events.Greeted]:
-        """Whether a standby says that it is one: then its start is over."""
-        if not isinstance(event, events.Greeted):
-            return False
-        record = self._news.records.get(event.id)
-        return record is not None and record.role == "standby"
+    def _end_start(self, id: str) -> None:
+        """A start is over, or not wanted any more."""
+        self.starts.leave(id)
+        self.read_ahead.cancel(id)

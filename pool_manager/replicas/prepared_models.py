@@ -21,6 +21,7 @@ from pool_manager.core import events
 from pool_manager.core.state import Replica
 from pool_manager.ports import Binding, Bundles
 from pool_manager.replicas.control import is_number, text
+from pool_manager.replicas.relay import Feed
 from registry.errors import FnError
 from registry.model import BundleFile, Prepared, SessionTimes
 from registry.tasks import Tasks
@@ -176,7 +177,6 @@ def _number(value: Any) -> float:
 
 log = structlog.get_logger()
 
-Feed = Callable[[events.Event], None]
 PREPARED = "prepared"
 WHY_NOT = "why_not_prepared"
 """What is added to a report: a `Prepared` or None, and why there is none."""

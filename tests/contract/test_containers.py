@@ -120,7 +120,7 @@ async def test_a_saved_log_outlives_its_container(
     await stage.exit("aaaa0001")
     await stage.release("aaaa0001")
 
-    [(_, after)] = await stage.launcher.logs("digits")
+    [(_, after)] = await stage.launcher.output.kept("digits")
     assert after == before
     assert len(after) <= stage.settings.log_bytes
 

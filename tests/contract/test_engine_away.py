@@ -81,7 +81,7 @@ class Losses:
     def __init__(self, stage: Stage) -> None:
         self.reasons: list[str] = []
         self._came = asyncio.Event()
-        stage.driver.on_engine_lost = self._lost
+        stage.driver.engine_losses.subscribe(self._lost)
 
     def _lost(self, reason: str) -> None:
         self.reasons.append(reason)

@@ -39,10 +39,10 @@ async def test_a_log_keeps_its_bound(processes: Scenes) -> None:
     with log.open("ab") as file:
         file.write(b"0123456789\n" * 20_000)
 
-    await stage.launcher.output.bound_logs()
+    await stage.launcher.output.bound()
 
     assert log.stat().st_blocks * 512 <= stage.settings.log_bytes + 4096
-    [(_, kept)] = await stage.launcher.logs("digits")
+    [(_, kept)] = await stage.launcher.output.kept("digits")
     assert kept.startswith(b"... earlier output was dropped ...\n0123456789\n")
     assert kept.endswith(b"\n0123456789\n")
 

@@ -85,8 +85,8 @@ async def test_output_goes_to_the_log(real: Scenes) -> None:
     stage = await real.ready("aaaa0001", handler="talks.py", inputs=JSON_RULES)
     link = await stage.link("aaaa0001")
 
-    await stage.launcher.output.bound_logs()
-    [(_, bounded)] = await stage.launcher.logs("digits")
+    await stage.launcher.output.bound()
+    [(_, bounded)] = await stage.launcher.output.kept("digits")
     await link.call(1)
 
     assert len(bounded) <= stage.settings.log_bytes + 100
@@ -105,4 +105,4 @@ async def test_the_last_words_of_a_replica_are_told(real: Scenes) -> None:
 
     assert "weights are missing" in lost.reason
     assert lost.log_tail[-1] == "looking for the weights"
-    assert b"looking for the weights\n" in (await stage.launcher.logs("digits"))[0][1]
+    assert b"looking for the weights\n" in (await stage.launcher.output.kept("digits"))[0][1]

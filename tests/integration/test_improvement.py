@@ -157,7 +157,7 @@ async def test_nobody_waits_for_a_build(stage: Stage, bundle: Path, how: str) ->
         drain(stage)
 
     assert await stage.exit(ID) == "exited with code 0"
-    assert [output for _, output in await stage.launcher.logs("digits")] == [b""]
+    assert [output for _, output in await stage.launcher.output.kept("digits")] == [b""]
     os.close(gate)
     await link.close()
 
@@ -169,7 +169,7 @@ async def test_without_a_build_a_replica_ends_in_order(stage: Stage) -> None:
     drain(stage)
 
     assert await stage.exit(ID) == "exited with code 0"
-    assert [output for _, output in await stage.launcher.logs("digits")] == [b"in order\n"]
+    assert [output for _, output in await stage.launcher.output.kept("digits")] == [b"in order\n"]
     await link.close()
 
 

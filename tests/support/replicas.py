@@ -8,7 +8,7 @@ import json
 import os
 import struct
 import time
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,9 +16,12 @@ from typing import Any, TypeVar
 
 from pool_manager.core import events
 from pool_manager.core.commands import Assign, Bind, Launch
+from pool_manager.core.start_queue import Rank, Turn
 from pool_manager.driver import Driver
-from pool_manager.ports import Binding
+from pool_manager.gpus.occupancy import Tenancy
+from pool_manager.ports import Binding, Gpus
 from pool_manager.replicas.launcher import Launcher
+from pool_manager.replicas.relay import Wiring
 from pool_manager.settings import PoolSettings
 from registry.model import Bundle, BundleFile
 from registry.tasks import Tasks
@@ -83,26 +86,27 @@ class Stage:
     `bind` is answered to a greeting at once, as the machine does.
     """
 
-    def __init__(self, settings: PoolSettings, driver: Driver, models: Path) -> None:
+    def __init__(
+        self,
+        settings: PoolSettings,
+        driver: Driver,
+        models: Path,
+        gpus: Gpus | None = None,
+        turn: Callable[[str], Turn] = lambda _id: Turn(Rank.WAITER, 0.0),
+    ) -> None:
         self.settings = settings
         self.driver = driver
         self.tasks = Tasks("stage")
         self.events: asyncio.Queue[events.Event] = asyncio.Queue(1000)
+        wiring = Wiring(self._feed, Tenancy(driver, gpus), turn=turn)
         self.launcher = Launcher(
-            settings, driver, ModelFolder(models), self._feed, self.tasks, time.monotonic
+            settings, driver, ModelFolder(models), wiring, self.tasks, time.monotonic
         )
         self._bindings: dict[str, Binding] = {}
         self._standbys: set[str] = set()
         self.exits: list[tuple[str, str]] = []
         self._exit_came = asyncio.Event()
-        tell = driver.on_exit
-
-        def on_exit(id: str, how: str) -> None:
-            self.exits.append((id, how))
-            self._exit_came.set()
-            tell(id, how)
-
-        driver.on_exit = on_exit
+        driver.exits.subscribe(self._on_exit)
 
     def launch(self, id: str, bound: Binding | None = None, *, role: Any = "serve") -> None:
         """Start a replica, to be bound when it greets."""
@@ -155,7 +159,7 @@ class Stage:
         passes it on a moment later."""
         async with asyncio.timeout(OUTPUT_S):
             while True:
-                [(_, output)] = await self.launcher.logs(function)
+                [(_, output)] = await self.launcher.output.kept(function)
                 if output.endswith(end):
                     return output
 
@@ -192,6 +196,10 @@ class Stage:
         await self.launcher.read_ahead.close()
         await self.tasks.close()
         await self.driver.close()
+
+    def _on_exit(self, id: str, how: str) -> None:
+        self.exits.append((id, how))
+        self._exit_came.set()
 
     def _feed(self, event: events.Event) -> None:
         self.events.put_nowait(event)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from pool_manager.driver import OnEngineLost, OnExit
+from pool_manager.driver import EngineLosses, Exits
 from pool_manager.drivers.docker import containers, spec
 from pool_manager.drivers.docker.containers import (
     Start,
@@ -112,8 +112,7 @@ class DockerDriver:
 
     def __init__(self, settings: DockerSettings, engine: Engine, info: dict[str, Any]) -> None:
         """`info` is what the engine tells of itself. `open` makes one."""
-        self.on_exit: OnExit = lambda _id, _how: None
-        self.on_engine_lost: OnEngineLost = lambda _reason: None
+        self.exits, self.engine_losses = Exits(), EngineLosses()
         self._settings, self._engine = settings, engine
         self._ways: list[Way] = ways(info)
         self._owner = Owner.of(settings.data.resolve())
@@ -221,7 +220,7 @@ class DockerDriver:
                 {"type": "container", "event": ["die", "oom"], "label": self._label},
                 self._heard,
                 self._connected,
-                lambda reason: self.on_engine_lost(reason),
+                self.engine_losses.notify,
                 self._settings.times,
             )
 
@@ -282,7 +281,7 @@ class DockerDriver:
     def _tell(self, id: str, known: Known, code: int | None) -> None:
         if not known.is_told:
             known.is_told = True
-            self.on_exit(id, how(code, out_of_memory=known.out_of_memory))
+            self.exits.notify(id, how(code, out_of_memory=known.out_of_memory))
 
     async def limit(self, record: ReplicaRecord) -> None:
         """Memory and CPU time, and a name after what is served now: at once where the model needs

@@ -5,15 +5,12 @@ What the engine's errors mean, and which command mends them.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import queue
 import socket
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -21,6 +18,7 @@ import docker
 import requests
 from docker.errors import APIError, DockerException, NotFound
 
+from pool_manager.calls import BlockingCalls
 from pool_manager.drivers.docker.spec import CONFIGURE, GENERATE
 from registry.errors import DriverError, EngineDown
 
@@ -144,8 +142,8 @@ class Engine:
     def __init__(self, url: str, starts_at_once: int, times: Times) -> None:
         """Connects. Raises EngineDown."""
         self._times = times
-        self._calls = _Line(url, times.call_s, CALLS_AT_ONCE)
-        self._starts = _Line(url, times.start_s, starts_at_once)
+        self._calls = _Channel(url, times.call_s, CALLS_AT_ONCE)
+        self._starts = _Channel(url, times.start_s, starts_at_once)
 
     async def call(self, doing: str, work: Callable[[docker.APIClient], T]) -> T:
         """What `work` gives; `doing` names it in errors, as "remove a container"."""
@@ -159,10 +157,10 @@ class Engine:
         """Give the threads back. Blocks while calls in progress end, for a bounded time: what an
         engine that hangs still keeps waiting then is left to itself."""
         deadline_s = time.monotonic() + self._times.close_s
-        for line in (self._starts, self._calls):
-            line.close()
-        for line in (self._starts, self._calls):
-            line.join(deadline_s)
+        for channel in (self._starts, self._calls):
+            channel.close()
+        for channel in (self._starts, self._calls):
+            channel.join(deadline_s)
 
 
 def connect(url: str, timeout_s: float, at_once: int = 1) -> docker.APIClient:
@@ -183,12 +181,8 @@ def _knock(url: str, timeout_s: float) -> None:
         sock.connect(url.removeprefix("unix://"))
 
 
-class _Line:
-    """A client, and the threads that use it.
-
-    They are daemons: those of the standard library's executor would keep the whole process from
-    ending while an engine hangs.
-    """
+class _Channel:
+    """A client of the engine, and the threads that use it."""
 
     def __init__(self, url: str, timeout_s: float, at_once: int) -> None:
         self._url, self._timeout_s, self._at_once = url, timeout_s, at_once
@@ -197,40 +191,20 @@ class _Line:
         self._lock = threading.Lock()
         """Guards `_client` and `_users`."""
         self._connecting = threading.Lock()
-        self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._threads: list[threading.Thread] = []
+        self._threads = BlockingCalls("docker calls", threads=at_once)
         self._is_closed = False
 
     async def run(self, doing: str, work: Callable[[docker.APIClient], T]) -> T:
-        """`work` on a thread; one that is cancelled before it began is never done."""
+        """`work` on a thread, where docker-py's own time limit ends it."""
         if self._is_closed:
             raise DriverError(f"cannot {doing}: the driver is closed")
-        if len(self._threads) < self._at_once:
-            thread = threading.Thread(target=self._work, name=f"docker {doing}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
-        done: Future[T] = Future()
-
-        def do() -> None:
-            if not done.set_running_or_notify_cancel():
-                return
-            try:
-                done.set_result(self._ask(work))
-            except BaseException as error:  # noqa: BLE001 - it is whoever waits for it
-                done.set_exception(error)
-
-        self._waiting.put(do)
         try:
-            return await asyncio.wrap_future(done)
+            return await self._threads.run(self._do, work)
         except ENGINE_ERRORS as error:
             raise translate(error, doing) from error
 
-    def _work(self) -> None:
-        while (do := self._waiting.get()) is not None:
-            do()
-
-    def _ask(self, work: Callable[[docker.APIClient], T]) -> T:
-        """Once more, in its language, if the engine came back as another version."""
+    def _do(self, work: Callable[[docker.APIClient], T]) -> T:
+        """Do `work`; once more if the engine came back as another version. Blocking."""
         with self._leased() as client:
             try:
                 return work(client)
@@ -264,10 +238,8 @@ class _Line:
 
     def close(self) -> None:
         self._is_closed = True
-        for _ in self._threads:
-            self._waiting.put(None)
+        self._threads.close()
 
     def join(self, deadline_s: float) -> None:
-        for thread in self._threads:
-            thread.join(max(0.0, deadline_s - time.monotonic()))
+        self._threads.join(deadline_s)
         self._client.close()

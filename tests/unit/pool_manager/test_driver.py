@@ -18,7 +18,7 @@ async def test_a_new_driver_has_nothing(kind: str, tmp_path: Path) -> None:
 
     await driver.terminate("aaaa0001")
     await driver.release("aaaa0001")
-    driver.on_exit("aaaa0001", "nobody listens yet")
+    driver.exits.notify("aaaa0001", "nobody listens yet")
 
     assert driver.kind == kind
     assert await driver.list() == set()

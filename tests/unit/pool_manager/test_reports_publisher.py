@@ -43,7 +43,9 @@ class Rig:
             folders,
             lambda: self.play.now,
         )
-        self.end = self.publisher.subscribe(lambda data: self.told.append(decode_endpoints(data)))
+        self.end = self.publisher.messages.subscribe(
+            lambda data: self.told.append(decode_endpoints(data))
+        )
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ async def test_news_end_the_wait(tmp_path: Path) -> None:
     async with operating(tmp_path) as operator:
         await operator.deploy("digits")
         manager = operator.manager
-        before = len(manager._publisher._receivers)
+        before = len(manager._publisher.messages)
 
         def is_warm() -> bool:
             pool = manager.pool(KEY)
@@ -27,7 +27,7 @@ async def test_news_end_the_wait(tmp_path: Path) -> None:
             group.create_task(manager.warm(KEY))
 
         assert waiting.result()
-        assert len(manager._publisher._receivers) == before
+        assert len(manager._publisher.messages) == before
 
 
 async def test_time_ends_the_wait(tmp_path: Path) -> None:

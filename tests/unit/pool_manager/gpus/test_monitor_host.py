@@ -10,9 +10,9 @@ import pynvml
 import pytest
 from structlog.testing import capture_logs
 
+from pool_manager.calls import BlockingCalls
 from pool_manager.core.events import DeviceBack, DeviceLost
 from pool_manager.core.state import Device
-from pool_manager.gpus.calls import BlockingCalls
 from pool_manager.gpus.monitor import LOOKS_PER_RENEWAL, PROOF_POLL_S, PROOF_S, HostGpus
 from pool_manager.gpus.nvml import Nvml
 from pool_manager.ports import GpuView
@@ -56,7 +56,7 @@ async def make(board: Board, time: Time) -> AsyncIterator[Make]:
     def gpus(limit_s: float = LIMIT_S) -> HostGpus:
         nvml = Nvml()
         nvml.open()
-        calls = BlockingCalls("the driver", limit_s)
+        calls = BlockingCalls("the driver", limit_s=limit_s)
         seen, foreign = nvml.read(), {A: 0.0, B: 300.0}
         made.append(
             HostGpus(nvml, calls, seen, foreign, pause=time.pause, clock=time.clock),

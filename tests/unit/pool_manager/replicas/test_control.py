@@ -43,10 +43,18 @@ class Rig:
         listener.bind(str(self.path))
         listener.listen()
         listener.setblocking(False)
-        self.control = Control(
-            ID, "secret", listener, self._data, self.events.put_nowait, self.lost.set_result
-        )
+        self.pongs: list[int] = []
+        self.control = Control(ID, "secret", listener, self._data, self)
         self._links: list[BlockingLink] = []
+
+    def on_event(self, event: events.Event) -> None:
+        self.events.put_nowait(event)
+
+    def on_pong(self, id: str, busy_ms: int) -> None:
+        self.pongs.append(busy_ms)
+
+    def on_link_lost(self, id: str, reason: str) -> None:
+        self.lost.set_result(reason)
 
     def open(self, ping_s: float = 60.0) -> None:
         self.control.open(self._tasks, ping_s)
@@ -332,8 +340,6 @@ async def test_an_answer_starts_the_count_anew(rig: Rig) -> None:
 
 async def test_an_answer_says_how_long_the_model_has_run(rig: Rig) -> None:
     """Each PONG is passed on, also one to the PING that is sent ahead of DRAIN."""
-    said: list[int] = []
-    rig.control.on_pong = said.append
     rig.open()
     link = await rig.greeted()
     rig.control._ping()
@@ -344,7 +350,7 @@ async def test_an_answer_says_how_long_the_model_has_run(rig: Rig) -> None:
     link.send(Kind.FIRST_RUN)
     await rig.events.get()
 
-    assert said == [0, 4_000_000_000]
+    assert rig.pongs == [0, 4_000_000_000]
 
 
 async def test_closing_is_silent(rig: Rig) -> None:

@@ -17,8 +17,7 @@ from pool_manager.core.commands import Launch
 from pool_manager.core.start_queue import Rank, Turn
 from pool_manager.drivers.fake import FakeDriver, Script
 from pool_manager.gpus.absent import NoGpus
-from pool_manager.gpus.occupancy import Tenancy
-from pool_manager.ports import Account, GpuView
+from pool_manager.ports import GpuView
 from pool_manager.read_ahead import ReadAhead
 from pool_manager.replicas.run_folders import STANDBY_LOGS
 from pool_manager.settings import PoolSettings
@@ -316,7 +315,7 @@ async def test_an_adopted_standby_is_a_standby(stage: Stage) -> None:
 
     assert list(launcher.folders.model_dir(ID).iterdir()) == []
     assert launcher.folders.model_dir(ID).stat().st_ino == before
-    assert launcher._news.logs[ID] == stage.settings.log_dir / STANDBY_LOGS / f"{ID}.log"
+    assert launcher.output.logs[ID] == stage.settings.log_dir / STANDBY_LOGS / f"{ID}.log"
 
 
 async def test_an_adopted_replica_has_its_log(stage: Stage) -> None:
@@ -463,14 +462,18 @@ async def test_starts_at_once_are_bounded(settings: PoolSettings, tmp_path: Path
     await stage.close()
 
 
-async def test_starts_come_in_the_order_of_the_manager(narrow: Stage) -> None:
+async def test_starts_come_in_the_order_of_the_manager(
+    settings: PoolSettings, tmp_path: Path
+) -> None:
     """Who is asked for last may be the most urgent, also when the others stand in line already."""
     urgency = {"aaaa0001": Rank.FLOOR, "aaaa0002": Rank.FLOOR, "aaaa0003": Rank.WAITER}
-    narrow.launcher.starts.turn = lambda id: Turn(urgency[id], 0.0)
+    narrow = replace(settings, starts_at_once=1)
+    stage = Stage(narrow, FakeDriver(), tmp_path, turn=lambda id: Turn(urgency[id], 0.0))
     for id in urgency:
-        narrow.launch(id)
+        stage.launch(id)
 
-    loaded = [(await narrow.next(events.Loaded)).id for _ in urgency]
+    loaded = [(await stage.next(events.Loaded)).id for _ in urgency]
+    await stage.close()
 
     assert loaded == ["aaaa0001", "aaaa0003", "aaaa0002"]
 
@@ -620,45 +623,48 @@ class OneGpu(NoGpus):
 
 
 @pytest.fixture
-def gpu(stage: Stage) -> OneGpu:
+def gpu() -> OneGpu:
+    return OneGpu()
+
+
+@pytest.fixture
+async def on_gpu(settings: PoolSettings, gpu: OneGpu, tmp_path: Path) -> AsyncIterator[Stage]:
     """Replicas are launched on a GPU."""
-    made = OneGpu()
-    stage.launcher.tenancy = Tenancy(
-        stage.driver, made, lambda _device, _id: Account(900.0, 0, 0.0)
-    )
-    return made
+    made = Stage(settings, FakeDriver(), tmp_path, gpu)
+    yield made
+    await made.close()
 
 
 @pytest.mark.parametrize("role", ["serve", "trial"])
-async def test_a_replica_on_a_gpu_is_measured_there(stage: Stage, gpu: OneGpu, role: str) -> None:
+async def test_a_replica_on_a_gpu_is_measured_there(on_gpu: Stage, role: str) -> None:
     """What it says of host memory is not what is heard; a trial's report says the same."""
-    loaded = await stage.ready(ID, role=role)
+    loaded = await on_gpu.ready(ID, role=role)
 
     assert loaded.memory_mib == 640.0
     assert loaded.report.get("memory_mib", 640.0) == 640.0
     assert ("memory_mib" in loaded.report) == (role == "trial")
 
 
-async def test_a_standby_is_measured_where_it_got_its_model(stage: Stage, gpu: OneGpu) -> None:
+async def test_a_standby_is_measured_where_it_got_its_model(on_gpu: Stage) -> None:
     """It had no device before."""
-    await stage.standby(ID)
-    stage.assign(ID)
+    await on_gpu.standby(ID)
+    on_gpu.assign(ID)
 
-    assert (await stage.next(events.Loaded, ID)).memory_mib == 640.0
+    assert (await on_gpu.next(events.Loaded, ID)).memory_mib == 640.0
 
 
-async def test_a_gpu_that_is_not_given_back_keeps_its_replica(stage: Stage, gpu: OneGpu) -> None:
+async def test_a_gpu_that_is_not_given_back_keeps_its_replica(on_gpu: Stage, gpu: OneGpu) -> None:
     """Although nothing of it runs any more; the next try may find it free."""
-    await stage.ready(ID)
+    await on_gpu.ready(ID)
     gpu.left = "GPU-a still shows pid 7"
-    stage.launcher.release(ID)
+    on_gpu.launcher.release(ID)
     with capture_logs():
-        while not isinstance(failed := await stage.events.get(), events.NotReleased):
+        while not isinstance(failed := await on_gpu.events.get(), events.NotReleased):
             pass  # how it ended is told, too
     assert failed == events.NotReleased(ID, "GPU-a still shows pid 7")
-    assert set(stage.launcher.folders.read_records()) == {ID}
+    assert set(on_gpu.launcher.folders.read_records()) == {ID}
 
     gpu.left = ""
-    await stage.release(ID)
+    await on_gpu.release(ID)
 
-    assert stage.launcher.folders.read_records() == {}
+    assert on_gpu.launcher.folders.read_records() == {}

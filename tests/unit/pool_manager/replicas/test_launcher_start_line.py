@@ -51,13 +51,15 @@ async def test_one_after_the_other(line: StartLine) -> None:
     assert len(line) == 0
 
 
-async def test_the_order_is_the_managers(line: StartLine) -> None:
+async def test_the_order_is_the_managers(clock: Clock) -> None:
     """Asked for anew whenever there is room."""
+    urgent: set[str] = set()
+    line = StartLine(1, clock, lambda id: Turn(Rank.WAITER if id in urgent else Rank.FLOOR, 0.0))
     await line.enter("a")
     tasks = {id: asyncio.create_task(line.enter(id)) for id in "bc"}
     await turn_of_loop()
 
-    line.turn = lambda id: Turn(Rank.WAITER if id == "c" else Rank.FLOOR, 0.0)
+    urgent.add("c")
     line.leave("a")
     await turn_of_loop()
 

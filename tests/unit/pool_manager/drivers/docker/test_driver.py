@@ -48,7 +48,7 @@ class Played:
         # The engine's events are the test's own.
         self.driver._listener = Silent()  # type: ignore[assignment]
         self.exits: list[tuple[str, str]] = []
-        self.driver.on_exit = lambda id, how: self.exits.append((id, how))
+        self.driver.exits.subscribe(lambda *end: self.exits.append(end))
         self.tasks = Tasks("test")
 
     def begin_start(self, record: ReplicaRecord = RECORD) -> asyncio.Task[None]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pool_manager.gpus.calls import WAITING_MAX, BlockingCalls, Unanswered
+from pool_manager.calls import WAITING_MAX, BlockingCalls, Unanswered
 
 SHORT_S = 0.01
 
@@ -28,7 +28,7 @@ class Door:
 
 @pytest.fixture
 def calls() -> Iterator[BlockingCalls]:
-    made = BlockingCalls("the driver", 30.0)
+    made = BlockingCalls("the driver", limit_s=30.0)
     yield made
     made.close()
 
@@ -59,7 +59,7 @@ async def test_a_call_s_error_is_raised(calls: BlockingCalls) -> None:
 async def test_a_call_that_hangs_is_given_up(door: Door) -> None:
     """While it hangs all others are refused at once; when it ends all is well again."""
     now = [0.0]
-    calls = BlockingCalls("the driver", SHORT_S, lambda: now[0])
+    calls = BlockingCalls("the driver", limit_s=SHORT_S, clock=lambda: now[0])
     with pytest.raises(Unanswered, match=r"the driver did not answer for 0\.01 s"):
         await calls.run(door)
     now[0] = 1.0
@@ -109,7 +109,7 @@ async def test_who_gives_up_waiting_is_not_served(calls: BlockingCalls, door: Do
 
 async def test_the_thread_ends() -> None:
     """After what waits; one that hangs may be left behind."""
-    calls = BlockingCalls("a driver of its own", 30.0)
+    calls = BlockingCalls("a driver of its own", limit_s=30.0)
     await calls.run(int)
     calls.close()
 

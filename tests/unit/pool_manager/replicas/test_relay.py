@@ -1,8 +1,7 @@
-"""What is heard of single replicas."""
+"""The path of what happens to replicas."""
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 
 from pool_manager.core import events
 from pool_manager.drivers.fake import FakeDriver, Script
-from pool_manager.replicas import exits
+from pool_manager.replicas import output
 from pool_manager.replicas.run_folders import tail_lines
 from pool_manager.settings import PoolSettings
 from tests.support.replicas import Stage, pool_settings
@@ -57,7 +56,7 @@ async def test_an_end_is_told_without_reading_files_in_the_loop(
         readers.append(threading.current_thread())
         return tail_lines(path, count)
 
-    monkeypatch.setattr(exits, "tail_lines", read)
+    monkeypatch.setattr(output, "tail_lines", read)
     await stage.ready(ID)
     control = stage.launcher.control(ID)
     assert control is not None
@@ -92,67 +91,3 @@ async def test_a_load_that_lacks_memory_names_the_cap(
 
     assert lost.reason == f"{reason} (its memory cap is 100 MiB)"
     await stage.close()
-
-
-async def test_logs_are_kept_bounded(stage: Stage) -> None:
-    """Every living replica's log is cut when it has grown, also between two ticks."""
-    await stage.ready(ID)
-    [log] = stage.launcher.folders.logs("digits")
-    output = stage.launcher.output
-    assert not await output.bound_logs()
-    log.write_bytes(b"line\n" * 300_000)
-
-    output.look_at_logs()
-    output.look_at_logs()
-    async with asyncio.timeout(5):
-        await output._bound_grown()
-
-    assert log.stat().st_blocks * 512 < stage.settings.log_bytes
-    assert not await output.bound_logs()
-
-
-async def test_output_is_followed(stage: Stage) -> None:
-    """From the last lines of what there is, over new replicas, to each one's end."""
-    await stage.ready(ID)
-    async with stage.launcher.output.follow("digits", 1, "") as follow:
-        [first] = await follow.read()
-        cursor = follow.cursor
-        await stage.release(ID)
-        said = [await follow.read(), await follow.read()]
-
-    assert first.replica == ID
-    assert len(first.lines) == 1
-    assert said[0][0].lines[-1] == f"fake replica {ID} was killed"
-    assert said[1] == [(ID, [], True)]
-    async with stage.launcher.output.follow("digits", 1, cursor) as follow:
-        assert (await follow.read())[0].lines == said[0][0].lines
-
-
-async def test_what_a_driver_keeps_is_fetched_once_at_a_time(stage: Stage) -> None:
-    """However many follow, and no more often than it has to be."""
-    await stage.ready(ID)
-    output = stage.launcher.output
-    saved: list[str] = []
-
-    async def save_log(id: str, _log: Path) -> None:
-        saved.append(id)
-
-    stage.driver.save_log = save_log  # type: ignore[method-assign]
-    async with output.follow("digits", 1, "") as one, output.follow("digits", 1, "") as two:
-        assert saved == [ID, ID]
-        for follow in (one, two, one):
-            await follow.read()
-
-    assert saved == [ID, ID, ID]
-
-
-async def test_logs_of_gone_functions_go(stage: Stage) -> None:
-    """Unless something is still written there."""
-    await stage.ready(ID)
-    [log] = stage.launcher.folders.logs("digits")
-
-    await stage.launcher.output.trim_logs((), log.stat().st_mtime + 10_000)
-    assert log.exists()
-    await stage.release(ID)
-    await stage.launcher.output.trim_logs((), log.stat().st_mtime + 10_000)
-    assert not log.exists()

@@ -1,0 +1,152 @@
+"""The output of replicas: which logs are written to, who follows them, how large they may get."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from pool_manager.driver import Driver
+from pool_manager.ports import Binding
+from pool_manager.replicas import logs
+from pool_manager.replicas.logs import Follow, Followers
+from pool_manager.replicas.run_folders import Folders, tail_lines
+from registry.errors import DriverError
+from registry.tasks import Tasks
+
+TAIL_LINES = 20
+SAVE_S = 0.5
+"""Least seconds between two requests to a driver for one replica's output."""
+TRIM_S = 60.0
+"""Seconds between two checks of the size of all logs together."""
+BOUND_S = 0.1
+"""Seconds between two checks of logs that grow fast."""
+
+
+class ReplicaOutput:
+    """The logs of living replicas, by id; the folder of a log is called after its function."""
+
+    def __init__(self, driver: Driver, folders: Folders, tasks: Tasks) -> None:
+        self._driver = driver
+        self._folders = folders
+        self._tasks = tasks
+        self.logs: dict[str, Path] = {}
+        self.followers = Followers(self._refresh)
+        self._clock = time.monotonic
+        self._saving: set[str] = set()
+        self._saved_s: dict[str, float] = {}
+        self._is_bounding = False
+
+    def begin(self, id: str, log: Path) -> None:
+        """A replica writes to `log` from now on; followers of its function read it."""
+        self.logs[id] = log
+        self.followers.began(id, log)
+
+    def end(self, id: str) -> None:
+        """A replica is gone; followers read the rest of its log."""
+        if path := self.logs.pop(id, None):
+            self.followers.ended(id, path)
+        self._saved_s.pop(id, None)
+
+    async def save(self, id: str) -> None:
+        """Have the driver write down what it has of a replica's output; errors are ignored."""
+        if path := self.logs.get(id):
+            with contextlib.suppress(DriverError, OSError):
+                await self._driver.save_log(id, path)
+
+    async def tail(self, id: str) -> tuple[str, ...]:
+        """The last lines of a replica's log, empty without a log."""
+        await self.save(id)
+        path = self.logs.get(id)
+        # In a thread: of many replicas that die at once, on a slow disk, this would stall calls.
+        return await asyncio.to_thread(tail_lines, path, TAIL_LINES) if path else ()
+
+    async def kept(self, function: str) -> list[tuple[str, bytes]]:
+        """Ids and kept output of a function's replicas, gone ones too, oldest first."""
+        await self._save_all(function)
+        return await asyncio.to_thread(self._folders.outputs, function)
+
+    @asynccontextmanager
+    async def follow(self, function: str, lines: int, cursor: str) -> AsyncIterator[Follow]:
+        """Follow a function's replicas, gone ones too, while the block runs.
+
+        Reading begins after `cursor`, or with the last `lines` lines of each log.
+        """
+        await self._save_all(function)
+        with self.followers.follow(function) as follow:
+            places = logs.places(cursor)
+            for path, place in await asyncio.to_thread(self._tails, function, lines):
+                id, is_gone = path.stem, path.stem not in self.logs
+                if places is None:
+                    follow.add(id, path, place, is_gone=is_gone)
+                elif id in places or not is_gone:
+                    follow.add(id, path, places.get(id, 0), is_gone=is_gone)
+            for id in self._living(function):
+                follow.add(id, self.logs[id])
+            yield follow
+
+    def _tails(self, function: str, lines: int) -> list[tuple[Path, int]]:
+        """Where the last lines of each log of a function begin. Blocking."""
+        found = []
+        for path in self._folders.logs(function):
+            with contextlib.suppress(OSError):
+                found.append((path, logs.find_last_lines(path, lines, logs.TAIL_MAX)))
+        return found
+
+    def _living(self, function: str) -> list[str]:
+        return [id for id, path in self.logs.items() if path.parent.name == function]
+
+    async def _save_all(self, function: str) -> None:
+        for id in self._living(function):
+            await self.save(id)
+
+    def _refresh(self, id: str) -> None:
+        """Save a followed replica's output in the background, one request at a time."""
+        now_s = self._clock()
+        if id not in self._saving and now_s - self._saved_s.get(id, 0.0) >= SAVE_S:
+            self._saving.add(id)
+            self._tasks.spawn(f"follow {id}", self._save_followed(id))
+
+    async def _save_followed(self, id: str) -> None:
+        try:
+            await self.save(id)
+        finally:
+            self._saving.discard(id)
+            if id in self.logs:
+                self._saved_s[id] = self._clock()
+
+    def tick(self) -> None:
+        """Each second: begin to cut logs that have grown over their limit."""
+        if not self._is_bounding and any(map(self._folders.is_grown, self.logs.values())):
+            self._is_bounding = True
+            self._tasks.spawn("bound logs", self._bound_grown())
+
+    async def _bound_grown(self) -> None:
+        """While a replica writes that much, more often than every second."""
+        try:
+            while await self.bound():  # noqa: ASYNC110 - files have no event
+                await asyncio.sleep(BOUND_S)
+        finally:
+            self._is_bounding = False
+
+    async def bound(self) -> bool:
+        """Cut every log that is over its limit; whether any was."""
+        paths = list(self.logs.values())
+        return True in await asyncio.to_thread(lambda: [*map(self._folders.bound_log, paths)])
+
+    async def trim_for_ever(
+        self, bindings: Mapping[str, Binding], wall: Callable[[], float]
+    ) -> None:
+        """Call `trim` every minute with the functions of `bindings`; `wall` gives Unix seconds."""
+        while True:
+            await self.trim({one.name for one in bindings.values()}, wall())
+            await asyncio.sleep(TRIM_S)
+
+    async def trim(self, functions: Collection[str], now_s: float) -> None:
+        """Remove logs until all together are within their limit, those of other functions than
+        `functions` first; logs of living replicas stay. `now_s` is in Unix seconds."""
+        living = set(self.logs.values())
+        await asyncio.to_thread(self._folders.trim_all, functions, living, now_s)

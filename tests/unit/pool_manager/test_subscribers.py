@@ -1,0 +1,46 @@
+"""Receivers of notifications."""
+
+from __future__ import annotations
+
+import pytest
+
+from pool_manager.subscribers import Subscribers
+
+
+def test_each_receiver_is_called_until_its_undo() -> None:
+    """A second receiver does not replace the first, and leaves by itself."""
+    first: list[str] = []
+    second: list[str] = []
+    said = Subscribers[[str]]()
+    said.notify("before")
+    undo = said.subscribe(first.append)
+    said.subscribe(second.append)
+
+    said.notify("both")
+    undo()
+    undo()
+    said.notify("one")
+
+    assert (first, second) == (["both"], ["both", "one"])
+
+
+def test_a_receiver_may_leave_while_it_is_called() -> None:
+    """The others of that round are called all the same."""
+    seen: list[int] = []
+    said = Subscribers[[int]]()
+    undo = said.subscribe(lambda _number: undo())
+    said.subscribe(seen.append)
+
+    said.notify(1)
+    said.notify(2)
+
+    assert seen == [1, 2]
+
+
+def test_an_error_of_a_receiver_is_raised() -> None:
+    """Whoever notifies decides what becomes of it."""
+    said = Subscribers[[int]]()
+    said.subscribe(lambda number: [].pop(number))
+
+    with pytest.raises(IndexError):
+        said.notify(1)
