@@ -1,7 +1,4 @@
-"""Plugs everything together, opens it in order and closes it in reverse.
-
-Which driver a server uses.
-"""
+"""A whole server: its parts plugged together, opened in order and closed in reverse."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import asyncio
 import os
 import stat
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -20,23 +17,26 @@ from aiohttp import web
 
 from admin.api.app import Admin, open_admin
 from admin.api.context import AdminContext
-from admin.deploy.deploys import Deploys
+from admin.deploy.deploys import Deploys, Settled, at_once
+from admin.gateway_process import (
+    Process,
+    make_delivery,
+    make_gateway,
+    open_site,
+    start_root_tasks,
+)
 from admin.health import Health
 from admin.history import ServerHistory, prior_of
 from admin.metrics import DeviceFamilies, Gateways, OneGateway, ReplicaFamilies, ServerFamilies
 from admin.pool_sync import PoolSync
 from admin.settings import Settings
 from admin.store import Store, open_store
-from admin.telemetry.logs import access_writer
-from admin.telemetry.tracing import check_traces, open_tracer
+from admin.telemetry.tracing import check_traces
 from gateway.access import Access
 from gateway.delivery import Delivery, follow_traffic
-from gateway.dispatch.dispatcher import Limits
-from gateway.http.app import Gateway, Site, StatePages, stop_serving
-from gateway.http.context import assemble
+from gateway.http.app import Gateway, StatePages, stop_serving
 from gateway.metrics.requests import Metrics, RateSampler
-from gateway.observing.access_log import AccessLog
-from gateway.observing.errors import FailureCount, RecentFailures
+from gateway.observing.errors import RecentFailures
 from pool_manager.core.state import Device
 from pool_manager.devices import cpu_slots, host_memory_mib
 from pool_manager.driver import Driver
@@ -50,42 +50,12 @@ from registry.bundles.blobs import BlobStore
 from registry.errors import BadRequest, Conflict
 from registry.model import Bundle, BundleFile
 from registry.store.keys import fingerprint
-from registry.tasks import Tasks, every
+from registry.tasks import Tasks
 
-
-async def open_driver(settings: Settings, devices: Iterable[Device]) -> Driver:
-    """The driver that the settings name, ready for devices of these kinds.
-
-    Raises DriverError where what it drives cannot be used.
-    """
-    if settings.driver == "fake":
-        return FakeDriver()
-    section = settings.pool()
-    if settings.driver == "process":
-        return ProcessDriver(section.run_dir)
-    # Other servers need not wait for the engine's library.
-    from pool_manager.drivers.docker.driver import DockerDriver, DockerSettings
-    from pool_manager.drivers.uids import parse_range
-
-    known = {"cpu": settings.image_cpu, "cuda": settings.image_gpu}
-    kinds = {"cpu"} | {device.kind for device in devices}
-    return await DockerDriver.open(
-        DockerSettings(
-            url=settings.docker_host,
-            images={kind: known[kind] for kind in sorted(kinds)},
-            data=settings.data,
-            model_root=section.model_dir,
-            log_bytes=section.log_bytes,
-            starts_at_once=section.starts_at_once,
-            uids=parse_range(settings.replica_uids),
-        )
-    )
-
-
-FAILURES_S: Final = 1.0
-"""Seconds between two looks at what has failed."""
 KEEP_S: Final = 5.0
-"""Requests count on the timeline after so many seconds, also where no other comes."""
+"""Seconds after which a request is on the timeline, also where no other follows."""
+SECOND_S: Final = 1.0
+"""Period of rates, states of busy functions, and errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,22 +85,35 @@ async def running(settings: Settings, driver: Driver | None = None) -> AsyncIter
     port cannot be had.
     """
     async with AsyncExitStack() as stack:
-        check_traces(settings.gateway())
+        section = settings.gateway()
+        check_traces(section)
         store = await open_store(settings.store(), stack)
         check_exposure(settings, store)
         history = await open_history(store, stack)
-        manager, delivery = await _open_pools(settings, store, history, driver, stack)
+        manager = await make_manager(settings, store, history, driver)
+        process = Process(f"{os.getpid()}", section, settings.log_format, is_shared=False)
+        delivery = make_delivery(process, manager, history)
+        await _open_pools(store, manager, delivery, stack)
         deploys = await open_deploys(settings, store, manager, stack)
         context = AdminContext(
             settings, store, manager, deploys, history, delivery, RecentFailures()
         )
-        gateway, runner, admin = await _open_gateway(context, delivery, stack)
-        stack.push_async_callback(_hand_over(gateway.invoker.failures, context.failures).close)
-        stack.push_async_callback(runner.cleanup)
-        site = Site(gateway.invoker, gateway.writer, runner)
-        stack.push_async_callback(site.close)
+        tasks = Tasks("server")
+        stack.push_async_callback(tasks.close)
+        gateway = make_gateway(
+            process, access_of(settings, store), store.catalog, delivery, history
+        )
+        admin = _open_admin(context, gateway, tasks, stack)
+        failures = gateway.invoker.failures
+        root_tasks = [
+            ("history", KEEP_S, history.flush),
+            ("errors", SECOND_S, lambda: context.failures.add(failures.drain())),
+            ("events", SECOND_S, admin.watch.second),
+        ]
+        start_root_tasks(tasks, root_tasks)
+        site = await open_site(gateway, _application(gateway, admin), stack)
         port = await site.start()
-        stack.push_async_callback(stop_serving, gateway, delivery, settings.gateway().shutdown_s)
+        stack.push_async_callback(stop_serving, gateway, delivery, section.shutdown_s)
         stack.push_async_callback(site.stop)
         url = url_of(settings.listen, port)
         yield Server(url, store, manager, delivery, gateway, deploys, admin)
@@ -141,9 +124,6 @@ async def open_history(store: Store, stack: AsyncExitStack) -> ServerHistory:
     history = ServerHistory(store.history, time.time, partial(prior_of, store.catalog))  # noqa: TID251 - the shell passes the clock in
     await history.load()
     stack.callback(history.flush)
-    tasks = Tasks("past")
-    stack.push_async_callback(tasks.close)
-    tasks.spawn("keep", every(KEEP_S, history.flush))
     return history
 
 
@@ -192,6 +172,35 @@ class _Linked(Bundles):
         return upload.sha256
 
 
+async def open_driver(settings: Settings, devices: Iterable[Device]) -> Driver:
+    """The driver that the settings name, ready for devices of these kinds.
+
+    Raises DriverError where what it drives cannot be used.
+    """
+    if settings.driver == "fake":
+        return FakeDriver()
+    section = settings.pool()
+    if settings.driver == "process":
+        return ProcessDriver(section.run_dir)
+    # Other servers need not wait for the engine's library.
+    from pool_manager.drivers.docker.driver import DockerDriver, DockerSettings
+    from pool_manager.drivers.uids import parse_range
+
+    known = {"cpu": settings.image_cpu, "cuda": settings.image_gpu}
+    kinds = {"cpu"} | {device.kind for device in devices}
+    return await DockerDriver.open(
+        DockerSettings(
+            url=settings.docker_host,
+            images={kind: known[kind] for kind in sorted(kinds)},
+            data=settings.data,
+            model_root=section.model_dir,
+            log_bytes=section.log_bytes,
+            starts_at_once=section.starts_at_once,
+            uids=parse_range(settings.replica_uids),
+        )
+    )
+
+
 async def make_manager(
     settings: Settings, store: Store, history: ServerHistory, driver: Driver | None
 ) -> Manager:
@@ -207,16 +216,9 @@ async def make_manager(
 
 
 async def _open_pools(
-    settings: Settings,
-    store: Store,
-    history: ServerHistory,
-    driver: Driver | None,
-    stack: AsyncExitStack,
-) -> tuple[Manager, Delivery]:
+    store: Store, manager: Manager, delivery: Delivery, stack: AsyncExitStack
+) -> None:
     """Manager and gateway side by side: each sees of the other only serialised messages."""
-    manager = await make_manager(settings, store, history, driver)
-    limits = Limits(settings.gateway().held_bytes_max, settings.gateway().retries)
-    delivery = Delivery(limits, f"{os.getpid()}", manager, history)
     stack.push_async_callback(delivery.close)
     stack.push_async_callback(manager.close)
     stack.callback(manager.subscribe(delivery.receive_endpoints))
@@ -224,7 +226,6 @@ async def _open_pools(
     stack.callback(follow_traffic(store.catalog, delivery))
     await manager.start()
     delivery.open()
-    return manager, delivery
 
 
 async def open_deploys(
@@ -232,13 +233,18 @@ async def open_deploys(
     store: Store,
     manager: Manager,
     stack: AsyncExitStack,
-    settled: Callable[[], Awaitable[object]] | None = None,
+    settled: Settled = at_once,
 ) -> Deploys:
-    """Deploys and rollbacks, those resumed that an earlier server left. `settled` is awaited after
-    each, until every gateway process knows of it."""
-    wall = time.time  # noqa: TID251 - the shell passes the clock in
-    deploys = Deploys(store, manager, idle_s=settings.idle_s, wall=wall, prepare=settings.prepare)
-    deploys.settled = settled
+    """Deploys and rollbacks, with those resumed that an earlier server left. `settled` is awaited
+    after each, until every gateway process has it."""
+    deploys = Deploys(
+        store,
+        manager,
+        idle_s=settings.idle_s,
+        wall=time.time,  # noqa: TID251 - the shell passes the clock in
+        settled=settled,
+        prepare=settings.prepare,
+    )
     stack.push_async_callback(deploys.close)
     # In this order, for a sweep spares the files of what runs.
     await deploys.resume()
@@ -252,39 +258,33 @@ def access_of(settings: Settings, store: Store) -> Access:
     return Access(settings.listen, settings.public_hosts, store.ring, token)
 
 
-async def _open_gateway(
-    context: AdminContext, delivery: Delivery, stack: AsyncExitStack
-) -> tuple[Gateway, web.AppRunner, Admin]:
-    settings, store = context.settings, context.store
-    access, section = access_of(settings, store), settings.gateway()
-    write = access_writer(settings.log_format, is_shared=False)
-    invoker = assemble(
-        section,
-        access,
-        store.catalog,
-        delivery,
-        context.history,
-        time.time,  # noqa: TID251 - the shell passes the clock in
-        AccessLog(write, time.time) if section.access_log else None,  # noqa: TID251 - as above
-        tracer=open_tracer(section, f"{os.getpid()}"),
+def _open_admin(
+    context: AdminContext, gateway: Gateway, tasks: Tasks, stack: AsyncExitStack
+) -> Admin:
+    """The admin API of a server with one gateway process, which is this one."""
+    metrics, store = gateway.invoker.metrics, context.store
+    add_families(metrics, context, OneGateway())
+    sources = [make_health(context).reasons, store.backups.reasons]
+    sampler = RateSampler(metrics.durations)
+    return open_admin(
+        context, sampler.sample, [*sources, store.tasks.reasons, tasks.reasons], stack
     )
-    gateway = Gateway(invoker)
-    add_families(invoker.metrics, context, OneGateway())
-    health = Health(settings.data, context.manager, delivery, store.history, time.monotonic)
-    answered = RateSampler(invoker.metrics.durations).sample
-    backups = store.backups.reasons
-    admin = open_admin(context, answered, lambda: [*health.reasons(), *backups()], stack)
+
+
+def _application(gateway: Gateway, admin: Admin) -> web.Application:
+    """All routes of a server with one gateway process."""
     app = web.Application()
     admin.add_routes(app, gateway.boundary)
     gateway.add_routes(app)
-    pages = StatePages(
-        gateway.boundary, invoker.metrics, admin.reasons, lambda: gateway.gate.is_open
-    )
-    pages.add_routes(app)
-    app.on_cleanup.append(gateway.close)
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
-    await runner.setup()
-    return gateway, runner, admin
+    boundary, metrics, gate = gateway.boundary, gateway.invoker.metrics, gateway.gate
+    StatePages(boundary, metrics, admin.reasons, lambda: gate.is_open).add_routes(app)
+    return app
+
+
+def make_health(context: AdminContext) -> Health:
+    """The checks of `/readyz`."""
+    folder, history = context.settings.data, context.store.history
+    return Health(folder, context.manager, context.gateways, history, time.monotonic)
 
 
 def add_families(metrics: Metrics, context: AdminContext, gateways: Gateways) -> None:
@@ -294,13 +294,6 @@ def add_families(metrics: Metrics, context: AdminContext, gateways: Gateways) ->
     metrics.add_source(ReplicaFamilies(counters))
     metrics.add_source(DeviceFamilies(manager.occupancies, lambda: counters.counts().reclaimed_mib))
     metrics.add_source(ServerFamilies(driver, context.store.history.statistics, gateways))
-
-
-def _hand_over(counted: FailureCount, recent: RecentFailures) -> Tasks:
-    """Every second what was counted is kept, as gateway processes do it with each beat."""
-    tasks = Tasks("failures")
-    tasks.spawn("take", every(FAILURES_S, lambda: recent.add(counted.drain())))
-    return tasks
 
 
 def url_of(listen: str, port: int) -> str:

@@ -18,6 +18,7 @@ from math import ceil, log
 from typing import Any, Final, NamedTuple
 
 from gateway.dispatch.pool import SAMPLES_ENOUGH
+from pool_manager.subscribers import Subscribers
 from registry.catalog import Catalog
 from registry.exchange import Expected
 from registry.model import Arrivals, ColdStart, StateInterval, Use, pool_key
@@ -250,10 +251,12 @@ class ServerHistory:
         self._expected: dict[str, Expected] = {}
         self._minute_s = 0
         self._arrivals: dict[tuple[str, str], int] = {}
-        self.on_cold_start: Callable[[str], None] = lambda _pool: None
-        """Told of each pool whose estimate has changed."""
-        self.on_record: Callable[[ColdStart], None] = lambda _record: None
-        """Told of each cold start."""
+        self._receivers = Subscribers[[ColdStart]]()
+
+    def subscribe(self, receiver: Callable[[ColdStart], None]) -> Callable[[], None]:
+        """Call `receiver` after each cold start, whose pool has another estimate then, until the
+        returned function is called."""
+        return self._receivers.subscribe(receiver)
 
     async def load(self) -> None:
         """Remember what happened before this start."""
@@ -266,8 +269,7 @@ class ServerHistory:
         self._cold_starts.add(record)
         key = pool_key(record.namespace, record.name, record.number)
         self._expected.pop(key, None)
-        self.on_cold_start(key)
-        self.on_record(record)
+        self._receivers.notify(record)
 
     def state_interval(self, record: StateInterval) -> None:
         """Keep how long a pool was in a state."""

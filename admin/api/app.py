@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -24,6 +24,7 @@ from admin.api.logs import ErrorRoutes, LogRoutes
 from admin.api.operate import BackupRoutes, OperateRoutes
 from admin.api.pools import PoolRoutes
 from admin.api.streaming import REVALIDATE_KEY
+from admin.deploy.deploys import Settled, at_once
 from admin.events.snapshot import FunctionRows, StateReader
 from admin.events.watch import EventWatch
 from admin.ui.files import UiPages, read_files
@@ -102,10 +103,10 @@ def table(to: Handlers) -> list[Row]:
 class AdminApi:
     """Every route needs the admin token or a key with the scope in the table."""
 
-    def __init__(self, access: Access, handlers: Handlers) -> None:
+    def __init__(self, access: Access, handlers: Handlers, settled: Settled = at_once) -> None:
+        """`settled` is awaited after each change, until every gateway process knows of it."""
         self._access = access
-        self.settled: Callable[[], Awaitable[None]] = at_once
-        """Awaited after each change, until every gateway process knows of it."""
+        self._settled = settled
         self._tasks = Tasks("admin API")
         self._table = table(handlers)
 
@@ -143,14 +144,10 @@ class AdminApi:
         """What came of it: an error for a client that has left is nobody's defect."""
         try:
             response = await handler(request)
-            await self.settled()
+            await self._settled()
         except (FnError, ConnectionError) as error:
             return error
         return response
-
-
-async def at_once() -> None:
-    """Where there is one gateway process, and it is this one, whatever has changed is known."""
 
 
 async def _nowhere(request: web.Request) -> web.StreamResponse:
@@ -171,7 +168,7 @@ class Admin:
     watch: EventWatch
     reasons: Callable[[], list[str]]
 
-    def add_routes(self, app: web.Application, boundary: ErrorBoundary) -> AdminApi:
+    def add_routes(self, app: web.Application, boundary: ErrorBoundary) -> None:
         """Its routes and the dashboard's, as those of `app`; whoever waits is answered when that
         shuts down."""
         context = self.context
@@ -194,23 +191,26 @@ class Admin:
             SessionRoutes(boundary.access, server_facts(context.settings)),
             BackupRoutes(store.backups),
         )
-        api = AdminApi(boundary.access, handlers)
-        api.add_routes(app, boundary)
+        AdminApi(boundary.access, handlers, context.settled).add_routes(app, boundary)
         UiPages(boundary, read_files()).add_routes(app)
         waiting = (deploys.runner, operate, events.streams, logs.streams)
         app.on_shutdown.extend(one.stop_waiting for one in waiting)
         app.on_shutdown.append(advice.advisor.close)
-        return api
 
 
 def open_admin(
     context: AdminContext,
     take_answered: Callable[[], list[RateSample]],
-    reasons: Callable[[], list[str]],
+    sources: Sequence[Callable[[], list[str]]],
     stack: AsyncExitStack,
 ) -> Admin:
-    """Begin to watch. `take_answered` gives what this process has answered since it was asked
-    last, `reasons` what is wrong with the server."""
+    """The admin API, which has subscribed to its events. `take_answered` gives the requests that
+    this process answered since the last call, `sources` the reasons for which `/readyz` says that
+    the server is degraded."""
+
+    def reasons() -> list[str]:
+        return [reason for source in sources for reason in source()]
+
     rows = make_rows(context)
     reader = StateReader(context.store.catalog, rows, take_answered, reasons)
     watch = open_watch(context, reader, stack)

@@ -1,10 +1,10 @@
-"""What the operator's side of a server works with."""
+"""The collaborators of the admin API."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from admin.deploy.deploys import Deploys
+from admin.deploy.deploys import Deploys, Settled, at_once
 from admin.events.snapshot import GatewayState
 from admin.history import ServerHistory
 from admin.settings import Settings
@@ -15,8 +15,8 @@ from pool_manager.manager import Manager
 
 @dataclass(frozen=True, slots=True)
 class AdminContext:
-    """What the admin API works with. `held` knows what all gateway processes hold,
-    `failures` what went wrong in them."""
+    """The collaborators of the admin API. `gateways` has the load of all gateway processes and
+    `failures` their errors. `settled` returns when all of them have every earlier change."""
 
     settings: Settings
     store: Store
@@ -25,3 +25,4 @@ class AdminContext:
     history: ServerHistory
     gateways: GatewayState
     failures: RecentFailures
+    settled: Settled = at_once

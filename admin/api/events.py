@@ -84,13 +84,12 @@ def open_watch(context: AdminContext, reader: StateReader, stack: AsyncExitStack
     watch = EventWatch(
         reader, context.store.catalog, server_facts(context.settings), time.monotonic
     )
-    stack.push_async_callback(watch.close)
+    stack.callback(watch.close)
     stack.callback(context.manager.subscribe(watch.pools))
     stack.callback(context.manager.subscribe_decisions(partial(_decision, watch)))
-    context.history.on_record = lambda record: _cold_start(watch, record)
-    context.deploys.runner.on_change = lambda operation: _operation(watch, operation)
-    context.failures.on_added = lambda several: _errors(watch, context, several)
-    watch.open()
+    stack.callback(context.history.subscribe(partial(_cold_start, watch)))
+    stack.callback(context.deploys.runner.subscribe(partial(_operation, watch)))
+    stack.callback(context.failures.subscribe(partial(_errors, watch, context)))
     return watch
 
 

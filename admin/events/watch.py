@@ -22,7 +22,6 @@ from admin.events.sse import Position, frame, frames, listing, pieces
 from registry.catalog import Catalog, Change
 from registry.exchange import decode_endpoints
 from registry.model import NAMESPACE
-from registry.tasks import Tasks, every
 
 Read = Callable[[int, str], tuple[list[bytes], int]]
 
@@ -106,7 +105,6 @@ class EventWatch:
         self._is_watching = False
         self._is_whole = False
         self._timer: asyncio.TimerHandle | None = None
-        self._tasks = Tasks("events")
         self._is_closed = False
         self._unsubscribe = catalog.subscribe(self._changed)
 
@@ -115,16 +113,11 @@ class EventWatch:
         """How many follow."""
         return len(self._followers)
 
-    def open(self) -> None:
-        """Begin to look, once a second while somebody follows."""
-        self._tasks.spawn("second", every(1.0, self.second))
-
-    async def close(self) -> None:
-        """Look no more."""
+    def close(self) -> None:
+        """Make no more events."""
         self._is_closed = True
         self._unsubscribe()
         self._look_no_more()
-        await self._tasks.close()
 
     def record(self, kind: str, about: str, data: Any) -> None:
         """Something that is over: a decision, a cold start, an error, a step of an operation."""

@@ -37,9 +37,10 @@ from gateway.metrics.requests import Metrics, RateSample
 from gateway.observing.errors import Failure, RecentFailures
 from pool_manager.core.demand import DemandBook
 from pool_manager.manager import Manager
+from pool_manager.subscribers import Subscribers
 from registry.catalog import Catalog, Change, Deployed
 from registry.exchange import Demand, Expected, Load, decode_demand, decode_endpoints
-from registry.model import Key
+from registry.model import ColdStart, Key, pool_key
 from registry.store.keys import KeyRing
 
 log = structlog.get_logger()
@@ -106,8 +107,9 @@ class Broadcaster:
         """The manager's Endpoints, for all."""
         self._tell(encode(Pools(endpoints)))
 
-    def estimate_changed(self, pool: str) -> None:
-        """A pool's cold start was measured again."""
+    def on_cold_start(self, record: ColdStart) -> None:
+        """A pool's cold start was measured again: send its new estimate."""
+        pool = pool_key(record.namespace, record.name, record.number)
         self._tell(encode(Estimates({pool: self._expected(pool)})))
 
     async def settled(self) -> None:
@@ -227,8 +229,12 @@ class WorkerMessages:
         self._own = own
         self._manager = manager
         self._history = history
-        self.on_answered: Callable[[list[RateSample]], None] = lambda _answered: None
-        """Told of what a worker answered in about a second."""
+        self._receivers = Subscribers[[list[RateSample]]]()
+
+    def subscribe(self, receiver: Callable[[list[RateSample]], None]) -> Callable[[], None]:
+        """Call `receiver` with what a worker answered in about a second, until the returned
+        function is called."""
+        return self._receivers.subscribe(receiver)
 
     def join(self, process: WorkerProcess) -> None:
         """A worker has started."""
@@ -274,4 +280,4 @@ class WorkerMessages:
         self._cluster.failed(beat.failures)
         for one in beat.arrived:
             self._history.arrivals(one.namespace, one.name, one.count)
-        self.on_answered(beat.answered)
+        self._receivers.notify(beat.answered)

@@ -29,7 +29,7 @@ from admin.workers.messages import (
 )
 from admin.workers.process import Restarts, WorkerProcess
 from registry.errors import FnError
-from registry.tasks import Tasks, every
+from registry.tasks import Tasks
 
 log = structlog.get_logger()
 
@@ -37,7 +37,7 @@ READY_S: Final = 60.0
 """How long a worker's start may take."""
 SILENT_S: Final = 15.0
 """A worker that says nothing for so long hangs: it beats each second."""
-LOOK_S: Final = 1.0
+CHECK_S: Final = 1.0
 GRACE_S: Final = 5.0
 """How much longer than a worker's own limit its end is waited for."""
 CLOSE_S: Final = 65.0
@@ -108,7 +108,6 @@ class WorkerPool:
         """Start all and return when all accept calls. Raises FnError where one cannot."""
         for number in range(self._count):
             self._tasks.spawn(f"worker {number}", self._keep(number))
-        self._tasks.spawn("watch", every(LOOK_S, self._watch))
         await self._until(lambda: bool(self._failure) or not self.reasons(), READY_S + GRACE_S)
         if self._failure or self.reasons():
             raise FnError(f"a worker cannot start: {self._failure or 'it takes too long'}")
@@ -203,8 +202,8 @@ class WorkerPool:
         elif isinstance(message, Beat):
             self._messages.beat(slot.name, message)
 
-    def _watch(self) -> None:
-        """Give up whoever hangs."""
+    def check(self) -> None:
+        """Kill every worker that has been silent for too long; to be called each CHECK_S."""
         now = self._clock()
         for slot in self._slots:
             limit_s = SILENT_S if slot.is_ready else READY_S

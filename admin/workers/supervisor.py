@@ -18,16 +18,19 @@ from aiohttp import web
 from admin.api.app import Admin, open_admin
 from admin.api.context import AdminContext
 from admin.compose import (
+    KEEP_S,
+    SECOND_S,
     access_of,
     add_families,
     check_exposure,
+    make_health,
     make_manager,
     open_deploys,
     open_history,
     url_of,
 )
 from admin.deploy.deploys import Deploys
-from admin.health import Health
+from admin.gateway_process import open_runner, start_root_tasks
 from admin.pool_sync import PoolSync
 from admin.settings import Settings, is_malloc_set, run_dir
 from admin.store import Store, open_store
@@ -36,13 +39,14 @@ from admin.workers.admin_proxy import PASSED_MAX
 from admin.workers.broadcast import Broadcaster, ClusterState, WorkerMessages
 from admin.workers.messages import Welcome
 from admin.workers.metrics import LedgerPoll, MergedMetrics
-from admin.workers.pool import WorkerPool
+from admin.workers.pool import CHECK_S, WorkerPool
 from admin.workers.port import Port, reserve
 from gateway.http.app import ErrorBoundary, StatePages
 from gateway.metrics.requests import Metrics
 from pool_manager.driver import Driver
 from pool_manager.manager import Manager
 from registry.store.keys import fingerprint
+from registry.tasks import Tasks
 
 PASSING: Final = "admin.sock"
 """Where gateway processes reach the supervisor's application, in the run folder."""
@@ -76,26 +80,30 @@ async def supervising(
         stack.callback(port.close)
         history = await open_history(store, stack)
         broadcaster = Broadcaster(store.catalog, store.ring, history.expected)
-        history.on_cold_start = broadcaster.estimate_changed
+        stack.callback(history.subscribe(broadcaster.on_cold_start))
         # Before the manager hears of the catalog: workers are to know a revision before its pool.
         stack.callback(broadcaster.open())
         manager = await make_manager(settings, store, history, driver)
         cluster = ClusterState()
         await _open_pools(store, manager, broadcaster, cluster, stack)
         deploys = await open_deploys(settings, store, manager, stack, broadcaster.settled)
+        context = AdminContext(
+            settings,
+            store,
+            manager,
+            deploys,
+            history,
+            cluster,
+            cluster.failures,
+            broadcaster.settled,
+        )
         own, page = _metrics(store, cluster)
         messages = WorkerMessages(broadcaster, cluster, page, own, manager, history)
         workers = WorkerPool(settings.workers, partial(_welcome, settings, store, port), messages)
-        failures = cluster.failures
-        context = AdminContext(settings, store, manager, deploys, history, cluster, failures)
         add_families(own, context, workers)
-        health = Health(settings.data, manager, cluster, store.history, time.monotonic)
-        sources = (health.reasons, store.backups.reasons, workers.reasons)
-        admin = open_admin(
-            context, list, lambda: [one for each in sources for one in each()], stack
-        )
-        messages.on_answered = admin.reader.answered
-        app = _application(admin, broadcaster, page, workers)
+        admin = _open_admin(context, workers, stack)
+        stack.callback(messages.subscribe(admin.reader.answered))
+        app = _application(admin, page, workers)
         await _open_private(settings, app, stack)
         stack.push_async_callback(workers.stop, settings.shutdown_s, app.shutdown)
         await workers.start()
@@ -115,6 +123,22 @@ async def _open_pools(
     stack.callback(manager.subscribe(broadcaster.pools))
     stack.callback(PoolSync(store.catalog, manager, store.bundles.__getitem__).close)
     await manager.start()
+
+
+def _open_admin(context: AdminContext, workers: WorkerPool, stack: AsyncExitStack) -> Admin:
+    """The admin API, and all periodic tasks of the supervisor."""
+    store, history = context.store, context.history
+    tasks = Tasks("server")
+    stack.push_async_callback(tasks.close)
+    sources = [make_health(context).reasons, store.backups.reasons, workers.reasons]
+    admin = open_admin(context, list, [*sources, store.tasks.reasons, tasks.reasons], stack)
+    root_tasks = [
+        ("history", KEEP_S, history.flush),
+        ("events", SECOND_S, admin.watch.second),
+        ("workers", CHECK_S, workers.check),
+    ]
+    start_root_tasks(tasks, root_tasks)
+    return admin
 
 
 def _metrics(store: Store, cluster: ClusterState) -> tuple[Metrics, MergedMetrics]:
@@ -138,13 +162,11 @@ def _metrics(store: Store, cluster: ClusterState) -> tuple[Metrics, MergedMetric
     return own, page
 
 
-def _application(
-    admin: Admin, broadcaster: Broadcaster, page: MergedMetrics, workers: WorkerPool
-) -> web.Application:
-    """Whatever is no call: gateway processes pass it here."""
+def _application(admin: Admin, page: MergedMetrics, workers: WorkerPool) -> web.Application:
+    """The routes that gateway processes do not serve themselves: they pass such requests here."""
     boundary = ErrorBoundary(access_of(admin.context.settings, admin.context.store))
     app = web.Application()
-    admin.add_routes(app, boundary).settled = broadcaster.settled
+    admin.add_routes(app, boundary)
     pages = StatePages(boundary, page, admin.reasons, lambda: not workers.is_stopping)
     pages.add_routes(app)
     return app
@@ -152,9 +174,7 @@ def _application(
 
 async def _open_private(settings: Settings, app: web.Application, stack: AsyncExitStack) -> None:
     """Serve `app` to this user's processes alone."""
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, auto_decompress=False)
-    await runner.setup()
-    stack.push_async_callback(runner.cleanup)
+    runner = await open_runner(app, stack, auto_decompress=False)
     path = _socket_path(settings)
     # Only one server has the data folder, so this one is left over.
     path.unlink(missing_ok=True)

@@ -16,7 +16,6 @@ import gc
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from typing import Final, Literal
@@ -26,9 +25,14 @@ import uvloop
 from aiohttp import web
 
 from admin.buffers import keep_large_buffers
+from admin.gateway_process import (
+    Process,
+    make_delivery,
+    make_gateway,
+    open_site,
+    start_root_tasks,
+)
 from admin.telemetry import logs
-from admin.telemetry.logs import access_writer
-from admin.telemetry.tracing import open_tracer
 from admin.workers.admin_proxy import AdminProxy
 from admin.workers.channel import Channel
 from admin.workers.messages import (
@@ -57,19 +61,16 @@ from admin.workers.messages import (
 from admin.workers.shared_counters import CounterWriter
 from gateway.access import Access
 from gateway.delivery import Delivery, follow_traffic
-from gateway.dispatch.dispatcher import Limits
 from gateway.http.app import Gateway, Site, stop_serving
 from gateway.http.bodies import continue_later
-from gateway.http.context import assemble
 from gateway.metrics.counters import Labels
 from gateway.metrics.ledger import Balance
 from gateway.metrics.requests import Metrics, RateSample, RateSampler
-from gateway.observing.access_log import AccessLog
 from gateway.observing.errors import Failure
 from registry.catalog import Catalog
 from registry.exchange import Expected, decode_endpoints
 from registry.store.keys import KeyRing
-from registry.tasks import Tasks, every
+from registry.tasks import Tasks
 
 
 class CatalogReplica:
@@ -133,10 +134,6 @@ class SupervisorClient:
         self._send = send
         self._expected = expected
         self._arrived: dict[tuple[str, str], int] = {}
-        self.take_answered: Callable[[], list[RateSample]] = list
-        """What was answered since it was asked last."""
-        self.take_failures: Callable[[], list[Failure]] = list
-        """What went wrong since it was asked last."""
 
     def receive_demand(self, data: bytes) -> None:
         """To the pool manager."""
@@ -165,12 +162,12 @@ class SupervisorClient:
         """A request waited for that replica; the supervisor counts each of them once."""
         self._send(encode(Woken(namespace, function, replica, dict(phases), request)))
 
-    def beat(self) -> None:
-        """Once a second: this process lives, what came and what was answered meanwhile."""
+    def beat(self, answered: list[RateSample], failures: list[Failure]) -> None:
+        """Send, once a second: this process lives, what came, was answered and failed since the
+        last beat."""
         arrived, self._arrived = self._arrived, {}
         counts = [Arrived(*key, count) for key, count in arrived.items()]
-        told = counts, self.take_answered(), self.take_failures()
-        self._send(encode(Beat(len(asyncio.all_tasks()), *told)))
+        self._send(encode(Beat(len(asyncio.all_tasks()), counts, answered, failures)))
 
 
 log = structlog.get_logger()
@@ -226,13 +223,23 @@ class Worker:
     async def _serve(self, welcome: Welcome) -> None:
         async with AsyncExitStack() as stack:
             supervisor = SupervisorClient(self._send, self._catalog_replica.expected)
-            gateway, delivery, runner = await self._open(welcome, supervisor, stack)
+            process = Process(welcome.name, welcome.settings, welcome.log_format, is_shared=True)
+            delivery = self._open_delivery(process, supervisor, stack)
+            gateway = self._make_gateway(process, welcome, delivery, supervisor)
+            site = await open_site(gateway, _application(gateway, welcome.passing), stack)
+            delivery.open()
             # Warm functions are to be known as warm before the first call comes.
             await self._seen.wait()
-            site = Site(gateway.invoker, gateway.writer, runner)
-            stack.push_async_callback(site.close)
             await site.start(reuse_port=True)
-            self._tasks.spawn("beat", every(BEAT_S, supervisor.beat))
+            sampler, failures = (
+                RateSampler(gateway.invoker.metrics.durations),
+                gateway.invoker.failures,
+            )
+
+            def beat() -> None:
+                supervisor.beat(sampler.sample(), failures.drain())
+
+            start_root_tasks(self._tasks, [("beat", BEAT_S, beat)])
             # What was made at start stays for ever: the collector need not walk it again.
             gc.collect()
             gc.freeze()
@@ -242,51 +249,33 @@ class Worker:
             await _stop_listening(site)
             seconds = welcome.settings.shutdown_s
             await stop_serving(gateway, delivery, seconds, is_orphaned=self._lost.is_set())
-            supervisor.beat()
+            beat()
             self._send(encode(Finished()))
 
-    async def _open(
-        self, welcome: Welcome, supervisor: SupervisorClient, stack: AsyncExitStack
-    ) -> tuple[Gateway, Delivery, web.AppRunner]:
-        """Everything but the listening sockets."""
-        settings, catalog_replica = welcome.settings, self._catalog_replica
-        limits = Limits(settings.held_bytes_max, settings.retries)
-        self._delivery = delivery = Delivery(
-            limits, welcome.name, supervisor, supervisor, self._cells
-        )
+    def _open_delivery(
+        self, process: Process, supervisor: SupervisorClient, stack: AsyncExitStack
+    ) -> Delivery:
+        delivery = make_delivery(process, supervisor, supervisor, self._cells)
+        self._delivery = delivery
         stack.push_async_callback(delivery.close)
-        stack.callback(follow_traffic(catalog_replica.catalog, delivery))
-        access = Access(
-            settings.listen, settings.public_hosts, catalog_replica.ring, welcome.token_sha256
-        )
-        write = access_writer(welcome.log_format)
-        invoker = assemble(
-            settings,
-            access,
-            catalog_replica.catalog,
+        stack.callback(follow_traffic(self._catalog_replica.catalog, delivery))
+        return delivery
+
+    def _make_gateway(
+        self, process: Process, welcome: Welcome, delivery: Delivery, supervisor: SupervisorClient
+    ) -> Gateway:
+        settings, replica = welcome.settings, self._catalog_replica
+        gateway = make_gateway(
+            process,
+            Access(settings.listen, settings.public_hosts, replica.ring, welcome.token_sha256),
+            replica.catalog,
             delivery,
             supervisor,
-            time.time,  # noqa: TID251 - the shell passes the clock in
-            AccessLog(write, time.time) if settings.access_log else None,  # noqa: TID251 - as above
             self._cells,
-            open_tracer(settings, welcome.name),
+            supervisor.woken,
         )
-        gateway = Gateway(invoker)
-        self._metrics = invoker.metrics
-        invoker.metrics.on_cold_start = supervisor.woken
-        supervisor.take_answered = RateSampler(invoker.metrics.durations).sample
-        supervisor.take_failures = invoker.failures.drain
-        passing = AdminProxy(welcome.passing)
-        app = web.Application()
-        gateway.add_routes(app)
-        passed = gateway.boundary.wrap(passing.handle)
-        app.router.add_route("*", "/{rest:.*}", passed, expect_handler=continue_later)
-        app.on_cleanup.extend([gateway.close, passing.close])
-        runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
-        await runner.setup()
-        stack.push_async_callback(runner.cleanup)
-        delivery.open()
-        return gateway, delivery, runner
+        self._metrics = gateway.invoker.metrics
+        return gateway
 
     def _take(self, data: bytes) -> None:
         """A message of the supervisor."""
@@ -342,6 +331,17 @@ class Worker:
         self._ended.set()
         self._begun.set()
         self._seen.set()
+
+
+def _application(gateway: Gateway, socket_path: str) -> web.Application:
+    """The routes of a worker: what it does not serve itself goes to the supervisor's socket."""
+    proxy = AdminProxy(socket_path)
+    app = web.Application()
+    gateway.add_routes(app)
+    handler = gateway.boundary.wrap(proxy.handle)
+    app.router.add_route("*", "/{rest:.*}", handler, expect_handler=continue_later)
+    app.on_cleanup.append(proxy.close)
+    return app
 
 
 async def _stop_listening(site: Site) -> None:

@@ -18,7 +18,7 @@ from gateway.http.admission import Admissions, ColdCheck
 from gateway.http.decompression import Inflation, inflating_threads
 from gateway.http.reservations import BodyBudget
 from gateway.metrics.counters import CounterStore
-from gateway.metrics.requests import Metrics
+from gateway.metrics.requests import Metrics, OnColdStart
 from gateway.observing.access_log import AccessLog
 from gateway.observing.errors import FailureCount
 from gateway.observing.tracing import Tracer
@@ -98,9 +98,11 @@ def assemble(  # noqa: PLR0913 - the parts of a gateway process
     access_log: AccessLog | None = None,
     store: CounterStore | None = None,
     tracer: Tracer | None = None,
+    on_cold_start: OnColdStart | None = None,
 ) -> Invoker:
     """Whatever answers calls of functions. To be called in the loop. `wall` gives Unix seconds,
-    `events` and `tracer` have a record of each request, `store` has what is counted."""
+    `events` and `tracer` have a record of each request, `store` has what is counted.
+    `on_cold_start` takes the place of counting cold starts in this process."""
     loop = asyncio.get_running_loop()
     metrics = Metrics(
         delivery.balance,
@@ -109,6 +111,7 @@ def assemble(  # noqa: PLR0913 - the parts of a gateway process
         lambda namespace, name: catalog.find(name, namespace) is not None,
         store,
         wall,
+        on_cold_start,
     )
     catalog.subscribe(metrics.on_change)
     if access_log is not None:

@@ -220,7 +220,7 @@ class Metrics:
     on in the background, `is_deployed` whether a function of that namespace and name exists.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - sources of the page
         self,
         balance: Callable[[], Balance],
         states: Callable[[], dict[str, str]],
@@ -228,9 +228,11 @@ class Metrics:
         is_deployed: Callable[[str, str], bool],
         store: CounterStore | None = None,
         wall: Callable[[], float] = lambda: 0.0,
+        on_cold_start: OnColdStart | None = None,
     ) -> None:
-        """`store` has whatever is counted, without one this process's own memory; `wall` gives
-        Unix seconds."""
+        """`store` has the counters; without one they are in this process's memory. `wall` gives
+        Unix seconds. `on_cold_start` is called when a request waited for a cold start, in place of
+        `count_cold_start`: requests of several processes may have waited for the same one."""
         self._is_deployed = is_deployed
         self._wall = wall
         self._registry = CollectorRegistry()
@@ -246,9 +248,7 @@ class Metrics:
         self._counted: dict[str, None] = {}
         self.next_exemplar_s = 0.0
         """When a request is an exemplar next, monotonic seconds; kept by whoever serves."""
-        self.on_cold_start: OnColdStart = self.count_cold_start
-        """Told whenever a request waited for a cold start; another than `cold_start` where several
-        processes may have waited for the same one."""
+        self._on_cold_start = on_cold_start or self.count_cold_start
 
     def _make_counts(self, store: CounterStore) -> None:
         text = "Requests answered: ok, refused or failed, and then the problem's code."
@@ -326,7 +326,7 @@ class Metrics:
         if request is not None:
             series.mark(seconds, queue_s, request, self._wall())
         if receipt.phases:
-            self.on_cold_start(*key, receipt.replica, receipt.phases, request)
+            self._on_cold_start(*key, receipt.replica, receipt.phases, request)
 
     def _outcome_counter(self, series: FunctionSeries, outcome: str, reason: str) -> Counter:
         counter = series.outcomes.get((outcome, reason))

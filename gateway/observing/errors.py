@@ -1,4 +1,4 @@
-"""What goes wrong with requests: alike errors counted together, the last ones kept per function."""
+"""Failed requests: counted by kind in each gateway process, the last ones kept per function."""
 
 from __future__ import annotations
 
@@ -17,23 +17,26 @@ from registry.errors import FnError
 log = structlog.get_logger()
 
 PENDING_MAX: Final = 1000
-"""Kinds of errors told apart between two takes; of further ones only the metrics know."""
+"""Kinds of errors between two drains; further kinds are in the metrics only."""
 ALIKE_S: Final = 1.0
-"""Alike errors are one for so long, whichever gateway process they come from."""
+"""Seconds for which errors of one kind are merged, from all gateway processes."""
 KEPT_MAX: Final = 50
 """Errors kept per function."""
 FUNCTIONS_MAX: Final = 1000
-"""Functions whose errors are kept: those with the latest."""
+"""Functions whose errors are kept: those that failed last."""
 DETAIL_MAX: Final = 500
-"""Characters."""
+"""Characters of an error's text."""
 
 Kind = tuple[str, str, str, str]
+"""Namespace, function, revision, code."""
 
 
 class Failure(msgspec.Struct, array_like=True):
-    """Requests of one function and revision ("digits@3") that ended with the same `code`: how many,
-    and of the first one when that was (Unix seconds), the text, replica and request id, "" where
-    there is none."""
+    """Requests of one function and revision ("digits@3") that ended with the same `code`.
+
+    `at_s` (Unix seconds), `detail`, `replica` and `request_id` are those of the first one; "" where
+    it has none.
+    """
 
     namespace: str
     function: str
@@ -46,17 +49,20 @@ class Failure(msgspec.Struct, array_like=True):
     count: int = 1
 
 
+Receiver = Callable[[list[Failure]], None]
+
+
 class FailureCount:
-    """Counts what is not yet taken: a storm of errors costs a look-up each. `wall` gives Unix
-    seconds."""
+    """Failures of this process since the last `drain`; an error costs one look-up. `wall` gives
+    Unix seconds."""
 
     def __init__(self, wall: Callable[[], float]) -> None:
         self._wall = wall
         self._pending: dict[Kind, Failure] = {}
 
     def count(self, asked: Deployed, error: FnError, call: Call | None, request_id: str) -> None:
-        """A request for `asked` was answered with `error`; `call` had been accepted, and may have
-        followed its function's traffic. Its client's own mistakes are nobody else's business."""
+        """Count a request for `asked` that was answered with `error`, unless its client is at
+        fault. `call`, if it was accepted, may have followed its function's traffic."""
         if not is_worth_keeping(error):
             return
         name, revision = asked.function.name, asked.revision.ref
@@ -72,7 +78,7 @@ class FailureCount:
             self._pending[kind] = Failure(*kind, self._wall(), detail, replica, request_id)
 
     def drain(self) -> list[Failure]:
-        """What was counted since the last time; to be called every second."""
+        """The failures since the last call; to be called every second."""
         if not self._pending:
             return []
         taken, self._pending = self._pending, {}
@@ -84,26 +90,32 @@ class RecentFailures:
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, str], deque[Failure]] = {}
-        self.on_added: Callable[[list[Failure]], None] = lambda _several: None
-        """Told what is added, at most once a second from each gateway process."""
+        self._receivers: list[Receiver] = []
+
+    def subscribe(self, receiver: Receiver) -> Callable[[], None]:
+        """Call `receiver` with added failures, at most once a second from each gateway process,
+        until the returned function is called."""
+        self._receivers.append(receiver)
+        return lambda: self._receivers.remove(receiver)
 
     def add(self, failures: Iterable[Failure]) -> None:
-        """What was counted since the last time, anywhere."""
+        """Add the failures that a gateway process has counted."""
         fresh = list(failures)
         if not fresh:
             return
         for failure in fresh:
-            # At the end of the order: whose errors are oldest is forgotten first.
+            # Moved to the end: the function that failed longest ago is forgotten first.
             key = (failure.namespace, failure.function)
             kept = self._kept.pop(key, None) or deque[Failure](maxlen=KEPT_MAX)
             self._kept[key] = kept
-            _keep(kept, failure)
+            _merge(kept, failure)
             if len(self._kept) > FUNCTIONS_MAX:
                 del self._kept[next(iter(self._kept))]
-        try:
-            self.on_added(fresh)
-        except Exception:  # who listens badly must not cost the one who tells
-            log.exception("errors could not be told")
+        for receiver in self._receivers:
+            try:
+                receiver(fresh)
+            except Exception:  # a receiver's defect must not fail the process that reports
+                log.exception("errors could not be told")
 
     def of(self, namespace: str, name: str) -> list[Failure]:
         """The last errors of a function, the newest first."""
@@ -111,17 +123,17 @@ class RecentFailures:
         return sorted(kept, key=lambda one: one.at_s, reverse=True)
 
     def forget(self, namespace: str, name: str) -> None:
-        """The function is gone."""
+        """The function was removed."""
         self._kept.pop((namespace, name), None)
 
 
-def _keep(kept: deque[Failure], failure: Failure) -> None:
+def _merge(kept: deque[Failure], failure: Failure) -> None:
     for known in reversed(kept):
-        # To both sides: a clock that was put back must not hide what comes now.
+        # Absolute: a clock that was set back must not hide new failures.
         if abs(known.at_s - failure.at_s) > ALIKE_S:
             break
         if (known.revision, known.code) == (failure.revision, failure.code):
             known.count += failure.count
             return
-    # A copy, for what was told stays as it was told.
+    # A copy: receivers have the original, which must not change.
     kept.append(msgspec.structs.replace(failure))

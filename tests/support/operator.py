@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from admin.deploy.deploys import Deploys
+from admin.deploy.deploys import Deploys, Settled, at_once
 from admin.deploy.plan import WireDeploy, WireFile
 from admin.history import Prior, ServerHistory
 from admin.pool_sync import PoolSync
@@ -111,7 +111,7 @@ async def operating(
     driver: Driver | None = None,
     pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     gpus: Gpus | None = None,
-    settled: Callable[[], Awaitable[object]] | None = None,
+    settled: Settled = at_once,
     **settings: Any,
 ) -> AsyncIterator[Operator]:
     """Everything open over `folder`; `settings` are the store's. No lock is waited for."""
@@ -127,8 +127,9 @@ async def operating(
         stack.callback(pool_sync.close)
         await manager.start()
         manager.receive_demand(encode(Demand("test", 1, True, {})))
-        deploys = Deploys(store, manager, idle_s=IDLE_S, wall=time.time, pause=pause)
-        deploys.settled = settled
+        deploys = Deploys(
+            store, manager, idle_s=IDLE_S, wall=time.time, pause=pause, settled=settled
+        )
         stack.push_async_callback(deploys.close)
         await deploys.resume()
         yield Operator(store, manager, deploys, pool_sync)

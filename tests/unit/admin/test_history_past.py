@@ -217,7 +217,9 @@ async def test_a_new_estimate_is_told(history: History, wall: Wall) -> None:
     """Of the pool that was measured, when it is known already."""
     past = ServerHistory(history, wall, lambda _key: Prior())
     told: list[tuple[str, float]] = []
-    past.on_cold_start = lambda pool: told.append((pool, past.expected(pool).samples))
+    end = past.subscribe(lambda one: told.append((one.name, past.expected(KEY).samples)))
+    past.cold_start(ColdStart("default", "digits", 1, "r", "cpu", NOW_S, 500.0, {}))
+    end()
     past.cold_start(ColdStart("default", "digits", 1, "r", "cpu", NOW_S, 500.0, {}))
 
-    assert told == [(KEY, 1)]
+    assert told == [("digits", 1)]

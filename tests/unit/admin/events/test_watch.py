@@ -116,7 +116,7 @@ async def watch(
     catalog = Catalog([deployed()])
     made = EventWatch(cast("StateReader", play), catalog, {"version": "1"}, clock)
     yield made
-    await made.close()
+    made.close()
 
 
 def pools(*keys: str) -> bytes:

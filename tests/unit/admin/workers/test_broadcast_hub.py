@@ -12,7 +12,7 @@ from admin.workers.broadcast import TOGETHER, Broadcaster
 from admin.workers.worker import CatalogReplica
 from registry.catalog import Catalog
 from registry.exchange import Expected
-from registry.model import Key
+from registry.model import ColdStart, Key
 from registry.store.keys import KeyRing
 from tests.support import nouns
 
@@ -117,7 +117,8 @@ def test_estimates_are_told_as_they_change(rig: Rig) -> None:
     """Of the pool that was measured alone."""
     rig.broadcaster.join("a", rig.a.send)
     faster = rig.estimates["default/digits@1"] = Expected(0.1, 0.5, 0.9, 4)
-    rig.broadcaster.estimate_changed("default/digits@1")
+    record = ColdStart("default", "digits", 1, "r", "cpu", 0.0, 500.0, {})
+    rig.broadcaster.on_cold_start(record)
 
     assert rig.a.messages[-1] == m.Estimates({"default/digits@1": faster})
 

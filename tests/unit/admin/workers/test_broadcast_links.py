@@ -8,6 +8,7 @@ import pytest
 
 from admin.workers.broadcast import WorkerMessages
 from admin.workers.messages import Arrived, Beat, Reckoned, Woken
+from gateway.metrics.requests import RateSample
 from registry.exchange import Demand, Load, encode
 
 
@@ -87,8 +88,12 @@ def test_nobody_speaks_for_another(messages: WorkerMessages, said: list[tuple[An
 def test_other_words_go_to_whom_they_concern(
     messages: WorkerMessages, said: list[tuple[Any, ...]]
 ) -> None:
-    """Arrivals to the history, cold starts to the metrics, what is reached to the hub."""
-    messages.beat("7", Beat(4, [Arrived("default", "f", 3)], []))
+    """Arrivals to the history, cold starts to the metrics, what is reached to the hub, rates to
+    whoever has subscribed."""
+    answered = [RateSample("default", "f", (0, 1))]
+    end = messages.subscribe(lambda samples: said.append(("rates", samples)))
+    messages.beat("7", Beat(4, [Arrived("default", "f", 3)], answered))
+    end()
     messages.woken(Woken("default", "f", "r1", {"load": 1.0}))
     messages.reached("7", 9)
     reckoned = Reckoned(1, 0.0, {}, {}, {}, [])
@@ -98,6 +103,7 @@ def test_other_words_go_to_whom_they_concern(
         ("overview", "beat", "7", 4),
         ("overview", "failed", []),
         ("past", "arrivals", "default", "f", 3),
+        ("rates", answered),
         ("own", "count_cold_start", "default", "f", "r1", {"load": 1.0}, None),
         ("hub", "reached", "7", 9),
         ("page", "reckoned", "7", reckoned),

@@ -204,11 +204,11 @@ async def test_a_worker_that_hangs_is_killed() -> None:
         await until(lambda: len(rig.made) == 3)
         rig.now_s += SILENT_S + 1
         rig.made[0].say(m.Beat(0, [], []))
-        rig.workers._watch()
+        rig.workers.check()
         assert not rig.made[0].was_killed
         assert not rig.made[2].was_killed
         rig.now_s += READY_S
-        rig.workers._watch()
+        rig.workers.check()
 
         assert rig.made[0].was_killed
         assert rig.made[2].was_killed

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from admin.workers.messages import Arrived, Beat, Wants, Woken, decode_up
 from admin.workers.worker import UNKNOWN_REVISION, SupervisorClient
+from gateway.metrics.requests import RateSample
+from gateway.observing.errors import Failure
 from registry.exchange import Expected
 
 
@@ -31,6 +33,18 @@ def test_estimates_are_those_of_the_moment() -> None:
     assert supervisor.expected("default/f@1") == Expected(1.0, 1.5, 2.0, 3)
 
 
+async def test_a_beat_carries_what_was_answered_and_what_failed() -> None:
+    """As it is given, with what the process runs in its background."""
+    sent: list[bytes] = []
+    answered = [RateSample("default", "f", (0, 1))]
+    failures = [Failure("default", "f", "f@1", "not_ready", 1.0, "", "", "id")]
+    SupervisorClient(sent.append, {}).beat(answered, failures)
+
+    (beat,) = said(sent)
+    assert isinstance(beat, Beat)
+    assert (beat.answered, beat.failures) == (answered, failures)
+
+
 async def test_arrivals_are_told_with_the_next_beat_and_once() -> None:
     """Requests are counted here and told together."""
     sent: list[bytes] = []
@@ -38,8 +52,8 @@ async def test_arrivals_are_told_with_the_next_beat_and_once() -> None:
     supervisor.arrived("default", "f")
     supervisor.arrived("default", "g")
     supervisor.arrived("default", "f")
-    supervisor.beat()
-    supervisor.beat()
+    supervisor.beat([], [])
+    supervisor.beat([], [])
 
     first, second = said(sent)
     assert isinstance(first, Beat)

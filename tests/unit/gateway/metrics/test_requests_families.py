@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
@@ -22,9 +24,11 @@ def exists(_namespace: str, _name: str) -> bool:
     return True
 
 
-def metrics(balance: Balance | None = None, states: dict[str, str] | None = None) -> Metrics:
+def metrics(
+    balance: Balance | None = None, states: dict[str, str] | None = None, **more: Any
+) -> Metrics:
     """Metrics of a gateway with these pools."""
-    return Metrics(lambda: balance or Balance(), lambda: states or {}, lambda: 3, exists)
+    return Metrics(lambda: balance or Balance(), lambda: states or {}, lambda: 3, exists, **more)
 
 
 def samples(page: Metrics) -> dict[tuple[str, ...], float]:
@@ -220,9 +224,8 @@ def test_a_page_shows_pools_as_they_were_looked_at() -> None:
 
 def test_cold_starts_may_be_counted_elsewhere() -> None:
     """Where several gateway processes wait for one replica, one of them all counts it."""
-    page = metrics()
     told: list[tuple[object, ...]] = []
-    page.on_cold_start = lambda *given: told.append(given)
+    page = metrics(on_cold_start=lambda *given: told.append(given))
     page.count_answer(("default", "f"), 0.0, receipt(cold=True, first=True), 1, 0)
 
     assert told == [("default", "f", "r", {"load": 2000.0}, None)]

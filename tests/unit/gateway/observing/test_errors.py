@@ -80,11 +80,13 @@ def test_the_newest_come_first() -> None:
 def test_alike_errors_of_several_processes_are_one() -> None:
     """Within a second; whoever was told of the first is not told of more in its place."""
     recent, told = RecentFailures(), list[list[Failure]]()
-    recent.on_added = told.append
+    undo = recent.subscribe(told.append)
     recent.add([failure(1.0)])
     recent.add([failure(1.5), failure(2.5)])
 
     assert [(one.at_s, one.count) for one in recent.of("default", "digits")] == [(2.5, 1), (1.0, 2)]
+    undo()
+    recent.add([failure(9.0)])
     assert [[one.count for one in several] for several in told] == [[1], [1, 1]]
 
 
@@ -130,9 +132,9 @@ def test_a_bad_listener_costs_nobody_else() -> None:
     def fails(_several: list[Failure]) -> None:
         raise ValueError
 
-    recent.on_added = fails
+    recent.subscribe(fails)
     recent.add([failure(1.0)])
-    recent.on_added = told.append
+    recent.subscribe(told.append)
     recent.add([])
     recent.add([failure(5.0)])
 
