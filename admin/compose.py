@@ -108,7 +108,7 @@ async def running(settings: Settings, driver: Driver | None = None) -> AsyncIter
         root_tasks = [
             ("history", KEEP_S, history.flush),
             ("errors", SECOND_S, lambda: context.failures.add(failures.drain())),
-            ("events", SECOND_S, admin.watch.second),
+            ("events", SECOND_S, admin.watch.tick),
         ]
         start_root_tasks(tasks, root_tasks)
         site = await open_site(gateway, _application(gateway, admin), stack)

@@ -1,13 +1,9 @@
-"""Feeds the history and remembers what requests need of it.
+"""The history of this server: recorded in the store, and summed up as estimates of cold starts.
 
-How long the next cold start of a revision takes, from its own past or from its neighbours'.
-
-Quantiles of a stream of durations in a few buckets, the newest counting most.
-
-Buckets grow by a constant factor, so that every quantile is off by at most `ALPHA` of its value
-whatever the durations are: the idea of DDSketch (Masson, Rim, Lee: "DDSketch: a fast and
-fully-mergeable quantile sketch with relative-error guarantees", VLDB 2019). Each new duration
-takes a little weight from all before it.
+Durations are kept as quantile sketches. Their buckets grow by a constant factor, so that every
+quantile is off by at most `ALPHA` of its value whatever the durations are: the idea of DDSketch
+(Masson, Rim, Lee: "DDSketch: a fast and fully-mergeable quantile sketch with relative-error
+guarantees", VLDB 2019). Each new duration takes a little weight from all before it.
 """
 
 from __future__ import annotations
@@ -38,6 +34,17 @@ WEIGHT_MIN: Final = 0.01
 
 _LOG_GAMMA: Final = log(GAMMA)
 BUCKETS_MAX: Final = ceil(log(MAX_MS) / _LOG_GAMMA) - ceil(log(MIN_MS) / _LOG_GAMMA) + 1
+
+POOLS_MAX = 10_000
+"""Revisions remembered; a removed one is not told of, so the oldest make room."""
+DEFAULT_OVERHEAD_MS = {True: 20.0, False: 400.0}
+"""What a cold start takes beside loading, with a standby or without, before this host has shown
+any."""
+OWN_PHASES = ("load", "evict")
+"""Phases of which other models say nothing."""
+MINUTE_S = 60
+EXPECTED_MAX = 10_000
+"""Estimates kept; others are worked out when they are asked for."""
 
 
 @dataclass(slots=True)
@@ -88,15 +95,6 @@ class Sketch:
     def buckets(self) -> int:
         """How many buckets have any weight."""
         return len(self._weights)
-
-
-POOLS_MAX = 10_000
-"""Revisions remembered; a removed one is not told of, so the oldest make room."""
-DEFAULT_OVERHEAD_MS = {True: 20.0, False: 400.0}
-"""What a cold start takes beside loading, with a standby or without, before this host has shown
-any."""
-OWN_PHASES = ("load", "evict")
-"""Phases of which other models say nothing."""
 
 
 class Prior(NamedTuple):
@@ -227,11 +225,6 @@ def _start_ms(durations: Durations) -> float:
 
 def _pair(sketch: Sketch) -> dict[str, float]:
     return {f"p{share}_ms": round(sketch.quantile_ms(share / 100), 3) for share in (50, 90)}
-
-
-MINUTE_S = 60
-EXPECTED_MAX = 10_000
-"""Estimates kept; others are worked out when they are asked for."""
 
 
 class ServerHistory:

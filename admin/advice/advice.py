@@ -1,6 +1,6 @@
-"""A function's past played through the policy, once for each of several `idle_s`. Pure.
+"""Advice on `idle_s`: what other values would have cost, from a function's recorded past. Pure.
 
-From what was recorded of a function to a case that can be played. Pure.
+Recorded arrivals and cold starts become a case, which is simulated once per value.
 """
 
 from __future__ import annotations
@@ -25,6 +25,12 @@ PLAYED_MIN, PLAYED_MAX = 15, 150
 """Arrivals of one minute that are played singly, for an `idle_s` of 10 s and more, and for one of
 1 s and less: two of them are at most 8 s apart, or 0.8 s."""
 KEY: Final = "default/it@1"
+
+REQUESTS_MIN: Final = 10
+"""From fewer requests nothing can be learnt about the next ones."""
+RUNS_MIN: Final = 20
+"""Requests over which the time of their runs is a mean worth having."""
+UNKNOWN_RUN_S: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +130,6 @@ def _row(figures: Figures, idle_s: float, *, is_current: bool) -> Row:
         idle_device_s=round(max(0.0, figures.ready_s - figures.busy_s), 3),
         is_current=is_current,
     )
-
-
-REQUESTS_MIN: Final = 10
-"""From fewer requests nothing can be learnt about the next ones."""
-RUNS_MIN: Final = 20
-"""Requests over which the time of their runs is a mean worth having."""
-UNKNOWN_RUN_S: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,4 @@
-"""The admin API's routes, readable as a table: method, path, scope, handler.
-
-The admin API, put together.
-"""
+"""The admin API: its table of routes (method, path, scope, handler) and what they are made of."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ from registry.errors import FnError, Unknown
 from registry.tasks import Tasks
 
 PREFIX = "/admin/v1"
-WHOLE = ("POST", "PATCH", "DELETE")
+SHIELDED = ("POST", "PATCH", "DELETE")
 """Methods that change store and memory together: once begun they go on without their client."""
 WAITING = ("/functions/{name}/warm",)
 """These change neither: they only wait, and are over when their client leaves."""
@@ -45,6 +42,8 @@ Scoped = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Outcome = web.StreamResponse | Exception
 Row = tuple[str, str, Need, Scoped]
 """Method, path below the prefix, scope, handler."""
+
+wall: Final = time.time  # noqa: TID251 - the shell passes the clock in
 
 
 class Handlers(NamedTuple):
@@ -114,22 +113,22 @@ class AdminApi:
         """Add the table behind the border; what is not in it is for nobody."""
         add = app.router.add_route
         for method, path, need, handler in self._table:
-            is_whole = method in WHOLE and path not in WAITING
-            guarded = boundary.wrap(self._scoped(need, handler, is_whole=is_whole))
+            is_shielded = method in SHIELDED and path not in WAITING
+            guarded = boundary.wrap(self._scoped(need, handler, is_shielded=is_shielded))
             add(method, PREFIX + path, guarded, expect_handler=continue_later)
-        nowhere = boundary.wrap(self._scoped("read", _nowhere, is_whole=False))
+        nowhere = boundary.wrap(self._scoped("read", _unknown_route, is_shielded=False))
         add("*", PREFIX + "/{rest:.*}", nowhere, expect_handler=continue_later)
         app.on_cleanup.append(self._close)
 
     async def _close(self, _app: web.Application) -> None:
         await self._tasks.close()
 
-    def _scoped(self, need: Need, handler: Scoped, *, is_whole: bool) -> Handler:
+    def _scoped(self, need: Need, handler: Scoped, *, is_shielded: bool) -> Handler:
         async def checked(request: web.Request) -> web.StreamResponse:
             authorization = request.headers.get("Authorization")
             self._access.check(authorization, need)
             request[REVALIDATE_KEY] = lambda: self._access.check(authorization, need)
-            if not is_whole:
+            if not is_shielded:
                 return await handler(request)
             name = f"{request.method} {request.path[:200]}"
             task = self._tasks.spawn(name, self._outcome(handler, request))
@@ -150,11 +149,8 @@ class AdminApi:
         return response
 
 
-async def _nowhere(request: web.Request) -> web.StreamResponse:
+async def _unknown_route(request: web.Request) -> web.StreamResponse:
     raise Unknown(f"no route {request.method} {request.path[:200]}")
-
-
-wall: Final = time.time  # noqa: TID251 - the shell passes the clock in
 
 
 @dataclass(frozen=True, slots=True)

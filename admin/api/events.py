@@ -1,7 +1,4 @@
-"""What happens, as server-sent events.
-
-Joins the watch to what it tells of.
-"""
+"""The stream of events (`GET /events`), and the subscriptions that it is fed by."""
 
 from __future__ import annotations
 
@@ -32,6 +29,8 @@ from registry.names import check_name
 
 FOLLOWERS_MAX: Final = 100
 
+wall: Final = time.time  # noqa: TID251 - the shell passes the clock in
+
 
 class EventRoutes:
     """The stream that dashboard, `fnctl top` and others follow. `clock` gives seconds."""
@@ -56,9 +55,6 @@ class EventRoutes:
                     await stream.write(piece)
                     # A client that reads fast is never waited for, and calls have their turn.
                     await asyncio.sleep(0)
-
-
-wall: Final = time.time  # noqa: TID251 - the shell passes the clock in
 
 
 def server_facts(settings: Settings) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""What is deployed and why it is as it is.
-
-Lists in pages: `{"items": [...], "next": CURSOR}`, and `?next=CURSOR` for the page after.
-"""
+"""Routes of functions and revisions; lists in pages, `?next=CURSOR` for the page after."""
 
 from __future__ import annotations
 
@@ -31,6 +28,8 @@ PAGE_MAX: Final = 1000
 """Items of one page, and of a page whose length nobody chose: ten or so milliseconds of the loop,
 in which no request is answered."""
 CURSOR_MAX: Final = 200
+
+ITEMS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +64,6 @@ def whole_number(query: Mapping[str, str], key: str, default: int, most: int) ->
     if not (text.isascii() and text.isdecimal()) or len(text) > 9 or not 1 <= int(text) <= most:
         raise BadRequest(f"{key}: expected a whole number from 1 to {most}, got {text[:40]!r}")
     return int(text)
-
-
-ITEMS = 20
 
 
 class FunctionRoutes:

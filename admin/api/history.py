@@ -1,7 +1,4 @@
-"""What functions and devices did in the last hours.
-
-What another idle time would have cost and saved.
-"""
+"""Routes of the recorded past: the timelines, and advice on idle times."""
 
 from __future__ import annotations
 
@@ -24,6 +21,8 @@ from registry.store.history import LIST_MAX
 from registry.store.timeline import BucketUse, Seconds, Span, total
 
 HOURS_MAX: Final = 24 * 7
+
+HOURS: Final = 24
 
 
 class TimelineRoutes:
@@ -116,9 +115,6 @@ def _use_json(one: BucketUse, **fields: str) -> dict[str, Any]:
 
 def _seconds_json(seconds: Seconds) -> dict[str, float]:
     return {name: round(value, 3) for name, value in seconds._asdict().items()}
-
-
-HOURS: Final = 24
 
 
 class AdviceRoutes:

@@ -139,7 +139,7 @@ class Deploys:
         self._store.catalog.resolve(name)
         for operation in self.runner.running():
             if operation.name == name:
-                self.runner.ask_to_end(operation.id)
+                self.runner.request_cancel(operation.id)
         async with self.runner.lock(name):
             await self._removal.remove(name)
         await self.sweep()

@@ -129,12 +129,12 @@ class OperationRunner:
 
         One that has ended stays as it is; one that already switches is done in a moment.
         """
-        self.ask_to_end(id)
+        self.request_cancel(id)
         async with self._changed:
             await self._changed.wait_for(lambda: self._closing or not self._runs(id))
         return await self.get(id)
 
-    def ask_to_end(self, id: str) -> None:
+    def request_cancel(self, id: str) -> None:
         """As `cancel`, without waiting for its end."""
         is_free = self._runs(id) and self._phase_of(id) != SWITCH
         if is_free and id not in self._cancelled:

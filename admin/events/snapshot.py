@@ -1,9 +1,4 @@
-"""What there is to see, read when asked.
-
-An error as it is shown, with what is known of its cause. Pure.
-
-Functions as they are now, as lists and events show them.
-"""
+"""The state of functions, replicas and devices as followers get it, read when asked."""
 
 from __future__ import annotations
 
@@ -27,6 +22,9 @@ from registry.exchange import NOTHING, Load
 from registry.model import NAMESPACE, pool_key
 
 DEATHS: Final = frozenset({ReplicaDied.code, Poison.code})
+
+JUMP_S: Final = 1.0
+encode = msgspec.json.Encoder().encode
 
 
 def pool_of(failure: Failure) -> str:
@@ -115,11 +113,6 @@ class FunctionRows:
         return function_json(deployed, live)
 
 
-JUMP_S: Final = 1.0
-
-encode = msgspec.json.Encoder().encode
-
-
 class StateReader:
     """Functions, replicas and devices as things. `take_answered` gives what this process has
     answered since it was asked last; `reasons` what is wrong with the server."""
@@ -138,21 +131,21 @@ class StateReader:
         self._reasons = reasons
         self._boot_s = rows.wall() - rows.clock()
 
-    def pulse(self) -> None:
+    def tick(self) -> None:
         """A second has passed: count what was answered in it."""
-        self.answered(self._take_answered())
+        self.count_answers(self._take_answered())
         boot_s = self._wall() - self._clock()
         # Times made with ever another difference would all seem to change, unless a clock jumped.
         if abs(boot_s - self._boot_s) > JUMP_S:
             self._boot_s = boot_s
 
-    def answered(self, several: Iterable[RateSample]) -> None:
+    def count_answers(self, several: Iterable[RateSample]) -> None:
         """So much was answered in about the last second."""
         now = self._clock()
         for one in several:
             self._rows.rates.add((one.namespace, one.name), one.counts, now)
 
-    def busy(self) -> set[str]:
+    def busy_functions(self) -> set[str]:
         """The functions whose numbers may change without anything happening to their pools."""
         names = {name for _, name in self._rows.rates.active(self._clock())}
         pools = [*self._rows.gateways.loads(), *_waking(self._rows.gateways.states())]

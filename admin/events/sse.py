@@ -1,4 +1,4 @@
-"""News as server-sent events (WHATWG HTML, section 9.2). Pure."""
+"""Events as server-sent events (WHATWG HTML, section 9.2). Pure."""
 
 from __future__ import annotations
 

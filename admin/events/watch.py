@@ -1,7 +1,4 @@
-"""Looks at what is, and tells watchers what is new.
-
-One watcher's place in the news.
-"""
+"""Events for followers: what differs from the state that was sent before, and what happened."""
 
 from __future__ import annotations
 
@@ -24,6 +21,17 @@ from registry.exchange import decode_endpoints
 from registry.model import NAMESPACE
 
 Read = Callable[[int, str], tuple[list[bytes], int]]
+
+log = structlog.get_logger()
+UPDATE_S: Final = 0.1
+"""What changes several times within this is told once."""
+FUNCTIONS_PER_BATCH: Final = 50
+"""Looked at in one turn of the loop, which has calls to answer, too; others follow GAP_S later."""
+BATCH_GAP_S: Final = 0.01
+LINGER_S: Final = 30.0
+"""What happens goes on being noted for so long after the last follower has left: he may return."""
+RECENT_MAX: Final = 100
+encode = msgspec.json.Encoder().encode
 
 
 class Follower:
@@ -60,20 +68,6 @@ class Follower:
         self._news.set()
 
 
-log = structlog.get_logger()
-
-LOOK_S: Final = 0.1
-"""What changes several times within this is told once."""
-FUNCTIONS_AT_ONCE: Final = 50
-"""Looked at in one turn of the loop, which has calls to answer, too; others follow GAP_S later."""
-GAP_S: Final = 0.01
-LINGER_S: Final = 30.0
-"""What happens goes on being noted for so long after the last follower has left: he may return."""
-RECENT_MAX: Final = 100
-
-encode = msgspec.json.Encoder().encode
-
-
 class EventWatch:
     """News of functions, replicas, devices and what happens to them. While nobody follows, nothing
     is looked at. `server` is what a follower is told of the server; `clock` gives seconds.
@@ -106,7 +100,7 @@ class EventWatch:
         self._is_whole = False
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
-        self._unsubscribe = catalog.subscribe(self._changed)
+        self._unsubscribe = catalog.subscribe(self._on_change)
 
     @property
     def followers(self) -> int:
@@ -117,7 +111,7 @@ class EventWatch:
         """Make no more events."""
         self._is_closed = True
         self._unsubscribe()
-        self._look_no_more()
+        self._cancel_timer()
 
     def record(self, kind: str, about: str, data: Any) -> None:
         """Something that is over: a decision, a cold start, an error, a step of an operation."""
@@ -129,14 +123,14 @@ class EventWatch:
     def pools(self, endpoints: bytes) -> None:
         """The manager's Endpoints: these pools look different."""
         if self._is_watching:
-            self._touch(function_of(pool) for pool in decode_endpoints(endpoints).pools)
+            self._mark_dirty(function_of(pool) for pool in decode_endpoints(endpoints).pools)
 
     @contextmanager
     def follow(self, last: Position | None, about: str) -> Iterator[Follower]:
         """Follow while the block runs, from behind `last` on, or from a whole picture; of one
         function alone if `about` names one."""
         if not self._is_watching:
-            self._begin()
+            self._start()
         seq = last.seq if last is not None and last.boot == self._boot else -1
         follower = Follower(self._read, seq, about)
         if self._is_whole:
@@ -148,16 +142,16 @@ class EventWatch:
             self._followers.discard(follower)
             self._left_s = self._clock()
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         self._is_watching = True
         self._is_whole = False
         self._left_s = self._clock()
-        self.second()
-        self._touch(one.function.name for one in self._catalog.all())
+        self.tick()
+        self._mark_dirty(one.function.name for one in self._catalog.all())
 
-    def _end(self) -> None:
+    def _stop(self) -> None:
         self._is_watching = False
-        self._look_no_more()
+        self._cancel_timer()
         self._last_read = ((0, 0, ""), [])
         self._dirty.clear()
         self._round = 0
@@ -192,30 +186,30 @@ class EventWatch:
                 yield frame(kind, data)
         yield frame("ready", b"{}", str(Position(self._boot, self._log.seq)))
 
-    def _changed(self, change: Change) -> None:
+    def _on_change(self, change: Change) -> None:
         if self._is_watching and change.namespace == NAMESPACE:
-            self._touch([change.name])
+            self._mark_dirty([change.name])
 
-    def _touch(self, names: Iterable[str]) -> None:
+    def _mark_dirty(self, names: Iterable[str]) -> None:
         self._dirty.update(dict.fromkeys(names))
-        self._soon(LOOK_S)
+        self._schedule(UPDATE_S)
 
-    def _soon(self, seconds: float) -> None:
+    def _schedule(self, seconds: float) -> None:
         if self._timer is None and not self._is_closed:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(seconds, self._look)
+            self._timer = loop.call_later(seconds, self._update_or_log)
 
-    def second(self) -> None:
+    def tick(self) -> None:
         """What has a rate or a load may have another one now, what had one none."""
-        self._reader.pulse()
+        self._reader.tick()
         if not self._is_watching:
             return
         if not self._followers and self._clock() - self._left_s > LINGER_S:
-            self._end()
+            self._stop()
             return
-        before, self._busy = self._busy, self._reader.busy()
-        self._touch(before | self._busy)
-        self._soon(LOOK_S)
+        before, self._busy = self._busy, self._reader.busy_functions()
+        self._mark_dirty(before | self._busy)
+        self._schedule(UPDATE_S)
         beat = self._beat()
         for follower in self._followers:
             follower.beat(beat)
@@ -223,45 +217,45 @@ class EventWatch:
     def _beat(self) -> bytes:
         return frame("beat", encode(self._reader.beat()))
 
-    def _look_no_more(self) -> None:
+    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _look(self) -> None:
+    def _update_or_log(self) -> None:
         self._timer = None
         try:
-            self._look_on()
+            self._update()
         except Exception:  # the next look may go well
             log.exception("events could not be made")
         if self._dirty:
-            self._soon(GAP_S)
+            self._schedule(BATCH_GAP_S)
 
-    def _look_on(self) -> None:
+    def _update(self) -> None:
         # A round are those that are to be looked at when it begins. What comes to be meanwhile is
         # behind them, so a round ends however many are busy.
         self._round = self._round or len(self._dirty)
-        names = list(islice(self._dirty, min(self._round, FUNCTIONS_AT_ONCE)))
+        names = list(islice(self._dirty, min(self._round, FUNCTIONS_PER_BATCH)))
         for name in names:
             del self._dirty[name]
         self._round -= len(names)
-        self._tell_functions(names)
+        self._update_functions(names)
         if not self._round:
-            self._tell_all("replicas", self._reader.replicas())
-            self._tell_all("devices", self._reader.devices())
+            self._update_kind("replicas", self._reader.replicas())
+            self._update_kind("devices", self._reader.devices())
             self._is_whole = True
         for follower in self._followers:
             follower.wake()
 
-    def _tell_functions(self, names: list[str]) -> None:
+    def _update_functions(self, names: list[str]) -> None:
         there, gone = self._reader.functions(names)
         for one in there:
             if self._sent.update("functions", one):
                 self._log.add("functions", one.about, one.data)
-        for one in self._sent.gone("functions", gone):
+        for one in self._sent.remove("functions", gone):
             self._log.add("gone", one.about, encode({"functions": [one.id], "replicas": []}))
 
-    def _tell_all(self, kind: str, things: Iterable[Item]) -> None:
+    def _update_kind(self, kind: str, things: Iterable[Item]) -> None:
         ids = set()
         for one in things:
             ids.add(one.id)
@@ -273,4 +267,4 @@ class EventWatch:
 
     def _add(self, kind: str, about: str, data: bytes) -> None:
         self._log.add(kind, about, data)
-        self._soon(LOOK_S)
+        self._schedule(UPDATE_S)

@@ -1,4 +1,4 @@
-"""The gateway processes of a server: kept running, told to stop."""
+"""The gateway processes of a server: started, restarted, checked, stopped."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ Launch = Callable[
 
 @dataclass(slots=True, eq=False)
 class WorkerSlot:
-    """One life of a worker. `heard_s`: when it last spoke (monotonic)."""
+    """One run of a worker's process. `heard_s`: when its last message came (monotonic)."""
 
     began_s: float
     heard_s: float
@@ -84,7 +84,7 @@ class WorkerPool:
         self._tasks = Tasks("workers")
         self._is_started = False
         self._stopping = asyncio.Event()
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._failure = ""
         self.deaths = 0
 
@@ -94,20 +94,20 @@ class WorkerPool:
         return self._stopping.is_set()
 
     def reasons(self) -> list[str]:
-        """What is wrong, in words."""
+        """A reason for /readyz unless all workers accept calls."""
         if self.running == self._count:
             return []
         return [f"workers: {self.running} of {self._count} run"]
 
     @property
     def running(self) -> int:
-        """How many accept calls."""
+        """The number of workers that accept calls."""
         return sum(slot.is_ready for slot in self._slots)
 
     async def start(self) -> None:
         """Start all and return when all accept calls. Raises FnError where one cannot."""
         for number in range(self._count):
-            self._tasks.spawn(f"worker {number}", self._keep(number))
+            self._tasks.spawn(f"worker {number}", self._supervise(number))
         await self._until(lambda: bool(self._failure) or not self.reasons(), READY_S + GRACE_S)
         if self._failure or self.reasons():
             raise FnError(f"a worker cannot start: {self._failure or 'it takes too long'}")
@@ -134,13 +134,13 @@ class WorkerPool:
         await self._until(lambda: not self._slots, GRACE_S)
         await self._tasks.close()
 
-    async def _keep(self, number: int) -> None:
-        """Have one worker run, until the server stops."""
+    async def _supervise(self, number: int) -> None:
+        """Run one worker's process, and another one whenever it ends, until the server stops."""
         restarts = Restarts()
         while not self._stopping.is_set():
             slot = WorkerSlot(self._clock(), self._clock())
             try:
-                how = await self._live(slot)
+                how = await self._run_once(slot)
             except OSError as error:
                 how = f"could not be started: {error}"
             if self._stopping.is_set():
@@ -148,35 +148,35 @@ class WorkerPool:
             reason = slot.reason or how
             if not self._is_started:
                 self._failure = reason
-                self._news.set()
+                self._changed.set()
                 return
             self.deaths += 1
             pause_s = restarts.pause_s(self._clock() - slot.began_s)
             log.error("a worker ended", number=number, worker=slot.name, reason=reason)
             await self._pause(pause_s)
 
-    async def _live(self, slot: WorkerSlot) -> str:
-        """One life, from start to end; how it ended. Raises OSError where it cannot begin."""
+    async def _run_once(self, slot: WorkerSlot) -> str:
+        """Run one process to its end; how it ended. Raises OSError where it cannot start."""
         self._slots.add(slot)
         try:
             process = await self._launch(
-                lambda data: self._take(slot, data), lambda reason: _lost(slot, reason)
+                lambda data: self._on_message(slot, data), lambda reason: _lost(slot, reason)
             )
             slot.process, slot.name = process, process.name
             if self._stopping.is_set():
                 process.kill()
             process.channel.send(encode(self._welcome(process.name)))
-            self._messages.join(process)
+            self._messages.on_started(process)
             try:
                 return await process.wait()
             finally:
-                self._messages.leave(process)
+                self._messages.on_ended(process)
         finally:
             self._slots.discard(slot)
-            self._news.set()
+            self._changed.set()
 
-    def _take(self, slot: WorkerSlot, data: bytes) -> None:
-        """Whatever a worker says shows that it lives."""
+    def _on_message(self, slot: WorkerSlot, data: bytes) -> None:
+        """Handle a message; any message shows that its worker is alive."""
         message = decode_up(data)
         slot.heard_s = self._clock()
         if isinstance(message, Ready):
@@ -187,20 +187,20 @@ class WorkerPool:
         elif isinstance(message, Finished):
             slot.is_finished = True
         else:
-            self._pass_on(slot, message)
-        self._news.set()
+            self._forward(slot, message)
+        self._changed.set()
 
-    def _pass_on(self, slot: WorkerSlot, message: Up) -> None:
+    def _forward(self, slot: WorkerSlot, message: Up) -> None:
         if isinstance(message, Wants):
-            self._messages.wants(slot.name, message.demand)
+            self._messages.on_demand(slot.name, message.demand)
         elif isinstance(message, Reached):
-            self._messages.reached(slot.name, message.number)
+            self._messages.on_reached(slot.name, message.number)
         elif isinstance(message, Reckoned):
-            self._messages.reckoned(slot.name, message)
+            self._messages.on_reckoned(slot.name, message)
         elif isinstance(message, Woken):
-            self._messages.woken(message)
+            self._messages.on_cold_start(message)
         elif isinstance(message, Beat):
-            self._messages.beat(slot.name, message)
+            self._messages.on_beat(slot.name, message)
 
     def check(self) -> None:
         """Kill every worker that has been silent for too long; to be called each CHECK_S."""
@@ -219,18 +219,18 @@ class WorkerPool:
             return
 
     async def _until(self, condition: Callable[[], bool], seconds: float) -> None:
-        """Return when it holds, or when time is over."""
+        """Return when `condition` holds, or after so many seconds."""
         try:
             async with asyncio.timeout(seconds):
                 while not condition():
-                    self._news.clear()
-                    await self._news.wait()
+                    self._changed.clear()
+                    await self._changed.wait()
         except TimeoutError:
             return
 
 
 def _lost(slot: WorkerSlot, reason: str) -> None:
-    """A worker without its channel is of no use, whatever became of it."""
+    """Kill a worker whose channel has ended: it cannot be reached any more."""
     if not slot.is_finished:
         slot.reason = slot.reason or (reason if reason != CLOSED else "")
         _kill(slot)

@@ -1,7 +1,4 @@
-"""One gateway process: started, spoken with, seen to its end.
-
-How soon a gateway process that died is started again. Pure.
-"""
+"""One gateway process: its start, its end, and the pauses before it is started again."""
 
 from __future__ import annotations
 
@@ -21,9 +18,14 @@ from admin.workers.shared_counters import CounterReader
 
 MODULE = "admin.workers.worker"
 
+FIRST_S: Final = 0.1
+MOST_S: Final = 5.0
+SOUND_S: Final = 30.0
+"""A worker that ran for so long did not end because of its start."""
+
 
 class WorkerProcess:
-    """A child of this process. `table` has what it counts."""
+    """A child of this process. `counters` has what it counts."""
 
     def __init__(
         self, child: subprocess.Popen[bytes], channel: Channel, counters: CounterReader
@@ -39,7 +41,7 @@ class WorkerProcess:
     async def start(
         cls, on_message: Callable[[bytes], None], on_lost: Callable[[str], None]
     ) -> WorkerProcess:
-        """Start one. `on_message` has what it says, `on_lost` hears of the channel's end.
+        """Start one. `on_message` gets its messages, `on_lost` the reason of the channel's end.
 
         Raises OSError where no process can be made.
         """
@@ -68,7 +70,7 @@ class WorkerProcess:
         self._child.kill()
 
     async def wait(self) -> str:
-        """Wait for its end; how it ended."""
+        """Wait for its end; how it ended, in words."""
         await self._ended.wait()
         asyncio.get_running_loop().remove_reader(self._pidfd)
         os.close(self._pidfd)
@@ -96,12 +98,6 @@ def _launch(control: socket.socket, counters: CounterReader) -> subprocess.Popen
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-FIRST_S: Final = 0.1
-MOST_S: Final = 5.0
-SOUND_S: Final = 30.0
-"""Who has lived so long did not die of its start."""
 
 
 @dataclass(slots=True)

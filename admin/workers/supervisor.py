@@ -35,7 +35,7 @@ from admin.pool_sync import PoolSync
 from admin.settings import Settings, is_malloc_set, run_dir
 from admin.store import Store, open_store
 from admin.telemetry.tracing import check_traces
-from admin.workers.admin_proxy import PASSED_MAX
+from admin.workers.admin_proxy import PROXIED_MAX
 from admin.workers.broadcast import Broadcaster, ClusterState, WorkerMessages
 from admin.workers.messages import Welcome
 from admin.workers.metrics import LedgerPoll, MergedMetrics
@@ -48,7 +48,7 @@ from pool_manager.manager import Manager
 from registry.store.keys import fingerprint
 from registry.tasks import Tasks
 
-PASSING: Final = "admin.sock"
+ADMIN_SOCKET: Final = "admin.sock"
 """Where gateway processes reach the supervisor's application, in the run folder."""
 
 
@@ -102,7 +102,7 @@ async def supervising(
         workers = WorkerPool(settings.workers, partial(_welcome, settings, store, port), messages)
         add_families(own, context, workers)
         admin = _open_admin(context, workers, stack)
-        stack.callback(messages.subscribe(admin.reader.answered))
+        stack.callback(messages.subscribe(admin.reader.count_answers))
         app = _application(admin, page, workers)
         await _open_private(settings, app, stack)
         stack.push_async_callback(workers.stop, settings.shutdown_s, app.shutdown)
@@ -120,7 +120,7 @@ async def _open_pools(
     """The manager, of which workers see only serialised messages."""
     stack.push_async_callback(manager.close)
     stack.callback(manager.subscribe(cluster.on_endpoints))
-    stack.callback(manager.subscribe(broadcaster.pools))
+    stack.callback(manager.subscribe(broadcaster.send_endpoints))
     stack.callback(PoolSync(store.catalog, manager, store.bundles.__getitem__).close)
     await manager.start()
 
@@ -134,7 +134,7 @@ def _open_admin(context: AdminContext, workers: WorkerPool, stack: AsyncExitStac
     admin = open_admin(context, list, [*sources, store.tasks.reasons, tasks.reasons], stack)
     root_tasks = [
         ("history", KEEP_S, history.flush),
-        ("events", SECOND_S, admin.watch.second),
+        ("events", SECOND_S, admin.watch.tick),
         ("workers", CHECK_S, workers.check),
     ]
     start_root_tasks(tasks, root_tasks)
@@ -158,7 +158,7 @@ def _metrics(store: Store, cluster: ClusterState) -> tuple[Metrics, MergedMetric
     )
     page = MergedMetrics(own, poll, is_deployed)
     store.catalog.subscribe(own.on_change)
-    store.catalog.subscribe(page.changed)
+    store.catalog.subscribe(page.on_change)
     return own, page
 
 
@@ -182,7 +182,7 @@ async def _open_private(settings: Settings, app: web.Application, stack: AsyncEx
     sock.bind(os.fspath(path))
     stack.callback(path.unlink, missing_ok=True)
     path.chmod(0o600)
-    await web.SockSite(runner, sock, backlog=PASSED_MAX).start()
+    await web.SockSite(runner, sock, backlog=PROXIED_MAX).start()
 
 
 def _welcome(settings: Settings, store: Store, port: Port, name: str) -> Welcome:
@@ -197,4 +197,4 @@ def _welcome(settings: Settings, store: Store, port: Port, name: str) -> Welcome
 
 
 def _socket_path(settings: Settings) -> Path:
-    return run_dir(settings.data) / PASSING
+    return run_dir(settings.data) / ADMIN_SOCKET

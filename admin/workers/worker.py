@@ -1,11 +1,8 @@
 """A gateway process: `python -m admin.workers.worker CONTROL COUNTERS`, two descriptors.
 
-It is started by the supervisor alone. Everything it needs comes over the control channel, so no
-secret stands on its command line or in its environment.
-
-What the supervisor has said of functions, keys and earlier cold starts.
-
-The gateway's ports in a process of its own: what it tells and asks goes to the supervisor.
+The supervisor alone starts it. Everything it needs comes over the control channel, so no secret
+stands on its command line or in its environment. `CatalogReplica` has functions, keys and estimates
+as the supervisor last sent them; through `SupervisorClient` the gateway reaches the pool manager.
 """
 
 from __future__ import annotations
@@ -72,23 +69,30 @@ from registry.exchange import Expected, decode_endpoints
 from registry.store.keys import KeyRing
 from registry.tasks import Tasks
 
+UNKNOWN_REVISION = Expected(0.0, 0.0, 0.0, 0)
+"""The estimate for a revision that was removed."""
+log = structlog.get_logger()
+BEAT_S: Final = 1.0
+FLUSH_S: Final = 2.0
+"""How long the last messages may take to be written."""
+SetUpLog = Callable[[Literal["human", "json"]], None]
+
 
 class CatalogReplica:
-    """Catalog and key ring of a gateway process, always as they were in the supervisor at some
-    time. `expected` says what the next
-    cold start of each pool takes."""
+    """Catalog, key ring and estimates of the supervisor, as of some moment. `expected` has the
+    estimated cold start of each pool."""
 
     def __init__(self) -> None:
         self.catalog = Catalog()
         self.ring = KeyRing()
         self.expected: dict[str, Expected] = {}
 
-    def take(self, message: Functions | KeyNow | Estimates) -> None:
-        """Have it so from now on."""
+    def apply(self, message: Functions | KeyNow | Estimates) -> None:
+        """Apply a change of the supervisor's."""
         if isinstance(message, Functions):
             for function in message.functions:
                 self._forget_estimates(function)
-                show(self.catalog, function)
+                apply_function(self.catalog, function)
         elif isinstance(message, KeyNow):
             (self.ring.put if message.is_let_in else self.ring.remove)(message.key)
         else:
@@ -101,11 +105,11 @@ class CatalogReplica:
                 self.expected.pop(one.revision.key, None)
 
 
-def show(catalog: Catalog, function: FunctionNow) -> None:
-    """Make a function in the catalog as it is, so that subscribers hear of the same change once.
+def apply_function(catalog: Catalog, function: FunctionNow) -> None:
+    """Make the catalog's function equal to `function`, with one change per revision that differs.
 
-    The revision with the traffic comes first: from its change they learn where the traffic was
-    before, and what follows moves it no more.
+    The revision with the traffic comes first: its change tells subscribers where the traffic was
+    before, and the others move none.
     """
     namespace, name = function.namespace, function.name
     if not function.revisions:
@@ -122,12 +126,8 @@ def show(catalog: Catalog, function: FunctionNow) -> None:
         catalog.remove_revisions(name, gone, namespace)
 
 
-UNKNOWN_REVISION = Expected(0.0, 0.0, 0.0, 0)
-"""Of a revision that is gone."""
-
-
 class SupervisorClient:
-    """Pools and Past of one gateway process (`gateway.ports`). Nothing here waits."""
+    """The supervisor as the gateway's ports `Pools` and `CallHistory`. Nothing here waits."""
 
     def __init__(self, send: Callable[[bytes], None], expected: Mapping[str, Expected]) -> None:
         """`send` takes encoded messages, `expected` is kept up to date by its owner."""
@@ -136,22 +136,22 @@ class SupervisorClient:
         self._arrived: dict[tuple[str, str], int] = {}
 
     def receive_demand(self, data: bytes) -> None:
-        """To the pool manager."""
+        """Send a Demand to the pool manager."""
         self._send(encode(Wants(data)))
 
     def worker_lost(self, worker: str) -> None:
-        """The end of the connection says so."""
+        """Nothing: the supervisor sees the end of the channel."""
 
     def expected(self, pool: str) -> Expected:
-        """What the next cold start of a revision takes."""
+        """How long the next cold start of a revision is expected to take."""
         return self._expected.get(pool, UNKNOWN_REVISION)
 
     def arrived(self, namespace: str, name: str) -> None:
-        """One more request came for this function; told with the next beat."""
+        """Count a request for this function, for the next beat."""
         key = (namespace, name)
         self._arrived[key] = self._arrived.get(key, 0) + 1
 
-    def woken(
+    def on_cold_start(
         self,
         namespace: str,
         function: str,
@@ -159,7 +159,7 @@ class SupervisorClient:
         phases: Mapping[str, float],
         request: Labels | None = None,
     ) -> None:
-        """A request waited for that replica; the supervisor counts each of them once."""
+        """Report that a request waited for that replica; the supervisor counts each start once."""
         self._send(encode(Woken(namespace, function, replica, dict(phases), request)))
 
     def beat(self, answered: list[RateSample], failures: list[Failure]) -> None:
@@ -170,22 +170,12 @@ class SupervisorClient:
         self._send(encode(Beat(len(asyncio.all_tasks()), counts, answered, failures)))
 
 
-log = structlog.get_logger()
-
-BEAT_S: Final = 1.0
-FLUSH_S: Final = 2.0
-"""How long the last messages may take to be written."""
-
-SetUpLog = Callable[[Literal["human", "json"]], None]
-
-
 class Worker:
-    """One gateway from its welcome to its end. It ends when it is told to, and when its supervisor
-    is gone: then it finishes what ready replicas can take, since nobody else could, and turns
-    away all else."""
+    """One gateway from its Welcome to its end. It ends at Stop, and when its supervisor is gone:
+    then it finishes the requests that ready replicas can take and refuses all others."""
 
     def __init__(self, cells: CounterWriter, set_up_log: SetUpLog) -> None:
-        self._cells = cells
+        self._counters = cells
         self._set_up_log = set_up_log
         self._catalog_replica = CatalogReplica()
         self._welcome: Welcome | None = None
@@ -193,7 +183,7 @@ class Worker:
         self._seen = asyncio.Event()
         self._ended = asyncio.Event()
         self._lost = asyncio.Event()
-        self._channel = Channel(self._take, self._on_lost)
+        self._channel = Channel(self._on_message, self._on_lost)
         self._delivery: Delivery | None = None
         self._metrics: Metrics | None = None
         self._tasks = Tasks("worker")
@@ -255,7 +245,7 @@ class Worker:
     def _open_delivery(
         self, process: Process, supervisor: SupervisorClient, stack: AsyncExitStack
     ) -> Delivery:
-        delivery = make_delivery(process, supervisor, supervisor, self._cells)
+        delivery = make_delivery(process, supervisor, supervisor, self._counters)
         self._delivery = delivery
         stack.push_async_callback(delivery.close)
         stack.callback(follow_traffic(self._catalog_replica.catalog, delivery))
@@ -271,39 +261,39 @@ class Worker:
             replica.catalog,
             delivery,
             supervisor,
-            self._cells,
-            supervisor.woken,
+            self._counters,
+            supervisor.on_cold_start,
         )
         self._metrics = gateway.invoker.metrics
         return gateway
 
-    def _take(self, data: bytes) -> None:
-        """A message of the supervisor."""
+    def _on_message(self, data: bytes) -> None:
+        """Handle a message of the supervisor."""
         message = decode_down(data)
         if isinstance(message, Welcome):
             self._welcome = message
         elif isinstance(message, Began):
             self._begun.set()
         elif isinstance(message, Pools):
-            self._look(message.endpoints)
+            self._on_endpoints(message.endpoints)
         elif isinstance(message, Reach):
             self._send(encode(Reached(message.number)))
         elif isinstance(message, Reckon):
-            self._send(encode(self._reckoned(message.number)))
+            self._send(encode(self._ledger(message.number)))
         elif isinstance(message, Stop):
             self._end()
         else:
-            self._catalog_replica.take(message)
+            self._catalog_replica.apply(message)
 
-    def _look(self, endpoints: bytes) -> None:
-        """What is said before this gateway has spoken is said again, of all pools, to it."""
+    def _on_endpoints(self, endpoints: bytes) -> None:
+        """Take in Endpoints. After this gateway's first Demand they come again, for all pools."""
         if self._delivery is None:
             return
         self._delivery.receive_endpoints(endpoints)
         if not self._seen.is_set() and decode_endpoints(endpoints).full:
             self._seen.set()
 
-    def _reckoned(self, number: int) -> Reckoned:
+    def _ledger(self, number: int) -> Reckoned:
         """Where every request is now, and which ones the histograms last counted."""
         balance = Balance() if self._delivery is None else self._delivery.balance()
         marked = [] if self._metrics is None else self._metrics.newest_exemplars()
@@ -345,8 +335,8 @@ def _application(gateway: Gateway, socket_path: str) -> web.Application:
 
 
 async def _stop_listening(site: Site) -> None:
-    """Close the listening socket. Who has connected and was not accepted yet would be cut off, so
-    whoever is there is let in first, and told to come back: two turns take all of them."""
+    """Close the listening socket. Connections in its backlog would be reset, so they are accepted
+    first; two turns of the loop take all of them."""
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     await site.stop()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from admin.api import app
+from admin import compose
+from admin.api.context import AdminContext
 from pool_manager.drivers.fake import FakeDriver
 from tests.support.operator import locked, until
 from tests.support.server import ServingServer, serving
@@ -90,7 +92,7 @@ async def test_a_change_is_answered_when_every_gateway_knows(
     async def settled() -> None:
         asked.append(len(server.server.store.ring))
 
-    monkeypatch.setattr(app, "at_once", settled)
+    monkeypatch.setattr(compose, "AdminContext", partial(AdminContext, settled=settled))
     async with serving(tmp_path, FakeDriver()) as server:
         assert (await server.admin("GET", "/keys")).status == 200
         assert asked == []

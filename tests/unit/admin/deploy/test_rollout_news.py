@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from admin.deploy.rollout import news_until
+from admin.deploy.rollout import wait_until
 from tests.support.operator import UNTIL_S, operating
 
 KEY = "default/digits@1"
@@ -23,7 +23,7 @@ async def test_news_end_the_wait(tmp_path: Path) -> None:
             return pool is not None and pool[0].state == "warm"
 
         async with asyncio.TaskGroup() as group:
-            waiting = group.create_task(news_until(manager, is_warm, UNTIL_S))
+            waiting = group.create_task(wait_until(manager, is_warm, UNTIL_S))
             group.create_task(manager.warm(KEY))
 
         assert waiting.result()
@@ -33,4 +33,4 @@ async def test_news_end_the_wait(tmp_path: Path) -> None:
 async def test_time_ends_the_wait(tmp_path: Path) -> None:
     """What does not come about is told."""
     async with operating(tmp_path) as operator:
-        assert not await news_until(operator.manager, lambda: False, 0)
+        assert not await wait_until(operator.manager, lambda: False, 0)

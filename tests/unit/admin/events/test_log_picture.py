@@ -30,8 +30,8 @@ def test_what_is_gone_was_told_of() -> None:
     picture = SentState()
     picture.update("functions", WARM)
 
-    assert picture.gone("functions", ["g", "f"]) == [WARM]
-    assert picture.gone("functions", ["f"]) == []
+    assert picture.remove("functions", ["g", "f"]) == [WARM]
+    assert picture.remove("functions", ["f"]) == []
     assert picture.update("functions", WARM)
 
 

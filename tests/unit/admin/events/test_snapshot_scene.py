@@ -30,12 +30,12 @@ async def test_functions_that_are_gone_are_named(server: ServingServer) -> None:
 async def test_what_others_answered_makes_a_function_busy(server: ServingServer) -> None:
     """Its pace is theirs and ours together."""
     reader = server.server.admin.reader
-    assert reader.busy() == set()
-    reader.answered([RateSample("default", "digits", (30,) + (0,) * len(SECONDS))])
+    assert reader.busy_functions() == set()
+    reader.count_answers([RateSample("default", "digits", (30,) + (0,) * len(SECONDS))])
 
     (one,), _ = reader.functions(["digits"])
 
-    assert reader.busy() == {"digits"}
+    assert reader.busy_functions() == {"digits"}
     assert json.loads(one.data)["rate"] == 3.0
     assert reader.beat()["rate"] == 3.0
 
@@ -58,7 +58,7 @@ async def test_a_clock_that_was_set_counts_from_then_on(
     [before] = [json.loads(one.data)["since_s"] for one in reader.replicas() if one.about]
     wall = reader._wall
     monkeypatch.setattr(reader, "_wall", lambda: wall() + 3600.0)
-    reader.pulse()
+    reader.tick()
 
     [after] = [json.loads(one.data)["since_s"] for one in reader.replicas() if one.about]
 

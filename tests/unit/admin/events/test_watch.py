@@ -33,10 +33,10 @@ class Play:
         self.there: list[str] = []
         self.looks: list[list[str]] = []
 
-    def pulse(self) -> None:
+    def tick(self) -> None:
         """Nothing was answered."""
 
-    def busy(self) -> set[str]:
+    def busy_functions(self) -> set[str]:
         """As the test says."""
         return self.active
 
@@ -111,8 +111,8 @@ async def watch(
     play: Play, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[EventWatch]:
     """A watch whose seconds the test lets pass."""
-    monkeypatch.setattr(watches, "LOOK_S", 0.0)
-    monkeypatch.setattr(watches, "GAP_S", 0.0)
+    monkeypatch.setattr(watches, "UPDATE_S", 0.0)
+    monkeypatch.setattr(watches, "BATCH_GAP_S", 0.0)
     catalog = Catalog([deployed()])
     made = EventWatch(cast("StateReader", play), catalog, {"version": "1"}, clock)
     yield made
@@ -139,7 +139,7 @@ async def test_while_nobody_follows_nothing_is_looked_at(watch: EventWatch, play
     """Whatever happens."""
     watch.pools(pools("default/digits@1"))
     watch.record("decision", "digits", {"text": "x"})
-    watch.second()
+    watch.tick()
     await asyncio.sleep(0)
 
     assert play.looks == []
@@ -196,11 +196,11 @@ async def test_numbers_are_looked_at_each_second_and_once_more(
     reader = joined()
     await reader.until("ready")
     play.active = {"digits"}
-    watch.second()
+    watch.tick()
     await reader.until("beat")
     play.active = set()
     play.looks.clear()
-    watch.second()
+    watch.tick()
     await reader.until("beat")
     play.states["digits"] = "idle"
     watch.pools(pools("default/digits@1"))
@@ -234,13 +234,13 @@ async def test_who_returns_soon_misses_nothing(watch: EventWatch, clock: Clock) 
         await reader.until("ready")
     last = Position(*_split(reader.last_id))
     clock.now += 20.0
-    watch.second()
+    watch.tick()
     watch.record("decision", "digits", {"text": "missed"})
 
     with watch.follow(last, "") as again:
         told = await Reader(again).until("decision")
     clock.now += 31.0
-    watch.second()
+    watch.tick()
     with watch.follow(last, "") as after:
         late = await Reader(after).until("ready")
 
@@ -308,7 +308,7 @@ async def test_at_the_end_nothing_more_is_looked_at(
         await Reader(follower).until("ready")
     watch.pools(pools("default/digits@1"))
     clock.now += 31.0
-    watch.second()
+    watch.tick()
     play.looks.clear()
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -327,7 +327,7 @@ async def test_a_look_that_fails_is_not_the_end(
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     play.there = ["r9"]
-    watch.second()
+    watch.tick()
 
     assert (await reader.until("replicas"))[-1][1] == {"items": [{"id": "r9"}]}
 
@@ -337,14 +337,14 @@ async def test_a_snapshot_comes_however_many_functions_are_busy(
 ) -> None:
     """More change at each look than are read in one: replicas and devices are told all the same,
     and so is what is left of the functions."""
-    monkeypatch.setattr(watches, "FUNCTIONS_AT_ONCE", 2)
+    monkeypatch.setattr(watches, "FUNCTIONS_PER_BATCH", 2)
     names = [f"f{number}" for number in range(10)]
     play.states |= dict.fromkeys(names, "warm")
     play.active = set(names)
     functions = play.functions
 
     def busy(asked: Iterable[str]) -> tuple[list[Item], list[str]]:
-        watch._touch([*names, "digits"])
+        watch._mark_dirty([*names, "digits"])
         return functions(asked)
 
     monkeypatch.setattr(play, "functions", busy)

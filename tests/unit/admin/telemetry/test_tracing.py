@@ -61,7 +61,7 @@ def test_a_tracer_sends_what_it_has_when_it_closes() -> None:
     with collecting() as there:
         tracer = open_tracer(GatewaySettings(traces=there.url, traces_sample=0.5), "w1")
         assert tracer is not None
-        tracer.note(TRACED)
+        tracer.record(TRACED)
         tracer.close()
         (trace,) = there.until(1)
 

@@ -16,7 +16,7 @@ from aiohttp.test_utils import TestServer
 from multidict import CIMultiDict
 
 from admin.workers import admin_proxy
-from admin.workers.admin_proxy import AdminProxy, kept
+from admin.workers.admin_proxy import AdminProxy, forwarded_headers
 from gateway.access import Access
 from gateway.http.app import ErrorBoundary
 from gateway.http.bodies import continue_later
@@ -160,7 +160,7 @@ def test_what_connection_names_is_of_one_hop() -> None:
     headers.add("Transfer-Encoding", "chunked")
     headers.add("C", "3")
 
-    assert dict(kept(headers)) == {"C": "3"}
+    assert dict(forwarded_headers(headers)) == {"C": "3"}
 
 
 @pytest.mark.parametrize("size", [1, 5 * MIB])
@@ -235,7 +235,7 @@ async def test_at_most_so_many_are_passed_at_once(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One more is told to come back."""
-    monkeypatch.setattr(admin_proxy, "PASSED_MAX", 1)
+    monkeypatch.setattr(admin_proxy, "PROXIED_MAX", 1)
     asking = asyncio.create_task(_read(rig, "/wait"))
     await rig.upstream.waiting.wait()
     async with rig.ask("GET", "/x") as answer:

@@ -53,16 +53,19 @@ def test_a_worker_is_joined_and_left_everywhere(
 ) -> None:
     """Counters first, for it counts as soon as it hears; its demand ends with it."""
     process = cast("Any", Process())
-    messages.join(process)
-    assert said == [("page", "join", "7", "table", "send"), ("hub", "join", "7", "send")]
+    messages.on_started(process)
+    assert said == [
+        ("page", "add_worker", "7", "table", "send"),
+        ("hub", "add_worker", "7", "send"),
+    ]
     said.clear()
-    messages.leave(process)
+    messages.on_ended(process)
 
     assert set(said) == {
-        ("page", "leave", "7"),
-        ("overview", "forget", "7"),
+        ("page", "remove_worker", "7"),
+        ("overview", "remove_worker", "7"),
         ("manager", "worker_lost", "7"),
-        ("hub", "leave", "7"),
+        ("hub", "remove_worker", "7"),
     }
 
 
@@ -71,16 +74,19 @@ def test_demand_reaches_the_manager_as_it_came(
 ) -> None:
     """And is counted in the overview."""
     data = encode(Demand("7", 1, True, {"default/f@1": Load(1, 0, 0.1)}))
-    messages.wants("7", data)
+    messages.on_demand("7", data)
 
     assert ("manager", "receive_demand", data) in said
-    assert [entry[:2] for entry in said] == [("overview", "hear"), ("manager", "receive_demand")]
+    assert [entry[:2] for entry in said] == [
+        ("overview", "on_demand"),
+        ("manager", "receive_demand"),
+    ]
 
 
 def test_nobody_speaks_for_another(messages: WorkerMessages, said: list[tuple[Any, ...]]) -> None:
     """The demand of a worker that is gone would stay for ever."""
     with pytest.raises(ValueError, match="expected the demand of 7, got that of 8"):
-        messages.wants("7", encode(Demand("8", 1, True, {})))
+        messages.on_demand("7", encode(Demand("8", 1, True, {})))
 
     assert said == []
 
@@ -92,19 +98,18 @@ def test_other_words_go_to_whom_they_concern(
     whoever has subscribed."""
     answered = [RateSample("default", "f", (0, 1))]
     end = messages.subscribe(lambda samples: said.append(("rates", samples)))
-    messages.beat("7", Beat(4, [Arrived("default", "f", 3)], answered))
+    messages.on_beat("7", Beat(4, [Arrived("default", "f", 3)], answered))
     end()
-    messages.woken(Woken("default", "f", "r1", {"load": 1.0}))
-    messages.reached("7", 9)
+    messages.on_cold_start(Woken("default", "f", "r1", {"load": 1.0}))
+    messages.on_reached("7", 9)
     reckoned = Reckoned(1, 0.0, {}, {}, {}, [])
-    messages.reckoned("7", reckoned)
+    messages.on_reckoned("7", reckoned)
 
     assert said == [
-        ("overview", "beat", "7", 4),
-        ("overview", "failed", []),
+        ("overview", "on_beat", "7", 4, []),
         ("past", "arrivals", "default", "f", 3),
         ("rates", answered),
         ("own", "count_cold_start", "default", "f", "r1", {"load": 1.0}, None),
-        ("hub", "reached", "7", 9),
-        ("page", "reckoned", "7", reckoned),
+        ("hub", "on_reached", "7", 9),
+        ("page", "on_reckoned", "7", reckoned),
     ]

@@ -22,10 +22,10 @@ def published(full: bool, **states: str) -> bytes:
 def test_loads_are_summed_over_workers() -> None:
     """The oldest wait is the maximum; a worker that is gone holds nothing."""
     cluster = ClusterState()
-    cluster.hear(Demand("a", 1, True, {F: Load(1, 2, 0.5)}), 0.0)
-    cluster.hear(Demand("b", 1, True, {F: Load(3, 0, 2.0), G: Load(0, 1, 0.0)}), 0.0)
+    cluster.on_demand(Demand("a", 1, True, {F: Load(1, 2, 0.5)}), 0.0)
+    cluster.on_demand(Demand("b", 1, True, {F: Load(3, 0, 2.0), G: Load(0, 1, 0.0)}), 0.0)
     assert cluster.loads() == {F: Load(4, 2, 2.0), G: Load(0, 1, 0.0)}
-    cluster.forget("b")
+    cluster.remove_worker("b")
 
     assert cluster.loads() == {F: Load(1, 2, 0.5)}
 
@@ -48,8 +48,8 @@ def test_background_work_is_counted_over_living_workers() -> None:
     """As each last said."""
     cluster = ClusterState()
     for worker, count in (("a", 3), ("b", 4), ("a", 5)):
-        cluster.beat(worker, count)
+        cluster.on_beat(worker, count, [])
     assert cluster.tasks == 9
-    cluster.forget("a")
+    cluster.remove_worker("a")
 
     assert cluster.tasks == 4

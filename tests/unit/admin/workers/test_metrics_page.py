@@ -50,7 +50,7 @@ class Rig:
             metrics.count_reply("default", function, "ok", "", 0.02)
         self.tables[name] = counters
         self.cells.append(cells)
-        self.page.join(name, counters, self.sent.append)
+        self.page.add_worker(name, counters, self.sent.append)
         return metrics
 
     def samples(self) -> dict[tuple[str, ...], float]:
@@ -109,7 +109,7 @@ def test_what_the_supervisor_knows_itself_is_there_once(rig: Rig) -> None:
 def test_a_worker_that_ended_stays_counted(rig: Rig) -> None:
     """Its last number is in the sum, and its successor's are added."""
     rig.worker("a").count_reply("default", "f", "ok", "", 0.1)
-    rig.page.leave("a")
+    rig.page.remove_worker("a")
     assert rig.samples()[REQUESTS] == 2
     rig.worker("c")
 
@@ -120,10 +120,10 @@ def test_what_was_counted_for_a_removed_function_goes(rig: Rig) -> None:
     """Also what a dead worker had counted, whether it died before or after."""
     rig.worker("a")
     rig.worker("b")
-    rig.page.leave("a")
+    rig.page.remove_worker("a")
     rig.deployed.discard("f")
-    rig.page.changed(REMOVED)
-    rig.page.leave("b")
+    rig.page.on_change(REMOVED)
+    rig.page.remove_worker("b")
 
     found = rig.samples()
     assert not any("f" in key for key in found)
@@ -135,7 +135,7 @@ def test_a_worker_that_ends_between_look_and_render_counts_once(rig: Rig) -> Non
     """The page is written in a thread, from what was there at the look."""
     rig.worker("a")
     rig.page.snapshot()
-    rig.page.leave("a")
+    rig.page.remove_worker("a")
     page = rig.page.render().decode()
 
     assert (
@@ -146,8 +146,8 @@ def test_a_worker_that_ends_between_look_and_render_counts_once(rig: Rig) -> Non
 def test_changes_but_removals_take_nothing_away(rig: Rig) -> None:
     """A function that was deployed again goes on."""
     rig.worker("a")
-    rig.page.leave("a")
-    rig.page.changed(Change("put", "default", "f", None, None, (1, 2)))
+    rig.page.remove_worker("a")
+    rig.page.on_change(Change("put", "default", "f", None, None, (1, 2)))
 
     assert rig.samples()[REQUESTS] == 1
 
@@ -173,7 +173,7 @@ async def test_the_ledger_is_as_the_workers_answer(rig: Rig) -> None:
     exemplar = Exemplar(("request_id", "x"), 0.02, 100.0)
     marked = [SampleExemplar("fngate_request_seconds_bucket", labels, exemplar)]
     answer = Reckoned(question.number, 4.0, ended, {"default/f@1": 1}, {"default/f@1": 1}, marked)
-    rig.page.reckoned("a", answer)
+    rig.page.on_reckoned("a", answer)
     await asking
 
     found = rig.samples()

@@ -33,7 +33,7 @@ class Worker:
             self.ledger.end("completed")
         self.asked: list[int] = []
         self._all = all_
-        all_.join(name, self._hear, self.counters)
+        all_.add_worker(name, self._hear, self.counters)
 
     def _hear(self, data: bytes) -> None:
         message = decode_down(data)
@@ -47,7 +47,7 @@ class Worker:
         said = Reckoned(
             self.asked[-1], now.accepted, ended, {"p": held}, {"p": in_flight}, list(marked)
         )
-        self._all.answered(self.name, said)
+        self._all.on_reckoned(self.name, said)
 
 
 @pytest.fixture
@@ -107,10 +107,10 @@ async def test_what_a_dead_worker_had_is_aborted(all_: LedgerPoll, two: Two) -> 
     _, b = two
     task = await asked(all_)
     b.answer(0, 0)
-    all_.leave("a")
+    all_.remove_worker("a")
     await task
     first = all_.balance()
-    all_.leave("b")
+    all_.remove_worker("b")
     await all_.ask()
     last = all_.balance()
 
@@ -126,7 +126,7 @@ async def test_one_that_dies_after_its_answer_is_not_counted_twice(
     a, b = two
     task = await asked(all_)
     a.answer(2, 1)
-    all_.leave("a")
+    all_.remove_worker("a")
     b.answer(0, 0)
     await task
     balance = all_.balance()
@@ -191,7 +191,7 @@ async def test_two_may_ask_at_once(all_: LedgerPoll, two: Two) -> None:
     b.answer(0, 0)
     await second
     assert not first.done()
-    all_.answered("stranger", Reckoned(1, 99.0, {}, {}, {}, []))
+    all_.on_reckoned("stranger", Reckoned(1, 99.0, {}, {}, {}, []))
     first.cancel()
     await asyncio.wait([first])
 

@@ -136,7 +136,7 @@ async def test_a_crew_has_started_when_all_accept_calls() -> None:
     assert rig.workers.reasons() == []
     welcomes = [process.heard[0] for process in rig.made]
     assert [one.name for one in welcomes if isinstance(one, m.Welcome)] == ["p0", "p1"]
-    assert [entry[0] for entry in rig.messages.said] == ["join", "join"]
+    assert [entry[0] for entry in rig.messages.said] == ["on_started", "on_started"]
     await rig.finish()
 
 
@@ -154,11 +154,11 @@ async def test_what_workers_say_goes_on_under_their_names() -> None:
         first.say(woken)
 
         assert rig.messages.said == [
-            ("wants", "p0", b"demand"),
-            ("reached", "p0", 4),
-            ("beat", "p0", m.Beat(3, [], [])),
-            ("reckoned", "p0", reckoned),
-            ("woken", woken),
+            ("on_demand", "p0", b"demand"),
+            ("on_reached", "p0", 4),
+            ("on_beat", "p0", m.Beat(3, [], [])),
+            ("on_reckoned", "p0", reckoned),
+            ("on_cold_start", woken),
         ]
 
 
@@ -168,7 +168,7 @@ async def test_a_worker_that_dies_is_replaced() -> None:
         rig.is_quick = False
         rig.made[0].end("was killed by SIGKILL")
         await until(lambda: len(rig.made) == 3)
-        assert ("leave", rig.made[0]) in rig.messages.said
+        assert ("on_ended", rig.made[0]) in rig.messages.said
         assert rig.workers.reasons() == ["workers: 1 of 2 run"]
         assert not rig.made[1].was_killed
         rig.made[2].say(m.Ready())
@@ -181,7 +181,7 @@ async def test_a_worker_that_cannot_be_replaced_is_tried_again() -> None:
     async with started(Rig()) as rig:
         rig.refusal = OSError("no more processes")
         rig.made[0].end()
-        await until(lambda: ("leave", rig.made[0]) in rig.messages.said)
+        await until(lambda: ("on_ended", rig.made[0]) in rig.messages.said)
         rig.refusal = None
         await until(lambda: not rig.workers.reasons())
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from admin.workers.messages import Estimates, FunctionNow, Functions, KeyNow
-from admin.workers.worker import CatalogReplica, show
+from admin.workers.worker import CatalogReplica, apply_function
 from registry.catalog import Catalog, Change, Deployed
 from registry.exchange import Expected
 from registry.model import Key
@@ -46,7 +46,7 @@ def test_a_moved_traffic_is_one_change_with_both_ends() -> None:
     source, mirror = Catalog([deployed(1)]), Catalog([deployed(1)])
     heard = changes(mirror)
     source.put(deployed(2))
-    show(mirror, now(source))
+    apply_function(mirror, now(source))
 
     moved = [
         (one.before.revision.number, one.after.revision.number)
@@ -63,7 +63,7 @@ def test_a_removed_function_is_told_as_removed() -> None:
     mirror = Catalog([deployed(1)])
     heard = changes(mirror)
     for name in ("digits", "digits", "unheard"):
-        show(mirror, FunctionNow("default", name, []))
+        apply_function(mirror, FunctionNow("default", name, []))
 
     assert [one.kind for one in heard] == ["remove"]
 
@@ -72,7 +72,7 @@ def test_what_is_as_it_was_changes_nothing() -> None:
     """Being told again is no news."""
     source, mirror = Catalog([deployed(1)]), Catalog([deployed(1)])
     heard = changes(mirror)
-    show(mirror, now(source))
+    apply_function(mirror, now(source))
 
     assert heard == []
 
@@ -91,7 +91,9 @@ def test_a_mirror_is_as_its_source_after_every_change(actions: list[tuple[str, i
     told: list[Change] = []
 
     def tell(change: Change) -> None:
-        show(mirror, FunctionNow("default", change.name, list(source.revisions(change.name))))
+        apply_function(
+            mirror, FunctionNow("default", change.name, list(source.revisions(change.name)))
+        )
         told.append(change)
 
     source.subscribe(tell)
@@ -111,9 +113,9 @@ def test_keys_are_let_in_and_out() -> None:
     """By their fingerprints only."""
     mirror = CatalogReplica()
     key = Key("k", "ab" * 32, ("invoke",))
-    mirror.take(KeyNow(key, True))
+    mirror.apply(KeyNow(key, True))
     assert mirror.ring.all() == (key,)
-    mirror.take(KeyNow(key, False))
+    mirror.apply(KeyNow(key, False))
 
     assert len(mirror.ring) == 0
 
@@ -122,9 +124,9 @@ def test_keys_are_let_in_and_out() -> None:
 def test_estimates_go_with_their_revision(left: list[Deployed]) -> None:
     """What a removed revision once took is of no use, and would be kept for ever."""
     mirror = CatalogReplica()
-    mirror.take(Functions([FunctionNow("default", "digits", [deployed(1, 2), deployed(2)])]))
-    mirror.take(Estimates({"default/digits@1": took(1.0), "default/digits@2": took(2.0)}))
-    mirror.take(Estimates({"default/digits@2": took(3.0)}))
-    mirror.take(Functions([FunctionNow("default", "digits", left)]))
+    mirror.apply(Functions([FunctionNow("default", "digits", [deployed(1, 2), deployed(2)])]))
+    mirror.apply(Estimates({"default/digits@1": took(1.0), "default/digits@2": took(2.0)}))
+    mirror.apply(Estimates({"default/digits@2": took(3.0)}))
+    mirror.apply(Functions([FunctionNow("default", "digits", left)]))
 
     assert mirror.expected == ({"default/digits@2": took(3.0)} if left else {})

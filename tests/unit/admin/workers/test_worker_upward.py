@@ -66,6 +66,6 @@ async def test_arrivals_are_told_with_the_next_beat_and_once() -> None:
 def test_cold_starts_are_told_at_once() -> None:
     """The supervisor counts each of them once over all workers."""
     sent: list[bytes] = []
-    SupervisorClient(sent.append, {}).woken("default", "f", "r1", {"load": 2.0})
+    SupervisorClient(sent.append, {}).on_cold_start("default", "f", "r1", {"load": 2.0})
 
     assert said(sent) == [Woken("default", "f", "r1", {"load": 2.0})]
