@@ -18,7 +18,6 @@ from gateway.http.app import Gateway, Site
 from gateway.http.context import assemble
 from gateway.metrics.counters import CounterStore
 from gateway.metrics.requests import OnColdStart
-from gateway.observing.access_log import AccessLog
 from gateway.ports import CallHistory, Pools
 from gateway.settings import GatewaySettings
 from registry.catalog import Catalog
@@ -69,7 +68,7 @@ def make_gateway(  # noqa: PLR0913 - the collaborators of one gateway process
         delivery,
         history,
         time.time,  # noqa: TID251 - the shell passes the clock in
-        AccessLog(write, time.time) if settings.access_log else None,  # noqa: TID251 - as above
+        write if settings.access_log else None,
         counters,
         open_tracer(settings, process.name),
         on_cold_start,

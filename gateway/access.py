@@ -1,4 +1,4 @@
-"""Who may do what: hosts, origins, keys, scopes. Pure."""
+"""Access control: hosts, origins, keys, scopes. Pure."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ class Access:
         self._is_local = listen in LOOPBACK
         if self._is_local:
             names |= set(LOOPBACK)
-        self._hosts = {_named(name) or name.lower() for name in names}
+        self._hosts = {_host_name(name) or name.lower() for name in names}
         self._known: dict[str, bool] = {}
-        self._ring = ring
+        self.ring = ring
         self._token = token_sha256
 
     def check_host(self, host: str) -> None:
         """Raises ForeignHost unless the Host header names this server."""
         known = self._known.get(host)
         if known is None:
-            known = _named(host) in self._hosts
+            known = _host_name(host) in self._hosts
             if len(self._known) < 1000:
                 self._known[host] = known
         if not known:
@@ -50,8 +50,8 @@ class Access:
             )
 
     def check_origin(self, origin: str | None, fetch_site: str | None, host: str) -> None:
-        """Raises ForeignOrigin for what a browser sends from a page of another origin: by the
-        headers Origin and Sec-Fetch-Site, None where they are not there."""
+        """Raises ForeignOrigin for a browser's request from a page of another origin. `origin` and
+        `fetch_site` are the headers Origin and Sec-Fetch-Site, None where missing."""
         if origin is not None and origin.partition("://")[2] != host:
             raise ForeignOrigin(f"a page of {origin[:100]!r} may not call this server")
         if origin is None and fetch_site in ("cross-site", "same-site"):
@@ -66,31 +66,26 @@ class Access:
             raise WrongScope(f"this needs the scope {need}, the key has {', '.join(scopes)}")
 
     def is_admin(self, authorization: str | None) -> bool:
-        """Whether the caller may see what only administrators see."""
+        """Whether the caller has the scope admin."""
         try:
             return "admin" in self.scopes(authorization)
         except NoKey:
             return False
 
     @property
-    def version(self) -> int:
-        """Another number after every change of who may do what."""
-        return self._ring.version
-
-    @property
     def is_open(self) -> bool:
         """Whether invoking needs no key."""
-        return self._is_local and not len(self._ring)
+        return self._is_local and not len(self.ring)
 
     def scopes(self, authorization: str | None) -> tuple[str, ...]:
-        """What the bearer of a key may do; "admin" is everything. Raises NoKey."""
+        """The scopes of a bearer key; "admin" allows everything. Raises NoKey."""
         scheme, _, secret = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not secret:
             raise NoKey("expected the header Authorization: Bearer <key>")
         secret = secret.strip()
         if compare_digest(fingerprint(secret), self._token):
             return ("admin",)
-        key: Key | None = self._ring.find(secret)
+        key: Key | None = self.ring.find(secret)
         if key is None:
             raise NoKey("the key is unknown")
         return key.scopes
@@ -104,7 +99,7 @@ def _allows(scopes: tuple[str, ...], need: Need, name: str) -> bool:
     return need == "invoke" and bool(name) and f"invoke:{name}" in scopes
 
 
-def _named(host: str) -> str | None:
+def _host_name(host: str) -> str | None:
     """The name in a Host header (RFC 9110 section 7.2), in lower case and without port and
     brackets; None where it is no host with at most a port behind it."""
     found = _HOST.fullmatch(host)

@@ -1,6 +1,8 @@
 """One connection per replica: requests out as frames, answers back to their calls.
 
-What becomes of a call, as its client's side sees it.
+`DataLinks` connects to every replica that the pool manager lists, and sends what the dispatcher
+commands. Whatever a replica sends is checked: a frame that breaks the protocol raises LinkError,
+which ends the link.
 """
 
 from __future__ import annotations
@@ -18,8 +20,7 @@ import structlog
 
 from gateway.dispatch.call import Call, Command, Link
 from gateway.dispatch.dispatcher import Dispatcher
-from gateway.shared_memory import BodySlot, SlabPool
-from gateway.shared_memory_links import SharedLink
+from gateway.shared_memory import BodySlot, SharedLink, SlabPool
 from registry.errors import FnError
 from registry.exchange import ReplicaEndpoint
 from registry.tasks import Tasks
@@ -29,12 +30,26 @@ from runtime_image.link.frames import Frame, LinkError, pack
 from runtime_image.link.meta import AnswerMeta, pack_known_request, pack_request, unpack_answer
 from runtime_image.link.stream import CLOSED, FrameStream, Greeting, connect
 
+log = structlog.get_logger()
+
+CLOSING: Final = "the gateway closes"
+"""The reason with which links are aborted at shutdown."""
+CONNECT_TRIES: Final = 5
+CONNECT_RETRY_S: Final = 0.2
+IDLE_FRAMES_MAX: Final = 10_000
+"""Frames between two final ones (RESPONSE, FAILED, CANCELLED) of a link. They cost a replica
+nothing and this process CPU time; honest replicas send a few per request."""
+# Module constants: each of these look-ups happens for every answer.
+_RESPONSE, _SLAB, _FIRST = Kind.RESPONSE, int(Flag.SLAB), int(Flag.FIRST)
+_ALONE, _TRACE = int(Flag.ALONE), int(Flag.TRACE)
+
 
 class Delivered(NamedTuple):
-    """A replica's answer, and what is known of that replica. `up_s`: connected since (monotonic).
+    """A replica's answer and facts about the replica.
 
-    `json_length` is 0 unless the answer is binary with a JSON head. `is_first`: of the replica's
-    first run.
+    `json_length` is 0 unless the answer is binary with a JSON head. `is_first`: the replica's first
+    run made the answer. `connected_s`: when the link came up (monotonic seconds). `phases`: those
+    of the replica's cold start, in milliseconds.
     """
 
     meta: AnswerMeta
@@ -48,43 +63,26 @@ class Delivered(NamedTuple):
 
 
 Outcome = Delivered | RequestError | FnError
+_delivered: Callable[[tuple[Any, ...]], Delivered] = partial(tuple.__new__, Delivered)
+"""Makes a Delivered without the Python frame of the named tuple's own constructor."""
 
 
 @dataclass(slots=True, eq=False)
 class HeldCall(Call):
-    """A call with whoever waits for it. `done` is called once, unless the client left first.
+    """A call and the callback for its outcome: `done` is called once, unless the client left.
 
-    `slot`: where its body lies in shared memory; whoever made the call drops that reference when
-    it is over.
+    `slot`: where the body lies in shared memory, if it does. The code that made the call releases
+    that reference.
     """
 
     done: Callable[[Outcome], None] = lambda _outcome: None
     slot: BodySlot | None = None
 
 
-log = structlog.get_logger()
-
-CLOSING: Final = "the gateway closes"
-"""The reason with which links are given up at the end of this process."""
-
-CONNECT_TRIES = 5
-CONNECT_RETRY_S = 0.2
-# Looked up once: each is needed for every answer.
-_RESPONSE, _SLAB, _FIRST = Kind.RESPONSE, int(Flag.SLAB), int(Flag.FIRST)
-_ALONE, _TRACE = int(Flag.ALONE), int(Flag.TRACE)
-# Without the Python function that a named tuple's own constructor is.
-_delivered: Callable[[tuple[Any, ...]], Delivered] = partial(tuple.__new__, Delivered)
-IDLE_FRAMES_MAX = 10_000
-"""Frames a replica may send since its last answer: what is no answer costs it nothing and us some
-time. Honest ones send a few per request."""
-
-
 @dataclass(slots=True)
 class _Peer:
-    """A replica this process is connected to, or will be. `up_s`: since when (monotonic).
-
-    `talk`: frames since the last that ended a request. `shared`: its bodies in shared memory.
-    """
+    """A replica with a link, or whose link is being made. `connected_s`: when HELLO came
+    (monotonic seconds), 0 before. `idle_frames`: frames since the last final one."""
 
     endpoint: ReplicaEndpoint
     pool: str
@@ -95,34 +93,35 @@ class _Peer:
 
 
 class DataLinks:
-    """The links of this gateway process. Everything a replica sends is checked: it may lie."""
+    """All data links of this gateway process."""
 
-    def __init__(  # noqa: PLR0913 - what the gateway's parts are plugged into
+    def __init__(  # noqa: PLR0913 - the collaborators of one gateway process
         self,
         worker: str,
         dispatcher: Dispatcher,
         slabs: SlabPool,
         tasks: Tasks,
         perform: Callable[[list[Command]], None],
-        lost: Callable[[str], None],
-        answered: Callable[[str, HeldCall | None, Outcome | None], None],
+        on_link_lost: Callable[[str], None],
+        on_answered: Callable[[str, HeldCall | None, Outcome | None], None],
     ) -> None:
-        """`perform` does the dispatcher's commands, `lost(pool)` hears of every link that ends,
-        `answered` of every request that does: its pool, the call if it is still wanted, and its
-        outcome if the replica has one."""
+        """`perform` executes the dispatcher's commands. `on_link_lost(pool)` is called for every
+        link that ends, `on_answered(pool, call, outcome)` for every final frame: `call` is None
+        where the client has left, `outcome` is None where the replica cancelled the request."""
         self._worker = worker
         self._dispatcher = dispatcher
         self._slabs = slabs
         self._tasks = tasks
         self._perform = perform
-        self._on_link_lost = lost
-        self._on_answered = answered
+        self._on_link_lost = on_link_lost
+        self._on_answered = on_answered
         self._peers: dict[str, _Peer] = {}
         self._listed: dict[str, set[str]] = {}
+        """Ids of the replicas that the manager lists, by pool."""
 
     def reconcile(self, pool: str, endpoints: list[ReplicaEndpoint]) -> None:
-        """Connect to what is new. Links to what is no longer listed end by themselves: the
-        replica drains, or dies."""
+        """Connect to replicas that are new. A link to a replica that is no longer listed ends by
+        itself: the replica drains, or dies."""
         self._listed[pool] = {endpoint.id for endpoint in endpoints}
         if not endpoints:
             del self._listed[pool]
@@ -137,15 +136,21 @@ class DataLinks:
     def send(self, link: str, id: int, call: Call) -> None:
         """Send a request."""
         peer = self._peers[link]
-        stream, shared = peer.stream, peer.shared
+        stream, meta, body = peer.stream, call.meta, call.body
         assert stream is not None
-        assert shared is not None
         assert isinstance(call, HeldCall)
-        body, slab = shared.send(id, call.slot, call.body)
-        flags = (_ALONE if call.alone else 0) | (_TRACE if call.meta.traceparent else 0)
-        meta = (pack_request if flags & _TRACE else pack_known_request)(call.meta)
+        flags = _ALONE if call.alone else 0
+        if call.slot is not None:
+            assert peer.shared is not None
+            body, slab = peer.shared.send(id, call.slot, body)
+            flags |= slab
+        if meta.traceparent:
+            flags |= _TRACE
+            packed = pack_request(meta)
+        else:
+            packed = pack_known_request(meta)
         timeout_ms = round(call.timeout_s * 1000)
-        stream.send(pack(Kind.REQUEST, id, body, meta=meta, flags=flags | slab, aux=timeout_ms))
+        stream.send(pack(Kind.REQUEST, id, body, meta=packed, flags=flags, aux=timeout_ms))
 
     def recall(self, link: str, id: int) -> None:
         """Tell the replica that a request is no longer wanted."""
@@ -154,7 +159,7 @@ class DataLinks:
         stream.send(pack(Kind.CANCEL, id))
 
     def abort(self, link: str, reason: str) -> None:
-        """End a link whose replica does not keep to it; a new one is made if it is still listed."""
+        """End a link whose replica broke the protocol; a listed replica gets a new one."""
         stream = self._peers[link].stream
         assert stream is not None
         stream.abort(reason)
@@ -167,7 +172,7 @@ class DataLinks:
                 peer.stream.abort(CLOSING)
 
     async def _connect(self, id: str) -> None:
-        """Connect while the manager lists the replica; a few tries, each after a pause."""
+        """Connect to a replica: CONNECT_TRIES times, with a pause, while it is listed."""
         peer = self._peers[id]
         for attempt in range(CONNECT_TRIES):
             if attempt:
@@ -183,7 +188,7 @@ class DataLinks:
         self._peers.pop(id, None)
 
     async def _open(self, id: str, peer: _Peer) -> None:
-        """Connect and greet, once. Raises OSError."""
+        """Connect and send HELLO, once. Raises OSError."""
         stream = FrameStream(
             partial(self._on_frame, id, peer),
             lambda reason: self._on_stream_lost(id, reason),
@@ -220,47 +225,47 @@ class DataLinks:
         await self._connect(id)
 
     def _on_frame(self, id: str, peer: _Peer, frame: Frame) -> None:
-        now, kind = monotonic(), frame.kind
-        if kind is _RESPONSE and peer.connected_s:
-            self._on_final(id, peer, frame, now)
-        elif kind is Kind.HELLO:
-            self._on_hello(id, frame, now)
-        elif not peer.connected_s:
-            raise LinkError("a frame before HELLO")
-        else:
-            self._bound_talk(peer)
-            self._on_control_frame(id, peer, frame, now)
+        now = monotonic()
+        kind, flags, request, json_length, packed, body = frame
+        if kind is not _RESPONSE or not peer.connected_s:
+            self._on_other_frame(id, peer, frame, now)
+            return
+        # A malformed answer ends the link with its call still on it, and the call is retried: the
+        # whole frame is read before the call is taken off the link.
+        meta, endpoint = unpack_answer(packed), peer.endpoint
+        if flags & _SLAB:
+            body = self._copy_answer(peer, frame)
+        if json_length > len(body):
+            raise LinkError("the JSON part is longer than the answer")
+        is_first, device, since_s = flags & _FIRST != 0, endpoint.device, peer.connected_s
+        answer = (meta, json_length, body, is_first, id, device, since_s, endpoint.phases)
+        self._on_final(id, peer, request, _delivered(answer), now)
 
-    def _on_control_frame(self, id: str, peer: _Peer, frame: Frame, now: float) -> None:
-        """What is no answer."""
+    def _on_other_frame(self, id: str, peer: _Peer, frame: Frame, now: float) -> None:
+        """Any frame but an answer."""
         kind = frame.kind
-        if kind is Kind.FAILED or kind is Kind.CANCELLED:
-            self._on_final(id, peer, frame, now)
-        elif kind is Kind.STARTED:
-            self._dispatcher.started(id, _ids(frame), now)
-        elif frame.kind is Kind.NOT_STARTED:
-            self._on_not_started(id, frame, now)
-        elif frame.kind is Kind.GOAWAY:
-            self._perform(self._dispatcher.goaway(id, frame.aux, now))
-        elif frame.kind is Kind.WINDOW and frame.id == 0:
-            self._perform(self._dispatcher.window(id, now))
-        else:
-            raise LinkError(f"unexpected {frame.kind.name} on a data link")
-
-    @staticmethod
-    def _bound_talk(peer: _Peer) -> None:
+        if kind is Kind.HELLO:
+            self._on_hello(id, frame, now)
+            return
+        if not peer.connected_s:
+            raise LinkError("a frame before HELLO")
         peer.idle_frames += 1
         if peer.idle_frames > IDLE_FRAMES_MAX:
             raise LinkError(f"{IDLE_FRAMES_MAX} frames without an answer")
-
-    def _on_not_started(self, id: str, frame: Frame, now: float) -> None:
-        try:
-            commands = self._dispatcher.not_started(id, frame.id, frame.aux, now)
-        except KeyError:
-            raise LinkError(f"unknown request id {frame.id}") from None
-        if (shared := self._peers[id].shared) is not None:
-            shared.release(frame.id)
-        self._perform(commands)
+        if kind is Kind.FAILED:
+            self._on_final(id, peer, frame.id, _request_error(frame), now)
+        elif kind is Kind.CANCELLED:
+            self._on_final(id, peer, frame.id, None, now)
+        elif kind is Kind.STARTED:
+            self._dispatcher.started(id, _ids(frame), now)
+        elif kind is Kind.NOT_STARTED:
+            self._on_not_started(id, frame, now)
+        elif kind is Kind.GOAWAY:
+            self._perform(self._dispatcher.goaway(id, frame.aux, now))
+        elif kind is Kind.WINDOW and frame.id == 0:
+            self._perform(self._dispatcher.window(id, now))
+        else:
+            raise LinkError(f"unexpected {kind.name} on a data link")
 
     def _on_hello(self, id: str, frame: Frame, now: float) -> None:
         peer = self._peers[id]
@@ -273,41 +278,35 @@ class DataLinks:
         link = Link(id, peer.pool, endpoint.limit, endpoint.marks_started)
         self._perform(self._dispatcher.link_up(link, now))
 
-    def _on_final(self, id: str, peer: _Peer, frame: Frame, now: float) -> None:
-        # What the frame says is read before the call is taken off the link: a malformed answer
-        # ends the link with its call still on it, and the call is retried.
-        outcome = self._read_outcome(id, peer, frame)
+    def _on_not_started(self, id: str, frame: Frame, now: float) -> None:
         try:
-            call, commands = self._dispatcher.ended(id, frame.id, now)
+            commands = self._dispatcher.not_started(id, frame.id, frame.aux, now)
         except KeyError:
             raise LinkError(f"unknown request id {frame.id}") from None
-        assert peer.shared is not None
-        peer.shared.release(frame.id)
+        if (shared := self._peers[id].shared) is not None:
+            shared.release(frame.id)
+        self._perform(commands)
+
+    def _on_final(
+        self, id: str, peer: _Peer, request: int, outcome: Outcome | None, now: float
+    ) -> None:
+        """The last frame of a request."""
+        try:
+            call, commands = self._dispatcher.ended(id, request, now)
+        except KeyError:
+            raise LinkError(f"unknown request id {request}") from None
+        assert call is None or isinstance(call, HeldCall)
+        if call is None or call.slot is not None:
+            assert peer.shared is not None
+            peer.shared.release(request)
         if commands:
             self._perform(commands)
         peer.idle_frames = 0
-        assert call is None or isinstance(call, HeldCall)
         self._on_answered(peer.pool, call, outcome)
-
-    def _read_outcome(self, id: str, peer: _Peer, frame: Frame) -> Outcome | None:
-        kind, flags, _, json_length, packed, body = frame
-        if kind is Kind.CANCELLED:
-            return None
-        if kind is Kind.FAILED:
-            return _request_error(frame)
-        meta, endpoint = unpack_answer(packed), peer.endpoint
-        if flags & _SLAB:
-            body = self._copy_answer(peer, frame)
-        if json_length > len(body):
-            raise LinkError("the JSON part is longer than the answer")
-        is_first, device = flags & _FIRST != 0, endpoint.device
-        return Delivered(
-            meta, json_length, body, is_first, id, device, peer.connected_s, endpoint.phases
-        )
 
     @staticmethod
     def _copy_answer(peer: _Peer, frame: Frame) -> bytes:
-        """An answer out of the replica's memory, which it may use again from now on."""
+        """An answer from the replica's slab; FREED lets the replica use that memory again."""
         assert peer.stream is not None
         assert peer.shared is not None
         body = peer.shared.read_answer(frame.body)

@@ -1,6 +1,6 @@
-"""Tells callers how the replica died that ran their request.
+"""Adds the cause of a replica's death to the errors of the calls that it ran.
 
-A gateway sees the link break; how the process ended the pool manager learns, a moment later.
+A gateway sees the link break. The pool manager learns how the process ended a moment later.
 """
 
 from __future__ import annotations
@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from gateway.data_links import HeldCall
 from registry.errors import FnError, Poison
 
-CAUSE_TIMEOUT_S = 1.0
-"""How long an error waits for the pool manager's word."""
+CAUSE_TIMEOUT_S: Final = 1.0
+"""How long an error waits for the cause."""
 
 
 @dataclass(slots=True, eq=False)
@@ -24,40 +25,40 @@ class _Deferred:
 
 
 class DeathCauses:
-    """Holds back the errors of calls whose replica died until its cause is known.
+    """Defers the errors of calls whose replica died until the cause is known, or time is up.
 
-    For the loop's thread alone. Each call has its error after CAUSE_S at the latest.
+    For the loop's thread alone.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, cause_s: float = CAUSE_TIMEOUT_S) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, timeout_s: float = CAUSE_TIMEOUT_S) -> None:
         self._loop = loop
-        self._cause_s = cause_s
-        self._waiting: dict[str, list[_Deferred]] = {}
+        self._timeout_s = timeout_s
+        self._deferred: dict[str, list[_Deferred]] = {}
 
-    def defer(self, call: HeldCall, error: FnError, known: Mapping[str, str]) -> None:
-        """Answer `call` with `error` and how the replica at `call.link` died; `known` are the
-        causes told so far, by replica."""
-        cause = known.get(call.link)
+    def defer(self, call: HeldCall, error: FnError, causes: Mapping[str, str]) -> None:
+        """Answer `call` with `error` and the cause, now or later. `causes`: those known so far, by
+        replica."""
+        cause = causes.get(call.link)
         if cause is not None:
-            call.done(_with(error, cause))
+            call.done(_with_cause(error, cause))
             return
-        timer = self._loop.call_later(self._cause_s, self._expire, call)
-        self._waiting.setdefault(call.link, []).append(_Deferred(call, error, timer))
+        timer = self._loop.call_later(self._timeout_s, self._expire, call)
+        self._deferred.setdefault(call.link, []).append(_Deferred(call, error, timer))
 
     def on_causes(self, causes: Mapping[str, str]) -> None:
-        """The pool manager has told how these replicas died."""
-        for replica in self._waiting.keys() & causes.keys():
-            for one in self._waiting.pop(replica):
+        """The pool manager has published how these replicas died."""
+        for replica in self._deferred.keys() & causes.keys():
+            for one in self._deferred.pop(replica):
                 one.timer.cancel()
-                one.call.done(_with(one.error, causes[replica]))
+                one.call.done(_with_cause(one.error, causes[replica]))
 
     def cancel(self, call: HeldCall) -> None:
-        """The client of a call is gone."""
+        """The client of a call has left: it gets no answer."""
         self._pop(call)
 
     def close(self) -> None:
-        """Answer every call with what is known."""
-        for call in [one.call for waiting in self._waiting.values() for one in waiting]:
+        """Answer every deferred call without a cause."""
+        for call in [one.call for several in self._deferred.values() for one in several]:
             self._expire(call)
 
     def _expire(self, call: HeldCall) -> None:
@@ -65,17 +66,17 @@ class DeathCauses:
             call.done(one.error)
 
     def _pop(self, call: HeldCall) -> _Deferred | None:
-        waiting = self._waiting.get(call.link, [])
-        one = next((each for each in waiting if each.call is call), None)
+        several = self._deferred.get(call.link, [])
+        one = next((each for each in several if each.call is call), None)
         if one is not None:
             one.timer.cancel()
-            waiting.remove(one)
-            if not waiting:
-                del self._waiting[call.link]
+            several.remove(one)
+            if not several:
+                del self._deferred[call.link]
         return one
 
 
-def _with(error: FnError, cause: str) -> FnError:
+def _with_cause(error: FnError, cause: str) -> FnError:
     return type(error)(
         f"{error.message}: {'the last one' if isinstance(error, Poison) else 'it'} {cause}",
         retry_after_s=error.retry_after_s,

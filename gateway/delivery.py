@@ -1,6 +1,7 @@
 """The shell around the dispatcher: calls in, frames out, answers back.
 
-What the gateway does when a function's traffic moves to another of its revisions.
+`Delivery` executes the dispatcher's commands and reports demand to the pool manager.
+`follow_traffic` has waiting calls move when a function's traffic goes to another revision.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import asyncio
 import itertools
 from collections.abc import Callable
 from time import monotonic
+from typing import Final
 
 import structlog
 
@@ -31,20 +33,19 @@ from registry.tasks import Tasks, every
 
 log = structlog.get_logger()
 
-SWEEP_S = 0.1
-DEMAND_S = 1.0
-GONE = PoolEndpoints([], "gone", "removed")
+SWEEP_S: Final = 0.1
+DEMAND_S: Final = 1.0
+GONE: Final = PoolEndpoints([], "gone", "removed")
 
 
 class Delivery:
-    """Owns the dispatcher; everything runs in one event loop's thread.
+    """Owns the dispatcher. For the loop's thread alone.
 
-    Demand goes to the manager at once when somebody waits at a pool without a replica, when
-    another pool falls idle meanwhile, or a link is lost, and every second for all pools with load:
-    between these edges counts change with every request, and nothing would be decided differently
-    if the manager knew.
+    Demand goes to the manager at once when a call waits at a pool without a replica, when another
+    pool falls idle meanwhile, or a link is lost, and every second for all pools with load. Between
+    these edges counts change with every request, and the manager would decide nothing differently.
 
-    `slabs`: where whoever makes calls may have their large bodies.
+    `slabs` has slots for large bodies of calls.
     """
 
     def __init__(
@@ -52,15 +53,15 @@ class Delivery:
         limits: Limits,
         worker: str,
         pools: Pools,
-        past: CallHistory,
+        history: CallHistory,
         store: CounterStore | None = None,
     ) -> None:
-        """`store` has what is counted, without one this process's own memory."""
+        """`store` has the ledger's counters; without one they are in this process's memory."""
         self._ledger = Ledger(store or LocalStore())
         self._loop = asyncio.get_running_loop()
         self._worker = worker
         self._pools = pools
-        self._history = past
+        self._history = history
         self._dispatcher = Dispatcher(limits)
         self._tasks = Tasks("gateway")
         self._seq = itertools.count(1)
@@ -81,13 +82,13 @@ class Delivery:
         self._is_closed = False
 
     def open(self) -> None:
-        """Begin to speak to the manager and to watch deadlines."""
+        """Start the reports to the manager and the sweep of deadlines."""
         self._report_all()
         self._tasks.spawn("sweep", every(SWEEP_S, self._sweep))
         self._tasks.spawn("demand", every(DEMAND_S, self._report_all))
 
     async def close(self) -> None:
-        """Stop; calls that are still held are not answered any more."""
+        """Stop. Calls that are still held get no answer."""
         self._is_closed = True
         self._links.close()
         self._death_causes.close()
@@ -96,11 +97,11 @@ class Delivery:
         self._pools.worker_lost(self._worker)
 
     def on_manager_lost(self) -> None:
-        """Nobody starts replicas any more; see `Dispatcher.lose_manager`."""
+        """The pool manager is gone for good; see `Dispatcher.lose_manager`."""
         self._perform(self._dispatcher.lose_manager(monotonic()))
 
     async def wait_idle(self) -> None:
-        """Return when nothing is owed to any client."""
+        """Return when every accepted call has ended."""
         self._idle = asyncio.Event()
         if not self._dispatcher.is_idle:
             await self._idle.wait()
@@ -108,20 +109,20 @@ class Delivery:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of bodies that arrive, wait or are in flight."""
+        """Bytes of request bodies that are arriving, waiting or in flight."""
         return self._dispatcher.held_bytes
 
     def reserve(self, count: int) -> None:
-        """Count bytes of bodies that still arrive among those held; negative to give back."""
+        """Add `count` bytes of arriving bodies to the held ones; a negative count gives back."""
         self._dispatcher.reserve(count)
 
     def is_cold(self, pool: str) -> bool:
-        """Whether a call for this pool would have to wait for a replica to start."""
+        """Whether a call for this pool would wait for a replica to start."""
         view = self._dispatcher.pools.get(pool)
         return view is None or not view.is_open
 
     def send_now(self, call: HeldCall) -> bool:
-        """Accept a call and send it, if nothing stands in the way; otherwise `submit` it."""
+        """Accept a call and send it at once. False where only `submit` can decide about it."""
         sent = self._dispatcher.send_now(call, call.arrived_s)
         if sent is None:
             return False
@@ -130,7 +131,7 @@ class Delivery:
         return True
 
     def submit(self, call: HeldCall) -> None:
-        """Accept a call. Raises what `Dispatcher.submit` raises, and then it was not."""
+        """Accept a call. Raises as `Dispatcher.submit` does; then the call was not accepted."""
         if call.pool not in self._dispatcher.pools:
             self._update_expected(call.pool)
         try:
@@ -143,7 +144,7 @@ class Delivery:
                 self._report_soon(call.pool)
 
     def cancel(self, call: HeldCall) -> None:
-        """The client of a call is gone."""
+        """The client of a call has left."""
         before = call.stage
         self._death_causes.cancel(call)
         commands = self._dispatcher.leave(call, monotonic())
@@ -153,12 +154,12 @@ class Delivery:
         self._perform(commands)
 
     def move(self, source: str, target: str, terms: Terms | None) -> None:
-        """A function's traffic moved; what that means for its calls says `Dispatcher.move`."""
+        """A function's traffic moved from one pool to another; see `Dispatcher.move`."""
         self._perform(self._dispatcher.move(source, target, terms, monotonic()))
         self._report_soon(source)
 
     def receive_endpoints(self, data: bytes) -> None:
-        """The manager's Endpoints; the last ones may come when it is over."""
+        """Apply the manager's Endpoints. Those that come after `close` are ignored."""
         if self._is_closed:
             return
         message = decode_endpoints(data)
@@ -170,20 +171,20 @@ class Delivery:
                 self._on_endpoints(key, GONE, now)
 
     def endpoints(self, pool: str) -> PoolEndpoints:
-        """What the manager last said of a pool; a pool never heard of is cold."""
+        """The endpoints that the manager last published of a pool; an unknown pool is cold."""
         view = self._dispatcher.pools.get(pool)
         return view.shown if view else UNKNOWN
 
     def states(self) -> dict[str, str]:
-        """The state of every pool that is not at rest: the others are cold, and nobody calls."""
+        """The state of every pool but those that are cold and not called."""
         return {key: pool.shown.state for key, pool in self._dispatcher.pools.items()}
 
     def loads(self) -> dict[str, Load]:
-        """What is held and in flight, per pool."""
+        """Requests held and in flight, per pool."""
         return self._dispatcher.loads(monotonic())
 
     def balance(self) -> Balance:
-        """Where every call accepted here is, at this moment."""
+        """The ledger of all calls accepted here, at this moment."""
         pools = self._dispatcher.pools.items()
         held = {key: count for key, pool in pools if (count := len(pool.waiting))}
         owed = {key: count for key, pool in pools if (count := pool.owed)}
@@ -203,7 +204,7 @@ class Delivery:
         for command in commands:
             try:
                 self._execute(command)
-            except Exception:  # a defect with one call must not strand all others
+            except Exception:  # a defect with one call must not strand the others
                 log.exception("a command could not be done", wanted=type(command).__name__)
         if self._idle is not None and self._dispatcher.is_idle:
             self._idle.set()
@@ -220,8 +221,8 @@ class Delivery:
 
     def _fail(self, command: Fail) -> None:
         assert isinstance(command.call, HeldCall)
-        is_late = isinstance(command.error, WaitBudgetOver)
-        self._ledger.end("expired" if is_late else "failed")
+        has_expired = isinstance(command.error, WaitBudgetOver)
+        self._ledger.end("expired" if has_expired else "failed")
         self._reports.ended(command.call.pool)
         if isinstance(command.error, ReplicaDied | Poison) and command.call.deaths:
             self._death_causes.defer(
@@ -236,14 +237,14 @@ class Delivery:
         self.slabs.sweep(now)
 
     def _report_soon(self, pool: str) -> None:
-        """Tell the manager of this pool, and of the one its calls follow to, before the loop's
+        """Report demand of this pool, and of the pool that its calls follow to, before the loop's
         next turn."""
         if not self._urgent:
             self._loop.call_soon(self._report_urgent)
         self._urgent |= {pool, self._dispatcher.heir(pool)}
 
     def _on_answered(self, pool: str, call: HeldCall | None, outcome: Outcome | None) -> None:
-        """A replica is done with a call, which is None where nobody wants its outcome."""
+        """A replica has ended a call; `call` is None where its client has left."""
         if self._reports.ended(pool):
             self._report_soon(pool)
         if call is not None:
@@ -264,7 +265,7 @@ class Delivery:
 
 
 def follow_traffic(catalog: Catalog, delivery: Delivery) -> Callable[[], None]:
-    """Have calls that wait move with their function's traffic; the returned function ends it."""
+    """Move waiting calls with their function's traffic, until the returned function is called."""
 
     def changed(change: Change) -> None:
         before, after = change.before, change.after
@@ -276,13 +277,13 @@ def follow_traffic(catalog: Catalog, delivery: Delivery) -> Callable[[], None]:
 
 
 def terms(before: Deployed, after: Deployed) -> Terms | None:
-    """How `after` runs calls meant for `before`; None where they may not fit it."""
+    """How `after` runs calls meant for `before`; None where their inputs may not fit `after`."""
     if breaks(before.revision, after.revision):
         return None
     return Terms(may_rerun(after), after.function.limits.timeout_s)
 
 
 def may_rerun(deployed: Deployed) -> bool:
-    """Whether a request that had started may be run again: a handler may have had effects."""
+    """Whether a request that had started may run again; a handler may have had effects."""
     retry = deployed.function.limits.retry
     return retry == "always" or (retry == "auto" and not deployed.revision.handler)

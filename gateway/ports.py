@@ -11,17 +11,17 @@ class Pools(Protocol):
     """The pool manager, by serialised messages only (`registry.exchange`)."""
 
     def receive_demand(self, data: bytes) -> None:
-        """Take a Demand."""
+        """Take in a Demand."""
 
     def worker_lost(self, worker: str) -> None:
-        """This gateway holds nothing any more."""
+        """The gateway process `worker` holds no requests any more."""
 
 
 class CallHistory(Protocol):
-    """What is known of earlier cold starts and kept of arrivals."""
+    """Earlier cold starts, and a count of arrivals."""
 
     def expected(self, pool: str) -> Expected:
-        """What the next cold start of a revision takes."""
+        """How long the next cold start of a revision is expected to take."""
 
     def arrived(self, namespace: str, name: str) -> None:
-        """One more request came for this function."""
+        """Count one request for a function."""

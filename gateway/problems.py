@@ -76,10 +76,10 @@ FROM_REPLICA: dict[str, type[errors.FnError]] = {
 OK, CREATED, ACCEPTED = 200, 201, 202
 FOUND, MOVED, NOT_MODIFIED = 302, 308, 304
 MISTAKES, FAILURES = 400, 500
-"""From here on it is the client's fault, and from here on it is not."""
+"""The first status of client errors, and of server errors."""
 
 NOT_READY = 503
-"""What a load balancer understands as "not now"."""
+"""The status by which load balancers skip a server."""
 
 CONTENT_TYPE = "application/problem+json"
 
@@ -95,7 +95,7 @@ ENDS_CONNECTION = (
 
 
 def is_worth_keeping(error: errors.FnError) -> bool:
-    """Whether an operator wants to know: not of what a client did wrong by itself."""
+    """Whether operators are shown the error: not a mistake of the client alone."""
     status = STATUS[type(error)]
     return status >= STATUS[errors.FnError] or status == STATUS[errors.QueueFull]
 
@@ -108,13 +108,13 @@ def from_request_error(error: RequestError) -> errors.FnError:
 
 
 def is_servers_fault(status: int) -> bool:
-    """Whether an answer with this status is an error of the server's, not of its client's."""
+    """Whether an answer with this status is a server error, not the client's."""
     return status >= FAILURES
 
 
 def outcome(status: int) -> str:
-    """What an answer means to who runs the server: "ok", "refused", which is the client's own
-    doing or its share of what there is, or "failed"."""
+    """The outcome of an answer: "ok", "refused" (client error or rate or queue limit, 4xx), or
+    "failed"."""
     if status < MISTAKES:
         return "ok"
     return "failed" if is_servers_fault(status) else "refused"
@@ -175,8 +175,8 @@ def json_answer(
 
 
 def _encoded(data: object) -> bytes:
-    """JSON bytes. What a client sent that is no UTF-8 comes as lone surrogates, which only the
-    standard library writes, as escapes."""
+    """JSON bytes. Bytes from a client that are no UTF-8 are lone surrogates here; only the standard
+    library writes those, as escapes."""
     try:
         return msgspec.json.encode(data)
     except UnicodeEncodeError:

@@ -1,12 +1,9 @@
-"""A whole HTTP answer as plain data, and its bytes.
-
-What an answer says of its own making: the `Server-Timing` header (W3C Server Timing).
-"""
+"""HTTP answers as plain data: their bytes, and their `Server-Timing` header (W3C)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from http import HTTPStatus
 from typing import Final, NamedTuple
 from wsgiref.handlers import format_date_time
@@ -16,15 +13,17 @@ from runtime_image.link.meta import AnswerMeta
 
 Body = bytes | bytearray | memoryview
 PIECE: Final = 64 * 1024
-"""Bytes of a body from which it is written on its own instead of being copied behind its head."""
+"""Bytes. A body of this length or more is written on its own, not copied behind its head."""
 CLOSE: Final = ("Connection", "close")
 _PHRASES: Final = {int(status): status.phrase for status in HTTPStatus}
 
 
 class Reply(NamedTuple):
-    """What a client gets. `headers` are all but Content-Length, Date and Server, in order; names
-    and values are this program's own, never a replica's, nor a client's but for a request id of
-    few harmless characters."""
+    """A whole answer. `headers` are all but Content-Length, Date and Server, in order.
+
+    Names and values are made by this program, never by a replica. The one value from a client is a
+    request id of few harmless characters.
+    """
 
     status: int
     headers: tuple[tuple[str, str], ...]
@@ -32,12 +31,18 @@ class Reply(NamedTuple):
 
     @property
     def closes(self) -> bool:
-        """Whether the connection ends with it."""
+        """Whether this is the last answer of its connection."""
         return CLOSE in self.headers
 
 
+make_reply: Callable[[tuple[int, tuple[tuple[str, str], ...], Body]], Reply] = partial(
+    tuple.__new__, Reply
+)
+"""Makes a Reply without the Python frame of the named tuple's own constructor."""
+
+
 class Writer:
-    """Replies to bytes of HTTP/1.1 (RFC 9112). `wall` gives Unix seconds, for Date."""
+    """Writes replies as bytes of HTTP/1.1 (RFC 9112). `wall` gives Unix seconds, for Date."""
 
     def __init__(self, wall: Callable[[], float]) -> None:
         self._wall = wall
@@ -62,7 +67,8 @@ class Writer:
 
 
 class Receipt(NamedTuple):
-    """Where the time went; milliseconds. `phases` is empty unless a cold start was waited for."""
+    """How a replica answered one request. `phases` of the cold start that the request waited for,
+    in milliseconds; empty where there was none."""
 
     revision: str
     replica: str
@@ -78,8 +84,14 @@ class Receipt(NamedTuple):
         return bool(self.phases)
 
 
+make_receipt: Callable[
+    [tuple[str, str, str, float, dict[str, float], bool, AnswerMeta]], Receipt
+] = partial(tuple.__new__, Receipt)
+"""Makes a Receipt without the Python frame of the named tuple's own constructor."""
+
+
 def server_timing(receipt: Receipt) -> str:
-    """The header's value. A cold start is marked by the metric `cold` and lists its phases."""
+    """The header's value. A cold start has the metric `cold` and one for each phase."""
     revision, replica, device, queue_ms, phases, is_first, meta = receipt
     _, decode_us, batch_us, compute_us, encode_us, rows = meta
     cold = all_phases = ""
@@ -96,5 +108,5 @@ def server_timing(receipt: Receipt) -> str:
 
 @lru_cache(maxsize=8192)
 def _ms(us: int) -> str:
-    """Microseconds as the header has them; short times come again and again."""
+    """Microseconds as milliseconds with three digits; short times recur, so they are cached."""
     return f"{us / 1e3:.3f}"

@@ -1,10 +1,8 @@
-"""What a request's head is allowed, remembered while nothing it depends on changes.
+"""From a request's head to its admission: access, limits, wait budget and priority.
 
-Checks the input of a request that finds its function cold: bad input wakes no device.
-
-What invoking reads of a request's head, wherever that came from.
-
-What a client asks of the waiting: `Prefer: wait` (RFC 7240) and `Priority` (RFC 9218).
+`Admissions` remembers the admission of a head while nothing it depends on changes. `ColdCheck`
+checks the input of a request whose function is cold: bad input wakes no device. `Prefer: wait` is
+that of RFC 7240, `Priority` that of RFC 9218.
 """
 
 from __future__ import annotations
@@ -28,66 +26,27 @@ from runtime_image.codecs import request
 from runtime_image.codecs.request import RequestHead, parse
 from runtime_image.link.meta import RequestMeta
 
-IN_LOOP_MAX = 64 * 1024
-"""Bytes; larger bodies would hold up the loop and are checked in a thread."""
-WAITING_MAX = 64
+REQUEST_ID: Final = "X-Request-Id"
+TRACEPARENT: Final = "traceparent"
+HEAD_MAX: Final = 1024
+"""Characters of a head that is remembered."""
+KEPT_MAX: Final = 4096
+"""Heads remembered; then all are forgotten, which costs each of them one more check."""
+IN_LOOP_MAX: Final = 64 * 1024
+"""Bytes. Larger bodies would hold up the loop and are checked in a thread."""
+WAITING_MAX: Final = 64
+"""Large bodies that may wait for the check."""
+_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_WAIT: Final = re.compile(r"(?:^|[,;])\s*wait\s*=\s*\"?([^\",;\s]*)\"?", re.IGNORECASE)
+_SECONDS: Final = re.compile("[0-9]{1,9}")
+_URGENCY: Final = re.compile(r"(?:^|,)\s*u\s*=\s*([^,;\s]*)")
 
 OnChecked = Callable[[BaseException | None], None]
 
 
-class ColdCheck:
-    """One worker thread with a bounded queue for what is too large for the loop."""
-
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="cold-check")
-        self._waiting = 0
-
-    def check(
-        self, meta: RequestMeta, body: Body, revision: Revision, then: OnChecked
-    ) -> asyncio.Future[None] | None:
-        """Check a small body at once: None, or RequestError is raised where it does not fit.
-
-        A large one is checked in the thread: `then` is called in the loop's with what was wrong,
-        None for nothing, unless the future is cancelled before. Raises QueueFull where too many
-        are being checked.
-        """
-        if len(body) <= IN_LOOP_MAX:
-            _check(meta, body, revision)
-            return None
-        if self._waiting >= WAITING_MAX:
-            raise QueueFull(f"{self._waiting} large requests are being checked", retry_after_s=1)
-        self._waiting += 1
-        loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(self._thread, _check, meta, body, revision)
-        future.add_done_callback(lambda done: self._done(done, then))
-        return future
-
-    def _done(self, future: asyncio.Future[None], then: OnChecked) -> None:
-        self._waiting -= 1
-        if not future.cancelled():
-            then(future.exception())
-
-    def close(self) -> None:
-        """End the thread when it is through with what it has."""
-        self._thread.shutdown(wait=True, cancel_futures=True)
-
-
-def _check(meta: RequestMeta, body: Body, revision: Revision) -> None:
-    length = meta.json_length if meta.json_length >= 0 else None
-    head = RequestHead(meta.content_type, meta.accept, length)
-    request.check(
-        parse(head, memoryview(body), revision.signature, revision.inputs), revision.inputs
-    )
-
-
-REQUEST_ID: Final = "X-Request-Id"
-TRACEPARENT: Final = "traceparent"
-_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
-
-
 class Correlation(NamedTuple):
-    """By what others know a request: "" where its client does not say, or says what may not stand
-    in headers and logs. Apart from the head, for it is another with each request."""
+    """The ids by which others know a request: "" where the client sent none, or one that may not
+    stand in headers and logs. Apart from the head, because it differs with each request."""
 
     request_id: str = ""
     traceparent: str = ""
@@ -97,7 +56,7 @@ NOT_CORRELATED: Final = Correlation()
 
 
 def correlate(header: Callable[[str], str | None]) -> Correlation:
-    """What a request is known by, of which `header(name)` gives the first value of each header."""
+    """The correlation of a request; `header(name)` gives the first value of a header."""
     request_id, traceparent = header(REQUEST_ID), header(TRACEPARENT)
     if request_id is None and traceparent is None:
         return NOT_CORRELATED
@@ -107,7 +66,7 @@ def correlate(header: Callable[[str], str | None]) -> Correlation:
 
 
 class Head(NamedTuple):
-    """One request to `/fn/{ref}`. Headers are None where they are not there."""
+    """The head of one request to `/fn/{ref}`. Headers that are missing are None."""
 
     ref: str
     host: str
@@ -122,12 +81,12 @@ class Head(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The function's, without a revision."""
+        """The function's name, without a revision."""
         return self.ref.partition("@")[0]
 
     def meta(self) -> RequestMeta:
-        """What travels to the replica beside a trace. Raises BadRequest on a length that is
-        none."""
+        """What the replica gets of the head, without a trace. Raises BadRequest on a malformed
+        length."""
         length = self.json_length
         if length and not (length.isdecimal() and len(length) < 12):
             text = f"Inference-Header-Content-Length: expected a number, got {length[:40]!r}"
@@ -141,7 +100,7 @@ class Head(NamedTuple):
 
 
 def make_head(ref: str, host: str, header: Callable[[str], str | None]) -> Head:
-    """The head of which `header(name)` gives the first value of each header."""
+    """The head of a request; `header(name)` gives the first value of a header."""
     return Head(
         ref,
         host,
@@ -156,15 +115,9 @@ def make_head(ref: str, host: str, header: Callable[[str], str | None]) -> Head:
     )
 
 
-HEAD_MAX: Final = 1024
-"""Characters of a head that is remembered."""
-KEPT_MAX: Final = 4096
-"""Heads remembered; then all are forgotten, which costs each of them one more check."""
-
-
 class Admission(NamedTuple):
-    """How calls of one head are held and run. `applied` is what Preference-Applied says,
-    `as_of` the catalog's version."""
+    """How calls with one head are held and run. `applied`: the value of Preference-Applied;
+    `as_of`: the catalog's version."""
 
     deployed: Deployed
     pool: str
@@ -181,27 +134,29 @@ class Admission(NamedTuple):
 
 
 class Admissions:
-    """Remembered by a key by which whoever reads HTTP knows a head again. The head says who calls
-    and what, so with the same keys and the same catalog the same head is allowed the same."""
+    """Admissions by head. A head says who calls and what: with the same keys and the same catalog,
+    the same head gets the same admission. The reader of HTTP makes a key for each head."""
 
     def __init__(
         self, access: Access, catalog: Catalog, wait_max_s: float, held_bytes_max: int
     ) -> None:
-        """`held_bytes_max` bounds all bodies together, and so each of them."""
+        """`held_bytes_max` bounds all bodies together, and so each one."""
         self._access = access
         self._catalog = catalog
         self._wait_max_s = wait_max_s
         self._held_bytes_max = held_bytes_max
         self._known: dict[Hashable, Admission] = {}
-        self._as_of = (-1, -1)
+        self._as_of = self._keys_as_of = -1
 
     def find(self, key: Hashable) -> Admission | None:
-        """What this head was allowed, if that still holds."""
-        self._keep_up()
+        """The admission of a head that was admitted before, unless something changed since."""
+        if self._as_of != self._catalog.version or self._keys_as_of != self._access.ring.version:
+            self._forget_all()
         return self._known.get(key)
 
     def resolve(self, head: Head) -> Deployed:
-        """What a head calls. Raises FnError where its sender may not, or there is no such thing."""
+        """The function and revision that a head calls. Raises FnError where there is none, or the
+        caller may not invoke it."""
         access = self._access
         access.check_host(head.host)
         access.check_origin(head.origin, head.fetch_site, head.host)
@@ -209,7 +164,8 @@ class Admissions:
         return self._catalog.resolve(head.ref)
 
     def admit(self, key: Hashable, head: Head, deployed: Deployed) -> Admission:
-        """Read the rest of a head. Raises BadRequest: what is refused is not remembered."""
+        """Read the rest of a head that `find` does not know. Raises BadRequest; then the head is
+        not remembered."""
         limits = deployed.function.limits
         wait_s, applied = requested_wait_s(head.prefer, limits.wait_s, self._wait_max_s)
         admission = Admission(
@@ -226,29 +182,23 @@ class Admissions:
             "@" in head.ref,
             self._catalog.version,
         )
-        self._keep_up()
+        if self._as_of != self._catalog.version or self._keys_as_of != self._access.ring.version:
+            self._forget_all()
         if len(self._known) >= KEPT_MAX:
             self._known.clear()
-        # Long heads would fill the memory.
         if sum([len(one) for one in head if one]) <= HEAD_MAX:
             self._known[key] = admission
         return admission
 
-    def _keep_up(self) -> None:
-        as_of = (self._catalog.version, self._access.version)
-        if self._as_of != as_of:
-            self._as_of = as_of
-            self._known.clear()
-
-
-_WAIT = re.compile(r"(?:^|[,;])\s*wait\s*=\s*\"?([^\",;\s]*)\"?", re.IGNORECASE)
-_SECONDS = re.compile("[0-9]{1,9}")
-_URGENCY = re.compile(r"(?:^|,)\s*u\s*=\s*([^,;\s]*)")
+    def _forget_all(self) -> None:
+        """The catalog or the keys have changed."""
+        self._as_of, self._keys_as_of = self._catalog.version, self._access.ring.version
+        self._known.clear()
 
 
 def requested_wait_s(prefer: str | None, default_s: float, most_s: float) -> tuple[float, str]:
-    """Seconds the client agrees to wait, and what `Preference-Applied` should say. A `wait` that
-    is no whole number of seconds is ignored, as RFC 7240 section 2 has it."""
+    """Seconds that the client agrees to wait, and the value of `Preference-Applied`. A `wait` that
+    is no whole number of seconds is ignored (RFC 7240 section 2)."""
     match = _WAIT.search(prefer) if prefer else None
     if match is None or not _SECONDS.fullmatch(match[1]):
         return default_s, ""
@@ -257,7 +207,7 @@ def requested_wait_s(prefer: str | None, default_s: float, most_s: float) -> tup
 
 
 def requested_priority(header: str | None) -> Priority:
-    """Urgency 0-2 is high, 3 (the default) normal, 4-7 low; nonsense counts as no header."""
+    """Urgency 0-2 is high, 3 (the default) normal, 4-7 low; a malformed header is ignored."""
     match = _URGENCY.search(header) if header else None
     if match is None or match[1] not in set("01234567"):
         return Priority.NORMAL
@@ -265,3 +215,47 @@ def requested_priority(header: str | None) -> Priority:
     if urgency < 3:
         return Priority.HIGH
     return Priority.NORMAL if urgency == 3 else Priority.LOW
+
+
+class ColdCheck:
+    """Checks request bodies: small ones in the loop, large ones in a thread."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="cold-check")
+        self._waiting = 0
+
+    def check(
+        self, meta: RequestMeta, body: Body, revision: Revision, on_checked: OnChecked
+    ) -> asyncio.Future[None] | None:
+        """Check a small body at once and return None. Raises RequestError where it does not fit.
+
+        A large body is checked in the thread. Then `on_checked` is called in the loop with the
+        error, or None, unless the future was cancelled. Raises QueueFull where too many wait.
+        """
+        if len(body) <= IN_LOOP_MAX:
+            _check(meta, body, revision)
+            return None
+        if self._waiting >= WAITING_MAX:
+            raise QueueFull(f"{self._waiting} large requests are being checked", retry_after_s=1)
+        self._waiting += 1
+        loop = asyncio.get_running_loop()
+        future = loop.run_in_executor(self._thread, _check, meta, body, revision)
+        future.add_done_callback(lambda done: self._on_done(done, on_checked))
+        return future
+
+    def _on_done(self, future: asyncio.Future[None], on_checked: OnChecked) -> None:
+        self._waiting -= 1
+        if not future.cancelled():
+            on_checked(future.exception())
+
+    def close(self) -> None:
+        """End the thread after the check that is running."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+
+def _check(meta: RequestMeta, body: Body, revision: Revision) -> None:
+    length = meta.json_length if meta.json_length >= 0 else None
+    head = RequestHead(meta.content_type, meta.accept, length)
+    request.check(
+        parse(head, memoryview(body), revision.signature, revision.inputs), revision.inputs
+    )

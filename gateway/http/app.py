@@ -1,8 +1,7 @@
-"""The gateway's routes, readable as a table.
+"""The gateway's routes, error boundary and listening socket.
 
-`GET /fn/{name}`: what a function takes, how it is, how to call it.
-
-The listening socket: who reads what comes, and how that ends.
+`Gateway` has the routes that every gateway process serves by itself, `StatePages` those that one
+process per server has. `Site` listens.
 """
 
 from __future__ import annotations
@@ -11,7 +10,8 @@ import asyncio
 import json
 import math
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from time import monotonic
+from typing import Any, Final, Protocol
 
 import structlog
 from aiohttp import web
@@ -20,10 +20,10 @@ from gateway import problems
 from gateway.access import Access
 from gateway.delivery import Delivery
 from gateway.http.bodies import check_framing, continue_later, is_awaiting_continue
-from gateway.http.connections import connections_max
+from gateway.http.connections import ConnectionLimit, connections_max
 from gateway.http.context import Invoker
 from gateway.http.fast_path import FastPath
-from gateway.http.handler import HandlerFactory, make_clients
+from gateway.http.handler import HandlerFactory
 from gateway.http.invocation import invoke, route_calls
 from gateway.metrics.counters import PageFormat, negotiate_format
 from gateway.replies import Reply, Writer
@@ -37,165 +37,18 @@ from runtime_image.contract import signature as signatures
 from runtime_image.contract.dtypes import BYTES, FLOATS
 from runtime_image.contract.signature import DYNAMIC, TensorSpec
 
-EXAMPLE_ITEMS_MAX = 256
-
-
-def describe(deployed: Deployed, shown: PoolEndpoints, origin: str) -> dict[str, Any]:
-    """The function as JSON data. `origin` is how the client reached this server."""
-    function, revision = deployed.function, deployed.revision
-    return {
-        "name": function.name,
-        "revision": revision.ref,
-        "state": shown.state,
-        "reason": shown.reason,
-        "signature": signatures.to_json(revision.signature),
-        "content_types": content_types(revision.signature, revision.inputs),
-        "limits": {
-            "timeout_s": function.limits.timeout_s,
-            "wait_s": function.limits.wait_s,
-            "body_mib": function.limits.body_mib,
-        },
-        "labels": function.labels,
-        "example": example(deployed, origin),
-    }
-
-
-def example(deployed: Deployed, origin: str) -> str:
-    """A call that can be pasted into a shell, with zeros for numbers."""
-    url = f"{origin}/fn/{deployed.function.name}"
-    for rule in deployed.revision.inputs.values():
-        if rule.kind == "image":
-            return f"curl {url} -H 'Content-Type: image/png' --data-binary @picture.png"
-        if rule.kind == "audio":
-            return f"curl {url} -H 'Content-Type: audio/wav' --data-binary @sound.wav"
-        if rule.kind == "bytes":
-            kind = "application/octet-stream"
-            return f"curl {url} -H 'Content-Type: {kind}' --data-binary @file"
-    inputs = {tensor.name: _shown(tensor) for tensor in deployed.revision.signature.inputs}
-    body = json.dumps({"inputs": inputs})
-    return f"curl {url} -H 'Content-Type: application/json' -d '{body}'"
-
-
-def zeros(tensor: TensorSpec, items_max: int) -> Any | None:
-    """The least value that fits, as JSON: dynamic dimensions are 1, numbers 0. None where it has
-    more than `items_max` items."""
-    shape = _least(tensor)
-    if math.prod(shape) > items_max:
-        return None
-    value: Any = 0.0 if tensor.dtype in FLOATS else 0
-    if tensor.dtype in (BYTES, "BOOL"):
-        value = "" if tensor.dtype == BYTES else False
-    for size in reversed(shape):
-        value = [value] * size
-    return value
-
-
-def _shown(tensor: TensorSpec) -> Any:
-    value = zeros(tensor, EXAMPLE_ITEMS_MAX)
-    return f"<{tensor.dtype} {_least(tensor)}>" if value is None else value
-
-
-def _least(tensor: TensorSpec) -> list[int]:
-    return [1 if size == DYNAMIC else size for size in tensor.shape]
-
-
 log = structlog.get_logger()
 
+EXAMPLE_ITEMS_MAX: Final = 256
+"""Items of a tensor that an example shows as JSON; a larger one is shown as its type."""
+VARIES: Final = {"Vary": "Accept"}
+BACKLOG: Final = 1024
+SWEEP_S: Final = 1.0
+EVENTS_FLUSH_S: Final = 0.25
+TRACES_FLUSH_S: Final = 1.0
+"""Longer than EVENTS_FLUSH_S: each batch is an HTTP request, as much work as 20 traces."""
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-class MetricsPage(Protocol):
-    """What `/metrics` shows."""
-
-    async def refresh(self) -> None:
-        """Have other processes say how they are; before `look`, without a turn between."""
-
-    def snapshot(self) -> None:
-        """Read what is now; in the loop's thread, before `render`."""
-
-    def render(self, form: PageFormat) -> bytes:
-        """The page; in a thread."""
-
-
-class ErrorBoundary:
-    """Stands around every route but invoking: host, origin, errors to problems."""
-
-    def __init__(self, access: Access) -> None:
-        self.access = access
-
-    def wrap(self, handler: Handler, *, is_linked: bool = False) -> Handler:
-        """`handler` behind the border. `is_linked`: pages of other sites may lead to it, as it
-        gives everybody the same and changes nothing."""
-        access = self.access
-
-        async def checked(request: web.Request) -> web.StreamResponse:
-            headers = request.headers
-            try:
-                check_framing(request)
-                access.check_host(request.host)
-                origin, site = headers.get("Origin"), headers.get("Sec-Fetch-Site")
-                if not is_linked:
-                    access.check_origin(origin, site, request.host)
-                return await handler(request)
-            except FnError as error:
-                is_admin = access.is_admin(headers.get("Authorization"))
-                return problems.answer(error, for_admin=is_admin)
-            except Exception:  # the border: a defect must not show its insides
-                log.exception("a request failed", path=request.path)
-                return problems.answer(FnError("see the server's log"))
-
-        async def guarded(request: web.Request) -> web.StreamResponse:
-            response = await checked(request)
-            if is_awaiting_continue(request):
-                response.force_close()
-            return response
-
-        return guarded
-
-
-class StatePages:
-    """How the server is: `/readyz` and `/metrics`; what is not known is answered 404 as a problem.
-
-    `reasons()` says what is wrong at present, if anything; `is_open()` whether calls are accepted.
-    """
-
-    def __init__(
-        self,
-        boundary: ErrorBoundary,
-        page: MetricsPage,
-        reasons: Callable[[], list[str]],
-        is_open: Callable[[], bool],
-    ) -> None:
-        self._boundary = boundary
-        self._page = page
-        self._reasons = reasons
-        self._is_open = is_open
-
-    def add_routes(self, app: web.Application) -> None:
-        """The last routes of an application: they take whatever no other has."""
-        wrap, add = self._boundary.wrap, app.router.add_get
-        add("/readyz", wrap(self._readyz), expect_handler=continue_later)
-        add("/metrics", wrap(self._metrics), expect_handler=continue_later)
-        rest = wrap(_nowhere)
-        app.router.add_route("*", "/{rest:.*}", rest, expect_handler=continue_later)
-
-    async def _readyz(self, _request: web.Request) -> web.Response:
-        """200 once calls can be accepted; what is wrong does not stop it from serving the rest."""
-        if not self._is_open():
-            stopping = {"status": "stopping", "reasons": ["shutting down"]}
-            return problems.json_answer(stopping, problems.NOT_READY)
-        reasons = self._reasons()
-        return problems.json_answer({"status": "degraded" if reasons else "ok", "reasons": reasons})
-
-    async def _metrics(self, request: web.Request) -> web.Response:
-        access = self._boundary.access
-        if not access.is_open:
-            access.check(request.headers.get("Authorization"), "read")
-        form = negotiate_format(request.headers.get("Accept", ""))
-        await self._page.refresh()
-        self._page.snapshot()
-        page = await asyncio.to_thread(self._page.render, form)
-        return web.Response(body=page, headers={"Content-Type": form.content_type, **VARIES})
 
 
 class Gateway:
@@ -208,14 +61,14 @@ class Gateway:
         self.gate = invoker.gate
 
     def add_routes(self, app: web.Application) -> None:
-        """The routes that every gateway process serves by itself."""
+        """Add the routes `/fn` and `/healthz`."""
         function, healthz = self._function, self.boundary.wrap(_healthz)
         app.router.add_route("*", "/fn/{ref}", function, expect_handler=continue_later)
         app.router.add_get("/healthz", healthz, expect_handler=continue_later)
         app.on_response_prepare.append(self._end_connection)
 
     async def close(self, _app: web.Application) -> None:
-        """aiohttp's clean-up signal: end what the routes hold."""
+        """aiohttp's clean-up signal: end the threads of the routes."""
         self.invoker.cold_check.close()
         self.invoker.inflation.close()
         if self.invoker.access_log is not None:
@@ -224,7 +77,7 @@ class Gateway:
             self.invoker.tracer.close()
 
     async def _end_connection(self, _request: web.Request, response: web.StreamResponse) -> None:
-        """aiohttp's signal, once its own headers are made."""
+        """aiohttp's signal before a response is sent: at shutdown it is the connection's last."""
         if self.gate.headers:
             response.force_close()
             response.headers.update(self.gate.headers)
@@ -246,42 +99,103 @@ class Gateway:
         authorization = request.headers.get("Authorization")
         self.invoker.access.check(authorization, "invoke", ref.partition("@")[0])
         deployed = self.invoker.catalog.resolve(ref)
-        shown = self.invoker.delivery.endpoints(deployed.revision.key)
-        return problems.json_answer(describe(deployed, shown, f"{request.scheme}://{request.host}"))
+        endpoints = self.invoker.delivery.endpoints(deployed.revision.key)
+        origin = f"{request.scheme}://{request.host}"
+        return problems.json_answer(describe(deployed, endpoints, origin))
 
 
-async def _healthz(_request: web.Request) -> web.Response:
-    return problems.json_answer({"status": "ok"})
+class ErrorBoundary:
+    """Wraps every route but invoking: checks host and origin, turns errors into problems."""
+
+    def __init__(self, access: Access) -> None:
+        self.access = access
+
+    def wrap(self, handler: Handler, *, is_linked: bool = False) -> Handler:
+        """`handler` behind the boundary. `is_linked`: pages of other sites may link to it, because
+        it changes nothing and answers every caller alike."""
+        access = self.access
+
+        async def checked(request: web.Request) -> web.StreamResponse:
+            headers = request.headers
+            try:
+                check_framing(request)
+                access.check_host(request.host)
+                origin, site = headers.get("Origin"), headers.get("Sec-Fetch-Site")
+                if not is_linked:
+                    access.check_origin(origin, site, request.host)
+                return await handler(request)
+            except FnError as error:
+                is_admin = access.is_admin(headers.get("Authorization"))
+                return problems.answer(error, for_admin=is_admin)
+            except Exception:  # the boundary: a defect must not show its insides
+                log.exception("a request failed", path=request.path)
+                return problems.answer(FnError("see the server's log"))
+
+        async def guarded(request: web.Request) -> web.StreamResponse:
+            response = await checked(request)
+            if is_awaiting_continue(request):
+                response.force_close()
+            return response
+
+        return guarded
 
 
-async def _nowhere(request: web.Request) -> web.Response:
-    raise Unknown(f"no route {request.method} {request.path[:200]}")
+class MetricsPage(Protocol):
+    """The page `/metrics`."""
+
+    async def refresh(self) -> None:
+        """Fetch the numbers of other processes. `snapshot` follows in the same turn."""
+
+    def snapshot(self) -> None:
+        """Read the present gauges, in the loop's thread; `render` follows."""
+
+    def render(self, form: PageFormat) -> bytes:
+        """The page's bytes; to be called in a thread."""
 
 
-VARIES = {"Vary": "Accept"}
+class StatePages:
+    """Health and metrics routes; unknown paths get a 404 problem document.
 
+    `reasons()` lists what is wrong at present, `is_open()` says whether calls are accepted.
+    """
 
-async def stop_serving(
-    gateway: Gateway, delivery: Delivery, seconds: float, *, is_orphaned: bool = False
-) -> None:
-    """Finish what was accepted, for at most so long. `is_orphaned`: there is no pool manager any
-    more; what ready replicas can take is still accepted from connections that are there."""
-    try:
-        async with asyncio.timeout(seconds):
-            if is_orphaned:
-                delivery.on_manager_lost()
-                await gateway.gate.drain()
-            await gateway.gate.close()
-            await delivery.wait_idle()
-    except TimeoutError:
-        log.error("requests are left at shutdown", inside=gateway.gate.active)
+    def __init__(
+        self,
+        boundary: ErrorBoundary,
+        page: MetricsPage,
+        reasons: Callable[[], list[str]],
+        is_open: Callable[[], bool],
+    ) -> None:
+        self._boundary = boundary
+        self._page = page
+        self._reasons = reasons
+        self._is_open = is_open
 
+    def add_routes(self, app: web.Application) -> None:
+        """Add the routes, the last ones of an application: they match every path."""
+        wrap, add = self._boundary.wrap, app.router.add_get
+        add("/readyz", wrap(self._readyz), expect_handler=continue_later)
+        add("/metrics", wrap(self._metrics), expect_handler=continue_later)
+        rest = wrap(_not_found)
+        app.router.add_route("*", "/{rest:.*}", rest, expect_handler=continue_later)
 
-BACKLOG = 1024
-SWEEP_S = 1.0
-EVENTS_FLUSH_S = 0.25
-TRACES_FLUSH_S = 1.0
-"""Longer than events wait: each batch is an HTTP request, as much work as 20 traces."""
+    async def _readyz(self, _request: web.Request) -> web.Response:
+        """200 while calls are accepted, even where the server is degraded."""
+        if not self._is_open():
+            stopping = {"status": "stopping", "reasons": ["shutting down"]}
+            return problems.json_answer(stopping, problems.NOT_READY)
+        reasons = self._reasons()
+        return problems.json_answer({"status": "degraded" if reasons else "ok", "reasons": reasons})
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        access = self._boundary.access
+        if not access.is_open:
+            access.check(request.headers.get("Authorization"), "read")
+        form = negotiate_format(request.headers.get("Accept", ""))
+        await self._page.refresh()
+        self._page.snapshot()
+        page = await asyncio.to_thread(self._page.render, form)
+        return web.Response(body=page, headers={"Content-Type": form.content_type, **VARIES})
 
 
 class Site:
@@ -296,16 +210,15 @@ class Site:
         others = runner.server.request_handler
         runner.server.request_handler = route_calls(others, invoker, writer)
         seconds = self._settings.head_read_s
-        self._handlers = HandlerFactory(runner.server, writer, invoker.body_budget, seconds)
-        self._fast_path = FastPath(invoker, writer, self._handlers.adopt)
+        limit = ConnectionLimit(connections_max(self._settings.connections), monotonic)
+        self._handlers = HandlerFactory(runner.server, writer, invoker.body_budget, seconds, limit)
+        self._fast_path = FastPath(invoker, writer, self._handlers.adopt, limit)
         self._tasks = Tasks("site")
         self._server: asyncio.Server | None = None
 
     async def start(self, *, reuse_port: bool = False) -> int:
-        """Accept connections; the port. Raises OSError where it cannot be had."""
+        """Accept connections. Returns the port; raises OSError where it cannot be had."""
         factory = self._fast_path if self._settings.fast_front else self._handlers
-        most = connections_max(self._settings.connections)
-        self._fast_path.clients = make_clients(self._handlers, most, self._fast_path.connections)
         self._server = await asyncio.get_running_loop().create_server(
             factory,
             self._settings.listen,
@@ -331,7 +244,90 @@ class Site:
             self._server.close()
 
     async def close(self) -> None:
-        """Close the fast front's connections; aiohttp's runner closes its own."""
+        """Close the fast path's connections; aiohttp's runner closes its own."""
         await self._tasks.close()
         self._fast_path.close()
         await self._fast_path.wait_closed(self._settings.shutdown_s)
+
+
+async def stop_serving(
+    gateway: Gateway, delivery: Delivery, seconds: float, *, is_orphaned: bool = False
+) -> None:
+    """Close the gate and wait for accepted requests, `seconds` at most. `is_orphaned`: the pool
+    manager is gone; open connections may go on calling ready replicas until none does."""
+    try:
+        async with asyncio.timeout(seconds):
+            if is_orphaned:
+                delivery.on_manager_lost()
+                await gateway.gate.drain()
+            await gateway.gate.close()
+            await delivery.wait_idle()
+    except TimeoutError:
+        log.error("requests are left at shutdown", inside=gateway.gate.active)
+
+
+def describe(deployed: Deployed, endpoints: PoolEndpoints, origin: str) -> dict[str, Any]:
+    """The function as JSON data. `origin` is how the client reached this server."""
+    function, revision = deployed.function, deployed.revision
+    return {
+        "name": function.name,
+        "revision": revision.ref,
+        "state": endpoints.state,
+        "reason": endpoints.reason,
+        "signature": signatures.to_json(revision.signature),
+        "content_types": content_types(revision.signature, revision.inputs),
+        "limits": {
+            "timeout_s": function.limits.timeout_s,
+            "wait_s": function.limits.wait_s,
+            "body_mib": function.limits.body_mib,
+        },
+        "labels": function.labels,
+        "example": example(deployed, origin),
+    }
+
+
+def example(deployed: Deployed, origin: str) -> str:
+    """A curl command that calls the function, with zeros for numbers."""
+    url = f"{origin}/fn/{deployed.function.name}"
+    for rule in deployed.revision.inputs.values():
+        if rule.kind == "image":
+            return f"curl {url} -H 'Content-Type: image/png' --data-binary @picture.png"
+        if rule.kind == "audio":
+            return f"curl {url} -H 'Content-Type: audio/wav' --data-binary @sound.wav"
+        if rule.kind == "bytes":
+            kind = "application/octet-stream"
+            return f"curl {url} -H 'Content-Type: {kind}' --data-binary @file"
+    inputs = {tensor.name: _example_value(tensor) for tensor in deployed.revision.signature.inputs}
+    body = json.dumps({"inputs": inputs})
+    return f"curl {url} -H 'Content-Type: application/json' -d '{body}'"
+
+
+def zeros(tensor: TensorSpec, items_max: int) -> Any | None:
+    """The smallest value that fits, as JSON: dynamic dimensions are 1, numbers 0. None where it
+    has more than `items_max` items."""
+    shape = _smallest_shape(tensor)
+    if math.prod(shape) > items_max:
+        return None
+    value: Any = 0.0 if tensor.dtype in FLOATS else 0
+    if tensor.dtype in (BYTES, "BOOL"):
+        value = "" if tensor.dtype == BYTES else False
+    for size in reversed(shape):
+        value = [value] * size
+    return value
+
+
+def _example_value(tensor: TensorSpec) -> Any:
+    value = zeros(tensor, EXAMPLE_ITEMS_MAX)
+    return f"<{tensor.dtype} {_smallest_shape(tensor)}>" if value is None else value
+
+
+def _smallest_shape(tensor: TensorSpec) -> list[int]:
+    return [1 if size == DYNAMIC else size for size in tensor.shape]
+
+
+async def _healthz(_request: web.Request) -> web.Response:
+    return problems.json_answer({"status": "ok"})
+
+
+async def _not_found(request: web.Request) -> web.Response:
+    raise Unknown(f"no route {request.method} {request.path[:200]}")

@@ -1,6 +1,7 @@
-"""Reads request bodies with a limit on size, time and memory.
+"""Request bodies, read with limits on size, time and memory.
 
-Receives the rest of a large body where it stays.
+`receive` reads the body of a request that aiohttp parsed. `BodyReceiver` receives the rest of a
+large body of the fast path into shared memory.
 """
 
 from __future__ import annotations
@@ -20,30 +21,30 @@ CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class BodySink(Protocol):
-    """Where a body goes."""
+    """Takes a body in: where it is put, and what it counts against."""
 
     def buffer(self, length: int) -> memoryview | None:
-        """Where a body of so many bytes is to be put, if anywhere in particular."""
+        """Memory for a body of `length` bytes; None where any will do."""
 
-    def count(self, count: int, evicted: OnEvicted) -> None:
-        """Count `count` more bytes. Raises FnError where there is no memory for them; `evicted`
-        is called where they have to be given up later."""
+    def count(self, count: int, on_evicted: OnEvicted) -> None:
+        """Count `count` more bytes. Raises FnError where there is no memory for them; `on_evicted`
+        is called if the memory is needed later."""
 
 
 class UncountedBody(BodySink):
-    """For small bodies of clients that have shown a key: they are not counted."""
+    """For small bodies of clients with a key, which are not counted."""
 
     def buffer(self, length: int) -> memoryview | None:  # noqa: ARG002 - the protocol's signature
-        """Nowhere in particular."""
+        """Any memory will do."""
         return None
 
-    def count(self, count: int, evicted: OnEvicted) -> None:
-        """There is room."""
+    def count(self, count: int, on_evicted: OnEvicted) -> None:
+        """Nothing is counted."""
 
 
 def check_framing(request: web.BaseRequest) -> None:
-    """Raises BadRequest unless the body ends where every reader of HTTP says it does, and
-    ExpectationFailed on an expectation that no server here meets."""
+    """Raises BadRequest where readers of HTTP could disagree about the body's end, and
+    ExpectationFailed on any expectation but 100-continue."""
     headers = request.headers
     if hdrs.TRANSFER_ENCODING in headers:
         coding = ", ".join(headers.getall(hdrs.TRANSFER_ENCODING))
@@ -60,20 +61,20 @@ def is_expecting(request: web.BaseRequest) -> bool:
 
 
 def is_awaiting_continue(request: web.BaseRequest) -> bool:
-    """Whether the client was to be asked for its body and has not sent it."""
+    """Whether the client waits for "100 Continue" and has not sent its body."""
     return is_expecting(request) and not request.content.is_eof()
 
 
 async def send_continue(request: web.BaseRequest) -> None:
-    """Ask for the body of a client that waits to be asked; to be called after all checks."""
+    """Send "100 Continue" to a client that waits for it. To be called after all checks."""
     if is_awaiting_continue(request):
         await request.writer.write(CONTINUE)
-        # aiohttp takes any output for the beginning of the answer.
+        # aiohttp takes any output for the start of the answer.
         request.writer.output_size = 0
 
 
 async def continue_later(_request: web.Request) -> None:
-    """aiohttp's handler of Expect, which comes before all checks: `let_continue` is after them."""
+    """aiohttp's handler of Expect does nothing: `send_continue` comes after all checks."""
 
 
 async def read_body(request: web.Request, most: int, seconds: float) -> bytes:
@@ -88,8 +89,8 @@ async def read_body(request: web.Request, most: int, seconds: float) -> bytes:
 async def receive(
     request: web.BaseRequest, most: int, seconds: float, sink: BodySink, inflation: Inflation
 ) -> Body:
-    """The whole body without its content coding, in the room of `sink` if that gives any. Raises
-    BodyTooLarge before reading where the length is told.
+    """The whole body without its content coding, in memory of `sink` if that has any. Raises
+    BodyTooLarge, before reading where the length is known.
 
     Also raises UnsupportedEncoding, BodyTimeout, BodyEvicted, and BadRequest where the body is
     broken off or badly encoded.
@@ -125,7 +126,7 @@ class _Reading:
 
     async def whole(self, length: int | None) -> Body:
         """The body as it comes; `length` is None where that is not told."""
-        if self._request.content.is_eof():  # it came with the head: a timer would be wasted on it
+        if self._request.content.is_eof():  # the body came with the head: no timer is needed
             return self._all_read()
         return await self._in_time(self._place(length))
 
@@ -191,10 +192,10 @@ class _Reading:
         return body
 
     def _count(self, count: int) -> None:
-        self._sink.count(count, self._evicted)
+        self._sink.count(count, self._on_evicted)
 
-    def _evicted(self, error: FnError) -> None:
-        """Stop reading the body at once, because its memory is needed."""
+    def _on_evicted(self, error: FnError) -> None:
+        """Stop reading the body at once: its memory is needed."""
         self._error = error
         if not self._limit.expired():
             self._limit.reschedule(asyncio.get_running_loop().time())
@@ -210,32 +211,32 @@ def _too_large(got: int, most: int) -> BodyTooLarge:
 
 
 LARGE_READ: Final = 32 * 1024
-"""Bytes in one read that tell a fast client from one that sends drop by drop."""
+"""Bytes. A client whose reads are this large is fast."""
 READS_AHEAD: Final = 4
-"""Reads of that size that are counted ahead."""
+"""Reads that are counted ahead for a fast client."""
 
 
 class BodyReceiver(asyncio.BufferedProtocol):
     """Takes the place of a connection's protocol while `view` is filled from the socket.
 
-    `arrived(count)` counts bytes that came or will come next: after a large read the next ones are
-    counted ahead, because counting costs as much as a twentieth of a read. `received()` is called
-    when the view is full, `lost(error)` when the client is gone before.
+    `on_received(count)` counts bytes. After a large read the next ones are counted ahead, because
+    counting takes a twentieth of the time of a read. `on_complete()` is called when the view is
+    full, `on_lost(error)` when the client leaves before.
     """
 
-    __slots__ = ("_ahead", "_arrived", "_filled", "_lost", "_received", "_view")
+    __slots__ = ("_ahead", "_filled", "_on_complete", "_on_lost", "_on_received", "_view")
 
     def __init__(
         self,
         view: memoryview,
-        arrived: Callable[[int], None],
-        received: Callable[[], None],
-        lost: Callable[[Exception | None], None],
+        on_received: Callable[[int], None],
+        on_complete: Callable[[], None],
+        on_lost: Callable[[Exception | None], None],
     ) -> None:
         self._view = view
-        self._arrived = arrived
-        self._received = received
-        self._lost = lost
+        self._on_received = on_received
+        self._on_complete = on_complete
+        self._on_lost = on_lost
         self._filled = 0
         self._ahead = 0
 
@@ -248,41 +249,41 @@ class BodyReceiver(asyncio.BufferedProtocol):
         self._filled += nbytes
         if self._filled == len(self._view):
             self._view = memoryview(b"")
-            self._received()
+            self._on_complete()
         elif nbytes <= self._ahead:
             self._ahead -= nbytes
         else:
             counted, self._ahead = self._ahead, 0
             if nbytes >= LARGE_READ:
                 self._ahead = min(READS_AHEAD * nbytes, len(self._view) - self._filled)
-            self._arrived(nbytes - counted + self._ahead)
+            self._on_received(nbytes - counted + self._ahead)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio's: the client is gone."""
+        """asyncio's: the client has left."""
         self._view = memoryview(b"")
-        self._lost(exc)
+        self._on_lost(exc)
 
 
 class BodyDiscarder(asyncio.Protocol):
-    """Drops what still comes of a body that was refused: a connection closed with bytes unread is
-    reset, and the client might lose the answer. `lost(error)` is called when the client is gone."""
+    """Drops the rest of a refused body: a connection that is closed with bytes unread is reset, and
+    its client might lose the answer. `on_lost(error)` is called when the client is gone."""
 
-    __slots__ = ("_lost",)
+    __slots__ = ("_on_lost",)
 
-    def __init__(self, lost: Callable[[Exception | None], None]) -> None:
-        self._lost = lost
+    def __init__(self, on_lost: Callable[[Exception | None], None]) -> None:
+        self._on_lost = on_lost
 
     def data_received(self, data: bytes) -> None:
         """asyncio's: more of it."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio's: the client is gone."""
-        self._lost(exc)
+        """asyncio's: the client has left."""
+        self._on_lost(exc)
 
 
 def switch_protocol(transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:
-    """Give a transport another protocol: between the two nothing may be received, since one takes
-    bytes and the other receives them into its own buffer."""
+    """Give a transport another protocol. Nothing may be received in between: one protocol takes
+    bytes, the other receives them into its own buffer."""
     transport.pause_reading()
     transport.set_protocol(protocol)
     transport.resume_reading()

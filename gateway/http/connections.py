@@ -1,11 +1,11 @@
-"""Bounds the connections of clients, so that descriptors are left for everything else.
+"""Connections of clients: how many there may be, and whether a client still reads.
 
-Clients that have sent all they will send: some wait for the answer, others are gone.
+`ConnectionLimit` bounds them, so that descriptors are left for everything else.
 
-Both look alike: the last segment of a TCP connection says "no more comes", not whether its sender
-still reads (RFC 9293 section 3.6). A client that is gone answers the next bytes with a reset. So a
-client is sent "100 Continue", which every client skips that did not ask for it (RFC 9110 section
-15.2.1), and the connection is looked at again.
+The last segment of a TCP connection says that no more comes, not whether its sender still reads
+(RFC 9293 section 3.6). A client that is gone answers the next bytes with a reset. So
+`may_be_reading` sends "100 Continue", which a client skips that did not ask for it (RFC 9110
+section 15.2.1), and polls the connection again.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from gateway.http.bodies import CONTINUE
 log = structlog.get_logger()
 
 KEPT_BACK: Final = 64
-"""Descriptors for replicas, logs and files, besides those in use when listening begins."""
+"""Descriptors for replicas, logs and files, besides those in use when the limit is made."""
 EVICTED_SHARE: Final = 32
-"""One in so many connections is closed at once: finding the quietest looks at all of them."""
+"""The part of all connections that one eviction closes: to find the quietest, it sorts all."""
 AGAIN_S: Final = 0.1
-"""How long newcomers are refused unseen after no connection was idle."""
-TELL_S: Final = 60.0
-"""Between two lines of the log about refused connections."""
+"""Seconds for which newcomers are refused at once after no connection was idle."""
+LOG_S: Final = 60.0
+"""Seconds between two log lines about refused connections."""
 
 
 class ClientConnection(Protocol):
@@ -47,43 +47,44 @@ class ClientConnection(Protocol):
 
     @property
     def opened_s(self) -> float:
-        """When it was made, in seconds of any clock."""
+        """When it was opened, in seconds of any clock."""
 
     def evict(self) -> None:
-        """Close it, idle as it is."""
+        """Close it; it is idle."""
 
 
 class ConnectionLimit:
-    """All connections of one process. `populations` hold them; `clock` gives seconds."""
+    """Bounds the connections of this process to `most`. `clock` gives seconds."""
 
-    def __init__(
-        self, most: int, populations: list[Collection[ClientConnection]], clock: Callable[[], float]
-    ) -> None:
-        """`most` connections at once."""
+    def __init__(self, most: int, clock: Callable[[], float]) -> None:
         self._most = most
-        self._populations = populations
         self._clock = clock
+        self._groups: list[Collection[ClientConnection]] = []
         self._full_until_s = 0.0
-        self._told_s = -TELL_S
+        self._logged_s = -LOG_S
         self._refused = 0
 
+    def track(self, group: Collection[ClientConnection]) -> None:
+        """Count the connections in `group`, which its owner maintains."""
+        self._groups.append(group)
+
     def admit(self, newcomer: ClientConnection) -> bool:
-        """Whether there is room for a connection that is among the populations already. The
-        quietest idle connections are closed for it."""
-        if sum(map(len, self._populations)) <= self._most or self._evict(newcomer):
+        """Whether there is room for a connection that is in a tracked group already. The quietest
+        idle connections are closed for it."""
+        if sum(map(len, self._groups)) <= self._most or self._evict(newcomer):
             return True
         self._refused += 1
         now = self._clock()
-        if now - self._told_s >= TELL_S:
+        if now - self._logged_s >= LOG_S:
             log.warning("connections are refused", count=self._refused, most=self._most)
-            self._told_s, self._refused = now, 0
+            self._logged_s, self._refused = now, 0
         return False
 
     def _evict(self, newcomer: ClientConnection) -> bool:
         now = self._clock()
         if now < self._full_until_s:
             return False
-        every = (one for population in self._populations for one in population)
+        every = (one for group in self._groups for one in group)
         idle = [one for one in every if one is not newcomer and one.is_idle]
         if not idle:
             self._full_until_s = now + AGAIN_S
@@ -95,8 +96,8 @@ class ConnectionLimit:
 
 
 def connections_max(wanted: int) -> int:
-    """How many connections this process may have: `wanted`, or what its limit of descriptors
-    (RLIMIT_NOFILE) leaves beside those in use and those kept back. At least 1."""
+    """The number of connections that this process may have: `wanted`, or what its limit of
+    descriptors (RLIMIT_NOFILE) leaves beside those in use and those kept back. At least 1."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return wanted
@@ -108,7 +109,7 @@ def connections_max(wanted: int) -> int:
 
 
 def is_gone(transport: asyncio.Transport) -> bool:
-    """Whether the connection was reset, or closed in both directions. It does not wait."""
+    """Whether the connection was reset, or closed in both directions. Does not block."""
     poll = select.poll()
     try:
         poll.register(transport.get_extra_info("socket").fileno(), 0)
@@ -118,10 +119,10 @@ def is_gone(transport: asyncio.Transport) -> bool:
 
 
 def may_be_reading(transport: asyncio.Transport) -> bool:
-    """Whether the client may still read an answer, after "no more comes" was received.
+    """Whether the client may still read an answer after it has closed its sending side.
 
-    On the same machine the answer is right at once. Elsewhere the reset takes a round trip, and
-    `is_gone` tells it later.
+    On the same machine the result is right at once. Elsewhere the reset takes a round trip, and
+    `is_gone` is true later.
     """
     if transport.is_closing() or is_gone(transport):
         return False

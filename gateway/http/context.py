@@ -1,7 +1,4 @@
-"""The HTTP side of one gateway process, put together.
-
-Counts the requests inside, and is shut when the server goes.
-"""
+"""What answering a call needs: the collaborators of one gateway process, and its request gate."""
 
 from __future__ import annotations
 
@@ -19,7 +16,8 @@ from gateway.http.decompression import Inflation, inflating_threads
 from gateway.http.reservations import BodyBudget
 from gateway.metrics.counters import CounterStore
 from gateway.metrics.requests import Metrics, OnColdStart
-from gateway.observing.access_log import AccessLog
+from gateway.observing.access_log import AccessEvent, AccessLog
+from gateway.observing.batching import Write
 from gateway.observing.errors import FailureCount
 from gateway.observing.tracing import Tracer
 from gateway.ports import CallHistory
@@ -29,46 +27,9 @@ from registry.catalog import Catalog
 from registry.errors import ShuttingDown
 
 
-class RequestGate:
-    """Who is let in leaves again, once. Used by one thread."""
-
-    def __init__(self) -> None:
-        self.is_open = True
-        self.headers: tuple[tuple[str, str], ...] = ()
-        """Of every answer. Once the server goes, each is the last one of its connection."""
-        self.active = 0
-        self._drained = asyncio.Event()
-
-    def enter(self) -> None:
-        """Come in. Raises ShuttingDown once the door is shut."""
-        if not self.is_open:
-            raise ShuttingDown("the server is shutting down", retry_after_s=5)
-        self.active += 1
-
-    def exit(self) -> None:
-        """Whoever entered goes."""
-        self.active -= 1
-        if not self.active:
-            self._drained.set()
-
-    async def close(self) -> None:
-        """Let nobody in any more; returns when the last one has left."""
-        self.is_open = False
-        await self.drain()
-
-    async def drain(self) -> None:
-        """Return when nobody is inside. Until then requests of connections that are there are let
-        in, but each is the last one of its connection."""
-        self.headers = (CLOSE,)
-        while self.active:
-            self._drained.clear()
-            await self._drained.wait()
-
-
 class Invoker(NamedTuple):
-    """What invoking needs. `wall` gives Unix seconds, `new_id` a request id that no other request
-    has. Without `events` and `tracer` nothing is told of single requests; `failures`
-    counts those that go wrong."""
+    """The collaborators of an invocation. `wall` gives Unix seconds, `new_id` a request id that no
+    other request has. Without `access_log` and `tracer` single requests leave no record."""
 
     settings: GatewaySettings
     access: Access
@@ -88,21 +49,23 @@ class Invoker(NamedTuple):
     inflation: Inflation
 
 
-def assemble(  # noqa: PLR0913 - the parts of a gateway process
+def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
     settings: GatewaySettings,
     access: Access,
     catalog: Catalog,
     delivery: Delivery,
     history: CallHistory,
     wall: Callable[[], float],
-    access_log: AccessLog | None = None,
+    write_access: Write[AccessEvent] | None = None,
     store: CounterStore | None = None,
     tracer: Tracer | None = None,
     on_cold_start: OnColdStart | None = None,
 ) -> Invoker:
-    """Whatever answers calls of functions. To be called in the loop. `wall` gives Unix seconds,
-    `events` and `tracer` have a record of each request, `store` has what is counted.
-    `on_cold_start` takes the place of counting cold starts in this process."""
+    """The invoker of this process; to be called in the loop. `wall` gives Unix seconds.
+
+    `write_access` writes events of the access log, `store` has the counters of `/metrics`, and
+    `on_cold_start` takes the place of counting cold starts in this process.
+    """
     loop = asyncio.get_running_loop()
     metrics = Metrics(
         delivery.balance,
@@ -114,8 +77,9 @@ def assemble(  # noqa: PLR0913 - the parts of a gateway process
         on_cold_start,
     )
     catalog.subscribe(metrics.on_change)
-    if access_log is not None:
-        access_log.when_left_out(metrics.count_dropped_events)
+    access_log = None
+    if write_access is not None:
+        access_log = AccessLog(write_access, wall, metrics.count_dropped_events)
     return Invoker(
         settings,
         access,
@@ -137,5 +101,41 @@ def assemble(  # noqa: PLR0913 - the parts of a gateway process
 
 
 def request_ids(prefix: str) -> Callable[[], str]:
-    """Gives ids that begin with `prefix`, another each time, as cheaply as Python can."""
+    """Makes ids that begin with `prefix`, each once; no Python frame per id."""
     return map(f"{prefix}-{{:x}}".format, itertools.count(1)).__next__
+
+
+class RequestGate:
+    """Counts active requests and is closed at shutdown. For the loop's thread alone."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self.headers: tuple[tuple[str, str], ...] = ()
+        """Further headers of every answer: at shutdown, each is the last one of its connection."""
+        self.active = 0
+        self._drained = asyncio.Event()
+
+    def enter(self) -> None:
+        """Count one more active request. Raises ShuttingDown once the gate is closed."""
+        if not self.is_open:
+            raise ShuttingDown("the server is shutting down", retry_after_s=5)
+        self.active += 1
+
+    def exit(self) -> None:
+        """Mark one admitted request as finished; to be called once for each `enter`."""
+        self.active -= 1
+        if not self.active:
+            self._drained.set()
+
+    async def close(self) -> None:
+        """Admit no more requests, and return when none is active."""
+        self.is_open = False
+        await self.drain()
+
+    async def drain(self) -> None:
+        """Return when no request is active. Until then requests of open connections are admitted,
+        but each is the last one of its connection."""
+        self.headers = (CLOSE,)
+        while self.active:
+            self._drained.clear()
+            await self._drained.wait()

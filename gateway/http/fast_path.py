@@ -1,8 +1,9 @@
-"""The fast way to invoke: plain requests are read here, every other is aiohttp's.
+"""The fast path: reads plain `POST /fn` requests without aiohttp.
 
-One connection has one owner at a time. While nothing but plain requests has come, that is a
-`Connection`; at the first byte that is anything else it becomes aiohttp's, with all bytes that were
-not answered, and stays that. Both share admission, dispatch, metrics and errors: `Invocation`.
+A connection has one owner at a time. While only plain requests have come, the owner is a
+`Connection`. At the first byte of anything else aiohttp takes over, with all bytes that were not
+answered, for the rest of the connection. Both use `Invocation`: admission, dispatch, metrics and
+errors are the same.
 """
 
 from __future__ import annotations
@@ -22,41 +23,46 @@ from gateway.http.handler import AHEAD_MAX, READS_MAX, connection_refused
 from gateway.http.invocation import Invocation
 from gateway.http.plain_heads import HeadCache
 from gateway.http.reservations import BodyReservation
-from gateway.replies import Reply, Writer
+from gateway.replies import CLOSE, Reply, Writer
 from registry.errors import BodyEvicted, BodyTimeout, FnError
 from runtime_image.contract.link import SLAB_BODY_MIN
 
 QUIET_MAX: Final = 3630
-"""Sweeps, and so seconds, without a byte before a connection is closed, as aiohttp does."""
+"""Seconds without a byte after which a connection is closed, as aiohttp does."""
 LINGER_S: Final = 2.0
-"""How long the rest of a refused body is read, so that its client gets to read the answer."""
+"""Seconds for which the rest of a refused body is read, so that its client reads the answer."""
 _END: Final = b"\r\n\r\n"
 
 
 class FastPath:
-    """All connections of one listening socket. `fallback` makes aiohttp's handler of one."""
+    """The connections of one listening socket that the fast path reads."""
 
     def __init__(
-        self, invoker: Invoker, writer: Writer, fallback: Callable[[], asyncio.BaseProtocol]
+        self,
+        invoker: Invoker,
+        writer: Writer,
+        fallback: Callable[[], asyncio.BaseProtocol],
+        limit: ConnectionLimit,
     ) -> None:
-        """`clients`, set when listening begins, bounds the connections."""
+        """`fallback` makes aiohttp's handler of a connection; `limit` bounds the connections."""
         self.invoker = invoker
         self.writer = writer
         self.fallback = fallback
         self.connections: set[Connection] = set()
         self.uploads: dict[Connection, float] = {}
         self.half_closed: set[Connection] = set()
-        self.clients: ConnectionLimit | None = None
+        self.limit = limit
         self.parse_head = HeadCache().read
         self._left = asyncio.Event()
+        limit.track(self.connections)
 
     def __call__(self) -> asyncio.Protocol:
         """A new connection's protocol."""
         return Connection(self)
 
     def sweep(self) -> None:
-        """End uploads that take too long, and what is idle for an hour; to be called once a
-        second."""
+        """Close connections that are quiet for too long, end uploads that take too long, and abort
+        connections whose client is gone. To be called once a second."""
         now = monotonic()
         for connection in list(self.connections):
             connection.tick()
@@ -67,12 +73,12 @@ class FastPath:
             connection.abort_if_gone()
 
     def close(self) -> None:
-        """Close every connection; what is not answered by now is not answered any more."""
+        """Close every connection. Requests in flight get no answer."""
         for connection in list(self.connections):
             connection.close()
 
     async def wait_closed(self, seconds: float) -> None:
-        """Return when all are closed. Clients have so long to take the answers that were given."""
+        """Return when all connections are closed: clients have `seconds` to read their answers."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self.connections:
@@ -82,7 +88,7 @@ class FastPath:
             connection.abort()
 
     def discard(self, connection: Connection) -> None:
-        """A connection is gone, or somebody else's."""
+        """A connection is closed, or has another owner."""
         self.connections.discard(connection)
         self.uploads.pop(connection, None)
         self.half_closed.discard(connection)
@@ -90,7 +96,7 @@ class FastPath:
 
 
 class Connection(asyncio.Protocol):
-    """One client. Requests are answered one after the other."""
+    """One connection of a client; its requests are answered one after the other."""
 
     __slots__ = (
         "_ahead",
@@ -127,7 +133,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request has come that is not answered."""
+        """Whether every request that came is answered."""
         return self._invocation is None and not self._unparsed and not self._is_discarding
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -136,7 +142,7 @@ class Connection(asyncio.Protocol):
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         fast_path = self._fast_path
         fast_path.connections.add(self)
-        if fast_path.clients is not None and not fast_path.clients.admit(self):
+        if not fast_path.limit.admit(self):
             for piece in fast_path.writer.pieces(problems.reply(connection_refused())):
                 self._transport.write(piece)
             self.close()
@@ -152,13 +158,13 @@ class Connection(asyncio.Protocol):
             self._read_ahead(data)
 
     def pause_writing(self) -> None:
-        """asyncio's: the client does not read its answers; no more requests are read meanwhile."""
+        """asyncio's: the client does not read its answers, so its requests are not read either."""
         self._is_full = True
         if self._transport is not None:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """asyncio's: it reads again."""
+        """asyncio's: the client reads again."""
         self._is_full = False
         if self._transport is not None and not self._unparsed:
             self._transport.resume_reading()
@@ -189,14 +195,14 @@ class Connection(asyncio.Protocol):
         self._refuse(BodyTimeout(f"the body did not arrive within {seconds:g} s"))
 
     def tick(self) -> None:
-        """A second has passed."""
+        """One second has passed."""
         self.quiet_s += 1
         quiet_max = self._fast_path.invoker.settings.head_read_s if self._is_new else QUIET_MAX
         if self.quiet_s > quiet_max and self._invocation is None:
             self.close()
 
     def abort_if_gone(self) -> None:
-        """The client sends no more: whether it still waits for its answer."""
+        """The client has closed its sending side: abort where it does not read either."""
         if self._transport is not None and is_gone(self._transport):
             self._transport.abort()
 
@@ -210,23 +216,23 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """Close the connection at once, whatever its client has not taken yet."""
+        """Close the connection at once, with answers unsent."""
         if self._transport is not None:
             self._transport.abort()
 
     def _begin_request(self, data: bytes) -> None:
-        """A request begins. Whatever speaks against it is aiohttp's to say: it has come so far
-        that nothing was done for it yet."""
+        """The first bytes of a request. Where it is not plain, or is refused, aiohttp reads it
+        again and answers: nothing was done for it yet."""
         self._is_new = False
         end = data.find(_END) + 4
-        hot = self._fast_path.parse_head(data[:end]) if end > 3 else None
-        if hot is None:
+        plain = self._fast_path.parse_head(data[:end]) if end > 3 else None
+        if plain is None:
             self._unparsed = [data]
             self._hand_over()
             return
-        invocation = Invocation(self._fast_path.invoker, hot.head, self._reply, hot.correlation)
+        invocation = Invocation(self._fast_path.invoker, plain.head, self._reply, plain.correlation)
         try:
-            fits = hot.length <= invocation.admit(hot.key)
+            fits = plain.length <= invocation.admit(plain.key)
         except FnError:
             fits = False
         if not fits:
@@ -235,8 +241,8 @@ class Connection(asyncio.Protocol):
             self._hand_over()
             return
         self._invocation = invocation
-        discard = end + hot.length - len(data)
-        if discard > 0 or (discard == 0 and hot.length >= SLAB_BODY_MIN):
+        discard = end + plain.length - len(data)
+        if discard > 0 or (discard == 0 and plain.length >= SLAB_BODY_MIN):
             self._receive(invocation, data[end:], discard)
         elif discard == 0:
             invocation.run(data[end:])
@@ -245,8 +251,8 @@ class Connection(asyncio.Protocol):
             invocation.run(data[end:discard])
 
     def _receive(self, invocation: Invocation, begun: bytes, discard: int) -> None:
-        """The body is large, or not whole yet: the rest of a large one is received where it
-        stays."""
+        """The body is large, or not whole yet. The rest of a large one is received into shared
+        memory."""
         view = invocation.buffer(len(begun) + discard)
         if view is not None:
             view[: len(begun)] = begun
@@ -267,12 +273,12 @@ class Connection(asyncio.Protocol):
             switch_protocol(self._transport, upload)
 
     def on_received(self, count: int) -> None:
-        """An `Upload` has received `count` bytes more."""
+        """The `BodyReceiver` has received `count` more bytes."""
         self.quiet_s = 0
         self._count(count)
 
     def _count(self, count: int) -> bool:
-        """Count `count` bytes of a body that is not whole; whether there is memory for them."""
+        """Count bytes of a body that is not whole; False where there is no memory for them."""
         if self._invocation is None:
             return False
         try:
@@ -283,7 +289,7 @@ class Connection(asyncio.Protocol):
         return True
 
     def _refuse(self, error: FnError) -> None:
-        """Give the body up before it is whole: answer, and read the rest for a while only."""
+        """Refuse a body before it is whole: answer, and read the rest for LINGER_S at most."""
         invocation, transport = self._invocation, self._transport
         if invocation is None or transport is None:
             return
@@ -291,12 +297,12 @@ class Connection(asyncio.Protocol):
         self._body = bytearray()
         self._is_discarding = True
         self._fast_path.uploads[self] = monotonic() + LINGER_S
-        # Where it was received is given back: nothing may be received there any more.
+        # The memory it was received in is given back: nothing may be received there any more.
         switch_protocol(transport, BodyDiscarder(self.connection_lost))
         invocation.fail(error)
 
     def on_body_complete(self) -> None:
-        """An `Upload` is whole."""
+        """The `BodyReceiver` has received the whole body."""
         transport, invocation = self._transport, self._invocation
         if transport is None or invocation is None:
             return
@@ -320,8 +326,8 @@ class Connection(asyncio.Protocol):
             self._invocation.run(body)
 
     def _read_ahead(self, data: bytes) -> None:
-        """The next request came before this one is answered: it waits, and is aiohttp's. Reading
-        goes on for a while, because a client that leaves is noticed by it."""
+        """Keep bytes of the next request, which came before this one is answered; aiohttp is going
+        to read them. Reading goes on for a while, because it notices when the client leaves."""
         if self._is_last:
             return
         if self._ahead is None:
@@ -337,14 +343,15 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _drop_ahead(self, _error: FnError) -> None:
-        """The memory is needed: the connection ends after the present answer."""
+        """The memory is needed: drop what was read ahead. The connection ends after the present
+        answer."""
         self._unparsed.clear()
         self._is_last = True
         if self._invocation is None:
             self.close()
 
     def _reply(self, reply: Reply) -> None:
-        """Answer the request that goes on. Its client may have left in this turn."""
+        """Answer the request in flight. Its client may have left in this turn."""
         self._invocation = None
         transport = self._transport
         if transport is None or transport.is_closing():
@@ -353,15 +360,16 @@ class Connection(asyncio.Protocol):
             transport.write(piece)
         if self._is_discarding:
             return  # `expire` closes
-        if self._unparsed and not reply.closes:
-            # Not from in here: whoever answers may be in the middle of other answers.
+        closes = CLOSE in reply.headers
+        if self._unparsed and not closes:
+            # In a turn of its own: the caller may be in the middle of other answers.
             asyncio.get_running_loop().call_soon(self._hand_over)
-        elif reply.closes or self._is_last or self._is_ended:
+        elif closes or self._is_last or self._is_ended:
             transport.close()
 
     def _hand_over(self) -> None:
-        """aiohttp goes on with this connection. It gets what is left as it came: of two requests
-        in one read, of which the second is malformed, it answers only that one."""
+        """Make aiohttp the owner. It gets the unparsed bytes read by read: of two requests in one
+        read, of which the second is malformed, aiohttp answers only that one."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -369,7 +377,7 @@ class Connection(asyncio.Protocol):
         handler = cast("asyncio.Protocol", self._fast_path.fallback())
         transport.set_protocol(handler)
         handler.connection_made(transport)
-        if self._is_full:  # the transport tells nobody twice
+        if self._is_full:  # the transport calls pause_writing only once
             handler.pause_writing()
         if not self._is_ended:
             transport.resume_reading()

@@ -1,7 +1,7 @@
-"""aiohttp's handler of one connection, with limits of its own and answers in our form.
+"""aiohttp's handler of one connection, with further limits, and problem documents as answers.
 
-It bounds the time and size of request heads, reads no further ahead than one request, answers what
-is no HTTP with a problem document, and answers clients that have closed their sending side.
+It bounds the time and size of request heads, reads one request ahead at most, answers malformed
+HTTP with a problem document, and answers clients that have closed their sending side.
 """
 
 from __future__ import annotations
@@ -32,24 +32,30 @@ HEAD_MAX: Final = 32 * 1024
 """Bytes of a request's head; aiohttp bounds only its lines and their number, to a mebibyte."""
 READS_MAX: Final = 64
 AHEAD_MAX: Final = 1024 * 1024
-"""Reads, and bytes, of later requests; from either on no more are read until the answer before them
-is out. A client that leaves meanwhile is noticed only while something is read."""
+"""Reads, and bytes, of later requests. At either limit reading stops until the present answer is
+out; meanwhile a client that leaves is not noticed."""
 READ_SIZE: Final = 64 * 1024
 """Bytes. aiohttp stops reading a body from the socket when twice as many wait to be read."""
 
 
 class HandlerFactory:
-    """What all handlers of one site share. `handlers` are those with a connection."""
+    """Makes the handlers of one site, and has their collaborators. `handlers`: those connected."""
 
     def __init__(
-        self, server: web.Server, writer: Writer, reservations: BodyBudget, head_read_s: float
+        self,
+        server: web.Server,
+        writer: Writer,
+        body_budget: BodyBudget,
+        head_read_s: float,
+        limit: ConnectionLimit,
     ) -> None:
         self.server = server
         self.writer = writer
-        self.body_budget = reservations
+        self.body_budget = body_budget
         self.head_read_s = head_read_s
         self.handlers: set[ConnectionHandler] = set()
-        self.clients: ConnectionLimit | None = None
+        self.limit = limit
+        limit.track(self.handlers)
         self._loop = asyncio.get_running_loop()
 
     def __call__(self) -> ConnectionHandler:
@@ -57,11 +63,11 @@ class HandlerFactory:
         return ConnectionHandler(self, self._loop, is_new=True)
 
     def adopt(self) -> ConnectionHandler:
-        """The handler of a connection that somebody else has accepted."""
+        """The handler of a connection that the fast path has accepted."""
         return ConnectionHandler(self, self._loop, is_new=False)
 
     def sweep(self) -> None:
-        """End what takes too long; to be called once a second."""
+        """Close connections that take too long; to be called once a second."""
         for handler in list(self.handlers):
             handler.tick()
 
@@ -107,15 +113,14 @@ class ConnectionHandler(RequestHandler):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request was read whole that is not answered."""
+        """Whether every request that was read is answered."""
         return self._request_count == self._answered
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio's: a client came, or changes hands."""
+        """asyncio's: a client came, or the fast path hands its connection over."""
         super().connection_made(transport)
         self._shared.handlers.add(self)
-        clients = self._shared.clients
-        if self._is_new and clients is not None and not clients.admit(self):
+        if self._is_new and not self._shared.limit.admit(self):
             self._refuse(connection_refused())
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -126,7 +131,7 @@ class ConnectionHandler(RequestHandler):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """asyncio's: bytes came. aiohttp itself calls it without any, to go on with what it has."""
+        """asyncio's: bytes came. aiohttp calls it with none, to go on with those it has."""
         self.quiet_s = 0
         if data and self._is_ahead():
             self._read_ahead(data)
@@ -142,7 +147,7 @@ class ConnectionHandler(RequestHandler):
             self._head_size = self._head_age_s = 0
             self._release()
         elif data and self.is_idle and self._is_body_whole():
-            # Else it is the rest of a body that was refused: aiohttp drops it for a while.
+            # Otherwise it is the rest of a refused body, which aiohttp drops for a while.
             self._head_grows(len(data))
 
     def eof_received(self) -> bool:  # type: ignore[override] # aiohttp's own never keeps it open
@@ -156,7 +161,7 @@ class ConnectionHandler(RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """aiohttp's: write an answer. Then what came too early has its turn."""
+        """aiohttp's: write an answer. Then parse what was read ahead."""
         try:
             return await super().finish_response(request, resp, start_time)
         finally:
@@ -170,10 +175,10 @@ class ConnectionHandler(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """aiohttp's: the answer to what is no HTTP, and to a defect; the connection ends."""
+        """aiohttp's: the answer to malformed HTTP, and to a defect; the connection ends."""
         error: FnError
         if isinstance(exc, HttpProcessingError):
-            # What follows quotes the client, whose bytes may be a key.
+            # The rest of the text quotes the client, whose bytes may be a key.
             reason = (message or "").partition("\n")[0].partition(":")[0].strip()
             error = BadRequest(f"the request is no HTTP: {reason[:200] or type(exc).__name__}")
             self.logger.warning("a request is no HTTP: %s", type(exc).__name__)
@@ -187,18 +192,18 @@ class ConnectionHandler(RequestHandler):
         return response
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
-        """aiohttp's: what went wrong outside of a request. It reads what is left of a body that was
-        not read to its end, which may be broken or break off: the client has its answer by then."""
+        """aiohttp's: an error outside of a request. One while the rest of a body is drained is not
+        logged: the body may be malformed or break off, and the client has its answer."""
         is_body = isinstance(kw.get("exc_info"), web.RequestPayloadError)
         if not is_body and self.transport is not None:
             super().log_exception(*args, **kw)
 
     def evict(self) -> None:
-        """Close the connection, which is idle, for another."""
+        """Close the connection, which is idle, to make room for another."""
         self.force_close()
 
     def tick(self) -> None:
-        """A second has passed."""
+        """One second has passed."""
         self.quiet_s += 1
         most_s = self._shared.head_read_s
         if self._is_ended and self.transport is not None and is_gone(self.transport):
@@ -211,9 +216,8 @@ class ConnectionHandler(RequestHandler):
             self.force_close()
 
     def _on_bad_chunks(self, body: StreamReader) -> None:
-        """The chunks of a body cannot be read, for which aiohttp has queued an error as if it were
-        the next request. The reader of the body would wait for its rest for ever: it gets an error
-        instead, and answers."""
+        """The chunks of a body are malformed. aiohttp has queued an error as if it were the next
+        request, and the reader of the body would wait for ever: raise the error there instead."""
         if self._messages:
             self._messages.pop()
             self._request_count -= 1
@@ -221,7 +225,7 @@ class ConnectionHandler(RequestHandler):
         self.close()
 
     def _is_http_1_0(self) -> bool:
-        """Whether a client of HTTP/1.0 waits: it would take "100 Continue" for the answer."""
+        """Whether a client of HTTP/1.0 waits: "100 Continue" would be an answer to it."""
         unanswered = [message for message, _ in self._messages]
         if self._current_request is not None:
             unanswered.append(self._current_request._message)
@@ -231,7 +235,7 @@ class ConnectionHandler(RequestHandler):
         return self._last_body is None or self._last_body.is_eof()
 
     def _is_ahead(self) -> bool:
-        """Whether what comes now belongs to a request after the one that is being answered."""
+        """Whether bytes that come now belong to a request after the one being answered."""
         return not self.is_idle and not self._upgraded and self._is_body_whole()
 
     def _read_ahead(self, data: bytes) -> None:
@@ -249,7 +253,7 @@ class ConnectionHandler(RequestHandler):
             self.transport.pause_reading()
 
     def _parse_ahead(self) -> None:
-        """Parse what came while a request was answered."""
+        """Parse what was read ahead, now that its turn has come."""
         if self._ahead and self.is_idle:
             data = b"".join(self._ahead)
             self._ahead.clear()
@@ -282,8 +286,8 @@ class ConnectionHandler(RequestHandler):
             self._reservation = None
 
     def _on_evicted(self, error: FnError) -> None:
-        """The memory is needed: a head that is not whole is refused, requests that came too early
-        are forgotten, and with them the connection ends after the present answer."""
+        """The memory is needed: refuse a head that is not whole, or drop what was read ahead; then
+        the connection ends after the present answer."""
         self._ahead.clear()
         if self.is_idle:
             self._refuse(error)
@@ -300,13 +304,6 @@ class ConnectionHandler(RequestHandler):
 
 
 def connection_refused() -> TooManyConnections:
-    """For a connection beyond the limit."""
+    """The error that a connection beyond the limit gets."""
     text = "this server has as many connections as it can; idle ones were closed"
     return TooManyConnections(text, retry_after_s=1.0)
-
-
-def make_clients(shared: HandlerFactory, most: int, *populations: Any) -> ConnectionLimit:
-    """Bounds handlers and `populations` together."""
-    clients = ConnectionLimit(most, [shared.handlers, *populations], monotonic)
-    shared.clients = clients
-    return clients

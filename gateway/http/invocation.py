@@ -1,6 +1,7 @@
-"""One invocation from its head to its reply: callbacks only, for whatever reads HTTP.
+"""One invocation from its head to its reply, and how aiohttp's requests become one.
 
-`POST /fn/{name}` over aiohttp: the requests that no faster way takes.
+`Invocation` works by callbacks only and serves both readers of HTTP: the fast path, and `invoke`
+for the requests that aiohttp reads.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from gateway.data_links import Delivered, HeldCall, Outcome
 from gateway.http.admission import (
     NOT_CORRELATED,
     REQUEST_ID,
-    Admission,
     Correlation,
     Head,
     correlate,
@@ -38,7 +38,7 @@ from gateway.observing.records import (
     RequestRecord,
     make_record,
 )
-from gateway.replies import Body, Receipt, Reply, Writer, server_timing
+from gateway.replies import Body, Reply, Writer, make_receipt, make_reply, server_timing
 from gateway.shared_memory import BodySlot
 from registry.catalog import Deployed
 from registry.errors import FnError
@@ -48,14 +48,15 @@ from runtime_image.link.meta import RequestMeta
 log = structlog.get_logger()
 
 MARK_S: Final = 0.01
-"""Between two exemplars, unless a request is traced or cold: each costs as much as counting."""
+"""Seconds between two exemplars of untraced warm requests: each takes as long as counting."""
 
 
 class Invocation:
-    """`admit` when the head is there, `run` when the body is; `reply` is called once, at once or
-    later, unless `leave` or `withdraw` was before.
+    """One request: `admit` its head, then `run` its body. `reply` is called once, now or later,
+    unless `cancel` or `release` comes first.
 
-    `request_id` is the client's, else one of ours; `trace` is None where it is not recorded.
+    `request_id` is the client's, or one of this process. `trace` is None where the request is not
+    traced.
     """
 
     __slots__ = (
@@ -101,12 +102,12 @@ class Invocation:
         tracer = invoker.tracer
         self.trace = None if tracer is None else tracer.begin(correlation.traceparent)
         self._size = 0
-        # Nobody wants to be told, or was already.
+        # Also true where neither the access log nor a trace is to have a record.
         self._is_recorded = invoker.access_log is None and self.trace is None
 
     def admit(self, key: Hashable) -> int:
-        """Check what the head says, which is known again by `key`; the most bytes that the body may
-        have. Raises FnError: then `fail` answers with it."""
+        """Admit the head, which the reader of HTTP knows again by `key`. Returns the limit of the
+        body in bytes. Raises FnError, for `fail` to answer with."""
         invoker = self._invoker
         invoker.gate.enter()
         self._is_admitted = True
@@ -119,34 +120,61 @@ class Invocation:
         return admission.body_max
 
     def buffer(self, length: int) -> memoryview | None:
-        """Where a body of so many bytes is to be received, so that it need not be copied again:
-        writable, exactly as long; None where that may be anywhere. Called at most once."""
+        """Shared memory to receive a body of `length` bytes in, so that it is not copied again;
+        None where there is none for it. To be called at most once."""
         self._slot = self._invoker.delivery.slabs.allocate(self._admission.pool, length)
         return self._slot.view if self._slot is not None else None
 
-    def count(self, count: int, evicted: OnEvicted) -> None:
-        """Count `count` more bytes of a body that is not whole yet. `evicted` is told if the body
-        has to be given up later. Raises BodyEvicted where it has to be now."""
+    def count(self, count: int, on_evicted: OnEvicted) -> None:
+        """Count `count` more bytes of a body that is not whole yet. Raises BodyEvicted where there
+        is no memory for them; `on_evicted` is called if the memory is needed later."""
         if self._reservation is None:
-            self._reservation = self._invoker.body_budget.open(evicted)
+            self._reservation = self._invoker.body_budget.open(on_evicted)
         self._reservation.grow(count)
 
     def run(self, body: Body) -> None:
-        """The body is whole: the call is sent or held. It is what `room` gave, where that gave
-        any."""
+        """The body is whole: send the call, or hold it. `body` is not used where `buffer` gave a
+        view."""
+        invoker, admission, slot = self._invoker, self._admission, self._slot
         try:
-            if self._slot is not None:
-                self._slot.mark_filled()
-                body = self._slot.view.toreadonly()
+            if slot is not None:
+                slot.mark_filled()
+                body = slot.view.toreadonly()
             self._size = len(body)
             if self._reservation is not None:
                 self._release_memory()  # in this very turn the bytes are the call's
-            self._begin(self._admission, body)
-        except Exception as error:  # noqa: BLE001 - the border: `fail` tells what may be told
+            revision = admission.deployed.revision
+            invoker.history.arrived(revision.namespace, revision.name)
+            now = monotonic()
+            meta, trace = admission.meta, self.trace
+            traceparent = self._correlation.traceparent if trace is None else trace.traceparent
+            if traceparent:
+                meta = RequestMeta(*meta[:3], traceparent)
+            # By position: names take as long as making the call.
+            self._call = call = HeldCall(
+                admission.pool,
+                meta,
+                body,
+                now,
+                now + admission.wait_s,
+                admission.timeout_s,
+                admission.priority,
+                admission.may_rerun,
+                admission.queue_max,
+                admission.is_pinned,
+                slot=slot,
+                done=self._on_outcome,
+            )
+            # Unless something was deployed or removed since the head came.
+            if invoker.catalog.version == admission.as_of and invoker.delivery.send_now(call):
+                return
+            self._call = None
+            self._hold(call)
+        except Exception as error:  # noqa: BLE001 - the boundary: `fail` hides the insides
             self.fail(error)
 
     def fail(self, error: BaseException, call: HeldCall | None = None) -> None:
-        """Answer with a problem; `call` is what a replica was, or was to be, sent."""
+        """Answer with a problem. `call`: the call, if it was accepted."""
         if isinstance(error, RequestError):
             error = problems.from_request_error(error)
         if not isinstance(error, FnError):
@@ -164,7 +192,7 @@ class Invocation:
         self._reply_problem(error.code, problems.reply(error, for_admin=for_admin), call)
 
     def cancel(self) -> None:
-        """The client is gone: its place is free, its work is recalled."""
+        """The client has left: take its call from the queue or recall it."""
         if self._check is not None:
             self._check.cancel()
         if self._call is not None:
@@ -174,7 +202,8 @@ class Invocation:
         self.release()
 
     def release(self) -> None:
-        """It never was: somebody else reads this request."""
+        """Give back what the request holds: its place in the gate, its slot, its memory. Without a
+        reply, the request was as if it had never been: another reader answers it."""
         if self._is_admitted:
             self._is_admitted = False
             self._invoker.gate.exit()
@@ -185,51 +214,28 @@ class Invocation:
             self._release_memory()
 
     def _release_memory(self) -> None:
-        """Give back what was reserved; a call counts its body itself."""
+        """Give back the memory reserved for the body. An accepted call counts its body itself."""
         if self._reservation is not None:
             self._reservation.release()
         self._invoker.body_budget.refund(self._charged)
         self._charged = 0
 
-    def _begin(self, admission: Admission, body: Body) -> None:
-        invoker, revision = self._invoker, admission.deployed.revision
-        invoker.history.arrived(revision.namespace, revision.name)
-        now = monotonic()
-        meta, trace = admission.meta, self.trace
-        traceparent = self._correlation.traceparent if trace is None else trace.traceparent
-        if traceparent:
-            meta = RequestMeta(*meta[:3], traceparent)
-        call = HeldCall(
-            admission.pool,
-            meta,
-            body,
-            arrived_s=now,
-            wait_until_s=now + admission.wait_s,
-            timeout_s=admission.timeout_s,
-            priority=admission.priority,
-            may_rerun=admission.may_rerun,
-            queue_max=admission.queue_max,
-            pinned=admission.is_pinned,
-            slot=self._slot,
-            done=self._on_outcome,
-        )
-        self._call = call
-        # Unless something was deployed or removed since the head came.
-        if invoker.catalog.version == admission.as_of and invoker.delivery.send_now(call):
-            return
-        self._call = None
+    def _hold(self, call: HeldCall) -> None:
+        """Submit a call that could not be sent at once; where it would wake a device, its input is
+        checked first."""
+        invoker, admission = self._invoker, self._admission
         if invoker.delivery.is_cold(admission.pool):
-            # Bad input wakes no device.
+            revision = admission.deployed.revision
             self._check = invoker.cold_check.check(
-                admission.meta, body, revision, lambda error: self._on_checked(call, error)
+                admission.meta, call.body, revision, lambda error: self._on_checked(call, error)
             )
         if self._check is None:
             self._submit(call)
         else:
-            self._charge(len(body))
+            self._charge(len(call.body))
 
     def _charge(self, count: int) -> None:
-        """Count a body that is checked in a thread, and is no call's yet."""
+        """Count a body that is being checked in a thread: no accepted call counts it yet."""
         try:
             self._invoker.body_budget.charge(count)
         except FnError:
@@ -239,7 +245,7 @@ class Invocation:
         self._charged = count
 
     def _on_checked(self, call: HeldCall, error: BaseException | None) -> None:
-        """The thread has looked at a large body, whose waiting begins now."""
+        """The check of a large body has ended; the wait budget begins now."""
         self._check = None
         if not self._is_admitted:  # the client left in this very turn
             return
@@ -249,12 +255,12 @@ class Invocation:
             call.arrived_s = monotonic()
             call.wait_until_s = call.arrived_s + self._admission.wait_s
             self._submit(call)
-        except Exception as failure:  # noqa: BLE001 - the border, as in `run`
+        except Exception as failure:  # noqa: BLE001 - the boundary, as in `run`
             self.fail(failure)
 
     def _submit(self, call: HeldCall) -> None:
-        """Raises UnknownFunction or UnknownRevision where the revision went while the body came:
-        nobody would ever start that one, and the request would be held in vain."""
+        """Submit a call. Raises UnknownFunction or UnknownRevision where the revision was removed
+        while the body came: no replica of it would ever be started."""
         catalog, revision = self._invoker.catalog, self._admission.deployed.revision
         if catalog.find(revision.ref, revision.namespace) is None:
             catalog.resolve(revision.ref, revision.namespace)
@@ -270,7 +276,7 @@ class Invocation:
     def _on_outcome(self, outcome: Outcome) -> None:
         call, self._call = self._call, None
         if call is None or not self._is_admitted:
-            return  # a defect has been answered for it already; its connection may serve another
+            return  # `fail` has answered for a defect already; the connection may serve another
         try:
             if isinstance(outcome, Delivered):
                 self._reply_answer(call, outcome)
@@ -279,17 +285,18 @@ class Invocation:
                 metrics = self._invoker.metrics
                 metrics.count_sends(function.namespace, function.name, call.sends, call.deaths)
                 self.fail(outcome, call)
-        except Exception as error:  # noqa: BLE001 - the border, as in `run`
+        except Exception as error:  # noqa: BLE001 - the boundary, as in `run`
             self.fail(error, call)
 
     def _reply_answer(self, call: HeldCall, delivered: Delivered) -> None:
         meta, json_length, body, is_first, replica, device, connected_s, phases = delivered
         admission, invoker = self._admission, self._invoker
         is_cold = call.was_held and connected_s > call.arrived_s
-        # Not the one that was asked first: the call may have followed its function's traffic.
+        # Not the admitted revision: the call may have followed its function's traffic.
         ref = call.pool.partition("/")[2]
         queue_ms = (call.sent_s - call.arrived_s) * 1e3
-        receipt = Receipt(ref, replica, device, queue_ms, phases if is_cold else {}, is_first, meta)
+        waited = phases if is_cold else {}
+        receipt = make_receipt((ref, replica, device, queue_ms, waited, is_first, meta))
         headers = [
             ("Content-Type", meta.content_type),
             ("Fn-Revision", ref),
@@ -307,7 +314,7 @@ class Invocation:
             request = exemplar_of(self.request_id, call.meta.traceparent)
         key, seconds = (function.namespace, function.name), now - self._began_s
         metrics.count_answer(key, seconds, receipt, call.sends, call.deaths, request)
-        reply = Reply(problems.OK, (*headers, *invoker.gate.headers), body)
+        reply = make_reply((problems.OK, (*headers, *invoker.gate.headers), body))
         self.release()
         if not self._is_recorded:
             self._is_recorded = True
@@ -322,7 +329,7 @@ class Invocation:
         self._reply(reply)
 
     def _reply_problem(self, outcome: str, reply: Reply, call: HeldCall | None) -> None:
-        """The end of a request that no replica answered."""
+        """Count, record and reply to a request that no replica answered."""
         now = monotonic()
         if self._deployed is not None:
             function = self._deployed.function
@@ -337,7 +344,7 @@ class Invocation:
         self._reply(reply)
 
     def _record_end(self, ending: RequestEnd, call: HeldCall | None) -> None:
-        """Tell whoever wants to know of a request that no replica answered."""
+        """Record a request that no replica answered, in the access log and as a trace."""
         self._is_recorded = True
         invoker, record = self._invoker, self._record(ending, call)
         if invoker.access_log is not None:
@@ -351,7 +358,7 @@ class Invocation:
         if deployed is not None:
             name, revision = deployed.function.name, deployed.revision.ref
         about = name, revision, self._began_s, self._size
-        # Its client may record it even if we do not.
+        # The client may trace the request although this process does not.
         traceparent = self._correlation.traceparent if trace is None else trace.traceparent
         asked = RequestInfo(self.request_id, records.trace_id(traceparent), *about, trace)
         return make_record(asked, ending, call, self._invoker.wall())
@@ -363,8 +370,8 @@ _CALL: Final = re.compile("/fn/([a-z0-9@-]+)")
 
 
 def route_calls(others: Handler, invoker: Invoker, writer: Writer) -> Handler:
-    """What aiohttp's server is to do with requests: calls are known by their path alone, the
-    application with its router has the `others`."""
+    """A request handler for aiohttp's server: calls are recognised by their path alone, `others` go
+    through the application's router."""
 
     # Looked up once: Python 3.11 asks the system for the process's number each time.
     loop = asyncio.get_running_loop()
@@ -386,13 +393,13 @@ async def invoke(
     ref: str,
     answer: asyncio.Future[Reply],
 ) -> web.StreamResponse:
-    """Answer one invocation by way of `answer`; every error of the tree becomes a problem
-    document."""
+    """Answer one invocation; `answer` is a future of the running loop. Every error of the tree
+    becomes a problem document."""
     header = request.headers.get
     head = make_head(ref, request.host, header)
 
     def answered(made: Reply) -> None:
-        # Its client may have left in this very turn: the future is cancelled before the task.
+        # The client may have left in this turn: then the future is cancelled before the task.
         if not answer.done():
             answer.set_result(made)
 
@@ -402,7 +409,7 @@ async def invoke(
         most = invocation.admit(head)
         seconds = invoker.settings.body_read_s
         body = await receive(request, most, seconds, invocation, invoker.inflation)
-    except Exception as error:  # noqa: BLE001 - the border: `fail` tells what may be told
+    except Exception as error:  # noqa: BLE001 - the boundary: `fail` hides the insides
         invocation.fail(error)
     except asyncio.CancelledError:
         invocation.cancel()
@@ -430,18 +437,18 @@ def _response(request: web.BaseRequest, reply: Reply, writer: Writer) -> web.Str
 
 
 class PreparedResponse(web.StreamResponse):
-    """A response whose bytes are made already: aiohttp's own way to the same bytes costs twice as
-    much. For HTTP/1.1 connections that are kept alive."""
+    """A response whose bytes are made already, in half of aiohttp's time. For HTTP/1.1 connections
+    that are kept alive."""
 
     def __init__(self, pieces: list[bytes | bytearray | memoryview]) -> None:
-        # Not the base's, whose headers and cookies nobody would read: aiohttp asks a response to
-        # prepare itself and to end, and whether the connection goes on.
+        # The base's constructor would make headers and cookies that are not read: aiohttp calls
+        # `prepare` and `write_eof` only, and reads whether the connection is kept.
         self._pieces = pieces
         self._keep_alive = True
 
     async def prepare(self, request: web.BaseRequest) -> None:
-        """Write all of it; while the client reads too slowly, its next requests wait. Raises
-        ConnectionResetError where it is gone."""
+        """Write all of it. While the client reads too slowly, its next requests wait. Raises
+        ConnectionResetError where the client is gone."""
         transport = request.transport
         if transport is None:
             raise ConnectionResetError("the client is gone")

@@ -1,6 +1,6 @@
-"""Which request heads the fast front answers itself: the plain ones, and no others. Pure.
+"""Plain request heads: the only ones that the fast path reads itself. Pure.
 
-Whatever two readers of HTTP could understand differently (RFC 9112 section 11) is not among them.
+A head that two readers of HTTP could understand differently (RFC 9112 section 11) is not plain.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import httptools
 from gateway.http.admission import NOT_CORRELATED, Correlation, Head, correlate, make_head
 
 HEAD_MAX: Final = 4096
-"""Bytes; longer heads are left to aiohttp, which has limits of its own."""
+"""Bytes. Longer heads are left to aiohttp, which has limits of its own."""
 HEADERS_MAX: Final = 40
 HEADS_MAX: Final = 1024
-"""Heads remembered as they were sent, with what they mean."""
+"""Heads remembered by their bytes."""
 _PLAIN: Final = re.compile(
     rb"POST /fn/([a-z0-9@-]{1,80}) HTTP/1\.1\r\n"
     rb"(?:[A-Za-z0-9-]{1,64}: ?[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?\r\n)+\r\n"
@@ -31,7 +31,7 @@ Proxy-Connection for Connection), or for which aiohttp refuses a request."""
 
 
 _VARYING: Final = ("X-Request-Id", "traceparent", "tracestate", "baggage")
-"""Headers that are others with each request of a client that traces."""
+"""Headers that differ with each request of a client that traces."""
 _VARYING_LINES: Final = tuple((name, f"\r\n{name}:".lower().encode()) for name in _VARYING)
 _VALUE: Final = re.compile(rb" ?([\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)\r\n")
 
@@ -47,38 +47,38 @@ class PlainHead(NamedTuple):
 
 
 class HeadCache:
-    """What heads mean, remembered by their bytes."""
+    """Parsed plain heads by their bytes: clients send the same head again and again, but for the
+    lines that correlate a request."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, PlainHead] = {}
 
     def read(self, raw: bytes) -> PlainHead | None:
-        """What a head means, if it is plain; clients send the same one again and again, but for
-        the lines that correlate it."""
-        hot = self._known.get(raw)
-        if hot is not None:
-            return hot
+        """The parsed head, None where `raw` is not plain."""
+        plain = self._known.get(raw)
+        if plain is not None:
+            return plain
         parted = split_correlation(raw)
         if parted is None:
             return None
-        same, correlation = parted
-        hot = self._known.get(same) or self._learn(same)
-        if hot is None or correlation is NOT_CORRELATED:
-            return hot
-        return PlainHead(hot.head, hot.length, hot.key, correlation)
+        common, correlation = parted
+        plain = self._known.get(common) or self._learn(common)
+        if plain is None or correlation is NOT_CORRELATED:
+            return plain
+        return PlainHead(plain.head, plain.length, plain.key, correlation)
 
     def _learn(self, raw: bytes) -> PlainHead | None:
-        hot = parse_plain_head(raw)
-        if hot is not None:
+        plain = parse_plain_head(raw)
+        if plain is not None:
             if len(self._known) >= HEADS_MAX:
                 self._known.clear()
-            self._known[raw] = hot
-        return hot
+            self._known[raw] = plain
+        return plain
 
 
 def split_correlation(raw: bytes) -> tuple[bytes, Correlation] | None:
-    """A head without what is another with each request, by which it is known again, and that.
-    None where it is not plain: such a line comes twice, or the head is too long."""
+    """A head without its correlating lines, and its correlation. None where the head is not plain:
+    such a line comes twice, or the head is too long."""
     if len(raw) > HEAD_MAX:
         return None
     lowered = raw.lower()

@@ -1,8 +1,7 @@
-"""Memory of request bodies that are still arriving.
+"""Memory for request bodies that are arriving: a budget that they share with accepted calls.
 
-Their bytes count against the same limit as the bodies of calls that wait or run, from the first
-byte on. When the limit is reached, the uploads with the least recent progress are given up, so that
-many slow clients cannot keep fast ones out. Used by one thread.
+Bytes count from the first one on. When the budget is used up, the uploads with the least recent
+progress are evicted, so that many slow clients cannot keep fast ones out. For one thread.
 """
 
 from __future__ import annotations
@@ -14,67 +13,67 @@ from typing import Final, Protocol
 from registry.errors import BodyEvicted, FnError, QueueFull
 
 HALF_LIFE_S: Final = 2.0
-"""Progress made so long ago counts half."""
+"""Age at which progress counts half."""
 BATCH: Final = 16
-"""One eviction frees at least this fraction of the limit, because each one looks at all uploads."""
+"""One eviction frees at least this part of the budget, because each one sorts all uploads."""
 SMALL: Final = 16 * 1024
-"""Bytes. Smaller uploads are given up only when all others are: they free next to nothing."""
+"""Bytes. Smaller uploads are evicted last: they free next to nothing."""
 RETRY_S: Final = 1.0
 
 OnEvicted = Callable[[FnError], None]
-"""Told that a reservation was given up, and why; it is released by then."""
+"""Called after a reservation was evicted and released, with the error for its client."""
 
 
 class HeldBytes(Protocol):
-    """The counter that reservations share with accepted calls."""
+    """The count of held bytes, of arriving bodies and of accepted calls."""
 
     @property
     def held_bytes(self) -> int:
         """Bytes of bodies that arrive, wait or are in flight."""
 
     def reserve(self, count: int) -> None:
-        """Add to that count; negative to give back."""
+        """Add to that count; a negative count gives back."""
 
 
 class BodyReservation:
-    """Bytes that one connection has sent and no call owns yet."""
+    """Bytes from one connection that no accepted call counts yet."""
 
-    __slots__ = ("_at_s", "_on_evicted", "_progress", "_reservations", "bytes")
+    __slots__ = ("_at_s", "_budget", "_on_evicted", "_progress", "bytes")
 
-    def __init__(self, reservations: BodyBudget, evicted: OnEvicted, now: float) -> None:
-        self._reservations = reservations
-        self._on_evicted = evicted
+    def __init__(self, budget: BodyBudget, on_evicted: OnEvicted, now: float) -> None:
+        self._budget = budget
+        self._on_evicted = on_evicted
         self._progress = 0.0
         self._at_s = now
         self.bytes = 0
 
     def grow(self, count: int) -> None:
-        """Reserve `count` bytes more. Raises BodyEvicted where there is no room for them even
-        without the uploads that are slower; the reservation is then released."""
-        self._reservations.grow(self, count)
+        """Reserve `count` more bytes. Raises BodyEvicted where they do not fit even without all
+        slower uploads; the reservation is then released."""
+        self._budget.grow(self, count)
 
     def release(self) -> None:
-        """Give all bytes back; to be called any number of times."""
-        self._reservations.release(self)
+        """Give all bytes back. May be called again."""
+        self._budget.release(self)
 
     def add_progress(self, count: int, now: float) -> None:
-        """Count `count` bytes, which came at `now`."""
+        """Count `count` bytes that came at `now`."""
         self._progress = self.progress(now) + count
         self._at_s = now
         self.bytes += count
 
     def progress(self, now: float) -> float:
-        """Bytes received lately, older ones counting less."""
+        """Bytes received lately; older ones count less."""
         return self._progress * math.exp2((self._at_s - now) / HALF_LIFE_S)
 
     def evict(self, error: FnError) -> None:
-        """Tell the owner that the reservation was given up."""
+        """Call the owner: the reservation was evicted."""
         self._on_evicted(error)
 
 
 class BodyBudget:
-    """All reservations of one process. `capacity` bounds `held.held_bytes`; `clock` gives seconds
-    on any scale."""
+    """All reservations of one process. `capacity` bounds `held.held_bytes` in bytes; `clock` gives
+    seconds on any scale."""
 
     def __init__(self, held: HeldBytes, capacity: int, clock: Callable[[], float]) -> None:
         self._held = held
@@ -85,18 +84,18 @@ class BodyBudget:
     def __len__(self) -> int:
         return len(self._all)
 
-    def open(self, evicted: OnEvicted) -> BodyReservation:
+    def open(self, on_evicted: OnEvicted) -> BodyReservation:
         """A reservation without bytes."""
-        return BodyReservation(self, evicted, self._clock())
+        return BodyReservation(self, on_evicted, self._clock())
 
     def make_room(self, count: int) -> None:
-        """Evict uploads, the slowest first, until `count` bytes more fit; none where even all of
-        them would not be enough."""
+        """Evict uploads, the slowest first, until `count` more bytes fit. None is evicted where
+        even all of them would not do."""
         self._evict(count, None)
 
     def charge(self, count: int) -> None:
-        """Count `count` bytes of a whole body, which is not evicted; `give_back` ends that. Raises
-        QueueFull."""
+        """Count a whole body of `count` bytes, which is never evicted, until `refund`. Raises
+        QueueFull where it does not fit."""
         self._evict(count, None)
         if self._held.held_bytes + count > self._capacity:
             text = f"bodies of {self._held.held_bytes} bytes are held"
@@ -104,21 +103,21 @@ class BodyBudget:
         self._held.reserve(count)
 
     def refund(self, count: int) -> None:
-        """Undo `hold`."""
+        """Undo `charge`."""
         self._held.reserve(-count)
 
     def grow(self, one: BodyReservation, count: int) -> None:
         """`Reservation.grow`."""
         over = self._held.held_bytes + count - self._capacity
         if over > 0 and over > sum(other.bytes for other in self._all if other is not one):
-            # Calls have the memory: evicting all other uploads would not free enough.
+            # Accepted calls have the memory: evicting all other uploads would not free enough.
             self.release(one)
             held = f"the requests held have {self._held.held_bytes} bytes"
             text = f"{held}, at most {self._capacity} are allowed"
             raise BodyEvicted(text, retry_after_s=RETRY_S)
         if not self._evict(count, one):
             self.release(one)
-            raise _error()
+            raise _evicted_error()
         self._all.add(one)
         one.add_progress(count, self._clock())
         self._held.reserve(count)
@@ -131,8 +130,8 @@ class BodyBudget:
             one.bytes = 0
 
     def _evict(self, count: int, grower: BodyReservation | None) -> bool:
-        """Whether `count` bytes fit afterwards and `grower` is not among those evicted, which is
-        not told."""
+        """Make room for `count` bytes. False where they do not fit, or `grower` itself was evicted;
+        its owner is not called then."""
         over = self._held.held_bytes + count - self._capacity
         if over <= 0:
             return True
@@ -147,10 +146,10 @@ class BodyBudget:
             self.release(one)
             if one is grower:
                 return False
-            one.evict(_error())
+            one.evict(_evicted_error())
         return True
 
 
-def _error() -> BodyEvicted:
+def _evicted_error() -> BodyEvicted:
     text = "the memory for request bodies is used up; uploads that made little progress were ended"
     return BodyEvicted(text, retry_after_s=RETRY_S)

@@ -1,12 +1,10 @@
-"""Counters and distributions that cost next to nothing to count in.
+"""Counters and histograms, their exemplars, and the formats of `/metrics`.
 
-Shown by prometheus_client, counted by ourselves: its own take a lock for every number and look
-through all bounds, which for one request is more than dispatching it. Here only the loop's thread
-counts, each number belongs to one object that its owner keeps, and other threads only read.
+prometheus_client writes the page; counting is done here. Its own counters take a lock for every
+number and search all bounds, which takes longer than dispatching a request. Here only the loop's
+thread counts, each number has one owner, and other threads only read.
 
-Which request a bucket of a histogram was last of: the way from a number to its trace or log.
-
-The form of `/metrics` that a scraper asks for: OpenMetrics 1.0 or Prometheus text. Pure.
+An exemplar is the last request of a histogram's bucket: the way from a number to a trace or log.
 """
 
 from __future__ import annotations
@@ -32,27 +30,27 @@ Labels = tuple[str, ...]
 CHARACTERS_MAX: Final = 128
 """Of all names and values of one exemplar together: OpenMetrics 1.0, section "Exemplars"."""
 FRESH_S: Final = 1.0
-"""How long a bucket keeps its exemplar: a new one for each request would cost as much as counting
-it, and Prometheus scrapes less often."""
+"""Seconds for which a bucket keeps its exemplar. A new one for each request would take as long as
+counting it, and Prometheus scrapes less often."""
 _TRACEPARENT: Final = re.compile("[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-([0-9a-f]{2})")
 """W3C Trace Context: version, trace id, parent id, flags."""
 _SAMPLED: Final = 0x01
 
 
 class Exemplar(NamedTuple):
-    """A request by its `labels`, the value that was observed of it, and when (Unix seconds)."""
+    """A request by its `labels`, its observed value, and when it was observed (Unix seconds)."""
 
     labels: Labels
     value: float
     at_s: float
 
     def is_fresh(self, at_s: float) -> bool:
-        """Whether it is good enough at `at_s`; not so after the clock was set back."""
+        """Whether it is less than FRESH_S old at `at_s`; False after the clock was set back."""
         return 0.0 <= at_s - self.at_s < FRESH_S
 
 
 class SampleExemplar(NamedTuple):
-    """The exemplar of one sample, which is known by its name and labels."""
+    """The exemplar of one sample: the sample's name and labels."""
 
     name: str
     labels: Labels
@@ -60,8 +58,8 @@ class SampleExemplar(NamedTuple):
 
 
 def exemplar_of(request_id: str, traceparent: str) -> Labels | None:
-    """What leads to a request: its id and its trace, where that is kept. "" is what it has not, and
-    an id that leaves no room for the trace is left out; None where there is nothing to say."""
+    """Labels that lead to a request: its id, and its trace if that is sampled. An id that leaves no
+    room for the trace is left out; None where there is neither."""
     labels: Labels = ()
     found = _TRACEPARENT.fullmatch(traceparent) if traceparent else None
     if found is not None and int(found[2], 16) & _SAMPLED:
@@ -73,30 +71,30 @@ def exemplar_of(request_id: str, traceparent: str) -> Labels | None:
 
 UNITS = ("seconds", "bytes", "ratio")
 Row = tuple[str, float] | tuple[str, float, ShownExemplar]
-"""A bucket: its bound, values up to it, and the request that it was last of."""
+"""A bucket: its bound, the count of values up to it, and its exemplar."""
 
 
 class CounterStore(Protocol):
-    """Where numbers are. `values` may only be counted in by the loop's thread."""
+    """Holds numbers. Only the loop's thread may change `values`."""
 
     @property
     def values(self) -> MutableSequence[float]:
         """Every number, by its place."""
 
     def allocate(self, name: str, labelnames: Sequence[str], labelvalues: Sequence[str]) -> int:
-        """The place of a number that begins at 0: by its sample's name, label names and values."""
+        """The place of a new number, 0.0, for a sample with this name, label names and values."""
 
     def free(self, place: int) -> None:
-        """Nobody counts at this place any more: another number may have it."""
+        """The number at this place is not used any more: another may have it."""
 
 
 SPARE: Final = 4096
-"""Places that rest before they are given out again: a page that is being made in a thread may
-still read what they were. A function called has about 60."""
+"""Free places that wait before they are used again: a page that is being made in a thread may still
+read them. A function that is called has about 60."""
 
 
 class LocalStore:
-    """Numbers in this process's own memory."""
+    """Holds numbers in this process's own memory."""
 
     def __init__(self) -> None:
         self.values: list[float] = []
@@ -117,7 +115,7 @@ class LocalStore:
 
 
 class Counter:
-    """One number that grows; at `place` of its store."""
+    """One number that grows, at `place` of its store."""
 
     __slots__ = ("_values", "place")
 
@@ -140,38 +138,38 @@ class CounterFamily(Collector):
     def __init__(
         self, name: str, text: str, labelnames: tuple[str, ...], store: CounterStore
     ) -> None:
-        self._about = (name, text)
+        self._name_and_text = (name, text)
         self._labelnames = labelnames
         self._store = store
         self._numbers: dict[tuple[str, ...], Counter] = {}
 
     def of(self, *labelvalues: str) -> Counter:
-        """The counter with these labels; to be kept by whoever counts often."""
+        """The counter with these labels; callers that count often keep it."""
         number = self._numbers.get(labelvalues)
         if number is None:
-            name = f"{self._about[0]}_total"
+            name = f"{self._name_and_text[0]}_total"
             place = self._store.allocate(name, self._labelnames, labelvalues)
             number = self._numbers[labelvalues] = Counter(self._store.values, place)
         return number
 
     def remove(self, *labelvalues: str) -> None:
-        """Show it no more; nobody may count in it any more."""
+        """Remove the one with these labels from the page; it must not be counted in any more."""
         number = self._numbers.pop(labelvalues, None)
         if number is not None:
             self._store.free(number.place)
 
     def collect(self) -> Iterable[CounterMetricFamily]:
         """prometheus_client's: the family."""
-        unit = unit_of(self._about[0])
-        family = CounterMetricFamily(*self._about, labels=self._labelnames, unit=unit)
+        unit = unit_of(self._name_and_text[0])
+        family = CounterMetricFamily(*self._name_and_text, labels=self._labelnames, unit=unit)
         for labelvalues, number in list(self._numbers.items()):
             family.add_metric(labelvalues, number.get())
         return [family]
 
 
 class Histogram:
-    """Counts values by the bound that they do not exceed, and sums them up. `exemplars` has one
-    at most for each bucket that a named request fell into, by the bucket's number."""
+    """Counts values by bucket and sums them up. `exemplars` has at most one per bucket, by the
+    bucket's number."""
 
     __slots__ = ("_bounds", "_buckets", "_total", "_values", "exemplars")
 
@@ -191,11 +189,11 @@ class Histogram:
 
     @property
     def places(self) -> tuple[list[int], int]:
-        """Of its buckets and of its sum: for whoever counts there without a call."""
+        """The places of its buckets and of its sum, for counting without a call."""
         return self._buckets, self._total
 
     def observe(self, value: float, request: Labels | None = None, at_s: float = 0.0) -> None:
-        """Count a value. `request` names whose it is, `at_s` when (Unix seconds)."""
+        """Count a value observed at `at_s` (Unix seconds); `request`: labels for an exemplar."""
         values = self._values
         values[self._buckets[bisect_left(self._bounds, value)]] += 1.0
         values[self._total] += value
@@ -203,18 +201,18 @@ class Histogram:
             self.mark(value, request, at_s)
 
     def mark(self, value: float, request: Labels, at_s: float) -> None:
-        """A value that was counted is an exemplar, if its bucket needs one."""
+        """Make a value that was counted the exemplar of its bucket, unless that has a fresh one."""
         bucket = bisect_left(self._bounds, value)
         kept = self.exemplars.get(bucket)
         if kept is None or not kept.is_fresh(at_s):
             self.exemplars[bucket] = Exemplar(request, value, at_s)
 
     def buckets(self) -> list[int]:
-        """Values in each bucket, the one beyond all bounds last."""
+        """The count in each bucket; the one beyond all bounds is the last."""
         return [int(self._values[place]) for place in self._buckets]
 
     def counts(self) -> list[float]:
-        """Values up to each bound, all of them last."""
+        """The count of values up to each bound; that of all is the last."""
         return list(accumulate(self._values[place] for place in self._buckets))
 
     @property
@@ -234,7 +232,7 @@ class HistogramFamily(Collector):
         bounds: Sequence[float],
         store: CounterStore,
     ) -> None:
-        self._about = (name, text)
+        self._name_and_text = (name, text)
         self._labelnames = labelnames
         self._bounds = [float(bound) for bound in bounds]
         self._shown = [*map(floatToGoString, self._bounds), "+Inf"]
@@ -242,20 +240,20 @@ class HistogramFamily(Collector):
         self._children: dict[tuple[str, ...], Histogram] = {}
 
     def of(self, *labelvalues: str) -> Histogram:
-        """The histogram with these labels; to be kept by whoever counts often."""
+        """The histogram with these labels; callers that count often keep it."""
         child = self._children.get(labelvalues)
         if child is None:
             child = self._children[labelvalues] = self._make(labelvalues)
         return child
 
     def _make(self, labelvalues: tuple[str, ...]) -> Histogram:
-        name, names, take = self._about[0], (*self._labelnames, "le"), self._store.allocate
+        name, names, take = self._name_and_text[0], (*self._labelnames, "le"), self._store.allocate
         buckets = [take(f"{name}_bucket", names, (*labelvalues, bound)) for bound in self._shown]
         total = take(f"{name}_sum", self._labelnames, labelvalues)
         return Histogram(self._bounds, self._store.values, buckets, total)
 
     def remove(self, *labelvalues: str) -> None:
-        """Show it no more; nobody may count in it any more."""
+        """Remove the one with these labels from the page; it must not be counted in any more."""
         child = self._children.pop(labelvalues, None)
         if child is not None:
             buckets, total = child.places
@@ -263,21 +261,21 @@ class HistogramFamily(Collector):
                 self._store.free(place)
 
     def kept(self) -> Iterator[BucketExemplar]:
-        """Every exemplar there is."""
+        """Every exemplar of every histogram."""
         for labelvalues, child in list(self._children.items()):
             for bucket, exemplar in list(child.exemplars.items()):
                 yield BucketExemplar(exemplar, self, labelvalues, bucket)
 
     def marked(self, kept: BucketExemplar) -> SampleExemplar:
-        """An exemplar of this histogram, by the sample that it belongs to."""
+        """An exemplar of this family, by the name and labels of its sample."""
         names, values = (*self._labelnames, "le"), (*kept.labelvalues, self._shown[kept.bucket])
         labels = tuple(text for pair in zip(names, values, strict=True) for text in pair)
-        return SampleExemplar(f"{self._about[0]}_bucket", labels, kept.exemplar)
+        return SampleExemplar(f"{self._name_and_text[0]}_bucket", labels, kept.exemplar)
 
     def collect(self) -> Iterable[HistogramMetricFamily]:
         """prometheus_client's: the family."""
-        unit = unit_of(self._about[0])
-        family = HistogramMetricFamily(*self._about, labels=self._labelnames, unit=unit)
+        unit = unit_of(self._name_and_text[0])
+        family = HistogramMetricFamily(*self._name_and_text, labels=self._labelnames, unit=unit)
         for labelvalues, child in list(self._children.items()):
             family.add_metric(labelvalues, self._rows(child), child.total)
         return [family]
@@ -290,7 +288,7 @@ class HistogramFamily(Collector):
 
 
 class BucketExemplar(NamedTuple):
-    """An exemplar of one bucket of one child."""
+    """An exemplar of one bucket of one histogram."""
 
     exemplar: Exemplar
     of: HistogramFamily
@@ -299,9 +297,9 @@ class BucketExemplar(NamedTuple):
 
 
 def newest_exemplars(histograms: Iterable[HistogramFamily], count: int) -> list[SampleExemplar]:
-    """The latest exemplars of all these, so many at most."""
+    """The latest exemplars of all families, `count` at most."""
     kept = chain.from_iterable(one.kept() for one in histograms)
-    # What they are of is put into words only for the few: this is done in the loop's thread.
+    # Samples are named only for the few that are returned: this runs in the loop's thread.
     return [one.of.marked(one) for one in nlargest(count, kept, key=_made_s)]
 
 
@@ -310,7 +308,7 @@ def _made_s(kept: BucketExemplar) -> float:
 
 
 def to_prometheus(exemplar: Exemplar) -> ShownExemplar:
-    """As prometheus_client has it."""
+    """The exemplar as prometheus_client has it."""
     labels = exemplar.labels
     by_name = dict(zip(labels[::2], labels[1::2], strict=True))
     return ShownExemplar(by_name, exemplar.value, exemplar.at_s)
@@ -323,13 +321,13 @@ def unit_of(name: str) -> str:
 
 
 RANGES_MAX: Final = 32
-"""Media ranges of one header that are looked at."""
+"""Media ranges of one header that are read."""
 _OPENMETRICS_TYPE: Final = "application/openmetrics-text"
 _VERSIONS: Final = ("", "0.0.1", "1.0.0")
 
 
 class PageFormat(NamedTuple):
-    """A form of the page: how it is called, and what writes it."""
+    """A format of the page: its content type and its encoder."""
 
     content_type: str
     encode: Callable[[Collector], bytes]
@@ -342,8 +340,8 @@ OPENMETRICS: Final = PageFormat(
 
 
 def negotiate_format(accept: str) -> PageFormat:
-    """What the header `Accept` prefers (RFC 9110, section 12.5.1). Text where it has no
-    preference, or would have neither: every scraper reads that."""
+    """The format that the header `Accept` prefers (RFC 9110, section 12.5.1). Text where it has no
+    preference or accepts neither: every scraper reads that."""
     best = {True: 0.0, False: 0.0}
     for kind, version, quality in _ranges(accept):
         if kind == _OPENMETRICS_TYPE and version in _VERSIONS:

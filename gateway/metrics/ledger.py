@@ -1,8 +1,8 @@
-"""Where every accepted request is: it has ended in one way, or it is held or in flight. Pure.
+"""The ledger of accepted requests: each has ended in one way, or is held or in flight. Pure.
 
-What was accepted and what has ended is counted where it happens; what is held and in flight is
-counted out of the dispatcher's state. Neither is worked out from the other, so whether they agree
-says whether a request was lost.
+Accepted and ended requests are counted where that happens; held and in-flight ones are counted from
+the dispatcher's state. Neither side is computed from the other, so a difference shows a lost
+request.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Final, TypeVar
 from gateway.metrics.counters import CounterStore
 
 ENDINGS: Final = ("completed", "failed", "cancelled", "expired", "aborted")
-"""Ends of a request: answered by a replica; with an error; its client left; its wait budget was
-over; its gateway process died."""
+"""How a request ends: a replica answered; with an error; its client left; its wait budget was over;
+its gateway process died."""
 ACCEPTED: Final = "fngate_accepted_total"
 ENDED: Final = "fngate_ended_total"
 UNKNOWN_POOL: Final = "_unknown"
-"""The pool of what a process has in flight that does not say where."""
+"""The pool of requests in flight in a process that does not report pools."""
 
 Count = TypeVar("Count", int, float)
 
@@ -36,23 +36,24 @@ class Balance:
 
     @property
     def missing(self) -> float:
-        """Accepted requests that are nowhere; negative where some are in two places. 0, always."""
+        """Accepted requests in no place; negative where some are in two. Always 0 without a
+        defect."""
         there = sum(self.held.values()) + sum(self.in_flight.values())
         return self.accepted - sum(self.ended.values()) - there
 
     def aborted(self) -> Balance:
-        """The same once its process is dead: whatever has not ended was broken off."""
+        """The balance after the process died: requests that had not ended were aborted."""
         left = self.accepted - sum(self.ended.values())
         return Balance(self.accepted, _sum([self.ended, {"aborted": left}]))
 
     def unheard(self) -> Balance:
-        """The same where only the counters of a living process can be read."""
+        """The balance of a living process of which only the counters can be read."""
         left = round(self.accepted - sum(self.ended.values()))
         return Balance(self.accepted, self.ended, {}, {UNKNOWN_POOL: left} if left else {})
 
 
 def total(balances: Iterable[Balance]) -> Balance:
-    """Over all processes."""
+    """The sum over all processes."""
     every = list(balances)
     return Balance(
         sum(one.accepted for one in every),
@@ -63,27 +64,27 @@ def total(balances: Iterable[Balance]) -> Balance:
 
 
 class Ledger:
-    """The counters of one gateway process. To be made before any other of its `store`."""
+    """The counters of one gateway process; the first ones allocated from its `store`."""
 
     NUMBERS: Final = len(ENDINGS) + 1
-    """How many numbers of the store it takes."""
+    """Numbers that it allocates from the store."""
 
     def __init__(self, store: CounterStore) -> None:
         self._values = store.values
-        # Whoever reads them in this order while they grow never finds more ended than accepted.
+        # In this order: a reader of growing counters never finds more ended than accepted.
         self._ended = {how: store.allocate(ENDED, ("how",), (how,)) for how in ENDINGS}
         self._accepted = store.allocate(ACCEPTED, (), ())
 
     def accept(self) -> None:
-        """One more request is owed an answer."""
+        """Count one accepted request."""
         self._values[self._accepted] += 1.0
 
     def end(self, how: str) -> None:
-        """An accepted request has ended in one of HOWS."""
+        """Count one accepted request that has ended in one of ENDINGS."""
         self._values[self._ended[how]] += 1.0
 
     def balance(self, held: Mapping[str, int], in_flight: Mapping[str, int]) -> Balance:
-        """With what there is at this moment, by pool."""
+        """Combine totals with the present held and in-flight requests per pool."""
         ended = {how: self._values[place] for how, place in self._ended.items()}
         return Balance(self._values[self._accepted], ended, held, in_flight)
 

@@ -1,10 +1,7 @@
-"""What `/metrics` shows of requests, pools and cold starts.
+"""The families of `/metrics` that a gateway process has: requests, pools, cold starts.
 
-What `/metrics` shows of this moment: the ledger, what is held and in flight, states of pools.
-
-What was answered since the last look, by function.
-
-What is counted for one function.
+`Metrics` counts requests by function. `StateGauges` shows the ledger and the states of pools at one
+moment. `RateSampler` gives the answers of each function since its last sample.
 """
 
 from __future__ import annotations
@@ -36,9 +33,321 @@ from gateway.replies import Receipt
 from registry.catalog import Change
 from runtime_image.contract.control import PHASES
 
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+LABELS = ("namespace", "function")
+SENDS = (1, 2, 3, 4, 6, 12)
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
+ROWS_KNOWN: Final = ROWS[-1] + 1
+BUCKET_OF_ROWS: Final = tuple(bisect_left(ROWS, rows) for rows in range(ROWS_KNOWN))
+"""The bucket of each number of rows up to the last bound: half the time of a search."""
+RETRIES = ("died", "not_started")
+OK = ("ok", "")
+"""Outcome and reason of an answer of a replica."""
+FUNCTIONS_MAX = 1000
+"""Functions with series of their own: those called first. Each takes 4 kB of the page."""
+OTHERS = "_others"
+"""The label of all further functions; no function's name begins with an underscore."""
+REPLICAS_MAX = 1000
+"""Replicas whose cold starts are remembered as counted, the newest."""
+MARKED_MAX = 500
+"""Exemplars that one process sends to another, the newest: about 70 kB."""
+
+OnColdStart = Callable[[str, str, str, Mapping[str, float], Labels | None], None]
+Durations = Callable[[], Iterable[tuple[tuple[str, str], Histogram]]]
+
+
+class MetricSource(Protocol):
+    """A further source of families for the same page."""
+
+    def snapshot(self) -> None:
+        """Read the present gauges, in the loop's thread; `collect` follows."""
+
+    def collect(self) -> Iterable[Metric]:
+        """prometheus_client's: the families; in a thread."""
+
+
+class Metrics:
+    """Labels are names of deployed functions and error codes only, and functions beyond
+    FUNCTIONS_MAX are counted together, so the page is bounded.
+
+    `balance` gives the present ledger, `states` the states of pools not at rest, `tasks` the number
+    of tasks, `is_deployed` says whether a function of that namespace and name exists.
+    """
+
+    def __init__(  # noqa: PLR0913 - sources of the page
+        self,
+        balance: Callable[[], Balance],
+        states: Callable[[], dict[str, str]],
+        tasks: Callable[[], int],
+        is_deployed: Callable[[str, str], bool],
+        store: CounterStore | None = None,
+        wall: Callable[[], float] = lambda: 0.0,
+        on_cold_start: OnColdStart | None = None,
+    ) -> None:
+        """`store` has the counters; without one they are in this process's memory. `wall` gives
+        Unix seconds. `on_cold_start` is called when a request waited for a cold start, in place of
+        `count_cold_start`: requests of several processes may have waited for the same one."""
+        self._is_deployed = is_deployed
+        self._wall = wall
+        self._registry = CollectorRegistry()
+        self._make_counts(store := store or LocalStore())
+        self._values = store.values
+        self._gauges = StateGauges(balance, states, tasks)
+        self._sources: list[MetricSource] = [self._gauges]
+        self._registry.register(self._gauges)
+        self._series: dict[tuple[str, str], FunctionSeries] = {}
+        self._others: FunctionSeries | None = None
+        self._woken: set[tuple[str, str]] = set()
+        # Each replica's cold start once, whoever waited for it.
+        self._counted: dict[str, None] = {}
+        self.next_exemplar_s = 0.0
+        """When the next request is made an exemplar (monotonic seconds); set by `Invocation`."""
+        self._on_cold_start = on_cold_start or self.count_cold_start
+
+    def _make_counts(self, store: CounterStore) -> None:
+        text = "Requests answered: ok, refused or failed, and then the problem's code."
+        self._requests = CounterFamily(
+            "fngate_requests", text, (*LABELS, "outcome", "reason"), store
+        )
+        text = "Requests sent again: their replica died while it ran them, or never started them."
+        self._retries = CounterFamily("fngate_retries", text, (*LABELS, "reason"), store)
+        text = "From the last byte of the request to its answer."
+        self._duration = HistogramFamily("fngate_request_seconds", text, LABELS, SECONDS, store)
+        text = "Time a request waited for a replica."
+        self._queue = HistogramFamily("fngate_queue_seconds", text, LABELS, SECONDS, store)
+        text = "Times a request was sent to a replica before it was answered."
+        self._sends = HistogramFamily("fngate_request_sends", text, LABELS, SENDS, store)
+        text = "Rows of the batch that a replica answered a request with."
+        self._rows = HistogramFamily("fngate_batch_rows", text, LABELS, ROWS, store)
+        text, labels = "Phases of cold starts that requests waited for.", (*LABELS, "phase")
+        self._phases = HistogramFamily("fngate_cold_start_seconds", text, labels, SECONDS, store)
+        text = "Events of the access log that were left out because it could not be written."
+        left_out = CounterFamily("fngate_access_events_left_out", text, (), store)
+        self._left_out = left_out.of()
+        for collector in (
+            self._requests,
+            self._duration,
+            self._queue,
+            self._phases,
+            self._sends,
+            self._rows,
+            self._retries,
+            left_out,
+        ):
+            self._registry.register(collector)
+
+    def add_source(self, source: MetricSource) -> None:
+        """Show the families of `source`, too."""
+        self._sources.append(source)
+        self._registry.register(_SourceCollector(source))
+
+    def count_reply(
+        self, namespace: str, function: str, outcome: str, reason: str, seconds: float
+    ) -> None:
+        """Count a reply: `outcome` is "ok", "refused" or "failed", `reason` the problem's code."""
+        series = self._series.get((namespace, function)) or self._series_of(namespace, function)
+        self._outcome_counter(series, outcome, reason).inc(1.0)
+        series.duration.observe(seconds)
+
+    def count_answer(
+        self,
+        key: tuple[str, str],
+        seconds: float,
+        receipt: Receipt,
+        sends: int,
+        deaths: int,
+        request: Labels | None = None,
+    ) -> None:
+        """Count an answer of a replica. `key`: the function's namespace and name; `sends`: how
+        often the request was sent; `deaths`: how many replicas died while they ran it; `request`:
+        the labels of its exemplar."""
+        series = self._series.get(key) or self._series_of(*key)
+        served = series.served or series.bind_served(self._outcome_counter(series, *OK))
+        ok, durations, duration_sum, queues, queue_sum, rows, rows_sum, once, sends_sum = served
+        # Counted in place: a call for each histogram would take as long again as all of this.
+        values, queue_s, count = self._values, receipt.queue_ms / 1e3, receipt.meta.rows
+        values[ok] += 1.0
+        values[durations[bisect_left(SECONDS, seconds)]] += 1.0
+        values[duration_sum] += seconds
+        values[queues[bisect_left(SECONDS, queue_s)]] += 1.0
+        values[queue_sum] += queue_s
+        values[rows[BUCKET_OF_ROWS[count] if count < ROWS_KNOWN else -1]] += 1.0
+        values[rows_sum] += count
+        if sends == 1:
+            values[once] += 1.0
+            values[sends_sum] += 1.0
+        else:
+            self.count_sends(*key, sends, deaths)
+        if request is not None:
+            series.mark(seconds, queue_s, request, self._wall())
+        if receipt.phases:
+            self._on_cold_start(*key, receipt.replica, receipt.phases, request)
+
+    def _outcome_counter(self, series: FunctionSeries, outcome: str, reason: str) -> Counter:
+        counter = series.outcomes.get((outcome, reason))
+        if counter is None:
+            counter = self._requests.of(*series.labels, outcome, reason)
+            series.outcomes[outcome, reason] = counter
+        return counter
+
+    def count_dropped_events(self, events: int) -> None:
+        """Count events of the access log that were dropped."""
+        self._left_out.inc(events)
+
+    def count_sends(self, namespace: str, function: str, sends: int, deaths: int) -> None:
+        """Count how often a finished request was sent, and why it was sent again."""
+        series = self._series.get((namespace, function)) or self._series_of(namespace, function)
+        series.sends.observe(sends)
+        if sends > 1:
+            # The last death of a failed request led to no other send.
+            died = min(deaths, sends - 1)
+            self._retries.of(*series.labels, "died").inc(died)
+            self._retries.of(*series.labels, "not_started").inc(sends - 1 - died)
+
+    def count_cold_start(
+        self,
+        namespace: str,
+        function: str,
+        replica: str,
+        phases: Mapping[str, float],
+        request: Labels | None = None,
+    ) -> None:
+        """Count a replica's cold start that a request waited for, unless it was counted before.
+        `phases` are in milliseconds."""
+        if not self._is_first_report(replica):
+            return
+        labels = self._woken_labels(namespace, function)
+        at_s = self._wall() if request is not None else 0.0
+        for phase, ms in phases.items():
+            self._phases.of(*labels, phase).observe(ms / 1e3, request, at_s)
+
+    def _woken_labels(self, namespace: str, function: str) -> tuple[str, str]:
+        """As `_series_of`, without the other series: where cold starts of several processes are
+        counted, those processes have them."""
+        key = (namespace, function)
+        if key not in self._woken:
+            if len(self._woken) >= FUNCTIONS_MAX or not self._is_deployed(*key):
+                return namespace, OTHERS
+            self._woken.add(key)
+        return key
+
+    def on_change(self, change: Change) -> None:
+        """The catalog has changed: remove the series of a removed function."""
+        if change.kind != "remove":
+            return
+        key = (change.namespace, change.name)
+        self._woken.discard(key)
+        for phase in PHASES:
+            self._phases.remove(*key, phase)
+        series = self._series.pop(key, None)
+        if series is not None:
+            for outcome in series.outcomes:
+                self._requests.remove(*series.labels, *outcome)
+            self._duration.remove(*series.labels)
+            self._queue.remove(*series.labels)
+            self._sends.remove(*series.labels)
+            self._rows.remove(*series.labels)
+            for reason in RETRIES:
+                self._retries.remove(*series.labels, reason)
+
+    def durations(self) -> Iterator[tuple[tuple[str, str], Histogram]]:
+        """The duration histogram of every function with series of its own."""
+        return ((key, series.duration) for key, series in self._series.items())
+
+    def _series_of(self, namespace: str, function: str) -> FunctionSeries:
+        """Make the series of a function that is counted for the first time. Functions beyond the
+        limit, and removed ones with a late answer, share one."""
+        if len(self._series) >= FUNCTIONS_MAX or not self._is_deployed(namespace, function):
+            self._others = self._others or self._bind(namespace, OTHERS)
+            return self._others
+        series = self._series[namespace, function] = self._bind(namespace, function)
+        return series
+
+    def _bind(self, namespace: str, function: str) -> FunctionSeries:
+        labels = (namespace, function)
+        return FunctionSeries(
+            labels,
+            self._duration.of(*labels),
+            self._queue.of(*labels),
+            self._sends.of(*labels),
+            self._rows.of(*labels),
+        )
+
+    def _is_first_report(self, replica: str) -> bool:
+        """Whether the replica's cold start is not counted yet: many requests may have waited."""
+        if replica in self._counted:
+            return False
+        self._counted[replica] = None
+        if len(self._counted) > REPLICAS_MAX:
+            del self._counted[next(iter(self._counted))]
+        return True
+
+    async def refresh(self) -> None:
+        """Nothing to fetch: this process has all of the page."""
+
+    def snapshot(self) -> None:
+        """Read the gauges of every source; to be called in the loop's thread before `render`."""
+        for source in self._sources:
+            source.snapshot()
+
+    def newest_exemplars(self) -> list[SampleExemplar]:
+        """The newest exemplars, MARKED_MAX at most."""
+        return newest_exemplars((self._duration, self._queue, self._phases), MARKED_MAX)
+
+    def collect(self) -> Iterable[Metric]:
+        """prometheus_client's: every family with its samples."""
+        return self._registry.collect()
+
+    def render(self, form: PageFormat = TEXT) -> bytes:
+        """The page. It takes milliseconds: to be called in a thread."""
+        return form.encode(self._registry)
+
+
+class AnswerCounters(NamedTuple):
+    """Places in the store of the counters for an answer; a list has one place per bucket."""
+
+    ok: int
+    durations: list[int]
+    duration_sum: int
+    queues: list[int]
+    queue_sum: int
+    rows: list[int]
+    rows_sum: int
+    sent_once: int
+    sends_sum: int
+
+
+@dataclass(slots=True)
+class FunctionSeries:
+    """The counters of one function, looked up once: a look-up takes longer than counting.
+    `served` is None until a replica has answered: until then the page shows no such counter."""
+
+    labels: tuple[str, str]
+    duration: Histogram
+    queue: Histogram
+    sends: Histogram
+    rows: Histogram
+    outcomes: dict[tuple[str, str], Counter] = field(default_factory=dict)
+    served: AnswerCounters | None = None
+
+    def bind_served(self, ok: Counter) -> AnswerCounters:
+        """Bind the counters for answers of replicas; `ok` is the counter of their outcome."""
+        rows, rows_sum = self.rows.places
+        sends, sends_sum = self.sends.places
+        once = sends[bisect_left(SENDS, 1)]
+        self.served = AnswerCounters(
+            ok.place, *self.duration.places, *self.queue.places, rows, rows_sum, once, sends_sum
+        )
+        return self.served
+
+    def mark(self, seconds: float, queue_s: float, request: Labels, at_s: float) -> None:
+        """Make the request that was counted last an exemplar; `at_s` in Unix seconds."""
+        self.duration.mark(seconds, request, at_s)
+        self.queue.mark(queue_s, request, at_s)
+
 
 class StateGauges(Collector):
-    """As it was at the last look: all of one page is of one moment."""
+    """Gauges as of the last snapshot: all of one page is of one moment."""
 
     def __init__(
         self,
@@ -52,7 +361,7 @@ class StateGauges(Collector):
         self._seen: tuple[Balance, dict[str, str], int] = (Balance(), {}, 0)
 
     def snapshot(self) -> None:
-        """Read it now; nobody changes what is read while a thread shows it."""
+        """Read the gauges, in the loop's thread: a page shows them in another."""
         self._seen = self._balance(), self._states(), self._tasks()
 
     def collect(self) -> Iterable[Metric]:
@@ -95,12 +404,9 @@ def _ledger(balance: Balance) -> list[Metric]:
     return [accepted, ended, unended, held, in_flight]
 
 
-Durations = Callable[[], Iterable[tuple[tuple[str, str], Histogram]]]
-
-
 class RateSample(NamedTuple):
-    """Requests of one function, by the bucket of gateway.metrics.requests.SECONDS that their
-    duration falls into; one bucket more than there are bounds."""
+    """Requests of one function since the last sample, by bucket of their duration: the bounds are
+    SECONDS, and one bucket more."""
 
     namespace: str
     name: str
@@ -108,15 +414,15 @@ class RateSample(NamedTuple):
 
 
 class RateSampler:
-    """Costs a glance per function that was ever called, and nothing per request. `durations` gives
-    the histograms that are counted in, by namespace and name."""
+    """Samples the duration histograms: O(functions) per sample, no cost per request. `durations`
+    gives the histograms by namespace and name."""
 
     def __init__(self, durations: Durations) -> None:
         self._durations = durations
         self._before: dict[tuple[str, str], tuple[Histogram, float, list[int]]] = {}
 
     def sample(self) -> list[RateSample]:
-        """What came since this was asked last; of functions with nothing, nothing."""
+        """The requests since the last sample, of functions that had any."""
         found, now = [], {}
         for key, distribution in self._durations():
             known = self._before.get(key)
@@ -134,323 +440,8 @@ class RateSampler:
         return found
 
 
-SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-LABELS = ("namespace", "function")
-SENDS = (1, 2, 3, 4, 6, 12)
-ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
-ROWS_KNOWN: Final = ROWS[-1] + 1
-BUCKET_OF_ROWS: Final = tuple(bisect_left(ROWS, rows) for rows in range(ROWS_KNOWN))
-"""The bucket of each count of rows up to the last bound: half the time of a search."""
-
-
-class AnswerCounters(NamedTuple):
-    """Places in the store of all that an answer of a replica is counted in: lists have that of each
-    bucket."""
-
-    ok: int
-    durations: list[int]
-    duration_sum: int
-    queues: list[int]
-    queue_sum: int
-    rows: list[int]
-    rows_sum: int
-    sent_once: int
-    sends_sum: int
-
-
-@dataclass(slots=True)
-class FunctionSeries:
-    """One function's children. Binding them costs more than using them: each is bound once.
-    `served` is None until a replica has answered: before, the page shows no such counter."""
-
-    labels: tuple[str, str]
-    duration: Histogram
-    queue: Histogram
-    sends: Histogram
-    rows: Histogram
-    outcomes: dict[tuple[str, str], Counter] = field(default_factory=dict)
-    served: AnswerCounters | None = None
-
-    def bind_served(self, ok: Counter) -> AnswerCounters:
-        """Where answers of replicas are counted from now on; `ok` is their counter."""
-        rows, rows_sum = self.rows.places
-        sends, sends_sum = self.sends.places
-        once = sends[bisect_left(SENDS, 1)]
-        self.served = AnswerCounters(
-            ok.place, *self.duration.places, *self.queue.places, rows, rows_sum, once, sends_sum
-        )
-        return self.served
-
-    def mark(self, seconds: float, queue_s: float, request: Labels, at_s: float) -> None:
-        """What was counted last is of this request; `at_s` in Unix seconds."""
-        self.duration.mark(seconds, request, at_s)
-        self.queue.mark(queue_s, request, at_s)
-
-
-RETRIES = ("died", "not_started")
-OK = ("ok", "")
-"""Outcome and reason of an answer of a replica."""
-FUNCTIONS_MAX = 1000
-"""Functions with series of their own, the first ones called; each is 4 kB of the page."""
-OTHERS = "_others"
-"""The function of all beyond; no name begins like this."""
-REPLICAS_MAX = 1000
-"""Replicas whose cold starts are remembered as counted, the newest."""
-MARKED_MAX = 500
-"""Exemplars that one process tells another of, the newest: about 70 kB."""
-
-OnColdStart = Callable[[str, str, str, Mapping[str, float], Labels | None], None]
-
-
-class MetricSource(Protocol):
-    """Families of others on the same page."""
-
-    def snapshot(self) -> None:
-        """Read what is now; in the loop's thread, before `collect`."""
-
-    def collect(self) -> Iterable[Metric]:
-        """prometheus_client's: the families; in a thread."""
-
-
-class Metrics:
-    """Labels are names of deployed functions and error codes only, and functions beyond
-    FUNCTIONS_MAX are counted together, so the page is bounded.
-
-    `balance` gives the ledger now, `states` the states of pools not at rest, `tasks` how much goes
-    on in the background, `is_deployed` whether a function of that namespace and name exists.
-    """
-
-    def __init__(  # noqa: PLR0913 - sources of the page
-        self,
-        balance: Callable[[], Balance],
-        states: Callable[[], dict[str, str]],
-        tasks: Callable[[], int],
-        is_deployed: Callable[[str, str], bool],
-        store: CounterStore | None = None,
-        wall: Callable[[], float] = lambda: 0.0,
-        on_cold_start: OnColdStart | None = None,
-    ) -> None:
-        """`store` has the counters; without one they are in this process's memory. `wall` gives
-        Unix seconds. `on_cold_start` is called when a request waited for a cold start, in place of
-        `count_cold_start`: requests of several processes may have waited for the same one."""
-        self._is_deployed = is_deployed
-        self._wall = wall
-        self._registry = CollectorRegistry()
-        self._make_counts(store := store or LocalStore())
-        self._values = store.values
-        self._gauges = StateGauges(balance, states, tasks)
-        self._sources: list[MetricSource] = [self._gauges]
-        self._registry.register(self._gauges)
-        self._series: dict[tuple[str, str], FunctionSeries] = {}
-        self._others: FunctionSeries | None = None
-        self._woken: set[tuple[str, str]] = set()
-        # Each replica's cold start once, whoever waited for it.
-        self._counted: dict[str, None] = {}
-        self.next_exemplar_s = 0.0
-        """When a request is an exemplar next, monotonic seconds; kept by whoever serves."""
-        self._on_cold_start = on_cold_start or self.count_cold_start
-
-    def _make_counts(self, store: CounterStore) -> None:
-        text = "Requests answered: ok, refused or failed, and then the problem's code."
-        self._requests = CounterFamily(
-            "fngate_requests", text, (*LABELS, "outcome", "reason"), store
-        )
-        text = "Requests sent again: their replica died while it ran them, or never started them."
-        self._retries = CounterFamily("fngate_retries", text, (*LABELS, "reason"), store)
-        text = "From the last byte of the request to its answer."
-        self._duration = HistogramFamily("fngate_request_seconds", text, LABELS, SECONDS, store)
-        text = "Time a request waited for a replica."
-        self._queue = HistogramFamily("fngate_queue_seconds", text, LABELS, SECONDS, store)
-        text = "Times a request was sent to a replica before it was answered."
-        self._sends = HistogramFamily("fngate_request_sends", text, LABELS, SENDS, store)
-        text = "Rows of the batch that a replica answered a request with."
-        self._rows = HistogramFamily("fngate_batch_rows", text, LABELS, ROWS, store)
-        text, labels = "Phases of cold starts that requests waited for.", (*LABELS, "phase")
-        self._phases = HistogramFamily("fngate_cold_start_seconds", text, labels, SECONDS, store)
-        text = "Events of the access log that were left out because it could not be written."
-        left_out = CounterFamily("fngate_access_events_left_out", text, (), store)
-        self._left_out = left_out.of()
-        for collector in (
-            self._requests,
-            self._duration,
-            self._queue,
-            self._phases,
-            self._sends,
-            self._rows,
-            self._retries,
-            left_out,
-        ):
-            self._registry.register(collector)
-
-    def add_source(self, source: MetricSource) -> None:
-        """Show another's families, too."""
-        self._sources.append(source)
-        self._registry.register(_Shown(source))
-
-    def count_reply(
-        self, namespace: str, function: str, outcome: str, reason: str, seconds: float
-    ) -> None:
-        """One request was answered: "ok", "refused" or "failed", and then the problem's code."""
-        series = self._series.get((namespace, function)) or self._series_of(namespace, function)
-        self._outcome_counter(series, outcome, reason).inc(1.0)
-        series.duration.observe(seconds)
-
-    def count_answer(
-        self,
-        key: tuple[str, str],
-        seconds: float,
-        receipt: Receipt,
-        sends: int,
-        deaths: int,
-        request: Labels | None = None,
-    ) -> None:
-        """A replica answered a request of the function with this namespace and name, which was
-        sent so often; so many replicas died while they ran it. `request` says whose it was."""
-        series = self._series.get(key) or self._series_of(*key)
-        served = series.served or series.bind_served(self._outcome_counter(series, *OK))
-        ok, durations, duration_sum, queues, queue_sum, rows, rows_sum, once, sends_sum = served
-        # Counted in place: a call for each histogram costs as much again as all of this.
-        values, queue_s, count = self._values, receipt.queue_ms / 1e3, receipt.meta.rows
-        values[ok] += 1.0
-        values[durations[bisect_left(SECONDS, seconds)]] += 1.0
-        values[duration_sum] += seconds
-        values[queues[bisect_left(SECONDS, queue_s)]] += 1.0
-        values[queue_sum] += queue_s
-        values[rows[BUCKET_OF_ROWS[count] if count < ROWS_KNOWN else -1]] += 1.0
-        values[rows_sum] += count
-        if sends == 1:
-            values[once] += 1.0
-            values[sends_sum] += 1.0
-        else:
-            self.count_sends(*key, sends, deaths)
-        if request is not None:
-            series.mark(seconds, queue_s, request, self._wall())
-        if receipt.phases:
-            self._on_cold_start(*key, receipt.replica, receipt.phases, request)
-
-    def _outcome_counter(self, series: FunctionSeries, outcome: str, reason: str) -> Counter:
-        counter = series.outcomes.get((outcome, reason))
-        if counter is None:
-            counter = self._requests.of(*series.labels, outcome, reason)
-            series.outcomes[outcome, reason] = counter
-        return counter
-
-    def count_dropped_events(self, events: int) -> None:
-        """So many events of the access log were left out."""
-        self._left_out.inc(events)
-
-    def count_sends(self, namespace: str, function: str, sends: int, deaths: int) -> None:
-        """A request is over that was sent so often; so many replicas died while they ran it."""
-        series = self._series.get((namespace, function)) or self._series_of(namespace, function)
-        series.sends.observe(sends)
-        if sends > 1:
-            # The last death of a request that was given up led to no other send.
-            died = min(deaths, sends - 1)
-            self._retries.of(*series.labels, "died").inc(died)
-            self._retries.of(*series.labels, "not_started").inc(sends - 1 - died)
-
-    def count_cold_start(
-        self,
-        namespace: str,
-        function: str,
-        replica: str,
-        phases: Mapping[str, float],
-        request: Labels | None = None,
-    ) -> None:
-        """Count a replica's cold start that a request waited for, unless it is counted already.
-        Phases are in milliseconds."""
-        if not self._is_first_report(replica):
-            return
-        labels = self._woken_labels(namespace, function)
-        at_s = self._wall() if request is not None else 0.0
-        for phase, ms in phases.items():
-            self._phases.of(*labels, phase).observe(ms / 1e3, request, at_s)
-
-    def _woken_labels(self, namespace: str, function: str) -> tuple[str, str]:
-        """As `_begin`, but without the other series: where cold starts are counted for several
-        processes, these have them."""
-        key = (namespace, function)
-        if key not in self._woken:
-            if len(self._woken) >= FUNCTIONS_MAX or not self._is_deployed(*key):
-                return namespace, OTHERS
-            self._woken.add(key)
-        return key
-
-    def on_change(self, change: Change) -> None:
-        """The catalog's: what was counted for a removed function goes with it."""
-        if change.kind != "remove":
-            return
-        key = (change.namespace, change.name)
-        self._woken.discard(key)
-        for phase in PHASES:
-            self._phases.remove(*key, phase)
-        series = self._series.pop(key, None)
-        if series is not None:
-            for outcome in series.outcomes:
-                self._requests.remove(*series.labels, *outcome)
-            self._duration.remove(*series.labels)
-            self._queue.remove(*series.labels)
-            self._sends.remove(*series.labels)
-            self._rows.remove(*series.labels)
-            for reason in RETRIES:
-                self._retries.remove(*series.labels, reason)
-
-    def durations(self) -> Iterator[tuple[tuple[str, str], Histogram]]:
-        """What answers took, of every function with series of its own."""
-        return ((key, series.duration) for key, series in self._series.items())
-
-    def _series_of(self, namespace: str, function: str) -> FunctionSeries:
-        """The series of a function counted for the first time, or that of all beyond the limit and
-        of removed ones, whose last answers come after they went."""
-        if len(self._series) >= FUNCTIONS_MAX or not self._is_deployed(namespace, function):
-            self._others = self._others or self._bind(namespace, OTHERS)
-            return self._others
-        series = self._series[namespace, function] = self._bind(namespace, function)
-        return series
-
-    def _bind(self, namespace: str, function: str) -> FunctionSeries:
-        labels = (namespace, function)
-        return FunctionSeries(
-            labels,
-            self._duration.of(*labels),
-            self._queue.of(*labels),
-            self._sends.of(*labels),
-            self._rows.of(*labels),
-        )
-
-    def _is_first_report(self, replica: str) -> bool:
-        """Whether this replica's cold start is to be counted: many requests may have waited."""
-        if replica in self._counted:
-            return False
-        self._counted[replica] = None
-        if len(self._counted) > REPLICAS_MAX:
-            del self._counted[next(iter(self._counted))]
-        return True
-
-    async def refresh(self) -> None:
-        """All that the page shows is known here: there is nobody to ask."""
-
-    def snapshot(self) -> None:
-        """Read what the page shows of this moment; to be called in the loop's thread before
-        `render`."""
-        for source in self._sources:
-            source.snapshot()
-
-    def newest_exemplars(self) -> list[SampleExemplar]:
-        """The newest exemplars, MARKED_MAX at most."""
-        return newest_exemplars((self._duration, self._queue, self._phases), MARKED_MAX)
-
-    def collect(self) -> Iterable[Metric]:
-        """prometheus_client's: every family with its samples."""
-        return self._registry.collect()
-
-    def render(self, form: PageFormat = TEXT) -> bytes:
-        """The page; takes milliseconds, so it is to be called in a thread."""
-        return form.encode(self._registry)
-
-
-class _Shown(Collector):
-    """A source as prometheus_client wants it."""
+class _SourceCollector(Collector):
+    """Adapts a source to prometheus_client."""
 
     def __init__(self, source: MetricSource) -> None:
         self._source = source

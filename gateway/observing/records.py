@@ -1,7 +1,4 @@
-"""What became of one request to a function: one record each, for the access log and for traces.
-
-Which trace a request belongs to (W3C Trace Context). Pure.
-"""
+"""One record per request, for the access log and for traces, and its trace context (W3C). Pure."""
 
 from __future__ import annotations
 
@@ -23,8 +20,8 @@ _RANDOM: Final = 2
 
 
 class Trace(NamedTuple):
-    """A request that is traced; ids in lower-case hex. `parent_id` is "" where the trace begins
-    here. `flags` as they are told to the replica."""
+    """The trace of a request; ids in lower-case hex. `parent_id` is "" where the trace begins here.
+    `flags` are those sent to the replica."""
 
     trace_id: str
     span_id: str
@@ -33,22 +30,22 @@ class Trace(NamedTuple):
 
     @property
     def traceparent(self) -> str:
-        """What whoever works for this request is told."""
+        """The header for requests made on behalf of this one."""
         return f"00-{self.trace_id}-{self.span_id}-{self.flags:02x}"
 
 
 def parse_traceparent(text: str) -> str:
-    """The header `traceparent` unchanged, "" where the standard has it ignored."""
+    """The header `traceparent` unchanged, "" where the standard says to ignore it."""
     return text if _KNOWN.fullmatch(text) or _LATER.fullmatch(text) else ""
 
 
 def trace_id(traceparent: str) -> str:
-    """The trace that a header names which `read` let through; "" for ""."""
+    """The trace id of a valid header; "" for ""."""
     return traceparent[3:35]
 
 
 def is_sampled(traceparent: str) -> bool:
-    """Whether whoever sent this header records the trace."""
+    """Whether the sender of this header records the trace."""
     return bool(int(traceparent[53:55], 16) & _SAMPLED)
 
 
@@ -58,21 +55,21 @@ def new_trace(trace_id: str, span_id: str) -> Trace:
 
 
 def continue_trace(traceparent: str, span_id: str) -> Trace:
-    """The sender's trace, goes on with a span of ours."""
+    """The sender's trace, with a span of this process."""
     flags = int(traceparent[53:55], 16) & _RANDOM | _SAMPLED
     return Trace(trace_id(traceparent), span_id, traceparent[36:52], flags)
 
 
 CLIENT_LEFT = "client_left"
-"""The outcome of a request whose client did not wait for its answer."""
+"""The outcome of a request whose client left before its answer."""
 
 
 class RequestTimings(NamedTuple):
-    """Where a traced request was at what time, in monotonic seconds; `ended_s` is the same moment
-    as its record's `at_s`. `arrived_s`: its body was there. `sent_s`: the last time to a replica,
-    which was connected since `up_s`. 0 where it did not come so far.
+    """Times of a traced request in monotonic seconds, 0 where it did not come so far.
 
-    `attempts` are those before the last that came to nothing.
+    `ended_s` is the moment of its record's `at_s`. `arrived_s`: the body was whole. `sent_s`: the
+    call was last sent to a replica, whose link came up at `connected_s`. `attempts`: earlier sends
+    without an answer.
     """
 
     began_s: float
@@ -84,13 +81,13 @@ class RequestTimings(NamedTuple):
 
 
 class RequestRecord(NamedTuple):
-    """One request. `at_s` is when it ended, in Unix seconds; `status` 0 where nothing was sent.
+    """One request. `at_s` is when it ended, in Unix seconds; `status` is 0 where nothing was sent.
 
-    `function` and `revision` are as they were asked for, "" where there is no such thing, unless
-    a replica answered: that knows better. `replica` is the last that had it. `outcome` is "ok", an
-    error's code, or CLIENT_LEFT. `bytes_in` counts a whole body, and nothing of one that was not.
-    `receipt` is there where a replica answered, `trace` and `journey` where it is traced;
-    `trace_id` also where only its client does that.
+    `function` and `revision` are those that were asked for, "" where they do not exist; an accepted
+    call may have followed its function's traffic to another revision. `replica` is the last one
+    that had it. `outcome` is "ok", an error's code, or CLIENT_LEFT. `bytes_in` is 0 unless the body
+    was whole. `receipt` is there where a replica answered, `trace` and `journey` where the request
+    is traced; `trace_id` also where only its client traces it.
     """
 
     at_s: float
@@ -112,8 +109,7 @@ class RequestRecord(NamedTuple):
 
 
 class RequestInfo(NamedTuple):
-    """What is known of a request when it comes; `function` may be no name at all, `size` are the
-    bytes of its body."""
+    """A request as it came; `function` may be any text, `size` is the body's in bytes."""
 
     request_id: str
     trace_id: str
@@ -125,8 +121,8 @@ class RequestInfo(NamedTuple):
 
 
 class RequestEnd(NamedTuple):
-    """How it ended: `now` is monotonic seconds, `size` the bytes of the answer's body. `up_s`:
-    since when the replica that answered was connected."""
+    """How a request ended. `now`: monotonic seconds; `size`: bytes of the answer's body;
+    `connected_s`: when the link of the replica that answered came up."""
 
     outcome: str
     now: float
@@ -142,13 +138,13 @@ def make_record(
     """The record of a request that ended at `at_s` (Unix seconds); `call` if it was accepted."""
     request_id, trace_id, function, revision, began_s, bytes_in, trace = asked
     outcome, now, status, bytes_out, receipt, _ = ending
-    # What no function is called may hold anything, line ends and secrets too.
+    # Text that is no function's name may hold anything, line ends and secrets too.
     function = function if is_name(function) else ""
     replica, sends, queue_ms = "", 0, 0.0
     if call is not None:
         replica, sends = call.link, call.sends
         queue_ms = ((call.sent_s or now) - call.arrived_s) * 1e3
-        # It may have followed its function's traffic.
+        # The call may have followed its function's traffic.
         revision = call.pool.partition("/")[2]
     return RequestRecord(
         at_s,

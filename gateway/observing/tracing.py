@@ -1,4 +1,6 @@
-"""The spans of one request's trace, made from its record. Pure.
+"""Traces: which requests are traced, and the spans of one request, made from its record.
+
+`Tracer` decides, and hands records to a thread. `spans_of` is pure and makes this tree:
 
 POST /fn/{name}             the request, from its head to its answer
   hold                      it waits for a replica: before the first, and between attempts
@@ -7,8 +9,6 @@ POST /fn/{name}             the request, from its head to its answer
   send                      it is with a replica
     batch                   by the replica's own numbers, so of a service of its own
       decode compute encode (compute is first_run where it was the replica's first)
-
-Decides which requests are traced, and hands their records over.
 """
 
 from __future__ import annotations
@@ -27,12 +27,52 @@ from runtime_image.contract.control import PHASES
 ROUTE: Final = "/fn/{name}"
 Kind = Literal["internal", "server", "client"]
 Attributes = dict[str, str | int | float | bool]
+BATCHES_MAX: Final = 8
+"""Batches that may wait for a slow collector: some 2,000 requests."""
+
+
+class Tracer:
+    """Begins traces and records traced requests: `write` is called in a thread of its own.
+
+    A client that sends a trace decides whether it is recorded. Of all other requests the share
+    `ratio` is. `on_closed` is called in the thread behind the last record.
+    """
+
+    def __init__(
+        self,
+        ratio: float,
+        write: Write[RequestRecord],
+        random: Random,
+        on_closed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._ratio = ratio
+        self._random = random
+        self._records = BatchWriter("traces", write, batches_max=BATCHES_MAX, on_closed=on_closed)
+        self.record = self._records.add
+        self.flush = self._records.flush
+        self.close = self._records.close
+
+    def begin(self, traceparent: str) -> Trace | None:
+        """The trace of a request with this valid header, or ""; None where it is not traced."""
+        random = self._random
+        if traceparent:
+            if not records.is_sampled(traceparent):
+                return None
+            return records.continue_trace(traceparent, _id(random, 64))
+        if random.random() >= self._ratio:
+            return None
+        return records.new_trace(_id(random, 128), _id(random, 64))
+
+
+def _id(random: Random, bits: int) -> str:
+    """A random id; the standard forbids all zeros."""
+    return f"{random.getrandbits(bits) or 1:0{bits // 4}x}"
 
 
 class Span(NamedTuple):
-    """One span; ids in hex, times in Unix seconds. `replica` is whose it is, "" for the gateway's.
-    `error` is the code of what went wrong, "" where that is not its fault. `is_remote`: its parent
-    is somebody else's."""
+    """One span; ids in hex, times in Unix seconds. `replica`: the replica that made it, "" for the
+    gateway. `error`: an error's code, "" where the span is not at fault. `is_remote`: another
+    process made the parent."""
 
     name: str
     kind: Kind
@@ -48,7 +88,7 @@ class Span(NamedTuple):
 
 
 def spans_of(record: RequestRecord, new_id: Callable[[], str]) -> list[Span]:
-    """All spans of a traced request, parents before their children; none of one that is not.
+    """All spans of a traced request, parents before their children; none where it is not traced.
     `new_id` gives 16 hex digits."""
     if record.trace is None or record.journey is None:
         return []
@@ -74,10 +114,10 @@ class _Tree:
         self._journey = journey
         self._new_id = new_id
         self._unix_s = record.at_s - journey.ended_s
-        """What is added to a monotonic time."""
+        """Added to a monotonic time."""
 
     def add_request(self) -> None:
-        """The root, or what hangs below the client's span."""
+        """Add the gateway's own root span, a child of the client's if there is one."""
         record, trace, journey = self._record, self._trace, self._journey
         self.spans.append(
             Span(
@@ -96,7 +136,7 @@ class _Tree:
         )
 
     def add_attempts(self) -> None:
-        """What it waited for, and every time that it was with a replica."""
+        """Add a span for each wait, and for each send to a replica."""
         journey, parent = self._journey, self._trace.span_id
         at_s = journey.arrived_s
         if not at_s:
@@ -131,8 +171,8 @@ class _Tree:
     def _add_cold_start(
         self, hold: str, held_s: float, connected_s: float, receipt: Receipt
     ) -> None:
-        """Its phases follow each other up to when the replica could be sent to. Those over by then
-        were waited for by somebody else, who came earlier."""
+        """Add a cold start. Its phases follow each other and end when the replica connected; those
+        that ended before the request came are left out."""
         seconds = {
             phase: receipt.phases[phase] / 1e3 for phase in PHASES if phase in receipt.phases
         }
@@ -149,8 +189,8 @@ class _Tree:
                 self._add(phase, cold, (max(begun_s, start_s), at_s))
 
     def _add_batch(self, send: str, receipt: Receipt) -> None:
-        """What a replica says it did, in the middle of the time that it had the request: how long
-        the way there and back took is not known apart. It cannot say more than that time."""
+        """Add the replica's own times, centred in the send: the times of the ways there and back
+        are not known apart. They are cut to the time of the send."""
         sent_s, ended_s = self._journey.sent_s, self._journey.ended_s
         _, decode_us, wait_us, compute_us, encode_us, rows = receipt.meta
         room_s = ended_s - sent_s
@@ -180,7 +220,7 @@ class _Tree:
         error: str = "",
         replica: str = "",
     ) -> str:
-        """The new span's id."""
+        """Add a span and return its id."""
         start_s, end_s = times
         id = self._new_id()
         kinds: dict[str, Kind] = {"send": "client", "batch": "server"}
@@ -203,7 +243,7 @@ class _Tree:
 
 
 def _attributes(record: RequestRecord) -> Attributes:
-    """By OpenTelemetry's conventions for HTTP servers, and our own."""
+    """Attributes by OpenTelemetry's conventions for HTTP servers, and those of fngate."""
     found: Attributes = {
         "http.request.method": "POST",
         "http.route": ROUTE,
@@ -230,51 +270,8 @@ def _attributes(record: RequestRecord) -> Attributes:
 
 
 def _sent_to(replica: str, error: str) -> Attributes:
-    """Attributes of a time at a replica."""
+    """Attributes of a send to a replica."""
     found: Attributes = {"fngate.replica": replica}
     if error:
         found["error.type"] = error
     return found
-
-
-BATCHES_MAX: Final = 8
-"""Batches that may wait for a collector that is slow: some 2,000 requests."""
-
-
-class Tracer:
-    """`write` has the records of traced requests, in a thread of its own.
-
-    Whoever sent a trace along has decided whether it is recorded. Of all other requests the share
-    `ratio` is. `ended` is called at the end, in the thread, behind the last record.
-    """
-
-    def __init__(
-        self,
-        ratio: float,
-        write: Write[RequestRecord],
-        random: Random,
-        ended: Callable[[], None] | None = None,
-    ) -> None:
-        self._ratio = ratio
-        self._random = random
-        self._records = BatchWriter("traces", write, batches_max=BATCHES_MAX, ended=ended)
-        self.record = self._records.add
-        self.flush = self._records.flush
-        self.close = self._records.close
-
-    def begin(self, traceparent: str) -> Trace | None:
-        """The trace of a request that came with this header, which `trace_context.read` let
-        through, or "" ; None where it is not recorded."""
-        random = self._random
-        if traceparent:
-            if not records.is_sampled(traceparent):
-                return None
-            return records.continue_trace(traceparent, _id(random, 64))
-        if random.random() >= self._ratio:
-            return None
-        return records.new_trace(_id(random, 128), _id(random, 64))
-
-
-def _id(random: Random, bits: int) -> str:
-    """As the standard has it: not all zeros."""
-    return f"{random.getrandbits(bits) or 1:0{bits // 4}x}"

@@ -16,7 +16,7 @@ import pytest
 from gateway.data_links import Delivered
 from gateway.delivery import Delivery
 from gateway.dispatch.call import Stage as CallStage
-from gateway.shared_memory_links import SharedLink
+from gateway.shared_memory import SharedLink
 from pool_manager.core import events
 from registry.exchange import ReplicaEndpoint
 from runtime_image.contract.model import InputRule, ModelSpec

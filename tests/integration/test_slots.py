@@ -103,7 +103,7 @@ async def test_no_body_is_ever_anothers(stage: Stage) -> None:
             for number in range(CALLERS):
                 group.create_task(caller(number))
             await enough.wait()
-            delivery._links.give_up(REPLICAS[0], "cut by the test")
+            delivery._links.abort(REPLICAS[0], "cut by the test")
             for pid in await stage.driver.pids(REPLICAS[1]) or ():
                 os.kill(pid, signal.SIGKILL)
         assert {how: told.count(how) > 0 for how in ("right", "left", "wrong")} == {
@@ -113,6 +113,6 @@ async def test_no_body_is_ever_anothers(stage: Stage) -> None:
         }
         [slab] = delivery.slabs._live.values()
         async with asyncio.timeout(20):
-            while not slab.parts.is_empty:  # noqa: ASYNC110 - a slab has no event
+            while not slab.allocator.is_empty:  # noqa: ASYNC110 - a slab has no event
                 await asyncio.sleep(0)
         delivery.receive_endpoints(published())

@@ -17,6 +17,7 @@ from gateway.access import Access
 from gateway.delivery import Delivery
 from gateway.dispatch.dispatcher import Limits
 from gateway.http.app import Gateway, StatePages
+from gateway.http.connections import ConnectionLimit
 from gateway.http.context import assemble
 from gateway.http.decompression import Inflation
 from gateway.http.fast_path import FastPath
@@ -216,9 +217,9 @@ def _assembled(
     server.request_handler = route_calls(server.request_handler, gateway.invoker, gateway.writer)
     handed_over: list[None] = []
     invoker = gateway.invoker
-    handlers = HandlerFactory(
-        server, gateway.writer, invoker.body_budget, invoker.settings.head_read_s
-    )
+    limit = ConnectionLimit(100_000, lambda: 0.0)
+    seconds = invoker.settings.head_read_s
+    handlers = HandlerFactory(server, gateway.writer, invoker.body_budget, seconds, limit)
 
     def fallback() -> asyncio.BaseProtocol:
         handed_over.append(None)
@@ -226,7 +227,7 @@ def _assembled(
 
     front = None
     if gateway.invoker.settings.fast_front:
-        front = FastPath(gateway.invoker, gateway.writer, fallback)
+        front = FastPath(gateway.invoker, gateway.writer, fallback, limit)
     return Served(
         gateway,
         delivery,

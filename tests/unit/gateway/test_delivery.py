@@ -1,4 +1,4 @@
-"""Tests of the shell around the dispatcher."""
+"""Tests of the shell around the dispatcher, and of calls that follow traffic."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from gateway.data_links import Delivered
+from gateway.delivery import follow_traffic, may_rerun, terms
+from gateway.dispatch.redirects import Terms
+from registry.catalog import Catalog, Deployed
 from registry.errors import (
     FunctionFailing,
     QueueFull,
@@ -16,7 +19,10 @@ from registry.errors import (
     WaitBudgetOver,
 )
 from registry.exchange import Load
+from registry.model import Limits
 from runtime_image.contract.link import Kind
+from runtime_image.contract.signature import Signature
+from tests.support import nouns
 from tests.support.peers import (
     KEY,
     Client,
@@ -334,3 +340,80 @@ async def test_a_call_that_fails_or_waits_too_long_has_ended_so(
 
     assert ended.accepted == 2
     assert {how: n for how, n in ended.ended.items() if n} == {"expired": 1, "failed": 1}
+
+
+NEW = "default/digits@2"
+OTHER_SIGNATURE = Signature("json", (), ())
+
+
+def second(signature: Signature = nouns.SIGNATURE) -> Deployed:
+    """digits@2, which has the traffic."""
+    return Deployed(nouns.function(revision=2), nouns.revision(number=2, signature=signature))
+
+
+async def test_who_waits_follows_and_the_manager_hears_of_both() -> None:
+    """Demand leaves the old revision and comes to the new one in one message."""
+    manager, client = ListeningManager(), Client()
+    catalog = Catalog([nouns.deployed()])
+    async with delivering(manager) as delivery:
+        follow_traffic(catalog, delivery)
+        delivery.submit(client.call())
+        await manager.heard()
+
+        catalog.put(second())
+
+        told = await manager.heard(NEW)
+        assert told.revisions[KEY] == Load(0, 0, 0.0)
+        assert told.revisions[NEW].queued == 1
+
+
+async def test_who_does_not_fit_stays() -> None:
+    """A revision with another signature gets none of the calls that were meant for the old one."""
+    manager, client = ListeningManager(), Client()
+    catalog = Catalog([nouns.deployed()])
+    async with delivering(manager) as delivery:
+        follow_traffic(catalog, delivery)
+        delivery.submit(client.call())
+
+        catalog.put(second(OTHER_SIGNATURE))
+
+        assert delivery.loads().keys() == {KEY}
+
+
+async def test_other_changes_move_nobody() -> None:
+    """Settings, a first deploy and a removal are no move; nor is anything after the end."""
+    manager, client = ListeningManager(), Client()
+    catalog = Catalog()
+    async with delivering(manager) as delivery:
+        end = follow_traffic(catalog, delivery)
+        catalog.put(nouns.deployed())
+        delivery.submit(client.call())
+        catalog.put_function(nouns.function(labels={"team": "vision"}))
+        catalog.put(replace(nouns.deployed(number=2), function=nouns.function()))
+        assert delivery.loads().keys() == {KEY}
+
+        end()
+        catalog.put(second())
+        catalog.remove("digits")
+
+        assert delivery.loads().keys() == {KEY}
+
+
+@pytest.mark.parametrize(
+    ("retry", "handler", "may"),
+    [
+        ("auto", "", True),
+        ("auto", "handler.py", False),
+        ("always", "handler.py", True),
+        ("never", "", False),
+    ],
+)
+def test_calls_are_run_as_the_new_revision_says(retry: str, handler: str, may: bool) -> None:
+    """Its handler, and the function's settings now, say whether and how long."""
+    limits = Limits(timeout_s=3.0, retry=retry)  # type: ignore[arg-type]
+    after = Deployed(
+        nouns.function(revision=2, limits=limits), nouns.revision(number=2, handler=handler)
+    )
+
+    assert may_rerun(after) is may
+    assert terms(nouns.deployed(), after) == Terms(may, 3.0)

@@ -14,8 +14,7 @@ import pytest
 from gateway.data_links import Delivered, HeldCall
 from gateway.delivery import Delivery
 from gateway.dispatch.redirects import Terms
-from gateway.shared_memory import BodySlot
-from gateway.shared_memory_links import ANSWER_SLABS_MAX, LOST_MAX, NOTICES_MAX, SharedLink
+from gateway.shared_memory import ANSWER_SLABS_MAX, LOST_MAX, NOTICES_MAX, BodySlot, SharedLink
 from registry.errors import ReplicaDied
 from runtime_image.contract.link import ANSWER_SLAB_MAX, SLAB_NOTICE, Flag, Kind, NotStarted
 from runtime_image.link.shared_memory import SIZE_SEALS, Place

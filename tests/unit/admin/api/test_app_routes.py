@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from admin import compose
+from admin.api import app
 from admin.api.context import AdminContext
 from pool_manager.drivers.fake import FakeDriver
 from tests.support.operator import locked, until

@@ -74,7 +74,7 @@ class Front:
             Admissions(access, self.catalog, 600.0, HELD),
             time.time,
             request_ids("ours"),
-            AccessLog(self.keep, time.time),
+            AccessLog(self.keep, time.time, self.metrics.count_dropped_events),
             None,
             FailureCount(time.time),
             BodyBudget(self.delivery, HELD, time.monotonic),

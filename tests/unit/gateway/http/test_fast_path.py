@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from time import monotonic
 from urllib.parse import urlsplit
 
 import pytest
 
+from gateway.http.connections import ConnectionLimit
 from gateway.http.fast_path import QUIET_MAX, FastPath
 from gateway.http.plain_heads import HEADS_MAX
 from gateway.replies import Writer
@@ -258,9 +260,14 @@ async def test_a_shut_door_ends_fast_connections(served: Served) -> None:
     assert (status, b"Connection: close" in head) == (503, True)
 
 
+def unlimited() -> ConnectionLimit:
+    """A limit that no test reaches."""
+    return ConnectionLimit(1000, monotonic)
+
+
 def plain_front(served: Served) -> FastPath:
     """A front that is not listening."""
-    return FastPath(served.gateway.invoker, Writer(lambda: 0.0), asyncio.Protocol)
+    return FastPath(served.gateway.invoker, Writer(lambda: 0.0), asyncio.Protocol, unlimited())
 
 
 async def test_remembered_heads_are_bounded(served: Served) -> None:
@@ -369,7 +376,7 @@ async def test_what_comes_while_a_connection_changes_hands_waits_its_turn(
     """Requests keep their order, also in the turn in which a connection changes hands."""
     await arrived(served)
     later = Kept()
-    connection = FastPath(served.gateway.invoker, Writer(lambda: 0.0), lambda: later)()
+    connection = FastPath(served.gateway.invoker, Writer(lambda: 0.0), lambda: later, unlimited())()
     connection.connection_made(Eager(connection, request(b"3")))
     connection.data_received(request(b"1") + request(b"2"))
     peer.answer((await peer.next(Kind.REQUEST)).id)
@@ -401,7 +408,7 @@ async def test_a_slow_reader_stays_slow_when_aiohttp_goes_on(served: Served, pee
         def pause_writing(self) -> None:
             paused.append("told")
 
-    connection = FastPath(served.gateway.invoker, Writer(lambda: 0.0), Told)()
+    connection = FastPath(served.gateway.invoker, Writer(lambda: 0.0), Told, unlimited())()
     connection.connection_made(Eager(connection, b""))
     connection.pause_writing()
     connection.data_received(b"GET / HTTP/1.1\r\n\r\n")

@@ -18,7 +18,7 @@ from registry.errors import ReplicaDied, UnknownFunction
 from runtime_image.contract.link import Flag, Kind
 from runtime_image.link.meta import unpack_request
 from tests.support.peers import Peer
-from tests.unit.gateway.http.test_admission_head import head
+from tests.unit.gateway.http.test_admission import head
 
 if TYPE_CHECKING:
     from tests.unit.gateway.http.conftest import Front

@@ -20,7 +20,10 @@ class World:
     def __init__(self) -> None:
         self.wall = 1000.0
         self.events: list[AccessEvent] = []
-        self.log = AccessLog(lambda events, _left_out: self.events.extend(events), self._wall)
+        self.dropped: list[int] = []
+        self.log = AccessLog(
+            lambda events, _dropped: self.events.extend(events), self._wall, self.dropped.append
+        )
 
     def _wall(self) -> float:
         return self.wall
@@ -112,8 +115,6 @@ def test_the_time_is_read_once_a_millisecond() -> None:
 def test_what_is_left_out_is_told_of() -> None:
     """To whoever counts it."""
     with logging() as world:
-        counted: list[int] = []
-        world.log.when_left_out(counted.append)
-        world.log._events.on_left_out(3)
+        world.log._events._on_dropped(3)
 
-    assert counted == [3]
+    assert world.dropped == [3]

@@ -44,9 +44,8 @@ def test_a_slow_writer_costs_events_not_memory() -> None:
     """What has no room is left out, and the next batch says how much that was."""
     page = Page()
     page.gate.clear()
-    log = BatchWriter("access log", page.write)
     counted: list[int] = []
-    log.on_left_out = counted.append
+    log = BatchWriter("access log", page.write, on_dropped=counted.append)
     for _ in range(BATCHES_MAX + 10):
         log.add(RECORD)
         log.flush()

@@ -1,18 +1,20 @@
-"""Tests of which requests are traced."""
+"""Tests of which requests are traced, and of their spans."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from random import Random
 
 import pytest
 
+from gateway.dispatch.call import Attempt
 from gateway.observing.batching import BATCH
-from gateway.observing.records import RequestRecord, parse_traceparent
-from gateway.observing.tracing import BATCHES_MAX, Tracer
-from tests.support.records import TRACED
+from gateway.observing.records import CLIENT_LEFT, RequestRecord, parse_traceparent
+from gateway.observing.tracing import BATCHES_MAX, Span, Tracer, spans_of
+from tests.support.records import META, RECEIPT, RECORD, TRACE, TRACED
 
 ID, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
@@ -87,3 +89,173 @@ def test_a_collector_that_hangs_costs_little_memory() -> None:
     tracer.close()
 
     assert BATCHES_MAX * BATCH <= sum(count for count, _ in written) <= (BATCHES_MAX + 2) * BATCH
+
+
+PHASES = {"place": 10.0, "start": 20.0, "import": 300.0, "load": 70.0}
+
+
+def ids() -> Callable[[], str]:
+    """1, 2, 3 ..."""
+    numbers = count(1)
+    return lambda: f"{next(numbers):016x}"
+
+
+def made(record: RequestRecord) -> dict[str, Span]:
+    """Its spans by name, the second of a name with #2; each names a parent that came before it."""
+    found: dict[str, Span] = {}
+    known = {TRACE.parent_id, TRACE.span_id}
+    for span in spans_of(record, ids()):
+        assert span.parent_id in known
+        assert span.start_s <= span.end_s
+        known.add(span.span_id)
+        found[f"{span.name}#2" if span.name in found else span.name] = span
+    return found
+
+
+def times(span: Span) -> tuple[float, float]:
+    """In milliseconds after the request's begin."""
+    return round((span.start_s - 999.0) * 1e3, 3), round((span.end_s - 999.0) * 1e3, 3)
+
+
+def travelled(**changes: object) -> RequestRecord:
+    """The traced request with another journey."""
+    assert TRACED.journey is not None
+    return TRACED._replace(journey=TRACED.journey._replace(**changes))
+
+
+def test_one_that_is_not_traced_has_none() -> None:
+    """Whoever asks."""
+    assert spans_of(RECORD, ids()) == []
+
+
+def test_a_warm_request() -> None:
+    """What the replica did lies in the middle of the time that it had the request."""
+    spans = made(TRACED)
+    assert list(spans) == ["POST /fn/{name}", "send", "batch", "decode", "compute", "encode"]
+    assert times(spans["POST /fn/{name}"]) == (0, 1000)
+    assert times(spans["send"]) == (100, 1000)
+    assert times(spans["batch"]) == (545, 555)
+    assert times(spans["decode"]) == (545, 546)
+    assert times(spans["compute"]) == (548, 551)
+    assert times(spans["encode"]) == (551, 555)
+    assert [span.replica for span in spans.values()] == ["", "", "r1", "r1", "r1", "r1"]
+    assert [span.kind for span in spans.values()][:3] == ["server", "client", "server"]
+    assert spans["compute"].parent_id == spans["batch"].span_id
+    assert spans["batch"].parent_id == spans["send"].span_id
+    assert spans["send"].parent_id == TRACE.span_id
+
+
+def test_a_replica_cannot_say_more_than_the_time_it_had() -> None:
+    """What it says is believed up to that."""
+    lies = RECEIPT._replace(meta=META._replace(compute_us=2**32 - 1, decode_us=2**32 - 1))
+    spans = made(TRACED._replace(receipt=lies))
+    assert times(spans["batch"]) == times(spans["decode"]) == (100, 1000)
+    assert times(spans["compute"]) == times(spans["encode"]) == (1000, 1000)
+
+
+def test_a_cold_start_that_was_waited_for_from_its_begin() -> None:
+    """Its phases follow each other up to when the replica could be sent to."""
+    cold = RECEIPT._replace(phases=PHASES, is_first=True)
+    spans = made(travelled(sent_s=9.52, connected_s=9.51)._replace(receipt=cold))
+    names = ["POST /fn/{name}", "hold", "cold start", *PHASES]
+    assert list(spans) == [*names, "send", "batch", "decode", "first_run", "encode"]
+    assert times(spans["hold"]) == (100, 520)
+    assert times(spans["cold start"]) == (110, 510)
+    assert [times(spans[phase]) for phase in PHASES] == [
+        (110, 120),
+        (120, 140),
+        (140, 440),
+        (440, 510),
+    ]
+    assert spans["load"].parent_id == spans["cold start"].span_id
+    assert spans["cold start"].parent_id == spans["hold"].span_id
+
+
+def test_a_cold_start_that_had_begun_for_somebody_else() -> None:
+    """Only what this request waited for is its own."""
+    cold = RECEIPT._replace(phases=PHASES)
+    spans = made(travelled(sent_s=9.35, connected_s=9.35)._replace(receipt=cold))
+    assert times(spans["cold start"]) == (100, 350)
+    assert [times(spans[phase]) for phase in ("import", "load")] == [(100, 280), (280, 350)]
+    assert "place" not in spans
+
+
+def test_a_request_that_was_sent_twice() -> None:
+    """Each time at a replica is a span, what it waited in between, too."""
+    died = Attempt("r0", 9.1, 9.3, has_died=True)
+    spans = made(travelled(sent_s=9.5, attempts=(died,)))
+    assert list(spans)[1:4] == ["send", "hold", "send#2"]
+    assert times(spans["send"]) == (100, 300)
+    assert times(spans["hold"]) == (300, 500)
+    assert times(spans["send#2"]) == (500, 1000)
+    assert spans["send"].error == spans["send"].attributes["error.type"] == "replica_died"
+    assert spans["send"].attributes["fngate.replica"] == "r0"
+    assert (spans["send#2"].error, spans["POST /fn/{name}"].error) == ("", "")
+
+
+def test_one_that_was_handed_back_is_no_error() -> None:
+    """The replica was full, or going."""
+    back = Attempt("r0", 9.1, 9.3, has_died=False)
+    spans = made(travelled(sent_s=9.3, attempts=(back,)))
+    assert list(spans)[1:3] == ["send", "send#2"]
+    assert (spans["send"].error, "error.type" in spans["send"].attributes) == ("", False)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "error", "sent_error"),
+    [
+        ("execution_timeout", 504, "execution_timeout", "execution_timeout"),
+        ("bad_input", 400, "", "bad_input"),
+        (CLIENT_LEFT, 0, "", ""),
+    ],
+)
+def test_a_request_that_went_wrong_at_a_replica(
+    outcome: str, status: int, error: str, sent_error: str
+) -> None:
+    """What the client did wrong is no error of the server's span, though it says what it was."""
+    spans = made(TRACED._replace(outcome=outcome, status=status, receipt=None))
+    assert list(spans) == ["POST /fn/{name}", "send"]
+    root = spans["POST /fn/{name}"]
+    assert (root.error, spans["send"].error) == (error, sent_error)
+    assert root.attributes["error.type"] == outcome
+    assert root.attributes.get("http.response.status_code", 0) == status
+
+
+def test_a_request_that_was_never_sent() -> None:
+    """It waited until the end, or was refused before its body was there."""
+    assert list(made(travelled(sent_s=0.0))) == ["POST /fn/{name}", "hold"]
+    assert list(made(travelled(arrived_s=0.0, sent_s=0.0))) == ["POST /fn/{name}"]
+
+
+def test_attributes_are_those_of_the_conventions() -> None:
+    """And ours, which begin with fngate."""
+    cold = RECEIPT._replace(phases=PHASES)
+    attributes = made(TRACED._replace(receipt=cold))["POST /fn/{name}"].attributes
+    assert attributes == {
+        "http.request.method": "POST",
+        "http.route": "/fn/{name}",
+        "url.path": "/fn/digits",
+        "url.scheme": "http",
+        "http.request.body.size": 7,
+        "http.response.body.size": 9,
+        "http.response.status_code": 200,
+        "fngate.request_id": "id-1",
+        "fngate.function": "digits",
+        "fngate.revision": "digits@1",
+        "fngate.replica": "r1",
+        "fngate.queue_ms": 0.1,
+        "fngate.sends": 1,
+        "fngate.device": "cpu-0",
+        "fngate.rows": 5,
+        "fngate.is_cold": True,
+    }
+
+
+def test_the_clients_span_is_somebody_elses() -> None:
+    """So is the gateway's for the replica."""
+    spans = made(TRACED)
+    assert [name for name, span in spans.items() if span.is_remote] == ["batch"]
+    assert TRACED.trace is not None
+    ours = TRACED._replace(trace=TRACED.trace._replace(parent_id="ef" * 8))
+    root = spans_of(ours, ids())[0]
+    assert (root.is_remote, root.parent_id) == (True, "ef" * 8)

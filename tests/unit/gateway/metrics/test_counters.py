@@ -1,4 +1,4 @@
-"""Tests of counters and distributions."""
+"""Tests of counters, exemplars and the formats of the page."""
 
 from __future__ import annotations
 
@@ -7,9 +7,16 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 
 from gateway.metrics.counters import (
+    CHARACTERS_MAX,
+    OPENMETRICS,
+    TEXT,
     CounterFamily,
+    Exemplar,
     HistogramFamily,
     LocalStore,
+    PageFormat,
+    exemplar_of,
+    negotiate_format,
     newest_exemplars,
     unit_of,
 )
@@ -98,3 +105,79 @@ def test_the_newest_exemplars_are_told() -> None:
 def test_a_unit_is_in_the_name(name: str, unit: str) -> None:
     """As Prometheus has it: the last word."""
     assert unit_of(name) == unit
+
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+SAMPLED, DROPPED = f"00-{TRACE}-00f067aa0ba902b7-01", f"00-{TRACE}-00f067aa0ba902b7-00"
+
+
+def test_a_request_is_named_by_its_id_and_its_trace() -> None:
+    """A trace that nobody keeps leads nowhere."""
+    assert exemplar_of("a1", SAMPLED) == ("request_id", "a1", "trace_id", TRACE)
+    assert exemplar_of("a1", DROPPED) == ("request_id", "a1")
+    assert exemplar_of("", SAMPLED) == ("trace_id", TRACE)
+    assert exemplar_of("", DROPPED) is None
+    assert exemplar_of("", "") is None
+
+
+@pytest.mark.parametrize("traceparent", ["x", "00-zz-00-01", SAMPLED[:-1] + '"', SAMPLED + "-x"])
+def test_a_trace_that_is_none_is_left_out(traceparent: str) -> None:
+    """It comes from the client, as it likes."""
+    assert exemplar_of("a1", traceparent) == ("request_id", "a1")
+
+
+def test_an_exemplar_is_no_longer_than_a_scraper_takes() -> None:
+    """OpenMetrics allows 128 characters, names included."""
+    longest = CHARACTERS_MAX - len("request_id")
+    assert exemplar_of("a" * longest, "") == ("request_id", "a" * longest)
+    assert exemplar_of("a" * (longest + 1), "") is None
+    assert exemplar_of("a" * longest, SAMPLED) == ("trace_id", TRACE)
+
+
+def test_an_exemplar_stays_for_a_second() -> None:
+    """Unless the clock was set back."""
+    one = Exemplar(("request_id", "a"), 0.1, 100.0)
+
+    assert [one.is_fresh(at_s) for at_s in (100.0, 100.9, 101.0, 99.0)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+PROMETHEUS_2 = (
+    "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
+    "text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+)
+PROMETHEUS_3 = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,"
+    "application/openmetrics-text;version=0.0.1;q=0.4,"
+    "text/plain;version=1.0.0;escaping=allow-utf-8;q=0.3,text/plain;version=0.0.4;q=0.2,*/*;q=0.1"
+)
+
+
+@pytest.mark.parametrize(
+    ("accept", "form"),
+    [
+        (PROMETHEUS_2, OPENMETRICS),
+        (PROMETHEUS_3, OPENMETRICS),
+        ("application/openmetrics-text", OPENMETRICS),
+        ('Application/OpenMetrics-Text; version="1.0.0"; q=1', OPENMETRICS),
+        ("", TEXT),
+        ("*/*", TEXT),
+        ("text/plain", TEXT),
+        ("text/html, application/json", TEXT),
+        ("text/plain, application/openmetrics-text;q=0.1", TEXT),
+        ("application/openmetrics-text;q=0", TEXT),
+        ("application/openmetrics-text;version=99", TEXT),
+        ("application/openmetrics-text;version=abc", TEXT),
+        ("application/openmetrics-text;q=nan", TEXT),
+        ("application/openmetrics-text;q=2", TEXT),
+        ("application/openmetrics-text;q=;;=", TEXT),
+        ("," * 100_000 + "application/openmetrics-text", TEXT),
+    ],
+)
+def test_a_scraper_gets_what_it_prefers(accept: str, form: PageFormat) -> None:
+    """Text where it has no preference, asks for another version, or says nothing that is valid."""
+    assert negotiate_format(accept) is form

@@ -1,4 +1,4 @@
-"""Tests of the /metrics page."""
+"""Tests of the families of requests, gauges and rate samples."""
 
 from __future__ import annotations
 
@@ -9,9 +9,19 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.metrics import requests
-from gateway.metrics.counters import OPENMETRICS, SPARE, LocalStore
-from gateway.metrics.ledger import Balance
-from gateway.metrics.requests import OTHERS, REPLICAS_MAX, Metrics
+from gateway.metrics.counters import OPENMETRICS, SPARE, HistogramFamily, LocalStore
+from gateway.metrics.ledger import ENDINGS, Balance
+from gateway.metrics.requests import (
+    OTHERS,
+    REPLICAS_MAX,
+    ROWS,
+    SECONDS,
+    SENDS,
+    Metrics,
+    RateSample,
+    RateSampler,
+    StateGauges,
+)
 from gateway.replies import Receipt
 from registry.catalog import Change
 from runtime_image.link.meta import AnswerMeta
@@ -347,3 +357,80 @@ def test_functions_that_come_and_go_are_bounded() -> None:
     assert found["fngate_retries_total", "f", "default", "died"] == 500
     assert {key[1] for key in found if key[0] == "fngate_requests_total"} == {"f"}
     assert len(store.values) < SPARE + 300
+
+
+def gauge_samples(gauges: StateGauges) -> dict[tuple[str, ...], float]:
+    """Every sample by its name and label values."""
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in gauges.collect()
+        for sample in family.samples
+    }
+
+
+def test_the_ledger_is_there_from_the_start() -> None:
+    """Every end and place is shown as 0, or nobody could tell none from not known."""
+    found = gauge_samples(StateGauges(Balance, dict, lambda: 3))
+
+    assert found["fngate_accepted_total",] == 0
+    assert {key[1] for key in found if key[0] == "fngate_ended_total"} == set(ENDINGS)
+    assert found["fngate_open_requests", "held"] == found["fngate_open_requests", "in_flight"] == 0
+    assert not any(key[0] == "fngate_held" for key in found)
+
+
+def test_all_of_a_page_is_of_one_look() -> None:
+    """What comes after it is for the next."""
+    now = [Balance(3, {"completed": 1}, {"a": 1}, {"a": 1})]
+    states = {"a": "warm"}
+    gauges = StateGauges(lambda: now[0], lambda: dict(states), lambda: 7)
+    gauges.snapshot()
+    now[0] = Balance(9)
+    states.clear()
+
+    assert {key: value for key, value in gauge_samples(gauges).items() if value} == {
+        ("fngate_accepted_total",): 3,
+        ("fngate_ended_total", "completed"): 1,
+        ("fngate_open_requests", "held"): 1,
+        ("fngate_open_requests", "in_flight"): 1,
+        ("fngate_held", "a"): 1,
+        ("fngate_in_flight", "a"): 1,
+        ("fngate_pool_state", "a", "warm"): 1,
+        ("fngate_tasks",): 7,
+    }
+
+
+F = ("default", "f")
+
+
+def test_only_what_came_since_is_told() -> None:
+    """By bucket; of what did not answer nothing."""
+    durations = HistogramFamily(
+        "d_seconds", "", ("namespace", "function"), (0.1, 1.0), LocalStore()
+    )
+    children = {F: durations.of(*F), ("default", "g"): durations.of("default", "g")}
+    pulse = RateSampler(children.items)
+    assert pulse.sample() == []
+    children[F].observe(0.05)
+    children[F].observe(5.0)
+    assert pulse.sample() == [RateSample(*F, (1, 0, 1))]
+    children[F].observe(0.5)
+
+    assert pulse.sample() == [RateSample(*F, (0, 1, 0))]
+    assert pulse.sample() == []
+
+
+def test_a_function_that_came_again_begins_anew() -> None:
+    """Removed and deployed again it has other counters."""
+    children = {}
+    pulse = RateSampler(children.items)
+    for _ in range(2):
+        made = HistogramFamily("d_seconds", "", ("namespace", "function"), (0.1,), LocalStore())
+        children[F] = made.of(*F)
+        children[F].observe(0.05)
+        assert pulse.sample() == [RateSample(*F, (1, 0))]
+
+
+@pytest.mark.parametrize("bounds", [SECONDS, SENDS, ROWS])
+def test_bounds_grow(bounds: tuple[float, ...]) -> None:
+    """A value belongs to one bucket only."""
+    assert list(bounds) == sorted(set(bounds))

@@ -1,14 +1,18 @@
-"""Tests of a gateway process's HTTP side as it is put together."""
+"""Tests of the collaborators of a gateway process, and of its request gate."""
 
 from __future__ import annotations
 
+import asyncio
 import time
+
+import pytest
 
 from gateway.access import Access
 from gateway.http.admission import correlate
-from gateway.http.context import assemble, request_ids
+from gateway.http.context import RequestGate, assemble, request_ids
 from gateway.settings import GatewaySettings
 from registry.catalog import Catalog
+from registry.errors import ShuttingDown
 from registry.store.keys import KeyRing
 from tests.support import nouns
 from tests.support.peers import KnownPast, ListeningManager, delivering
@@ -36,3 +40,18 @@ def test_request_ids_are_others_each_time() -> None:
     assert found[:2] == ["ab12-1", "ab12-2"]
     assert len(set(found)) == 1000
     assert correlate({"X-Request-Id": found[-1]}.get).request_id == found[-1]
+
+
+async def test_a_shut_door_lets_those_inside_finish() -> None:
+    """`shut` returns when the last one has left; nobody comes in any more."""
+    gate = RequestGate()
+    gate.enter()
+    shutting = asyncio.create_task(gate.close())
+    await asyncio.sleep(0)
+    assert not shutting.done()
+    with pytest.raises(ShuttingDown):
+        gate.enter()
+    assert gate.active == 1
+    gate.exit()
+    await shutting
+    await gate.close()

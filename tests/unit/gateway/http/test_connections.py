@@ -1,0 +1,168 @@
+"""Tests of the limit of connections, and of half-closed ones."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import cast
+
+import pytest
+import uvloop
+
+from gateway.http.bodies import CONTINUE
+from gateway.http.connections import (
+    AGAIN_S,
+    KEPT_BACK,
+    ConnectionLimit,
+    connections_max,
+    is_gone,
+    may_be_reading,
+)
+
+
+class One:
+    """A connection."""
+
+    def __init__(self, *, is_idle: bool = True, quiet_s: int = 0, opened_s: float = 0.0) -> None:
+        self.opened_s = opened_s
+        self.is_idle = is_idle
+        self.quiet_s = quiet_s
+        self.is_closed = False
+
+    def evict(self) -> None:
+        self.is_closed = True
+
+
+class World:
+    """A group of connections, and a clock that stands still."""
+
+    def __init__(self, most: int, *there: One) -> None:
+        self.there: set[One] = set(there)
+        self.now = 0.0
+        self.limit = ConnectionLimit(most, lambda: self.now)
+        self.limit.track(self.there)
+
+    def enter(self) -> bool:
+        one = One(is_idle=True)
+        self.there.add(one)
+        admitted = self.limit.admit(one)
+        assert not one.is_closed
+        if not admitted:
+            self.there.remove(one)
+        return admitted
+
+
+def test_the_quietest_idle_connection_makes_room() -> None:
+    """One that works is never closed, however quiet."""
+    busy, old, young = One(is_idle=False, quiet_s=90), One(quiet_s=60), One(quiet_s=5)
+    world = World(3, busy, old, young)
+    assert world.enter()
+    assert [one.is_closed for one in (busy, old, young)] == [False, True, False]
+
+
+def test_of_those_equally_quiet_the_oldest_goes() -> None:
+    """A newcomer whose request is still on its way is not taken for a silent one."""
+    young, old = One(opened_s=2.0), One(opened_s=1.0)
+    world = World(2, young, old)
+    assert world.enter()
+    assert [one.is_closed for one in (young, old)] == [False, True]
+
+
+def test_many_are_closed_at_once_where_there_are_many() -> None:
+    """Looking at all of them is done for each thirty-second part only."""
+    world = World(64, *(One(quiet_s=n) for n in range(64)))
+    assert world.enter()
+    assert sorted(one.quiet_s for one in world.there if one.is_closed) == [62, 63]
+
+
+def test_newcomers_are_refused_where_all_work(capsys: pytest.CaptureFixture[str]) -> None:
+    """At once, without looking at all again for a while; told once a minute."""
+    busy = One(is_idle=False)
+    world = World(1, busy)
+    assert not any(world.enter() for _ in range(100))
+    busy.is_idle = True
+    assert not world.enter()
+    world.now += AGAIN_S
+    assert world.enter()
+    assert busy.is_closed
+    assert capsys.readouterr().out.count("connections are refused") == 1
+
+
+def test_descriptors_are_kept_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside those in use already; a server always takes one connection."""
+    limits = {"now": (256, 256)}
+    monkeypatch.setattr(resource, "getrlimit", lambda _what: limits["now"])
+    assert 1 <= connections_max(1000) < 256 - KEPT_BACK
+    assert connections_max(5) == 5
+    limits["now"] = (10, 10)
+    assert connections_max(1000) == 1
+    limits["now"] = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    assert connections_max(1000) == 1000
+
+
+class Ended(asyncio.Protocol):
+    """Keeps the connection when the client sends no more."""
+
+    def __init__(self) -> None:
+        self.made: asyncio.Future[asyncio.Transport] = asyncio.get_running_loop().create_future()
+        self.ended = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.made.set_result(cast("asyncio.Transport", transport))
+
+    def eof_received(self) -> bool:
+        self.ended.set()
+        return True
+
+
+@asynccontextmanager
+async def pair(family: int) -> AsyncIterator[tuple[socket.socket, asyncio.Transport, Ended]]:
+    """The client's socket, the server's transport, and what the server has heard."""
+    loop = asyncio.get_running_loop()
+    protocol = Ended()
+    if family == socket.AF_UNIX:
+        client, theirs = socket.socketpair()
+        await loop.connect_accepted_socket(lambda: protocol, theirs)
+    else:
+        server = await loop.create_server(lambda: protocol, "127.0.0.1", 0)
+        client = socket.create_connection(server.sockets[0].getsockname())
+        await protocol.made
+        server.close()
+    with client:
+        transport = await protocol.made
+        yield client, transport, protocol
+        transport.abort()
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_UNIX])
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_a_client_that_waits_is_told_from_one_that_is_gone(family: int, run: object) -> None:
+    """Both have sent "no more comes"; one of them still reads."""
+
+    async def waits() -> None:
+        async with pair(family) as (client, transport, protocol):
+            client.shutdown(socket.SHUT_WR)
+            await protocol.ended.wait()
+            assert may_be_reading(transport)
+            assert not is_gone(transport)
+            transport.write(b"answer")
+            transport.close()
+            expected = b"answer" if family == socket.AF_UNIX else CONTINUE + b"answer"
+            received = b""
+            while piece := await asyncio.to_thread(client.recv, 100):
+                received += piece
+            assert received == expected
+
+    async def leaves() -> None:
+        async with pair(family) as (client, transport, protocol):
+            client.close()
+            await protocol.ended.wait()
+            assert not may_be_reading(transport)
+            assert is_gone(transport)
+
+    assert callable(run)
+    run(waits())
+    run(leaves())
