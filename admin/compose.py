@@ -120,7 +120,7 @@ async def running(settings: Settings, driver: Driver | None = None) -> AsyncIter
 
 
 async def open_history(store: Store, stack: AsyncExitStack) -> ServerHistory:
-    """What was before this start, to be added to."""
+    """The history of this server, with the cold starts before this start; `stack` flushes it."""
     history = ServerHistory(store.history, time.time, partial(prior_of, store.catalog))  # noqa: TID251 - the shell passes the clock in
     await history.load()
     stack.callback(history.flush)
@@ -253,7 +253,7 @@ async def open_deploys(
 
 
 def access_of(settings: Settings, store: Store) -> Access:
-    """Who may do what on this server."""
+    """The keys, hosts and origins of this server."""
     token = fingerprint(store.token)
     return Access(settings.listen, settings.public_hosts, store.ring, token)
 
@@ -288,7 +288,7 @@ def make_health(context: AdminContext) -> Health:
 
 
 def add_families(metrics: Metrics, context: AdminContext, gateways: Gateways) -> None:
-    """Have `/metrics` show what is no gateway's."""
+    """Register the metric families that no gateway has."""
     manager, driver = context.manager, context.settings.driver
     counters = manager.counters
     metrics.add_source(ReplicaFamilies(counters))
@@ -297,5 +297,5 @@ def add_families(metrics: Metrics, context: AdminContext, gateways: Gateways) ->
 
 
 def url_of(listen: str, port: int) -> str:
-    """Where a server is that listens there."""
+    """The URL of a server that listens there."""
     return f"http://{f'[{listen}]' if ':' in listen else listen}:{port}"

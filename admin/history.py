@@ -36,12 +36,11 @@ _LOG_GAMMA: Final = log(GAMMA)
 BUCKETS_MAX: Final = ceil(log(MAX_MS) / _LOG_GAMMA) - ceil(log(MIN_MS) / _LOG_GAMMA) + 1
 
 POOLS_MAX = 10_000
-"""Revisions remembered; a removed one is not told of, so the oldest make room."""
+"""Revisions with durations of their own; the oldest make room, as removals are not reported."""
 DEFAULT_OVERHEAD_MS = {True: 20.0, False: 400.0}
-"""What a cold start takes beside loading, with a standby or without, before this host has shown
-any."""
+"""Milliseconds of a cold start beside loading, by a standby or not, until this host has had one."""
 OWN_PHASES = ("load", "evict")
-"""Phases of which other models say nothing."""
+"""Phases whose durations depend on the model."""
 MINUTE_S = 60
 EXPECTED_MAX = 10_000
 """Estimates kept; others are worked out when they are asked for."""
@@ -106,7 +105,7 @@ class Prior(NamedTuple):
 
 
 class StartKind(NamedTuple):
-    """How a cold start went: on what kind of device, and whether a standby was there for it."""
+    """The kind of a cold start: of which kind of device, and whether by a standby."""
 
     device_kind: str
     by_standby: bool
@@ -114,7 +113,7 @@ class StartKind(NamedTuple):
 
 @dataclass(slots=True)
 class Durations:
-    """Of the cold starts that went one way: in all, and of each phase."""
+    """Durations of the cold starts of one kind: in all, and of each phase."""
 
     total: Sketch = field(default_factory=Sketch)
     phases: dict[str, Sketch] = field(default_factory=dict)
@@ -133,7 +132,7 @@ class Durations:
 
 
 class ColdStarts:
-    """The past of every revision, and of this host as a whole."""
+    """Durations of the cold starts of every revision, and of this host as a whole."""
 
     def __init__(self) -> None:
         self._pools: dict[str, dict[StartKind, Durations]] = {}
@@ -228,8 +227,8 @@ def _pair(sketch: Sketch) -> dict[str, float]:
 
 
 class ServerHistory:
-    """The manager's Recorder and the gateway's Past over one History. `wall` gives Unix seconds,
-    `prior` what is known of a pool that has no past.
+    """The manager's `Recorder` and the gateway's `CallHistory` over the store's `History`. `wall`
+    gives Unix seconds, `prior` what is known of a pool without cold starts.
 
     Nothing here waits: records go to the history's buffer, estimates are kept in memory.
     """
@@ -252,12 +251,12 @@ class ServerHistory:
         return self._receivers.subscribe(receiver)
 
     async def load(self) -> None:
-        """Remember what happened before this start."""
+        """Read the cold starts before this start."""
         for record in await self._history.last_cold_starts():
             self._cold_starts.add(record)
 
     def cold_start(self, record: ColdStart) -> None:
-        """Keep a cold start's receipt."""
+        """Record a cold start, and update the estimate of its pool."""
         self._history.record(record)
         self._cold_starts.add(record)
         key = pool_key(record.namespace, record.name, record.number)
@@ -265,15 +264,15 @@ class ServerHistory:
         self._receivers.notify(record)
 
     def state_interval(self, record: StateInterval) -> None:
-        """Keep how long a pool was in a state."""
+        """Record how long a pool was in a state."""
         self._history.record(record)
 
     def use(self, record: Use) -> None:
-        """Keep what replicas had of a device."""
+        """Record the device-seconds of replicas."""
         self._history.record(record)
 
     def expected(self, pool: str) -> Expected:
-        """What the next cold start of a revision takes."""
+        """How long the next cold start of a revision is expected to take."""
         known = self._expected.get(pool)
         if known is None:
             known = self._cold_starts.expected(pool, self._prior(pool))
@@ -303,13 +302,13 @@ class ServerHistory:
         return self._cold_starts.table(pool)
 
     def arrived(self, namespace: str, name: str) -> None:
-        """One more request came."""
+        """Count one request."""
         if not 0 <= self._wall() - self._minute_s < MINUTE_S:
             self._begin_minute()
         self._arrivals[namespace, name] = self._arrivals.get((namespace, name), 0) + 1
 
     def arrivals(self, namespace: str, name: str, count: int) -> None:
-        """So many requests came within about a second."""
+        """Count requests that came within about a second."""
         if not 0 <= self._wall() - self._minute_s < MINUTE_S:
             self._begin_minute()
         self._arrivals[namespace, name] = self._arrivals.get((namespace, name), 0) + count
@@ -319,14 +318,14 @@ class ServerHistory:
         self._minute_s = int(self._wall()) // MINUTE_S * MINUTE_S
 
     def flush(self) -> None:
-        """Keep what was counted since the last time; parts of one minute add up."""
+        """Record the arrivals since the last call; parts of one minute add up."""
         arrivals, self._arrivals = self._arrivals, {}
         for (namespace, name), count in arrivals.items():
             self._history.record(Arrivals(namespace, name, self._minute_s, count))
 
 
 def prior_of(catalog: Catalog, pool: str) -> Prior:
-    """What a deploy found out about a revision; nothing of one that is gone."""
+    """What the deploy of a revision has measured; the default for a removed revision."""
     namespace, _, ref = pool.partition("/")
     deployed = catalog.find(ref, namespace)
     if deployed is None:

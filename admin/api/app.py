@@ -34,9 +34,9 @@ from registry.tasks import Tasks
 
 PREFIX = "/admin/v1"
 SHIELDED = ("POST", "PATCH", "DELETE")
-"""Methods that change store and memory together: once begun they go on without their client."""
+"""Methods that change store and memory together: they finish also when their client leaves."""
 WAITING = ("/functions/{name}/warm",)
-"""These change neither: they only wait, and are over when their client leaves."""
+"""Paths that change neither: they only wait, and end when their client leaves."""
 
 Scoped = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Outcome = web.StreamResponse | Exception
@@ -47,7 +47,7 @@ wall: Final = time.time  # noqa: TID251 - the shell passes the clock in
 
 
 class Handlers(NamedTuple):
-    """Who answers, by subject."""
+    """The handlers of the admin API, by subject."""
 
     functions: FunctionRoutes
     operate: OperateRoutes
@@ -110,7 +110,7 @@ class AdminApi:
         self._table = table(handlers)
 
     def add_routes(self, app: web.Application, boundary: ErrorBoundary) -> None:
-        """Add the table behind the border; what is not in it is for nobody."""
+        """Add the table within the error boundary; unknown paths get 404, or 401 without a key."""
         add = app.router.add_route
         for method, path, need, handler in self._table:
             is_shielded = method in SHIELDED and path not in WAITING
@@ -140,7 +140,7 @@ class AdminApi:
         return checked
 
     async def _outcome(self, handler: Scoped, request: web.Request) -> Outcome:
-        """What came of it: an error for a client that has left is nobody's defect."""
+        """The response or the error, which is no defect where the client has left."""
         try:
             response = await handler(request)
             await self._settled()
@@ -155,8 +155,8 @@ async def _unknown_route(request: web.Request) -> web.StreamResponse:
 
 @dataclass(frozen=True, slots=True)
 class Admin:
-    """The admin API of a server. `scene` is to be told what other processes have answered;
-    `reasons` says what is wrong with the server."""
+    """The admin API of a server. `reader` counts what other processes have answered; `reasons` has
+    the reasons of `/readyz`."""
 
     context: AdminContext
     rows: FunctionRows
@@ -165,8 +165,7 @@ class Admin:
     reasons: Callable[[], list[str]]
 
     def add_routes(self, app: web.Application, boundary: ErrorBoundary) -> None:
-        """Its routes and the dashboard's, as those of `app`; whoever waits is answered when that
-        shuts down."""
+        """Add its routes and the dashboard's to `app`; its shutdown ends requests that wait."""
         context = self.context
         store, manager, deploys = context.store, context.manager, context.deploys
         operate = OperateRoutes(store.catalog, manager, deploys, time.monotonic)

@@ -34,7 +34,7 @@ HEADERS: Final = {
 }
 
 
-REVALIDATE_KEY: Final[web.RequestKey[Callable[[], None]]] = web.RequestKey("may_still")
+REVALIDATE_KEY: Final[web.RequestKey[Callable[[], None]]] = web.RequestKey("revalidate")
 """Where a request has what raises FnError once its sender may not have this any more: keys are
 removed while streams go on."""
 
@@ -46,7 +46,7 @@ def is_asked(request: web.Request) -> bool:
 
 
 class Stream:
-    """One client's events. `may_still` is asked before each; `clock` gives seconds."""
+    """One client's events. `revalidate` is called before each; `clock` gives seconds."""
 
     def __init__(
         self,

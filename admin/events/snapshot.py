@@ -59,10 +59,10 @@ def explained(failure: Failure, decisions: Sequence[Decision]) -> str:
 
 
 class GatewayState(Protocol):
-    """What the gateway has to do, in all its processes, and how pools look to it."""
+    """The load of all gateway processes, and the states of pools as they see them."""
 
     def loads(self) -> dict[str, Load]:
-        """What is held and in flight, for every pool with any."""
+        """Queued and in-flight requests of every pool that has any."""
 
     def states(self) -> dict[str, str]:
         """The state of every pool that is not at rest."""
@@ -114,8 +114,8 @@ class FunctionRows:
 
 
 class StateReader:
-    """Functions, replicas and devices as things. `take_answered` gives what this process has
-    answered since it was asked last; `reasons` what is wrong with the server."""
+    """Reads functions, replicas and devices as items. `take_answered` gives the requests that this
+    process has answered since the last call, `reasons` the server's reasons of `/readyz`."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class StateReader:
         self._boot_s = rows.wall() - rows.clock()
 
     def tick(self) -> None:
-        """A second has passed: count what was answered in it."""
+        """Count what was answered in the last second; to be called each second."""
         self.count_answers(self._take_answered())
         boot_s = self._wall() - self._clock()
         # Times made with ever another difference would all seem to change, unless a clock jumped.
@@ -140,19 +140,19 @@ class StateReader:
             self._boot_s = boot_s
 
     def count_answers(self, several: Iterable[RateSample]) -> None:
-        """So much was answered in about the last second."""
+        """Add requests that were answered in about the last second."""
         now = self._clock()
         for one in several:
             self._rows.rates.add((one.namespace, one.name), one.counts, now)
 
     def busy_functions(self) -> set[str]:
-        """The functions whose numbers may change without anything happening to their pools."""
+        """The functions whose rate or load may change without a change of their pools."""
         names = {name for _, name in self._rows.rates.active(self._clock())}
         pools = [*self._rows.gateways.loads(), *_waking(self._rows.gateways.states())]
         return names | {function_of(pool) for pool in pools}
 
     def functions(self, names: Iterable[str]) -> tuple[list[Item], list[str]]:
-        """Those of these names that exist, and the names of others."""
+        """Items of the functions with these names, and the names of those that do not exist."""
         loads = self._rows.gateways.loads()
         there, gone = [], []
         for name in names:
@@ -177,7 +177,7 @@ class StateReader:
             )
 
     def beat(self) -> dict[str, Any]:
-        """All of it in a few numbers."""
+        """The totals of the server."""
         loads = self._rows.gateways.loads().values()
         reasons = self._reasons()
         return {

@@ -24,22 +24,23 @@ Read = Callable[[int, str], tuple[list[bytes], int]]
 
 log = structlog.get_logger()
 UPDATE_S: Final = 0.1
-"""What changes several times within this is told once."""
+"""Several changes of an item within this many seconds are one event."""
 FUNCTIONS_PER_BATCH: Final = 50
-"""Looked at in one turn of the loop, which has calls to answer, too; others follow GAP_S later."""
+"""Functions read in one turn of the loop, which also answers calls; the next batch follows
+BATCH_GAP_S later."""
 BATCH_GAP_S: Final = 0.01
 LINGER_S: Final = 30.0
-"""What happens goes on being noted for so long after the last follower has left: he may return."""
+"""Seconds for which events are recorded after the last follower has left: it may return."""
 RECENT_MAX: Final = 100
 encode = msgspec.json.Encoder().encode
 
 
 class Follower:
-    """Wait for `news`, then `take` what is to be sent: a follower that is slow gets what is there
-    when he asks, and a whole picture where too much has passed."""
+    """One client of the events: wait for `news`, then `take` them. A slow follower gets what there
+    is when it takes, and the whole state where it has missed too much."""
 
     def __init__(self, read: Read, seq: int, about: str) -> None:
-        """`read(seq, about)` gives what came after `seq`, in pieces, and the new number."""
+        """`read(seq, about)` gives the events after `seq`, in pieces, and the new number."""
         self._read = read
         self._seq = seq
         self._about = about
@@ -48,31 +49,31 @@ class Follower:
         self._news.set()
 
     async def news(self) -> None:
-        """Return when there is something to take."""
+        """Return when there are events to take."""
         await self._news.wait()
         self._news.clear()
 
     def take(self) -> list[bytes]:
-        """Events to send now, in pieces of whole ones; none are left out."""
+        """The events since the last call, in pieces of whole ones."""
         pieces, self._seq = self._read(self._seq, self._about)
         beat, self._beat = self._beat, b""
         return [*pieces, beat] if beat else pieces
 
     def wake(self) -> None:
-        """There is something to take."""
+        """Have `news` return."""
         self._news.set()
 
     def beat(self, event: bytes) -> None:
-        """A second has passed; of several that were not taken only the last counts."""
+        """Keep this beat for the next `take`, in place of one that was not taken."""
         self._beat = event
         self._news.set()
 
 
 class EventWatch:
-    """News of functions, replicas, devices and what happens to them. While nobody follows, nothing
-    is looked at. `server` is what a follower is told of the server; `clock` gives seconds.
+    """Makes the events of functions, replicas, devices and what happens to them. Without followers
+    it reads nothing. `server` has the facts of the server; `clock` gives seconds.
 
-    One thread. A function's state is told within LOOK_S of its change, numbers each second.
+    For one thread. A function's event follows its change within UPDATE_S, its rates each second.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class EventWatch:
 
     @property
     def followers(self) -> int:
-        """How many follow."""
+        """The number of followers."""
         return len(self._followers)
 
     def close(self) -> None:
@@ -114,21 +115,22 @@ class EventWatch:
         self._cancel_timer()
 
     def record(self, kind: str, about: str, data: Any) -> None:
-        """Something that is over: a decision, a cold start, an error, a step of an operation."""
+        """Record something that has happened: a decision, a cold start, an error, a step of an
+        operation."""
         encoded = encode(data)
         self._recent.append((kind, about, encoded))
         if self._is_watching:
             self._add(kind, about, encoded)
 
     def pools(self, endpoints: bytes) -> None:
-        """The manager's Endpoints: these pools look different."""
+        """Mark the functions of these pools as changed; the manager's Endpoints."""
         if self._is_watching:
             self._mark_dirty(function_of(pool) for pool in decode_endpoints(endpoints).pools)
 
     @contextmanager
     def follow(self, last: Position | None, about: str) -> Iterator[Follower]:
-        """Follow while the block runs, from behind `last` on, or from a whole picture; of one
-        function alone if `about` names one."""
+        """A follower while the block runs: of the events after `last`, or of the whole state and
+        then all events; only those of one function if `about` names one."""
         if not self._is_watching:
             self._start()
         seq = last.seq if last is not None and last.boot == self._boot else -1
@@ -160,7 +162,7 @@ class EventWatch:
         self._log.clear()
 
     def _read(self, seq: int, about: str) -> tuple[list[bytes], int]:
-        """What whoever has read up to `seq` is to be told, and up to where he has read then."""
+        """The events after `seq`, in pieces, and the number of the last one."""
         now = self._log.seq
         if not self._is_whole or seq == now:
             return [], seq
@@ -177,7 +179,7 @@ class EventWatch:
         return self._snapshot("from the beginning" if seq < 0 else "too old", about)
 
     def _snapshot(self, reason: str, about: str) -> Iterator[bytes]:
-        """Everything as it is now, and what happened last."""
+        """The whole state, and what happened last."""
         yield frame("reset", encode({"reason": reason, "server": self._server}))
         for kind in KINDS:
             yield from listing(kind, self._sent.all(kind, about))
@@ -200,7 +202,7 @@ class EventWatch:
             self._timer = loop.call_later(seconds, self._update_or_log)
 
     def tick(self) -> None:
-        """What has a rate or a load may have another one now, what had one none."""
+        """Update the functions that have, or had, a rate or a load; to be called each second."""
         self._reader.tick()
         if not self._is_watching:
             return

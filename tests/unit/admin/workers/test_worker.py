@@ -1,4 +1,4 @@
-"""Tests of a whole gateway process but for its process: the test plays the supervisor."""
+"""A gateway process."""
 
 from __future__ import annotations
 
@@ -14,15 +14,38 @@ from pathlib import Path
 
 import pytest
 from aiohttp import ClientSession
+from hypothesis import given
+from hypothesis import strategies as st
 
 from admin.workers import messages as m
 from admin.workers.channel import Channel
+from admin.workers.messages import (
+    Arrived,
+    Beat,
+    Estimates,
+    FunctionNow,
+    Functions,
+    KeyNow,
+    Wants,
+    Woken,
+    decode_up,
+)
 from admin.workers.port import Port, reserve
 from admin.workers.process import MODULE
 from admin.workers.shared_counters import CounterReader, CounterWriter
-from admin.workers.worker import Worker
+from admin.workers.worker import (
+    UNKNOWN_REVISION,
+    CatalogReplica,
+    SupervisorClient,
+    Worker,
+    apply_function,
+)
+from gateway.metrics.requests import RateSample
+from gateway.observing.errors import Failure
 from gateway.settings import GatewaySettings
-from registry.exchange import Endpoints, PoolEndpoints, decode_demand, encode
+from registry.catalog import Catalog, Change, Deployed
+from registry.exchange import Endpoints, Expected, PoolEndpoints, decode_demand, encode
+from registry.model import Key
 from tests.support import nouns
 from tests.support.operator import UNTIL_S, until
 
@@ -270,3 +293,183 @@ async def test_a_worker_says_where_its_requests_are(running: Running) -> None:
 
     assert held == {"default/digits@1": 1}
     assert (said.accepted, sum(said.ended.values())) == (1, 0)
+
+
+def now(catalog: Catalog, name: str = "digits") -> FunctionNow:
+    """What the supervisor says of a function."""
+    return FunctionNow("default", name, list(catalog.revisions(name)))
+
+
+def deployed(number: int, current: int | None = None) -> Deployed:
+    """A revision of digits, with the traffic at `current`."""
+    return nouns.deployed("digits", number, current)
+
+
+def took(seconds: float) -> Expected:
+    """An estimate."""
+    return Expected(seconds, seconds, seconds, 3)
+
+
+def traffic(catalog: Catalog) -> int:
+    """The number of the revision with the traffic, of a function that is there."""
+    return catalog.resolve("digits").revision.number
+
+
+def changes(catalog: Catalog) -> list[Change]:
+    """What subscribers hear from now on."""
+    heard: list[Change] = []
+    catalog.subscribe(heard.append)
+    return heard
+
+
+def test_a_moved_traffic_is_one_change_with_both_ends() -> None:
+    """Who waits follows it: the first change says from where to where, no other moves it."""
+    source, mirror = Catalog([deployed(1)]), Catalog([deployed(1)])
+    heard = changes(mirror)
+    source.put(deployed(2))
+    apply_function(mirror, now(source))
+
+    moved = [
+        (one.before.revision.number, one.after.revision.number)
+        for one in heard
+        if one.before and one.after and one.before.revision.key != one.after.revision.key
+    ]
+    assert moved == [(1, 2)]
+    assert all(one.before and one.after for one in heard)
+    assert mirror.resolve("digits@1").function.revision == 2
+
+
+def test_a_removed_function_is_told_as_removed() -> None:
+    """Its counters go with it; one never heard of is no error."""
+    mirror = Catalog([deployed(1)])
+    heard = changes(mirror)
+    for name in ("digits", "digits", "unheard"):
+        apply_function(mirror, FunctionNow("default", name, []))
+
+    assert [one.kind for one in heard] == ["remove"]
+
+
+def test_what_is_as_it_was_changes_nothing() -> None:
+    """Being told again is no news."""
+    source, mirror = Catalog([deployed(1)]), Catalog([deployed(1)])
+    heard = changes(mirror)
+    apply_function(mirror, now(source))
+
+    assert heard == []
+
+
+ACTIONS = st.one_of(
+    st.tuples(st.just("put"), st.integers(1, 4), st.integers(1, 4)),
+    st.tuples(st.just("drop"), st.integers(1, 4), st.just(0)),
+    st.tuples(st.just("remove"), st.just(0), st.just(0)),
+)
+
+
+@given(st.lists(ACTIONS, max_size=20))
+def test_a_mirror_is_as_its_source_after_every_change(actions: list[tuple[str, int, int]]) -> None:
+    """Whatever is deployed, moved, trimmed or removed."""
+    source, mirror = Catalog(), Catalog()
+    told: list[Change] = []
+
+    def tell(change: Change) -> None:
+        apply_function(
+            mirror, FunctionNow("default", change.name, list(source.revisions(change.name)))
+        )
+        told.append(change)
+
+    source.subscribe(tell)
+    for kind, number, current in actions:
+        have = {one.revision.number for one in source.revisions("digits")}
+        if kind == "put" and current in have | {number}:
+            source.put(deployed(number, current))
+        elif kind == "remove" and have:
+            source.remove("digits")
+        elif kind == "drop" and number in have and number != traffic(source):
+            source.remove_revisions("digits", [number])
+        assert mirror.revisions("digits") == source.revisions("digits")
+        assert mirror.find("digits") == source.find("digits")
+
+
+def test_keys_are_let_in_and_out() -> None:
+    """By their fingerprints only."""
+    mirror = CatalogReplica()
+    key = Key("k", "ab" * 32, ("invoke",))
+    mirror.apply(KeyNow(key, True))
+    assert mirror.ring.all() == (key,)
+    mirror.apply(KeyNow(key, False))
+
+    assert len(mirror.ring) == 0
+
+
+@pytest.mark.parametrize("left", [[], [deployed(2)]])
+def test_estimates_go_with_their_revision(left: list[Deployed]) -> None:
+    """What a removed revision once took is of no use, and would be kept for ever."""
+    mirror = CatalogReplica()
+    mirror.apply(Functions([FunctionNow("default", "digits", [deployed(1, 2), deployed(2)])]))
+    mirror.apply(Estimates({"default/digits@1": took(1.0), "default/digits@2": took(2.0)}))
+    mirror.apply(Estimates({"default/digits@2": took(3.0)}))
+    mirror.apply(Functions([FunctionNow("default", "digits", left)]))
+
+    assert mirror.expected == ({"default/digits@2": took(3.0)} if left else {})
+
+
+def said(sent: list[bytes]) -> list[object]:
+    return [decode_up(data) for data in sent]
+
+
+def test_demand_is_passed_as_it_is() -> None:
+    """It is serialised already; that a worker is lost says the end of its channel."""
+    sent: list[bytes] = []
+    supervisor = SupervisorClient(sent.append, {})
+    supervisor.receive_demand(b"demand")
+    supervisor.worker_lost("7")
+
+    assert said(sent) == [Wants(b"demand")]
+
+
+def test_estimates_are_those_of_the_moment() -> None:
+    """Whoever keeps them may add some at any time."""
+    known: dict[str, Expected] = {}
+    supervisor = SupervisorClient(lambda _: None, known)
+    assert supervisor.expected("default/f@1") == UNKNOWN_REVISION
+    known["default/f@1"] = Expected(1.0, 1.5, 2.0, 3)
+
+    assert supervisor.expected("default/f@1") == Expected(1.0, 1.5, 2.0, 3)
+
+
+async def test_a_beat_carries_what_was_answered_and_what_failed() -> None:
+    """As it is given, with what the process runs in its background."""
+    sent: list[bytes] = []
+    answered = [RateSample("default", "f", (0, 1))]
+    failures = [Failure("default", "f", "f@1", "not_ready", 1.0, "", "", "id")]
+    SupervisorClient(sent.append, {}).beat(answered, failures)
+
+    (beat,) = said(sent)
+    assert isinstance(beat, Beat)
+    assert (beat.answered, beat.failures) == (answered, failures)
+
+
+async def test_arrivals_are_told_with_the_next_beat_and_once() -> None:
+    """Requests are counted here and told together."""
+    sent: list[bytes] = []
+    supervisor = SupervisorClient(sent.append, {})
+    supervisor.arrived("default", "f")
+    supervisor.arrived("default", "g")
+    supervisor.arrived("default", "f")
+    supervisor.beat([], [])
+    supervisor.beat([], [])
+
+    first, second = said(sent)
+    assert isinstance(first, Beat)
+    assert isinstance(second, Beat)
+    assert first.arrived == [Arrived("default", "f", 2), Arrived("default", "g", 1)]
+    assert second.arrived == []
+    assert first.tasks >= 1
+
+
+def test_cold_starts_are_told_at_once() -> None:
+    """The supervisor counts each of them once over all workers."""
+    sent: list[bytes] = []
+    SupervisorClient(sent.append, {}).on_cold_start("default", "f", "r1", {"load": 2.0})
+
+    assert said(sent) == [Woken("default", "f", "r1", {"load": 2.0})]

@@ -1,17 +1,21 @@
-"""Tests of what workers are told, and in which order."""
+"""Messages from and to workers."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any, cast
 
 import pytest
 
 from admin.workers import messages as m
-from admin.workers.broadcast import TOGETHER, Broadcaster
+from admin.workers.broadcast import TOGETHER, Broadcaster, ClusterState, WorkerMessages
+from admin.workers.messages import Arrived, Beat, Reckoned, Woken
 from admin.workers.worker import CatalogReplica
+from gateway.dispatch.pool import UNKNOWN
+from gateway.metrics.requests import RateSample
 from registry.catalog import Catalog
-from registry.exchange import Expected
+from registry.exchange import Demand, Endpoints, Expected, Load, PoolEndpoints, encode
 from registry.model import ColdStart, Key
 from registry.store.keys import KeyRing
 from tests.support import nouns
@@ -166,3 +170,155 @@ async def test_without_workers_all_is_settled(rig: Rig) -> None:
     rig.broadcaster.send_endpoints(b"x")
 
     assert isinstance(rig.a.messages[-1], m.Began)
+
+
+class Calls:
+    """Stands for each of those whom a worker's words concern: what was said to whom."""
+
+    def __init__(self, said: list[tuple[Any, ...]], who: str) -> None:
+        self._said = said
+        self._who = who
+
+    def __getattr__(self, what: str) -> Any:
+        return lambda *given: self._said.append((self._who, what, *given))
+
+
+class Process:
+    """A worker's process."""
+
+    name = "7"
+    counters = "table"
+
+    class channel:
+        """Its channel."""
+
+        send = "send"
+
+
+@pytest.fixture
+def said() -> list[tuple[Any, ...]]:
+    """Who was told what, in order."""
+    return []
+
+
+@pytest.fixture
+def messages(said: list[tuple[Any, ...]]) -> WorkerMessages:
+    """Links to whom nothing real belongs."""
+    names = ("hub", "overview", "page", "own", "manager", "past")
+    return WorkerMessages(*(cast("Any", Calls(said, name)) for name in names))
+
+
+def test_a_worker_is_joined_and_left_everywhere(
+    messages: WorkerMessages, said: list[tuple[Any, ...]]
+) -> None:
+    """Counters first, for it counts as soon as it hears; its demand ends with it."""
+    process = cast("Any", Process())
+    messages.on_started(process)
+    assert said == [
+        ("page", "add_worker", "7", "table", "send"),
+        ("hub", "add_worker", "7", "send"),
+    ]
+    said.clear()
+    messages.on_ended(process)
+
+    assert set(said) == {
+        ("page", "remove_worker", "7"),
+        ("overview", "remove_worker", "7"),
+        ("manager", "worker_lost", "7"),
+        ("hub", "remove_worker", "7"),
+    }
+
+
+def test_demand_reaches_the_manager_as_it_came(
+    messages: WorkerMessages, said: list[tuple[Any, ...]]
+) -> None:
+    """And is counted in the overview."""
+    data = encode(Demand("7", 1, True, {"default/f@1": Load(1, 0, 0.1)}))
+    messages.on_demand("7", data)
+
+    assert ("manager", "receive_demand", data) in said
+    assert [entry[:2] for entry in said] == [
+        ("overview", "on_demand"),
+        ("manager", "receive_demand"),
+    ]
+
+
+def test_nobody_speaks_for_another(messages: WorkerMessages, said: list[tuple[Any, ...]]) -> None:
+    """The demand of a worker that is gone would stay for ever."""
+    with pytest.raises(ValueError, match="expected the demand of 7, got that of 8"):
+        messages.on_demand("7", encode(Demand("8", 1, True, {})))
+
+    assert said == []
+
+
+def test_other_words_go_to_whom_they_concern(
+    messages: WorkerMessages, said: list[tuple[Any, ...]]
+) -> None:
+    """Arrivals to the history, cold starts to the metrics, what is reached to the hub, rates to
+    whoever has subscribed."""
+    answered = [RateSample("default", "f", (0, 1))]
+    end = messages.subscribe(lambda samples: said.append(("rates", samples)))
+    messages.on_beat("7", Beat(4, [Arrived("default", "f", 3)], answered))
+    end()
+    messages.on_cold_start(Woken("default", "f", "r1", {"load": 1.0}))
+    messages.on_reached("7", 9)
+    reckoned = Reckoned(1, 0.0, {}, {}, {}, [])
+    messages.on_reckoned("7", reckoned)
+
+    assert said == [
+        ("overview", "on_beat", "7", 4, []),
+        ("past", "arrivals", "default", "f", 3),
+        ("rates", answered),
+        ("own", "count_cold_start", "default", "f", "r1", {"load": 1.0}, None),
+        ("hub", "on_reached", "7", 9),
+        ("page", "on_reckoned", "7", reckoned),
+    ]
+
+
+F, G = "default/f@1", "default/g@1"
+
+
+def published(full: bool, **states: str) -> bytes:
+    """The manager's message about pools f and g."""
+    keys = {"f": F, "g": G}
+    pools = {
+        keys[name]: UNKNOWN if state == "rest" else PoolEndpoints([], state, "because")
+        for name, state in states.items()
+    }
+    return encode(Endpoints(1, full, pools))
+
+
+def test_loads_are_summed_over_workers() -> None:
+    """The oldest wait is the maximum; a worker that is gone holds nothing."""
+    cluster = ClusterState()
+    cluster.on_demand(Demand("a", 1, True, {F: Load(1, 2, 0.5)}), 0.0)
+    cluster.on_demand(Demand("b", 1, True, {F: Load(3, 0, 2.0), G: Load(0, 1, 0.0)}), 0.0)
+    assert cluster.loads() == {F: Load(4, 2, 2.0), G: Load(0, 1, 0.0)}
+    cluster.remove_worker("b")
+
+    assert cluster.loads() == {F: Load(1, 2, 0.5)}
+
+
+def test_pools_at_rest_have_no_state() -> None:
+    """What is cold without a reason, or gone, is left out; a full message names all there is."""
+    cluster = ClusterState()
+    cluster.on_endpoints(published(True, f="warm", g="failing"))
+    assert cluster.states() == {F: "warm", G: "failing"}
+    cluster.on_endpoints(published(False, f="rest"))
+    assert cluster.states() == {G: "failing"}
+    cluster.on_endpoints(published(False, g="gone", f="waking"))
+    assert cluster.states() == {F: "waking"}
+    cluster.on_endpoints(published(True, g="cold"))
+
+    assert cluster.states() == {G: "cold"}
+
+
+def test_background_work_is_counted_over_living_workers() -> None:
+    """As each last said."""
+    cluster = ClusterState()
+    for worker, count in (("a", 3), ("b", 4), ("a", 5)):
+        cluster.on_beat(worker, count, [])
+    assert cluster.tasks == 9
+    cluster.remove_worker("a")
+
+    assert cluster.tasks == 4

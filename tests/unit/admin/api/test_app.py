@@ -101,3 +101,19 @@ async def test_a_change_is_answered_when_every_gateway_knows(
         assert (await server.admin("POST", "/keys", {"scopes": ["nonsense"]})).status == 400
 
     assert asked == [1]
+
+
+async def test_what_is_wrong_is_told_in_one_voice(server: ServingServer) -> None:
+    """/readyz and the beat have the same reasons."""
+    admin = server.server.admin
+
+    assert admin.reader.beat()["readyz"]["reasons"] == admin.reasons() == []
+    assert (await server.get("/readyz")).json()["reasons"] == []
+
+
+async def test_the_side_is_of_one_server(server: ServingServer) -> None:
+    """The same store and manager as the gateway's."""
+    context = server.server.admin.context
+
+    assert (context.store, context.manager) == (server.server.store, server.server.manager)
+    assert context.gateways is server.server.delivery
