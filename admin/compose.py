@@ -60,7 +60,7 @@ SECOND_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server that accepts calls at `url`."""
+    """A server that accepts calls at `url`. `tasks` are the owners of its root tasks."""
 
     url: str
     store: Store
@@ -69,6 +69,7 @@ class Server:
     gateway: Gateway
     deploys: Deploys
     admin: Admin
+    tasks: tuple[Tasks, ...]
 
 
 @asynccontextmanager
@@ -103,7 +104,8 @@ async def running(settings: Settings, driver: Driver | None = None) -> AsyncIter
         gateway = make_gateway(
             process, access_of(settings, store), store.catalog, delivery, history
         )
-        admin = _open_admin(context, gateway, tasks, stack)
+        owners = (store.tasks, manager.tasks, delivery.tasks, tasks)
+        admin = _open_admin(context, gateway, owners, stack)
         failures = gateway.invoker.failures
         root_tasks = [
             ("history", KEEP_S, history.flush),
@@ -116,7 +118,7 @@ async def running(settings: Settings, driver: Driver | None = None) -> AsyncIter
         stack.push_async_callback(stop_serving, gateway, delivery, section.shutdown_s)
         stack.push_async_callback(site.stop)
         url = url_of(settings.listen, port)
-        yield Server(url, store, manager, delivery, gateway, deploys, admin)
+        yield Server(url, store, manager, delivery, gateway, deploys, admin, owners)
 
 
 async def open_history(store: Store, stack: AsyncExitStack) -> ServerHistory:
@@ -259,16 +261,14 @@ def access_of(settings: Settings, store: Store) -> Access:
 
 
 def _open_admin(
-    context: AdminContext, gateway: Gateway, tasks: Tasks, stack: AsyncExitStack
+    context: AdminContext, gateway: Gateway, tasks: Iterable[Tasks], stack: AsyncExitStack
 ) -> Admin:
     """The admin API of a server with one gateway process, which is this one."""
     metrics, store = gateway.invoker.metrics, context.store
     add_families(metrics, context, OneGateway())
-    sources = [make_health(context).reasons, store.backups.reasons]
-    sampler = RateSampler(metrics.durations)
-    return open_admin(
-        context, sampler.sample, [*sources, store.tasks.reasons, tasks.reasons], stack
-    )
+    health, sampler = make_health(context), RateSampler(metrics.durations)
+    sources = [health.reasons, store.backups.reasons, *(one.reasons for one in tasks)]
+    return open_admin(context, sampler.sample, sources, stack)
 
 
 def _application(gateway: Gateway, admin: Admin) -> web.Application:

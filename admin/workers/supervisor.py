@@ -130,8 +130,9 @@ def _open_admin(context: AdminContext, workers: WorkerPool, stack: AsyncExitStac
     store, history = context.store, context.history
     tasks = Tasks("server")
     stack.push_async_callback(tasks.close)
+    owners = (store.tasks, context.manager.tasks, tasks)
     sources = [make_health(context).reasons, store.backups.reasons, workers.reasons]
-    admin = open_admin(context, list, [*sources, store.tasks.reasons, tasks.reasons], stack)
+    admin = open_admin(context, list, [*sources, *(one.reasons for one in owners)], stack)
     root_tasks = [
         ("history", KEEP_S, history.flush),
         ("events", SECOND_S, admin.watch.tick),
