@@ -3,6 +3,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Workers, servers and replicas of a test run share what one of them has compiled.
+unexport PYTHONDONTWRITEBYTECODE
 
 UI := $(BIN)/python -m admin.ui.build
 

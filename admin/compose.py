@@ -45,7 +45,7 @@ from pool_manager.drivers.process import ProcessDriver
 from pool_manager.gpus.discovery import find_gpus, open_gpus
 from pool_manager.manager import Manager
 from pool_manager.ports import Bundles
-from pool_manager.replicas.run_folders import Folders
+from pool_manager.replicas.run_folders import RunFolders
 from registry.bundles.blobs import BlobStore
 from registry.errors import BadRequest, Conflict
 from registry.model import Bundle, BundleFile
@@ -195,9 +195,7 @@ async def open_driver(settings: Settings, devices: Iterable[Device]) -> Driver:
             url=settings.docker_host,
             images={kind: known[kind] for kind in sorted(kinds)},
             data=settings.data,
-            model_root=section.model_dir,
-            log_bytes=section.log_bytes,
-            starts_at_once=section.starts_at_once,
+            pool=section,
             uids=parse_range(settings.replica_uids),
         )
     )
@@ -212,7 +210,7 @@ async def make_manager(
     memory_mib = section.host_memory_mib or host_memory_mib()
     found, slots = await find_gpus(section.gpus), cpu_slots(section.cpu_slots, memory_mib)
     driver = driver or await open_driver(settings, [*found.devices(), *slots])
-    gpus = await open_gpus(found, driver, Folders(section).read_records())
+    gpus = await open_gpus(found, driver, RunFolders(section).read_records())
     devices = [*gpus.devices(), *slots]
     return Manager(section, driver, devices, _Linked(store.blobs), history, gpus)
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from admin.rates import ResponseRate
-from pool_manager.core.pool import Outlook
+from pool_manager.core.pool import PoolForecast
 from pool_manager.core.state import Replica
 from pool_manager.reports import Occupancy
 from registry.batching import rows_of, summary
@@ -27,7 +27,7 @@ class Live(NamedTuple):
     expected: Expected
     ready_in_ms: float | None
     response_rate: ResponseRate
-    outlook: Outlook
+    forecast: PoolForecast
     sleeps_at_s: float | None
 
 
@@ -40,7 +40,7 @@ def function_json(deployed: Deployed, live: Live) -> dict[str, Any]:
         "revision": deployed.revision.ref,
         "state": shown.state,
         "reason": shown.reason,
-        "phase": live.outlook.phase if shown.state == "waking" else None,
+        "phase": live.forecast.phase if shown.state == "waking" else None,
         "ready": len(shown.replicas),
         "wanted": wanted,
         "held": live.load.queued,
@@ -52,7 +52,7 @@ def function_json(deployed: Deployed, live: Live) -> dict[str, Any]:
         "max": function.scaling.max,
         "idle_s": function.scaling.idle_s,
         "labels": function.labels,
-        "devices": list(live.outlook.devices),
+        "devices": list(live.forecast.devices),
         "since_s": since_s,
         "sleeps_at_s": live.sleeps_at_s,
         "cold_start_ms": round(expected.p50_s * 1e3, 1) if expected.samples else None,

@@ -37,12 +37,12 @@ def decisions_ms(count: int, active: int) -> tuple[float, float]:
     keys = [pool_key("default", name(number), 1) for number in range(count + ROUNDS)]
     for key in keys:
         machine.handle(events.PoolDefined(PoolSpec(key)), 0.0)
-    machine.handle(events.ListRead(), 0.0)
+    machine.handle(events.ReplicasListed(), 0.0)
     seq, clock = itertools.count(), itertools.count(1)
 
     def hear(loads: dict[str, Load]) -> list[commands.Command]:
         demand = Demand("gateway", next(seq), False, loads)
-        return machine.handle(events.DemandCame(demand), next(clock) / 1000)
+        return machine.handle(events.DemandReported(demand), next(clock) / 1000)
 
     for command in hear({key: Load(0, 1, 0.0) for key in keys[:active]}):
         if isinstance(command, commands.Launch):

@@ -14,9 +14,9 @@ from gateway.metrics.requests import Metrics
 from gateway.observing.errors import FailureCount
 
 COUNTING = {
-    Metrics: ("served", "answered", "sent", "cold_start"),
+    Metrics: ("count_answer", "count_reply", "count_sends", "count_cold_start"),
     Ledger: ("accept", "end"),
-    FailureCount: ("note",),
+    FailureCount: ("count",),
 }
 
 

@@ -1,9 +1,14 @@
-"""What a call costs, beside another version: `python -m benchmarks.versions CHECKOUT`.
+"""This version beside another one: `python -m benchmarks.versions CHECKOUT [plain bodies ...]`.
 
 CHECKOUT is a folder with that version and its virtual environment (`make run` or `make test` makes
 one). Every pair has two new servers, for two processes of the same program differ by up to a fifth
-all their lives; they are loaded in turns, the order changing from pair to pair. Printed are the
-median of the pairs' ratios of CPU time, server and replica together, and its 95 % interval.
+all their lives; they are measured in turns, the order changing from pair to pair. Printed are the
+median of the pairs' ratios and its 95 % interval.
+
+- plain, bodies: CPU time of a call in microseconds, server and replica together
+- wakeup: milliseconds of a cold call of a tiny model, with a standby and without one
+- idle: milliseconds of CPU time of the server per second without a call
+- startup: milliseconds of `fnctl --help` and of a replica's imports
 """
 
 from __future__ import annotations
@@ -11,24 +16,35 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import TypeVar
 
 from benchmarks.gateway import ALLOCATOR, Gateway, gateway
 from benchmarks.loaded import REPLICA_US, SERVER_US, measured
 from benchmarks.loading.call import Load
+from benchmarks.measuring.processes import cpu_ms
 from benchmarks.measuring.setting import MODELS, Setting
 from benchmarks.models import subjects
 from benchmarks.models.subjects import Subject
+from benchmarks.suite.startup import IMPORTS, wall_ms
 from tests.support.process_server import FNCTL
+
+Side = TypeVar("Side")
 
 PAIRS = 15
 CONFIDENCE = 0.95
 SLOTS = "3"
 BIG, HUGE = 600_000, 10_000_000
 CONNECTIONS = {"plain": 64, "600 kB": 8, "10 MB": 2}
+WATCH_S = 5.0
+REPEATS = 5
+"""Cold calls and starts of one program in one pair, of which the median counts."""
+KINDS = ("plain", "bodies", "wakeup", "idle", "startup")
 
 
 def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
@@ -47,35 +63,96 @@ def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[f
     return ordered[0], ordered[-1]
 
 
-def pair(programs: Sequence[str], setting: Setting, *, reverse: bool) -> dict[str, list[float]]:
-    """Microseconds of CPU time per call by load, in the order of `programs`."""
-    tiny = subjects.tiny(setting.models)
-    named = {
-        "plain": tiny,
-        "600 kB": subjects.first(setting.models, BIG),
-        "10 MB": subjects.first(setting.models, HUGE),
-    }
+def pair(
+    programs: Sequence[Path], kinds: Sequence[str], setting: Setting, *, reverse: bool
+) -> dict[str, list[float]]:
+    """Figures by what is measured, in the order of `programs`."""
     found: dict[str, list[float]] = {}
-    with ExitStack() as stack:
-        servers = [stack.enter_context(_server(program)) for program in programs]
-        for ours in servers:
-            ours.deploy(tiny)
-            ours.deploy(named["600 kB"])
-            for subject in named.values():
-                ours.call_ms(subject)
-            ours.pin(setting)
-        for name, subject in named.items():
-            costs = [0.0] * len(servers)
-            order = list(enumerate(servers))
-            for index, ours in reversed(order) if reverse else order:
-                costs[index] = _cost(ours, subject, CONNECTIONS[name], setting)
-            found[name] = costs
+    if {"plain", "bodies"} & set(kinds):
+        found |= _calls(programs, kinds, setting, reverse=reverse)
+    if {"wakeup", "idle"} & set(kinds):
+        found |= _rests(programs, kinds, setting, reverse=reverse)
+    if "startup" in kinds:
+        found |= _in_turns(programs, _starts, reverse=reverse)
     return found
 
 
-def _server(program: str) -> AbstractContextManager[Gateway]:
-    environment = {**ALLOCATOR, "FN_STANDBYS": "0", "FN_CPU_SLOTS": SLOTS}
-    return gateway(environment=environment, program=(program,), client=(program,))
+def _calls(
+    programs: Sequence[Path], kinds: Sequence[str], setting: Setting, *, reverse: bool
+) -> dict[str, list[float]]:
+    tiny = subjects.tiny(setting.models)
+    named = {"plain": tiny} if "plain" in kinds else {}
+    if "bodies" in kinds:
+        named["600 kB"] = subjects.first(setting.models, BIG)
+        named["10 MB"] = subjects.first(setting.models, HUGE)
+    with ExitStack() as stack:
+        servers = [stack.enter_context(_server(program, standbys=0)) for program in programs]
+        for ours in servers:
+            for subject in {one.name: one for one in named.values()}.values():
+                ours.deploy(subject)
+            for subject in named.values():
+                ours.call_ms(subject)
+            ours.pin(setting)
+
+        def costs(ours: Gateway) -> dict[str, float]:
+            return {
+                name: _cost(ours, subject, CONNECTIONS[name], setting)
+                for name, subject in named.items()
+            }
+
+        return _in_turns(servers, costs, reverse=reverse)
+
+
+def _rests(
+    programs: Sequence[Path], kinds: Sequence[str], setting: Setting, *, reverse: bool
+) -> dict[str, list[float]]:
+    tiny = subjects.tiny(setting.models)
+    found: dict[str, list[float]] = {}
+    for standbys in (1, 0):
+        with ExitStack() as stack:
+            servers = [stack.enter_context(_server(one, standbys=standbys)) for one in programs]
+            for ours in servers:
+                ours.deploy(tiny)
+                ours.call_ms(tiny)
+            if "wakeup" in kinds:
+                found |= _in_turns(servers, partial(_cold, tiny, standbys), reverse=reverse)
+            if "idle" in kinds and standbys:
+                found |= _in_turns(servers, _idle, reverse=reverse)
+    return found
+
+
+def _cold(subject: Subject, standbys: int, ours: Gateway) -> dict[str, float]:
+    times = [ours.cold_call_ms(subject, standbys) for _ in range(REPEATS)]
+    return {"cold call, standby" if standbys else "cold call, no standby": median(times)}
+
+
+def _idle(ours: Gateway) -> dict[str, float]:
+    before = cpu_ms(ours.pids)
+    time.sleep(WATCH_S)
+    return {"idle server": (cpu_ms(ours.pids) - before) / WATCH_S}
+
+
+def _starts(program: Path) -> dict[str, float]:
+    imports = [str(program.parent / "python"), "-P", "-c", IMPORTS]
+    commands = {"fnctl --help": [str(program), "--help"], "imports of a replica": imports}
+    return {
+        name: median(wall_ms(command)["ms"] for _ in range(REPEATS))
+        for name, command in commands.items()
+    }
+
+
+def _in_turns(
+    sides: Sequence[Side], measure: Callable[[Side], dict[str, float]], *, reverse: bool
+) -> dict[str, list[float]]:
+    """What `measure` finds of each side, the last first if `reverse`."""
+    order = list(range(len(sides)))
+    figures = {index: measure(sides[index]) for index in (reversed(order) if reverse else order)}
+    return {name: [figures[index][name] for index in order] for name in figures[0]}
+
+
+def _server(program: Path, *, standbys: int) -> AbstractContextManager[Gateway]:
+    environment = {**ALLOCATOR, "FN_STANDBYS": str(standbys), "FN_CPU_SLOTS": SLOTS}
+    return gateway(environment=environment, program=(str(program),), client=(str(program),))
 
 
 def _cost(ours: Gateway, subject: Subject, connections: int, setting: Setting) -> float:
@@ -86,8 +163,8 @@ def _cost(ours: Gateway, subject: Subject, connections: int, setting: Setting) -
 
 
 def report(pairs: Sequence[dict[str, list[float]]]) -> list[str]:
-    """A row for each load, and one for all together (the geometric mean of a pair's loads)."""
-    lines = ["| load | before, us | after, us | ratio | 95 % interval |", "|---|---|---|---|---|"]
+    """A row for each figure, and one for all together (the geometric mean of a pair's ratios)."""
+    lines = ["| what | before | after | ratio | 95 % interval |", "|---|---|---|---|---|"]
     names = list(pairs[0])
     ratios = {name: [one[name][1] / one[name][0] for one in pairs] for name in names}
     for name in names:
@@ -106,6 +183,7 @@ def main(say: Callable[[str], None] = print) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.versions", description=__doc__)
     parser.add_argument("checkout", type=Path, help="the other version, the one before")
+    parser.add_argument("kinds", nargs="*", choices=[*KINDS, []], help="what is measured; all")
     parser.add_argument("--pairs", type=int, default=PAIRS)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there, too")
     given = parser.parse_args()
@@ -115,7 +193,8 @@ def main(say: Callable[[str], None] = print) -> None:
     setting = Setting(models=MODELS)
     pairs = []
     for number in range(given.pairs):
-        pairs.append(pair([str(other), FNCTL], setting, reverse=bool(number % 2)))
+        programs = [other, Path(FNCTL)]
+        pairs.append(pair(programs, given.kinds or KINDS, setting, reverse=bool(number % 2)))
         say(f"pair {number + 1}: {pairs[-1]}")
         if given.json:
             given.json.write_text(json.dumps(pairs))

@@ -213,7 +213,7 @@ class DataLinks:
         say("a data link ended", replica=id, reason=reason)
         if peer is not None and peer.shared is not None:
             peer.shared.on_link_lost()
-        self._perform(self._dispatcher.link_lost(id, monotonic()))
+        self._perform(self._dispatcher.on_link_lost(id, monotonic()))
         if peer is not None:
             self._on_link_lost(peer.pool)
         if peer is not None and id in self._listed.get(peer.pool, ()):
@@ -257,13 +257,13 @@ class DataLinks:
         elif kind is Kind.CANCELLED:
             self._on_final(id, peer, frame.id, None, now)
         elif kind is Kind.STARTED:
-            self._dispatcher.started(id, _ids(frame), now)
+            self._dispatcher.on_started(id, _ids(frame), now)
         elif kind is Kind.NOT_STARTED:
             self._on_not_started(id, frame, now)
         elif kind is Kind.GOAWAY:
-            self._perform(self._dispatcher.goaway(id, frame.aux, now))
+            self._perform(self._dispatcher.on_goaway(id, frame.aux, now))
         elif kind is Kind.WINDOW and frame.id == 0:
-            self._perform(self._dispatcher.window(id, now))
+            self._perform(self._dispatcher.on_window(id, now))
         else:
             raise LinkError(f"unexpected {kind.name} on a data link")
 
@@ -276,11 +276,11 @@ class DataLinks:
         peer.connected_s = now
         endpoint = peer.endpoint
         link = Link(id, peer.pool, endpoint.limit, endpoint.marks_started)
-        self._perform(self._dispatcher.link_up(link, now))
+        self._perform(self._dispatcher.on_link_up(link, now))
 
     def _on_not_started(self, id: str, frame: Frame, now: float) -> None:
         try:
-            commands = self._dispatcher.not_started(id, frame.id, frame.aux, now)
+            commands = self._dispatcher.on_not_started(id, frame.id, frame.aux, now)
         except KeyError:
             raise LinkError(f"unknown request id {frame.id}") from None
         if (shared := self._peers[id].shared) is not None:
@@ -292,7 +292,7 @@ class DataLinks:
     ) -> None:
         """The last frame of a request."""
         try:
-            call, commands = self._dispatcher.ended(id, request, now)
+            call, commands = self._dispatcher.on_ended(id, request, now)
         except KeyError:
             raise LinkError(f"unknown request id {request}") from None
         assert call is None or isinstance(call, HeldCall)

@@ -17,10 +17,10 @@ import structlog
 from gateway.data_links import DataLinks, Delivered, HeldCall, Outcome
 from gateway.deaths import DeathCauses
 from gateway.dispatch.call import Command, Fail, GiveUp, Recall, Send
-from gateway.dispatch.demand import Reports
+from gateway.dispatch.demand import DemandReports
 from gateway.dispatch.dispatcher import Dispatcher, Limits
 from gateway.dispatch.pool import UNKNOWN
-from gateway.dispatch.redirects import Terms
+from gateway.dispatch.redirects import RerunPolicy
 from gateway.metrics.counters import CounterStore, LocalStore
 from gateway.metrics.ledger import Balance, Ledger
 from gateway.ports import CallHistory, Pools
@@ -76,7 +76,9 @@ class Delivery:
             self._report_soon,
             self._on_answered,
         )
-        self._reports = Reports(lambda key: self._dispatcher.load(key, monotonic()), self.is_cold)
+        self._reports = DemandReports(
+            lambda key: self._dispatcher.load(key, monotonic()), self.is_cold
+        )
         self._death_causes = DeathCauses(self._loop)
         self._idle: asyncio.Event | None = None
         self._is_closed = False
@@ -102,8 +104,8 @@ class Delivery:
         self._pools.worker_lost(self._worker)
 
     def on_manager_lost(self) -> None:
-        """The pool manager is gone for good; see `Dispatcher.lose_manager`."""
-        self._perform(self._dispatcher.lose_manager(monotonic()))
+        """The pool manager is gone for good; see `Dispatcher.on_manager_lost`."""
+        self._perform(self._dispatcher.on_manager_lost(monotonic()))
 
     async def wait_idle(self) -> None:
         """Return when every accepted call has ended."""
@@ -124,7 +126,7 @@ class Delivery:
     def is_cold(self, pool: str) -> bool:
         """Whether a call for this pool would wait for a replica to start."""
         view = self._dispatcher.pools.get(pool)
-        return view is None or not view.is_open
+        return view is None or not view.is_connected
 
     def send_now(self, call: HeldCall) -> bool:
         """Accept a call and send it at once. False where only `submit` can decide about it."""
@@ -145,22 +147,22 @@ class Delivery:
             self._perform(commands)
         finally:
             if call.was_held:
-                self._reports.held(call.pool)
+                self._reports.on_held(call.pool)
                 self._report_soon(call.pool)
 
     def cancel(self, call: HeldCall) -> None:
         """The client of a call has left."""
         before = call.stage
         self._death_causes.cancel(call)
-        commands = self._dispatcher.leave(call, monotonic())
+        commands = self._dispatcher.cancel(call, monotonic())
         if call.stage is not before:
             self._ledger.end("cancelled")
-            self._reports.ended(call.pool)
+            self._reports.on_ended(call.pool)
         self._perform(commands)
 
-    def move(self, source: str, target: str, terms: Terms | None) -> None:
-        """A function's traffic moved from one pool to another; see `Dispatcher.move`."""
-        self._perform(self._dispatcher.move(source, target, terms, monotonic()))
+    def move(self, source: str, target: str, rerun_policy: RerunPolicy | None) -> None:
+        """A function's traffic moved; see `Dispatcher.on_traffic_moved`."""
+        self._perform(self._dispatcher.on_traffic_moved(source, target, rerun_policy, monotonic()))
         self._report_soon(source)
 
     def receive_endpoints(self, data: bytes) -> None:
@@ -169,8 +171,8 @@ class Delivery:
             return
         message = decode_endpoints(data)
         now = monotonic()
-        for key, shown in message.pools.items():
-            self._on_endpoints(key, shown, now)
+        for key, endpoints in message.pools.items():
+            self._on_endpoints(key, endpoints, now)
         if message.full:
             for key in set(self._dispatcher.pools) - set(message.pools):
                 self._on_endpoints(key, GONE, now)
@@ -178,11 +180,11 @@ class Delivery:
     def endpoints(self, pool: str) -> PoolEndpoints:
         """The endpoints that the manager last published of a pool; an unknown pool is cold."""
         view = self._dispatcher.pools.get(pool)
-        return view.shown if view else UNKNOWN
+        return view.endpoints if view else UNKNOWN
 
     def states(self) -> dict[str, str]:
         """The state of every pool but those that are cold and not called."""
-        return {key: pool.shown.state for key, pool in self._dispatcher.pools.items()}
+        return {key: pool.endpoints.state for key, pool in self._dispatcher.pools.items()}
 
     def loads(self) -> dict[str, Load]:
         """Requests held and in flight, per pool."""
@@ -191,19 +193,19 @@ class Delivery:
     def balance(self) -> Balance:
         """The ledger of all calls accepted here, at this moment."""
         pools = self._dispatcher.pools.items()
-        held = {key: count for key, pool in pools if (count := len(pool.waiting))}
+        held = {key: count for key, pool in pools if (count := len(pool.queue))}
         owed = {key: count for key, pool in pools if (count := pool.owed)}
         return self._ledger.balance(held, owed)
 
-    def _on_endpoints(self, key: str, shown: PoolEndpoints, now: float) -> None:
-        self._death_causes.on_causes(shown.ended)
-        self._perform(self._dispatcher.look(key, shown, now))
+    def _on_endpoints(self, key: str, endpoints: PoolEndpoints, now: float) -> None:
+        self._death_causes.on_causes(endpoints.ended)
+        self._perform(self._dispatcher.on_endpoints(key, endpoints, now))
         if key in self._dispatcher.pools:
             self._update_expected(key)
-        self._links.reconcile(key, shown.replicas)
+        self._links.reconcile(key, endpoints.replicas)
 
     def _update_expected(self, key: str) -> None:
-        self._dispatcher.pool(key).pace.expected = self._history.expected(key)
+        self._dispatcher.pool(key).cold_start = self._history.expected(key)
 
     def _perform(self, commands: list[Command]) -> None:
         for command in commands:
@@ -228,7 +230,7 @@ class Delivery:
         assert isinstance(command.call, HeldCall)
         has_expired = isinstance(command.error, WaitBudgetOver)
         self._ledger.end("expired" if has_expired else "failed")
-        self._reports.ended(command.call.pool)
+        self._reports.on_ended(command.call.pool)
         if isinstance(command.error, ReplicaDied | Poison) and command.call.deaths:
             self._death_causes.defer(
                 command.call, command.error, self.endpoints(command.call.pool).ended
@@ -246,11 +248,11 @@ class Delivery:
         next turn."""
         if not self._urgent:
             self._loop.call_soon(self._report_urgent)
-        self._urgent |= {pool, self._dispatcher.heir(pool)}
+        self._urgent |= {pool, self._dispatcher.successor(pool)}
 
     def _on_answered(self, pool: str, call: HeldCall | None, outcome: Outcome | None) -> None:
         """A replica has ended a call; `call` is None where its client has left."""
-        if self._reports.ended(pool):
+        if self._reports.on_ended(pool):
             self._report_soon(pool)
         if call is not None:
             self._ledger.end("completed" if isinstance(outcome, Delivered) else "failed")
@@ -258,7 +260,7 @@ class Delivery:
 
     def _report_urgent(self) -> None:
         keys, self._urgent = self._urgent, set()
-        self._send_demand(Demand(self._worker, next(self._seq), False, self._reports.edge(keys)))
+        self._send_demand(Demand(self._worker, next(self._seq), False, self._reports.partial(keys)))
 
     def _report_all(self) -> None:
         called, loads = self._dispatcher.take_called(), self.loads()
@@ -276,16 +278,16 @@ def follow_traffic(catalog: Catalog, delivery: Delivery) -> Callable[[], None]:
         before, after = change.before, change.after
         if before is None or after is None or before.revision.key == after.revision.key:
             return
-        delivery.move(before.revision.key, after.revision.key, terms(before, after))
+        delivery.move(before.revision.key, after.revision.key, rerun_policy(before, after))
 
     return catalog.subscribe(changed)
 
 
-def terms(before: Deployed, after: Deployed) -> Terms | None:
+def rerun_policy(before: Deployed, after: Deployed) -> RerunPolicy | None:
     """How `after` runs calls meant for `before`; None where their inputs may not fit `after`."""
     if breaks(before.revision, after.revision):
         return None
-    return Terms(may_rerun(after), after.function.limits.timeout_s)
+    return RerunPolicy(may_rerun(after), after.function.limits.timeout_s)
 
 
 def may_rerun(deployed: Deployed) -> bool:

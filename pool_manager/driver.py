@@ -13,15 +13,15 @@ Exits = Subscribers[[str, str]]
 EngineLosses = Subscribers[[str]]
 """Notified in the loop's thread with the reason when the engine behind a driver has gone away."""
 MEMORY_KILL = "ran out of memory"
-"""How the description of an end begins where the kernel killed the replica for its memory cap."""
+"""Begins the description of an exit where the kernel killed the replica for its memory cap."""
 
 
 class Driver(Protocol):
     """Starts and stops replicas; knows nothing of pools.
 
     Every method raises `registry.errors.DriverError` with the reason, and no other error of the
-    system below: `EngineDown` where that does not answer at all, which is nobody's fault and is
-    waited out.
+    system below: `EngineDown` where that does not answer at all, which counts against no function
+    and is waited out.
     """
 
     kind: str

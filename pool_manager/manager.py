@@ -19,32 +19,32 @@ import structlog
 
 from pool_manager.core import commands, events
 from pool_manager.core.machine import Machine
-from pool_manager.core.pool import AT_REST, Outlook, outlook
+from pool_manager.core.pool import AT_REST, PoolForecast, forecast
 from pool_manager.core.state import Device, PoolSpec, Replica
 from pool_manager.driver import Driver
 from pool_manager.gpus.absent import NoGpus
-from pool_manager.gpus.occupancy import Tenancy
+from pool_manager.gpus.occupancy import GpuOccupancy
 from pool_manager.metrics import Counters, Step
 from pool_manager.ports import Binding, Bundles, Gpus, Recorder
 from pool_manager.replicas.adoption import adopt_all
 from pool_manager.replicas.launcher import Launcher
 from pool_manager.replicas.logs import Follow
-from pool_manager.replicas.prepared_models import Fetching
+from pool_manager.replicas.prepared_models import PreparedFetcher
 from pool_manager.replicas.relay import Wiring
-from pool_manager.reports import Decision, Journal, Occupancy, Publisher, account, occupancies
+from pool_manager.reports import Decision, Journal, Occupancy, Publisher, charges, occupancies
 from pool_manager.settings import PoolSettings
 from pool_manager.subscribers import Subscribers
-from pool_manager.usage import UseWatch
-from pool_manager.waiters import EngineWatch, Orders, Warmed
+from pool_manager.usage import UsageMonitor
+from pool_manager.waiters import EngineWatch, PendingTrials, Warmed, WarmWaiters
 from registry.exchange import PoolEndpoints, decode_demand
 from registry.tasks import Alarm, Tasks, every
 
 log = structlog.get_logger()
 
 WARM_S = 60.0
-"""How long whoever asks for a warm pool waits for it."""
+"""Seconds that a request for a warm pool waits by default."""
 STOP_S = 45.0
-"""How long a shutdown waits for replicas: drain, TERM and KILL together."""
+"""Seconds that a shutdown waits for replicas: drain, TERM and KILL together."""
 
 
 class Manager:
@@ -72,21 +72,22 @@ class Manager:
         )
         self._bindings: dict[str, Binding] = {}
         self._gpus, host = gpus or NoGpus(), self._machine.host
-        self._use = UseWatch(self._machine, self._bindings, recorder, self._clock, self._wall)
-        prepared = Fetching(
-            self.feed, bundles, self._tasks, settings.run_dir, host.find, self._bindings
+        self._use = UsageMonitor(self._machine, self._bindings, recorder, self._clock, self._wall)
+        prepared = PreparedFetcher(
+            self.submit, bundles, self._tasks, settings.run_dir, host.find, self._bindings
         )
         wiring = Wiring(
-            prepared.feed,
-            Tenancy(driver, self._gpus, partial(account, host.ledger)),
-            self._use.hear,
-            host.turn,
+            prepared.emit,
+            GpuOccupancy(driver, self._gpus, partial(charges, host.ledger)),
+            self._use.on_pong,
+            host.start_priority,
         )
         self._launcher = Launcher(settings, driver, bundles, wiring, self._tasks, self._clock)
         self.counters = Counters(host, self._launcher.starts)
         self._journal = Journal(recorder, self._wall, settings.notes_kept)
-        self._orders, self._engine = Orders(self.feed), EngineWatch(driver, self.feed, self._tasks)
-        self._alarm = Alarm(self._clock, lambda: self.feed(events.Tick()))
+        self._trials, self._warm = PendingTrials(), WarmWaiters(self.submit)
+        self._engine = EngineWatch(driver, self.submit, self._tasks)
+        self._alarm = Alarm(self._clock, lambda: self.submit(events.Tick()))
         self._publisher = Publisher(
             self._machine, self._journal, self._bindings, self._launcher.folders, self._clock
         )
@@ -96,29 +97,29 @@ class Manager:
         self._actions = self._table()
 
     def _table(self) -> dict[type, Callable[[Any], None]]:
-        """What is done for each command."""
+        """The action of each command."""
         return {
             commands.Launch: self._launch,
             commands.Assign: self._assign,
             commands.Bind: self._bind,
             commands.Drain: self._drain,
             commands.StopBatching: self._stop_batching,
-            commands.KeepRefutation: lambda c: self._refuted.notify(c.key, c.reason),
+            commands.RecordRefutation: lambda c: self._refuted.notify(c.key, c.reason),
             commands.Terminate: lambda c: self._launcher.terminate(c.id),
             commands.Release: lambda c: self._launcher.release(c.id),
             commands.Publish: lambda c: self._publisher.publish(c.keys),
-            commands.EndTrial: self._orders.end_trial,
-            commands.EndWarm: self._orders.end_warm,
+            commands.EndTrial: self._trials.end,
+            commands.EndWarm: self._warm.end,
             commands.WatchEngine: lambda c: self._engine.begin(c.reason),
             commands.Note: lambda c: self._journal.note(c.key, c.text),
-            commands.KeepColdStart: self._keep_cold_start,
+            commands.RecordColdStart: self._keep_cold_start,
         }
 
     async def start(self) -> None:
         """Adopt what an earlier manager left, then begin to decide."""
-        await adopt_all(self._driver, self._launcher, self.feed)
-        self.feed(events.ListRead())
-        self._gpus.start(self.feed)
+        await adopt_all(self._driver, self._launcher, self.submit)
+        self.submit(events.ReplicasListed())
+        self._gpus.start(self.submit)
         self._tasks.root("tick", every(self._settings.tick_s, self._tick))
         trim = self._launcher.output.trim_for_ever(self._bindings, self._wall)
         self._tasks.root("trim logs", trim)
@@ -129,9 +130,10 @@ class Manager:
         return self._tasks
 
     async def close(self) -> None:
-        """Let every replica finish and go, then stop. Trials that wait are told."""
-        self._orders.close()
-        self.feed(events.Shutdown())
+        """Drain and release every replica, then stop. Waiting trials and warm-ups fail."""
+        self._trials.close()
+        self._warm.close()
+        self.submit(events.Shutdown())
         try:
             async with asyncio.timeout(STOP_S):
                 await self._none_left.wait()
@@ -140,18 +142,18 @@ class Manager:
         self._alarm.clear()
         await self._launcher.read_ahead.close()
         await self._tasks.close()
-        self._use.keep()
+        self._use.flush()
         await self._gpus.close()
         await self._driver.close()
 
     def define(self, spec: PoolSpec, binding: Binding) -> None:
         """A revision exists, or its settings changed."""
         self._bindings[spec.key] = binding
-        self.feed(events.PoolDefined(spec))
+        self.submit(events.PoolDefined(spec))
 
     def remove(self, key: str) -> None:
-        """A revision is gone: its replicas finish and go."""
-        self.feed(events.PoolRemoved(key))
+        """A revision is gone: its replicas are drained."""
+        self.submit(events.PoolRemoved(key))
 
     async def trial(self, spec: PoolSpec, binding: Binding) -> dict[str, Any]:
         """Load a bundle in a throw-away replica and return its report.
@@ -160,22 +162,21 @@ class Manager:
         """
         trial = replace(spec, role="trial")
         try:
-            return await self._orders.trial(spec.key, lambda: self.define(trial, binding))
+            return await self._trials.wait(spec.key, lambda: self.define(trial, binding))
         finally:
             self.remove(spec.key)
 
     async def warm(self, key: str, *, beside: bool = False, timeout_s: float = WARM_S) -> Warmed:
         """Have one replica of a pool ready.
 
-        `beside`: only where it fits beside what runs of its function already, which may go over
-        `max` for it; idle replicas of others make room, nobody is waited for. Otherwise room is
-        waited for up to `timeout_s`.
+        `beside`: only where it fits at once beside the function's other replicas, over `max` if
+        need be; idle replicas of others make room. Otherwise room is waited for up to `timeout_s`.
         """
-        return await self._orders.warm(key, beside=beside, timeout_s=timeout_s)
+        return await self._warm.wait(key, beside=beside, timeout_s=timeout_s)
 
     def sleep(self, key: str) -> None:
-        """Ask a pool's idle replicas to go now; a floor keeps its replicas."""
-        self.feed(events.SleepAsked(key))
+        """Drain a pool's idle replicas now, down to its floor."""
+        self.submit(events.SleepRequested(key))
 
     def subscribe_refutations(self, receiver: Callable[[str, str], None]) -> Callable[[], None]:
         """Pass on the key of each pool whose requests must not be joined any more, and the reason;
@@ -186,19 +187,19 @@ class Manager:
         return self._refuted.subscribe(receiver)
 
     def note(self, key: str, text: str) -> None:
-        """Keep a decision about a pool that was made elsewhere."""
+        """Record a decision about a pool that was made elsewhere."""
         self._journal.note(key, text)
 
     def receive_demand(self, data: bytes) -> None:
         """A gateway worker's Demand."""
         demand = decode_demand(data)
-        self.feed(events.DemandCame(demand))
-        self._publisher.welcome(demand.worker)
+        self.submit(events.DemandReported(demand))
+        self._publisher.add_worker(demand.worker)
 
     def worker_lost(self, worker: str) -> None:
         """A gateway worker's connection ended."""
-        self._publisher.dismiss(worker)
-        self.feed(events.WorkerLost(worker))
+        self._publisher.remove_worker(worker)
+        self.submit(events.WorkerLost(worker))
 
     def subscribe(self, receiver: Callable[[bytes], None]) -> Callable[[], None]:
         """Pass every Endpoints message on; returns the undo."""
@@ -213,17 +214,16 @@ class Manager:
         return list(self._machine.devices.values())
 
     def occupancies(self) -> list[Occupancy]:
-        """Every device of this host with what is on it and what is wrong with it."""
+        """Every device of this host with its replicas, its memory and its state."""
         return occupancies(self._machine, self._gpus)
 
     def busy(self, device: str) -> float | None:
-        """Part of the last seconds in which a model ran on a device, 0 to 1; None while nobody
-        can tell."""
+        """Share of the last seconds in which a model ran on a device, 0 to 1; None if unknown."""
         return self._use.busy(device)
 
     @property
     def gpu_silence(self) -> str:
-        """Why GPUs that should be there cannot be asked, "" where all is well."""
+        """Why the driver of the GPUs does not answer, "" while it does."""
         return self._gpus.silence
 
     @property
@@ -232,18 +232,18 @@ class Manager:
         return self._machine.host.engine_down
 
     def pool(self, key: str) -> tuple[PoolEndpoints, int, float] | None:
-        """How a pool looks, how many replicas are wanted, and since when (Unix seconds)."""
+        """A pool's endpoints, wanted replicas, and since when (Unix s) it is in its state."""
         if key not in self._machine.pools:
             return None
         shown = self._publisher.endpoints(key)
         return shown, self._machine.pools[key].wanted, self._journal.since_s(key)
 
-    def outlook(self, key: str) -> Outlook:
+    def forecast(self, key: str) -> PoolForecast:
         """What is about to happen to a pool."""
         pool = self._machine.pools.get(key)
         if pool is None:
             return AT_REST
-        return outlook(pool, self._machine.host.demand.load(key).busy, self._clock())
+        return forecast(pool, self._machine.host.demand.load(key).busy, self._clock())
 
     def wakes_by_standby(self, key: str) -> bool:
         """Whether the replica that is coming for a pool was a standby, or the next one would be."""
@@ -251,7 +251,7 @@ class Manager:
         return pool is not None and self._machine.host.wakes_by_standby(pool)
 
     def blocked(self, key: str) -> str:
-        """Why a pool cannot have the replicas it wants, "" where nothing stands in the way."""
+        """Why a pool cannot get the replicas it wants, "" if it can."""
         pool = self._machine.pools.get(key)
         return pool.blocked if pool is not None else ""
 
@@ -270,14 +270,14 @@ class Manager:
     def follow(
         self, function: str, lines: int, cursor: str = ""
     ) -> AbstractAsyncContextManager[Follow]:
-        """What its replicas write, after the last `lines` lines of each, or after `cursor`."""
+        """Follow the output of a function's replicas, from the last `lines` or `cursor` on."""
         return self._launcher.output.follow(function, lines, cursor)
 
-    def feed(self, event: events.Event) -> None:
-        """One event in, its commands done. Commands only begin slow work, they never wait."""
+    def submit(self, event: events.Event) -> None:
+        """Handle one event and carry out its commands, which begin slow work and never wait."""
         self._events.append(event)
         if len(self._events) > 1:
-            return  # an action of an outer call fed this; that call goes on with it
+            return  # submitted by an action of an outer call, which goes on with it
         while self._events:
             try:
                 self._handle(self._events[0])
@@ -302,7 +302,7 @@ class Manager:
         with self._reported("metering", "an event or a command could not be counted", about):
             self.counters.note(about)
         with self._reported("metering", "the use of a device could not be counted", about):
-            self._use.look(about)
+            self._use.observe(about)
 
     @contextlib.contextmanager
     def _reported(self, step: Step, failure: str, about: object) -> Iterator[None]:
@@ -314,10 +314,10 @@ class Manager:
             log.exception(failure, about=about)
 
     def _tick(self) -> None:
-        self.feed(events.Tick())
+        self.submit(events.Tick())
         self._launcher.output.tick()
         self._use.tick()
-        # Said again although nothing changed: a gateway that could not connect tries once more.
+        # Again although nothing changed: a gateway that could not connect tries once more.
         self._publisher.publish(frozenset({one.pool for one in self._machine.replicas()}))
 
     def _launch(self, command: commands.Launch) -> None:
@@ -342,7 +342,7 @@ class Manager:
         if control is not None:
             control.stop_batching()
 
-    def _keep_cold_start(self, command: commands.KeepColdStart) -> None:
+    def _keep_cold_start(self, command: commands.RecordColdStart) -> None:
         binding = self._bindings.get(command.key)
         device = self._machine.devices.get(command.device)
         if binding is not None:
@@ -350,8 +350,8 @@ class Manager:
 
 
 def _new_ids(run_dir: Path) -> Callable[[], str]:
-    """Replica ids: eight hex digits, counted from a random number, so that ids of earlier servers
-    (whose logs are kept) hardly ever come again. Ids with a folder in `run_dir` are skipped."""
+    """Makes replica ids: eight hex digits, counted from a random number, so that ids of earlier
+    servers (whose logs are kept) hardly ever recur. Ids with a folder in `run_dir` are skipped."""
     numbers = itertools.count(secrets.randbits(32))
 
     def new_id() -> str:

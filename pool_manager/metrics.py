@@ -1,11 +1,4 @@
-"""Counts what becomes of replicas, by the machine's events and commands. Pure.
-
-All that the manager counts, for whoever shows it.
-
-Why replicas fail, in few words: a label of metrics. Pure.
-
-How many replicas pools have, and how many they want. Pure.
-"""
+"""Counters of replicas: starts, failures with their reasons, evictions, supply. Pure."""
 
 from __future__ import annotations
 
@@ -24,30 +17,14 @@ from pool_manager.core.replicas import OVERDUE
 REASONS: Final = ("load", "memory", "hang", "killed", "exited", "link", "engine", "other")
 """The model was refused; memory ran out; it took too long or answered no more; a signal; an exit
 of its own; only its link was lost; the engine or a device went away; anything else."""
-_SAID: Final = (
+_WORDS: Final = (
     ("memory", ("ran out of memory", "bad_alloc", "MemoryError", "Unable to allocate")),
     ("hang", (OVERDUE, "hangs", "did not answer")),
     ("killed", ("was killed by",)),
     ("exited", ("exited",)),
     ("link", ("control link lost",)),
 )
-"""How drivers, the control link and the machine say it; the first that fits."""
-
-
-def reason_of(lost: Lost) -> str:
-    """One of REASONS."""
-    said = reason_said(lost.reason)
-    if lost.stage and said != "memory":
-        return "load"
-    return "engine" if said == "other" and not lost.is_its_fault else said
-
-
-def reason_said(text: str) -> str:
-    """One of REASONS, by the text alone."""
-    for reason, words in _SAID:
-        if any(word in text for word in words):
-            return reason
-    return "other"
+"""Words in the reasons that drivers, the control link and the machine give; the first that fits."""
 
 
 KINDS: Final = ("process", "standby", "ahead", "trial")
@@ -60,6 +37,22 @@ COLD_STARTS: Final = ("ready", "failed")
 Step = Literal["event", "command", "metering"]
 STEPS: Final[tuple[Step, ...]] = get_args(Step)
 """Where the manager may have a defect: in handling an event, in doing or in counting it."""
+
+
+def reason_of(lost: Lost) -> str:
+    """One of REASONS."""
+    said = reason_in(lost.reason)
+    if lost.stage and said != "memory":
+        return "load"
+    return "engine" if said == "other" and not lost.is_its_fault else said
+
+
+def reason_in(text: str) -> str:
+    """One of REASONS, by the text alone."""
+    for reason, words in _WORDS:
+        if any(word in text for word in words):
+            return reason
+    return "other"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +83,7 @@ class Counts:
 
 
 @dataclass(slots=True)
-class _Life:
+class _Counted:
     """What is known of one replica. `starting` is its kind until it has started; `failed` that
     its end was not asked for."""
 
@@ -102,27 +95,27 @@ class _Life:
     memory_mib: float = 0.0
 
 
-class Tally:
-    """Remembers every replica that is not yet stopped, as the machine does."""
+class ReplicaCounter:
+    """Counts what becomes of replicas, by the machine's events and commands."""
 
     def __init__(self) -> None:
         self.counts = Counts()
-        self._lives: dict[str, _Life] = {}
+        self._replicas: dict[str, _Counted] = {}
 
     def note(self, about: events.Event | commands.Command) -> None:
-        """The machine has handled this event, or asked for this command."""
+        """Count an event that the machine has handled, or a command of it."""
         if isinstance(about, commands.Command):
             self._done(about)
         elif isinstance(about, events.Found):
-            self._lives[about.id] = _Life(about.device)
-        elif life := self._lives.get(getattr(about, "id", "")):
+            self._replicas[about.id] = _Counted(about.device)
+        elif life := self._replicas.get(getattr(about, "id", "")):
             self._happened(about, life)
 
     def failed(self, step: Step) -> None:
         """The manager met a defect of its own there."""
         self.counts.defects[step] += 1
 
-    def _happened(self, event: events.Event, life: _Life) -> None:
+    def _happened(self, event: events.Event, life: _Counted) -> None:
         match event:
             case events.Greeted() if life.starting == "ahead":
                 self._started(life, "ready")
@@ -140,25 +133,25 @@ class Tally:
         match command:
             case commands.Launch():
                 kind = {"standby": "ahead", "trial": "trial"}.get(command.role, "process")
-                self._lives[command.id] = _Life(command.device, kind)
+                self._replicas[command.id] = _Counted(command.device, kind)
             case commands.Assign():
                 kind = "trial" if command.role == "trial" else "standby"
-                self._lives[command.id] = _Life(command.device, kind)
-            case commands.Drain() if command.id in self._lives:
-                self._lives[command.id].is_leaving = True
-            case commands.Release() if command.id in self._lives:
-                self._over(self._lives[command.id], command.reason)
-            case commands.KeepRefutation():
+                self._replicas[command.id] = _Counted(command.device, kind)
+            case commands.Drain() if command.id in self._replicas:
+                self._replicas[command.id].is_leaving = True
+            case commands.Release() if command.id in self._replicas:
+                self._over(self._replicas[command.id], command.reason)
+            case commands.RecordRefutation():
                 self.counts.refuted["rows"] += 1
-            case commands.KeepColdStart():
+            case commands.RecordColdStart():
                 self.counts.cold_starts["ready" if command.outcome == "ready" else "failed"] += 1
 
-    def _over(self, life: _Life, reason: str) -> None:
+    def _over(self, life: _Counted, reason: str) -> None:
         """It is released, which may take several tries."""
         if life.is_over:
             return
         if reason.endswith(OVERDUE):
-            self._failed(life, reason_said(reason))
+            self._failed(life, reason_in(reason))
         if reason.startswith(EVICTED):
             self.counts.evictions["idle"] += 1
         elif reason.startswith(GAVE_WAY):
@@ -166,18 +159,18 @@ class Tally:
         life.is_over = True
         self._started(life, "failed" if life.failed else "dropped")
 
-    def _started(self, life: _Life, outcome: str) -> None:
+    def _started(self, life: _Counted, outcome: str) -> None:
         if life.starting:
             self.counts.starts[life.starting, outcome] += 1
             life.starting = ""
 
-    def _failed(self, life: _Life, reason: str) -> None:
+    def _failed(self, life: _Counted, reason: str) -> None:
         life.failed = True
         self.counts.failures["starting" if life.starting else "serving", reason] += 1
 
-    def _reclaim(self, id: str, life: _Life) -> None:
+    def _reclaim(self, id: str, life: _Counted) -> None:
         """Nothing is left of it: what it was measured to take is free."""
-        del self._lives[id]
+        del self._replicas[id]
         if life.memory_mib:
             device = life.device
             before_mib = self.counts.reclaimed_mib.get(device, 0.0)
@@ -218,7 +211,7 @@ class Counters:
     def __init__(self, host: Host, line: Sized) -> None:
         self._host = host
         self._line = line
-        self._tally = Tally()
+        self._tally = ReplicaCounter()
         self.note = self._tally.note
         self.failed = self._tally.failed
 

@@ -1,4 +1,4 @@
-"""What the pool manager needs from others; `admin/compose.py` plugs it in."""
+"""Ports: what the pool manager needs from others; `admin/compose.py` plugs it in."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Binding:
 
 
 class Bundles(Protocol):
-    """Where model files come from, and where those go that a trial has made."""
+    """Where model files come from, and where a trial's prepared files are stored."""
 
     async def materialise(
         self, bundle: Bundle, target: Path, prepared: Collection[BundleFile] = ()
@@ -44,21 +44,21 @@ class Bundles(Protocol):
 
 
 class Recorder(Protocol):
-    """Where the past is kept."""
+    """Where history is recorded."""
 
     def cold_start(self, record: ColdStart) -> None:
-        """Keep a cold start's receipt; never blocks, never raises."""
+        """Record a cold start; never blocks, never raises."""
 
     def state_interval(self, record: StateInterval) -> None:
-        """Keep how long a pool was in a state; never blocks, never raises."""
+        """Record how long a pool was in a state; never blocks, never raises."""
 
     def use(self, record: Use) -> None:
-        """Keep what replicas had of a device; never blocks, never raises."""
+        """Record device-seconds of replicas; never blocks, never raises."""
 
 
-class Account(NamedTuple):
-    """What the ledger says of a device: what one replica is charged, how many others there are
-    and what they are charged. MiB."""
+class Charges(NamedTuple):
+    """A device in the ledger, in MiB: what one replica is charged, how many others there are, and
+    what they are charged."""
 
     own_mib: float
     others: int
@@ -67,9 +67,11 @@ class Account(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GpuView:
-    """A GPU or MIG slice for whoever looks at it: what it is, and its memory as the driver sees
-    it now, MiB. `utilization` is the share of the driver's last sample period, at most a second,
-    in which anything ran on it. None is what the driver does not tell."""
+    """A GPU or MIG slice for display, with its memory as the driver sees it now, MiB.
+
+    `utilization` is the share of the driver's last sample period, at most a second, in which
+    anything ran. None where the driver does not tell.
+    """
 
     name: str | None
     index: str
@@ -82,34 +84,34 @@ class GpuView:
 
 
 class Gpus(Protocol):
-    """The GPUs of this host. Devices that are none of them are nobody's business here."""
+    """The GPUs of this host; other devices are ignored."""
 
     def devices(self) -> list[Device]:
-        """Those that replicas may be put on."""
+        """The GPUs that replicas may be placed on."""
 
     def view(self, device: str) -> GpuView | None:
-        """One of them as it was last seen, None for any other device."""
+        """A GPU as last polled, None for any other device."""
 
     @property
     def silence(self) -> str:
-        """Why the driver cannot be asked at present, "" while it answers."""
+        """Why the driver does not answer, "" while it does."""
 
-    def start(self, feed: Callable[[DeviceLost | DeviceBack], None]) -> None:
-        """Watch over them from now on; `feed` is called in the loop's thread."""
+    def start(self, emit: Callable[[DeviceLost | DeviceBack], None]) -> None:
+        """Begin to poll; `emit` is called in the loop's thread."""
 
     def used_mib(self, device: str) -> float | None:
-        """What a device had in use when it was last seen."""
+        """MiB in use on a device as last polled."""
 
     async def taken_mib(
         self, device: str, pids: frozenset[int] | None, before_mib: float | None, *, is_alone: bool
     ) -> float | None:
-        """What these processes have of a device, None where that cannot be told."""
+        """MiB that these processes have on a device, None where that is unknown."""
 
     async def prove_free(
         self, device: str, pids: frozenset[int] | None, others_mib: Callable[[], float]
     ) -> None:
-        """Return once nothing of these processes is left on a device. Raises DriverError with
-        what is, or why that cannot be told."""
+        """Return once a device shows no memory of these processes. Raises DriverError with what
+        is left, or why that is unknown."""
 
     async def close(self) -> None:
-        """Watch no longer."""
+        """Stop polling."""

@@ -1,7 +1,7 @@
-"""Reads the files of a model into memory while its replica starts.
+"""Read-ahead: the files of a model are read into memory while its replica starts.
 
-A real read: posix_fadvise(WILLNEED) stops after a few megabytes. What is in memory already is not
-read again, which would take a core 40 ms per GB that somebody waits for.
+A real read: posix_fadvise(WILLNEED) stops after a few megabytes. Pages that are in memory are not
+read again, which would cost a waiting caller 40 ms of CPU per GB.
 """
 
 from __future__ import annotations
@@ -26,22 +26,21 @@ log = structlog.get_logger()
 
 THREADS = 2
 WAKING_MAX = 64
-"""Models being read or waiting for it; more only wait for what their replicas read themselves."""
+"""Models being read or queued; any more are left to their replicas to read."""
 FILES_MAX = 1000
 STEP_BYTES = 8 * 1024 * 1024
 MIB = 1024 * 1024
 CACHESTAT = 451
 """The system call's number on every architecture; Linux 6.5 and later."""
 SAMPLE_BYTES = 1024 * 1024
-"""Where the kernel cannot count pages, one of so many bytes speaks for the others."""
+"""Where the kernel cannot count pages, one page in so many bytes is probed."""
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class ReadAhead:
-    """At most `mib_max` of each model; 0 reads nothing. Nothing here waits for a disk but its own
-    threads."""
+    """Reads at most `mib_max` of each model in threads of its own; 0 reads nothing."""
 
     def __init__(self, mib_max: int) -> None:
         self._bytes_max = mib_max * MIB
@@ -59,14 +58,14 @@ class ReadAhead:
         self._waking[id] = unwanted, job
 
     def cancel(self, id: str) -> None:
-        """The replica has read its model, or is gone: whatever is left is not read."""
+        """Stop reading: the replica has read its model itself, or is gone."""
         job = self._waking.pop(id, None)
         if job is not None:
             job[0].set()
             job[1].cancel()
 
     async def close(self) -> None:
-        """Read nothing any more; returns when what was being read has been let go of."""
+        """Cancel everything; returns when the threads have ended."""
         for id in list(self._waking):
             self.cancel(id)
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
@@ -75,8 +74,8 @@ class ReadAhead:
 def read_model(
     folder: Path, spec: ModelSpec, bytes_max: int, is_unwanted: Callable[[], bool]
 ) -> int:
-    """Read what is not in memory yet; how many bytes that were. What cannot be read is left to
-    the replica, which says so."""
+    """Read the pages that are not in memory yet; returns their bytes. An unreadable file is left
+    to the replica, which reports it."""
     read = 0
     try:
         buffer = mmap.mmap(-1, STEP_BYTES)
@@ -125,8 +124,8 @@ class Portion(NamedTuple):
 
 
 def plan(files: Iterable[Portion], spec: ModelSpec, bytes_max: int) -> list[Portion]:
-    """What is worth reading, the largest file first, `bytes_max` in all. Of a model that was
-    prepared only what its first session is made of: the rest is not touched at a start."""
+    """The portions to read, the largest file first, `bytes_max` in all. Of a prepared model only
+    the files of its first session: the others are not touched at a start."""
     wanted = sorted(files, key=lambda file: (-file.size, file.path))
     if folder := _prepared(spec):
         wanted = [file for file in wanted if PurePosixPath(file.path).is_relative_to(folder)]
@@ -140,7 +139,7 @@ def plan(files: Iterable[Portion], spec: ModelSpec, bytes_max: int) -> list[Port
 
 
 def _prepared(spec: ModelSpec) -> str:
-    """The folder that the first session's files are in, "" where they may be anywhere."""
+    """The folder of the first session's files, "" if the model is not prepared."""
     if spec.preparation is None:
         return ""
     parent = PurePosixPath(spec.preparation.quick.file).parent
@@ -163,7 +162,7 @@ class _Counts(ctypes.Structure):
 
 
 def is_resident(fd: int, offset: int, length: int) -> bool:
-    """Whether so many bytes of a file can be read without a disk. Raises OSError."""
+    """Whether `length` bytes of a file can be read without a disk. Raises OSError."""
     cached = cached_pages(fd, offset, length)
     if cached is None:
         return looks_resident(fd, offset, length)
@@ -172,7 +171,8 @@ def is_resident(fd: int, offset: int, length: int) -> bool:
 
 
 def cached_pages(fd: int, offset: int, length: int) -> int | None:
-    """How many of the pages are in memory, None where this kernel does not tell or may not."""
+    """How many of the pages are in memory, None where cachestat is missing or forbidden.
+    Raises OSError."""
     counts = _Counts()
     asked = _Range(offset, length)
     if _libc.syscall(CACHESTAT, fd, ctypes.byref(asked), ctypes.byref(counts), 0) == 0:
@@ -184,8 +184,8 @@ def cached_pages(fd: int, offset: int, length: int) -> int | None:
 
 
 def looks_resident(fd: int, offset: int, length: int) -> bool:
-    """Whether a page here and there can be read without waiting, the last one too; False also where
-    this file system cannot tell."""
+    """Whether one page in SAMPLE_BYTES and the last one can be read without waiting; False also
+    where the file system cannot tell. Raises OSError."""
     byte = bytearray(1)
     try:
         for place in (*range(offset, offset + length, SAMPLE_BYTES), offset + length - 1):

@@ -1,9 +1,4 @@
-"""Keeps the reasons, states and receipts of pools.
-
-What is on each device, for the ledger's neighbours and for whoever looks.
-
-Tells gateways which replicas there are.
-"""
+"""Reports of pools and devices: decisions, states and receipts, device occupancy, endpoints."""
 
 from __future__ import annotations
 
@@ -16,15 +11,17 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from pool_manager.core.commands import KeepColdStart
+from pool_manager.core.commands import RecordColdStart
 from pool_manager.core.ledger import Ledger
 from pool_manager.core.machine import Machine
 from pool_manager.core.state import Device, Replica, State
-from pool_manager.ports import Account, Binding, Gpus, GpuView, Recorder
-from pool_manager.replicas.run_folders import Folders
+from pool_manager.ports import Binding, Charges, Gpus, GpuView, Recorder
+from pool_manager.replicas.run_folders import RunFolders
 from pool_manager.subscribers import Subscribers
 from registry.exchange import Endpoints, PoolEndpoints, encode
 from registry.model import ColdStart, StateInterval
+
+DeviceState = Literal["free", "taken", "quarantined", "cordoned"]
 
 
 class Decision(NamedTuple):
@@ -64,7 +61,7 @@ class Journal:
         self._states.pop(key, None)
 
     def state(self, key: str, shown: PoolEndpoints, binding: Binding) -> None:
-        """A pool looks like this now; an interval ends when its state changes."""
+        """Take in a pool's state; when it changes, the interval of the last one is recorded."""
         now = self._wall()
         before = self._states.get(key)
         if before is not None and before[0] == shown.state:
@@ -82,7 +79,7 @@ class Journal:
         """Unix seconds since when a pool is in its state; now if it never had one."""
         return self._states[key][2] if key in self._states else self._wall()
 
-    def cold_start(self, kept: KeepColdStart, binding: Binding, device_kind: str) -> None:
+    def cold_start(self, kept: RecordColdStart, binding: Binding, device_kind: str) -> None:
         """Keep a receipt."""
         self._recorder.cold_start(
             ColdStart(
@@ -99,16 +96,13 @@ class Journal:
         )
 
 
-DeviceState = Literal["free", "taken", "quarantined", "cordoned"]
-
-
 @dataclass(frozen=True, slots=True)
 class Occupancy:
     """A device, its replicas' ids and what they are charged there, MiB.
 
-    `quarantined`: one of them is gone as far as anybody can tell, but the device does not show it;
-    `cordoned`: nothing is put on it, because of an error. `gpu` is None for CPU slots.
-    `leaked_mib` is what the quarantined ones have not given back, as far as can be seen.
+    `quarantined`: a replica's release failed, its memory may still be taken; `cordoned`: an error
+    keeps replicas off the device. `gpu` is None for CPU slots. `leaked_mib` is the memory that
+    quarantined replicas still take, by what the device shows.
     """
 
     device: Device
@@ -120,12 +114,12 @@ class Occupancy:
     leaked_mib: float = 0.0
 
 
-def account(ledger: Ledger, device: str, id: str) -> Account:
+def charges(ledger: Ledger, device: str, id: str) -> Charges:
     """What replica `id` is charged on a device, and the others there; standbys count, too."""
     bank = ledger.devices[device].bank
-    charges = {one: ledger.charged(one).memory_mib for one in ledger.in_bank(bank)}
+    charges = {one: ledger.charge_of(one).memory_mib for one in ledger.in_bank(bank)}
     own_mib = charges.pop(id, 0.0)
-    return Account(own_mib, len(charges), sum(charges.values()))
+    return Charges(own_mib, len(charges), sum(charges.values()))
 
 
 def occupancies(machine: Machine, gpus: Gpus) -> list[Occupancy]:
@@ -150,10 +144,10 @@ def _occupancy(
     device: Device, replicas: list[Replica], cordon: str, ledger: Ledger, gpus: Gpus
 ) -> Occupancy:
     state, reason = _state(replicas, cordon)
-    charged_mib = sum(ledger.charged(replica.id).memory_mib for replica in replicas)
+    charged_mib = sum(ledger.charge_of(replica.id).memory_mib for replica in replicas)
     ids = tuple(replica.id for replica in replicas)
     view = gpus.view(device.id)
-    stuck_mib = sum(ledger.charged(one.id).memory_mib for one in replicas if _is_stuck(one))
+    stuck_mib = sum(ledger.charge_of(one.id).memory_mib for one in replicas if _is_stuck(one))
     leaked_mib = _leaked_mib(stuck_mib, charged_mib, view)
     return Occupancy(device, state, reason, ids, charged_mib, view, leaked_mib)
 
@@ -167,7 +161,7 @@ def _leaked_mib(stuck_mib: float, charged_mib: float, gpu: GpuView | None) -> fl
 
 def _is_stuck(replica: Replica) -> bool:
     """Whether its release has been tried, and nothing shows that it is gone."""
-    return replica.state is State.RELEASING and replica.kill_at_s < inf
+    return replica.state is State.RELEASING and replica.deadline_s < inf
 
 
 def _state(replicas: list[Replica], cordon: str) -> tuple[DeviceState, str]:
@@ -188,7 +182,7 @@ class Publisher:
         machine: Machine,
         journal: Journal,
         bindings: dict[str, Binding],
-        folders: Folders,
+        folders: RunFolders,
         clock: Callable[[], float],
     ) -> None:
         """`bindings` is its owner's, by pool key; those of pools that are gone are removed."""
@@ -202,13 +196,13 @@ class Publisher:
         self.messages = Subscribers[[bytes]]()
         """Notified with every Endpoints message."""
 
-    def welcome(self, worker: str) -> None:
-        """A gateway worker spoke: one that is new is told of all pools."""
+    def add_worker(self, worker: str) -> None:
+        """A gateway worker has sent a demand: a new one gets all pools."""
         if worker not in self._workers:
             self._workers.add(worker)
             self.publish(frozenset(self._bindings), full=True)
 
-    def dismiss(self, worker: str) -> None:
+    def remove_worker(self, worker: str) -> None:
         """A gateway worker is gone."""
         self._workers.discard(worker)
 
@@ -224,7 +218,7 @@ class Publisher:
         return msgspec.structs.replace(shown, replicas=replicas, retry_after_s=wait_s)
 
     def publish(self, keys: frozenset[str], *, full: bool = False) -> None:
-        """Say how these pools are; `full` that there are no others."""
+        """Notify of these pools; `full`: there are no others."""
         pools = {}
         for key in keys:
             if key not in self._machine.pools:
@@ -237,5 +231,5 @@ class Publisher:
             pools[key] = self.endpoints(key)
             self._journal.state(key, pools[key], self._bindings[key])
         if not self._workers:
-            return  # whoever comes first is told everything; at a start that saves thousands
+            return  # the first worker gets all pools; at a start that saves thousands of messages
         self.messages.notify(encode(Endpoints(next(self._seq), full, pools)))

@@ -25,7 +25,7 @@ class PoolSettings:
     gpus: str = "all"
     """GPUs for replicas: all, none, or their numbers and UUIDs with commas between."""
     caps_all: bool = False
-    """Whether a replica whose memory nobody caps gets a cap by what it was measured to need."""
+    """Whether a replica without a configured memory cap gets one by what its trial measured."""
     host_memory_mib: float = 0.0
     """What all replicas on CPU slots may take together; 0 for all of the machine's."""
     standbys: int = 0
@@ -37,7 +37,7 @@ class PoolSettings:
     ping_s: float = 5.0
     """Seconds between two PINGs; three without an answer end the replica."""
     tick_s: float = 1.0
-    """Seconds between two looks at what time alone changes."""
+    """Seconds between two ticks, which handle deadlines and idle times."""
     log_bytes: int = 1024 * 1024
     """Bytes of output kept per replica."""
     logs_kept: int = 10

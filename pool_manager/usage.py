@@ -1,7 +1,4 @@
-"""Device-seconds of replicas, from what they are doing and how long they say they ran. Pure.
-
-Has the meter see every change of a replica, and what it adds up kept.
-"""
+"""Device-seconds of replicas: waking, idle and busy, by revision and minute."""
 
 from __future__ import annotations
 
@@ -22,11 +19,23 @@ WINDOW_S: Final = 5.0
 next."""
 
 BACK_MS: Final = BUSY_MASK // 2
-"""Nobody runs for 25 days between two words: the count went back. It does by a little where a run
-ended in the very moment in which the replica looked at it."""
+"""A larger step is a count that went back: no run lasts 25 days between two PONGs. It goes back a
+little where a run ends in the moment in which the replica reads it."""
 
 Stage = Literal["waking", "up", "standby"]
 """Starting or loading; able to run a model; without a model."""
+
+
+FLUSH_S: Final = 10.0
+"""Seconds between two flushes to the recorder: what a crash may lose."""
+STAGES: Final[dict[State, Stage]] = {
+    State.STARTING: "waking",
+    State.STANDBY: "waking",
+    State.LOADING: "waking",
+    State.READY: "up",
+    State.DRAINING: "up",
+}
+"""A replica that is being released runs nothing more and serves nobody: it is counted no longer."""
 
 
 class Owner(NamedTuple):
@@ -37,93 +46,93 @@ class Owner(NamedTuple):
     number: int
 
 
-class _Said(NamedTuple):
+class _BusySample(NamedTuple):
     at_s: float
     busy_s: float
 
 
 @dataclass(slots=True)
-class _Account:
+class _ReplicaUsage:
     """One replica. Until `settled_s` its seconds are in the sums. `busy_s` is what is believed of
-    its runs so far, `said_ms` what it said last, None while that means nothing yet."""
+    its runs so far, `reported_ms` what it said last, None while that means nothing yet."""
 
     owner: Owner
     device: str
     stage: Stage
     settled_s: float
-    said_ms: int | None
+    reported_ms: int | None
     busy_s: float = 0.0
-    said: deque[_Said] = field(default_factory=deque)
+    samples: deque[_BusySample] = field(default_factory=deque)
 
 
-class Meter:
+class UsageMeter:
     """Adds up seconds per minute, owner and device. `now` is in monotonic seconds.
 
     Every second between a replica's record and its end is counted once, and none is negative:
-    what a replica says it ran is believed up to the time that has passed. An idle second can only
-    be told from a busy one by what the replica says, so the seconds of one that is up wait for its
-    next word; those after its last word count as idle.
+    reported busy time is capped at the time that has passed. Idle and busy seconds can only be told
+    apart by PONGs, so the seconds of a replica that is up wait for its next PONG; those after its
+    last one count as idle.
     """
 
     def __init__(self, offset_s: float) -> None:
         """`offset_s` is the Unix time at monotonic 0; the owner may correct it."""
         self.offset_s = offset_s
-        self._accounts: dict[str, _Account] = {}
+        self._replicas: dict[str, _ReplicaUsage] = {}
         self._sums: dict[tuple[Owner, str, int], list[float]] = {}
 
-    def see(self, id: str, owner: Owner, device: str, stage: Stage, now: float) -> None:
-        """A replica is in this stage from now on, if it was not already."""
-        account = self._accounts.get(id)
+    def set_stage(self, id: str, owner: Owner, device: str, stage: Stage, now: float) -> None:
+        """A replica is in this stage from now on."""
+        account = self._replicas.get(id)
         if account is None:
-            self._accounts[id] = _Account(owner, device, stage, now, 0)
+            self._replicas[id] = _ReplicaUsage(owner, device, stage, now, 0)
             return
         if (account.owner, account.device, account.stage) != (owner, device, stage):
             self._settle(account, now, 0.0)
             account.owner, account.device, account.stage = owner, device, stage
 
     def adopt(self, id: str) -> None:
-        """A replica ran under an earlier manager: its first word tells only where it stands."""
-        self._accounts[id].said_ms = None
+        """A replica of an earlier manager: its first PONG is only the base of later ones."""
+        self._replicas[id].reported_ms = None
 
-    def hear(self, id: str, said_ms: int, now: float) -> None:
-        """A replica says that it ran for so many milliseconds so far, modulo 2**32."""
-        account = self._accounts.get(id)
+    def report_busy(self, id: str, reported_ms: int, now: float) -> None:
+        """A PONG: the replica has run for so many milliseconds so far, modulo 2**32."""
+        account = self._replicas.get(id)
         if account is None or account.stage != "up":
             return
-        before_ms, account.said_ms = account.said_ms, said_ms
-        more_ms = 0 if before_ms is None else (said_ms - before_ms) & BUSY_MASK
+        before_ms, account.reported_ms = account.reported_ms, reported_ms
+        more_ms = 0 if before_ms is None else (reported_ms - before_ms) & BUSY_MASK
         if more_ms > BACK_MS:
             more_ms = 0
         busy_s = min(more_ms / 1e3, max(0.0, now - account.settled_s))
-        if not account.said:
-            account.said.append(_Said(account.settled_s, account.busy_s))
+        if not account.samples:
+            account.samples.append(_BusySample(account.settled_s, account.busy_s))
         self._settle(account, now, busy_s)
         if before_ms is None:
-            account.said.clear()
-        account.said.append(_Said(now, account.busy_s))
-        while len(account.said) > 2 and account.said[1].at_s <= now - WINDOW_S:
-            account.said.popleft()
+            account.samples.clear()
+        account.samples.append(_BusySample(now, account.busy_s))
+        while len(account.samples) > 2 and account.samples[1].at_s <= now - WINDOW_S:
+            account.samples.popleft()
 
     def end(self, id: str, now: float) -> None:
         """A replica is gone, or given up."""
-        account = self._accounts.pop(id, None)
+        account = self._replicas.pop(id, None)
         if account is not None:
             self._settle(account, now, 0.0)
 
     def knows(self, id: str) -> bool:
         """Whether a replica is counted."""
-        return id in self._accounts
+        return id in self._replicas
 
     def busy(self, device: str) -> float | None:
         """Part of the last seconds in which a model ran on a device, 0 to 1; None while nobody
         there has said anything yet."""
-        up = [one for one in self._accounts.values() if one.device == device and one.stage == "up"]
-        shares = [_share(one.said) for one in up if len(one.said) > 1]
+        up = [one for one in self._replicas.values() if one.device == device and one.stage == "up"]
+        shares = [_share(one.samples) for one in up if len(one.samples) > 1]
         return None if up and not shares else min(1.0, sum(shares, 0.0))
 
     def take(self, now: float) -> list[Use]:
         """What has been added up since the last call. Records of one minute add up."""
-        for account in self._accounts.values():
+        for account in self._replicas.values():
             if account.stage != "up":
                 self._settle(account, now, 0.0)
         sums, self._sums = self._sums, {}
@@ -131,8 +140,8 @@ class Meter:
             Use(*owner, device, minute, *took) for (owner, device, minute), took in sums.items()
         ]
 
-    def _settle(self, account: _Account, now: float, busy_s: float) -> None:
-        """Everything until `now` goes into the sums, `busy_s` of it evenly as busy."""
+    def _settle(self, account: _ReplicaUsage, now: float, busy_s: float) -> None:
+        """Add everything until `now` to the sums, `busy_s` of it as busy, spread evenly."""
         from_s, account.settled_s = account.settled_s, max(account.settled_s, now)
         account.busy_s += busy_s
         length_s = account.settled_s - from_s
@@ -159,29 +168,20 @@ class Meter:
             minute += MINUTE_S
 
 
-def _share(said: deque[_Said]) -> float:
-    first, last = said[0], said[-1]
+def _share(samples: deque[_BusySample]) -> float:
+    first, last = samples[0], samples[-1]
     passed_s = last.at_s - first.at_s
     return (last.busy_s - first.busy_s) / passed_s if passed_s > 0 else 0.0
 
 
-KEEP_S: Final = 10.0
-"""Seconds between two handings to the recorder: what a crash may lose."""
 NOBODY: Final = Owner("", "", 0)
 
-STAGES: Final[dict[State, Stage]] = {
-    State.STARTING: "waking",
-    State.STANDBY: "waking",
-    State.LOADING: "waking",
-    State.READY: "up",
-    State.DRAINING: "up",
-}
-"""A replica that is being released runs nothing more and serves nobody: it is counted no longer."""
 
+class UsageMonitor:
+    """Meters the machine's replicas, and flushes the sums to the recorder.
 
-class UseWatch:
-    """Looks at a replica whenever something happened to it. `clock` is monotonic, `wall` Unix
-    seconds; `bindings` is its owner's."""
+    `clock` is monotonic, `wall` gives Unix seconds; `bindings` is the owner's.
+    """
 
     def __init__(
         self,
@@ -196,11 +196,11 @@ class UseWatch:
         self._recorder = recorder
         self._clock = clock
         self._wall = wall
-        self._meter = Meter(wall() - clock())
-        self._kept_s = clock()
+        self._meter = UsageMeter(wall() - clock())
+        self._flushed_s = clock()
 
-    def look(self, about: object) -> None:
-        """An event or a command; if it is about a replica, that is looked at."""
+    def observe(self, about: object) -> None:
+        """After an event or a command: meter the replica that it is about, if any."""
         id = getattr(about, "id", None)
         if not isinstance(id, str):
             return
@@ -212,25 +212,25 @@ class UseWatch:
         if replica.role == "standby":
             stage = "waking" if replica.state is State.STARTING else "standby"
         is_new = not self._meter.knows(id)
-        self._meter.see(id, self._owner(replica), replica.device, stage, now)
+        self._meter.set_stage(id, self._owner(replica), replica.device, stage, now)
         if is_new and replica.adopted:
             self._meter.adopt(id)
 
-    def hear(self, id: str, busy_ms: int) -> None:
-        """A replica says for how long its model has run."""
-        self._meter.hear(id, busy_ms, self._clock())
+    def on_pong(self, id: str, busy_ms: int) -> None:
+        """A replica's model has run for so many milliseconds, modulo 2**32."""
+        self._meter.report_busy(id, busy_ms, self._clock())
 
     def tick(self) -> None:
-        """Look at every replica, for a standby can be given away without a word to it, and every
-        ten seconds hand over what was added up."""
+        """Observe every replica, for a standby is assigned without an event of its own; flush
+        every ten seconds."""
         for replica in self._machine.replicas():
-            self.look(replica)
-        if self._clock() - self._kept_s >= KEEP_S:
-            self.keep()
+            self.observe(replica)
+        if self._clock() - self._flushed_s >= FLUSH_S:
+            self.flush()
 
-    def keep(self) -> None:
-        """Hand over what was added up so far."""
-        self._kept_s = now = self._clock()
+    def flush(self) -> None:
+        """Give the recorder what was added up so far."""
+        self._flushed_s = now = self._clock()
         for record in self._meter.take(now):
             self._recorder.use(record)
         # Clocks are set: only what comes after is counted by the new time.

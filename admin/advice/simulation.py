@@ -13,10 +13,10 @@ from typing import Any, Protocol, Self
 
 from admin.advice.load_model import Ask, Clock, Conditions, Figures, Function, Process
 from gateway.dispatch.call import Command, Fail, Link, Recall, Send, Stage
-from gateway.dispatch.demand import Reports
+from gateway.dispatch.demand import DemandReports
 from gateway.dispatch.dispatcher import Dispatcher, Limits
 from pool_manager.core import commands, events
-from pool_manager.core.events import DemandCame
+from pool_manager.core.events import DemandReported
 from pool_manager.core.machine import Machine
 from pool_manager.core.state import Device
 from registry.errors import FnError
@@ -215,7 +215,7 @@ class Callers:
         conditions: Conditions,
         clock: Clock,
         fleet: Fleet,
-        feed: Callable[[DemandCame], None],
+        feed: Callable[[DemandReported], None],
         figures: Figures,
     ) -> None:
         self._conditions = conditions
@@ -226,7 +226,7 @@ class Callers:
         self._seq = itertools.count(1)
         self.dispatcher = Dispatcher(Limits())
         self.urgent: dict[str, None] = {}
-        self._reports = Reports(self._load, self._is_cold)
+        self._reports = DemandReports(self._load, self._is_cold)
         self.active: dict[str, None] = {}
         self.functions: dict[str, Function] = {}
         self._known: set[str] = set()
@@ -271,7 +271,7 @@ class Callers:
         self._figures.held += ask.was_held * weight
         self.perform(commands)
         if ask.was_held:
-            self._reports.held(function.key)
+            self._reports.on_held(function.key)
             self.urgent[function.key] = None
         if ask.stage in (Stage.QUEUED, Stage.SENT):
             self._clock.at(wait_until_s, self._expire, ask)
@@ -281,7 +281,7 @@ class Callers:
         if ask.stage in (Stage.QUEUED, Stage.SENT):
             self._figures.expired += ask.weight
             self._figures.waited(ask, self._clock.now)
-            self.perform(self.dispatcher.leave(ask, self._clock.now))
+            self.perform(self.dispatcher.cancel(ask, self._clock.now))
             self._answered(ask)
 
     def _answered(self, ask: Ask) -> None:
@@ -293,7 +293,7 @@ class Callers:
 
     def look(self, key: str, shown: PoolEndpoints) -> None:
         """Connect to what is new."""
-        self.perform(self.dispatcher.look(key, shown, self._clock.now))
+        self.perform(self.dispatcher.on_endpoints(key, shown, self._clock.now))
         for endpoint in shown.replicas:
             if endpoint.id not in self._known:
                 self._known.add(endpoint.id)
@@ -302,7 +302,7 @@ class Callers:
 
     def _connect(self, link: Link) -> None:
         if self._fleet.is_alive(link.id):
-            self.perform(self.dispatcher.link_up(link, self._clock.now))
+            self.perform(self.dispatcher.on_link_up(link, self._clock.now))
 
     # What replicas say
 
@@ -320,16 +320,16 @@ class Callers:
     def started(self, process: Process) -> None:
         """A batch begins to run."""
         now = self._clock.now
-        self.dispatcher.started(process.id, [ask.id for ask in process.running], now)
+        self.dispatcher.on_started(process.id, [ask.id for ask in process.running], now)
         self._figures.served(process.pool, now)
         for ask in process.running:
             self._figures.waited(ask, now)
 
     def ended(self, process: Process, ask: Ask) -> None:
         """An answer, or the end of a call that was not wanted any more."""
-        call, commands = self.dispatcher.ended(process.id, ask.id, self._clock.now)
+        call, commands = self.dispatcher.on_ended(process.id, ask.id, self._clock.now)
         self.perform(commands)
-        if self._reports.ended(process.pool):
+        if self._reports.on_ended(process.pool):
             self.urgent[process.pool] = None
         if call is not None:
             self._figures.answered += ask.weight
@@ -339,13 +339,13 @@ class Callers:
         """A replica takes nothing new; what it has accepted it finishes."""
         link = self.dispatcher.links.get(process.id)
         if link is not None:
-            self.perform(self.dispatcher.goaway(link.id, link.last_id, self._clock.now))
+            self.perform(self.dispatcher.on_goaway(link.id, link.last_id, self._clock.now))
 
     def lost(self, process: Process) -> None:
         """A replica's link ended."""
         self._known.discard(process.id)
         if process.id in self.dispatcher.links:
-            self.perform(self.dispatcher.link_lost(process.id, self._clock.now))
+            self.perform(self.dispatcher.on_link_lost(process.id, self._clock.now))
             self.urgent[process.pool] = None
 
     # What the manager is told
@@ -353,9 +353,9 @@ class Callers:
     def tell_urgent(self) -> None:
         """Somebody waits without a replica, or somebody else has fallen idle meanwhile, or a link
         is lost."""
-        loads = self._reports.edge(self.urgent)
+        loads = self._reports.partial(self.urgent)
         self.urgent = {}
-        self._feed(DemandCame(Demand("w", next(self._seq), False, loads)))
+        self._feed(DemandReported(Demand("w", next(self._seq), False, loads)))
 
     def _load(self, key: str) -> Load:
         return self.dispatcher.load(key, self._clock.now)
@@ -374,7 +374,7 @@ class Callers:
             del self.active[key], self._last_full[key]
         self._reports.full(self._last_full)
         called = self.dispatcher.take_called()
-        self._feed(DemandCame(Demand("w", next(self._seq), True, self._last_full, called)))
+        self._feed(DemandReported(Demand("w", next(self._seq), True, self._last_full, called)))
         return bool(was or self._last_full or called)
 
 
@@ -403,7 +403,7 @@ class World:
         }
         for function in self.functions.values():
             self.feed(events.PoolDefined(function.spec(conditions)))
-        self.feed(events.ListRead())
+        self.feed(events.ReplicasListed())
         for function in self.functions.values():
             self.callers.expect(function)
 

@@ -19,7 +19,7 @@ from admin.events.sse import frame
 from gateway.observing.errors import RecentFailures
 from gateway.problems import json_answer
 from pool_manager.manager import Manager
-from pool_manager.replicas.logs import Said
+from pool_manager.replicas.logs import LogLines
 from registry.catalog import Catalog, Change
 
 LINES: Final = 100
@@ -67,7 +67,7 @@ class LogRoutes:
                 await asyncio.sleep(BREATH_S if said else POLL_S)
 
 
-async def _tell(stream: Stream, said: list[Said], cursor: str) -> None:
+async def _tell(stream: Stream, said: list[LogLines], cursor: str) -> None:
     """The cursor is behind all of it, so it goes with the last event."""
     events = []
     for replica, lines, is_over in said:

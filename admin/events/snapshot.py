@@ -95,10 +95,10 @@ class FunctionRows:
         ready_in_ms = self._history.ready_in_ms(
             key, shown.state, since_s, by_standby=self.manager.wakes_by_standby(key)
         )
-        outlook = self.manager.outlook(key)
+        forecast = self.manager.forecast(key)
         sleeps_at_s = None
-        if outlook.sleeps_in_s is not None:
-            sleeps_at_s = round(self.wall() + outlook.sleeps_in_s, 1)
+        if forecast.sleeps_in_s is not None:
+            sleeps_at_s = round(self.wall() + forecast.sleeps_in_s, 1)
         function = deployed.function
         response_rate = self.rates.response_rate((function.namespace, function.name), self.clock())
         live = Live(
@@ -107,7 +107,7 @@ class FunctionRows:
             self._history.expected(key),
             ready_in_ms,
             response_rate,
-            outlook,
+            forecast,
             sleeps_at_s,
         )
         return function_json(deployed, live)

@@ -34,7 +34,7 @@ from admin.workers.process import WorkerProcess
 from gateway.dispatch.pool import UNKNOWN
 from gateway.metrics.requests import Metrics, RateSample
 from gateway.observing.errors import Failure, RecentFailures
-from pool_manager.core.demand import DemandBook
+from pool_manager.core.demand import DemandTable
 from pool_manager.manager import Manager
 from pool_manager.subscribers import Subscribers
 from registry.catalog import Catalog, Change, Deployed
@@ -163,14 +163,14 @@ class ClusterState:
     """
 
     def __init__(self) -> None:
-        self._demand = DemandBook()
+        self._demand = DemandTable()
         self._states: dict[str, str] = {}
         self._tasks: dict[str, int] = {}
         self.failures = RecentFailures()
 
     def on_demand(self, demand: Demand, now: float) -> None:
         """Take in a worker's Demand."""
-        self._demand.hear(demand, now)
+        self._demand.update(demand, now)
 
     def on_beat(self, worker: str, tasks: int, failures: list[Failure]) -> None:
         """Take in the number of a worker's background tasks, and its errors since the last beat."""
@@ -179,7 +179,7 @@ class ClusterState:
 
     def remove_worker(self, worker: str) -> None:
         """Forget the load of a worker that has ended."""
-        self._demand.forget(worker)
+        self._demand.remove(worker)
         self._tasks.pop(worker, None)
 
     @property

@@ -51,7 +51,7 @@ def do(task: dict[str, Any]) -> dict[str, float]:
 def steady(made: Any, inputs: dict[str, Any], rows: int, seconds: float) -> dict[str, float]:
     """What a run costs once everything is warm."""
     runs, began, used = 0, time.monotonic(), time.process_time()
-    while time.monotonic() - began < seconds:
+    while not runs or time.monotonic() - began < seconds:
         made.run(None, inputs)
         runs += 1
     taken = time.monotonic() - began

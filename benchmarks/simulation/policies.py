@@ -9,10 +9,10 @@ from typing import NamedTuple
 from admin.advice.load_model import Function
 from benchmarks.simulation.world import World
 from pool_manager.core import eviction
-from pool_manager.core.placement import Guest
-from pool_manager.core.pool import UNKNOWN_RELOAD_S, Pool, Uses
+from pool_manager.core.placement import Candidate
+from pool_manager.core.pool import UNKNOWN_RELOAD_S, CallRate, Pool
 
-Cost = Callable[[Uses, float, float], float]
+Cost = Callable[[CallRate, float, float], float]
 LEAST_S = 1e-3
 """The shortest time divided by."""
 
@@ -52,24 +52,24 @@ def policy(world: World, name: str) -> Iterator[None]:
     it: the product needs no seam for that.
     """
     names = vars(eviction)
-    original = names["cost"]
+    original = names["eviction_cost"]
     if name == "no-stay":
         _let_stay_nowhere(world)
     elif name == "keepalive":
         _keep_alive(world)
     elif name in RULES:
-        names["cost"] = _by_rule(world, RULES[name])
+        names["eviction_cost"] = _by_rule(world, RULES[name])
     try:
         yield
     finally:
-        names["cost"] = original
+        names["eviction_cost"] = original
 
 
 def _by_rule(world: World, rule: Callable[[Sight], float]) -> Cost:
-    pools = {id(pool.uses): pool for pool in world.machine.pools.values()}
+    pools = {id(pool.call_rate): pool for pool in world.machine.pools.values()}
 
-    def cost(uses: Uses, reload_s: float, now: float) -> float:
-        pool = pools[id(uses)]
+    def cost(call_rate: CallRate, reload_s: float, now: float) -> float:
+        pool = pools[id(call_rate)]
         function = world.functions[pool.key]
         return rule(Sight(pool, function, reload_s or UNKNOWN_RELOAD_S, now))
 
@@ -78,10 +78,10 @@ def _by_rule(world: World, rule: Callable[[Sight], float]) -> Cost:
 
 def _let_stay_nowhere(world: World) -> None:
     """The product's rule, but an idle replica may go as soon as it is ready."""
-    book, names = world.machine._supply.room.guests, vars(eviction)
-    usual, residency_s = book._idle_of, names["RESIDENCY_S"]
+    book, names = world.machine._supply.evictor.candidates, vars(eviction)
+    usual, residency_s = book.idle._of, names["RESIDENCY_S"]
 
-    def at_once(pool: Pool, now: float) -> dict[str, Guest]:
+    def at_once(pool: Pool, now: float) -> dict[str, Candidate]:
         names["RESIDENCY_S"] = 0.0
         try:
             return usual(pool, now)
@@ -93,6 +93,6 @@ def _let_stay_nowhere(world: World) -> None:
 
 def _keep_alive(world: World) -> None:
     """Nobody makes room: replicas go by their timer alone, and whoever finds no device waits."""
-    book = world.machine._supply.room.guests
+    book = world.machine._supply.evictor.candidates
     for known in (book.idle, book.resident, book.eventual):
         known._of = lambda *_: {}

@@ -55,6 +55,6 @@ class World(simulation.World):
 
 
 def _kind(event: events.Event) -> str:
-    if isinstance(event, events.DemandCame):
+    if isinstance(event, events.DemandReported):
         return "demand, full" if event.demand.full else "demand, edge"
     return "tick" if isinstance(event, events.Tick) else "replica event"

@@ -25,7 +25,7 @@ from benchmarks.models import subjects
 from benchmarks.models.subjects import Subject
 from benchmarks.references.engines import SCRIPT, Task, fresh_ms, task
 from pool_manager.drivers.docker import spec
-from pool_manager.drivers.docker.spec import Owner, Place
+from pool_manager.drivers.docker.spec import MountPaths, Owner
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.link import VERSION
 from tests.support.engine import make_runtime_image
@@ -110,7 +110,7 @@ def container(client: docker.APIClient, image: str, one: Task, folder: Path) -> 
     """From the create of a container with a replica's settings to the end of its first run."""
     inside = Path(one.model).relative_to(folder)
     own = folder / inside.parts[0]
-    place = Place(run_dir=own, model_dir=own, log_bytes=65536)
+    place = MountPaths(run_dir=own, model_dir=own, log_bytes=65536)
     config = spec.replica(_record(), image, Owner("benchmark"), place, 10001)
     there = replace(one, model=str(Path(spec.MODEL_TARGET, *inside.parts[1:])))
     config["Entrypoint"] = ["python3", "-I", "-c"]

@@ -10,14 +10,16 @@ from registry.errors import FnError
 from runtime_image.contract.link import ID_MAX
 from runtime_image.link.meta import RequestMeta
 
-AGAIN_S = 60.0
-"""How long a call that had begun may wait to begin again, beyond one run of its own length: who
-runs alone before it may take as long."""
+RERUN_WAIT_S = 60.0
+"""How long a call that had started may wait to start again, beyond its timeout: other calls that
+run alone may come first."""
 
 
 class Attempt(NamedTuple):
-    """A time that a call was with a replica and came back unanswered. Monotonic seconds; `has_died`
-    tells that the replica is gone, otherwise it handed the call back."""
+    """One send of a call that ended without an answer; times are monotonic seconds.
+
+    `has_died`: the replica is gone; otherwise it returned the call.
+    """
 
     replica: str
     sent_s: float
@@ -34,7 +36,7 @@ class Priority(IntEnum):
 
 
 class Stage(Enum):
-    """How far a call has come. ABANDONED: nobody wants it, but a replica still has it."""
+    """How far a call has come. ABANDONED: its client has gone, but a replica still has it."""
 
     QUEUED = "queued"
     SENT = "sent"
@@ -47,12 +49,12 @@ class Stage(Enum):
 class Call:
     """A request from its last body byte to its answer. Times are monotonic seconds.
 
-    `wait_until_s`: when it must have started. `may_rerun`: it may be run again although it had
-    started. `deaths`: replicas that died while running it. `alone`: it is to run in a batch of one.
+    `wait_until_s`: when it must have started. `may_rerun`: it may run again after it had started.
     `pinned`: its client named the revision, so it does not follow the function's traffic.
-    `was_held`: no replica was ready when it came. `place`: its number in the line, kept while it
-    is not answered. `overdue_s`: when a replica must have let go of it although nobody wants it, 0
-    while that is not known. `attempts` are the last that came to nothing, oldest first.
+    `deaths`: replicas that died while they ran it. `alone`: it must run in a batch of one.
+    `was_held`: no replica was connected when it came. `position`: its number among all accepted
+    calls, which orders queues. `overdue_s`: when its replica must have released it after a recall,
+    0 while unknown. `attempts`: the last sends without an answer, oldest first.
     """
 
     pool: str
@@ -74,15 +76,15 @@ class Call:
     sends: int = 0
     alone: bool = False
     was_held: bool = False
-    place: int = 0
+    position: int = 0
     overdue_s: float = 0.0
     attempts: tuple[Attempt, ...] = ()
 
     def run_alone(self, now: float) -> None:
-        """It had begun, or its batch had: it runs again alone. Its wait budget was for the begin
-        that it has had, and ends it no more."""
+        """Mark a call that had started, or whose batch had, to run again alone. Its wait budget was
+        for the first start, and is extended for the second."""
         self.alone = True
-        self.wait_until_s = max(self.wait_until_s, now + self.timeout_s + AGAIN_S)
+        self.wait_until_s = max(self.wait_until_s, now + self.timeout_s + RERUN_WAIT_S)
 
 
 class Send(NamedTuple):
@@ -95,7 +97,7 @@ class Send(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """Tell the replica that request `id` is no longer wanted."""
+    """Tell the replica that the client of request `id` has gone."""
 
     link: str
     id: int
@@ -111,7 +113,7 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """End a link whose replica does not let go of what it was told to."""
+    """End a link whose replica does not release a recalled request."""
 
     link: str
     reason: str
@@ -122,10 +124,12 @@ Command = Send | Recall | Fail | GiveUp
 
 @dataclass(slots=True, eq=False)
 class Link:
-    """A replica that can be sent to. `full`: it had no room for us and will say when it has.
+    """A connected replica, and the requests that are in flight there from this process.
 
-    `closing`: it takes nothing new. `pardoned`: ids it may still hand back although they are
-    settled. `given_up`: its end was asked for.
+    `limit`: requests it takes from here at most. `marks_started`: it says when requests start.
+    `full`: it turned a request away, and sends WINDOW when it has room. `closing`: it takes no new
+    requests. `settled`: ids that were requeued after GOAWAY and that it may still return.
+    `given_up`: the shell was told to end it.
     """
 
     id: str
@@ -136,20 +140,22 @@ class Link:
     last_id: int = 0
     full: bool = False
     closing: bool = False
-    pardoned: set[int] = field(default_factory=set)
+    settled: set[int] = field(default_factory=set)
     given_up: bool = False
 
-    @property
-    def has_room(self) -> bool:
-        """Whether one more request may be sent."""
-        return len(self.in_flight) < self.limit and not (self.full or self.closing)
-
-    def next_id(self) -> int:
-        """An id that is not in use; ids wrap, those still in use are skipped."""
-        while True:
-            self.last_id = self.last_id % ID_MAX + 1
-            if self.last_id not in self.in_flight:
-                return self.last_id
+    def send(self, call: Call, now: float) -> Send:
+        """Put `call` in flight under an id that is not in use; ids wrap at ID_MAX."""
+        id = self.last_id % ID_MAX + 1
+        while id in self.in_flight:
+            id = id % ID_MAX + 1
+        self.last_id = call.id = id
+        # A call that runs alone is marked when it starts even where others are not.
+        call.stage = Stage.SENT if self.marks_started or call.alone else Stage.STARTED
+        call.link = self.id
+        call.sent_s = call.started_s = now
+        call.sends += 1
+        self.in_flight[id] = call
+        return Send(self.id, id, call)
 
     def sent_after(self, id: int) -> list[Call]:
         """Calls in flight sent after `id`, in that order; ids are compared modulo wrap."""

@@ -1,7 +1,8 @@
-"""The dispatcher: takes calls, sends them to replicas, decides about every mishap.
+"""The dispatcher: events of clients, manager and replicas in, commands for the shell out.
 
-Invariants: a call is in exactly one place (a waiting line, one link, done); a replica never has
-more than its limit from here; nobody waits while a replica has room.
+Invariants: a call is in one queue, or in flight on one link, or done; a link never has more than
+its limit in flight; no call is queued while a link of its pool has room. The order of decisions
+and their reasons: design.md.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from dataclasses import dataclass
 from itertools import count
 
 from gateway.dispatch.call import Call, Command, Link, Send, Stage
-from gateway.dispatch.failures import Endings
-from gateway.dispatch.pool import UNKNOWN, Pool, check, foresee, refusal
-from gateway.dispatch.queue import WaitingLine
-from gateway.dispatch.redirects import Moves, Terms
-from registry.errors import Poison
+from gateway.dispatch.failures import CallFailures, PoisonList
+from gateway.dispatch.pool import UNKNOWN, Pool
+from gateway.dispatch.redirects import RerunPolicy, TrafficRedirects
+from registry.errors import Poison, QueueFull, WaitBudgetOver
 from registry.exchange import NOTHING, Load, PoolEndpoints
 from runtime_image.contract.link import NotStarted
+
+REFUSING = frozenset({"gone", "failing"})
+"""States in which `Pool.refusal` may give an error although a replica has room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,132 +35,158 @@ class Dispatcher:
 
     def __init__(self, limits: Limits) -> None:
         self._bytes_max = limits.bytes_max
-        self._moves = Moves(self.pool)
-        self._endings = Endings(limits.retries, self._moves)
-        self._places = count(1)
+        self._redirects = TrafficRedirects(self.pool)
+        self._poison = PoisonList()
+        self._failures = CallFailures(limits.retries, self._redirects, self._poison)
+        self._positions = count(1)
         self.pools: dict[str, Pool] = {}
         self.links: dict[str, Link] = {}
         self._called: set[str] = set()
         self._has_manager = True
 
-    # What clients do
+    # Events of clients
 
     def submit(self, call: Call, now: float) -> list[Command]:
-        """Accept a call, or raise UnknownFunction, FunctionFailing, QueueFull, Poison, or
-        WaitBudgetOver; then `call.was_held` says that its pool is woken all the same.
+        """Send a call, put it into a queue, or raise the error with which it is refused.
 
-        Its body may have come while traffic moved: then it follows, as those do that wait.
+        1. Its function's traffic moved while its body arrived: it goes to the successor.
+        2. The pool serves no calls: UnknownFunction, ShuttingDown or FunctionFailing.
+        3. The queue is full: QueueFull.
+        4. The bodies held would exceed `bytes_max`: QueueFull.
+        5. Its body killed replicas within REFUSED_S: Poison.
+        6. The queue is empty and a replica has room: the call is sent.
+        7. No replica is connected, and a cold start exceeds the call's wait budget: WaitBudgetOver.
+           The pool is woken all the same; `call.was_held` says so.
+        8. The call is queued. If no replica is connected, `call.was_held` says so: the pool wakes.
         """
-        pool = self._moves.readdress(call, self.pool(call.pool), now)
-        check(call, pool, now, self.held_bytes, self._bytes_max)
-        left_s = self._endings.poison.seconds_left(call.pool, call.body, now)
-        if left_s:
-            raise Poison("this input killed the model before", retry_after_s=left_s)
+        pool = self._redirects.redirect(call, self.pool(call.pool), now)  # 1
+        error = pool.refusal(now)
+        if error is not None:  # 2
+            raise error
+        waiting, held_bytes = len(pool.queue), self.held_bytes
+        if waiting >= call.queue_max:  # 3
+            text = f"{waiting} requests wait already, at most {call.queue_max} may"
+            raise QueueFull(text, retry_after_s=pool.retry_after_s(now))
+        if held_bytes + len(call.body) > self._bytes_max:  # 4
+            text = (
+                f"the requests held have {held_bytes} bytes, at most {self._bytes_max} are allowed"
+            )
+            raise QueueFull(text, retry_after_s=pool.retry_after_s(now))
+        refused_s = self._poison.seconds_left(call, now)
+        if refused_s:  # 5
+            raise Poison("this input killed the model before", retry_after_s=refused_s)
         self._called.add(pool.key)
-        link = None if pool.waiting else pool.roomiest()
-        if link is None:
-            call.was_held = not pool.is_open
-            if call.was_held:
-                foresee(call, pool, now)
-        self._endings.held_bytes += len(call.body)
-        if link is not None:
-            pool.waiting.pass_by(call)
-            return [self._sent(call, link, now)]
-        pool.waiting.append(call)
+        call.position = next(self._positions)
+        link = None if waiting else pool.least_loaded_link()
+        if link is not None:  # 6
+            self._failures.held_bytes += len(call.body)
+            return [link.send(call, now)]
+        call.was_held = not pool.is_connected
+        budget_s = call.wait_until_s - call.arrived_s
+        if call.was_held and pool.starts_too_late(budget_s, now):  # 7
+            pool.wake(now)
+            text = (
+                f"the function is started, which takes about {pool.cold_start.p50_s:.3g} s;"
+                f" this request may wait {budget_s:.3g} s"
+            )
+            raise WaitBudgetOver(text, retry_after_s=pool.retry_after_s(now))
+        self._failures.held_bytes += len(call.body)  # 8
+        pool.queue.append(call)
         if call.was_held:
-            pool.watch(now)
-        return self._fill(pool, now)
+            pool.update_waking(now)
+        return []
 
     def send_now(self, call: Call, now: float) -> Send | None:
-        """What `submit` would do with a call to which nothing stands in the way, as with nearly
-        all; None, and nothing was done, where it takes a closer look."""
+        """Case 6 of `submit`, the most frequent one, without the checks for the others; None, and
+        nothing has changed, if another case may apply."""
         key = call.pool
         pool = self.pools.get(key)
-        if pool is None or pool.waiting or self._moves.heir(key) != key or self._endings.poison:
+        if pool is None or pool.queue or key in self._redirects.successors or self._poison.until_s:
             return None
-        link = pool.roomiest()
-        held_bytes = self._endings.held_bytes + len(call.body)
-        is_over = held_bytes > self._bytes_max or not call.queue_max
-        if link is None or is_over or refusal(pool, now) is not None:
+        held_bytes = self._failures.held_bytes + len(call.body)
+        if pool.endpoints.state in REFUSING or not call.queue_max or held_bytes > self._bytes_max:
             return None
-        self._endings.held_bytes = held_bytes
+        link = pool.least_loaded_link()
+        if link is None:
+            return None
+        self._failures.held_bytes = held_bytes
         self._called.add(key)
-        pool.waiting.pass_by(call)
-        return self._sent(call, link, now)
+        call.position = next(self._positions)
+        return link.send(call, now)
 
-    def leave(self, call: Call, now: float) -> list[Command]:
-        """The client is gone: its place is free at once, its work is recalled."""
+    def cancel(self, call: Call, now: float) -> list[Command]:
+        """The client has gone: remove its call from the queue, or recall it from its replica."""
         commands: list[Command] = []
         pool = self.pools.get(call.pool)
         if pool is None:
             return commands
-        self._endings.drop(call, pool, commands)
-        return commands + self._fill(pool, now)
+        self._failures.drop(call, pool, commands)
+        return commands + self._serve(pool, now)
 
     def reserve(self, count: int) -> None:
-        """Count so many bytes of bodies that still arrive among those held; a negative `count`
-        gives them back."""
-        self._endings.held_bytes += count
+        """Add `count` bytes of bodies that still arrive to those held; negative to subtract."""
+        self._failures.held_bytes += count
 
-    # What the manager says
+    # Events of the manager
 
     def pool(self, key: str) -> Pool:
-        """The view of a revision, made when first asked for and kept while anything goes on."""
+        """The pool of a revision, created if unknown; `sweep` drops pools at rest."""
         if key not in self.pools:
-            line = WaitingLine(self._places)
-            self.pools[key] = Pool(key, line, has_manager=self._has_manager)
+            self.pools[key] = Pool(key, has_manager=self._has_manager)
         return self.pools[key]
 
-    def look(self, key: str, shown: PoolEndpoints, now: float) -> list[Command]:
-        """A pool's state as published. Failing and gone pools answer their waiters at once."""
-        if key not in self.pools and shown == UNKNOWN:
+    def on_endpoints(self, key: str, endpoints: PoolEndpoints, now: float) -> list[Command]:
+        """The manager published a pool's state; failing and removed pools refuse queued calls."""
+        if key not in self.pools and endpoints == UNKNOWN:
             return []
         pool = self.pool(key)
-        pool.shown = shown
-        pool.retry_at_s = now + shown.retry_after_s
-        commands = self._endings.refuse_waiting(pool, now)
-        pool.watch(now)
-        if shown.state == "gone":
-            self._moves.forget(key)
+        pool.endpoints = endpoints
+        pool.retry_at_s = now + endpoints.retry_after_s
+        commands = self._failures.refuse_queued(pool, now)
+        pool.update_waking(now)
+        if endpoints.state == "gone":
+            self._redirects.forget(key)
         self._forget_if_gone(pool)
         return commands
 
-    def lose_manager(self, now: float) -> list[Command]:
-        """The pool manager is gone for good: from now on what no ready replica takes is refused."""
+    def on_manager_lost(self, now: float) -> list[Command]:
+        """The manager is gone for good: from now on pools without a replica refuse all calls."""
         self._has_manager = False
         commands: list[Command] = []
         for pool in self.pools.values():
             pool.has_manager = False
-            commands += self._endings.refuse_waiting(pool, now)
+            commands += self._failures.refuse_queued(pool, now)
         return commands
 
-    def move(self, source: str, target: str, terms: Terms | None, now: float) -> list[Command]:
+    def on_traffic_moved(
+        self, source: str, target: str, policy: RerunPolicy | None, now: float
+    ) -> list[Command]:
         """A function's traffic moved from one revision to another.
 
-        Calls by plain name that have not begun follow it, now and when a replica hands them back,
-        with `terms`; None where they do not fit the new revision: then they stay.
+        Calls by plain name that have not started follow it under `policy`, now and when a replica
+        returns them. `policy` None: they do not fit the new revision, and stay.
         """
-        self._moves.moved(source, target, terms)
+        self._redirects.on_traffic_moved(source, target, policy)
         old = self.pool(source)
-        self._moves.follow(old, now)
-        return self._fill(old, now)
+        self._redirects.redirect_queued(old, now)
+        return self._serve(old, now)
 
-    def heir(self, key: str) -> str:
-        """The pool that calls by plain name for this one go to now."""
-        return self._moves.heir(key)
+    def successor(self, key: str) -> str:
+        """The pool that has the traffic of `key` now; `key` itself where it has not moved."""
+        return self._redirects.successor(key)
 
-    # What replicas do
+    # Events of replicas
 
-    def link_up(self, link: Link, now: float) -> list[Command]:
-        """A replica can be sent to."""
+    def on_link_up(self, link: Link, now: float) -> list[Command]:
+        """A replica is connected."""
         self.links[link.id] = link
         pool = self.pool(link.pool)
         pool.links[link.id] = link
-        pool.watch(now)
-        return self._fill(pool, now)
+        pool.update_waking(now)
+        return self._serve(pool, now)
 
-    def link_lost(self, link_id: str, now: float) -> list[Command]:
-        """A replica died or its link broke: every call on it is requeued or given up."""
+    def on_link_lost(self, link_id: str, now: float) -> list[Command]:
+        """A replica died or its link broke: each call in flight there is requeued or ended."""
         link = self.links.pop(link_id, None)
         if link is None:
             return []
@@ -165,13 +194,13 @@ class Dispatcher:
         del pool.links[link_id]
         commands: list[Command] = []
         for call in reversed(list(link.in_flight.values())):
-            self._endings.bereave(call, pool, now, commands)
-        commands += self._fill(pool, now)
+            self._failures.on_replica_died(call, pool, now, commands)
+        commands += self._serve(pool, now)
         self._forget_if_gone(pool)
         return commands
 
-    def started(self, link_id: str, ids: list[int], now: float) -> None:
-        """These requests have begun to run."""
+    def on_started(self, link_id: str, ids: list[int], now: float) -> None:
+        """The replica says that these requests run."""
         link = self.links[link_id]
         for id in ids:
             call = link.in_flight.get(id)
@@ -179,10 +208,10 @@ class Dispatcher:
                 call.stage = Stage.STARTED
                 call.started_s = now
 
-    def ended(self, link_id: str, id: int, now: float) -> tuple[Call | None, list[Command]]:
-        """A final frame for `id` came: the call if its answer is still wanted.
+    def on_ended(self, link_id: str, id: int, now: float) -> tuple[Call | None, list[Command]]:
+        """The replica has finished request `id`: its call, None if the client has gone.
 
-        Raises KeyError for an id the replica does not have.
+        Raises KeyError for an id that is not in flight.
         """
         link = self.links[link_id]
         call = link.in_flight.pop(id)
@@ -190,114 +219,97 @@ class Dispatcher:
         wanted = call if call.stage is not Stage.ABANDONED else None
         if wanted is not None:
             call.stage = Stage.DONE
-            self._endings.held_bytes -= len(call.body)
-            pool.pace.answered(now)
-        return wanted, self._fill(pool, now) if pool.waiting else []
+            self._failures.held_bytes -= len(call.body)
+            pool.answered_s.append(now)
+        return wanted, self._serve(pool, now) if pool.queue else []
 
-    def not_started(self, link_id: str, id: int, reason: int, now: float) -> list[Command]:
-        """The replica handed a request back unrun. Raises KeyError for an id it does not have."""
+    def on_not_started(self, link_id: str, id: int, reason: int, now: float) -> list[Command]:
+        """The replica returned request `id`. Raises KeyError for an id that is not in flight."""
         link = self.links[link_id]
-        if id in link.pardoned:
-            link.pardoned.discard(id)
+        if id in link.settled:
+            link.settled.discard(id)
             return []
         call = link.in_flight.pop(id)
-        if reason == NotStarted.FULL:
-            link.full = True
-            # Other gateways fill a replica too: being turned away is no sign of a loop.
-            call.sends -= 1
-        elif reason == NotStarted.DRAINING:
-            link.closing = True
-        else:
-            call.run_alone(now)
         commands: list[Command] = []
         pool = self.pools[link.pool]
-        self._endings.hand_back(call, link, pool, now, commands)
-        return commands + self._fill(pool, now)
+        self._failures.on_not_started(call, link, pool, reason, now, commands)
+        return commands + self._serve(pool, now)
 
-    def goaway(self, link_id: str, last_id: int, now: float) -> list[Command]:
-        """The replica takes nothing sent after `last_id`; that is sent elsewhere."""
+    def on_goaway(self, link_id: str, last_id: int, now: float) -> list[Command]:
+        """The replica drains: requests sent after `last_id` never reach it and are requeued."""
         link = self.links[link_id]
         link.closing = True
         pool = self.pools[link.pool]
         commands: list[Command] = []
         for call in reversed(link.sent_after(last_id)):
             del link.in_flight[call.id]
-            link.pardoned.add(call.id)
-            self._endings.hand_back(call, link, pool, now, commands)
-        return commands + self._fill(pool, now)
+            link.settled.add(call.id)
+            self._failures.on_not_started(call, link, pool, NotStarted.DRAINING, now, commands)
+        return commands + self._serve(pool, now)
 
-    def window(self, link_id: str, now: float) -> list[Command]:
+    def on_window(self, link_id: str, now: float) -> list[Command]:
         """The replica has room again."""
         link = self.links[link_id]
         link.full = False
-        return self._fill(self.pools[link.pool], now)
+        return self._serve(self.pools[link.pool], now)
 
-    # What time does
+    # Time and state
 
     def sweep(self, now: float) -> list[Command]:
-        """Answer every call whose time is over, forget pools at rest; about ten times a second."""
-        self._endings.poison.sweep(now)
+        """End calls whose time is over and drop pools at rest; called about ten times a second."""
+        self._poison.sweep(now)
         self.pools = {key: pool for key, pool in self.pools.items() if not pool.is_at_rest}
         commands: list[Command] = []
         for pool in self.pools.values():
-            commands += self._endings.sweep(pool, now)
-            pool.watch(now)
+            commands += self._failures.sweep(pool, now)
+            pool.update_waking(now)
         return commands
 
     def loads(self, now: float) -> dict[str, Load]:
-        """What is held and in flight, for every pool with any."""
+        """The demand for every pool that has any."""
         loads = ((key, self.load(key, now)) for key in self.pools)
         return {key: load for key, load in loads if load.busy}
 
     def load(self, key: str, now: float) -> Load:
-        """What is held and in flight for one pool."""
+        """The demand for one pool."""
         pool = self.pools.get(key)
         return NOTHING if pool is None else pool.load(now)
 
     def take_called(self) -> list[str]:
-        """The pools called since this was asked last."""
+        """The pools called since the last `take_called`."""
         called, self._called = self._called, set()
         return list(called)
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the bodies of all calls not yet ended."""
-        return self._endings.held_bytes
+        """Bytes of the bodies of all calls that have not ended, and of those reserved."""
+        return self._failures.held_bytes
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is owed to any client."""
-        return not any(pool.waiting or pool.in_flight for pool in self.pools.values())
+        """Whether no call is queued or in flight."""
+        return not any(pool.queue or pool.in_flight for pool in self.pools.values())
 
     # Inside
 
-    def _fill(self, pool: Pool, now: float) -> list[Command]:
-        """Serve who waits for this pool, and those whom it may just have handed to its heir."""
-        commands = self._send(pool, now)
-        heir = self._moves.heir(pool.key)
-        return commands if heir == pool.key else commands + self._send(self.pool(heir), now)
-
-    def _send(self, pool: Pool, now: float) -> list[Command]:
-        """Send waiting calls while a replica has room, to the one with the fewest in flight."""
-        commands: list[Command] = []
-        while pool.waiting:
-            link = pool.roomiest()
-            if link is None:
-                break
-            commands.append(self._sent(pool.waiting.pop(), link, now))
+    def _serve(self, pool: Pool, now: float) -> list[Command]:
+        """Send queued calls of this pool, and those it may just have passed to its successor."""
+        commands = self._send_queued(pool, now)
+        successor = self._redirects.successor(pool.key)
+        if successor != pool.key:
+            commands += self._send_queued(self.pool(successor), now)
         return commands
 
-    @staticmethod
-    def _sent(call: Call, link: Link, now: float) -> Send:
-        # A call that runs alone is marked when it starts even where others are not.
-        marked = link.marks_started or call.alone
-        call.stage = Stage.SENT if marked else Stage.STARTED
-        call.link, call.id = link.id, link.next_id()
-        call.sent_s = call.started_s = now
-        call.sends += 1
-        link.in_flight[call.id] = call
-        return Send(link.id, call.id, call)
+    def _send_queued(self, pool: Pool, now: float) -> list[Command]:
+        """Send queued calls while a replica has room, each to the least loaded."""
+        commands: list[Command] = []
+        while pool.queue:
+            link = pool.least_loaded_link()
+            if link is None:
+                break
+            commands.append(link.send(pool.queue.pop(), now))
+        return commands
 
     def _forget_if_gone(self, pool: Pool) -> None:
-        if pool.shown.state == "gone" and not pool.links and not pool.waiting:
+        if pool.endpoints.state == "gone" and not pool.links and not pool.queue:
             del self.pools[pool.key]

@@ -1,4 +1,4 @@
-"""What becomes of calls that a replica, their time or their client gave up."""
+"""What becomes of calls whose replica dies or returns them, or whose time is over."""
 
 from __future__ import annotations
 
@@ -6,38 +6,187 @@ from collections import OrderedDict
 from hashlib import blake2b
 
 from gateway.dispatch.call import Attempt, Call, Command, Fail, GiveUp, Link, Recall, Stage
-from gateway.dispatch.pool import Pool, refusal
-from gateway.dispatch.redirects import Moves
+from gateway.dispatch.pool import Pool
+from gateway.dispatch.redirects import TrafficRedirects
 from registry.errors import ExecutionTimeout, FnError, Poison, ReplicaDied, WaitBudgetOver
+from runtime_image.contract.link import NotStarted
 
 SENDS_MAX = 12
-"""A call that was handed back unrun so often is given up: something loops."""
+"""Sends of one call, beside those that met a full replica; more mean a loop."""
 TIMEOUT_GRACE_S = 5.0
 """The replica itself ends a late run; this much later the gateway stops waiting for it."""
+REFUSED_S = 60.0
+REFUSED_MAX = 1000
 
 
-class Endings:
-    """Ends calls or puts them back in line, and counts the bytes of those that have not ended.
+class PoisonList:
+    """Bodies that killed replicas, refused for REFUSED_S: digests only, REFUSED_MAX at most.
 
-    `retries` is how often a call that had started may be run again.
+    `until_s`: when each digest is forgotten, oldest first.
     """
 
-    def __init__(self, retries: int, moves: Moves) -> None:
+    def __init__(self) -> None:
+        self.until_s: OrderedDict[bytes, float] = OrderedDict()
+
+    def add(self, call: Call, now: float) -> None:
+        """Refuse the body of `call` from now on."""
+        digest = _digest(call)
+        self.until_s[digest] = now + REFUSED_S
+        self.until_s.move_to_end(digest)
+        if len(self.until_s) > REFUSED_MAX:
+            self.until_s.popitem(last=False)
+
+    def seconds_left(self, call: Call, now: float) -> float:
+        """How long the body of `call` is still refused; 0 if it is not."""
+        if not self.until_s:
+            return 0.0
+        return max(0.0, self.until_s.get(_digest(call), 0.0) - now)
+
+    def sweep(self, now: float) -> None:
+        """Forget the digests whose time is over."""
+        while self.until_s and next(iter(self.until_s.values())) <= now:
+            self.until_s.popitem(last=False)
+
+
+class CallFailures:
+    """Ends calls or puts them back into the queue; each method appends to `commands`.
+
+    `retries`: how often a call that had started may run again. `held_bytes`: the bodies of all
+    calls that have not ended.
+    """
+
+    def __init__(self, retries: int, redirects: TrafficRedirects, poison: PoisonList) -> None:
         self._retries = retries
-        self._moves = moves
-        self.poison = PoisonList()
+        self._redirects = redirects
+        self._poison = poison
         self.held_bytes = 0
 
-    def fail(self, call: Call, error: FnError, commands: list[Command]) -> None:
-        """Answer a call that is nowhere any more."""
-        call.stage = Stage.DONE
-        self.held_bytes -= len(call.body)
-        commands.append(Fail(call, error))
+    def on_replica_died(self, call: Call, pool: Pool, now: float, commands: list[Command]) -> None:
+        """Requeue or end a call whose replica died.
+
+        1. Its client has gone: nothing is owed.
+        2. It had started, and may not run twice: ReplicaDied.
+        3. It had started, and more than `retries` replicas died of it: Poison, and its body is
+           refused for REFUSED_S.
+        4. It had started: it runs again, alone.
+        5. It had not started: it is sent again. This death is not counted.
+        """
+        if call.stage is Stage.ABANDONED:  # 1
+            return
+        if call.stage is Stage.STARTED:
+            call.deaths += 1
+            if not call.may_rerun:  # 2
+                text = "the replica died while it ran this request, which may not be run again"
+                self.fail(call, ReplicaDied(text), commands)
+                return
+            if call.deaths > self._retries:  # 3
+                self._poison.add(call, now)
+                text = f"{call.deaths} replicas died while they ran this request"
+                self.fail(call, Poison(text), commands)
+                return
+            call.run_alone(now)  # 4
+        self._requeue(call, pool, now, commands, has_died=True)  # 4, 5
+
+    def on_not_started(
+        self, call: Call, link: Link, pool: Pool, reason: int, now: float, commands: list[Command]
+    ) -> None:
+        """Requeue or end a call that its replica returned without an answer.
+
+        1. The replica is full: nothing is sent to it until it says WINDOW. This send is not
+           counted: other gateways fill replicas too, so it is no sign of a loop.
+        2. The replica drains: nothing is sent to it any more.
+        3. Its batch ran out of time because of another request: it is to run alone.
+        4. Its client has gone: nothing is owed.
+        5. The replica had said that it started, and it may not run twice: ExecutionTimeout.
+        6. Otherwise it is sent again.
+        """
+        if reason == NotStarted.FULL:  # 1
+            link.full = True
+            call.sends -= 1
+        elif reason == NotStarted.DRAINING:  # 2
+            link.closing = True
+        else:  # 3
+            call.run_alone(now)
+        if call.stage is Stage.ABANDONED:  # 4
+            return
+        has_started = call.stage is Stage.STARTED and (link.marks_started or call.alone)
+        if has_started and not call.may_rerun:  # 5
+            text = "its batch was stopped after it had started, and it may not be run again"
+            self.fail(call, ExecutionTimeout(text), commands)
+            return
+        self._requeue(call, pool, now, commands, has_died=False)  # 6
+
+    def _requeue(
+        self, call: Call, pool: Pool, now: float, commands: list[Command], *, has_died: bool
+    ) -> None:
+        """Put a call back into the queue, or end it.
+
+        1. Its function's traffic has moved: it waits for the revision that has it now.
+        2. No call may wait there: the pool's error.
+        3. It was sent SENDS_MAX times: ReplicaDied.
+        4. It takes its old position.
+        """
+        attempt = Attempt(call.link, call.sent_s, now, has_died)
+        # Sends that met a full replica are not counted, so only the last attempts are kept.
+        call.attempts = (*call.attempts[1 - SENDS_MAX :], attempt)
+        pool = self._redirects.redirect(call, pool, now)  # 1
+        error = pool.refusal(now)  # 2
+        if error is None and call.sends >= SENDS_MAX:  # 3
+            error = ReplicaDied(f"sent {call.sends} times, never run")
+        if error is not None:
+            self.fail(call, error, commands)
+            return
+        call.stage = Stage.QUEUED  # 4
+        pool.queue.reinsert(call)
+
+    def sweep(self, pool: Pool, now: float) -> list[Command]:
+        """End every call of a pool whose time is over.
+
+        1. No replica is left and none can be started: all that wait are refused.
+        2. A call waits, or was sent and has not started, beyond its wait budget: WaitBudgetOver.
+        3. A call runs TIMEOUT_GRACE_S beyond its timeout: ExecutionTimeout. Its replica has as
+           long again to let go of it.
+        4. A recalled call may be part of a run that goes on for others: its replica has the time of
+           one run to let go of it.
+        5. The replica does not let go of it: the link is given up. It would stay without answers,
+           and its pool would never be idle.
+        """
+        commands = [] if pool.has_manager else self.refuse_queued(pool, now)  # 1
+        for call in [each for each in pool.queue if now >= each.wait_until_s]:  # 2
+            self._expire(call, pool, now, commands)
+        for link in pool.links.values():
+            for call in link.in_flight.values():
+                if call.stage is Stage.SENT and now >= call.wait_until_s:  # 2
+                    self._expire(call, pool, now, commands)
+                elif call.stage is Stage.STARTED and (
+                    now >= call.started_s + call.timeout_s + TIMEOUT_GRACE_S  # 3
+                ):
+                    text = f"no answer {TIMEOUT_GRACE_S:g} s after its timeout of"
+                    self.drop(call, pool, commands)
+                    call.overdue_s = now + TIMEOUT_GRACE_S
+                    error = ExecutionTimeout(f"{text} {call.timeout_s:g} s")
+                    commands.append(Fail(call, error))
+                if call.stage is Stage.ABANDONED and not call.overdue_s:  # 4
+                    call.overdue_s = now + call.timeout_s + TIMEOUT_GRACE_S
+                elif call.stage is Stage.ABANDONED and now >= call.overdue_s and not link.given_up:
+                    link.given_up = link.closing = True  # 5
+                    commands.append(GiveUp(link.id, "the replica does not let go of a request"))
+        return commands
+
+    def refuse_queued(self, pool: Pool, now: float) -> list[Command]:
+        """End every call in the queue of a pool that calls may not wait for."""
+        commands: list[Command] = []
+        error = pool.refusal(now)
+        if error is not None:
+            pool.wake_until_s = 0.0
+            for call in pool.queue.clear():
+                self.fail(call, error, commands)
+        return commands
 
     def drop(self, call: Call, pool: Pool, commands: list[Command]) -> None:
-        """Nobody waits for this call any more, wherever it is."""
+        """Forget a call whose client has gone or was answered; recall it from its replica."""
         if call.stage is Stage.QUEUED:
-            pool.waiting.remove(call)
+            pool.queue.remove(call)
             call.stage = Stage.DONE
         elif call.stage in (Stage.SENT, Stage.STARTED):
             call.stage = Stage.ABANDONED
@@ -46,148 +195,21 @@ class Endings:
             return
         self.held_bytes -= len(call.body)
 
-    def hand_back(
-        self, call: Call, link: Link, pool: Pool, now: float, commands: list[Command]
-    ) -> None:
-        """The replica will not finish this call; what it said to have started counts as begun."""
-        begun = call.stage is Stage.STARTED and (link.marks_started or call.alone)
-        if begun and not call.may_rerun:
-            text = "its batch was stopped after it had started, and it may not be run again"
-            self.fail(call, ExecutionTimeout(text), commands)
-        else:
-            _came_back(call, now, has_died=False)
-            self._requeue(call, pool, now, commands)
-
-    def bereave(self, call: Call, pool: Pool, now: float, commands: list[Command]) -> None:
-        """The replica that had this call is gone."""
-        if call.stage is not Stage.STARTED:
-            _came_back(call, now, has_died=True)
-            self._requeue(call, pool, now, commands)
-            return
-        call.deaths += 1
-        if not call.may_rerun:
-            text = "the replica died while it ran this request, which may not be run again"
-            self.fail(call, ReplicaDied(text), commands)
-        elif call.deaths > self._retries:
-            self.poison.add(call.pool, call.body, now)
-            text = f"{call.deaths} replicas died while they ran this request"
-            self.fail(call, Poison(text), commands)
-        else:
-            call.run_alone(now)
-            _came_back(call, now, has_died=True)
-            self._requeue(call, pool, now, commands)
-
-    def refuse_waiting(self, pool: Pool, now: float) -> list[Command]:
-        """Answer everything that waits for a pool where nothing may wait any more."""
-        commands: list[Command] = []
-        error = refusal(pool, now)
-        if error is not None:
-            pool.wanted_until_s = 0.0
-            for call in pool.waiting.clear():
-                self.fail(call, error, commands)
-        return commands
-
-    def sweep(self, pool: Pool, now: float) -> list[Command]:
-        """End every call of a pool whose time is over, or that waits for nothing."""
-        commands = [] if pool.has_manager else self.refuse_waiting(pool, now)
-        for call in [c for c in pool.waiting if now >= c.wait_until_s]:
-            self._expire(call, pool, now, commands)
-        for link in pool.links.values():
-            for call in list(link.in_flight.values()):
-                self._sweep_sent(call, pool, now, commands)
-                if call.stage is Stage.ABANDONED:
-                    self._sweep_abandoned(call, link, now, commands)
-        return commands
-
-    def _requeue(self, call: Call, pool: Pool, now: float, commands: list[Command]) -> None:
-        """Back to its place in the line, uncounted; where nobody may wait it is answered.
-
-        If traffic has moved meanwhile, that is the line of the revision which has it now.
-        """
-        if call.stage is Stage.ABANDONED:
-            return
-        pool = self._moves.readdress(call, pool, now)
-        error = refusal(pool, now)
-        if error is None and call.sends >= SENDS_MAX:
-            error = ReplicaDied(f"sent {call.sends} times, never run")
-        if error is not None:
-            self.fail(call, error, commands)
-            return
-        call.stage = Stage.QUEUED
-        pool.waiting.put_back(call)
+    def fail(self, call: Call, error: FnError, commands: list[Command]) -> None:
+        """End a call that is neither queued nor in flight."""
+        call.stage = Stage.DONE
+        self.held_bytes -= len(call.body)
+        commands.append(Fail(call, error))
 
     def _expire(self, call: Call, pool: Pool, now: float, commands: list[Command]) -> None:
         waited_s = now - call.arrived_s
         retry_s = pool.retry_after_s(now)
         self.drop(call, pool, commands)
-        how = f"{pool.shown.state}: {pool.shown.reason}"
+        how = f"{pool.endpoints.state}: {pool.endpoints.reason}"
         text = f"not started within {waited_s:.1f} s; the function is {how}"
         commands.append(Fail(call, WaitBudgetOver(text, retry_after_s=retry_s)))
 
-    def _sweep_sent(self, call: Call, pool: Pool, now: float, commands: list[Command]) -> None:
-        if call.stage is Stage.SENT and now >= call.wait_until_s:
-            self._expire(call, pool, now, commands)
-        elif call.stage is Stage.STARTED and now >= (
-            call.started_s + call.timeout_s + TIMEOUT_GRACE_S
-        ):
-            text = f"no answer {TIMEOUT_GRACE_S:g} s after its timeout of {call.timeout_s:g} s"
-            self.drop(call, pool, commands)
-            call.overdue_s = now + TIMEOUT_GRACE_S
-            commands.append(Fail(call, ExecutionTimeout(text)))
 
-    @staticmethod
-    def _sweep_abandoned(call: Call, link: Link, now: float, commands: list[Command]) -> None:
-        """A call keeps its place on the link until the replica lets go of it. One that never does
-        would leave a link on which nothing is answered, and a pool that is never idle."""
-        if not call.overdue_s:
-            # It may be part of a run that goes on for others.
-            call.overdue_s = now + call.timeout_s + TIMEOUT_GRACE_S
-        elif now >= call.overdue_s and not link.given_up:
-            link.given_up = link.closing = True
-            commands.append(GiveUp(link.id, "the replica does not let go of a request"))
-
-
-def _came_back(call: Call, now: float, *, has_died: bool) -> None:
-    """Remember a time that was in vain. What is turned away for lack of room is sent again without
-    being counted, so only the last are kept."""
-    attempt = Attempt(call.link, call.sent_s, now, has_died)
-    call.attempts = (*call.attempts[1 - SENDS_MAX :], attempt)
-
-
-REFUSED_S = 60.0
-KEPT_MAX = 1000
-
-
-class PoisonList:
-    """Digests of bodies per pool. Costs nothing while it is empty."""
-
-    def __init__(self) -> None:
-        self._until: OrderedDict[bytes, float] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._until)
-
-    def add(self, pool: str, body: bytes | bytearray | memoryview, now: float) -> None:
-        """Refuse this body for a minute."""
-        digest = _digest(pool, body)
-        self._until[digest] = now + REFUSED_S
-        self._until.move_to_end(digest)
-        if len(self._until) > KEPT_MAX:
-            self._until.popitem(last=False)
-
-    def seconds_left(self, pool: str, body: bytes | bytearray | memoryview, now: float) -> float:
-        """How long this body is still refused; 0 if it is not."""
-        if not self._until:
-            return 0.0
-        return max(0.0, self._until.get(_digest(pool, body), 0.0) - now)
-
-    def sweep(self, now: float) -> None:
-        """Forget what is over."""
-        while self._until and next(iter(self._until.values())) <= now:
-            self._until.popitem(last=False)
-
-
-def _digest(pool: str, body: bytes | bytearray | memoryview) -> bytes:
-    return blake2b(
-        body, digest_size=16, key=blake2b(pool.encode(), digest_size=16).digest()
-    ).digest()
+def _digest(call: Call) -> bytes:
+    key = blake2b(call.pool.encode(), digest_size=16).digest()
+    return blake2b(call.body, digest_size=16, key=key).digest()

@@ -1,11 +1,11 @@
-"""Requests that wait for one revision, in order of arrival within their priority."""
+"""The queue of one revision: three priorities, each in order of arrival."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
 from heapq import merge
-from itertools import count, takewhile
+from itertools import takewhile
 
 from gateway.dispatch.call import Call, Priority
 
@@ -20,81 +20,78 @@ TURNS: tuple[Priority, ...] = (
 """8 high, 3 normal, 1 low: no priority starves another, and bursts of one are short."""
 
 
-class WaitingLine:
-    """A queue with three priorities served 8:3:1 while all of them wait.
+class CallQueue:
+    """Calls of three priorities, served 8:3:1 while calls of all three wait.
 
-    Lines that calls move between share their `places`, so that a place means the same in all.
+    Within a priority calls stand in the order of `Call.position`. The dispatcher numbers positions
+    over all pools, so a call keeps its own when it comes back and when it changes the queue.
     """
 
-    def __init__(self, places: Iterator[int] | None = None) -> None:
-        self._lines: tuple[deque[Call], ...] = (deque(), deque(), deque())
+    def __init__(self) -> None:
+        self._by_priority: tuple[deque[Call], ...] = (deque(), deque(), deque())
         self._turn = 0
-        self._places = count(1) if places is None else places
 
     def __len__(self) -> int:
-        high, normal, low = self._lines
+        high, normal, low = self._by_priority
         return len(high) + len(normal) + len(low)
 
     def __bool__(self) -> bool:
-        high, normal, low = self._lines
+        high, normal, low = self._by_priority
         return bool(normal or high or low)
 
     def __iter__(self) -> Iterator[Call]:
-        for line in self._lines:
-            yield from line
+        for queued in self._by_priority:
+            yield from queued
 
     def append(self, call: Call) -> None:
-        """Take a place at the end."""
-        self.pass_by(call)
-        self._lines[call.priority].append(call)
+        """Add a call whose position is beyond all others'."""
+        self._by_priority[call.priority].append(call)
 
-    def pass_by(self, call: Call) -> None:
-        """Nobody waits: it takes the place that it would have had, and need not stand in it."""
-        call.place = next(self._places)
-
-    def put_back(self, call: Call) -> None:
-        """Take its old place again: the call had left it without its own fault."""
-        line = self._lines[call.priority]
-        # Only calls that came back too can stand before it, and they are few.
-        ahead = sum(1 for _ in takewhile(lambda other: other.place < call.place, line))
-        line.insert(ahead, call)
+    def reinsert(self, call: Call) -> None:
+        """Put back a call that was sent and came back, at its old position."""
+        queued = self._by_priority[call.priority]
+        # Only calls that came back too can have lower positions, and they are few.
+        ahead = sum(1 for _ in takewhile(lambda other: other.position < call.position, queued))
+        queued.insert(ahead, call)
 
     def pop(self) -> Call:
-        """The next to be served. Raises IndexError when nobody waits."""
+        """Remove and return the next call to be served. Raises IndexError if the queue is empty."""
         for _ in TURNS:
-            line = self._lines[TURNS[self._turn]]
+            queued = self._by_priority[TURNS[self._turn]]
             self._turn = (self._turn + 1) % len(TURNS)
-            if line:
-                return line.popleft()
-        raise IndexError("nobody waits")
+            if queued:
+                return queued.popleft()
+        raise IndexError("the queue is empty")
 
     def remove(self, call: Call) -> None:
-        """Leave the queue. Raises ValueError for a call that does not wait."""
-        self._lines[call.priority].remove(call)
+        """Remove a call. Raises ValueError if it is not queued."""
+        self._by_priority[call.priority].remove(call)
 
     def remove_all(self, calls: Sequence[Call]) -> None:
-        """Those of `calls` that wait leave the queue."""
+        """Remove those of `calls` that are queued."""
         leaving = set(calls)
-        for line in self._lines:
-            staying = [call for call in line if call not in leaving]
-            line.clear()
-            line.extend(staying)
+        for queued in self._by_priority:
+            staying = [call for call in queued if call not in leaving]
+            queued.clear()
+            queued.extend(staying)
 
-    def join(self, calls: Sequence[Call]) -> None:
-        """Calls from another line take the places they had there. Each priority comes in order."""
-        for priority, line in zip(Priority, self._lines, strict=True):
+    def merge(self, calls: Sequence[Call]) -> None:
+        """Add calls of another queue at their positions. Within a priority `calls` are in order."""
+        for priority, queued in zip(Priority, self._by_priority, strict=True):
             coming = [call for call in calls if call.priority is priority]
-            merged = list(merge(line, coming, key=lambda call: call.place))
-            line.clear()
-            line.extend(merged)
+            merged = list(merge(queued, coming, key=lambda call: call.position))
+            queued.clear()
+            queued.extend(merged)
 
     def clear(self) -> list[Call]:
-        """Everybody leaves."""
+        """Remove and return all calls."""
         calls = list(self)
-        for line in self._lines:
-            line.clear()
+        for queued in self._by_priority:
+            queued.clear()
         return calls
 
     def oldest_s(self) -> float:
-        """When the call waiting for longest came; infinite when nobody waits."""
-        return min((line[0].arrived_s for line in self._lines if line), default=float("inf"))
+        """When the call that waits longest arrived; infinite if the queue is empty."""
+        return min(
+            (queued[0].arrived_s for queued in self._by_priority if queued), default=float("inf")
+        )

@@ -1,7 +1,7 @@
-"""Which calls follow their function's traffic to another revision, and how they are run there.
+"""Which calls follow their function's traffic to another revision, and how they run there.
 
-A call follows that was addressed by plain name and has never begun to run. One that a dying replica
-had begun stays with its revision: what is known of it, it is known of that model.
+A call follows if its client gave the function's plain name and it has never started. A call that
+had started when its replica died stays with its revision: its deaths count against that model.
 """
 
 from __future__ import annotations
@@ -10,66 +10,69 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gateway.dispatch.call import Call
-from gateway.dispatch.pool import Pool, refusal
+from gateway.dispatch.pool import Pool
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """How calls that follow their function's traffic are run by the revision that has it now."""
+class RerunPolicy:
+    """How the revision that has the traffic now runs the calls that followed it."""
 
     may_rerun: bool
     timeout_s: float
 
 
-class Moves:
-    """Where the calls of revisions without traffic go. `pool` gives the view of a pool by key.
+class TrafficRedirects:
+    """The successor of each revision that lost its function's traffic. `pool` gives a pool by key.
 
-    A revision that has its function's traffic has no entry, so no way leads in a circle.
+    A revision that has the traffic has no successor, so redirects never form a circle.
     """
 
     def __init__(self, pool: Callable[[str], Pool]) -> None:
         self._pool = pool
-        self._ways: dict[str, tuple[str, Terms]] = {}
+        self.successors: dict[str, tuple[str, RerunPolicy]] = {}
 
-    def moved(self, source: str, target: str, terms: Terms | None) -> None:
-        """Traffic moved; with None, calls meant for `source` do not fit `target` and stay."""
-        self._ways.pop(target, None)
-        self._ways.pop(source, None)
-        if terms is None:
+    def on_traffic_moved(self, source: str, target: str, policy: RerunPolicy | None) -> None:
+        """Redirect calls from `source` to `target`; `policy` None: they do not fit it, and stay."""
+        self.successors.pop(target, None)
+        self.successors.pop(source, None)
+        if policy is None:
             return
-        for key, (heir, _) in list(self._ways.items()):
-            if heir == source:
-                self._ways[key] = (target, terms)
-        self._ways[source] = (target, terms)
+        for key, (successor, _) in list(self.successors.items()):
+            if successor == source:
+                self.successors[key] = (target, policy)
+        self.successors[source] = (target, policy)
 
     def forget(self, key: str) -> None:
-        """A pool is gone: no way leads from it, and none to it."""
-        self._ways.pop(key, None)
-        for source in [one for one, (heir, _) in self._ways.items() if heir == key]:
-            del self._ways[source]
+        """Drop every redirect from and to a removed pool."""
+        self.successors.pop(key, None)
+        for source in [one for one, (successor, _) in self.successors.items() if successor == key]:
+            del self.successors[source]
 
-    def heir(self, key: str) -> str:
-        """The pool that calls which may follow go to; the same one where traffic has not moved."""
-        way = self._ways.get(key)
-        return way[0] if way else key
+    def successor(self, key: str) -> str:
+        """The pool that has the traffic of `key` now; `key` itself where it has not moved."""
+        found = self.successors.get(key)
+        return found[0] if found else key
 
-    def readdress(self, call: Call, pool: Pool, now: float) -> Pool:
-        """The pool that `call`, which belonged to `pool` so far, is to wait for; its wait budget
-        and its place in line stay. A pool that lets nobody wait at present is followed by nobody.
+    def redirect(self, call: Call, pool: Pool, now: float) -> Pool:
+        """The pool that serves `call` from now on, and where that is another one, its policy.
+
+        The call stays in `pool` if its traffic has not moved, if its client named the revision, if
+        the call had started once, and while the successor refuses calls. It keeps its wait budget
+        and its position.
         """
-        way = self._ways.get(pool.key) if self._ways else None
-        if way is None or call.pinned or call.alone:
+        found = self.successors.get(pool.key) if self.successors else None
+        if found is None or call.pinned or call.alone:
             return pool
-        key, terms = way
+        key, policy = found
         target = self._pool(key)
-        if refusal(target, now) is not None:
+        if target.refusal(now) is not None:
             return pool
-        call.pool, call.may_rerun, call.timeout_s = key, terms.may_rerun, terms.timeout_s
+        call.pool, call.may_rerun, call.timeout_s = key, policy.may_rerun, policy.timeout_s
         return target
 
-    def follow(self, pool: Pool, now: float) -> None:
-        """Have everybody who waits for `pool` and may follow its traffic wait there."""
-        moving = [call for call in pool.waiting if self.readdress(call, pool, now) is not pool]
+    def redirect_queued(self, pool: Pool, now: float) -> None:
+        """Move queued calls of `pool` that may follow its traffic into the successor's queue."""
+        moving = [call for call in pool.queue if self.redirect(call, pool, now) is not pool]
         if moving:
-            pool.waiting.remove_all(moving)
-            self._pool(self.heir(pool.key)).waiting.join(moving)
+            pool.queue.remove_all(moving)
+            self._pool(self.successor(pool.key)).queue.merge(moving)

@@ -1,7 +1,7 @@
-"""Undoes the content codings gzip and deflate (RFC 9110 section 8.4.1), in steps and in threads.
+"""Decompression of request bodies: gzip and deflate (RFC 9110 section 8.4.1).
 
-A body of some kilobytes may inflate to gigabytes. So it is inflated outside the event loop, a
-bounded piece at a time, and no further than the limit of the body.
+A body of some kilobytes may inflate to gigabytes. So it is inflated in threads, a bounded step at a
+time, and no further than the limit of the body.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from registry.errors import BadRequest, BodyTooLarge, UnsupportedEncoding
 
 ACCEPTED: Final = ("gzip", "deflate")
 STEP: Final = 256 * 1024
-"""Bytes that one step gives at most; between two steps other bodies have their turn."""
+"""Bytes that one step makes at most; between two steps other bodies have their turn."""
 WINDOW: Final = 64 * 1024
-"""Bytes of input handed to zlib at once: it copies whatever it has not used."""
+"""Bytes of input that zlib gets at once: it copies those that it has not used."""
 MEMBERS_MAX: Final = 1000
 """Streams in one body, one after the other; each costs a decoder of its own."""
 AT_ONCE: Final = 2
-"""Bodies that are inflated at once; the others wait with what came."""
+"""Bodies that are inflated at once; others wait in memory."""
 _GZIP: Final = 16 + zlib.MAX_WBITS
 _CM_DEFLATE: Final = 8
 """The compression method in the first byte of a zlib stream (RFC 1950)."""
@@ -62,7 +62,7 @@ class Inflater:
         return not self._rest and self._at == len(self._body) and self._stream.eof
 
     def step(self, most: int = STEP) -> bytes:
-        """The next bytes, at most `most`. Raises BadRequest where the body is no such stream."""
+        """The next bytes, at most `most`. Raises BadRequest where the body is malformed."""
         pieces: list[bytes] = []
         while most > 0 and not self.is_done:
             try:
@@ -122,10 +122,10 @@ class Inflation:
                     pieces.append(piece)
             return b"".join(pieces)
         finally:
-            pieces.clear()  # an error that is kept for a while keeps this frame
+            pieces.clear()  # an error that is kept for a while keeps this frame alive
 
     def close(self) -> None:
-        """Inflate nothing any more; it does not wait for what runs."""
+        """Start no further step; a step that runs is not waited for."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 

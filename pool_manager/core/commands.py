@@ -1,4 +1,4 @@
-"""What can be asked of the shell. Imperative, frozen, plain."""
+"""The commands of the machine to its shell: imperative, frozen, plain data."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Let a replica finish and go; with `if_idle_s` it may refuse when used more recently."""
+    """Have a replica finish and go; with `if_idle_s` it may refuse if used more recently."""
 
     id: str
     if_idle_s: float | None
@@ -51,14 +51,14 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class StopBatching:
-    """Have a replica join no more requests."""
+    """Have a replica batch no more requests."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True)
-class KeepRefutation:
-    """Remember of a revision that its requests must not be joined; the reason is a replica's."""
+class RecordRefutation:
+    """Store that a revision's requests must not be batched; the reason is a replica's."""
 
     key: str
     reason: str
@@ -82,14 +82,14 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """These pools look different to gateways now."""
+    """Send the endpoints of these pools to gateways: they changed."""
 
     keys: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class EndTrial:
-    """A trial is over: `report` if it went well, with the `device_kind` it ran on, else why not."""
+    """Report the end of a trial: `report` with the `device_kind` it ran on, or why it failed."""
 
     key: str
     report: dict[str, Any] = field(default_factory=dict)
@@ -100,7 +100,7 @@ class EndTrial:
 
 @dataclass(frozen=True, slots=True)
 class EndWarm:
-    """A pool was asked to be warm: it is, or why it is not."""
+    """Answer a WarmRequested: the pool is ready, or why it is not."""
 
     key: str
     outcome: WarmOutcome
@@ -109,22 +109,22 @@ class EndWarm:
 
 @dataclass(frozen=True, slots=True)
 class WatchEngine:
-    """Say when the engine answers again (EngineBack)."""
+    """Poll the engine and report when it answers again (EngineBack)."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Keep this decision for `fnctl why`."""
+    """Record a decision and its reason, for `fnctl why`."""
 
     key: str
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class KeepColdStart:
-    """Keep a cold start's receipt; milliseconds. It was over `ago_s` seconds ago."""
+class RecordColdStart:
+    """Store the phases of a cold start, in milliseconds. It was over `ago_s` seconds ago."""
 
     key: str
     id: str
@@ -141,7 +141,7 @@ Command = (
     | Bind
     | Drain
     | StopBatching
-    | KeepRefutation
+    | RecordRefutation
     | Terminate
     | Release
     | Publish
@@ -149,5 +149,5 @@ Command = (
     | EndWarm
     | WatchEngine
     | Note
-    | KeepColdStart
+    | RecordColdStart
 )

@@ -1,4 +1,4 @@
-"""What all gateway workers together hold, per pool."""
+"""The load of every pool, summed over all gateway workers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from registry.exchange import NOTHING, Demand, Load
 
 SILENCE_S = 3.0
-"""A worker not heard from for so long holds nothing any more."""
+"""After so many seconds without a report a worker's load counts as gone."""
 
 
 @dataclass(slots=True)
@@ -18,18 +18,18 @@ class _Worker:
 
 
 @dataclass(slots=True)
-class DemandBook:
-    """The last word of every worker. `now` is monotonic seconds."""
+class DemandTable:
+    """The last report of every worker. `now` is monotonic seconds."""
 
     _workers: dict[str, _Worker] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
-        """Whether no worker has spoken."""
+        """Whether no worker has reported."""
         return not self._workers
 
-    def hear(self, demand: Demand, now: float) -> set[str]:
-        """Take a worker's message; the pools whose load it may have changed."""
+    def update(self, demand: Demand, now: float) -> set[str]:
+        """Apply a worker's report; returns the pools whose load it may have changed."""
         worker = self._workers.setdefault(demand.worker, _Worker(now, -1))
         worker.seen_s = now
         if demand.seq <= worker.seq and not demand.full:
@@ -46,13 +46,13 @@ class DemandBook:
                 worker.loads.pop(key, None)
         return touched
 
-    def forget(self, worker: str) -> set[str]:
-        """A worker is gone; the pools it had load for."""
+    def remove(self, worker: str) -> set[str]:
+        """Drop a worker that is gone; returns the pools it had load for."""
         gone = self._workers.pop(worker, None)
         return set(gone.loads) if gone else set()
 
-    def silent(self, now: float) -> list[str]:
-        """Workers not heard from for too long."""
+    def silent_workers(self, now: float) -> list[str]:
+        """Workers without a report for more than SILENCE_S."""
         return [name for name, w in self._workers.items() if now - w.seen_s > SILENCE_S]
 
     def is_busy(self, key: str) -> bool:

@@ -1,4 +1,4 @@
-"""What can happen. Past tense, frozen, plain."""
+"""The events of the machine: past tense, frozen, plain data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from registry.exchange import Demand
 
 @dataclass(frozen=True, slots=True)
 class PoolDefined:
-    """A revision exists or its settings changed; a trial is wanted."""
+    """A revision was stored or its settings changed; a trial was requested."""
 
     spec: PoolSpec
 
@@ -24,10 +24,10 @@ class PoolRemoved:
 
 
 @dataclass(frozen=True, slots=True)
-class WarmAsked:
-    """Somebody wants a pool to have a ready replica.
+class WarmRequested:
+    """An operator or a deploy wants a pool to have a ready replica.
 
-    `beside`: only where it fits beside what runs of its function already, at once.
+    `beside`: only if it fits at once, without stopping a replica of the function's other revisions.
     """
 
     key: str
@@ -35,22 +35,22 @@ class WarmAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class WarmDropped:
-    """Who asked for a warm pool asks no longer."""
+class WarmCancelled:
+    """A request for a warm pool was cancelled."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True)
-class SleepAsked:
-    """Somebody wants a pool's idle replicas to go now."""
+class SleepRequested:
+    """An operator wants a pool's idle replicas to be stopped now."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True)
-class DemandCame:
-    """A gateway worker said what it holds."""
+class DemandReported:
+    """A gateway worker reported its load."""
 
     demand: Demand
 
@@ -73,13 +73,13 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class ListRead:
-    """The driver's list is complete."""
+class ReplicasListed:
+    """Every replica on the driver's list was reported (Found)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A replica's launch has begun; it may have stood in line until now."""
+    """A replica's start left the start queue."""
 
     id: str
 
@@ -95,7 +95,7 @@ class Greeted:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A replica can answer requests, or a trial is through (`report`)."""
+    """A replica can answer requests, or a trial is complete (`report`)."""
 
     id: str
     limit: int
@@ -104,12 +104,12 @@ class Loaded:
     phases: dict[str, float]
     report: dict[str, Any] = field(default_factory=dict)
     refuted: str = ""
-    """As of `BatchingRefuted`, said again by one that had been serving before."""
+    """The reason of `BatchingRefuted`, repeated by a replica that had been serving before."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchingRefuted:
-    """A joined run of a replica showed that rows mix; it joins no more."""
+    """A batch of a replica showed that its rows depend on each other; it batches no more."""
 
     id: str
     reason: str
@@ -117,7 +117,7 @@ class BatchingRefuted:
 
 @dataclass(frozen=True, slots=True)
 class FirstRun:
-    """A replica's first run took so long."""
+    """A replica finished its first run, which took `ms`."""
 
     id: str
     ms: float
@@ -135,8 +135,8 @@ class NotIdle:
 class Lost:
     """A replica is gone or useless: launch failed, exit, crash, refused load, hang.
 
-    `is_its_fault`: it counts against its function when it happens before it could serve. `cause` is
-    what callers may know of it, "" for nothing: `reason` may have words of the function's own log.
+    `is_its_fault`: a loss before it could serve counts against its function. `cause` is what
+    callers are told, "" for nothing, since `reason` may quote the function's own log.
     """
 
     id: str
@@ -149,14 +149,14 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Nothing of a replica is left and its device shows it."""
+    """Nothing of a replica is left, and its device is free of it."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True)
 class NotReleased:
-    """Something of a replica cannot be got rid of."""
+    """A release failed: something of the replica is left."""
 
     id: str
     reason: str
@@ -164,22 +164,22 @@ class NotReleased:
 
 @dataclass(frozen=True, slots=True)
 class EngineLost:
-    """What the driver drives does not answer: nothing can be started or stopped. What runs may
-    run on."""
+    """The container engine does not answer: nothing can be started or stopped. Running replicas may
+    go on."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class EngineBack:
-    """It answers again; these replicas are still there."""
+    """The engine answers again; these replicas are still there."""
 
     running: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceLost:
-    """A device is of no use to anybody (`is_gone`), or must be reset and is to be left."""
+    """A device is unusable (`is_gone`), or needs a reset and must be emptied."""
 
     device: str
     reason: str
@@ -195,24 +195,24 @@ class DeviceBack:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time went by."""
+    """A second went by, or the time of `Machine.due_s` has come."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shutdown:
-    """Every replica is to go."""
+    """The server stops: every replica is drained."""
 
 
 Event = (
     PoolDefined
     | PoolRemoved
-    | WarmAsked
-    | WarmDropped
-    | SleepAsked
-    | DemandCame
+    | WarmRequested
+    | WarmCancelled
+    | SleepRequested
+    | DemandReported
     | WorkerLost
     | Found
-    | ListRead
+    | ReplicasListed
     | Begun
     | Greeted
     | Loaded

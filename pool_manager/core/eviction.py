@@ -3,48 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from math import inf
 
 from pool_manager.core.commands import Command, Note
 from pool_manager.core.host import Host
-from pool_manager.core.ledger import Claim, Need
-from pool_manager.core.placement import Clearing, Guest, clear, find, why_not
-from pool_manager.core.pool import Pool, cost
-from pool_manager.core.replicas import ReplicaEvents
+from pool_manager.core.ledger import Need, Reservation
+from pool_manager.core.placement import Candidate, EvictionPlan, plan_eviction
+from pool_manager.core.pool import Pool, eviction_cost
+from pool_manager.core.replicas import ReplicaLifecycle
 from pool_manager.core.state import Replica, State
 
 RESIDENCY_S = 10.0
-"""A replica that has just become ready may serve so long before it gives way."""
+"""A replica is not drained for another pool before it has been ready for so long."""
 REFUSAL_S = 1.0
-"""A replica that was asked to go and was busy is not asked again for so long."""
+"""A replica that refused to go is not asked again for so long."""
 SURPLUS_DISCOUNT = 1e-3
-"""Taking one of several replicas slows a pool; taking the only one stops it."""
-SWAP_AFTER_S = 5.0
-"""A waiter that nobody serves for so long may have a busy replica drained."""
-TRIAL_SWAP_AFTER_S = 30.0
-"""A deploy is in less of a hurry than a caller."""
+"""Factor on the cost of surplus: stopping one of several slows a pool, the only one stops it."""
+PREEMPT_AFTER_S = 5.0
+"""A pool that has waited unserved for so long may have a busy replica drained."""
+TRIAL_PREEMPT_AFTER_S = 30.0
+"""The same for a trial: a deploy is less urgent than a call."""
 JUST_USED_S = 0.001
-"""An evicted replica refuses if it was used since: its gateways know more than the ledger."""
+"""An idle replica refuses if it was used more recently: it sees every gateway, we do not."""
 
 EVICTED, GAVE_WAY = "evicted", "gives way: drained"
-"""How the reason of a release begins that made room: of an idle replica, and of a busy one."""
+"""The first words of the reason of an eviction: of an idle replica, of a busy one."""
+
+Costs = Callable[[Pool, float], dict[str, float]]
 
 
-class Guests:
-    """Who may go, worked out once per event, since many pools may ask; anew for pools whose
-    replicas changed since."""
+class CandidateSet:
+    """The replicas that may be stopped by one rule. They are worked out once per event, since many
+    pools may need them; again for pools whose replicas changed meanwhile."""
 
-    def __init__(self, host: Host, of: Callable[[Pool, float], dict[str, Guest]]) -> None:
+    def __init__(self, host: Host, of: Callable[[Pool, float], dict[str, Candidate]]) -> None:
         self._host = host
         self._of = of
-        self._known: dict[str, Guest] | None = None
+        self._known: dict[str, Candidate] | None = None
 
     def forget(self) -> None:
-        """Time went by or something happened: look again at everybody."""
+        """Work everything out anew at the next use."""
         self._known = None
 
-    def all(self, now: float) -> Mapping[str, Guest]:
-        """Every replica that may go."""
+    def all(self, now: float) -> Mapping[str, Candidate]:
+        """Every such replica by id."""
         if self._known is None:
             self._known = {}
             keys = list(self._host.live)
@@ -58,32 +61,51 @@ class Guests:
         return self._known
 
 
-class Guestbook:
-    """The replicas that may go, by how hard one has to press. `look_again(at_s, now)` is called
-    with the time from which another one may."""
+class Candidates:
+    """Which replicas of a pool may be stopped for another pool, and what that costs.
 
-    def __init__(self, host: Host, look_again: Callable[[float, float], None]) -> None:
+    (1) A trial: never.
+    (2) Standbys: all of them, at no cost.
+    (3) A pool at its `min`: none. Else no more than those above `min`.
+    (4) `idle`: of a pool without load, those that have been ready for as long as they took to
+        load, RESIDENCY_S at most, and have not refused within REFUSAL_S. The last one costs the
+        expected cold starts, any other a thousandth of that.
+    (5) `resident`: with or without load, those that have been ready for RESIDENCY_S. The one
+        that has served longest is the cheapest, surplus a thousandth of that.
+    (6) `eventual`: those that will be past RESIDENCY_S some time; the sooner, the cheaper.
+
+    `wake_at(at_s, now)` is called with the time from which a replica may be stopped by (4).
+    """
+
+    def __init__(self, host: Host, wake_at: Callable[[float, float], None]) -> None:
         self._host = host
-        self._look_again = look_again
-        self.idle = Guests(host, self._idle_of)
-        self.resident = Guests(host, self._resident_of)
-        self.eventual = Guests(host, self._eventual_of)
+        self._wake_at = wake_at
+        self.idle = CandidateSet(host, partial(self._of, self._idle))
+        self.resident = CandidateSet(host, partial(self._of, self._resident))
+        self.eventual = CandidateSet(host, partial(self._of, self._eventual))
 
     def forget(self) -> None:
-        """Time went by or something happened: look again at who may go."""
+        """Work everything out anew at the next use: time went by or something happened."""
         self.idle.forget()
         self.resident.forget()
         self.eventual.forget()
 
-    def _idle_of(self, pool: Pool, now: float) -> dict[str, Guest]:
-        """Idle replicas of a pool; its last one is worth what loading it again would cost."""
-        if pool.spec.role != "serve":
-            return self._standbys_of(pool)
+    def _of(self, costs: Costs, pool: Pool, now: float) -> dict[str, Candidate]:
+        if pool.spec.role == "trial":  # (1)
+            return {}
+        if pool.spec.role == "standby":  # (2)
+            standbys = self._host.standbys(pool.key)
+            return {one.id: Candidate(pool.key, 0.0, len(standbys)) for one in standbys}
         spare = pool.staying() - pool.spec.min
-        if spare <= 0 or self._host.demand.is_busy(pool.key):
+        if spare <= 0:  # (3)
+            return {}
+        return {id: Candidate(pool.key, cost, spare) for id, cost in costs(pool, now).items()}
+
+    def _idle(self, pool: Pool, now: float) -> dict[str, float]:  # (4)
+        if self._host.demand.is_busy(pool.key):
             return {}
         reload_s = pool.reload_s or pool.spec.load_s
-        value = cost(pool.uses, reload_s, now)
+        value = eviction_cost(pool.call_rate, reload_s, now)
         stay_s = min(RESIDENCY_S, reload_s)
         ready = []
         for one in pool.replicas.values():
@@ -91,222 +113,156 @@ class Guestbook:
             if one.state is State.READY and now >= free_s:
                 ready.append(one)
             elif one.state is State.READY:
-                self._look_again(free_s, now)
+                self._wake_at(free_s, now)
         last = ready[0] if ready and not pool.spec.min else None
-        return {
-            one.id: Guest(pool.key, value if one is last else value * SURPLUS_DISCOUNT, spare)
-            for one in ready
-        }
+        return {one.id: value if one is last else value * SURPLUS_DISCOUNT for one in ready}
 
-    def _resident_of(self, pool: Pool, now: float) -> dict[str, Guest]:
-        """Idle or not, whoever has served longest past its residency is cheapest."""
-        if pool.spec.role != "serve":
-            return self._standbys_of(pool)
-        spare = pool.staying() - pool.spec.min
-        if spare <= 0:
-            return {}
+    @staticmethod
+    def _resident(pool: Pool, now: float) -> dict[str, float]:  # (5)
         discount = SURPLUS_DISCOUNT if pool.staying() > 1 else 1.0
         return {
-            one.id: Guest(pool.key, discount / (now - one.ready_s), spare)
+            one.id: discount / (now - one.ready_s)
             for one in pool.replicas.values()
             if one.state is State.READY and now - one.ready_s >= RESIDENCY_S
         }
 
-    def _eventual_of(self, pool: Pool, now: float) -> dict[str, Guest]:
-        """Whoever will be past its residency some time; the sooner, the cheaper."""
-        if pool.spec.role != "serve":
-            return self._standbys_of(pool)
-        spare = pool.staying() - pool.spec.min
-        if spare <= 0:
-            return {}
+    @staticmethod
+    def _eventual(pool: Pool, now: float) -> dict[str, float]:  # (6)
         served_s = {
             one.id: now - one.ready_s if one.state is State.READY else 0.0
             for one in pool.replicas.values()
             if one.is_coming or one.state is State.READY
         }
-        return {id: Guest(pool.key, 1.0 / (1.0 + s), spare) for id, s in served_s.items()}
-
-    def _standbys_of(self, pool: Pool) -> dict[str, Guest]:
-        """A standby costs nothing. A trial is not to be had."""
-        if pool.spec.role == "trial":
-            return {}
-        standbys = self._host.standbys(pool.key)
-        return {one.id: Guest(pool.key, 0.0, len(standbys)) for one in standbys}
+        return {id: 1.0 / (1.0 + s) for id, s in served_s.items()}
 
 
-class Room:
-    """Finds a device for a pool, or begins to clear one."""
+class Evictor:
+    """Frees devices for pools: plans evictions, reserves devices, drains victims."""
 
-    def __init__(self, host: Host, replicas: ReplicaEvents) -> None:
+    def __init__(self, host: Host, replicas: ReplicaLifecycle) -> None:
         self._host = host
         self._replicas = replicas
         self.due_s = inf
-        self.guests = Guestbook(host, self.look_again)
+        self.candidates = Candidates(host, self.wake_at)
 
-    def look_again(self, at_s: float, now: float) -> None:
-        """A pool waits for something that will be so at `at_s`; `due_s` is the next such time."""
+    def wake_at(self, at_s: float, now: float) -> None:
+        """Note that a blocked pool may be placed at `at_s`; `due_s` is the earliest such time."""
         if self.due_s <= now or at_s < self.due_s:
             self.due_s = at_s
 
-    def find(self, pool: Pool, now: float, commands: list[Command]) -> str | None:
-        """A device to start a replica of `pool` on now. None: `pool.blocked` says why."""
-        need = self._host.need(pool)
-        crowd, is_full = self._crowd(pool)
-        if not is_full:
-            device = find(need, self._host.ledger, self._replaced())
-            if device is not None:
-                self.let_go(pool)
-                return device
-        if pool.claim is not None and self._is_clearing(pool.claim):
-            return None
-        self.let_go(pool)
-        if is_full:
-            self._thin_out(pool, need, crowd, now, commands)
-        else:
-            self._make_room(pool, need, now, commands)
-        return None
-
-    def drop_claim(self, pool: Pool) -> None:
-        """The pool wants nothing any more: what was cleared for it is anybody's."""
-        self.let_go(pool)
-        self.unblock(pool)
-
-    def let_go(self, pool: Pool) -> None:
-        """What was cleared for the pool is anybody's."""
-        self._host.unclaim(pool)
-
     def unblock(self, pool: Pool) -> None:
-        """Nothing keeps the pool from starting."""
+        """Cancel the pool's reservation: it needs no device any more, or has one."""
+        self._host.unreserve(pool)
         pool.blocked = ""
         self._host.blocked.discard(pool.key)
 
     def block(self, pool: Pool, reason: str, commands: list[Command]) -> None:
-        """The pool waits for room, or for something else, for this reason."""
+        """Mark the pool as waiting for a device, or for something else, with the reason."""
         if pool.blocked != reason:
             commands.append(Note(pool.key, f"cannot start yet: {reason}"))
         pool.blocked = reason
         self._host.blocked.add(pool.key)
 
-    def _is_clearing(self, claim: Claim) -> bool:
-        """Whether victims are still on their way out. One that refused clears nothing, nor does
-        one that cannot be got rid of."""
-        victims = [self._host.find(id) for id in claim.victims]
-        return any(one is not None and one.is_leaving for one in victims)
+    def is_evicting(self, pool: Pool) -> bool:
+        """Whether victims of the pool's reservation are still leaving. One that refused does
+        not count, nor does one that cannot be released."""
+        victims = pool.reservation.victims if pool.reservation is not None else ()
+        replicas = [self._host.find(id) for id in victims]
+        return any(one is not None and one.is_leaving for one in replicas)
 
-    def _replaced(self) -> tuple[str, ...]:
-        """The standbys that a new replica would be made of, wherever it is put: their memory is
-        there for it."""
+    def reusable_standbys(self) -> tuple[str, ...]:
+        """The standbys that would become the new replica, one per device: the memory they are
+        charged is there for it."""
         following = (self._host.next_standby(device) for device in self._host.standby_devices)
         return tuple(standby.id for standby in following if standby)
 
-    def _crowd(self, pool: Pool) -> tuple[list[Replica], bool]:
-        """Replicas of sibling revisions, and whether the function has as many as it may.
+    def other_revisions(self, pool: Pool) -> tuple[list[Replica], bool]:
+        """Replicas of the function's other revisions, and whether it is at its `max`.
 
-        A place that is being cleared for a sibling is taken, or who left it would be back first.
-        What is being released serves nobody: were it counted, one that cannot be got rid of would
-        bar all.
+        A reservation of another revision counts as a replica, or the victim's own pool would take
+        the place back first. A replica in RELEASING does not count: it serves no call, and one
+        that cannot be released would block the function for ever.
         """
         if pool.spec.role != "serve" or (self._is_beside(pool) and not pool.count()):
             return [], False
-        claims = sum(other.claim is not None for other in self._host.siblings(pool))
+        reservations = sum(other.reservation is not None for other in self._host.siblings(pool))
         others = [
             one
             for other in self._host.siblings(pool)
             for one in other.replicas.values()
             if one.role == "serve" and one.state is not State.RELEASING
         ]
-        is_full = len(others) + claims + pool.count() >= pool.spec.max
-        return others, is_full and bool(others or claims)
+        is_full = len(others) + reservations + pool.count() >= pool.spec.max
+        return others, is_full and bool(others or reservations)
 
-    def _thin_out(
-        self, pool: Pool, need: Need, crowd: list[Replica], now: float, commands: list[Command]
-    ) -> None:
-        """One of `crowd` has to go; if one is going already, nobody else is asked."""
-        leaving = [one for one in crowd if one.state is State.DRAINING]
-        if leaving:
-            self.block(pool, f"waits for {leaving[0].id} of {leaving[0].pool} to go", commands)
-            return
-        guests = self._but_siblings(pool, self.guests.idle.all(now))
-        if_idle_s: float | None = JUST_USED_S
-        there = [one.id for one in crowd if one.id in guests]
-        if not there and self._may_swap(pool, now):
-            guests, if_idle_s = self._but_siblings(pool, self.guests.resident.all(now)), None
-            there = [one.id for one in crowd if one.id in guests]
-        if not there:
-            text = f"max is {pool.spec.max}, other revisions have as many replicas"
-            self.block(pool, text, commands)
-            return
-        victim = min(there, key=lambda id: (guests[id].cost, id))
-        device = self._host.ledger.charged(victim).device
-        is_fit = self._host.ledger.fits_kind(device, need)
-        clearing = Clearing(device if is_fit else "", (victim,))
-        self._begin(pool, need, clearing, if_idle_s, now, commands)
-
-    def _make_room(self, pool: Pool, need: Need, now: float, commands: list[Command]) -> None:
-        """Ask idle replicas to go; after a while have busy ones drained."""
-        ledger, replaced = self._host.ledger, self._replaced()
-        clearing = clear(
-            need, ledger, self._but_siblings(pool, self.guests.idle.all(now)), replaced
-        )
-        if clearing is not None:
-            self._begin(pool, need, clearing, JUST_USED_S, now, commands)
-            return
-        if self._may_swap(pool, now):
-            guests = self._but_siblings(pool, self.guests.resident.all(now))
-            clearing = clear(need, ledger, guests, replaced)
-            if clearing is None:
-                self._reserve(pool, need, now)
-        if clearing is not None:
-            self._begin(pool, need, clearing, None, now, commands)
-            return
-        self.block(pool, why_not(need, ledger), commands)
-
-    def _reserve(self, pool: Pool, need: Need, now: float) -> None:
-        """Who needs several to give way may never find all past their residency at once, if those
-        who need but one take turns with each of them: the device is kept until all are."""
-        guests = self._but_siblings(pool, self.guests.eventual.all(now))
-        clearing = clear(need, self._host.ledger, guests, self._replaced())
-        if clearing is not None:
-            pool.claim = Claim(need, clearing.device, clearing.victims, now)
-            self._host.ledger.claim(pool.claim)
-
-    def _begin(
+    def plan(
         self,
         pool: Pool,
         need: Need,
-        clearing: Clearing,
+        candidates: CandidateSet,
+        among: list[Replica] | None,
+        now: float,
+    ) -> EvictionPlan | None:
+        """The cheapest candidates to stop: one of `among`, where only `max` is in the way, else the
+        set that makes room on one device. None if there is no such set."""
+        there = self._except_siblings(pool, candidates.all(now))
+        if among is None:
+            return plan_eviction(need, self._host.ledger, there, self.reusable_standbys())
+        ids = [one.id for one in among if one.id in there]
+        if not ids:
+            return None
+        victim = min(ids, key=lambda id: (there[id].cost, id))
+        device = self._host.ledger.charge_of(victim).device
+        is_fit = self._host.ledger.fits_kind(device, need)
+        return EvictionPlan(device if is_fit else "", (victim,))
+
+    def reserve(self, pool: Pool, need: Need, now: float) -> None:
+        """Keep the device whose replicas will be past their residency first."""
+        plan = self.plan(pool, need, self.candidates.eventual, None, now)
+        if plan is not None:
+            pool.reservation = Reservation(need, plan.device, plan.victims, now)
+            self._host.ledger.reserve(pool.reservation)
+
+    def execute(
+        self,
+        pool: Pool,
+        need: Need,
+        plan: EvictionPlan,
         if_idle_s: float | None,
         now: float,
         commands: list[Command],
     ) -> None:
-        """Reserve the device and ask its victims to go."""
-        pool.claim = Claim(need, clearing.device, clearing.victims, now)
-        self._host.ledger.claim(pool.claim)
+        """Reserve the device and drain the victims; with `if_idle_s` they may refuse."""
+        pool.reservation = Reservation(need, plan.device, plan.victims, now)
+        self._host.ledger.reserve(pool.reservation)
         names = set()
         how = EVICTED if if_idle_s is not None else GAVE_WAY
-        for id in clearing.victims:
+        for id in plan.victims:
             victim = self._host.find(id)
             assert victim is not None
             names.add(victim.pool)
             self._replicas.drain(victim, if_idle_s, f"{how} for {pool.key}", now, commands)
-        where = f" on {clearing.device}" if clearing.device else ""
+        where = f" on {plan.device}" if plan.device else ""
         text = f"waits for {' and '.join(sorted(names))} to make room{where}"
         self.block(pool, text, commands)
 
-    def _may_swap(self, pool: Pool, now: float) -> bool:
-        """Only a pool that nobody serves may stop another one, and only after a wait."""
+    def may_preempt(self, pool: Pool, now: float) -> bool:
+        """Whether busy replicas may be drained for the pool: it has no replica and has waited."""
         if pool.count() or pool.unserved_since_s is None:
             return False
-        patience = TRIAL_SWAP_AFTER_S if pool.spec.role == "trial" else SWAP_AFTER_S
-        return now - pool.unserved_since_s >= patience
+        wait_s = TRIAL_PREEMPT_AFTER_S if pool.spec.role == "trial" else PREEMPT_AFTER_S
+        return now - pool.unserved_since_s >= wait_s
 
     @staticmethod
     def _is_beside(pool: Pool) -> bool:
         return pool.warming is not None and pool.warming.beside
 
-    def _but_siblings(self, pool: Pool, guests: Mapping[str, Guest]) -> Mapping[str, Guest]:
-        """What is warmed beside its siblings never costs them a replica."""
+    def _except_siblings(
+        self, pool: Pool, candidates: Mapping[str, Candidate]
+    ) -> Mapping[str, Candidate]:
+        """Without replicas of the function's other revisions, for a pool that is warmed beside
+        them: it never costs them one."""
         if not self._is_beside(pool):
-            return guests
+            return candidates
         kept = {other.key for other in self._host.siblings(pool)}
-        return {id: guest for id, guest in guests.items() if guest.pool not in kept}
+        return {id: one for id, one in candidates.items() if one.pool not in kept}

@@ -1,13 +1,13 @@
-"""What is known of one host: its pools, replicas, devices, and who asks for what."""
+"""The records of one host: its pools, replicas, devices and demand."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from pool_manager.core.demand import DemandBook
+from pool_manager.core.demand import DemandTable
 from pool_manager.core.ledger import Ledger, Need
 from pool_manager.core.pool import NOBODY_CALLS, Pool
-from pool_manager.core.start_queue import SHORT_LOAD_S, Rank, Turn
+from pool_manager.core.start_queue import SHORT_LOAD_S, Rank, StartPriority
 from pool_manager.core.state import Device, PoolSpec, Replica, State
 from registry.exchange import PoolEndpoints, ReplicaEndpoint
 
@@ -16,25 +16,25 @@ STANDBY_MIB = 80.0
 GPU_STANDBY_MIB = 600.0
 """What a standby on a GPU is charged: the device's context and its libraries."""
 STANDBY_KEY = "standby/cpu"
-"""The pool of the standbys for the CPU slots. Each GPU has one of its own, named after it."""
+"""The pool of the standbys for the CPU slots. Each GPU has one, named after it."""
 STANDBY_PREFIX = "standby/"
 
 COLD = PoolEndpoints([], "cold", NOBODY_CALLS)
-"""How nearly all of very many pools look, shared by them."""
+"""The endpoints of a pool at rest, one object for nearly all of very many pools."""
 
 
 class Host:
-    """The records that every decision is made on, with the indexes that keep a look cheap.
+    """The records that every decision is made on, with the indexes that make them cheap.
 
-    `live` are the pools that time alone may change, `blocked` those that wait for room, `changed`
-    those whose replicas changed since the last publication. `standby_devices` are the GPUs that
-    standbys are kept for, "" stands for all CPU slots.
+    `live` are the pools that time alone may change, `blocked` those that wait for a device,
+    `changed` those whose replicas changed since the last publication. `standby_devices` are the
+    GPUs that standbys are kept for, "" stands for all CPU slots.
     """
 
     def __init__(self, devices: Iterable[Device]) -> None:
         self.ledger = Ledger(devices)
         self.pools: dict[str, Pool] = {}
-        self.demand = DemandBook()
+        self.demand = DemandTable()
         self.live: dict[str, None] = {}
         self.blocked: set[str] = set()
         self.changed: set[str] = set()
@@ -44,11 +44,11 @@ class Host:
         self.standby_bank = next(
             (d.bank for d in self.ledger.devices.values() if d.kind == "cpu"), ""
         )
-        self._where: dict[str, str] = {}
+        self._pool_of: dict[str, str] = {}
         self._functions: dict[str, set[str]] = {}
 
     def define(self, spec: PoolSpec) -> Pool:
-        """The pool of a revision, made if it is new."""
+        """Store the settings of a pool, which is created if it is new."""
         pool = self.pools.get(spec.key)
         if pool is None:
             pool = self.pools[spec.key] = Pool(spec)
@@ -57,14 +57,14 @@ class Host:
         return pool
 
     def keep_standbys(self, device: str, count: int) -> None:
-        """From now on so many standbys are wanted on a GPU, or for the CPU slots ("")."""
+        """Keep `count` standbys ready on a GPU, or for the CPU slots ("")."""
         key = self.standby_key(device)
         self.define(PoolSpec(key, max=count, role="standby"))
         self.live[key] = None
         self.standby_devices.append(device)
 
     def forget(self, pool: Pool) -> None:
-        """A pool without replicas is gone."""
+        """Remove a pool, which must have no replicas."""
         function = pool.spec.function or pool.key
         del self.pools[pool.key]
         siblings = self._functions.get(function, set())
@@ -82,13 +82,13 @@ class Host:
 
     def find(self, id: str) -> Replica | None:
         """The record of a replica that is not yet stopped."""
-        pool = self.pools.get(self._where.get(id, ""))
+        pool = self.pools.get(self._pool_of.get(id, ""))
         return pool.replicas.get(id) if pool else None
 
     def unused_id(self, new_id: Callable[[], str]) -> str:
         """The next id of `new_id` that none of its replicas has."""
         id = new_id()
-        while id in self._where:
+        while id in self._pool_of:
             id = new_id()
         return id
 
@@ -98,37 +98,36 @@ class Host:
             yield from self.pools[key].replicas.values()
 
     def add(self, replica: Replica) -> None:
-        """Record a replica; from now on what it takes is taken."""
+        """Record a replica and charge what it takes."""
         pool = self.pools[replica.pool]
         pool.replicas[replica.id] = replica
         pool.quiet_until_s = 0.0
-        self._where[replica.id] = pool.key
+        self._pool_of[replica.id] = pool.key
         self.live[pool.key] = None
         device = replica.device
         if replica.role == "standby":
-            self.ledger.charge_bank(replica.id, *self.standby_place(device))
+            self.ledger.charge_bank(replica.id, *self.standby_charge(device))
             return
         share = pool.spec.share
         if replica.role == "trial" and device in self.ledger.devices:
-            share = max(0.0, self.ledger.left(device))
+            share = max(0.0, self.ledger.free_share(device))
         self.ledger.charge(replica.id, device, share, pool.memory_mib)
 
     def assign(self, replica: Replica, pool: Pool, device: str) -> None:
-        """A standby becomes a replica of `pool`."""
+        """Make a standby a replica of `pool` on `device`."""
         self.changed |= {replica.pool, pool.key}
         del self.pools[replica.pool].replicas[replica.id]
         replica.pool, replica.device, replica.role = pool.key, device, pool.spec.role
         self.add(replica)
 
-    def drop(self, replica: Replica) -> None:
-        """A replica is STOPPED: what it took is free."""
+    def remove(self, replica: Replica) -> None:
+        """Remove a replica that is STOPPED and free what it was charged."""
         del self.pools[replica.pool].replicas[replica.id]
-        del self._where[replica.id]
+        del self._pool_of[replica.id]
         self.ledger.release(replica.id)
 
     def standby_key(self, device: str) -> str:
-        """The pool of the standbys for a device: all CPU slots have the same, as has "", a GPU has
-        its own."""
+        """The pool of the standbys for a device: one for all CPU slots and "", one for each GPU."""
         known = self.ledger.devices.get(device)
         is_gpu = bool(device) and (known is None or known.kind != "cpu")
         return f"{STANDBY_PREFIX}{device}" if is_gpu else STANDBY_KEY
@@ -138,22 +137,21 @@ class Host:
         """The GPU that a pool of standbys is for, "" for the CPU slots."""
         return "" if key == STANDBY_KEY else key.removeprefix(STANDBY_PREFIX)
 
-    def standby_place(self, device: str) -> tuple[str, float]:
-        """The bank that a standby takes memory of, and how many MiB. It takes no share of its
-        device: there it may be beside a replica that is alone otherwise."""
+    def standby_charge(self, device: str) -> tuple[str, float]:
+        """The bank that a standby is charged to, and the MiB. It takes no share of its device, so
+        it may be beside a replica that has the device for itself."""
         known = self.ledger.devices.get(device)
         if known is None:
             return (self.standby_bank, STANDBY_MIB) if not device else ("", 0.0)
         return known.bank, GPU_STANDBY_MIB
 
     def standbys(self, key: str = STANDBY_KEY) -> list[Replica]:
-        """Those of a pool that wait for a model, or will."""
+        """The standbys of a pool that wait for a model or are starting."""
         pool = self.pools.get(key)
         return [one for one in pool.replicas.values() if one.is_coming] if pool else []
 
     def next_standby(self, device: str = "") -> Replica | None:
-        """The one to be used next for a device: one that waits rather than one that is still
-        starting."""
+        """The standby to be used next on a device; a waiting one before one that is starting."""
         there = self.standbys(self.standby_key(device))
         return min(there, key=lambda one: one.state is State.STARTING, default=None)
 
@@ -172,14 +170,14 @@ class Host:
             for one in self.standbys(self.standby_key(device))
         )
 
-    def turn(self, id: str) -> Turn:
-        """When it is the turn of a replica's start. Who waits may have come after it was asked
-        for."""
+    def start_priority(self, id: str) -> StartPriority:
+        """The priority of a replica's start at this moment: calls may have begun to wait for it
+        after it was enqueued."""
         replica = self.find(id)
         if replica is None:
-            return Turn(Rank.STANDBY, 0.0)
+            return StartPriority(Rank.STANDBY, 0.0)
         if replica.role == "standby":
-            return Turn(Rank.STANDBY, replica.since_s)
+            return StartPriority(Rank.STANDBY, replica.since_s)
         pool = self.pools[replica.pool]
         since_s, rank = replica.since_s, Rank.FLOOR
         if self.demand.load(pool.key).queued:
@@ -187,7 +185,7 @@ class Host:
             since_s = since_s if pool.waiting_since_s is None else pool.waiting_since_s
         if replica.state is State.LOADING and 0 < pool.spec.load_s < SHORT_LOAD_S:
             rank = Rank.SHORT
-        return Turn(rank, since_s)
+        return StartPriority(rank, since_s)
 
     def on(self, device: str) -> list[Replica]:
         """Every replica on a device, the standbys of a GPU too."""
@@ -196,16 +194,16 @@ class Host:
         waiting = standbys.replicas.values() if standbys else ()
         return [one for one in (*there, *waiting) if one is not None and one.device == device]
 
-    def unclaim(self, pool: Pool) -> None:
-        """What was cleared for the pool is anybody's."""
-        if pool.claim is not None:
-            self.ledger.unclaim(pool.claim)
-            pool.claim = None
+    def unreserve(self, pool: Pool) -> None:
+        """Release the pool's reservation, if it has one."""
+        if pool.reservation is not None:
+            self.ledger.unreserve(pool.reservation)
+            pool.reservation = None
 
     def endpoints(self, pool: Pool, now: float) -> PoolEndpoints:
-        """What gateways may know of a pool."""
+        """What gateways are told of a pool."""
         load = self.demand.load(pool.key)
-        state, reason = pool.look(load.busy, now)
+        state, reason = pool.describe(load.busy, now)
         if (state, reason) == (COLD.state, COLD.reason) and not pool.ended:
             return COLD
         replicas = [
@@ -227,7 +225,7 @@ class Host:
 
 
 def _waited_phases(replica: Replica) -> dict[str, float]:
-    """What its first callers waited for. An adopted replica's cold start is long over."""
+    """The phases of the cold start that its first callers waited for; none of an adopted one."""
     if replica.adopted:
         return {}
     return {phase: ms for phase, ms in replica.phases.items() if phase != "first_run"}

@@ -1,4 +1,4 @@
-"""What every device and every memory bank has promised to whom."""
+"""Which replica holds what of every device and memory bank, and what is reserved."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Need:
     """What a replica of `pool` takes: a device of `kind` ("any" for all), a share of it from above
     0 to 1 (alone on it), MiB of its bank's memory.
 
-    `takes_rest`: whatever share the others on a device leave, all of it on an empty one.
+    `takes_rest`: the share that the others on a device leave, all of it on an empty one.
     """
 
     pool: str
@@ -39,9 +39,9 @@ class Charge:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """`device` is being cleared for a need: until `victims` are gone, nobody else gets it, nor
-    the memory they leave. `device` is "" where only a number of replicas was in the way."""
+class Reservation:
+    """`device` is kept for a need: until `victims` are gone, no other pool gets it, nor the memory
+    they leave. `device` is "" where only the function's `max` was in the way."""
 
     need: Need
     device: str
@@ -50,57 +50,58 @@ class Claim:
 
 
 class Cordon(NamedTuple):
-    """Why a device gets no replica, and whether it is gone, so that what is on it is useless."""
+    """Why a device gets no replica, and whether it is gone, so that its replicas are useless."""
 
     reason: str
     is_gone: bool
 
 
 class Fleet(NamedTuple):
-    """How many devices of a kind may be used and the memory of the largest, without end where one
-    is not accounted."""
+    """How many devices of a kind may be used and the memory of the largest, infinite where the
+    memory of one is not accounted."""
 
     devices: int
     largest_mib: float
 
 
 class Ledger:
-    """Charges by replica, from its record until it is STOPPED; claims and cordons by device."""
+    """Charges by replica, from its record until it is STOPPED; reservations and cordons by
+    device."""
 
     def __init__(self, devices: Iterable[Device]) -> None:
         self.devices = {device.id: device for device in devices}
-        self.claims: dict[str, Claim] = {}
+        self.reservations: dict[str, Reservation] = {}
         self.cordons: dict[str, Cordon] = {}
         self._charges: dict[str, Charge] = {}
         self._on: dict[str, dict[str, Charge]] = {id: {} for id in self.devices}
         self._in: dict[str, dict[str, Charge]] = {}
         self._used: dict[str, float] = {}
         self._sizes: dict[str, float] = {}
-        self._claimed: dict[str, dict[str, Claim]] = {}
+        self._reserved: dict[str, dict[str, Reservation]] = {}
         self._empty = dict.fromkeys(self.devices)
         self._fleets: dict[str, Fleet] = {}
         for device in self.devices.values():
             self._sizes[device.bank] = max(device.memory_mib, self._sizes.get(device.bank, 0.0))
 
     def charge(self, id: str, device: str, share: float, memory_mib: float) -> None:
-        """Record what replica `id` takes on `device`; anew, if it was charged before."""
+        """Charge replica `id` on `device`; an earlier charge is replaced."""
         self.release(id)
         known = self.devices.get(device)
         self._put(id, Charge(device, known.bank if known else "", share, memory_mib))
 
     def charge_bank(self, id: str, bank: str, memory_mib: float) -> None:
-        """Record a replica that takes memory and no device."""
+        """Charge a replica that takes memory and no device."""
         self.release(id)
         self._put(id, Charge("", bank, 0.0, memory_mib))
 
-    def remember(self, id: str, memory_mib: float) -> None:
-        """A replica was measured: charge it what it really takes."""
+    def recharge(self, id: str, memory_mib: float) -> None:
+        """Charge a replica the memory that was measured."""
         was = self._charges[id]
         self.release(id)
         self._put(id, Charge(was.device, was.bank, was.share, memory_mib))
 
     def release(self, id: str) -> None:
-        """A replica is gone; harmless when it was not charged."""
+        """Remove a replica's charge, if it has one."""
         charge = self._charges.pop(id, None)
         if charge is None:
             return
@@ -122,31 +123,33 @@ class Ledger:
             self._on[charge.device][id] = charge
             self._empty.pop(charge.device, None)
 
-    def claim(self, claim: Claim) -> None:
-        """Keep a device for a pool. It must not be claimed."""
-        assert claim.device not in self.claims
-        if claim.device:
-            self.claims[claim.device] = claim
-            self._claimed.setdefault(self.devices[claim.device].bank, {})[claim.device] = claim
+    def reserve(self, reservation: Reservation) -> None:
+        """Keep a device for a pool. It must not be reserved."""
+        assert reservation.device not in self.reservations
+        if reservation.device:
+            self.reservations[reservation.device] = reservation
+            self._reserved.setdefault(self.devices[reservation.device].bank, {})[
+                reservation.device
+            ] = reservation
 
-    def unclaim(self, claim: Claim) -> None:
-        """The device is anybody's again."""
-        if claim.device:
-            del self.claims[claim.device]
-            del self._claimed[self.devices[claim.device].bank][claim.device]
+    def unreserve(self, reservation: Reservation) -> None:
+        """End a reservation."""
+        if reservation.device:
+            del self.reservations[reservation.device]
+            del self._reserved[self.devices[reservation.device].bank][reservation.device]
 
     def cordon(self, device: str, cordon: Cordon) -> None:
-        """The device gets no replica any more. It must be known and not claimed."""
-        assert device not in self.claims
+        """Give the device no replica any more. It must be known and not reserved."""
+        assert device not in self.reservations
         self.cordons[device] = cordon
         self._fleets.clear()
 
     def uncordon(self, device: str) -> None:
-        """The device may be used again; harmless where it could be all the time."""
+        """Allow replicas on the device again, if it was cordoned."""
         self.cordons.pop(device, None)
         self._fleets.clear()
 
-    def charged(self, id: str) -> Charge:
+    def charge_of(self, id: str) -> Charge:
         """What a replica holds."""
         return self._charges[id]
 
@@ -188,21 +191,22 @@ class Ledger:
         )
 
     def fits_kind(self, device: str, need: Need) -> bool:
-        """Whether a device is of the right kind, not cordoned, and not claimed by another pool."""
+        """Whether a device is of the right kind, not cordoned, and not reserved for another
+        pool."""
         if device in self.cordons:
             return False
-        claim = self.claims.get(device)
-        is_open = claim is None or claim.need.pool == need.pool
+        reservation = self.reservations.get(device)
+        is_open = reservation is None or reservation.need.pool == need.pool
         return is_open and need.kind in ("any", self.devices[device].kind)
 
     def fits_share(self, device: str, need: Need, without: Collection[str] = ()) -> bool:
         """Whether the device's other replicas leave the share that is needed."""
-        left = self.left(device, without)
+        left = self.free_share(device, without)
         if need.takes_rest:
             return left > SHARE_SLACK
         return left >= 1.0 or need.share <= left + SHARE_SLACK
 
-    def left(self, device: str, without: Collection[str] = ()) -> float:
+    def free_share(self, device: str, without: Collection[str] = ()) -> float:
         """The share of a device that its replicas, but those in `without`, leave."""
         others = [charge.share for id, charge in self._on[device].items() if id not in without]
         return 1.0 - sum(others)
@@ -212,22 +216,22 @@ class Ledger:
         return need.memory_mib <= self.free_mib(self.devices[device].bank, need.pool, without)
 
     def free_mib(self, bank: str, pool: str, without: Collection[str] = ()) -> float:
-        """Memory that `pool` may take of a bank; without end where its size is not known (0)."""
+        """Memory that `pool` may take of a bank; infinite where its size is not known (0)."""
         size = self._sizes.get(bank, 0.0)
         if not size:
             return float("inf")
-        taken = self._used.get(bank, 0.0) - self._held(bank, without)
-        return size - RESERVE_MIB - taken - self._kept(bank, pool, without)
+        taken = self._used.get(bank, 0.0) - self._held_mib(bank, without)
+        return size - RESERVE_MIB - taken - self._reserved_mib(bank, pool, without)
 
-    def _held(self, bank: str, ids: Collection[str]) -> float:
+    def _held_mib(self, bank: str, ids: Collection[str]) -> float:
         charges = [self._charges[id] for id in ids if id in self._charges]
         return sum(charge.memory_mib for charge in charges if charge.bank == bank)
 
-    def _kept(self, bank: str, pool: str, without: Collection[str]) -> float:
-        """What others have claimed beyond that which their victims still hold."""
+    def _reserved_mib(self, bank: str, pool: str, without: Collection[str]) -> float:
+        """Memory reserved for other pools, beyond what their victims still hold."""
         kept = 0.0
-        for claim in self._claimed.get(bank, {}).values():
-            if claim.need.pool != pool:
-                staying = [id for id in claim.victims if id not in without]
-                kept += max(0.0, claim.need.memory_mib - self._held(bank, staying))
+        for reservation in self._reserved.get(bank, {}).values():
+            if reservation.need.pool != pool:
+                staying = [id for id in reservation.victims if id not in without]
+                kept += max(0.0, reservation.need.memory_mib - self._held_mib(bank, staying))
         return kept

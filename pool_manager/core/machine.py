@@ -1,8 +1,38 @@
-"""The one decider: `handle(event, now)` changes the state and returns what is to be done.
+"""The one decider of a host: `handle(event, now)` changes the records and returns commands.
 
-Order of every call: 1. the event changes records, 2. overdue replicas are pressed, 3. every pool
-it touched is settled: starts, stops, drains, 4. what changed to the outside is published. Nothing
-else changes a record, so no lock is needed and no read can be stale.
+`handle` runs to its end before the next event. Nothing else changes a record, so no lock is needed
+and no read can be stale. Its steps are numbered in its docstring and in its code.
+
+What an event changes, and which commands follow from it at once. Every event also settles the
+pools it touched, and from that follow Launch, Assign, Drain, EndWarm and Note; what gateways can
+see of it is published.
+
+    event             changes                                  commands of its own
+    ----------------  ---------------------------------------  -----------------------------------
+    PoolDefined       the pool's settings                      StopBatching
+    PoolRemoved       marks the pool; its replicas drain
+    WarmRequested         marks the pool as to be warmed           EndWarm, of an unknown pool
+    WarmCancelled       unmarks it
+    SleepRequested        idle replicas above `min`                Drain
+    DemandReported        a worker's load, load windows, uses
+    WorkerLost        forgets the worker's load
+    Found             records an adopted replica               Release, if it cannot stay
+    ReplicasListed          nothing; decisions may begin
+    Begun             the replica's deadline
+    Greeted           STARTING -> STANDBY -> LOADING           Bind, or Assign of a bound standby
+    Loaded            LOADING -> READY; a trial ends           EndTrial + Release; RecordRefutation
+    BatchingRefuted   the pool joins no more requests          RecordRefutation, StopBatching
+    FirstRun          the cold start is complete               RecordColdStart
+    NotIdle           DRAINING -> READY
+    Lost              any state -> RELEASING; back-off         Release, EndTrial, RecordColdStart
+    Released          RELEASING -> STOPPED; frees the device
+    NotReleased       the device stays taken                   Release, after RELEASE_RETRY_S
+    EngineLost        nothing is started                       WatchEngine
+    EngineBack        ends replicas that are missing           Release
+    DeviceLost        cordons the device, then step (3)        Drain or Release, EndTrial
+    DeviceBack        uncordons it
+    Tick              forgets silent workers, deadlines        Terminate, Release
+    Shutdown          nothing is started; all replicas drain
 """
 
 from __future__ import annotations
@@ -15,18 +45,18 @@ from pool_manager.core.commands import Command, EndWarm, Publish, WatchEngine
 from pool_manager.core.cordons import Cordons
 from pool_manager.core.host import Host
 from pool_manager.core.pool import Pool, Warming
-from pool_manager.core.replicas import ReplicaEvents
+from pool_manager.core.replicas import ReplicaLifecycle
 from pool_manager.core.state import Device, Replica
 from pool_manager.core.supply import Supply
 from registry.exchange import PoolEndpoints
 
 ADOPTION_S = 3.0
-"""How long after a start a gateway's first demand is waited for before anything is decided."""
+"""Decisions begin with the first gateway's report after a start, or after so many seconds."""
 
 
 class Machine:
-    """All pools and devices of one host. `new_id` gives ids, of which those in use are skipped;
-    so many `standbys` without a model are kept ready for CPU slots, `gpu_standbys` on each GPU."""
+    """All pools and devices of one host. `new_id` gives ids, of which those in use are skipped.
+    `standbys` replicas without a model are kept ready for CPU slots, `gpu_standbys` on each GPU."""
 
     def __init__(
         self,
@@ -37,12 +67,12 @@ class Machine:
     ) -> None:
         self.host = Host(devices)
         self.stopping = False
-        self._replicas = ReplicaEvents(self.host)
+        self._replicas = ReplicaLifecycle(self.host)
         self._cordons = Cordons(self.host, self._replicas)
         self._supply = Supply(self.host, self._replicas, lambda: self.host.unused_id(new_id))
         self._list_read_s: float | None = None
         self.is_open = False
-        self._shown: dict[str, PoolEndpoints] = {}
+        self._published: dict[str, PoolEndpoints] = {}
         if standbys:
             self.host.keep_standbys("", standbys)
         for device in self.devices.values():
@@ -51,7 +81,7 @@ class Machine:
 
     @property
     def pools(self) -> dict[str, Pool]:
-        """Every pool by its key; the standbys have some of their own."""
+        """Every pool by its key, those of the standbys included."""
         return self.host.pools
 
     @property
@@ -66,47 +96,49 @@ class Machine:
     def handle(
         self, event: events.Event, now: float, commands: list[Command] | None = None
     ) -> list[Command]:
-        """What must be done because of `event` at `now` (monotonic seconds).
+        """Change the records by `event` at `now` (monotonic seconds); returns what is to be done.
+
+        (1) The event changes records; overdue replicas are terminated or released on a Tick.
+        (2) The first time that enough is known after a start, decisions begin, for all pools.
+        (3) Cordoned devices are evacuated.
+        (4) Every pool that was touched is settled, the one that waits longest first.
+        (5) Endpoints that have changed are published.
+
         A defect with the event or one pool keeps no other pool from being settled: ExceptionGroup
         is raised at the end, and `commands`, the list passed, has all that is still to be done.
         """
         commands = [] if commands is None else commands
-        self._supply.room.guests.forget()
+        self._supply.evictor.candidates.forget()
         defects: list[Exception] = []
         try:
-            touched = self._changed(event, now, commands)
+            touched = self._apply(event, now, commands)  # (1)
+            if not self.is_open and self._may_open(now):  # (2)
+                self.is_open = True
+                touched |= self.pools.keys()
+            if self.host.ledger.cordons:  # (3)
+                touched |= self._cordons.evacuate(now, commands, is_open=self.is_open)
+                self._cordons.end_unplaceable(touched if self.is_open else set(), commands)
         except Exception as error:  # noqa: BLE001 - raised below
             defects.append(error)
             touched = set(self.host.live) | self.host.blocked
-        for key in sorted(touched, key=self._turn):
+        for key in sorted(touched, key=self._settling_order):  # (4)
             try:
                 if pool := self.pools.get(key):
                     self._settle(pool, now, commands)
             except Exception as error:  # noqa: BLE001 - raised below
                 defects.append(error)
-        self._publish(touched, now, commands, defects)
+        self._publish(touched, now, commands, defects)  # (5)
         if defects:
             raise ExceptionGroup(f"defects in handling {type(event).__name__}", defects)
         return commands
 
-    def _changed(self, event: events.Event, now: float, commands: list[Command]) -> set[str]:
-        """Change the records; the pools to be settled now."""
-        touched = self._apply(event, now, commands)
-        if not self.is_open and self._may_open(now):
-            self.is_open = True
-            touched |= self.pools.keys()
-        if self.host.ledger.cordons:
-            touched |= self._cordons.clear(now, commands, is_open=self.is_open)
-            self._cordons.end_hopeless(touched if self.is_open else set(), commands)
-        return touched
-
     def endpoints(self, key: str, now: float) -> PoolEndpoints:
-        """What gateways may know of a pool."""
+        """What gateways are told of a pool."""
         return self.host.endpoints(self.pools[key], now)
 
     def due_s(self, now: float) -> float:
-        """When to tick again for a pool that waits, if that is before the next tick anyway."""
-        due_s = self._supply.room.due_s
+        """When a Tick is due for a blocked pool; infinite if the regular ones suffice."""
+        due_s = self._supply.evictor.due_s
         return due_s if due_s > now and self.host.blocked else inf
 
     def replica(self, id: str) -> Replica | None:
@@ -118,33 +150,35 @@ class Machine:
         return list(self.host.replicas())
 
     def _apply(self, event: events.Event, now: float, commands: list[Command]) -> set[str]:
-        """Change the records; the pools that may need a decision now."""
+        """Change the records; returns the pools to be settled."""
         match event:
             case events.PoolDefined() | events.PoolRemoved():
-                return self._revise(event, commands)
-            case events.DemandCame() | events.WorkerLost():
-                return self._hear(event, now)
+                return self._on_definition(event, commands)
+            case events.DemandReported() | events.WorkerLost():
+                return self._on_demand(event, now)
             case events.Tick():
-                return self._tick(now, commands)
-            case events.WarmAsked() | events.WarmDropped() | events.SleepAsked():
-                return self._ask(event, now, commands)
-            case events.ListRead() | events.Shutdown():
-                return self._begin_or_end(event, now)
+                return self._on_tick(now, commands)
+            case events.WarmRequested() | events.WarmCancelled() | events.SleepRequested():
+                return self._on_request(event, now, commands)
+            case events.ReplicasListed() | events.Shutdown():
+                return self._on_start_or_stop(event, now)
             case events.EngineLost() | events.EngineBack():
-                return self._engine(event, now, commands)
+                return self._on_engine(event, now, commands)
             case events.DeviceLost() | events.DeviceBack():
                 return self._cordons.apply(event)
             case _:
                 return self._replicas.apply(event, now, commands)
 
-    def _begin_or_end(self, event: events.ListRead | events.Shutdown, now: float) -> set[str]:
-        if isinstance(event, events.ListRead):
+    def _on_start_or_stop(
+        self, event: events.ReplicasListed | events.Shutdown, now: float
+    ) -> set[str]:
+        if isinstance(event, events.ReplicasListed):
             self._list_read_s = now
             return set()
         self.stopping = True
         return set(self.pools)
 
-    def _revise(
+    def _on_definition(
         self, event: events.PoolDefined | events.PoolRemoved, commands: list[Command]
     ) -> set[str]:
         if isinstance(event, events.PoolDefined):
@@ -155,55 +189,56 @@ class Machine:
             self.pools[event.key].removed = True
         return {event.key}
 
-    def _hear(self, event: events.DemandCame | events.WorkerLost, now: float) -> set[str]:
-        """A worker's full report is a measurement; what it sends in between only wakes. Who falls
-        idle may make room for those that wait."""
+    def _on_demand(self, event: events.DemandReported | events.WorkerLost, now: float) -> set[str]:
+        """Record a worker's load. Only its full reports are samples of the load windows; those in
+        between only wake pools. A pool that falls idle has blocked pools settled, too."""
         is_sample = False
         if isinstance(event, events.WorkerLost):
-            named = self.host.demand.forget(event.worker)
+            named = self.host.demand.remove(event.worker)
         else:
-            named = self.host.demand.hear(event.demand, now)
+            named = self.host.demand.update(event.demand, now)
             is_sample = event.demand.full
             for key in self.pools.keys() & set(event.demand.called):
-                self.pools[key].called(now)
+                self.pools[key].record_call(now)
         self._measure(named, now, is_sample=is_sample)
         is_room = not all(self.host.demand.is_busy(key) for key in named)
         return named | self.host.blocked if is_room else named
 
     def _measure(self, keys: set[str], now: float, *, is_sample: bool) -> None:
-        """Have the windows of these pools know their load."""
+        """Record the load of these pools in their windows."""
         for key in keys & self.pools.keys():
             load, scaler = self.host.demand.load(key), self.pools[key].scaler
             note = scaler.observe if is_sample else scaler.hold
             note(load.busy, now)
 
-    def _ask(
+    def _on_request(
         self,
-        event: events.WarmAsked | events.WarmDropped | events.SleepAsked,
+        event: events.WarmRequested | events.WarmCancelled | events.SleepRequested,
         now: float,
         commands: list[Command],
     ) -> set[str]:
-        """What an operator or a deploy asks of a pool."""
+        """Apply a request of an operator or a deploy about a pool."""
         pool = self.pools.get(event.key)
         if pool is None:
-            if isinstance(event, events.WarmAsked):
+            if isinstance(event, events.WarmRequested):
                 commands.append(EndWarm(event.key, "failed", "there is no such pool"))
             return set()
-        if isinstance(event, events.WarmAsked):
+        if isinstance(event, events.WarmRequested):
             pool.warming = Warming(event.beside, pool.failures)
-        elif isinstance(event, events.WarmDropped):
+        elif isinstance(event, events.WarmCancelled):
             pool.warming = None
         elif self.is_open:
             self._supply.sleep(pool, now, commands)
         return {event.key}
 
-    def _engine(
+    def _on_engine(
         self,
         event: events.EngineLost | events.EngineBack,
         now: float,
         commands: list[Command],
     ) -> set[str]:
-        """While the engine is away nothing is started, and nobody is blamed for it."""
+        """Note the absence or return of the engine: while it is away nothing is started and no loss
+        counts as a failure."""
         if isinstance(event, events.EngineLost):
             self.host.engine_down = event.reason
             commands.append(WatchEngine(event.reason))
@@ -212,11 +247,11 @@ class Machine:
         self._replicas.end_missing(event.running, now, commands)
         return set(self.host.live) | self.host.blocked
 
-    def _tick(self, now: float, commands: list[Command]) -> set[str]:
-        """Only pools with load, or that time alone may change, are looked at."""
+    def _on_tick(self, now: float, commands: list[Command]) -> set[str]:
+        """Enforce deadlines. Only pools with load, or that time alone may change, are settled."""
         touched = self.host.demand.active() | self.host.blocked
-        for worker in self.host.demand.silent(now):
-            held = self.host.demand.forget(worker)
+        for worker in self.host.demand.silent_workers(now):
+            held = self.host.demand.remove(worker)
             self._measure(held, now, is_sample=False)
             touched |= held
         for key in list(self.host.live):
@@ -225,38 +260,39 @@ class Machine:
                 continue
             touched.add(key)
             for replica in list(pool.replicas.values()):
-                self._replicas.press(replica, now, commands)
+                self._replicas.enforce_deadline(replica, now, commands)
         return touched
 
     def _may_open(self, now: float) -> bool:
-        """After a start nothing is started or stopped on a half-known state of the world."""
+        """Whether enough is known after a start: the driver's list, and demand or ADOPTION_S."""
         if self._list_read_s is None:
             return False
         return not self.host.demand.is_empty or now - self._list_read_s >= ADOPTION_S
 
-    def _turn(self, key: str) -> tuple[float, str]:
-        """Who waits for longest is settled first and gets the device that became free."""
+    def _settling_order(self, key: str) -> tuple[float, str]:
+        """The order of settling: the pool that has waited longest gets a device that became
+        free."""
         pool = self.pools.get(key)
         if pool is None or pool.unserved_since_s is None:
             return float("inf"), key
         return pool.unserved_since_s, key
 
     def _settle(self, pool: Pool, now: float, commands: list[Command]) -> None:
-        """Bring one pool nearer to what is wanted."""
+        """Start, stop or drain replicas of one pool."""
         load = self.host.demand.load(pool.key)
-        pool.use(load.queued, load.in_flight, load.oldest_wait_s, now)
+        pool.observe_load(load.queued, load.in_flight, load.oldest_wait_s, now)
         if self.stopping or pool.removed:
             why = "the server stops" if self.stopping else "it was removed"
-            self._supply.empty(pool, why, now, commands)
+            self._supply.drain_all(pool, why, now, commands)
             if pool.removed and not pool.replicas:
                 self.host.forget(pool)
                 return
         elif self.is_open:
             self._supply.settle(pool, now, commands)
-        self._watch(pool, load.busy, now)
+        self._schedule(pool, load.busy, now)
 
-    def _watch(self, pool: Pool, busy: int, now: float) -> None:
-        """When time alone may change this pool next; never, if it is cold and nobody asks."""
+    def _schedule(self, pool: Pool, busy: int, now: float) -> None:
+        """Set until when no Tick can change this pool, and whether Ticks concern it at all."""
         spec = pool.spec
         retries = now < pool.retry_at_s
         is_live = pool.replicas or spec.min or retries or pool.warming
@@ -267,12 +303,13 @@ class Machine:
             return
         self.host.live[pool.key] = None
         pool.quiet_until_s = 0.0
-        is_moving = busy or pool.blocked or pool.warming or spec.role != "serve"
+        is_coming = any(one.is_coming for one in pool.replicas.values())
+        is_moving = busy or is_coming or pool.blocked or pool.warming or spec.role != "serve"
         if is_moving or pool.count() < spec.min or len(pool.replicas) > max(1, spec.min):
             return
         due_s = [pool.retry_at_s] if retries else []
         for one in pool.replicas.values():
-            due_s.append(one.kill_at_s)
+            due_s.append(one.deadline_s)
             idle_s = pool.idle_s(one, now)
             if one.can_serve and idle_s < spec.idle_s:
                 due_s.append(now + spec.idle_s - idle_s)
@@ -284,7 +321,7 @@ class Machine:
         changed = set()
         for key in touched | self.host.changed:
             try:
-                if self._looks_new(key, now):
+                if self._has_changed(key, now):
                     changed.add(key)
             except Exception as error:  # noqa: BLE001 - the caller raises it
                 defects.append(error)
@@ -292,13 +329,14 @@ class Machine:
         if changed:
             commands.append(Publish(frozenset(changed)))
 
-    def _looks_new(self, key: str, now: float) -> bool:
-        """Whether gateways do not know yet how a pool looks; from now on they do."""
+    def _has_changed(self, key: str, now: float) -> bool:
+        """Whether a pool's endpoints differ from those last published; records them as
+        published."""
         pool = self.pools.get(key)
         if pool is not None and pool.spec.role == "standby":
             return False
         shown = self.endpoints(key, now) if pool is not None else None
-        before = self._shown.pop(key, None)
+        before = self._published.pop(key, None)
         if shown is not None:
-            self._shown[key] = shown
+            self._published[key] = shown
         return shown != before

@@ -1,5 +1,4 @@
-"""One pool: its replicas, failures and back-off, what it is worth to keep it warm, how it looks
-from outside."""
+"""One pool: its replicas, its failures and back-off, the cost of evicting it, its forecast."""
 
 from __future__ import annotations
 
@@ -7,43 +6,43 @@ from dataclasses import dataclass, field
 from math import exp, inf, log
 from typing import Final, NamedTuple
 
-from pool_manager.core.ledger import Claim
+from pool_manager.core.ledger import Reservation
 from pool_manager.core.scaling import Scaler
 from pool_manager.core.state import PoolSpec, Replica, State
 
 SMOOTHING = 0.15
 """Weight of the newest gap between two uses."""
 GAP_MIN_S = 1.0
-PATIENCE = 3.0
-"""After so many usual gaps in silence a spell of calls is probably over."""
+BURST_GAPS = 3.0
+"""A burst counts as over after so many typical gaps without a call."""
 UNKNOWN_RELOAD_S = 1.0
 """Assumed where a revision has never been loaded."""
 BACKOFF_MAX_S = 60.0
 PAUSE_S = 1.0
-"""Before the next try where a start ended through nobody's fault: what ended it may not be over."""
+"""Before the next try after a start that ended without a fault of the function."""
 FAILING_AFTER = 5
 """Loads that failed in a row before the revision is called failing."""
 NOBODY_CALLS = "nobody calls"
 ENDED_MAX = 8
-"""Deaths that gateways are told of: those with calls in flight, which ask at once."""
+"""Deaths that are published: gateways with calls in flight read them at once."""
 PHASE_OF: Final = {State.STARTING: "start", State.STANDBY: "bind", State.LOADING: "load"}
 """The phase of a cold start that a replica in this state is in, as far as can be seen from
 outside: what else it does meanwhile it says when it is over."""
 
 
 @dataclass(slots=True)
-class Uses:
-    """How often a pool is needed, by the geometric mean of the gaps between its calls.
+class CallRate:
+    """How often a pool is called, by the geometric mean of the gaps between its calls.
 
-    Calls come in spells. One long silence says little about the gaps within the next spell: an
-    arithmetic mean forgets it only after many calls, by when that spell is over.
+    Calls come in bursts. One long silence says little about the gaps within the next burst: an
+    arithmetic mean forgets it only after many calls, by when that burst is over.
     """
 
     last_s: float = -inf
     log_gap: float | None = None
 
-    def called(self, now: float) -> None:
-        """It was called in the second that ends at `now` (monotonic seconds)."""
+    def record_call(self, now: float) -> None:
+        """Record that it was called in the second that ends at `now` (monotonic seconds)."""
         gap_s, self.last_s = now - self.last_s, now
         if gap_s == inf:
             return
@@ -51,27 +50,27 @@ class Uses:
         known = newest if self.log_gap is None else self.log_gap
         self.log_gap = known + SMOOTHING * (newest - known)
 
-    def rate(self, now: float) -> float:
-        """Uses expected per second: the usual rate while a spell may be on, then falling with the
-        square of the silence."""
+    def per_second(self, now: float) -> float:
+        """Calls expected per second: the typical rate while a burst may be on, then falling with
+        the square of the silence."""
         silence_s = max(now - self.last_s, GAP_MIN_S)
         if self.log_gap is None:
             return 1.0 / silence_s
         usual_s = exp(self.log_gap)
-        return min(1.0, PATIENCE * usual_s / silence_s) ** 2 / usual_s
+        return min(1.0, BURST_GAPS * usual_s / silence_s) ** 2 / usual_s
 
 
-def cost(uses: Uses, reload_s: float, now: float) -> float:
-    """Expected seconds of cold start per second without the replica: reload x chance of need.
+def eviction_cost(call_rate: CallRate, reload_s: float, now: float) -> float:
+    """Expected seconds of cold start per second without the replica: reload time x call rate.
 
-    Where nothing is known of gaps this orders like LRU, weighted by the time to load again.
+    Where no gaps are known this orders like LRU, weighted by the time to load again.
     """
-    return (reload_s or UNKNOWN_RELOAD_S) * uses.rate(now)
+    return (reload_s or UNKNOWN_RELOAD_S) * call_rate.per_second(now)
 
 
 @dataclass(slots=True)
 class Warming:
-    """Somebody asked for a ready replica when `failures` starts had failed."""
+    """A request for a ready replica, made when `failures` starts had failed."""
 
     beside: bool
     failures: int
@@ -82,7 +81,7 @@ class Pool:
     """A revision's replicas. `retry_at_s` is when the next start may be tried.
 
     `waiting_since_s` is when the present first waiter came, from which its cold start counts;
-    `unserved_since_s` since when somebody waits and there is no replica to serve them. `blocked`
+    `unserved_since_s` since when calls wait and no replica can serve them. `blocked`
     says why no replica can be started, `last_used_s` when there was last something to do, and
     `quiet_until_s` until when time alone changes nothing. `refuted` is what a joined run showed
     against joining requests, "" for nothing.
@@ -98,7 +97,7 @@ class Pool:
     unserved_since_s: float | None = None
     last_used_s: float = float("-inf")
     warm_s: float = float("-inf")
-    claim: Claim | None = None
+    reservation: Reservation | None = None
     warming: Warming | None = None
     blocked: str = ""
     refuted: str = ""
@@ -108,19 +107,19 @@ class Pool:
     reload_s: float = 0.0
     quiet_until_s: float = 0.0
     scaler: Scaler = field(default_factory=Scaler)
-    uses: Uses = field(default_factory=Uses)
+    call_rate: CallRate = field(default_factory=CallRate)
     replicas: dict[str, Replica] = field(default_factory=dict)
     ended: dict[str, str] = field(default_factory=dict)
     """How the last replicas died that had served, by id."""
 
     @property
     def key(self) -> str:
-        """What identifies it everywhere."""
+        """The key of its revision or trial."""
         return self.spec.key
 
     @property
     def memory_mib(self) -> float:
-        """What one replica takes, as far as it is known."""
+        """The memory of one replica, as stored or measured since."""
         return max(self.spec.memory_mib, self.measured_mib)
 
     @property
@@ -146,16 +145,16 @@ class Pool:
         return any(replica.can_serve for replica in self.replicas.values())
 
     def idle_s(self, replica: Replica, now: float) -> float:
-        """How long a replica has had nothing to do, as far as is known here."""
+        """Seconds since a replica was last used, as far as gateways have reported."""
         return now - max(self.last_used_s, replica.last_used_s)
 
-    def called(self, now: float) -> None:
-        """It was called in the last second; that may be over already."""
-        self.uses.called(now)
+    def record_call(self, now: float) -> None:
+        """Record that it was called in the last second; the call may be over already."""
+        self.call_rate.record_call(now)
         self.last_used_s = max(self.last_used_s, now)
 
-    def use(self, queued: int, in_flight: int, oldest_wait_s: float, now: float) -> None:
-        """Take note of the load as it is now."""
+    def observe_load(self, queued: int, in_flight: int, oldest_wait_s: float, now: float) -> None:
+        """Record the load at `now`: when it was last used, and since when calls wait."""
         is_busy = queued + in_flight > 0
         if is_busy:
             self.last_used_s = now
@@ -165,46 +164,46 @@ class Pool:
         if not queued or is_warm:
             self.waiting_since_s = None
         elif self.waiting_since_s is None:
-            # Who waited in line for a busy replica did not wait for a cold start.
+            # Waiting in the queue of a busy replica is no part of a cold start.
             self.waiting_since_s = max(now - oldest_wait_s, self.warm_s)
-        is_asked = queued or self.spec.role == "trial"
-        if not is_asked or is_warm:
+        is_needed = queued or self.spec.role == "trial"
+        if not is_needed or is_warm:
             self.unserved_since_s = None
         elif self.unserved_since_s is None:
             self.unserved_since_s = now
 
-    def died(self, id: str, cause: str) -> None:
-        """A replica that had served is dead."""
+    def record_death(self, id: str, cause: str) -> None:
+        """Keep how a replica died that had served."""
         self.ended[id] = cause
         if len(self.ended) > ENDED_MAX:
             del self.ended[next(iter(self.ended))]
 
-    def fail(self, reason: str, log_tail: tuple[str, ...], now: float) -> None:
-        """A start or load failed: back off 1 s, doubled with every failure in a row."""
+    def record_failure(self, reason: str, log_tail: tuple[str, ...], now: float) -> None:
+        """Count a failed start or load: back off 1 s, doubled with every failure in a row."""
         self.failures += 1
         self.last_error = reason
         self.log_tail = log_tail
         # The exponent is bounded: a floor is tried again for ever, and floats end at 2.0**1024.
         self.retry_at_s = now + min(BACKOFF_MAX_S, 2.0 ** min(self.failures - 1, 10))
 
-    def pause(self, reason: str, now: float) -> None:
-        """A start ended and nobody is to blame: it is tried again, but not in a tight loop."""
+    def delay_retry(self, reason: str, now: float) -> None:
+        """Delay the next start by PAUSE_S without counting a failure."""
         self.last_error = reason
         self.retry_at_s = max(self.retry_at_s, now + PAUSE_S)
 
-    def succeed(self) -> None:
-        """A load went well: the past is forgiven."""
+    def record_success(self) -> None:
+        """Reset failures and back-off after a load."""
         self.failures = 0
         self.retry_at_s = 0.0
         self.last_error = ""
         self.log_tail = ()
 
     def is_failing(self, now: float) -> bool:
-        """Callers are told at once, until it may be tried again."""
+        """Whether calls are refused at once, until the next try."""
         return self.failures >= FAILING_AFTER and now < self.retry_at_s
 
-    def look(self, held: int, now: float) -> tuple[str, str]:
-        """State and reason as gateways, lists and the dashboard show them."""
+    def describe(self, held: int, now: float) -> tuple[str, str]:
+        """State and reason as published, listed and shown on the dashboard."""
         states = {replica.state for replica in self.replicas.values()}
         if self.is_warm:
             return "warm", self.wanted_reason
@@ -219,25 +218,25 @@ class Pool:
         return "cold", self.last_error or NOBODY_CALLS
 
 
-class Outlook(NamedTuple):
-    """`phase`: what a cold pool that is called is doing now. `sleeps_in_s`: when the next of its
-    replicas has been idle for long enough to go, None where none will. `devices`: where its
-    replicas are."""
+class PoolForecast(NamedTuple):
+    """`phase`: the phase of the cold start that a called pool is in. `sleeps_in_s`: seconds until
+    its next replica has been idle for `idle_s`, None if none will be. `devices`: where its replicas
+    are."""
 
     phase: str | None
     sleeps_in_s: float | None
     devices: tuple[str, ...]
 
 
-AT_REST: Final = Outlook(None, None, ())
+AT_REST: Final = PoolForecast(None, None, ())
 
 
-def outlook(pool: Pool, busy: int, now: float) -> Outlook:
-    """`busy` is how many requests are held or in flight."""
+def forecast(pool: Pool, busy: int, now: float) -> PoolForecast:
+    """The forecast at `now`; `busy` is how many requests are held or in flight."""
     if not (pool.replicas or busy):
         return AT_REST
     devices = {one.device: None for one in pool.replicas.values() if one.device}
-    return Outlook(_phase(pool, busy), _sleeps_in_s(pool, busy, now), tuple(devices))
+    return PoolForecast(_phase(pool, busy), _sleeps_in_s(pool, busy, now), tuple(devices))
 
 
 def _phase(pool: Pool, busy: int) -> str | None:

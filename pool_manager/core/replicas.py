@@ -1,4 +1,4 @@
-"""The life of single replicas: what happens to them, how they end, how long each state may last."""
+"""The lifecycle of single replicas: their events, their ends, the time limits of their states."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pool_manager.core.commands import (
     Command,
     Drain,
     EndTrial,
-    KeepColdStart,
-    KeepRefutation,
     Note,
+    RecordColdStart,
+    RecordRefutation,
     Release,
     StopBatching,
     Terminate,
@@ -25,207 +25,55 @@ from pool_manager.core.state import PoolSpec, Replica, State, Step, advance
 from runtime_image.contract import model
 
 START_S = 60.0
-LINE_S = 600.0
-"""A start may stand in line for so long; its own time counts from when it has begun."""
+QUEUE_S = 600.0
+"""Limit of a start's wait in the queue; START_S counts from when it has begun."""
 GREETING_AFTER_ADOPTION_S = 10.0
 LOAD_MIN_S = 60.0
 LOAD_FACTOR = 10.0
 LOAD_S_PER_GIB = 20.0
-CHECKS_S = 60.0
-"""Of a trial: the analysis of its model's rows (30 s at most) and the comparison of runs, which has
-some seconds for each of up to three sessions."""
+VERIFICATION_S = 60.0
+"""A trial's analysis of rows (30 s at most) and its comparison of runs, which takes some seconds
+for each of up to three sessions."""
 DRAIN_S = 30.0
 TERM_S = 5.0
 """Between TERM and KILL."""
 RELEASE_RETRY_S = 5.0
 OVERDUE = "lasted too long"
-"""How the reason of a release ends for which a replica was given up."""
-HANDOVER_S = 0.5
-"""Between READY and the first run of a call that waits: gateways are told and connect."""
-ROOM_PHASES = ("place", "evict")
-"""What a cold start spends on getting a device: no part of what loading costs."""
+"""The last words of the reason of a release after a time limit."""
+CONNECT_S = 0.5
+"""Limit between READY and the first run of a waiting call: endpoints are published, gateways
+connect."""
+PLACEMENT_PHASES = ("place", "evict")
+"""The phases before a cold start has a device: no part of what loading costs."""
 
 
-def load_deadline_s(spec: PoolSpec) -> float:
+def load_limit_s(spec: PoolSpec) -> float:
     """max(60 s, 10 x the measured load, 20 s per GiB): idle time has no part in it."""
     return max(LOAD_MIN_S, LOAD_FACTOR * spec.load_s, LOAD_S_PER_GIB * spec.bundle_bytes / 2**30)
 
 
-def patience_s(replica: Replica, spec: PoolSpec) -> float:
-    """Seconds that the state just entered may last; infinite where nothing presses."""
+def state_limit_s(replica: Replica, spec: PoolSpec) -> float:
+    """Seconds that the state just entered may last; infinite where there is no limit."""
     if replica.state is State.STANDBY and replica.role == "standby":
         return float("inf")
     if replica.state in (State.STARTING, State.STANDBY):
         if replica.adopted:
             return GREETING_AFTER_ADOPTION_S
-        return LINE_S if replica.state is State.STARTING else START_S
+        return QUEUE_S if replica.state is State.STARTING else START_S
     if replica.state is State.LOADING:
         if replica.role != "trial":
-            return load_deadline_s(spec)
-        return load_deadline_s(spec) + CHECKS_S + model.patience_s(spec.bundle_bytes)
+            return load_limit_s(spec)
+        return load_limit_s(spec) + VERIFICATION_S + model.patience_s(spec.bundle_bytes)
     if replica.state is State.DRAINING:
         return DRAIN_S
     return float("inf")
 
 
-class Endings:
-    """Owns the state of every replica's record, and ends replicas."""
+class ReplicaLifecycle:
+    """Applies the events of replicas, starts and ends them. Nothing else changes their records."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
-
-    def add(self, replica: Replica, now: float) -> None:
-        """Record a replica; from now on its device is taken."""
-        self._host.add(replica)
-        self._enter(replica, now)
-
-    def drain(
-        self,
-        replica: Replica,
-        if_idle_s: float | None,
-        why: str,
-        now: float,
-        commands: list[Command],
-    ) -> None:
-        """Ask a replica to go. One that has no model yet has nothing to finish: it is released."""
-        replica.why = why
-        commands.append(Note(replica.pool, f"{replica.id} is asked to go: {why}"))
-        if replica.state in (State.STARTING, State.STANDBY):
-            self.give_up(replica, why, now, commands)
-            return
-        replica.if_idle = if_idle_s is not None
-        if replica.state is not State.DRAINING:
-            self._advance(replica, Step.DRAINED, now)
-        self._host.changed.add(replica.pool)
-        commands.append(Drain(replica.id, if_idle_s))
-
-    def press(self, replica: Replica, now: float, commands: list[Command]) -> None:
-        """End the patience with a replica whose state lasts too long."""
-        if now < replica.kill_at_s:
-            return
-        if replica.state is State.RELEASING:
-            replica.kill_at_s = now + RELEASE_RETRY_S
-            commands.append(Release(replica.id, "tried again"))
-        elif replica.state is State.DRAINING and not replica.terminated:
-            replica.terminated = True
-            replica.if_idle = False
-            replica.kill_at_s = now + TERM_S
-            self._host.changed.add(replica.pool)
-            reason = f"did not drain: {replica.why}"
-            commands.append(Note(replica.pool, f"{replica.id} is terminated: it {reason}"))
-            commands.append(Terminate(replica.id, reason))
-        else:
-            reason = f"{replica.state} {OVERDUE}"
-            self._end(replica, events.Lost(replica.id, reason), now, commands)
-
-    def end_missing(self, running: frozenset[str], now: float, commands: list[Command]) -> None:
-        """The driver's list came anew: what is not on it ended unseen, and what could not be
-        released is tried again."""
-        for replica in list(self._host.replicas()):
-            if replica.state is State.RELEASING:
-                if replica.kill_at_s < float("inf"):
-                    replica.kill_at_s = now
-                    self.press(replica, now, commands)
-            elif replica.id not in running and replica.state is not State.STARTING:
-                reason = "it ended while the engine was away"
-                lost = events.Lost(replica.id, reason, is_its_fault=False)
-                self._end(replica, lost, now, commands)
-
-    def give_up(self, replica: Replica, why: str, now: float, commands: list[Command]) -> None:
-        """Have a replica released, whatever it does."""
-        if _is_unused(replica):
-            # The next caller's wait is estimated from it, although nobody stayed for this one.
-            self._keep(replica, "ready", replica.ready_s, commands, ago_s=now - replica.ready_s)
-        replica.why = why
-        self._advance(replica, Step.LOST, now)
-        commands.append(Release(replica.id, why))
-
-    def _end(
-        self, replica: Replica, event: events.Lost, now: float, commands: list[Command]
-    ) -> None:
-        """A replica ends; the ends before READY count against its pool, or its deploy."""
-        if replica.is_coming:
-            if event.is_its_fault and not self._host.engine_down:
-                self._blame(replica, event, now, commands)
-            else:
-                self._host.pools[replica.pool].pause(event.reason, now)
-        elif event.cause:
-            self._host.pools[replica.pool].died(replica.id, event.cause)
-        why = replica.why if replica.state is State.DRAINING else event.reason
-        commands.append(Note(replica.pool, f"{replica.id} ended: {why}"))
-        self.give_up(replica, why, now, commands)
-
-    def _blame(
-        self, replica: Replica, event: events.Lost, now: float, commands: list[Command]
-    ) -> None:
-        """A start went wrong. An adopted replica is nobody's start, and a standby that has greeted
-        has done all it can do wrong: its end is an accident."""
-        pool = self._host.pools[replica.pool]
-        if replica.role == "trial":
-            commands.append(EndTrial(replica.pool, {}, event.stage, event.reason, event.log_tail))
-            pool.removed = True
-        elif replica.adopted or (replica.role == "standby" and replica.state is State.STANDBY):
-            pool.pause(event.reason, now)
-        else:
-            pool.fail(event.reason, event.log_tail, now)
-            self._keep(replica, f"failed: {event.reason}", now, commands)
-
-    def _keep(
-        self,
-        replica: Replica,
-        outcome: str,
-        now: float,
-        commands: list[Command],
-        ago_s: float = 0.0,
-    ) -> None:
-        total_ms = sum(replica.phases.values())
-        if replica.waiting_since_s is not None:
-            total_ms = (_served_s(replica, now) - replica.waiting_since_s) * 1e3
-        commands.append(
-            KeepColdStart(
-                replica.pool,
-                replica.id,
-                replica.device,
-                total_ms,
-                dict(replica.phases),
-                outcome,
-                ago_s,
-            )
-        )
-
-    def _advance(self, replica: Replica, step: Step, now: float) -> None:
-        replica.state = advance(replica.state, step)
-        self._enter(replica, now)
-
-    def _enter(self, replica: Replica, now: float) -> None:
-        """A state begins: its patience, and whoever looks at the pool."""
-        replica.since_s = now
-        pool = self._host.pools[replica.pool]
-        pool.quiet_until_s = 0.0
-        self._host.changed.add(pool.key)
-        replica.kill_at_s = now + patience_s(replica, pool.spec)
-
-
-def _is_unused(replica: Replica) -> bool:
-    """Whether a replica for calls became ready and never ran one: its callers had left. Of an
-    adopted one that is not known."""
-    has_run = "first_run" in replica.phases
-    return replica.role == "serve" and replica.ready_s > 0 and not has_run and not replica.adopted
-
-
-def _served_s(replica: Replica, now: float) -> float:
-    """When its cold start was over, for which somebody waited. Where they have left meanwhile, the
-    time until somebody else called is no part of it."""
-    first_run_s = replica.phases.get("first_run", 0.0) / 1e3
-    rested_s = now - replica.ready_s - first_run_s
-    return replica.ready_s + first_run_s if replica.ready_s and rested_s > HANDOVER_S else now
-
-
-class ReplicaEvents(Endings):
-    """Takes what happens to replicas. Nothing else changes their records."""
-
-    def __init__(self, host: Host) -> None:
-        super().__init__(host)
         self._receivers: dict[type, Callable[[Replica, Any, float, list[Command]], None]] = {
             events.Begun: self._begun,
             events.Greeted: self._greeted,
@@ -237,18 +85,88 @@ class ReplicaEvents(Endings):
             events.NotReleased: self._not_released,
         }
 
+    def add(self, replica: Replica, now: float) -> None:
+        """Record a replica, which charges its device."""
+        self._host.add(replica)
+        self._enter_state(replica, now)
+
+    def drain(
+        self,
+        replica: Replica,
+        if_idle_s: float | None,
+        why: str,
+        now: float,
+        commands: list[Command],
+    ) -> None:
+        """Ask a replica to finish and go; with `if_idle_s` it may refuse if it was used more
+        recently. One without a model has nothing to finish and is released."""
+        replica.why = why
+        commands.append(Note(replica.pool, f"{replica.id} is asked to go: {why}"))
+        if replica.state in (State.STARTING, State.STANDBY):
+            self.release(replica, why, now, commands)
+            return
+        replica.if_idle = if_idle_s is not None
+        if replica.state is not State.DRAINING:
+            self._advance(replica, Step.DRAINED, now)
+        self._host.changed.add(replica.pool)
+        commands.append(Drain(replica.id, if_idle_s))
+
+    def enforce_deadline(self, replica: Replica, now: float, commands: list[Command]) -> None:
+        """Act on a replica whose state has outlasted its limit: retry a release, terminate a drain,
+        release any other."""
+        if now < replica.deadline_s:
+            return
+        if replica.state is State.RELEASING:
+            replica.deadline_s = now + RELEASE_RETRY_S
+            commands.append(Release(replica.id, "tried again"))
+        elif replica.state is State.DRAINING and not replica.terminated:
+            replica.terminated = True
+            replica.if_idle = False
+            replica.deadline_s = now + TERM_S
+            self._host.changed.add(replica.pool)
+            reason = f"did not drain: {replica.why}"
+            commands.append(Note(replica.pool, f"{replica.id} is terminated: it {reason}"))
+            commands.append(Terminate(replica.id, reason))
+        else:
+            reason = f"{replica.state} {OVERDUE}"
+            self._end(replica, events.Lost(replica.id, reason), now, commands)
+
+    def end_missing(self, running: frozenset[str], now: float, commands: list[Command]) -> None:
+        """Compare with the driver's list after an absence of the engine: replicas that are not on
+        it are lost, and stuck releases are tried again."""
+        for replica in list(self._host.replicas()):
+            if replica.state is State.RELEASING:
+                if replica.deadline_s < float("inf"):
+                    replica.deadline_s = now
+                    self.enforce_deadline(replica, now, commands)
+            elif replica.id not in running and replica.state is not State.STARTING:
+                reason = "it ended while the engine was away"
+                lost = events.Lost(replica.id, reason, is_its_fault=False)
+                self._end(replica, lost, now, commands)
+
+    def release(self, replica: Replica, why: str, now: float, commands: list[Command]) -> None:
+        """Command the release of a replica, whatever it does."""
+        if _is_unused(replica):
+            # It is a sample for the estimate of the next cold start, although no call was served.
+            self._record_cold_start(
+                replica, "ready", replica.ready_s, commands, ago_s=now - replica.ready_s
+            )
+        replica.why = why
+        self._advance(replica, Step.LOST, now)
+        commands.append(Release(replica.id, why))
+
     def assign(self, standby: Replica, pool: Pool, device: str, now: float) -> list[Command]:
-        """Give a standby to a pool; one that has not greeted yet is told when it does."""
+        """Assign a standby to a pool; one that is still STARTING gets its model once it greets."""
         self._host.assign(standby, pool, device)
         standby.since_s = standby.last_used_s = now
         standby.adopted = False
         if standby.state is State.STARTING:
             return []
-        return [self._tell(standby, now)]
+        return [self._bind_standby(standby, now)]
 
     def stop_batching(self, pool: Pool, commands: list[Command]) -> None:
-        """Tell each replica of a pool that must join no more; one that is still coming is told when
-        it has loaded."""
+        """Command the ready replicas of a pool that must not batch to stop it; one that is still
+        loading is commanded when it has loaded."""
         if pool.batches or pool.spec.role != "serve":
             return
         for replica in pool.replicas.values():
@@ -257,8 +175,8 @@ class ReplicaEvents(Endings):
                 commands.append(StopBatching(replica.id))
 
     def apply(self, event: events.Event, now: float, commands: list[Command]) -> set[str]:
-        """Take an event about one replica; the pools it touches. Unknown ids are ignored: the
-        event crossed the replica's end."""
+        """Apply an event about one replica; returns the pools it touches. Events of unknown ids are
+        ignored: they crossed the replica's end."""
         if isinstance(event, events.Found):
             return self._found(event, now, commands)
         replica = self._host.find(getattr(event, "id", ""))
@@ -270,16 +188,16 @@ class ReplicaEvents(Endings):
         self._receivers[type(event)](replica, event, now, commands)
         touched = {replica.pool}
         if isinstance(event, events.FirstRun):
-            # It has served: now its standby may be replaced.
+            # The cold start is complete: the standby it used may be replaced.
             touched |= {STANDBY_KEY, self._host.standby_key(replica.device)}
         if before is State.DRAINING and replica.state is State.READY:
-            # Whoever it was to make room for looks elsewhere.
+            # The pools that waited for its device must be placed elsewhere.
             touched |= self._host.blocked
         return touched
 
     def _found(self, event: events.Found, now: float, commands: list[Command]) -> set[str]:
-        """A replica of an earlier manager. One without a pool is let go at once, and so is one on
-        a device that is not there any more, and a trial: whoever waited for its report is gone."""
+        """Adopt a replica of an earlier manager. One whose pool is unknown is drained. One on a
+        device that this host does not have is released, and so is a trial: its deploy is gone."""
         key = event.pool or self._host.standby_key(event.device)
         if key not in self._host.pools:
             self._host.define(PoolSpec(key, role=event.role)).removed = True
@@ -297,20 +215,20 @@ class ReplicaEvents(Endings):
         if key != STANDBY_KEY and replica.device not in self._host.ledger.devices:
             why = f"this host has no device {replica.device or 'without a name'}"
             commands.append(Note(key, f"{replica.id} is ended: {why}"))
-            self.give_up(replica, why, now, commands)
+            self.release(replica, why, now, commands)
         elif event.role == "trial":
-            self.give_up(replica, "its deploy ended with the earlier manager", now, commands)
+            self.release(replica, "its deploy ended with the earlier manager", now, commands)
         return {key}
 
     def _begun(
         self, replica: Replica, _event: events.Begun, now: float, _commands: list[Command]
     ) -> None:
-        """What it stood in line for is no part of its time."""
+        """Restart the time limit: the wait in the start queue is no part of it."""
         if replica.state is State.STARTING:
-            replica.kill_at_s = now + START_S
+            replica.deadline_s = now + START_S
         elif replica.state is State.LOADING:
             spec = self._host.pools[replica.pool].spec
-            replica.kill_at_s = now + patience_s(replica, spec)
+            replica.deadline_s = now + state_limit_s(replica, spec)
 
     def _greeted(
         self, replica: Replica, event: events.Greeted, now: float, commands: list[Command]
@@ -319,12 +237,12 @@ class ReplicaEvents(Endings):
             return
         self._advance(replica, Step.GREETED, now)
         if replica.role == "standby":
-            self._host.pools[replica.pool].succeed()
+            self._host.pools[replica.pool].record_success()
             return
         if not replica.is_bound:
-            # Assigned while it was still importing: that much of it was waited for.
+            # Assigned while it was importing: calls waited for that part only.
             replica.phases["import"] = (now - replica.last_used_s) * 1e3
-            commands.append(self._tell(replica, now))
+            commands.append(self._bind_standby(replica, now))
             return
         replica.phases = dict(event.phases)
         self._advance(replica, Step.BOUND, now)
@@ -332,7 +250,7 @@ class ReplicaEvents(Endings):
             replica.batches = self._host.pools[replica.pool].spec.batches
             commands.append(Bind(replica.id, replica.pool))
 
-    def _tell(self, standby: Replica, now: float) -> Command:
+    def _bind_standby(self, standby: Replica, now: float) -> Command:
         standby.is_bound = True
         standby.batches = self._host.pools[standby.pool].spec.batches
         self._advance(standby, Step.BOUND, now)
@@ -350,16 +268,16 @@ class ReplicaEvents(Endings):
         replica.marks_started = event.marks_started
         replica.memory_mib = event.memory_mib
         replica.ready_s = replica.last_used_s = now
-        pool.succeed()
+        pool.record_success()
         if replica.role == "trial":
             kind = self._host.ledger.devices[replica.device].kind
             commands.append(EndTrial(replica.pool, {**event.report, "device_kind": kind}))
             pool.removed = True
-            self.give_up(replica, "the trial is over", now, commands)
+            self.release(replica, "the trial is over", now, commands)
             return
         pool.measured_mib = max(pool.measured_mib, event.memory_mib)
-        self._host.ledger.remember(replica.id, pool.memory_mib)
-        loading = [ms for phase, ms in event.phases.items() if phase not in ROOM_PHASES]
+        self._host.ledger.recharge(replica.id, pool.memory_mib)
+        loading = [ms for phase, ms in event.phases.items() if phase not in PLACEMENT_PHASES]
         pool.reload_s = sum(loading) / 1e3
         self._advance(replica, Step.LOADED, now)
         commands.append(Note(replica.pool, f"{replica.id} is ready"))
@@ -378,22 +296,21 @@ class ReplicaEvents(Endings):
             self._refute(replica, event.reason, commands)
 
     def _refute(self, replica: Replica, reason: str, commands: list[Command]) -> None:
-        """Believed once, and only of a pool whose requests are joined: a replica may lie, but only
-        about its own."""
+        """End the batching of a pool, once. A lying replica can do that to its own pool only."""
         pool = self._host.pools[replica.pool]
         replica.batches = False
         if not pool.batches:
             return
         pool.refuted = reason
         commands.append(Note(pool.key, f"requests are joined no more: {replica.id}: {reason}"))
-        commands.append(KeepRefutation(pool.key, reason))
+        commands.append(RecordRefutation(pool.key, reason))
         self.stop_batching(pool, commands)
 
     def _first_run(
         self, replica: Replica, event: events.FirstRun, now: float, commands: list[Command]
     ) -> None:
         replica.phases["first_run"] = event.ms
-        self._keep(replica, "ready", now, commands)
+        self._record_cold_start(replica, "ready", now, commands)
 
     def _not_idle(
         self, replica: Replica, event: events.NotIdle, now: float, commands: list[Command]
@@ -413,17 +330,98 @@ class ReplicaEvents(Endings):
             self._end(replica, event, now, commands)
 
     def _released(self, replica: Replica) -> set[str]:
-        """Its device is free now: whoever waits for one is looked at."""
+        """Stop the record; its device is free, so blocked pools are settled."""
         if replica.state is not State.RELEASING:
             return set()
         replica.state = advance(replica.state, Step.RELEASED)
-        self._host.drop(replica)
+        self._host.remove(replica)
         return {replica.pool, *self._host.blocked}
 
     def _not_released(
         self, replica: Replica, event: events.NotReleased, now: float, commands: list[Command]
     ) -> None:
-        """The device stays taken (quarantined) and the release is tried again later."""
+        """Keep the device charged (quarantined) and retry the release after RELEASE_RETRY_S."""
         replica.why = event.reason
-        replica.kill_at_s = now + RELEASE_RETRY_S
+        replica.deadline_s = now + RELEASE_RETRY_S
         commands.append(Note(replica.pool, f"{replica.id} cannot be released: {event.reason}"))
+
+    def _end(
+        self, replica: Replica, event: events.Lost, now: float, commands: list[Command]
+    ) -> None:
+        """Release a lost replica; a loss before READY counts against its pool, or ends its
+        trial."""
+        if replica.is_coming:
+            if event.is_its_fault and not self._host.engine_down:
+                self._count_failure(replica, event, now, commands)
+            else:
+                self._host.pools[replica.pool].delay_retry(event.reason, now)
+        elif event.cause:
+            self._host.pools[replica.pool].record_death(replica.id, event.cause)
+        why = replica.why if replica.state is State.DRAINING else event.reason
+        commands.append(Note(replica.pool, f"{replica.id} ended: {why}"))
+        self.release(replica, why, now, commands)
+
+    def _count_failure(
+        self, replica: Replica, event: events.Lost, now: float, commands: list[Command]
+    ) -> None:
+        """Count a loss before READY. Losses of adopted replicas and of standbys that already
+        connected are not counted: they only delay the next start."""
+        pool = self._host.pools[replica.pool]
+        if replica.role == "trial":
+            commands.append(EndTrial(replica.pool, {}, event.stage, event.reason, event.log_tail))
+            pool.removed = True
+        elif replica.adopted or (replica.role == "standby" and replica.state is State.STANDBY):
+            pool.delay_retry(event.reason, now)
+        else:
+            pool.record_failure(event.reason, event.log_tail, now)
+            self._record_cold_start(replica, f"failed: {event.reason}", now, commands)
+
+    def _record_cold_start(
+        self,
+        replica: Replica,
+        outcome: str,
+        now: float,
+        commands: list[Command],
+        ago_s: float = 0.0,
+    ) -> None:
+        total_ms = sum(replica.phases.values())
+        if replica.waiting_since_s is not None:
+            total_ms = (_served_s(replica, now) - replica.waiting_since_s) * 1e3
+        commands.append(
+            RecordColdStart(
+                replica.pool,
+                replica.id,
+                replica.device,
+                total_ms,
+                dict(replica.phases),
+                outcome,
+                ago_s,
+            )
+        )
+
+    def _advance(self, replica: Replica, step: Step, now: float) -> None:
+        replica.state = advance(replica.state, step)
+        self._enter_state(replica, now)
+
+    def _enter_state(self, replica: Replica, now: float) -> None:
+        """Begin a state: set its deadline and have the pool settled and published."""
+        replica.since_s = now
+        pool = self._host.pools[replica.pool]
+        pool.quiet_until_s = 0.0
+        self._host.changed.add(pool.key)
+        replica.deadline_s = now + state_limit_s(replica, pool.spec)
+
+
+def _is_unused(replica: Replica) -> bool:
+    """Whether a serving replica became ready and never ran a call, because its callers had left.
+    That is not known of an adopted one."""
+    has_run = "first_run" in replica.phases
+    return replica.role == "serve" and replica.ready_s > 0 and not has_run and not replica.adopted
+
+
+def _served_s(replica: Replica, now: float) -> float:
+    """When its cold start was over. The time between READY and a first call that came much later is
+    no part of it."""
+    first_run_s = replica.phases.get("first_run", 0.0) / 1e3
+    rested_s = now - replica.ready_s - first_run_s
+    return replica.ready_s + first_run_s if replica.ready_s and rested_s > CONNECT_S else now

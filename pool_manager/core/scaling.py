@@ -16,14 +16,14 @@ from registry.exchange import Load
 STABLE_S = 60
 PANIC_S = 6
 PANIC_FACTOR = 2
-"""Panic begins when the short window asks for so many times the replicas that are ready."""
+"""Panic begins when the short window asks for so many times the ready replicas."""
 
 
 class LoadWindow:
     """Busy requests per second of the last `STABLE_S` seconds. `now` is monotonic seconds.
 
-    A second without news counts as the one before it: load is reported when it changes and once a
-    second, and a late report says nothing about what happens.
+    A second without a report counts as the one before it: load is reported when it changes and once
+    a second, and a late report says nothing about the load.
     """
 
     __slots__ = ("_began", "_busy", "_held", "_last")
@@ -35,7 +35,7 @@ class LoadWindow:
         self._last = 0
 
     def observe(self, busy: int, now: float) -> None:
-        """So many requests are held or in flight at `now`."""
+        """Record that `busy` requests are held or in flight at `now`."""
         second = int(now)
         if self._began is None:
             self._began = self._last = second
@@ -44,7 +44,7 @@ class LoadWindow:
         self._busy[second % STABLE_S] = self._held = busy
 
     def hold(self, busy: int, now: float) -> None:
-        """Seconds to come count as `busy` until observed; this one has been, or is to be."""
+        """Count the seconds after this one as `busy` until the next observation."""
         if self._began is not None:
             self._reach(int(now))
             self._held = busy
@@ -73,65 +73,68 @@ class Wanted(NamedTuple):
 
 @dataclass(slots=True)
 class Scaler:
-    """One pool's load and the panic it may be in. Times are monotonic seconds."""
+    """One pool's load window and panic mode. Times are monotonic seconds."""
 
     window: LoadWindow = field(default_factory=LoadWindow)
     panic_until_s: float = 0.0
     peak: int = 0
 
     def observe(self, busy: int, now: float) -> None:
-        """So many requests are held or in flight."""
+        """Record that `busy` requests are held or in flight."""
         self.window.observe(busy, now)
 
     def hold(self, busy: int, now: float) -> None:
-        """So many are left, as far as is known before the next observation."""
+        """Count the seconds to come as `busy` until the next observation."""
         self.window.hold(busy, now)
 
     def forget(self) -> None:
-        """The pool is cold: what was is no measure of what comes."""
+        """Drop window and panic: the pool is cold."""
         self.window = LoadWindow()
         self.panic_until_s, self.peak = 0.0, 0
-
-    def by_load(self, spec: PoolSpec, ready: int, now: float, *, is_busy: bool) -> Wanted:
-        """What the windows ask for, unbounded; while in panic never less than before. Only calls
-        begin a panic, and only calls start a replica: what was may keep those there are."""
-        stable_mean = self.window.mean(STABLE_S, now)
-        panic_mean = self.window.mean(PANIC_S, now)
-        stable, burst = ceil(stable_mean / spec.target), ceil(panic_mean / spec.target)
-        if now >= self.panic_until_s:
-            self.peak = 0
-        if is_busy and burst >= PANIC_FACTOR * max(1, ready):
-            self.panic_until_s = now + STABLE_S
-        asked, reason = stable, f"{spec.target} requests per replica over {STABLE_S} s"
-        if now < self.panic_until_s:
-            asked = self.peak = max(self.peak, ready, stable, burst)
-            reason = f"a burst, up to {self.peak} x {spec.target} requests at once"
-        return Wanted(asked if is_busy else min(asked, ready), reason)
 
 
 def wanted(
     spec: PoolSpec, load: Load, scaler: Scaler, ready: int, now: float, *, is_fresh: bool
 ) -> Wanted:
-    """One at once from zero, then what the windows ask for, always between `min` and `max`.
+    """How many replicas a pool should have, always between `min` and `max`.
 
-    `ready`: replicas that can serve. While there are none nothing is known of how fast one works
-    off what came, and where one cannot be loaded its copies cannot either. `is_fresh`: used less
-    than `idle_s` ago, or about to be; one replica then stays although nobody calls.
+    (1) A trial: one.
+    (2) No load, and the pool was not used for `idle_s` or its floor has none ready: none.
+    (3) None is ready: one. How fast one works is not known yet, and where one cannot be loaded,
+        its copies cannot either.
+    (4) The mean over PANIC_S asks for PANIC_FACTOR times the ready ones while there is load:
+        panic for STABLE_S, in which the number never falls.
+    (5) Else the mean over STABLE_S.
+    (6) By (4) and (5) without load: no more than are ready, since only calls start a replica.
+    (7) By (4) to (6) none or one: one, for the next call.
+
+    `ready`: replicas that can serve. `is_fresh`: used less than `idle_s` ago, or about to be.
     """
-    if spec.role == "trial":
-        return Wanted(1, "a deploy verifies it")
     busy = load.busy
-    is_floor = spec.min > 0 and not ready
-    if not busy and (is_floor or not is_fresh):
+    if spec.role == "trial":  # (1)
+        return Wanted(1, "a deploy verifies it")
+    if not busy and (not is_fresh or (spec.min > 0 and not ready)):  # (2)
         return _bounded(Wanted(0, "nobody calls"), spec)
-    if not ready:
+    if not ready:  # (3)
         reason = f"{load.queued} held and {load.in_flight} in flight, none is ready yet"
         return _bounded(Wanted(1, reason if busy else "asked for"), spec)
-    asked = scaler.by_load(spec, ready, now, is_busy=busy > 0)
-    if asked.replicas <= 1:
-        text = f"calls, {spec.target} at once per replica" if busy else "kept for the next call"
-        return _bounded(Wanted(1, text), spec)
-    return _bounded(asked, spec)
+    stable = ceil(scaler.window.mean(STABLE_S, now) / spec.target)
+    burst = ceil(scaler.window.mean(PANIC_S, now) / spec.target)
+    if now >= scaler.panic_until_s:
+        scaler.peak = 0
+    if busy and burst >= PANIC_FACTOR * max(1, ready):
+        scaler.panic_until_s = now + STABLE_S
+    if now < scaler.panic_until_s:  # (4)
+        count = scaler.peak = max(scaler.peak, ready, stable, burst)
+        reason = f"a burst, up to {count} x {spec.target} requests at once"
+    else:  # (5)
+        count, reason = stable, f"{spec.target} requests per replica over {STABLE_S} s"
+    if not busy:  # (6)
+        count = min(count, ready)
+    if count <= 1:  # (7)
+        count = 1
+        reason = f"calls, {spec.target} at once per replica" if busy else "kept for the next call"
+    return _bounded(Wanted(count, reason), spec)
 
 
 def _bounded(asked: Wanted, spec: PoolSpec) -> Wanted:

@@ -1,6 +1,6 @@
-"""Whose start goes on: work that takes a core each, and only so many at once.
+"""The queue of starts: each takes a core, so only a few run at once.
 
-Ten starts at once on two cores all end late; two after two end no later in all, and the first of
+Ten starts at once on two cores all end late; in pairs they end no later in all, and the first of
 them several times sooner.
 """
 
@@ -12,13 +12,14 @@ from math import inf
 from typing import Final, NamedTuple
 
 HOLD_S: Final = 1.0
-"""A start that takes longer counts no more: it hangs, or waits for something else than a core."""
+"""A start counts for so long at most: after that it hangs or waits for something else than a
+core."""
 SHORT_LOAD_S: Final = 0.03
-"""A standby that loads so soon is over with it before another one would be asked to wait."""
+"""A load that is shorter is not queued: it is over before another start would have to wait."""
 
 
 class Rank(IntEnum):
-    """What a start is for, most urgent first. What is over in no time stands in no line."""
+    """What a start is for, most urgent first. SHORT is admitted at once."""
 
     SHORT = 0
     WAITER = 1
@@ -26,39 +27,39 @@ class Rank(IntEnum):
     STANDBY = 3
 
 
-class Turn(NamedTuple):
-    """Who goes first: the more urgent, then who was wanted first (monotonic seconds)."""
+class StartPriority(NamedTuple):
+    """The order of starts: by rank, then by the time since which each is wanted (monotonic)."""
 
     rank: Rank
     since_s: float
 
 
-class Starts:
-    """At most `at_once` starts go on, the others stand in line. `now` is monotonic seconds."""
+class StartQueue:
+    """At most `at_once` starts run, the others wait. `now` is monotonic seconds."""
 
     def __init__(self, at_once: int) -> None:
         self._at_once = at_once
         self._line: dict[str, None] = {}
         self._running: dict[str, float] = {}
 
-    def ask(self, id: str) -> None:
-        """One more start is wanted."""
+    def enqueue(self, id: str) -> None:
+        """Queue a start."""
         self._line[id] = None
 
-    def leave(self, id: str) -> None:
-        """A start has ended, or is not wanted any more. Others are ignored."""
+    def remove(self, id: str) -> None:
+        """Remove a start that has ended or is not wanted any more; unknown ids are ignored."""
         self._line.pop(id, None)
         self._running.pop(id, None)
 
-    def begin(self, turn: Callable[[str], Turn], now: float) -> list[str]:
-        """Those that may begin now, in this order. `turn` is asked anew every time: somebody may
-        have come to wait for what nobody had waited for."""
+    def admit(self, turn: Callable[[str], StartPriority], now: float) -> list[str]:
+        """The starts that may begin now, in order. `turn` gives each one's priority and is called
+        anew every time, since a call may have begun to wait for a queued start."""
         self._running = {id: end_s for id, end_s in self._running.items() if end_s > now}
         turns = {id: turn(id) for id in self._line}
         line = sorted(self._line, key=turns.__getitem__)
         short = [id for id in line if turns[id].rank is Rank.SHORT]
-        room = max(0, self._at_once - len(self._running))
-        following = line[len(short) :][:room]
+        evictor = max(0, self._at_once - len(self._running))
+        following = line[len(short) :][:evictor]
         for id in (*short, *following):
             del self._line[id]
         for id in following:
@@ -66,5 +67,5 @@ class Starts:
         return [*short, *following]
 
     def due_s(self) -> float:
-        """When the next one may begin even if none ends; infinite where nobody stands in line."""
+        """When the next start may begin even if none ends; infinite if the queue is empty."""
         return min(self._running.values(), default=inf) if self._line else inf

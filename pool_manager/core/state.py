@@ -1,7 +1,39 @@
-"""The replica's life as one table, and the records the decisions are made on.
+"""The life of a replica as one table, and the records that decisions are made on.
 
-Everything that changes a replica's state goes through `advance`. A device is free only when its
-replica is STOPPED.
+Two rules:
+
+1. A replica's state changes by `advance` alone, and only along TRANSITIONS. A pair that is not in
+   the table is a defect of this program, never something that a process, a driver or a gateway
+   could have caused: what they say is checked against the state first and dropped if it crossed.
+2. A device is free only when its replica is STOPPED: when nothing of the process is left and the
+   driver has proved it. Every other state is charged to the device in full.
+
+What the states are for:
+
+STARTING    The process was launched, and nothing has been heard of it. It may stand in the queue
+            of starts (`start_queue`), which is no part of its time.
+STANDBY     It has greeted (HELLO) and has no model. A replica of a function is in it for moments,
+            a standby for hours: that is the only difference between the two until it is bound.
+LOADING     It was told which model to load. A trial is verified in this state.
+READY       Gateways send to it.
+DRAINING    It was asked to go and finishes what it has. If it may refuse (`if_idle`), it still
+            serves: the replica alone sees every gateway, so only it knows that it is idle.
+RELEASING   The driver kills what is left and removes the folders, again until it succeeds. Where
+            that is impossible, the device stays taken: a leaked process may hold its memory.
+STOPPED     Nothing is left. The record is dropped in the same turn, so no replica is seen in it.
+
+`lost` is the one step for every way in which a process ends or is given up: exit, crash, hang,
+refused load, a device that fell off the bus. There is no state "failed": failures belong to the
+pool (back-off, last error), since the next replica starts with them and this one is over.
+
+`drain` is never used before LOADING, although the table would let a STANDBY drain: a replica
+without a model has nothing to finish and is released at once (`ReplicaLifecycle.drain`). DRAINING
+has two ways out, and `not idle`, back to READY, is the only step backwards: whatever was to happen
+on the device is decided anew. A replica that may refuse and is then asked to go in any case takes
+no step: the state stays, and `if_idle` becomes False.
+
+Deadlines are not part of the table. A state may last for `state_limit_s` (`replicas`); a Tick past
+that is treated like any other loss.
 """
 
 from __future__ import annotations
@@ -12,7 +44,7 @@ from typing import Literal
 
 
 class State(StrEnum):
-    """Where a replica is in its life."""
+    """The state of a replica."""
 
     STARTING = "starting"
     STANDBY = "standby"
@@ -24,7 +56,7 @@ class State(StrEnum):
 
 
 class Step(StrEnum):
-    """What moves a replica on."""
+    """What changes a replica's state."""
 
     GREETED = "greeted"
     BOUND = "bound"
@@ -52,7 +84,6 @@ TRANSITIONS: dict[State, dict[Step, State]] = {
     State.RELEASING: {Step.RELEASED: State.STOPPED},
     State.STOPPED: {},
 }
-"""`lost` is every way a process can end or be given up: exit, crash, hang, refused load."""
 
 
 class ImpossibleStep(Exception):
@@ -72,7 +103,7 @@ Role = Literal["serve", "trial", "standby"]
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Something replicas can be put on. `kind` is "cpu" or "cuda".
+    """A CPU slot or a GPU. `kind` is "cpu" or "cuda".
 
     `memory_mib` is the size of its memory bank, 0 where memory is not accounted. Devices that draw
     on one memory, as CPU slots do, name the same `bank`.
@@ -90,12 +121,12 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class PoolSpec:
-    """What the decisions need to know of one revision.
+    """The settings and measurements of one revision that decisions need.
 
     `function` is the namespace and name; `max` bounds it over all its revisions. `target` is how
     many requests one replica takes at once. `load_s` is the measured load time, 0 if unknown,
     `memory_mib` what one replica was measured to take and `share` the part of a device it needs,
-    1 for a device of its own. `batches`: its replicas join requests. A trial is the pool of one
+    1 for a device of its own. `batches`: its replicas batch requests. A trial is the pool of one
     throw-away replica.
     """
 
@@ -120,8 +151,8 @@ class Replica:
 
     A standby is in a pool of its own until it is assigned; `is_bound` says whether the process
     was told, or is about to be told, which model to load. `if_idle` marks a drain that the replica
-    may refuse, `refused_s` when it last did, `ready_s` when it had loaded. `kill_at_s` is when
-    patience with the present state ends; `terminated` that TERM was sent. `batches`: it may join
+    may refuse, `refused_s` when it last did, `ready_s` when it had loaded. `deadline_s` is when
+    the present state has lasted too long; `terminated` that TERM was sent. `batches`: it may batch
     requests, as far as is known.
     """
 
@@ -137,7 +168,7 @@ class Replica:
     refused_s: float = float("-inf")
     ready_s: float = 0.0
     terminated: bool = False
-    kill_at_s: float = float("inf")
+    deadline_s: float = float("inf")
     last_used_s: float = 0.0
     limit: int = 0
     marks_started: bool = True
@@ -149,16 +180,17 @@ class Replica:
 
     @property
     def can_serve(self) -> bool:
-        """Gateways may send to it: ready, or asked to go but free to refuse."""
+        """Whether gateways may send to it: READY, or DRAINING and free to refuse."""
         return self.state is State.READY or (self.state is State.DRAINING and self.if_idle)
 
     @property
     def is_leaving(self) -> bool:
-        """It will be gone soon, unless it refuses. What could not be released may stay for ever."""
-        is_stuck = self.kill_at_s < float("inf")
+        """Whether it will be gone soon, unless it refuses. A release that failed may fail for
+        ever."""
+        is_stuck = self.deadline_s < float("inf")
         return self.state is State.DRAINING or (self.state is State.RELEASING and not is_stuck)
 
     @property
     def is_coming(self) -> bool:
-        """It will serve, unless something goes wrong."""
+        """Whether it is on its way to READY."""
         return self.state in (State.STARTING, State.STANDBY, State.LOADING)

@@ -5,29 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pool_manager.core.commands import Command, EndWarm, Launch, Note, WarmOutcome
-from pool_manager.core.eviction import JUST_USED_S, Room
+from pool_manager.core.eviction import JUST_USED_S, Evictor
 from pool_manager.core.host import Host
+from pool_manager.core.placement import find_device, placement_obstacle
 from pool_manager.core.pool import Pool
-from pool_manager.core.replicas import ReplicaEvents
+from pool_manager.core.replicas import ReplicaLifecycle
 from pool_manager.core.scaling import wanted
 from pool_manager.core.state import Replica, State
 from registry.exchange import Load
 
 REFILL_AFTER_S = 2.0
-"""A spent standby is replaced when nobody wakes up, but after so long in any case."""
+"""A spent standby is replaced once no cold start is going on, after so long in any case."""
 
 
 class Standbys:
-    """Starts standbys for the cold starts to come. `new_id` gives ids that no replica has."""
+    """Keeps standbys ready for cold starts. `new_id` gives ids that no replica has."""
 
-    def __init__(self, host: Host, replicas: ReplicaEvents, new_id: Callable[[], str]) -> None:
+    def __init__(self, host: Host, replicas: ReplicaLifecycle, new_id: Callable[[], str]) -> None:
         self._host = host
         self._replicas = replicas
         self._new_id = new_id
         self._missing_since_s: dict[str, float] = {}
 
     def settle(self, pool: Pool, now: float, commands: list[Command]) -> None:
-        """Start ahead what the next cold start will use up; too many are let go."""
+        """Start one standby if one is missing, drain those above the pool's `max`."""
         device, there = self._host.standby_device(pool.key), self._host.standbys(pool.key)
         for replica in there[pool.spec.max :]:
             self._replicas.drain(replica, None, "one standby too many", now, commands)
@@ -37,7 +38,7 @@ class Standbys:
         has_waited = now - self._missing_since_s.setdefault(pool.key, now) >= REFILL_AFTER_S
         if now < pool.retry_at_s or self._host.engine_down or not self._has_room(pool, device):
             return
-        if has_waited or not self._anybody_wakes():
+        if has_waited or not self._is_cold_start_going_on():
             replica = Replica(self._new_id(), pool.key, device, "standby", now, is_bound=False)
             self._replicas.add(replica, now)
             commands.append(Launch(replica.id, "", device, "standby", {}))
@@ -46,50 +47,50 @@ class Standbys:
     def _has_room(self, pool: Pool, device: str) -> bool:
         if device in self._host.ledger.cordons:
             return False
-        bank, memory_mib = self._host.standby_place(device)
+        bank, memory_mib = self._host.standby_charge(device)
         return bool(bank) and self._host.ledger.free_mib(bank, pool.key) >= memory_mib
 
-    def _anybody_wakes(self) -> bool:
+    def _is_cold_start_going_on(self) -> bool:
         return any(one.is_coming for one in self._host.replicas() if one.role != "standby")
 
 
 class Supply:
-    """Decides about one pool at a time. `new_id` gives ids that no replica has."""
+    """Brings one pool at a time to its wanted number of replicas. `new_id` gives unused ids."""
 
-    def __init__(self, host: Host, replicas: ReplicaEvents, new_id: Callable[[], str]) -> None:
+    def __init__(self, host: Host, replicas: ReplicaLifecycle, new_id: Callable[[], str]) -> None:
         self._host = host
         self._replicas = replicas
         self._new_id = new_id
-        self.room = Room(host, replicas)
+        self.evictor = Evictor(host, replicas)
         self._standbys = Standbys(host, replicas, new_id)
 
     def settle(self, pool: Pool, now: float, commands: list[Command]) -> None:
-        """Start what is missing, let go what is too much, answer who asked for a warm pool."""
+        """Start what is missing, answer a request for a warm pool, stop surplus."""
         if pool.spec.role == "standby":
             self._standbys.settle(pool, now, commands)
             return
         load = self._host.demand.load(pool.key)
-        self._want(pool, load, now, commands)
-        while pool.count() < pool.wanted and self._start_one(pool, now, commands):
+        self._update_wanted(pool, load, now, commands)
+        while pool.count() < pool.wanted and self._place(pool, now, commands):
             pass
-        if pool.warming is not None and self._has_warmed(pool, now, commands):
-            self._want(pool, load, now, commands)
-        if pool.count() >= pool.wanted and (pool.claim or pool.blocked):
-            self.room.drop_claim(pool)
+        if pool.warming is not None and self._answer_warming(pool, now, commands):
+            self._update_wanted(pool, load, now, commands)
+        if pool.count() >= pool.wanted and (pool.reservation or pool.blocked):
+            self.evictor.unblock(pool)
         self._stop_surplus(pool, load, now, commands)
 
-    def empty(self, pool: Pool, why: str, now: float, commands: list[Command]) -> None:
-        """Let every replica finish and go."""
-        self.room.drop_claim(pool)
+    def drain_all(self, pool: Pool, why: str, now: float, commands: list[Command]) -> None:
+        """Drain every replica of a pool that is not wanted any more."""
+        self.evictor.unblock(pool)
         if pool.warming is not None:
             self._end_warm(pool, "failed", why, commands)
         for replica in list(pool.replicas.values()):
-            # One asked conditionally may not refuse any more.
+            # A replica that was free to refuse (`if_idle`) no longer is.
             if replica.can_serve or replica.is_coming:
                 self._replicas.drain(replica, None, why, now, commands)
 
     def sleep(self, pool: Pool, now: float, commands: list[Command]) -> None:
-        """Ask idle replicas to go now, down to the floor; each may refuse if it was called."""
+        """Ask idle replicas above `min` to go now; each may refuse if it was called."""
         load = self._host.demand.load(pool.key)
         if load.busy:
             return
@@ -97,7 +98,7 @@ class Supply:
             if replica.state is State.READY and pool.staying() > pool.spec.min:
                 self._replicas.drain(replica, JUST_USED_S, "put to sleep", now, commands)
 
-    def _want(self, pool: Pool, load: Load, now: float, commands: list[Command]) -> None:
+    def _update_wanted(self, pool: Pool, load: Load, now: float, commands: list[Command]) -> None:
         spec = pool.spec
         used = max([pool.last_used_s, *(r.last_used_s for r in pool.replicas.values())])
         is_coming = any(one.is_coming for one in pool.replicas.values())
@@ -109,23 +110,55 @@ class Supply:
             commands.append(Note(pool.key, f"wants {count} {noun}: {reason}"))
         pool.wanted, pool.wanted_reason = count, reason
 
-    def _start_one(self, pool: Pool, now: float, commands: list[Command]) -> bool:
-        """Record a replica and have it started; False when there is no place or patience."""
-        obstacle = self._obstacle(pool, now)
-        if obstacle:
-            # Nobody is to wait for a device that is kept for who cannot use it.
-            self.room.let_go(pool)
-            self.room.block(pool, obstacle, commands)
-            self.room.look_again(max(pool.retry_at_s, now), now)
+    def _place(self, pool: Pool, now: float, commands: list[Command]) -> bool:
+        """Start one more replica of a pool or make room for it; True if one was started.
+
+        (1) Nothing may be started: the engine is away or a back-off lasts. The pool's reservation
+            is released, since another pool can use the device meanwhile.
+        (2) A device has room and the function is below its `max`: start there.
+        (3) Victims of the pool's reservation are still leaving: wait for them.
+        (4) Other revisions take the function to its `max`, and one of theirs is draining: wait.
+        (5) Idle replicas can make room: reserve the device and ask the cheapest set to go, each
+            of which may refuse. At `max` that is the cheapest one of the other revisions.
+        (6) The pool has waited unserved for PREEMPT_AFTER_S: drain busy replicas that are past
+            their residency.
+        (7) As (6), but no set of them is past its residency at once: reserve the device anyway.
+            Else pools that need one victim would take turns with each of them for ever.
+        (8) Wait; `pool.blocked` says for what.
+        """
+        evictor, candidates = self.evictor, self.evictor.candidates
+        if obstacle := self._obstacle(pool, now):  # (1)
+            self._host.unreserve(pool)
+            evictor.block(pool, obstacle, commands)
+            evictor.wake_at(max(pool.retry_at_s, now), now)
             return False
-        claim = pool.claim
-        device = self.room.find(pool, now, commands)
-        if device is None:
+        need, ledger = self._host.need(pool), self._host.ledger
+        others, is_full = evictor.other_revisions(pool)
+        device = None if is_full else find_device(need, ledger, evictor.reusable_standbys())
+        if device is not None:  # (2)
+            self._start(pool, device, now, commands)
+            return True
+        if evictor.is_evicting(pool):  # (3)
             return False
-        phases = _phases(pool, claim.since_s if claim else None, now)
-        self.room.unblock(pool)
-        self._bring(pool, device, phases, now, commands)
-        return True
+        self._host.unreserve(pool)
+        leaving = [one for one in others if one.state is State.DRAINING] if is_full else []
+        if leaving:  # (4)
+            text = f"waits for {leaving[0].id} of {leaving[0].pool} to go"
+            evictor.block(pool, text, commands)
+            return False
+        among = others if is_full else None
+        plan = evictor.plan(pool, need, candidates.idle, among, now)  # (5)
+        is_idle = plan is not None
+        if plan is None and evictor.may_preempt(pool, now):
+            plan = evictor.plan(pool, need, candidates.resident, among, now)  # (6)
+            if plan is None and not is_full:
+                evictor.reserve(pool, need, now)  # (7)
+        if plan is not None:
+            evictor.execute(pool, need, plan, JUST_USED_S if is_idle else None, now, commands)
+        else:  # (8)
+            text = f"max is {pool.spec.max}, other revisions have as many replicas"
+            evictor.block(pool, text if is_full else placement_obstacle(need, ledger), commands)
+        return False
 
     def _obstacle(self, pool: Pool, now: float) -> str:
         """Why nothing may be started, wherever there is room; "" if it may."""
@@ -137,29 +170,29 @@ class Supply:
             return f"load failed {pool.failures} times, next try soon: {pool.last_error}"
         return f"the last start ended, next try soon: {pool.last_error}"
 
-    def _bring(
-        self, pool: Pool, device: str, phases: dict[str, float], now: float, commands: list[Command]
-    ) -> None:
-        """By a standby if there is one, the furthest on first; else by a new start."""
-        key = pool.key
-        standby = self._host.next_standby(device)
-        if standby is not None:
-            replica = standby
+    def _start(self, pool: Pool, device: str, now: float, commands: list[Command]) -> None:
+        """Bind the device's furthest standby to the pool, else launch a process."""
+        phases = _phases(pool, now)
+        self.evictor.unblock(pool)
+        replica = self._host.next_standby(device)
+        if replica is not None:
+            how = "wakes standby"
             replica.phases = dict(phases)
             commands += self._replicas.assign(replica, pool, device, now)
         else:
-            replica = Replica(self._new_id(), key, device, pool.spec.role, now, phases=phases)
+            how = "starts"
+            id, role = self._new_id(), pool.spec.role
+            replica = Replica(id, pool.key, device, role, now, phases=phases)
             self._replicas.add(replica, now)
-            commands.append(Launch(replica.id, key, device, replica.role, phases))
+            commands.append(Launch(id, pool.key, device, role, phases))
         replica.waiting_since_s = pool.waiting_since_s
         replica.last_used_s = now
-        how = "starts" if standby is None else "wakes standby"
-        commands.append(Note(key, f"{how} {replica.id} on {device}: {pool.wanted_reason}"))
+        text = f"{how} {replica.id} on {device}: {pool.wanted_reason}"
+        commands.append(Note(pool.key, text))
 
     def _stop_surplus(self, pool: Pool, load: Load, now: float, commands: list[Command]) -> None:
-        """What the windows do not ask for finishes and goes, newest first; what has been idle is
-        asked whether it may, as it alone knows for sure. Those asked are counted as gone: all of
-        them may say yes."""
+        """Drain ready replicas above what is wanted, the newest first, and ask those that have been
+        idle for `idle_s` to go. Those asked count as gone, since all of them may agree."""
         if pool.spec.role == "trial":
             return
         ready = [one for one in pool.replicas.values() if one.state is State.READY]
@@ -178,16 +211,17 @@ class Supply:
     def _serving(pool: Pool) -> int:
         return sum(one.state is State.READY for one in pool.replicas.values())
 
-    def _has_warmed(self, pool: Pool, now: float, commands: list[Command]) -> bool:
-        """Tell who asked for a warm pool as soon as it is one, or will not be. One that is asked
-        to go is not counted; one that stays counts as used now, or it might go at once."""
+    def _answer_warming(self, pool: Pool, now: float, commands: list[Command]) -> bool:
+        """Answer a request for a warm pool once a replica is ready, a start failed, or there is no
+        room; True if answered. A draining replica does not count. The pool counts as used now, or
+        its replica might be stopped at once."""
         assert pool.warming is not None
         if self._serving(pool):
             pool.last_used_s = now
             self._end_warm(pool, "ready", pool.wanted_reason, commands)
         elif pool.failures > pool.warming.failures or pool.is_failing(now):
             self._end_warm(pool, "failed", pool.last_error, commands)
-        elif pool.warming.beside and not pool.count() and pool.claim is None:
+        elif pool.warming.beside and not pool.count() and pool.reservation is None:
             self._end_warm(pool, "no_room", pool.blocked, commands)
         return pool.warming is None
 
@@ -197,14 +231,15 @@ class Supply:
         commands.append(EndWarm(pool.key, outcome, reason))
 
 
-def _phases(pool: Pool, evicting_since_s: float | None, now: float) -> dict[str, float]:
-    """What the first waiter has waited for so far, in milliseconds."""
+def _phases(pool: Pool, now: float) -> dict[str, float]:
+    """The cold start's phases until now, in milliseconds: `place` is the first waiter's wait for
+    a device, `evict` the part of it in which the pool's reservation was cleared."""
     phases = {}
     if pool.waiting_since_s is not None:
         phases["place"] = (now - pool.waiting_since_s) * 1e3
-    if evicting_since_s is not None:
-        # Whoever the eviction was for may have left before this waiter came.
-        since_s = max(evicting_since_s, pool.waiting_since_s or 0.0)
+    if pool.reservation is not None:
+        # The callers that the eviction was for may have left before this waiter came.
+        since_s = max(pool.reservation.since_s, pool.waiting_since_s or 0.0)
         phases["evict"] = (now - since_s) * 1e3
         phases["place"] = max(0.0, phases.get("place", 0.0) - phases["evict"])
     return phases

@@ -65,9 +65,9 @@ class FakeReplica:
         self._sleep = sleep
         self._loop = asyncio.get_running_loop()
         self._tasks = Tasks(f"fake replica {record.id}")
-        self._told: asyncio.Future[str] = self._loop.create_future()
+        self._ended: asyncio.Future[str] = self._loop.create_future()
         self._bound: asyncio.Future[ModelSpec] = self._loop.create_future()
-        self._end: SocketEnd | None = None
+        self._link: SocketEnd | None = None
         self._listener: socket.socket | None = None
         self._service: FakeService | None = None
 
@@ -75,8 +75,8 @@ class FakeReplica:
         """From the launch to the end; how it ended, in words."""
         work = self._tasks.spawn("life", self._work())
         try:
-            await asyncio.wait([work, self._told], return_when=asyncio.FIRST_COMPLETED)
-            return self._told.result() if self._told.done() else work.result()
+            await asyncio.wait([work, self._ended], return_when=asyncio.FIRST_COMPLETED)
+            return self._ended.result() if self._ended.done() else work.result()
         finally:
             # A KILL may come while it ends by itself, and cancels these waits.
             try:
@@ -89,7 +89,7 @@ class FakeReplica:
     def terminate(self) -> None:
         """TERM: finish what runs, hand back what waits, then go."""
         if self._service is None:
-            self._tell(EXITED)
+            self._end(EXITED)
         else:
             self._service.drain(hand_back=True)
 
@@ -123,7 +123,7 @@ class FakeReplica:
             raise
         self._listener = socket.socket(fileno=descriptor)
         self._listener.setblocking(False)
-        self._end = SocketEnd(sock, reader)
+        self._link = SocketEnd(sock, reader)
         self._loop.add_reader(sock, self._readable)
         for frame in frames:
             self._handle(frame)
@@ -189,7 +189,7 @@ class FakeReplica:
         try:
             await service.work()
         except _Crash:
-            self._tell(CRASHED)
+            self._end(CRASHED)
 
     def _send_loaded(self, spec: ModelSpec, limit: int, report: Report | None) -> None:
         loaded: Loaded = {
@@ -220,16 +220,16 @@ class FakeReplica:
         )
 
     def _readable(self) -> None:
-        assert self._end is not None
+        assert self._link is not None
         try:
-            frames = self._end.receive()
+            frames = self._link.receive()
             for frame in frames or ():
                 self._handle(frame)
         except LinkError as error:
-            self._tell(f"exited with code 1: {error}")
+            self._end(f"exited with code 1: {error}")
             return
         if frames is None:
-            self._tell("exited: its manager is gone")
+            self._end("exited: its manager is gone")
 
     def _handle(self, frame: Frame) -> None:
         match frame.kind:
@@ -255,7 +255,7 @@ class FakeReplica:
 
     def _drain(self, if_idle_ms: int) -> None:
         if self._service is None:
-            self._tell(EXITED)
+            self._end(EXITED)
             return
         idle_ms = int(self._service.idle_s * 1e3)
         if idle_ms < if_idle_ms:
@@ -265,18 +265,18 @@ class FakeReplica:
 
     def _send(self, kind: Kind, body: bytes = b"", *, aux: int = 0) -> None:
         """Frames of the control link are few and small: its buffer always has room."""
-        if self._end is not None:
-            self._end.send(pack(kind, body=body, aux=aux))
+        if self._link is not None:
+            self._link.send(pack(kind, body=body, aux=aux))
             with contextlib.suppress(LinkError):  # the end of the link is seen by `_readable`
-                self._end.flush()
+                self._link.flush()
 
-    def _tell(self, how: str) -> None:
-        if not self._told.done():
-            self._told.set_result(how)
+    def _end(self, how: str) -> None:
+        if not self._ended.done():
+            self._ended.set_result(how)
 
     def _close_sockets(self) -> None:
-        if self._end is not None:
-            self._loop.remove_reader(self._end.sock)
-            self._end.close()
+        if self._link is not None:
+            self._loop.remove_reader(self._link.sock)
+            self._link.close()
         if self._listener is not None:
             self._listener.close()

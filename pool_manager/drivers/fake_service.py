@@ -1,7 +1,4 @@
-"""The data plane of a fake replica: answers every request, computes nothing.
-
-How the fake driver's replicas behave.
-"""
+"""The data plane of a fake replica, and the script that fake replicas follow."""
 
 from __future__ import annotations
 
@@ -29,6 +26,13 @@ Sleep = Callable[[float], Awaitable[object]]
 """Waits for so many seconds; a test passes one that it lets go by hand."""
 
 ANY_JSON: Final = Signature("json", (), ())
+
+
+LINKS_MAX: Final = 64
+FLUSH_TURNS: Final = 3
+"""Loop turns in which a transport hands what was written to the kernel; uvloop needs more than
+asyncio, which writes at once."""
+Pieces = list[bytes | bytearray | memoryview]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +68,6 @@ class Script:
                 raise ValueError(f"{name}: expected at least {least}, got {getattr(self, name)}")
         if self.crash_count < 0:
             raise ValueError(f"crash_count: expected at least 0, got {self.crash_count}")
-
-
-LINKS_MAX: Final = 64
-FLUSH_TURNS: Final = 3
-"""Loop turns in which a transport hands what was written to the kernel; uvloop needs more than
-asyncio, which writes at once."""
-
-Pieces = list[bytes | bytearray | memoryview]
 
 
 @dataclass(slots=True, eq=False)
@@ -162,7 +158,7 @@ class FakeService:
         while True:
             await self._came.wait()
             batch = self._take()
-            self._tell_started(batch)
+            self._send_started(batch)
             self._began_s = self._loop.time()
             await self._run()
             self._ran_s, self._began_s = self.busy_s, None
@@ -179,7 +175,7 @@ class FakeService:
             request = self._waiting.popleft()
             refused = pack(Kind.NOT_STARTED, request.id, aux=NotStarted.DRAINING)
             self._finish(request, refused)
-        self._look()
+        self._update_events()
 
     async def close(self) -> None:
         """Write what was answered, then end every link."""
@@ -190,8 +186,8 @@ class FakeService:
         for stream in list(self._links.values()):
             stream.abort("the fake replica ended")
 
-    def _look(self) -> None:
-        """Keep both events true to what is owed; called after every change."""
+    def _update_events(self) -> None:
+        """Set both events by the owed requests; called after every change."""
         if self._waiting:
             self._came.set()
         else:
@@ -207,11 +203,11 @@ class FakeService:
             taken.append(self._waiting.popleft())
             if taken[0].alone:
                 break
-        self._look()
+        self._update_events()
         return taken
 
-    def _tell_started(self, batch: list[_Request]) -> None:
-        """Said before the run, in one frame per link: a crash must not leave it unsaid."""
+    def _send_started(self, batch: list[_Request]) -> None:
+        """Send STARTED before the run, in one frame per link: a crash must not lose it."""
         ids: dict[int, list[int]] = {}
         for request in batch:
             ids.setdefault(request.link, []).append(request.id)
@@ -250,7 +246,7 @@ class FakeService:
         for link in list(self._turned_away)[:room]:
             del self._turned_away[link]
             self._send(link, pack(Kind.WINDOW))
-        self._look()
+        self._update_events()
 
     def _send(self, link: int, frame: Pieces) -> None:
         stream = self._links.get(link)
@@ -287,7 +283,7 @@ class FakeService:
         self._owed[link, frame.id] = request
         self._last_accepted[link] = frame.id
         self._waiting.append(request)
-        self._look()
+        self._update_events()
 
     def _refusal(self, link: int) -> NotStarted | None:
         if self._draining:
@@ -307,7 +303,7 @@ class FakeService:
             self._answer(request)
 
     def _lost(self, link: int, _reason: str) -> None:
-        """Nobody waits for this link's answers any more."""
+        """A link has ended: cancel its requests."""
         self._links.pop(link, None)
         self._last_accepted.pop(link, None)
         self._turned_away.pop(link, None)

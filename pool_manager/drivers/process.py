@@ -39,7 +39,7 @@ class ProcessDriver:
         self._run_root = run_root
         self._python = python
         self._groups: dict[str, ProcessGroup] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self.exits, self.engine_losses = Exits(), EngineLosses()
 
     def model_path(self, model_dir: Path) -> str:
@@ -123,12 +123,12 @@ class ProcessDriver:
         asyncio.get_running_loop().add_reader(group.pidfd, self._exited, id)
 
     def _exited(self, id: str) -> None:
-        """Once: either the loop sees the end first, or whoever released it."""
+        """Notify of an exit once: the loop sees it, or `release` does."""
         group = self._groups[id]
         asyncio.get_running_loop().remove_reader(group.pidfd)
-        if id not in self._told:
-            self._told.add(id)
-            self.exits.notify(id, _how(group.exit_code()))
+        if id not in self._reported:
+            self._reported.add(id)
+            self.exits.notify(id, describe_exit(group.exit_code()))
 
     def _signal(self, id: str, number: signal.Signals) -> None:
         group = self._groups.get(id)
@@ -140,7 +140,7 @@ class ProcessDriver:
 
     def _forget(self, id: str) -> None:
         group = self._groups.pop(id)
-        self._told.discard(id)
+        self._reported.discard(id)
         asyncio.get_running_loop().remove_reader(group.pidfd)
         group.close()
 
@@ -172,7 +172,7 @@ def _launch(python: str, record: ReplicaRecord, run_dir: Path, log: Path) -> Pro
     try:
         group = ProcessGroup(child.pid, os.pidfd_open(child.pid), child)
     except OSError:
-        # Nobody could tell when it ends.
+        # Without a pidfd its exit would go unnoticed.
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
         raise
@@ -190,7 +190,7 @@ def _cap(pid: int, memory_mib: int) -> None:
         resource.prlimit(pid, resource.RLIMIT_DATA, (cap, cap))
 
 
-def _how(code: int | None) -> str:
+def describe_exit(code: int | None) -> str:
     if code is None:
         return "exited"
     if code >= 0:

@@ -24,7 +24,7 @@ class NoGpus:
         """None for every device."""
         return None
 
-    def start(self, feed: Callable[[Any], None]) -> None:
+    def start(self, emit: Callable[[Any], None]) -> None:
         """There is nothing to watch."""
 
     def used_mib(self, device: str) -> float | None:  # noqa: ARG002 - no device is a GPU

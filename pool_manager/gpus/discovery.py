@@ -12,7 +12,7 @@ from pool_manager.core.state import Device
 from pool_manager.driver import Driver
 from pool_manager.gpus import memory
 from pool_manager.gpus.absent import NoGpus
-from pool_manager.gpus.monitor import CALL_S, HostGpus
+from pool_manager.gpus.monitor import CALL_S, GpuMonitor
 from pool_manager.gpus.nvml import NoDriver, Nvml, Reading, Snapshot
 from pool_manager.ports import Gpus
 from registry.errors import BadRequest
@@ -29,10 +29,10 @@ UNSEEN = Snapshot(None, ())
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The chosen GPUs over an open session, before it is known what of them is in use by whom.
+class FoundGpus:
+    """The chosen GPUs over an open session, before their foreign memory is known.
 
-    Without a session there is none, and `silence` says why, where that is not as it should be.
+    Without a session there are none; `silence` says why where the driver should be usable.
     """
 
     nvml: Nvml | None = None
@@ -45,20 +45,20 @@ class Found:
         return [memory.device(gpu, 0.0) for gpu in self.chosen]
 
 
-async def find_gpus(setting: str) -> Found:
+async def find_gpus(setting: str) -> FoundGpus:
     """The GPUs that `setting` (FN_GPUS) names.
 
     With "all" a host without a driver is one without GPUs, and one whose driver cannot be used
     says so (`silence`). Raises BadRequest where GPUs are named that are not there.
     """
     if setting == memory.NONE:
-        return Found()
+        return FoundGpus()
     nvml, calls = Nvml(), BlockingCalls(DRIVER, limit_s=START_S)
     try:
         snapshot = await calls.run(_begin, nvml)
-        return Found(nvml, snapshot, tuple(memory.choose(setting, snapshot)))
+        return FoundGpus(nvml, snapshot, tuple(memory.choose(setting, snapshot)))
     except (NoDriver, Unanswered) as error:
-        return Found(silence=_why_none(setting, error))
+        return FoundGpus(silence=_why_none(setting, error))
     except BadRequest:
         await calls.run(nvml.close)
         raise
@@ -76,7 +76,7 @@ def _why_none(setting: str, error: NoDriver | Unanswered) -> str:
 
 
 async def open_gpus(
-    found: Found, driver: Driver, records: Mapping[str, ReplicaRecord | None]
+    found: FoundGpus, driver: Driver, records: Mapping[str, ReplicaRecord | None]
 ) -> Gpus:
     """The GPUs that were found, ready to be watched.
 
@@ -93,12 +93,12 @@ async def open_gpus(
     }
     for gpu in found.chosen:
         log.info("a GPU", uuid=gpu.uuid, name=gpu.name, foreign_mib=round(foreign[gpu.uuid]))
-    return HostGpus(found.nvml, calls, found.snapshot, foreign)
+    return GpuMonitor(found.nvml, calls, found.snapshot, foreign)
 
 
-async def _as_they_are_now(found: Found, nvml: Nvml, calls: BlockingCalls) -> list[Reading]:
-    """A replica that ended after they were found is no foreigner: what it had would be missing
-    for as long as this server runs. Where the driver does not answer, what it said then counts."""
+async def _as_they_are_now(found: FoundGpus, nvml: Nvml, calls: BlockingCalls) -> list[Reading]:
+    """The chosen GPUs read again: memory of a replica that ended after they were found must not
+    count as foreign. The first reading where the driver does not answer."""
     try:
         snapshot = await calls.run(nvml.read)
     except (NoDriver, Unanswered):

@@ -1,9 +1,4 @@
-"""Which GPUs replicas may be put on, and how much memory they have.
-
-How much of its GPU's memory a replica has taken.
-
-Whether a replica that was ended has given its GPU back.
-"""
+"""GPU memory: which GPUs are chosen, how much replicas take, whether it was given back. Pure."""
 
 from __future__ import annotations
 
@@ -16,6 +11,10 @@ from registry.errors import BadRequest
 
 ALL: Final = "all"
 NONE: Final = "none"
+
+
+SLACK_MIB: Final = 256.0
+"""What a GPU may show beyond what is accounted for: contexts and fragments of others."""
 
 
 def choose(setting: str, snapshot: Snapshot) -> list[Reading]:
@@ -41,16 +40,16 @@ def choose(setting: str, snapshot: Snapshot) -> list[Reading]:
 
 
 def _names(gpu: Reading) -> set[str]:
-    """Whatever a GPU or slice may be called in the setting."""
+    """The names of a GPU or slice in the setting."""
     return {gpu.uuid, gpu.index, *([gpu.parent, gpu.index.partition(":")[0]] if gpu.parent else [])}
 
 
 def foreign_mib(gpu: Reading, ours: Mapping[str, Collection[int] | None]) -> float:
     """Memory in use on a GPU that no replica of ours accounts for.
 
-    `ours`: the pids of those on this GPU by id, None where they are not known. Where the driver
-    does not say which process has how much, nothing is called foreign while one of ours is there:
-    rather too much room for others than a baseline that goes when it does.
+    `ours`: the pids of our replicas on this GPU by id, None if unknown. Where the driver does not
+    tell the memory of each process, nothing counts as foreign while a replica of ours is there: the
+    baseline would be wrong once it ends.
     """
     used = gpu.used_mib or 0.0
     if not ours:
@@ -63,7 +62,7 @@ def foreign_mib(gpu: Reading, ours: Mapping[str, Collection[int] | None]) -> flo
 
 
 def _used_by(gpu: Reading, pids: Collection[int]) -> float | None:
-    """What these processes have, None where the driver does not tell of all of them."""
+    """MiB of these processes, None where the driver does not tell of all of them."""
     if gpu.processes is None:
         return None
     sizes = [process.memory_mib for process in gpu.processes if process.pid in pids]
@@ -92,10 +91,6 @@ def taken_mib(
     if not is_alone or gpu.used_mib is None or before_mib is None:
         return None
     return max(0.0, gpu.used_mib - before_mib)
-
-
-SLACK_MIB: Final = 256.0
-"""What a GPU may show beyond what is accounted for: contexts and fragments of others."""
 
 
 def still_taken(

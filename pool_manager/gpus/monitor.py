@@ -1,8 +1,6 @@
-"""The GPUs of this host: found at the start, watched, asked.
+"""The GPUs of this host, polled once a second: which are lost, which are back, what is in use.
 
-Which GPUs can no longer be used, and which can again.
-
-What the numbers mean by which the NVIDIA driver reports errors.
+XID numbers are those by which the NVIDIA driver reports errors.
 
 Source: NVIDIA, "Xid Errors", chapter "Analyzing Xid Errors with the Xid Catalog"
 (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html), column "Immediate Action": here
@@ -32,13 +30,22 @@ from pool_manager.ports import GpuView
 from registry.errors import DriverError
 from registry.tasks import Tasks
 
+log = structlog.get_logger()
 
-class Severity(StrEnum):
-    """What an error means for whoever wants to use the GPU."""
+CALL_S: Final = 2.0
+"""How long the driver may take for one answer before it counts as silent."""
+POLL_S: Final = 1.0
+POLLS_PER_RENEWAL: Final = 5
+"""While a GPU is gone or the driver silent, the session is begun anew every so many polls: an old
+one finds neither a GPU that came after it, nor a driver that was loaded anew."""
+REPORTS_MAX: Final = 1000
+"""Errors kept until there is an answer in time."""
+PROOF_S: Final = 3.0
+"""How long a GPU may take to show that a replica is gone: less than the 5 s after which a release
+is tried again."""
+PROOF_POLL_S: Final = 0.05
 
-    GONE = "gone"
-    NEEDS_RESET = "needs a reset"
-    APPLICATION = "concerns one application"
+DeviceEvent = DeviceLost | DeviceBack
 
 
 GONE: Final = {79: "has fallen off the bus"}
@@ -72,6 +79,14 @@ APPLICATION: Final = {
 """Those seen most often, for the log; not all."""
 
 
+class Severity(StrEnum):
+    """What an error means for whoever wants to use the GPU."""
+
+    GONE = "gone"
+    NEEDS_RESET = "needs a reset"
+    APPLICATION = "concerns one application"
+
+
 def severity(xid: int) -> Severity:
     """How bad error `xid` is."""
     if xid in GONE:
@@ -87,14 +102,14 @@ def meaning(xid: int) -> str:
 
 @dataclass(slots=True)
 class Verdict:
-    """What follows from a look: events for the machine, and lines that only the log gets."""
+    """What follows from a poll: events for the machine, and lines for the log alone."""
 
-    events: list[DeviceLost | DeviceBack] = field(default_factory=list)
+    events: list[DeviceEvent] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
-class Watch:
-    """Remembers what is wrong with which device. No I/O: it judges what it is shown."""
+class GpuHealth:
+    """Which devices are gone or need a reset, by snapshots and XID reports. No I/O."""
 
     def __init__(self, gpus: Iterable[Reading]) -> None:
         self._gpus = {gpu.uuid: gpu for gpu in gpus}
@@ -107,7 +122,7 @@ class Watch:
         return frozenset(self._gone)
 
     def judge(self, snapshot: Snapshot, xids: Sequence[XidEvent], *, renewed: bool) -> Verdict:
-        """What the driver shows now, and what it reported since the last time.
+        """Take in what the driver shows now and what it reported since the last poll.
 
         A gone device is back only where the session was `renewed` just before: an old one may
         answer from memory for a GPU that is not there. One that needs a reset stays out of use as
@@ -167,25 +182,7 @@ def _absence(gpu: Reading, snapshot: Snapshot) -> str:
     return "the driver no longer lists it"
 
 
-log = structlog.get_logger()
-
-CALL_S: Final = 2.0
-"""How long the driver may take for one answer before it counts as silent."""
-LOOK_S: Final = 1.0
-LOOKS_PER_RENEWAL: Final = 5
-"""While a GPU is gone or the driver silent, the session is begun anew every so many looks: an old
-one finds neither a GPU that came after it, nor a driver that was loaded anew."""
-REPORTS_MAX: Final = 1000
-"""Errors kept until there is an answer in time."""
-PROOF_S: Final = 3.0
-"""How long a GPU may take to show that a replica is gone: less than the 5 s after which a release
-is tried again."""
-PROOF_POLL_S: Final = 0.05
-
-Feed = Callable[[DeviceLost | DeviceBack], None]
-
-
-class HostGpus:
+class GpuMonitor:
     """The chosen GPUs over one session with the driver; `foreign_mib` by UUID is what others had
     in use at the start."""
 
@@ -199,7 +196,7 @@ class HostGpus:
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`pause` is awaited between two looks; `clock` bounds a proof."""
+        """`pause` is awaited between two polls; `clock` bounds a proof."""
         chosen = [gpu for gpu in snapshot.gpus if gpu.uuid in foreign_mib]
         self._nvml = nvml
         self._calls = calls
@@ -207,13 +204,12 @@ class HostGpus:
         self._foreign_mib = foreign_mib
         self._devices = [memory.device(gpu, foreign_mib[gpu.uuid]) for gpu in chosen]
         self._seen = {gpu.uuid: gpu for gpu in chosen}
-        self._watch = Watch(chosen)
+        self._health = GpuHealth(chosen)
         self._pause = pause
         self._clock = clock
-        self._looks = 0
+        self._polls = 0
         self._reported: list[XidEvent] = []
         self._tasks = Tasks("gpus")
-        self._feed: Feed = lambda _event: None
         self.silence = ""
 
     def devices(self) -> list[Device]:
@@ -241,47 +237,49 @@ class HostGpus:
         gpu = self._seen.get(device)
         return None if gpu is None else gpu.used_mib
 
-    def start(self, feed: Feed) -> None:
-        """Look each second from now on."""
-        self._feed = feed
-        self._tasks.spawn("watch", self._keep_watch())
+    def start(self, emit: Callable[[DeviceEvent], None]) -> None:
+        """Poll each second from now on; `emit` gets the events."""
+        self._tasks.spawn("watch", self._watch(emit))
 
-    async def _keep_watch(self) -> None:
+    async def _watch(self, emit: Callable[[DeviceEvent], None]) -> None:
         while True:
-            await self._pause(LOOK_S)
+            await self._pause(POLL_S)
             try:
-                await self.look()
-            except Exception:  # one bad look must not be the last
+                for event in await self.poll():
+                    emit(event)
+            except Exception:  # one bad poll must not be the last
                 log.exception("the GPUs could not be looked at")
 
-    async def look(self) -> None:
-        """See how the GPUs are and feed what follows. What the driver does not answer is said in
-        `silence` and changes nothing: a GPU that nobody can ask about may work."""
-        self._looks += 1
-        is_amiss = bool(self._watch.gone or self.silence)
-        renewed = is_amiss and self._looks % LOOKS_PER_RENEWAL == 0
+    async def poll(self) -> list[DeviceEvent]:
+        """Read all GPUs; the events that follow.
+
+        A driver that does not answer is `silence` and changes nothing: its GPUs may work.
+        """
+        self._polls += 1
+        is_amiss = bool(self._health.gone or self.silence)
+        renewed = is_amiss and self._polls % POLLS_PER_RENEWAL == 0
         try:
             snapshot = await self._calls.run(self._read, renewed)
         except (Unanswered, NoDriver) as error:
             if not self.silence:
                 log.error("the NVIDIA driver is silent", reason=str(error))
             self.silence = str(error)
-            return
+            return []
         if self.silence:
             log.info("the NVIDIA driver answers again")
         self.silence = ""
         self._note(snapshot.gpus)
         xids, self._reported = self._reported, []
-        verdict = self._watch.judge(snapshot, xids, renewed=renewed)
+        verdict = self._health.judge(snapshot, xids, renewed=renewed)
         for note in verdict.notes:
             log.warning("a GPU reports an error", reported=note)
         for event in verdict.events:
             log.warning("a GPU changes", what=event)
-            self._feed(event)
+        return verdict.events
 
     def _read(self, renewed: bool) -> Snapshot:
-        """In the calls' thread. What is reported is kept: a driver whose answer comes too late for
-        one look has the most to tell, and tells it once."""
+        """In the calls' thread. Reports are kept for the next poll that is answered in time: the
+        driver tells them once."""
         if renewed:
             self._nvml.renew()
         snapshot = self._nvml.read()

@@ -1,6 +1,6 @@
-"""The NVIDIA driver's management library (NVML), by way of pynvml. Every call blocks.
+"""The NVIDIA driver's management library (NVML) through pynvml, and its answers as plain data.
 
-What the driver says of its GPUs at one moment, as plain data.
+Every call blocks.
 """
 
 from __future__ import annotations
@@ -11,6 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pynvml
+
+MIB: Final = 2**20
+EVENTS_MAX: Final = 64
+"""Reports taken at once; what is left waits for the next time."""
+EVENT_WAIT_MS: Final = 1
+LOST: Final = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_GPU_NOT_FOUND)
+ABSENT: Final = (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+ALL_INSTANCES: Final = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +79,6 @@ class XidEvent:
     instance: int | None = None
 
 
-MIB: Final = 2**20
-EVENTS_MAX: Final = 64
-"""Reports taken at once; what is left waits for the next time."""
-EVENT_WAIT_MS: Final = 1
-LOST: Final = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_GPU_NOT_FOUND)
-ABSENT: Final = (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
-ALL_INSTANCES: Final = 0xFFFFFFFF
-
-
 class NoDriver(Exception):
     """NVML cannot be used, with the reason. `is_absent`: there is no NVIDIA driver at all."""
 
@@ -123,7 +122,7 @@ class Nvml:
         _ask(pynvml.nvmlShutdown)
 
     def renew(self) -> None:
-        """A session anew: one sees no GPU that came after it began. Raises NoDriver."""
+        """Begin a new session: an old one does not see later GPUs. Raises NoDriver."""
         self.close()
         self.open()
 
@@ -195,7 +194,7 @@ class Nvml:
 
 
 def _ask(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What the driver says, None where it does not: each question fails by itself."""
+    """A value of the driver, None where it has none: each call fails by itself."""
     try:
         return function(*arguments)
     except pynvml.NVMLError:
@@ -273,5 +272,5 @@ def _processes(handle: Any) -> tuple[GpuProcess, ...] | None:
 
 
 def _address(handle: Any) -> int | None:
-    """What a handle points at, by which it can be told from others."""
+    """The address that a handle points to, which identifies its GPU."""
     return ctypes.cast(handle, ctypes.c_void_p).value

@@ -1,6 +1,6 @@
-"""The manager's end of one replica's control link.
+"""A replica's control link, and the checks of everything that comes over it.
 
-What a replica says of itself over its control link, checked: it may run foreign code.
+Replicas may run foreign code: frames are parsed strictly, and only those that are due are accepted.
 """
 
 from __future__ import annotations
@@ -32,6 +32,17 @@ EXHAUSTED_S = 0.5
 """Between two tries to accept a greeting while no descriptor is to be had."""
 
 
+LIMIT_MAX: Final = 65536
+"""Requests at once."""
+NUMBER_MAX: Final = 1e9
+"""More than any replica has milliseconds or MiB."""
+REASON_MAX: Final = 4000
+STAGE_MAX: Final = 20
+WORDS: Final = "fngate replica: "
+"""How the line begins in which a replica gives itself up."""
+_REPORTED: Final = ("load_ms", "memory_mib")
+
+
 class LinkReceiver(Protocol):
     """Who is told what comes over a control link."""
 
@@ -61,7 +72,7 @@ class Control:
         self._listener = listener
         self._data_listener = data_listener
         self._receiver = receiver
-        self._feed = receiver.on_event
+        self._emit = receiver.on_event
         self._stream: FrameStream | None = None
         self._missed = 0
         self._pings = 0
@@ -106,7 +117,7 @@ class Control:
                 if not is_warned:
                     log.warning("a greeting has to wait", replica=self.id, reason=str(error))
                 is_warned = True
-                # Nobody reads here meanwhile: the connection that waits would wake every turn.
+                # No reader meanwhile: the waiting connection would wake every turn of the loop.
                 await asyncio.sleep(EXHAUSTED_S)
 
     async def _came(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -129,16 +140,16 @@ class Control:
             lambda: FrameStream(self._on_frame, self._lost, f"control {self.id}", CONTROL_MAX),
             sock=sock,
         )
-        # The token has been used: nobody else may greet as this replica.
+        # The token is used up: no other process may greet as this replica.
         self._close_listeners()
         phases = parse_numbers(hello["phases"])
-        self._feed(events.Greeted(self.id, phases, loaded is not None))
+        self._emit(events.Greeted(self.id, phases, loaded is not None))
         if loaded is not None:
             self._tell_loaded(loaded)
 
     @property
     def is_greeted(self) -> bool:
-        """Whether the replica has greeted, so that it can be told something."""
+        """Whether the replica has greeted, so that frames can be sent to it."""
         return self._stream is not None
 
     @property
@@ -156,17 +167,17 @@ class Control:
 
     def drain(self, if_idle_s: float | None) -> None:
         """Ask the replica to go; with `if_idle_s` it may refuse."""
-        # First it says for how long its model has run: it may be gone before the next PING.
+        # A last PONG with the run time first: the replica may be gone before the next PING.
         self._ask()
         self._drains += 1
         self._send(pack(Kind.DRAIN, aux=max(0, round((if_idle_s or 0.0) * 1e3))))
 
     def close(self) -> None:
-        """End the link without a word to the owner."""
+        """End the link; the receiver is not called."""
         self._closed = True
         self._task.cancel()
-        # Not before the task lets go of them: their numbers may be given to other sockets at
-        # once, which it would then take out of the loop.
+        # Only once the task has ended: their descriptor numbers may be reused at once, and it would
+        # remove the readers of other sockets from the loop.
         self._task.add_done_callback(lambda _task: self._close_listeners())
         if self._stream is not None:
             self._stream.abort("closed")
@@ -210,19 +221,19 @@ class Control:
             case Kind.LOAD_FAILED:
                 self._expect(not self._has_loaded, frame)
                 self._has_loaded = True
-                self._feed(parse_load_failed(self.id, parse_frame(frame)))
+                self._emit(parse_load_failed(self.id, parse_frame(frame)))
             case Kind.BATCHING_OFF:
                 self._expect(self._has_loaded and not self._is_refuted, frame)
                 self._is_refuted = True
-                self._feed(parse_batching_off(self.id, parse_frame(frame)))
+                self._emit(parse_batching_off(self.id, parse_frame(frame)))
             case Kind.NOT_IDLE:
                 self._expect(self._drains > 0, frame)
                 self._drains -= 1
-                self._feed(events.NotIdle(self.id, frame.aux / 1e3))
+                self._emit(events.NotIdle(self.id, frame.aux / 1e3))
             case Kind.FIRST_RUN:
                 self._expect(not self._has_run, frame)
                 self._has_run = True
-                self._feed(events.FirstRun(self.id, frame.aux / 1e3))
+                self._emit(events.FirstRun(self.id, frame.aux / 1e3))
             case _:
                 raise LinkError(f"unexpected {frame.kind.name} on a control link")
 
@@ -230,24 +241,13 @@ class Control:
         if self._has_loaded:
             raise LinkError("LOADED that nobody asked for")
         self._has_loaded = True
-        self._feed(loaded)
+        self._emit(loaded)
 
     @staticmethod
     def _expect(is_due: bool, frame: Frame) -> None:
-        """Whatever is said costs work, some of it disk: only what is due is heard."""
+        """Every frame costs work, some of it disk: only those that are due are accepted."""
         if not is_due:
             raise LinkError(f"{frame.kind.name} that nobody asked for")
-
-
-LIMIT_MAX: Final = 65536
-"""Requests at once."""
-NUMBER_MAX: Final = 1e9
-"""More than any replica has milliseconds or MiB."""
-REASON_MAX: Final = 4000
-STAGE_MAX: Final = 20
-WORDS: Final = "fngate replica: "
-"""How the line begins in which a replica gives itself up."""
-_REPORTED: Final = ("load_ms", "memory_mib")
 
 
 def parse_loaded(id: str, data: dict[str, Any]) -> events.Loaded:
@@ -281,13 +281,13 @@ def parse_load_failed(id: str, data: dict[str, Any]) -> events.Lost:
 
 
 def last_words(lines: Sequence[str]) -> str:
-    """Why a replica could not even begin, by the last of its `lines`; "" where it does not say."""
+    """The reason in a replica's last line where it gave itself up, else ""."""
     said = lines[-1] if lines else ""
     return text(said.removeprefix(WORDS), REASON_MAX) if said.startswith(WORDS) else ""
 
 
 def parse_numbers(data: Any) -> dict[str, float]:
-    """Phases in milliseconds: numbers by known, short names. What is none is left out."""
+    """Phases in milliseconds by known names; other names and values are left out."""
     if not isinstance(data, dict):
         return {}
     return {name: round(float(data[name]), 3) for name in PHASES if is_number(data.get(name))}
@@ -310,7 +310,8 @@ def parse_frame(frame: Frame) -> dict[str, Any]:
 
 
 def _report(data: Any) -> dict[str, Any]:
-    """What a trial measured; who asked for it checks the rest. Its numbers decide about others."""
+    """A trial's measurements, of which the numbers decide about other replicas; the deploy checks
+    the rest."""
     if not isinstance(data, dict):
         return {}
     for name in _REPORTED:

@@ -1,7 +1,4 @@
-"""Starts and releases single replicas: folders, sockets, driver.
-
-Where starts wait for their turn.
-"""
+"""Launches, binds, adopts and releases single replicas; starts wait for their turn."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ import structlog
 
 from pool_manager.core import events
 from pool_manager.core.commands import Assign, Bind, Launch
-from pool_manager.core.start_queue import Rank, Starts, Turn
+from pool_manager.core.start_queue import Rank, StartPriority, StartQueue
 from pool_manager.driver import Driver
 from pool_manager.ports import Binding, Bundles
 from pool_manager.read_ahead import ReadAhead
@@ -23,25 +20,27 @@ from pool_manager.replicas import records
 from pool_manager.replicas.control import Control
 from pool_manager.replicas.output import ReplicaOutput
 from pool_manager.replicas.relay import EventRelay, Wiring
-from pool_manager.replicas.run_folders import STANDBY_LOGS, Folders
+from pool_manager.replicas.run_folders import STANDBY_LOGS, RunFolders
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError, EngineDown, FnError
 from registry.files import is_exhausted
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
 
+log = structlog.get_logger()
 
-class StartLine:
-    """At most `at_once` starts go on at the same time. `turn` says whose comes first; by default
-    the one that was asked for first."""
+
+class StartGate:
+    """Admits at most `at_once` starts at a time, in the order of `turn`, by default that of the
+    requests."""
 
     def __init__(
         self,
         at_once: int,
         clock: Callable[[], float],
-        turn: Callable[[str], Turn] = lambda _id: Turn(Rank.WAITER, 0.0),
+        turn: Callable[[str], StartPriority] = lambda _id: StartPriority(Rank.WAITER, 0.0),
     ) -> None:
-        self._starts = Starts(at_once)
+        self._starts = StartQueue(at_once)
         self._clock = clock
         self._waiting: dict[str, asyncio.Future[bool]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -51,12 +50,12 @@ class StartLine:
         return len(self._waiting)
 
     async def enter(self, id: str) -> bool:
-        """Wait for the turn of a start; False where it is not wanted any more. Whoever has
-        entered counts until `leave`, or until it has taken too long."""
+        """Wait for the turn of a start; False where it was cancelled by `leave`. An admitted start
+        counts until `leave`, or until its time is over."""
         loop = asyncio.get_running_loop()
         self._waiting[id] = loop.create_future()
-        self._starts.ask(id)
-        self._let_in()
+        self._starts.enqueue(id)
+        self._admit()
         try:
             return await self._waiting[id]
         except asyncio.CancelledError:
@@ -66,18 +65,20 @@ class StartLine:
             del self._waiting[id]
 
     def leave(self, id: str) -> None:
-        """A start has ended, or is not wanted any more."""
-        self._starts.leave(id)
+        """A start has ended, or is cancelled."""
+        self._starts.remove(id)
         waiting = self._waiting.get(id)
         if waiting is not None and not waiting.done():
             waiting.set_result(False)
-        self._let_in()
+        self._admit()
 
-    def _let_in(self) -> None:
+    def _admit(self) -> None:
         now = self._clock()
-        for id in self._starts.begin(self._turn, now):
+        for id in self._starts.admit(self._turn, now):
             waiting = self._waiting[id]
-            if not waiting.done():  # else it was cancelled in this turn, and will leave
+            if (
+                not waiting.done()
+            ):  # else its task was cancelled in this turn of the loop, and will leave
                 waiting.set_result(True)
         if self._timer is not None:
             self._timer.cancel()
@@ -85,14 +86,11 @@ class StartLine:
         due_s = self._starts.due_s()
         if due_s < inf:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(max(0.0, due_s - now), self._let_in)
-
-
-log = structlog.get_logger()
+            self._timer = loop.call_later(max(0.0, due_s - now), self._admit)
 
 
 class Launcher:
-    """Does for one replica at a time what the machine commands, and feeds back what happened."""
+    """Carries out the machine's commands on single replicas; their events go to `wiring`."""
 
     def __init__(
         self,
@@ -106,16 +104,16 @@ class Launcher:
         self._settings = settings
         self._driver = driver
         self._bundles = bundles
-        self._feed, self._occupancy = wiring.feed, wiring.occupancy
+        self._emit, self._occupancy = wiring.emit, wiring.occupancy
         self._tasks = tasks
         self._clock = clock
-        self.folders = Folders(settings, for_others=driver.has_other_users)
+        self.folders = RunFolders(settings, for_others=driver.has_other_users)
         self.output = ReplicaOutput(driver, self.folders, tasks)
         self._relay = EventRelay(driver, settings, self.output, wiring, self._end_start, tasks)
         self._controls: dict[str, Control] = {}
         self._work: dict[str, set[asyncio.Task[None]]] = {}
         self._releases: set[str] = set()
-        self.starts = StartLine(settings.starts_at_once, clock, wiring.turn)
+        self.starts = StartGate(settings.starts_at_once, clock, wiring.turn)
         self.read_ahead = ReadAhead(settings.read_ahead_mib)
 
     def launch(self, command: Launch, binding: Binding | None, device_kind: str) -> None:
@@ -152,8 +150,8 @@ class Launcher:
             return
         with self._lost_on_error(id, "a replica could not be started"):
             begun_s = self._clock()
-            self._feed(events.Begun(id))
-            self._occupancy.move_in(id, command.device)
+            self._emit(events.Begun(id))
+            self._occupancy.begin(id, command.device)
             model_dir = self.folders.model_dir(id)
             if binding is None:
                 self.folders.empty_models(id)
@@ -182,18 +180,18 @@ class Launcher:
         if not await self._enter(id):
             return
         begun_s = self._clock()
-        self._feed(events.Begun(id))
+        self._emit(events.Begun(id))
         if (control := self._controls.get(id)) and not control.is_answering:
-            # Whoever waits need not wait until it is given up, nor is their model to blame.
-            self._feed(events.Lost(id, "the standby hangs", is_its_fault=False))
+            # Callers need not wait until the missed PINGs end it, and the model is not to blame.
+            self._emit(events.Lost(id, "the standby hangs", is_its_fault=False))
             return
         with self._lost_on_error(id, "a standby could not be given its model"):
             standby = self._standby(id)
-            self._occupancy.move_in(id, command.device)
+            self._occupancy.begin(id, command.device)
             await self._materialise(command, binding)
             waited = records.waited(command, begun_s - assigned_s)
             record = self._bound(standby, waited, binding, device_kind)
-            # Recorded before the message: a manager that comes after must know what it may find.
+            # Recorded before the message: a later manager adopts by the record.
             self.folders.rewrite(record)
             self._relay.records[id] = record
             self.output.begin(id, self.folders.claim_log(binding.name, id))
@@ -203,8 +201,8 @@ class Launcher:
             await asyncio.to_thread(self.folders.trim_logs, binding.name)
 
     async def _materialise(self, command: Launch | Assign, binding: Binding) -> None:
-        """Lay out the model's files, and have them in memory by the time they are asked for. A
-        deploy has just written those of its trial."""
+        """Lay out the model's files and begin to read them ahead, except for a trial, whose files
+        have just been written."""
         model_dir = self.folders.model_dir(command.id)
         await self._bundles.materialise(binding.bundle, model_dir, binding.prepared)
         if command.role == "serve":
@@ -229,11 +227,11 @@ class Launcher:
             yield
         except EngineDown as error:
             # Before the end of the replica, so that nothing is started in its place.
-            self._feed(events.EngineLost(str(error)))
-            self._feed(events.Lost(id, str(error), is_its_fault=False))
+            self._emit(events.EngineLost(str(error)))
+            self._emit(events.Lost(id, str(error), is_its_fault=False))
         except (FnError, OSError) as error:
             log.warning(what, replica=id, reason=str(error))
-            self._feed(events.Lost(id, str(error), is_its_fault=not is_exhausted(error)))
+            self._emit(events.Lost(id, str(error), is_its_fault=not is_exhausted(error)))
 
     def _bound(
         self, record: ReplicaRecord, command: Launch | Assign, binding: Binding, device_kind: str
@@ -244,14 +242,14 @@ class Launcher:
     def adopt(self, record: ReplicaRecord, name: str) -> None:
         """Listen for the greeting of a replica that an earlier manager started.
 
-        `name` is of its function, "" for a standby. Of one that was just being given a model
-        nothing is kept: its record does not say so yet.
+        `name` is of its function, "" for a standby. The files of an assignment that had not been
+        recorded are removed.
         """
         id = record.id
         if not record.bound:
             self.folders.empty_models(id)
         log_file = self.folders.claim_log(name if record.bound else STANDBY_LOGS, id)
-        self._occupancy.stay(id, record.device)
+        self._occupancy.adopt(id, record.device)
         self._open_control(record, log_file, data_listener=False)
         if record.bound:
             # The earlier manager may have ended before its limits were set.
@@ -277,7 +275,7 @@ class Launcher:
         control.open(self._tasks, self._settings.ping_s)
 
     def control(self, id: str) -> Control | None:
-        """The control link of a replica, if it is still held."""
+        """The control link of a replica, None once it is released."""
         return self._controls.get(id)
 
     def terminate(self, id: str) -> None:
@@ -285,8 +283,8 @@ class Launcher:
         self._tasks.spawn(f"terminate {id}", self._driver.terminate(id))
 
     def release(self, id: str) -> None:
-        """End what is left of a replica in the background; Released or NotReleased follows. It may
-        be asked for again before that, and is then still done once."""
+        """End what is left of a replica in the background; Released or NotReleased follows. Further
+        calls before that change nothing."""
         self._close_control(id)
         self._end_start(id)
         if id not in self._releases:
@@ -301,20 +299,19 @@ class Launcher:
     async def _release(self, id: str) -> None:
         try:
             await self._end(id)
-            self._feed(events.Released(id))
+            self._emit(events.Released(id))
         except Exception as error:
-            # Untold, nobody would ever try it again.
+            # Whatever the error: without an event the release would never be tried again.
             if isinstance(error, EngineDown):
-                self._feed(events.EngineLost(str(error)))
+                self._emit(events.EngineLost(str(error)))
             reason, is_odd = str(error) or repr(error), not isinstance(error, DriverError)
             log.error("a replica cannot be released", replica=id, reason=reason, exc_info=is_odd)
-            self._feed(events.NotReleased(id, reason))
+            self._emit(events.NotReleased(id, reason))
         finally:
             self._releases.discard(id)
 
     async def _end(self, id: str) -> None:
-        # A start that goes on would bring to life what nobody looks after any more, and files that
-        # are still being linked would outlive it.
+        # A start that goes on would leave a replica without an owner, and linked files behind.
         if work := self._work.get(id):
             await asyncio.wait(work)
             self._close_control(id)
@@ -328,6 +325,6 @@ class Launcher:
         self._relay.forget(id)
 
     def _end_start(self, id: str) -> None:
-        """A start is over, or not wanted any more."""
+        """A start is over, or cancelled."""
         self.starts.leave(id)
         self.read_ahead.cancel(id)

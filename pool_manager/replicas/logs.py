@@ -1,16 +1,8 @@
-"""Who follows what a function's replicas write.
+"""Logs of replicas: files of which only the end is kept, and their followers.
 
-Followers read the files: nothing is kept for them in memory, and nothing is done while there is
-none. One who reads too slowly for what a log keeps is told how much was dropped.
-
-Whole lines out of what a replica writes, whatever that is. Pure.
-
-A replica's log: a file that it appends to, and of which only the end is kept.
-
-The beginning is taken away as a hole (fallocate(2)): nothing that is written meanwhile is lost, and
-a place in the log is the same number for ever, which is what whoever follows it needs. Blocking.
-
-Output that an engine keeps, with the time of each line, copied to a log as it comes.
+The beginning is cut off by punching a hole (fallocate(2)): nothing written meanwhile is lost, and
+an offset names the same byte for ever. Followers read the files: one that is too slow gets a line
+saying how many bytes were dropped. `Spool` copies output that an engine keeps to such a file.
 """
 
 from __future__ import annotations
@@ -30,9 +22,143 @@ LINE_MAX: Final = 16 * 1024
 """Bytes shown of a line."""
 
 
-class Lines:
-    """Takes bytes, gives lines as text: as long as `LINE_MAX` at most, and what was left out is
-    said in a line of its own, or at the end of its line."""
+PIECE: Final = 64 * 1024
+"""Bytes read of one log at once."""
+TAIL_MAX: Final = 1024 * 1024
+"""Bytes of a log that its last lines are looked for in."""
+CURSOR_MAX: Final = 4096
+"""Characters; a function with more replicas than that has none."""
+_PLACE: Final = re.compile(r"([0-9a-z]{1,32}):([0-9]{1,15})")
+Refresh = Callable[[str], None]
+"""Begins to copy a replica's output to its log, where its driver does not do so by itself."""
+BLOCK: Final = 4096
+"""Holes are made of whole blocks."""
+SIZE_MAX: Final = 2**40
+"""Bytes from where on a log begins anew: file systems have an end, at 16 TiB for instance."""
+DROPPED: Final = b"... earlier output was dropped ...\n"
+_PUNCH: Final = 0x01 | 0x02
+"""FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE of linux/falloc.h."""
+_NO_HOLES: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.ENODEV)
+_libc = ctypes.CDLL(None, use_errno=True)
+STAMP: Final = len("2026-01-02T03:04:05.123456789Z")
+"""Characters of a time as the engine writes it: in UTC, always with all nine digits."""
+NS: Final = 10**9
+Ask = Callable[[int], Awaitable[bytes | None]]
+"""Output since (Unix seconds), each line after its time; None without an answer."""
+
+
+class LogChunk(NamedTuple):
+    """`data` begins at `start`; the bytes between the requested offset and `start` are gone."""
+
+    start: int
+    data: bytes
+
+
+def read_log(path: Path, place: int, size: int) -> LogChunk:
+    """The first kept bytes from `place` on, at most `size`. Raises OSError.
+
+    Where the log has begun anew, the number of missed bytes is unknown: reading goes on at its end.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        length = os.fstat(descriptor).st_size
+        if place >= length:
+            return LogChunk(length, b"")
+        start = _data_from(descriptor, place, length)
+        return LogChunk(start, os.pread(descriptor, size, start))
+    finally:
+        os.close(descriptor)
+
+
+def read_kept(path: Path, most: int) -> bytes:
+    """The last `most` kept bytes, from the start of a line, after a line that marks the cut if
+    there was more. Raises OSError."""
+    start, data = _tail(path, most)
+    return DROPPED + data.partition(b"\n")[2] if start else data
+
+
+def _tail(path: Path, most: int) -> LogChunk:
+    """The last `most` kept bytes. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        length = os.fstat(descriptor).st_size
+        start = max(_data_from(descriptor, 0, length), length - most)
+        return LogChunk(start, os.pread(descriptor, most, start))
+    finally:
+        os.close(descriptor)
+
+
+def find_last_lines(path: Path, count: int, most: int) -> int:
+    """The place where the last `count` lines begin, of the last `most` bytes. Raises OSError."""
+    start, data = _tail(path, most)
+    place = len(data) - data.endswith(b"\n")
+    for _ in range(count):
+        place = data.rfind(b"\n", 0, max(0, place))
+        if place < 0:
+            # Within a line, if anything is gone before it.
+            return start + (data.find(b"\n") + 1 if start else 0)
+    return start + place + 1
+
+
+def bound_log(path: Path, limit: int, keep: int) -> bool:
+    """Cut a log of more than `limit` bytes down to about its last `keep`; whether it was cut.
+    Raises OSError."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        length = found.st_size
+        if length - _data_from(descriptor, 0, length) <= limit:
+            return False
+        end = (length - keep) // BLOCK * BLOCK
+        if length > SIZE_MAX or not _punched(descriptor, end):
+            _begin_anew(path, descriptor, length, keep)
+        # The modification time is that of the last line, after which `Spool` goes on.
+        os.utime(descriptor, ns=(found.st_atime_ns, found.st_mtime_ns))
+        return True
+    finally:
+        os.close(descriptor)
+
+
+def disk_bytes(path: Path) -> int:
+    """What a log takes of its disk. Raises OSError."""
+    return path.stat().st_blocks * 512
+
+
+def _data_from(descriptor: int, place: int, length: int) -> int:
+    """The first place from `place` on that is in no hole."""
+    try:
+        return os.lseek(descriptor, place, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # nothing but a hole, or nothing at all
+            return length
+        raise
+
+
+def _punched(descriptor: int, end: int) -> bool:
+    """Punch a hole before `end`; False where the file system has none. Raises OSError."""
+    if end <= 0:
+        return True
+    offset, length = ctypes.c_int64(0), ctypes.c_int64(end)
+    if _libc.fallocate64(descriptor, _PUNCH, offset, length) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in _NO_HOLES:
+        return False
+    raise OSError(code, os.strerror(code))
+
+
+def _begin_anew(path: Path, descriptor: int, length: int, keep: int) -> None:
+    """Rewrite the log with its last `keep` bytes. The writer appends (O_APPEND), so its next line
+    follows them; lines written between the two steps here are lost."""
+    data = os.pread(descriptor, keep, max(0, length - keep)).partition(b"\n")[2]
+    os.ftruncate(descriptor, 0)
+    with path.open("ab") as log:
+        log.write(DROPPED + data)
+
+
+class LineSplitter:
+    """Splits bytes into lines of text of at most `LINE_MAX` bytes; omitted bytes are counted in a
+    line of their own, or at the end of the cut line."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
@@ -41,11 +167,11 @@ class Lines:
         self.pending = 0
         """Bytes taken of a line that has not ended."""
 
-    def feed(self, data: bytes) -> list[str]:
-        """The lines that have ended with this."""
+    def add(self, data: bytes) -> list[str]:
+        """Take in `data`; the lines that end in it."""
         found: list[str] = []
         if self._lost and data:
-            # What comes first is the rest of a line whose beginning is gone.
+            # It begins with the rest of a line whose beginning is gone.
             broken, end, data = data.partition(b"\n")
             self._lost += len(broken) + len(end)
             if not end:
@@ -60,12 +186,12 @@ class Lines:
         return found
 
     def skip(self, count: int) -> None:
-        """So many bytes are gone, and what comes next is from somewhere within a line."""
+        """So many bytes are missing; the next ones may begin within a line."""
         self._lost += count + self.pending
         self._clear()
 
     def flush(self) -> list[str]:
-        """Nothing more comes: what there is of a last line."""
+        """The end: the last line, if it has not ended."""
         found = [left_out(self._lost)] if self._lost else []
         self._lost = 0
         return [*found, self._line()] if self.pending else found
@@ -89,41 +215,29 @@ class Lines:
 
 
 def left_out(count: int) -> str:
-    """What stands in place of output that is gone."""
+    """The line that stands for dropped output."""
     return f"... {count} bytes of output were dropped ..."
 
 
-PIECE: Final = 64 * 1024
-"""Bytes read of one log at once."""
-TAIL_MAX: Final = 1024 * 1024
-"""Bytes of a log that its last lines are looked for in."""
-CURSOR_MAX: Final = 4096
-"""Characters; a function with more replicas than that has none."""
-_PLACE: Final = re.compile(r"([0-9a-z]{1,32}):([0-9]{1,15})")
-
-Refresh = Callable[[str], None]
-"""Begins to fetch what a replica has written, where that is not in its file by itself."""
-
-
-class Said(NamedTuple):
-    """Whole lines of one replica. `is_over`: it is gone, and these were its last."""
+class LogLines(NamedTuple):
+    """Whole lines of one replica. `is_over`: it is gone, and these are its last."""
 
     replica: str
     lines: list[str]
     is_over: bool
 
 
-class _Source:
+class _FollowedLog:
     """One replica's log, as one follower reads it."""
 
     def __init__(self, path: Path, place: int = 0) -> None:
         self.path = path
         self.place = place
-        self.lines = Lines()
+        self.lines = LineSplitter()
         self.is_gone = False
 
     def read(self) -> tuple[list[str], bool]:
-        """What has come since, and whether that is all there will ever be. Blocking."""
+        """New lines, and whether they are the last. Blocking."""
         # Before it is read: what was written by then will have been read.
         was_gone = self.is_gone
         try:
@@ -133,31 +247,31 @@ class _Source:
         if start != self.place:
             # Before it where the log has begun anew.
             self.lines.skip(max(0, start - self.place))
-        found = self.lines.feed(data)
+        found = self.lines.add(data)
         self.place = start + len(data)
         is_over = was_gone and not data
         return found + (self.lines.flush() if is_over else []), is_over
 
 
 class Follow:
-    """One follower. `read` gives what is new; `cursor` is where another one may go on."""
+    """One follower of a function. `read` gives new lines; `cursor` lets another one go on."""
 
     def __init__(self, refresh: Refresh) -> None:
         self._refresh = refresh
-        self._sources: dict[str, _Source] = {}
+        self._sources: dict[str, _FollowedLog] = {}
 
     def add(self, id: str, path: Path, place: int = 0, *, is_gone: bool = False) -> None:
         """One more replica, to be read from `place` on; one that is known goes on where it is."""
-        source = self._sources.setdefault(id, _Source(path, place))
+        source = self._sources.setdefault(id, _FollowedLog(path, place))
         source.path, source.is_gone = path, is_gone
 
     def end(self, id: str) -> None:
-        """A replica is gone: what it wrote last is still to be read."""
+        """A replica is gone; the rest of its log is still read."""
         if id in self._sources:
             self._sources[id].is_gone = True
 
-    async def read(self) -> list[Said]:
-        """What has come since the last time, one piece of each log at most."""
+    async def read(self) -> list[LogLines]:
+        """New lines since the last call, from one piece of each log at most."""
         for id, source in self._sources.items():
             if not source.is_gone:
                 self._refresh(id)
@@ -167,9 +281,9 @@ class Follow:
                 del self._sources[one.replica]
         return said
 
-    def left(self) -> list[Said]:
-        """The end of every replica that is left, for whoever reads no further."""
-        return [Said(id, one.lines.flush(), is_over=True) for id, one in self._sources.items()]
+    def left(self) -> list[LogLines]:
+        """The unfinished last line of every log, for a follower that stops."""
+        return [LogLines(id, one.lines.flush(), is_over=True) for id, one in self._sources.items()]
 
     @property
     def cursor(self) -> str:
@@ -179,13 +293,13 @@ class Follow:
         return text if len(text) <= CURSOR_MAX else ""
 
 
-def _read_all(sources: Iterable[tuple[str, _Source]]) -> list[Said]:
-    said = [Said(id, *source.read()) for id, source in sources]
+def _read_all(sources: Iterable[tuple[str, _FollowedLog]]) -> list[LogLines]:
+    said = [LogLines(id, *source.read()) for id, source in sources]
     return [one for one in said if one.lines or one.is_over]
 
 
-def places(cursor: str) -> dict[str, int] | None:
-    """Replicas and places of a cursor; None where it is none of ours."""
+def parse_cursor(cursor: str) -> dict[str, int] | None:
+    """Offsets by replica of a cursor; None where it is malformed."""
     if not cursor.startswith("@") or len(cursor) > CURSOR_MAX:
         return None
     parts = [_PLACE.fullmatch(part) for part in cursor[1:].split(",") if part]
@@ -194,7 +308,7 @@ def places(cursor: str) -> dict[str, int] | None:
 
 
 class Followers:
-    """Everybody who follows, by the function. `refresh` is called for each replica at each read."""
+    """All followers by function. `refresh` is called for each replica at each read."""
 
     def __init__(self, refresh: Refresh) -> None:
         self._refresh = refresh
@@ -202,7 +316,7 @@ class Followers:
 
     @contextmanager
     def follow(self, function: str) -> Iterator[Follow]:
-        """One who hears of new replicas and of ends while the block runs."""
+        """A follower that gets new replicas and their ends while the block runs."""
         follow = Follow(self._refresh)
         others = self._follows.setdefault(function, set())
         others.add(follow)
@@ -213,158 +327,27 @@ class Followers:
             if not others:
                 self._follows.pop(function, None)
 
-    def began(self, id: str, path: Path) -> None:
-        """A replica of the function that its log's folder is called after writes there."""
+    def begin(self, id: str, path: Path) -> None:
+        """A replica writes to `path`; the folder is called after its function."""
         for follow in self._follows.get(path.parent.name, ()):
             follow.add(id, path)
 
-    def ended(self, id: str, path: Path) -> None:
-        """It writes no more."""
+    def end(self, id: str, path: Path) -> None:
+        """A replica writes no more to `path`."""
         for follow in self._follows.get(path.parent.name, ()):
             follow.end(id)
 
 
-BLOCK: Final = 4096
-"""Holes are made of whole blocks."""
-SIZE_MAX: Final = 2**40
-"""Bytes from where on a log begins anew: file systems have an end, at 16 TiB for instance."""
-DROPPED: Final = b"... earlier output was dropped ...\n"
-
-_PUNCH: Final = 0x01 | 0x02
-"""FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE of linux/falloc.h."""
-_NO_HOLES: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.ENODEV)
-
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-class Piece(NamedTuple):
-    """`data` begins at `start`; what was before it, from where it was asked for, is gone."""
-
-    start: int
-    data: bytes
-
-
-def read_log(path: Path, place: int, size: int) -> Piece:
-    """What there is from `place` on, at most `size` bytes. Raises OSError.
-
-    Where the log has begun anew, nobody knows what was missed: it goes on at its end.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        length = os.fstat(descriptor).st_size
-        if place >= length:
-            return Piece(length, b"")
-        start = _data_from(descriptor, place, length)
-        return Piece(start, os.pread(descriptor, size, start))
-    finally:
-        os.close(descriptor)
-
-
-def read_kept(path: Path, most: int) -> bytes:
-    """The last `most` bytes of what is kept, from the start of a line, and behind a line that says
-    so where there was more. Raises OSError."""
-    start, data = _tail(path, most)
-    return DROPPED + data.partition(b"\n")[2] if start else data
-
-
-def _tail(path: Path, most: int) -> Piece:
-    """The last `most` bytes of what is kept."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        length = os.fstat(descriptor).st_size
-        start = max(_data_from(descriptor, 0, length), length - most)
-        return Piece(start, os.pread(descriptor, most, start))
-    finally:
-        os.close(descriptor)
-
-
-def find_last_lines(path: Path, count: int, most: int) -> int:
-    """The place where the last `count` lines begin, of the last `most` bytes. Raises OSError."""
-    start, data = _tail(path, most)
-    place = len(data) - data.endswith(b"\n")
-    for _ in range(count):
-        place = data.rfind(b"\n", 0, max(0, place))
-        if place < 0:
-            # Within a line, if anything is gone before it.
-            return start + (data.find(b"\n") + 1 if start else 0)
-    return start + place + 1
-
-
-def bound_log(path: Path, limit: int, keep: int) -> bool:
-    """Where a log has more than `limit` bytes, take away all but the last `keep` or so; whether it
-    had. Raises OSError."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        found = os.fstat(descriptor)
-        length = found.st_size
-        if length - _data_from(descriptor, 0, length) <= limit:
-            return False
-        end = (length - keep) // BLOCK * BLOCK
-        if length > SIZE_MAX or not _punched(descriptor, end):
-            _begin_anew(path, descriptor, length, keep)
-        # Its time is that of what was written last, for whoever goes on behind that (`spooling`).
-        os.utime(descriptor, ns=(found.st_atime_ns, found.st_mtime_ns))
-        return True
-    finally:
-        os.close(descriptor)
-
-
-def disk_bytes(path: Path) -> int:
-    """What a log takes of its disk. Raises OSError."""
-    return path.stat().st_blocks * 512
-
-
-def _data_from(descriptor: int, place: int, length: int) -> int:
-    """The first place from `place` on that is in no hole."""
-    try:
-        return os.lseek(descriptor, place, os.SEEK_DATA)
-    except OSError as error:
-        if error.errno == errno.ENXIO:  # nothing but a hole, or nothing at all
-            return length
-        raise
-
-
-def _punched(descriptor: int, end: int) -> bool:
-    """Whether everything before `end` could be taken away; where the file system has no holes it
-    cannot. Raises OSError."""
-    if end <= 0:
-        return True
-    offset, length = ctypes.c_int64(0), ctypes.c_int64(end)
-    if _libc.fallocate64(descriptor, _PUNCH, offset, length) == 0:
-        return True
-    code = ctypes.get_errno()
-    if code in _NO_HOLES:
-        return False
-    raise OSError(code, os.strerror(code))
-
-
-def _begin_anew(path: Path, descriptor: int, length: int, keep: int) -> None:
-    """The writer appends (O_APPEND), so its next line lands behind what is kept; what it writes
-    between the two steps here is lost."""
-    data = os.pread(descriptor, keep, max(0, length - keep)).partition(b"\n")[2]
-    os.ftruncate(descriptor, 0)
-    with path.open("ab") as log:
-        log.write(DROPPED + data)
-
-
-STAMP: Final = len("2026-01-02T03:04:05.123456789Z")
-"""Characters of a time as the engine writes it: in UTC, always with all nine digits."""
-NS: Final = 10**9
-
-Ask = Callable[[int], Awaitable[bytes | None]]
-"""Gives what was written since (Unix seconds), each line behind its time; None for no answer."""
-
-
 class Spool:
-    """Copies each line once. A log's own time is that of its last line, by which the next server
-    knows what it has already."""
+    """Copies each line of an engine's output to a log once. A log's mtime is that of its
+    last line, after which the next server goes on."""
 
     def __init__(self) -> None:
         self._last: dict[str, str] = {}
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def fetch(self, id: str, log: Path, ask: Ask) -> None:
-        """Add to `log` what replica `id` has written since. Raises OSError, and what `ask` does."""
+        """Append the new output of replica `id` to `log`. Raises OSError, and what `ask` raises."""
         lock = self._locks.setdefault(id, asyncio.Lock())
         async with lock:
             after = self._last.get(id)
@@ -379,7 +362,7 @@ class Spool:
                 self._last[id] = last
 
     def forget(self, id: str) -> None:
-        """Nothing more comes."""
+        """A replica writes no more."""
         self._last.pop(id, None)
         self._locks.pop(id, None)
 

@@ -13,7 +13,7 @@ from pool_manager.driver import Driver
 from pool_manager.ports import Binding
 from pool_manager.replicas import logs
 from pool_manager.replicas.logs import Follow, Followers
-from pool_manager.replicas.run_folders import Folders, tail_lines
+from pool_manager.replicas.run_folders import RunFolders, tail_lines
 from registry.errors import DriverError
 from registry.tasks import Tasks
 
@@ -29,7 +29,7 @@ BOUND_S = 0.1
 class ReplicaOutput:
     """The logs of living replicas, by id; the folder of a log is called after its function."""
 
-    def __init__(self, driver: Driver, folders: Folders, tasks: Tasks) -> None:
+    def __init__(self, driver: Driver, folders: RunFolders, tasks: Tasks) -> None:
         self._driver = driver
         self._folders = folders
         self._tasks = tasks
@@ -43,12 +43,12 @@ class ReplicaOutput:
     def begin(self, id: str, log: Path) -> None:
         """A replica writes to `log` from now on; followers of its function read it."""
         self.logs[id] = log
-        self.followers.began(id, log)
+        self.followers.begin(id, log)
 
     def end(self, id: str) -> None:
         """A replica is gone; followers read the rest of its log."""
         if path := self.logs.pop(id, None):
-            self.followers.ended(id, path)
+            self.followers.end(id, path)
         self._saved_s.pop(id, None)
 
     async def save(self, id: str) -> None:
@@ -77,7 +77,7 @@ class ReplicaOutput:
         """
         await self._save_all(function)
         with self.followers.follow(function) as follow:
-            places = logs.places(cursor)
+            places = logs.parse_cursor(cursor)
             for path, place in await asyncio.to_thread(self._tails, function, lines):
                 id, is_gone = path.stem, path.stem not in self.logs
                 if places is None:

@@ -1,6 +1,6 @@
-"""What a trial offers of its prepared model, fetched and checked: it may run foreign code.
+"""Prepared models: fetched from their trial while its report is held back.
 
-Fetches what a trial has prepared, while its report is held back.
+The trial may run foreign code: its description and the sizes of its files are checked.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pool_manager.core import events
 from pool_manager.core.state import Replica
 from pool_manager.ports import Binding, Bundles
 from pool_manager.replicas.control import is_number, text
-from pool_manager.replicas.relay import Feed
+from pool_manager.replicas.relay import Emit
 from registry.errors import FnError
 from registry.model import BundleFile, Prepared, SessionTimes
 from registry.tasks import Tasks
@@ -49,12 +49,21 @@ SIZES_MAX: Final = 16
 PREPARED_MODEL: Final = f"{FOLDER}/{GRAPH_FILE}"
 
 
+log = structlog.get_logger()
+
+PREPARED = "prepared"
+WHY_NOT = "why_not_prepared"
+"""Keys added to a report: a `Prepared` or None, and the reason for None."""
+EXIT_S: Final = 3.0
+"""How long the event of a trial's end may come after the end of its connection."""
+
+
 async def fetch(path: Path, bundles: Bundles, binding: Binding) -> Prepared | str:
     """What the trial of `binding` that listens at `path` has prepared, with its files kept in
     `bundles`; or why there is nothing.
 
-    The trial answers when it is done, however long that takes. Raises LinkError where it says what
-    makes no sense, OSError where it is gone, FnError where the files cannot be kept.
+    The trial answers when it is done, however long that takes. Raises LinkError on a malformed
+    answer, OSError where the trial is gone, FnError where the files cannot be stored.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as sock:
         await asyncio.get_running_loop().sock_connect(sock, str(path))
@@ -77,7 +86,7 @@ async def _keep(asking: _Asking, bundles: Bundles, file: BundleFile) -> BundleFi
 
 
 class _Asking:
-    """One question after the other, over one connection."""
+    """Requests for parts, one after the other, over one connection."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -175,37 +184,25 @@ def _number(value: Any) -> float:
     return float(value)
 
 
-log = structlog.get_logger()
+class PreparedFetcher:
+    """A stage of the path of events: holds the reports of trials that prepare their model.
 
-PREPARED = "prepared"
-WHY_NOT = "why_not_prepared"
-"""What is added to a report: a `Prepared` or None, and why there is none."""
-
-
-NEWS_S: Final = 3.0
-"""How long it may take until somebody says how a trial ended that has hung up."""
-
-
-class Fetching:
-    """Stands between whoever hears of replicas and `feed`.
-
-    The report of a trial that goes on to prepare is passed on once its files are here, or cannot
-    be had, or the time for that is over. What a trial has measured counts however it ends after
-    that: an end is passed on behind its report.
+    A report is emitted once the prepared files are stored, or cannot be, or the time is over. A
+    trial's measurements count however it ends: its report is emitted before its end.
     """
 
     def __init__(
         self,
-        feed: Feed,
+        emit: Emit,
         bundles: Bundles,
         tasks: Tasks,
         run_dir: Path,
         find: Callable[[str], Replica | None],
         bindings: Mapping[str, Binding],
     ) -> None:
-        """`run_dir` holds the folders of the replicas' sockets; `find` knows a replica by its id,
-        `bindings` what those of a pool are given."""
-        self._feed = feed
+        """`run_dir` holds the folders of the replicas' sockets; `find` looks a replica up by its
+        id; `bindings` are by pool key."""
+        self._emit = emit
         self._bundles = bundles
         self._tasks = tasks
         self._run_dir = run_dir
@@ -213,13 +210,13 @@ class Fetching:
         self._bindings = bindings
         self.limit_s = patience_s
         """How long a trial may take, by the bytes of its bundle."""
-        self.news_s = NEWS_S
+        self.exit_s = EXIT_S
         self._held: dict[str, tuple[events.Loaded, asyncio.Task[None]]] = {}
 
-    def feed(self, event: events.Event) -> None:
-        """Pass on `event`, now or when its files are fetched."""
+    def emit(self, event: events.Event) -> None:
+        """Emit `event`, a report perhaps later."""
         if isinstance(event, events.Loaded) and event.report.get(PREPARES) is True:
-            binding = self._asked(event.id)
+            binding = self._preparing(event.id)
             if binding is not None:
                 work = self._fetch(event.id, binding)
                 self._held[event.id] = event, self._tasks.spawn(f"fetch from {event.id}", work)
@@ -227,20 +224,20 @@ class Fetching:
         elif isinstance(event, events.Lost | events.Released) and event.id in self._held:
             self._held[event.id][1].cancel()
             reason = event.reason if isinstance(event, events.Lost) else "it was ended"
-            self._let_go(event.id, f"its trial ended while it was prepared: {reason}")
-        self._feed(event)
+            self._emit_report(event.id, f"its trial ended while it was prepared: {reason}")
+        self._emit(event)
 
-    def _asked(self, id: str) -> Binding | None:
-        """What a replica was given that was to prepare its model: a trial's. Others may say that
-        they did, too, and would have the server store whatever they like."""
+    def _preparing(self, id: str) -> Binding | None:
+        """The binding of a trial that was asked to prepare, else None: any other replica could
+        have the server store whatever it likes."""
         replica = self._find(id)
         if replica is None or replica.role != "trial":
             return None
         binding = self._bindings.get(replica.pool)
         return binding if binding is not None and binding.spec.prepare else None
 
-    def _let_go(self, id: str, prepared: Prepared | str) -> None:
-        """Once: the end of the replica and the end of the fetch may both come."""
+    def _emit_report(self, id: str, prepared: Prepared | str) -> None:
+        """Emit a held report; nothing where the end of the replica or of the fetch already has."""
         if id not in self._held:
             return
         loaded, _ = self._held.pop(id)
@@ -248,7 +245,7 @@ class Fetching:
         if why_not:
             log.info("a model is not prepared", replica=id, reason=why_not)
         found = None if why_not else prepared
-        self._feed(replace(loaded, report={**loaded.report, PREPARED: found, WHY_NOT: why_not}))
+        self._emit(replace(loaded, report={**loaded.report, PREPARED: found, WHY_NOT: why_not}))
 
     async def _fetch(self, id: str, binding: Binding) -> None:
         limit_s = self.limit_s(binding.bundle.size)
@@ -260,13 +257,13 @@ class Fetching:
         except TimeoutError:
             prepared = f"that was not done within {limit_s:.0f} s"
         except ConnectionError as error:
-            # Most likely it has died, and whoever says how will cancel this.
-            await asyncio.sleep(self.news_s)
+            # The trial has most likely died: its Lost event cancels this task.
+            await asyncio.sleep(self.exit_s)
             prepared = f"its files could not be fetched: {error}"
         except (FnError, LinkError, OSError) as error:
             prepared = f"its files could not be fetched: {error}"
         except Exception as error:
-            # Untold, the deploy would wait until its replica is given up.
+            # Whatever the error: without a report the deploy would wait for its whole time.
             log.exception("what a trial prepared could not be fetched", replica=id)
             prepared = f"its files could not be fetched: {error!r}"
-        self._let_go(id, prepared)
+        self._emit_report(id, prepared)

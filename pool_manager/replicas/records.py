@@ -1,4 +1,4 @@
-"""What is written down of a replica, and what it is told."""
+"""Records of replicas on disk, bind requests, memory caps. Pure."""
 
 from __future__ import annotations
 
@@ -49,8 +49,7 @@ def unbound(
 
 
 def waited(command: StartT, seconds: float) -> StartT:
-    """The command with what the replica stood in line as a part of finding its place, where
-    anybody waited for that."""
+    """The command with the time in the start queue added to its phase `place`, if it has one."""
     if "place" not in command.phases:
         return command
     place_ms = round(command.phases["place"] + seconds * 1e3, 3)
@@ -79,11 +78,12 @@ def bound(
 
 
 def cap_mib(binding: Binding, settings: PoolSettings, device_kind: str) -> int:
-    """The cap on a replica's host memory in MiB, 0 for none: what its function says, else the
-    server's default. Where every replica needs one and nobody named one, what is certainly enough
-    for any that does no more than its trial did: twice what that took, four times the bundle at
-    least, and something to spare. What was measured on a GPU is the GPU's memory; it still says
-    how large the model is."""
+    """The cap on a replica's host memory in MiB, 0 for none.
+
+    The function's own, else the server's default. Where neither is named and every replica needs
+    one: twice what the trial took, at least four times the bundle, plus SPARE_MIB. A trial on a GPU
+    measured the GPU's memory, which still tells the size of the model.
+    """
     if named := binding.memory_mib or settings.memory_mib:
         return named
     if not settings.caps_all:
@@ -93,13 +93,13 @@ def cap_mib(binding: Binding, settings: PoolSettings, device_kind: str) -> int:
 
 
 def cap_hint(record: ReplicaRecord | None) -> str:
-    """What else to think of when a replica that has a memory cap ends."""
+    """Added to the reason of an end: the replica's memory cap, "" without one."""
     cap = record.memory_mib if record else 0
     return f" (its memory cap is {cap} MiB)" if cap else ""
 
 
 def cause_of(how: str, record: ReplicaRecord | None) -> str:
-    """What callers may know of an end that the driver describes so; "" for one in order."""
+    """What callers may know of an exit described by `how`; "" for a regular one."""
     if how.endswith("code 0") or how == "exited":
         return ""
     if how.startswith(MEMORY_KILL):
@@ -110,8 +110,8 @@ def cause_of(how: str, record: ReplicaRecord | None) -> str:
 def within_cap(
     event: events.Loaded, record: ReplicaRecord | None, settings: PoolSettings
 ) -> events.Loaded:
-    """What a replica says it takes is kept free of others: it is believed no more than its cap,
-    where that holds for all of a replica's memory."""
+    """The event with its memory bounded by the replica's cap: what a replica claims is kept free
+    of others. Only where caps hold for all of a replica's memory."""
     if record is None or not record.memory_mib or not settings.caps_all:
         return event
     cap = float(record.memory_mib)

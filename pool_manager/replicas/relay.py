@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pool_manager.core import events
-from pool_manager.core.start_queue import Rank, Turn
+from pool_manager.core.start_queue import Rank, StartPriority
 from pool_manager.driver import Driver
-from pool_manager.gpus.occupancy import Tenancy
+from pool_manager.gpus.occupancy import GpuOccupancy
 from pool_manager.replicas import records
 from pool_manager.replicas.control import last_words
 from pool_manager.replicas.output import ReplicaOutput
@@ -28,21 +28,21 @@ OUT_OF_MEMORY = ("bad_alloc", "MemoryError", "Unable to allocate")
 EXIT_S = 2.0
 """How long after the end of a control link the driver's notification of the exit is waited for."""
 
-Feed = Callable[[events.Event], None]
+Emit = Callable[[events.Event], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
     """What the owner of a launcher connects it to.
 
-    `feed` gets every event, `on_pong(id, busy_ms)` each PONG; `turn(id)` says when it is the turn
+    `emit` gets every event, `on_pong(id, busy_ms)` each PONG; `turn(id)` says when it is the turn
     of a replica's start; `occupancy` is of the owner's GPUs.
     """
 
-    feed: Feed
-    occupancy: Tenancy
+    emit: Emit
+    occupancy: GpuOccupancy
     on_pong: Callable[[str, int], None] = lambda _id, _busy_ms: None
-    turn: Callable[[str], Turn] = lambda _id: Turn(Rank.WAITER, 0.0)
+    turn: Callable[[str], StartPriority] = lambda _id: StartPriority(Rank.WAITER, 0.0)
 
 
 class EventRelay:
@@ -60,14 +60,14 @@ class EventRelay:
     ) -> None:
         self._settings = settings
         self._output = output
-        self._occupancy, self._feed = wiring.occupancy, wiring.feed
+        self._occupancy, self._emit = wiring.occupancy, wiring.emit
         self._pong = wiring.on_pong
         self._on_started = on_started
         self._tasks = tasks
         self.records: dict[str, ReplicaRecord] = {}
         self._exits: dict[str, asyncio.Future[str]] = {}
         driver.exits.subscribe(self._on_exit)
-        driver.engine_losses.subscribe(lambda reason: self._feed(events.EngineLost(reason)))
+        driver.engine_losses.subscribe(lambda reason: self._emit(events.EngineLost(reason)))
 
     def begin(self, record: ReplicaRecord) -> None:
         """A replica is launched or adopted."""
@@ -103,7 +103,7 @@ class EventRelay:
             case events.Greeted():
                 if self._is_standby(event.id):
                     self._on_started(event.id)
-                self._feed(event)
+                self._emit(event)
             case events.Loaded():
                 self._on_started(event.id)
                 self._report_loaded(event)
@@ -112,7 +112,7 @@ class EventRelay:
                 hint = records.cap_hint(self.records.get(event.id)) if is_short else ""
                 self._tasks.spawn(f"end of {event.id}", self._report_lost(event, hint))
             case _:
-                self._feed(event)
+                self._emit(event)
 
     def _is_standby(self, id: str) -> bool:
         record = self.records.get(id)
@@ -121,18 +121,18 @@ class EventRelay:
     def _report_loaded(self, event: events.Loaded) -> None:
         """With the memory that it takes: within its cap, on a GPU as measured there."""
         event = records.within_cap(event, self.records.get(event.id), self._settings)
-        if self._occupancy.concerns(event.id):
-            measure = self._occupancy.measure(event, self._feed)
+        if self._occupancy.covers(event.id):
+            measure = self._occupancy.measure(event, self._emit)
             self._tasks.spawn(f"measure {event.id}", measure)
         else:
-            self._feed(event)
+            self._emit(event)
 
     async def _report_lost(self, event: events.Lost, hint: str = "") -> None:
         """With its last lines, of which the last may say why; `hint` is added where it does not."""
         tail = await self._output.tail(event.id)
         words = last_words(tail)
         reason = event.reason + (f": {words}" if words else hint)
-        self._feed(replace(event, reason=reason, log_tail=tail))
+        self._emit(replace(event, reason=reason, log_tail=tail))
 
     async def _explain(self, id: str, reason: str) -> None:
         """Report a lost link, unless the driver tells in time how the process ended."""

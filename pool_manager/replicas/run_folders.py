@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path
 
-from pool_manager.replicas import logs as logfile
+from pool_manager.replicas import logs
 from pool_manager.settings import PoolSettings
 from registry.files import is_exhausted
 from runtime_image.contract.control import (
@@ -30,8 +30,8 @@ STANDBY_LOGS = "_standby"
 """Folder of the logs of standbys; no function can be called that."""
 
 
-class Folders:
-    """Where each replica's things lie. All methods are plain blocking file work."""
+class RunFolders:
+    """Paths and files of each replica. All methods block."""
 
     def __init__(self, settings: PoolSettings, *, for_others: bool = False) -> None:
         """`for_others`: replicas are other users, each in a container that sees its own folders
@@ -55,7 +55,7 @@ class Folders:
         return self.run_dir(id) / DATA_SOCKET
 
     def record(self, record: ReplicaRecord) -> None:
-        """Write the record: the start is now a fact, whatever happens to this process."""
+        """Write the record of a start, by which a later manager can adopt the replica."""
         self.run_dir(record.id).mkdir(mode=0o700)
         self._open(self.run_dir(record.id), 0o755)
         self._write(record)
@@ -161,13 +161,13 @@ class Folders:
         for path in self.logs(function):
             # The oldest may make room for a new one at this moment.
             with contextlib.suppress(FileNotFoundError):
-                found.append((path.stem, logfile.read_kept(path, self._settings.log_bytes)))
+                found.append((path.stem, logs.read_kept(path, self._settings.log_bytes)))
         return found
 
     def is_grown(self, path: Path) -> bool:
         """Whether a log may be over its limit: cheap enough for a second's tick."""
         try:
-            return logfile.disk_bytes(path) > self._settings.log_bytes
+            return logs.disk_bytes(path) > self._settings.log_bytes
         except OSError:
             return False
 
@@ -175,16 +175,16 @@ class Folders:
         """Cut a log that has grown over its limit down to its tail; whether it had."""
         limit = self._settings.log_bytes
         with contextlib.suppress(OSError):
-            return logfile.bound_log(path, limit, min(TAIL_BYTES, limit // 2))
+            return logs.bound_log(path, limit, min(TAIL_BYTES, limit // 2))
         return False
 
     def trim_all(self, functions: Collection[str], spared: Collection[Path], now_s: float) -> None:
-        """Remove logs of functions that are gone for an hour, and the oldest of all while they
-        take more than they may. `spared` are still written to; `now_s` is Unix seconds."""
+        """Remove logs of functions that are gone for an hour, and the oldest of all while they are
+        over their limit together. `spared` are still written to; `now_s` is in Unix seconds."""
         found = []
         for path in self._settings.log_dir.glob("*/*.log"):
             with contextlib.suppress(OSError):
-                found.append((path.stat().st_mtime, path, logfile.disk_bytes(path)))
+                found.append((path.stat().st_mtime, path, logs.disk_bytes(path)))
         over = sum(size for _, _, size in found) - self._settings.logs_bytes
         known = {*functions, STANDBY_LOGS}
         for written_s, path, size in sorted(found):
@@ -195,7 +195,7 @@ class Folders:
                 path.unlink(missing_ok=True)
                 over -= size
         for folder in self._settings.log_dir.iterdir():
-            # Only empty ones go, and none that was just made for a log that is about to be.
+            # Only empty folders, and none that was just made for a new log.
             with contextlib.suppress(OSError):
                 if now_s - folder.stat().st_mtime > GONE_KEPT_S:
                     folder.rmdir()

@@ -127,7 +127,7 @@ async def test_a_saved_log_outlives_its_container(
 
 async def test_a_paused_replica_is_given_up(apart: Engine, bundle: Path) -> None:
     """A container that somebody paused answers no PING, and can be removed as it is."""
-    with pool_settings(ping_s=0.05) as settings:
+    with pool_settings(ping_s=0.3) as settings:
         scenes, shown = Scenes("docker", settings, bundle, apart), Containers(apart.url, settings)
         stage = await scenes.ready("aaaa0001")
 

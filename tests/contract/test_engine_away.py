@@ -17,7 +17,7 @@ from pool_manager.settings import PoolSettings
 from registry.errors import EngineDown
 from runtime_image.contract.link import Kind
 from runtime_image.contract.model import ModelSpec
-from tests.support.containers import Containers
+from tests.support.containers import UNTIL_S, Containers
 from tests.support.leaks import Leaks
 from tests.support.leaks import processes as children
 from tests.support.own_engine import OwnEngine, processes
@@ -88,12 +88,12 @@ class Losses:
         self._came.set()
 
     async def one(self) -> None:
-        await asyncio.wait_for(self._came.wait(), 20)
+        await asyncio.wait_for(self._came.wait(), UNTIL_S)
 
 
 async def back(stage: Stage) -> set[str]:
     """The list of an engine that is about to answer again, asked for as the manager does."""
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(UNTIL_S):
         while True:
             try:
                 return await stage.driver.list()
@@ -230,7 +230,7 @@ async def test_a_hung_engine_keeps_nobody_waiting(
 
 async def outcome(call: Any) -> EngineDown:
     with pytest.raises(EngineDown) as failed:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(UNTIL_S):
             await call
     return failed.value
 

@@ -143,7 +143,7 @@ def test_a_killed_engine(own: OwnEngine) -> None:
             thread.start()
         own.kill()
         for thread in threads:
-            thread.join(10)
+            thread.join(60)
 
         with pytest.raises(CONNECTION):
             client.ping()

@@ -65,7 +65,7 @@ async def answer(delivery: Delivery, act: Callable[[], Any], body: bytes = BODY)
     await act()
     outcome = await client.outcomes.get()
     slot.release()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while slot._references:  # noqa: ASYNC110 - a count has no event
             await asyncio.sleep(0)
     assert isinstance(outcome, Delivered), outcome
@@ -131,7 +131,7 @@ async def test_a_handler_may_keep_its_inputs(real: Scenes, bundle: Path) -> None
 
 async def started(delivery: Delivery) -> None:
     """Return when a replica has said that it runs the call."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             links = delivery._dispatcher.links.values()
             calls = [call for link in links for call in link.in_flight.values()]

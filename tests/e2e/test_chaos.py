@@ -18,6 +18,7 @@ from tests.chaos import (
     together,
     workers,
 )
+from tests.support.doses import amount
 
 SEED = 20261120
 
@@ -47,7 +48,7 @@ async def test_nothing_is_lost_and_nothing_stays_while_replicas_are_killed(tmp_p
 async def test_a_request_that_kills_is_the_only_one_that_fails(tmp_path: Path) -> None:
     """One of many kills the process of its model each time: the others are answered right, it is
     told that it is poison, and the function never counts as failing."""
-    ledger = await poison.run(tmp_path, SEED, requests=300)
+    ledger = await poison.run(tmp_path, SEED, requests=amount(150, 300))
 
     assert ledger.violations == []
 
@@ -64,7 +65,7 @@ async def test_a_late_request_is_the_only_one_of_its_batch_that_fails(tmp_path: 
 @pytest.mark.slow
 async def test_a_replica_that_hangs_is_replaced(tmp_path: Path) -> None:
     """A stopped process is found out by its PINGs, and what it had is run by another."""
-    ledger = await frozen.run(tmp_path, SEED, stops=2)
+    ledger = await frozen.run(tmp_path, SEED, stops=amount(1, 2))
 
     assert ledger.violations == []
 
@@ -73,7 +74,7 @@ async def test_a_replica_that_hangs_is_replaced(tmp_path: Path) -> None:
 async def test_a_server_that_is_killed_again_and_again_loses_nothing(tmp_path: Path) -> None:
     """Killed in the middle of deploys and calls, each next one has a sound store, adopts what
     runs and answers right; in the end no process is left."""
-    ledger = await restarts.run(tmp_path, SEED, kills=2, orphan_s=3.0)
+    ledger = await restarts.run(tmp_path, SEED, kills=2, orphan_s=8.0)
 
     assert ledger.violations == []
 
@@ -84,7 +85,7 @@ async def test_a_gateway_process_that_is_killed_takes_only_its_own_connections(
 ) -> None:
     """Killed under load, one after the other: all else is answered right and counted, and none is
     left when their supervisor is killed, too."""
-    ledger = await workers.run(tmp_path, SEED, kills=2)
+    ledger = await workers.run(tmp_path, SEED, kills=amount(1, 2))
 
     assert ledger.violations == []
 
@@ -92,7 +93,7 @@ async def test_a_gateway_process_that_is_killed_takes_only_its_own_connections(
 @pytest.mark.slow
 async def test_two_fronts_answer_alike(tmp_path: Path) -> None:
     """With and without keys, on uvloop and on asyncio's own loop: no answer differs."""
-    ledger = await fronts.run(tmp_path, SEED, streams=200)
+    ledger = await fronts.run(tmp_path, SEED, streams=amount(100, 200))
 
     assert ledger.violations == []
 
@@ -101,7 +102,7 @@ async def test_two_fronts_answer_alike(tmp_path: Path) -> None:
 async def test_everybody_is_killed_under_one_load(tmp_path: Path) -> None:
     """Replicas, gateway processes, the supervisor, and all of them at once: every answer is right
     or a refusal that is promised, and nothing is cut off while all is calm."""
-    ledger = await together.run(tmp_path, SEED, requests=1_500)
+    ledger = await together.run(tmp_path, SEED, requests=amount(700, 1_500))
 
     assert ledger.violations == []
 
@@ -110,7 +111,8 @@ async def test_everybody_is_killed_under_one_load(tmp_path: Path) -> None:
 async def test_floods_stay_outside(tmp_path: Path) -> None:
     """Bombs, slow uploads, half heads and mutants at idle priority: calls are answered, nothing is
     complained of, and the memory stays bounded. How late the loop was is only written down here."""
-    dose = floods.Dose(bombs=8, uploads=50, heads=300, mutants=2, seconds=2.0, late_s=None)
+    seconds = amount(1.0, 2.0)
+    dose = floods.Dose(bombs=8, uploads=50, heads=300, mutants=2, seconds=seconds, late_s=None)
     ledger = await floods.run(tmp_path, dose)
 
     assert ledger.violations == []
@@ -122,7 +124,7 @@ async def test_answers_of_strangers_never_mix(tmp_path: Path) -> None:
     that of its row alone, and only rows of honest models share runs."""
     joined = ("mlp_torchscript", "encoder_dynamo", "recommender_dynamo", "tf_idf")
     ledger = await strangers.run(
-        tmp_path, strangers.Dose(SEED, calls=2_000, mixing=4, joined=joined)
+        tmp_path, strangers.Dose(SEED, calls=amount(800, 2_000), mixing=amount(2, 4), joined=joined)
     )
 
     assert ledger.violations == []

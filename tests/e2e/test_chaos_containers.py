@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.containers import neighbours, scene
+from tests.support.doses import amount
 
 SEED = 20261120
 
@@ -20,7 +21,7 @@ async def test_only_what_is_in_a_killed_servers_own_sockets_breaks_off(
     outlive server and engine, and nothing is left on the engine."""
     dose = scene.Dose(
         seed=SEED,
-        requests=1500,
+        requests=amount(600, 1500),
         turns=0,
         fatal_turns=1,
         every_s=(0.1, 0.5),
@@ -35,7 +36,7 @@ async def test_two_servers_on_one_engine_leave_each_other_alone(
 ) -> None:
     """Each is killed and started again under load: the other's containers go on, and every answer
     is of its own server's model."""
-    ledger = await neighbours.run(tmp_path, SEED, runtime_image, kills=2)
+    ledger = await neighbours.run(tmp_path, SEED, runtime_image, kills=amount(1, 2))
 
     assert ledger.violations == []
     assert ledger.figures["neighbours' containers that went on"] > 0

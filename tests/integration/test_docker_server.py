@@ -13,6 +13,7 @@ from admin.settings import Settings
 from pool_manager.drivers.docker import spec
 from pool_manager.drivers.docker.containers import holder_number, owned, replica_id
 from tests.support import models
+from tests.support.caller import UNTIL_S
 from tests.support.engine import connected
 from tests.support.leaks import Leaks
 from tests.support.own_engine import OwnEngine
@@ -61,7 +62,7 @@ async def test_calls_go_on_while_the_engine_is_away(
             await server.until_pools(lambda: bool(server.server.manager.engine_down))
             held = asyncio.ensure_future(server.call("cold", BODY))
             before = len(statuses)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(UNTIL_S):
                 while len(statuses) < before + 50:
                     await server.get("/healthz")
             ready = await server.get("/readyz")

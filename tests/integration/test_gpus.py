@@ -17,6 +17,7 @@ from pool_manager.core import eviction, replicas
 from pool_manager.gpus import monitor
 from pool_manager.settings import PoolSettings
 from registry.errors import BadRequest
+from tests.support.doses import amount
 from tests.support.nvml.board import Board, Gpu
 from tests.support.nvml.fixtures import board
 from tests.support.nvml.tenants import GpuDriver, function_of
@@ -36,11 +37,11 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(autouse=True)
 def haste(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits long for what a test does on purpose."""
-    monkeypatch.setattr(monitor, "LOOK_S", 0.01)
+    monkeypatch.setattr(monitor, "POLL_S", 0.01)
     monkeypatch.setattr(monitor, "PROOF_S", 0.03)
     monkeypatch.setattr(monitor, "PROOF_POLL_S", 0.005)
     monkeypatch.setattr(replicas, "RELEASE_RETRY_S", RETRY_S)
-    monkeypatch.setattr(eviction, "SWAP_AFTER_S", 0.2)
+    monkeypatch.setattr(eviction, "PREEMPT_AFTER_S", 0.2)
     monkeypatch.setattr(eviction, "RESIDENCY_S", 0.3)
 
 
@@ -316,7 +317,7 @@ def four(board: Board) -> Board:
     return board
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", amount([1], [1, 2, 3]))
 async def test_a_storm_loses_no_call_and_over_commits_nothing(
     four: Board, tmp_path: Path, seed: int
 ) -> None:
@@ -332,7 +333,7 @@ async def test_a_storm_loses_no_call_and_over_commits_nothing(
             await storm.step(server)
         for uuid in storm._lost():
             four.find(uuid)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while storm.calls:
                 storm.driver.let_go()
                 await asyncio.wait(storm.calls, timeout=RETRY_S)

@@ -7,7 +7,6 @@ import shutil
 import socket
 import tempfile
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -18,7 +17,6 @@ import onnx
 import pytest
 from docker import APIClient
 
-from admin.image.build import Built
 from runtime_image.contract.control import CONTROL_SOCKET, DATA_SOCKET, RECORD_FILE, ReplicaRecord
 from runtime_image.contract.link import VERSION, Kind
 from runtime_image.contract.model import ModelSpec
@@ -59,14 +57,14 @@ def client() -> Iterator[APIClient]:
         yield connected
 
 
-@pytest.fixture(scope="module")
-def image() -> Iterator[Built]:
-    with runtime_images.made(f"fngate-test:{uuid.uuid4().hex}") as built:
-        yield built
+@pytest.fixture
+def image(runtime_image: str) -> str:
+    """The tag of the cpu image of these sources."""
+    return runtime_image
 
 
 @contextmanager
-def container(client: APIClient, image: Built, **options: Any) -> Iterator[str]:
+def container(client: APIClient, image: str, **options: Any) -> Iterator[str]:
     """A container set up as the strictest one that a replica runs in."""
     mounts = options.pop("mounts", [])
     host = client.create_host_config(
@@ -77,7 +75,7 @@ def container(client: APIClient, image: Built, **options: Any) -> Iterator[str]:
         security_opt=["no-new-privileges"],
         mounts=mounts,
     )
-    made = client.create_container(image.id, host_config=host, **options)
+    made = client.create_container(image, host_config=host, **options)
     try:
         client.start(made["Id"])
         yield made["Id"]
@@ -91,7 +89,7 @@ def ended(client: APIClient, id: str) -> tuple[int, str]:
     return code, client.logs(id).decode()
 
 
-def output(client: APIClient, image: Built, code: str) -> str:
+def output(client: APIClient, image: str, code: str) -> str:
     """What Python prints in there, as a user that the image does not know."""
     with container(
         client, image, entrypoint=["python3", "-I", "-c"], command=[code], user=UNUSED_UID
@@ -103,7 +101,7 @@ def output(client: APIClient, image: Built, code: str) -> str:
 
 @contextmanager
 def launched(
-    client: APIClient, image: Built, run_dir: Path, record: dict[str, Any]
+    client: APIClient, image: str, run_dir: Path, record: dict[str, Any]
 ) -> Iterator[tuple[str, socket.socket, socket.socket]]:
     """A replica in a container: its id, and the listeners of control and data."""
     (run_dir / RECORD_FILE).write_text(json.dumps(record))
@@ -127,9 +125,9 @@ def run_dir() -> Iterator[Path]:
     shutil.rmtree(made)
 
 
-def test_it_runs_as_a_user_of_its_own(client: APIClient, image: Built) -> None:
+def test_it_runs_as_a_user_of_its_own(client: APIClient, image: str) -> None:
     """Neither root nor with a shell's way to start; telemetry is off."""
-    config = client.inspect_image(image.id)["Config"]
+    config = client.inspect_image(image)["Config"]
 
     assert config["User"] == "10001:10001"
     assert config["Entrypoint"] == ["python3", "-I", "-u", "-m", "runtime_image"]
@@ -137,7 +135,7 @@ def test_it_runs_as_a_user_of_its_own(client: APIClient, image: Built) -> None:
     assert "ORT_DISABLE_TELEMETRY=1" in config["Env"]
 
 
-def test_it_has_libraries_and_code_only(client: APIClient, image: Built) -> None:
+def test_it_has_libraries_and_code_only(client: APIClient, image: str) -> None:
     """No other part of fngate, no test, no wheel, and nothing that others may write."""
     found = output(
         client,
@@ -163,9 +161,7 @@ def test_it_has_libraries_and_code_only(client: APIClient, image: Built) -> None
     }
 
 
-def test_it_has_the_locale_of_models_that_normalise_strings(
-    client: APIClient, image: Built
-) -> None:
+def test_it_has_the_locale_of_models_that_normalise_strings(client: APIClient, image: str) -> None:
     """StringNormalizer wants en_US.UTF-8 unless a model names another, for the case of letters."""
     model = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["" : 21]> g (string[n] x) => (string[n] y)'
@@ -181,12 +177,12 @@ def test_it_has_the_locale_of_models_that_normalise_strings(
     assert output(client, image, code).splitlines()[-1] == r"'\xe9cole'"
 
 
-def test_nothing_is_compiled_at_a_start(client: APIClient, image: Built) -> None:
+def test_nothing_is_compiled_at_a_start(client: APIClient, image: str) -> None:
     """Every module of a standby has its compiled file, and those of the image are not checked."""
     assert output(client, image, COMPILED) == "compiled\n"
 
 
-def test_a_replica_serves_from_a_container(client: APIClient, image: Built, run_dir: Path) -> None:
+def test_a_replica_serves_from_a_container(client: APIClient, image: str, run_dir: Path) -> None:
     """Read-only, without rights or network, as any user: it greets, loads and goes."""
     model = models.add_one(run_dir)
     record = {**asdict(RECORD), "launched_s": time.monotonic()}
@@ -220,7 +216,7 @@ def test_a_replica_serves_from_a_container(client: APIClient, image: Built, run_
     ],
 )
 def test_another_managers_record_is_refused(
-    client: APIClient, image: Built, run_dir: Path, record: dict[str, Any], code: int, said: str
+    client: APIClient, image: str, run_dir: Path, record: dict[str, Any], code: int, said: str
 ) -> None:
     """One line in the log, and an exit code of its own."""
     with launched(client, image, run_dir, record) as (id, _, _):

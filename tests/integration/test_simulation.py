@@ -39,7 +39,7 @@ class Watched(World):
         super()._handle(event)
         taken = [r.device for r in self.machine.replicas() if r.device]
         assert len(taken) == len(set(taken)), "two replicas on one exclusive device"
-        if not isinstance(event, events.DemandCame):
+        if not isinstance(event, events.DemandReported):
             return
         demand, dispatcher = event.demand, self.callers.dispatcher
         self.told |= set(demand.called)
@@ -72,12 +72,12 @@ def test_every_request_is_answered(arrivals: str) -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_one_seed_is_one_day(policy: str) -> None:
     """The same settings have the same figures, and leave the product's rule as it was."""
-    rule = vars(eviction)["cost"]
+    rule = vars(eviction)["eviction_cost"]
 
     first, second = (played(replace(SMALL, policy=policy)) for _ in range(2))
 
     assert first == second
-    assert vars(eviction)["cost"] is rule
+    assert vars(eviction)["eviction_cost"] is rule
 
 
 @pytest.mark.slow
@@ -124,7 +124,7 @@ def test_busy_functions_take_turns() -> None:
 
     assert sorted(gaps_s) == sorted(world.functions)
     assert world.figures.swaps > 10
-    assert max(gaps_s.values()) <= len(gaps_s) * (longest_s + eviction.SWAP_AFTER_S)
+    assert max(gaps_s.values()) <= len(gaps_s) * (longest_s + eviction.PREEMPT_AFTER_S)
 
 
 @pytest.mark.slow

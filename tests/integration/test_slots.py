@@ -112,7 +112,7 @@ async def test_no_body_is_ever_anothers(stage: Stage) -> None:
             "wrong": False,
         }
         [slab] = delivery.slabs._live.values()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not slab.allocator.is_empty:  # noqa: ASYNC110 - a slab has no event
                 await asyncio.sleep(0)
         delivery.receive_endpoints(published())

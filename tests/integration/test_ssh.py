@@ -19,7 +19,7 @@ from tests.support.sshd import Sshd, sshd
 
 pytestmark = pytest.mark.slow
 
-END_S = 30.0
+END_S = 60.0
 MIB = 48
 HANDLER = """
 def predict(inputs, ctx):

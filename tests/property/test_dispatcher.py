@@ -12,11 +12,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from gateway.dispatch.call import Call, Command, Fail, GiveUp, Link, Priority, Recall, Send, Stage
 from gateway.dispatch.dispatcher import Dispatcher, Limits
 from gateway.dispatch.pool import UNKNOWN
-from gateway.dispatch.redirects import Terms
+from gateway.dispatch.redirects import RerunPolicy
 from registry.errors import FnError, WaitBudgetOver
 from registry.exchange import Expected, PoolEndpoints
 from runtime_image.contract.link import ID_MAX, NotStarted
 from runtime_image.link.meta import RequestMeta
+from tests.support.doses import amount
 
 REVISIONS = ["default/a@1", "default/a@2", "default/a@3"]
 """Of one function, whose traffic moves between them."""
@@ -94,7 +95,7 @@ class Traffic(RuleBasedStateMachine):
 
     def submit_one(self, call: Call) -> None:
         asked = call.pool
-        self.dispatcher.pool(asked).pace.expected = SLOW
+        self.dispatcher.pool(asked).cold_start = SLOW
         try:
             # Whoever has no time to look closer gets the same.
             sent = self.dispatcher.send_now(call, self.now) if self.now % 2 < 1 else None
@@ -106,10 +107,10 @@ class Traffic(RuleBasedStateMachine):
         except FnError:
             return
         if call.stage is Stage.QUEUED and not self.has_manager:
-            assert self.dispatcher.pools[call.pool].is_open
+            assert self.dispatcher.pools[call.pool].is_connected
         # A line may be longer by those that came from another one, and then takes nobody new.
         if call.stage is Stage.QUEUED:
-            assert len(self.dispatcher.pools[call.pool].waiting) <= QUEUE_MAX
+            assert len(self.dispatcher.pools[call.pool].queue) <= QUEUE_MAX
         self.accepted.append(call)
         self.asked[call] = asked
         self.perform(commands)
@@ -122,7 +123,7 @@ class Traffic(RuleBasedStateMachine):
         call = owed[pick % len(owed)]
         if not self.ends[call]:
             self.ends[call] += 1
-        self.perform(self.dispatcher.leave(call, self.now))
+        self.perform(self.dispatcher.cancel(call, self.now))
 
     # Replicas
 
@@ -136,7 +137,7 @@ class Traffic(RuleBasedStateMachine):
         self.count += 1
         link = Link(f"r{self.count}", pool, limit, marks, last_id=last_id)
         self.replicas[link.id] = Replica(link, last_id=last_id)
-        self.perform(self.dispatcher.link_up(link, self.now))
+        self.perform(self.dispatcher.on_link_up(link, self.now))
         return self.replicas[link.id]
 
     @precondition(lambda self: self.replicas)
@@ -155,7 +156,7 @@ class Traffic(RuleBasedStateMachine):
 
     def lose(self, replica: Replica) -> None:
         del self.replicas[replica.link.id]
-        self.perform(self.dispatcher.link_lost(replica.link.id, self.now))
+        self.perform(self.dispatcher.on_link_lost(replica.link.id, self.now))
 
     @precondition(lambda self: self.busy())
     @rule(pick=picks, count=st.integers(1, 3))
@@ -170,7 +171,7 @@ class Traffic(RuleBasedStateMachine):
             if replica.has[id].stage is Stage.SENT:
                 self.begun[replica.has[id]] += 1
                 self.ran_at[replica.has[id]] = replica.link.pool
-        self.dispatcher.started(replica.link.id, ids, self.now)
+        self.dispatcher.on_started(replica.link.id, ids, self.now)
 
     @precondition(lambda self: self.busy())
     @rule(pick=picks)
@@ -187,7 +188,7 @@ class Traffic(RuleBasedStateMachine):
         replica = self.some(pick, self.busy())
         for id in [id for id in replica.has if id not in replica.running]:
             del replica.has[id]
-            self.perform(self.dispatcher.not_started(replica.link.id, id, reason, self.now))
+            self.perform(self.dispatcher.on_not_started(replica.link.id, id, reason, self.now))
 
     @precondition(lambda self: self.busy())
     @rule(pick=picks)
@@ -198,7 +199,7 @@ class Traffic(RuleBasedStateMachine):
         for id in sorted(replica.running & replica.has.keys()):
             del replica.has[id]
             reason = NotStarted.BATCH_TIMEOUT
-            self.perform(self.dispatcher.not_started(replica.link.id, id, reason, self.now))
+            self.perform(self.dispatcher.on_not_started(replica.link.id, id, reason, self.now))
 
     @precondition(lambda self: self.replicas)
     @rule(pick=picks, late=st.integers(0, 2))
@@ -212,16 +213,16 @@ class Traffic(RuleBasedStateMachine):
         last = kept[-1] if kept else (replica.last_id if not unread else unread[0] - 1)
         for id in unread:
             del replica.has[id]
-        self.perform(self.dispatcher.goaway(replica.link.id, last, self.now))
+        self.perform(self.dispatcher.on_goaway(replica.link.id, last, self.now))
         for id in unread:
             reason = NotStarted.DRAINING
-            assert self.dispatcher.not_started(replica.link.id, id, reason, self.now) == []
+            assert self.dispatcher.on_not_started(replica.link.id, id, reason, self.now) == []
 
     @precondition(lambda self: self.replicas)
     @rule(pick=picks)
     def make_room(self, pick: int) -> None:
         """A replica that was full has room."""
-        self.perform(self.dispatcher.window(self.some(pick).link.id, self.now))
+        self.perform(self.dispatcher.on_window(self.some(pick).link.id, self.now))
 
     # Manager and clock
 
@@ -231,9 +232,9 @@ class Traffic(RuleBasedStateMachine):
         if to == self.current:
             return
         waits = {call: call.wait_until_s for call in self.accepted}
-        before = set(self.dispatcher.pools[self.current].waiting) if self.has(self.current) else ()
-        terms = Terms(may_rerun, 10.0) if fits else None
-        commands = self.dispatcher.move(self.current, to, terms, self.now)
+        before = set(self.dispatcher.pools[self.current].queue) if self.has(self.current) else ()
+        rerun_policy = RerunPolicy(may_rerun, 10.0) if fits else None
+        commands = self.dispatcher.on_traffic_moved(self.current, to, rerun_policy, self.now)
         for call in before:
             stays = call.pinned or call.alone or not fits
             assert call.pool == self.current or not stays
@@ -250,7 +251,7 @@ class Traffic(RuleBasedStateMachine):
         shown = PoolEndpoints([], state, "for a reason", 5.0 if state == "failing" else 0.0)
         if state == "cold":
             shown = UNKNOWN
-        self.perform(self.dispatcher.look(pool, shown, self.now))
+        self.perform(self.dispatcher.on_endpoints(pool, shown, self.now))
 
     @rule(step_s=st.sampled_from([0.1, 1.0, 6.0, 20.0]))
     def sweep(self, step_s: float) -> None:
@@ -265,13 +266,13 @@ class Traffic(RuleBasedStateMachine):
         """Nobody starts replicas any more; those that are there serve on."""
         if is_lost:
             self.has_manager = False
-            self.perform(self.dispatcher.lose_manager(self.now))
+            self.perform(self.dispatcher.on_manager_lost(self.now))
             self.check_orphans()
 
     def check_orphans(self) -> None:
         """Without a manager nobody waits for a replica that cannot come."""
         for pool in self.dispatcher.pools.values():
-            assert self.has_manager or pool.is_open or not pool.waiting
+            assert self.has_manager or pool.is_connected or not pool.queue
 
     def teardown(self) -> None:
         """When every budget is over and every replica has gone, all calls have ended."""
@@ -295,7 +296,7 @@ class Traffic(RuleBasedStateMachine):
 
     def settle(self, replica: Replica, id: int) -> None:
         del replica.has[id]
-        call, commands = self.dispatcher.ended(replica.link.id, id, self.now)
+        call, commands = self.dispatcher.on_ended(replica.link.id, id, self.now)
         if call is not None:
             self.ends[call] += 1
         self.perform(commands)
@@ -343,14 +344,14 @@ class Traffic(RuleBasedStateMachine):
         for pool in self.dispatcher.pools.values():
             for link in pool.links.values():
                 assert len(link.in_flight) <= link.limit
-                assert not (link.has_room and pool.waiting)
+            assert not (pool.queue and pool.least_loaded_link())
 
     @invariant()
     def calls_are_in_one_place(self) -> None:
         """A call waits, is at one replica, or is done; and both ends agree which."""
         pools = self.dispatcher.pools
-        at = Counter(c for p in pools.values() for c in p.waiting)
-        assert all(call.pool == key for key, pool in pools.items() for call in pool.waiting)
+        at = Counter(c for p in pools.values() for c in p.queue)
+        assert all(call.pool == key for key, pool in pools.items() for call in pool.queue)
         for replica in self.replicas.values():
             assert replica.has == replica.link.in_flight
             at.update(replica.has.values())
@@ -363,10 +364,10 @@ class Traffic(RuleBasedStateMachine):
         """Beyond those that wait a pool counts one that would, for one cold start at most, and
         none once it has a replica."""
         for key, pool in self.dispatcher.pools.items():
-            extra = self.dispatcher.load(key, self.now).queued - len(pool.waiting)
+            extra = self.dispatcher.load(key, self.now).queued - len(pool.queue)
             since_s = self.now - self.wanted_at.get(key, -1000.0)
             assert extra in ((0, 1) if since_s < SLOW.p90_s else (0,))
-            assert not (extra and pool.is_served)
+            assert not (extra and pool.has_replica)
 
     @invariant()
     def bytes_are_those_of_calls_not_ended(self) -> None:
@@ -379,14 +380,14 @@ class Traffic(RuleBasedStateMachine):
         """Within a priority, calls stand in order of arrival."""
         for pool in self.dispatcher.pools.values():
             for priority in Priority:
-                line = [call.place for call in pool.waiting if call.priority is priority]
+                line = [call.position for call in pool.queue if call.priority is priority]
                 assert line == sorted(line)
 
 
 TestTraffic = Traffic.TestCase
 TestTraffic.__doc__ = "No traffic makes the dispatcher lose, repeat or reorder a call."
 TestTraffic.settings = settings(
-    max_examples=300,
+    max_examples=amount(100, 300),
     stateful_step_count=60,
     deadline=None,
     derandomize=True,

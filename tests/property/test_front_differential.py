@@ -15,6 +15,7 @@ import uvloop
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support.doses import amount
 from tests.support.fronts.compare import Tally, compare_stream, play
 from tests.support.fronts.grammar import make_stream
 from tests.support.fronts.sites import KEYED, Pair, both, listening
@@ -30,7 +31,9 @@ def check(tally: Tally) -> None:
     assert tally.apart < 0.1 * tally.streams
 
 
-@pytest.mark.parametrize(("is_open", "count"), [(False, 2000), (True, 1000)])
+@pytest.mark.parametrize(
+    ("is_open", "count"), [(False, amount(500, 2000)), (True, amount(250, 1000))]
+)
 def test_generated_connections_on_the_loop_of_production(
     tmp_path: Path, is_open: bool, count: int
 ) -> None:
@@ -45,7 +48,7 @@ def test_generated_connections_on_the_loop_of_production(
 def test_generated_connections_on_asyncios_own_loop(tmp_path: Path) -> None:
     """As on uvloop, whose transports differ in when they read and pause."""
     tally = Tally()
-    seeds = (f"asyncio/{number}" for number in range(1000))
+    seeds = (f"asyncio/{number}" for number in range(amount(250, 1000)))
     asyncio.run(play(tmp_path, tally, seeds, is_open=False))
     check(tally)
 
@@ -55,7 +58,7 @@ def test_generated_connections_over_tcp(tmp_path: Path) -> None:
 
     async def over_tcp(tally: Tally) -> None:
         async with both(tmp_path, KEYED) as pair, listening(pair.fast), listening(pair.plain):
-            for number in range(300):
+            for number in range(amount(100, 300)):
                 stream = make_stream(Random(f"tcp/{number}"))
                 await compare_stream(pair, tally, stream, f"tcp/{number}")
 
@@ -74,7 +77,7 @@ def played(tmp_path: Path) -> Iterator[tuple[asyncio.Runner, Pair]]:
 
 
 @settings(
-    max_examples=60,
+    max_examples=amount(20, 60),
     deadline=None,
     suppress_health_check=[
         HealthCheck.function_scoped_fixture,

@@ -17,6 +17,7 @@ from pool_manager.core.machine import Machine
 from pool_manager.core.state import Device, PoolSpec, Role, State
 from registry.exchange import Demand, Load
 from tests.support.book import Book
+from tests.support.doses import amount
 from tests.support.promises import Promises, Sleepless
 
 KEYS = ["default/a@1", "default/a@2", "default/b@1", "default/c@1", "default/e@1"]
@@ -156,18 +157,18 @@ class World(Promises):
     @rule(key=st.sampled_from([*KEYS, "default/unknown@1"]), beside=st.booleans())
     def warm(self, key: str, beside: bool) -> None:
         """Somebody wants a pool to be warm."""
-        self.feed(events.WarmAsked(key, beside))
+        self.feed(events.WarmRequested(key, beside))
         assert key in self.specs or key not in self.asked
 
     @rule(key=keys)
     def stop_warming(self, key: str) -> None:
         """Who asked asks no longer."""
-        self.feed(events.WarmDropped(key))
+        self.feed(events.WarmCancelled(key))
 
     @rule(key=st.sampled_from([*KEYS, "default/unknown@1"]))
     def sleep(self, key: str) -> None:
         """Somebody puts a pool to sleep."""
-        self.feed(events.SleepAsked(key))
+        self.feed(events.SleepRequested(key))
 
     @rule(worker=st.sampled_from(WORKERS), wants=loads, full=st.sampled_from([True, True, False]))
     def demand(self, worker: str, wants: dict[str, Load], full: bool) -> None:
@@ -176,7 +177,7 @@ class World(Promises):
 
     def hear(self, worker: str, wants: dict[str, Load], *, full: bool = True) -> None:
         self.said[worker] = wants if full else self.said.get(worker, {}) | wants
-        self.feed(events.DemandCame(Demand(worker, next(self.seqs), full, wants)))
+        self.feed(events.DemandReported(Demand(worker, next(self.seqs), full, wants)))
 
     @rule(key=keys, one=load)
     def turn_to(self, key: str, one: Load) -> None:
@@ -197,7 +198,7 @@ class World(Promises):
     def read_list(self) -> None:
         """The driver's list is complete."""
         self.is_list_read = True
-        self.feed(events.ListRead())
+        self.feed(events.ReplicasListed())
 
     @rule()
     def lose_engine(self) -> None:
@@ -328,7 +329,7 @@ class World(Promises):
     def go_on(self, *, alive: bool) -> None:
         if alive:
             for worker, wants in self.said.items():
-                self.feed(events.DemandCame(Demand(worker, next(self.seqs), True, wants)))
+                self.feed(events.DemandReported(Demand(worker, next(self.seqs), True, wants)))
         # What a later pool of the same tick let go is seen by an earlier one at the next.
         self.feed(events.Tick())
         self.feed(events.Tick())
@@ -347,7 +348,7 @@ class World(Promises):
         assert self.machine.replicas() == []
         assert self.book.entries == {}
         assert self.asked == set()
-        assert self.machine.host.ledger.claims == {}
+        assert self.machine.host.ledger.reservations == {}
 
     def some(self, pick: int, *states: State) -> list[str]:
         """One replica in one of `states`, if there is any."""
@@ -362,7 +363,7 @@ class World(Promises):
 TestWorld = World.TestCase
 TestWorld.__doc__ = "No history of events makes the machine break a promise."
 TestWorld.settings = settings(
-    max_examples=200,
+    max_examples=amount(100, 200),
     stateful_step_count=60,
     deadline=None,
     derandomize=True,

@@ -45,7 +45,7 @@ class Host:
         for place, number in enumerate(adopted):
             self.ids.add(f"r{number}")
             self.feed(events.Found(f"r{number}", KEYS[0], f"cpu{place}", "serve"))
-        self.feed(events.ListRead())
+        self.feed(events.ReplicasListed())
 
     def feed(self, event: events.Event) -> None:
         """Have an event handled: every new replica is one more, and all records are there."""
@@ -62,7 +62,7 @@ class Host:
         if isinstance(what, str):
             self.seq += 1
             loads = {key: Load(3 * (key == what), 0, 0.0) for key in KEYS}
-            self.feed(events.DemandCame(Demand("w", self.seq, True, loads)))
+            self.feed(events.DemandReported(Demand("w", self.seq, True, loads)))
         elif step == "wait":
             self.now += what
             self.feed(events.Tick())

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from pool_manager.core.start_queue import HOLD_S, Rank, Starts, Turn
+from pool_manager.core.start_queue import HOLD_S, Rank, StartPriority, StartQueue
 
 picks = st.integers(0, 20)
 ranks = st.sampled_from(Rank)
@@ -20,8 +20,8 @@ class Line(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.starts = Starts(AT_ONCE)
-        self.turns: dict[str, Turn] = {}
+        self.starts = StartQueue(AT_ONCE)
+        self.turns: dict[str, StartPriority] = {}
         self.line: list[str] = []
         self.running: dict[str, float] = {}
 
@@ -29,9 +29,9 @@ class Line(RuleBasedStateMachine):
     def ask(self, rank: Rank, since_s: float) -> None:
         """One more is wanted."""
         id = f"r{len(self.turns)}"
-        self.turns[id] = Turn(rank, since_s)
+        self.turns[id] = StartPriority(rank, since_s)
         self.line.append(id)
-        self.starts.ask(id)
+        self.starts.enqueue(id)
         self.begin()
 
     @rule(pick=picks, rank=ranks)
@@ -48,7 +48,7 @@ class Line(RuleBasedStateMachine):
         there = [*self.line, *self.running]
         if there:
             id = there[pick % len(there)]
-            self.starts.leave(id)
+            self.starts.remove(id)
             self.running.pop(id, None)
             if id in self.line:
                 self.line.remove(id)
@@ -63,7 +63,7 @@ class Line(RuleBasedStateMachine):
 
     def begin(self) -> None:
         """Nobody begins before one that is more urgent, or as urgent and wanted sooner."""
-        for id in self.starts.begin(self.turns.__getitem__, self.now):
+        for id in self.starts.admit(self.turns.__getitem__, self.now):
             assert self.turns[id] == min(self.turns[other] for other in self.line)
             self.line.remove(id)
             if self.turns[id].rank is not Rank.SHORT:

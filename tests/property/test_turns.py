@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pool_manager.core import events
 from pool_manager.core.commands import Command, Drain, Launch, Release
-from pool_manager.core.eviction import RESIDENCY_S, SWAP_AFTER_S
+from pool_manager.core.eviction import PREEMPT_AFTER_S, RESIDENCY_S
 from pool_manager.core.machine import Machine
 from pool_manager.core.state import Device, PoolSpec, State
 from registry.exchange import Demand, Load
@@ -42,7 +42,7 @@ class Turns:
         self.served = {spec.key: [self.now] for spec in self.specs}
         for spec in self.specs:
             self.feed(events.PoolDefined(spec))
-        self.feed(events.ListRead())
+        self.feed(events.ReplicasListed())
 
     def feed(self, event: events.Event) -> None:
         for command in self.machine.handle(event, self.now):
@@ -74,7 +74,7 @@ class Turns:
                 continue
             self.now = tick_s
             tick_s += TICK_S
-            self.feed(events.DemandCame(Demand("w", next(self.seqs), True, self.loads())))
+            self.feed(events.DemandReported(Demand("w", next(self.seqs), True, self.loads())))
             self.feed(events.Tick())
             self.note()
 
@@ -122,8 +122,10 @@ def test_busy_functions_take_turns(
 
     turns.go(6 * functions * turn_s)
 
-    assert turns.longest_wait_s() <= functions * turn_s + SWAP_AFTER_S
-    assert turns.machine.host.ledger.claims.keys() <= {f"g{number}" for number in range(count)}
+    assert turns.longest_wait_s() <= functions * turn_s + PREEMPT_AFTER_S
+    assert turns.machine.host.ledger.reservations.keys() <= {
+        f"g{number}" for number in range(count)
+    }
 
 
 def test_who_needs_a_whole_device_gets_it_from_those_who_share() -> None:
@@ -137,7 +139,7 @@ def test_who_needs_a_whole_device_gets_it_from_those_who_share() -> None:
 
     turns.go(300.0)
 
-    assert turns.longest_wait_s() <= 4 * (RESIDENCY_S + 3.0) + SWAP_AFTER_S
+    assert turns.longest_wait_s() <= 4 * (RESIDENCY_S + 3.0) + PREEMPT_AFTER_S
 
 
 def test_memory_cleared_by_several_is_not_taken_by_others() -> None:
@@ -153,7 +155,7 @@ def test_memory_cleared_by_several_is_not_taken_by_others() -> None:
 
     turns.go(300.0)
 
-    assert turns.longest_wait_s() <= 4 * (RESIDENCY_S + 3.0) + SWAP_AFTER_S
+    assert turns.longest_wait_s() <= 4 * (RESIDENCY_S + 3.0) + PREEMPT_AFTER_S
 
 
 def test_one_that_looks_idle_and_always_refuses_gives_way() -> None:
@@ -167,7 +169,7 @@ def test_one_that_looks_idle_and_always_refuses_gives_way() -> None:
 
     turns.go(200.0)
 
-    assert turns.longest_wait_s() <= 2 * (RESIDENCY_S + 1.5) + SWAP_AFTER_S
+    assert turns.longest_wait_s() <= 2 * (RESIDENCY_S + 1.5) + PREEMPT_AFTER_S
 
 
 def test_two_busy_revisions_of_a_function_that_may_have_one_take_turns() -> None:
@@ -182,7 +184,7 @@ def test_two_busy_revisions_of_a_function_that_may_have_one_take_turns() -> None
 
     turns.go(200.0)
 
-    assert turns.longest_wait_s() <= 2 * (RESIDENCY_S + 3.0) + SWAP_AFTER_S
+    assert turns.longest_wait_s() <= 2 * (RESIDENCY_S + 3.0) + PREEMPT_AFTER_S
 
 
 @pytest.mark.parametrize("is_gone", [True, False])
@@ -202,8 +204,8 @@ def test_turns_are_taken_on_what_is_left(is_gone: bool) -> None:
     turns.go(120.0)
 
     assert [one.device for one in turns.machine.replicas() if one.device == "g1"] == []
-    assert turns.longest_wait_s() <= 5 * turn_s + SWAP_AFTER_S
+    assert turns.longest_wait_s() <= 5 * turn_s + PREEMPT_AFTER_S
     turns.feed(events.DeviceBack("g1"))
     turns.go(60.0)
     assert {one.device for one in turns.machine.replicas()} == {"g0", "g1", "g2"}
-    assert turns.longest_wait_s() <= 5 * turn_s + SWAP_AFTER_S
+    assert turns.longest_wait_s() <= 5 * turn_s + PREEMPT_AFTER_S

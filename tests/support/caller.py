@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import ClientSession
 
 MANIFEST = "function.toml"
-UNTIL_S = 30.0
+UNTIL_S = 90.0
 """How long anything that a test waits for may take before the test fails."""
 WAIT_S = 10
 """Seconds of one long poll."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-UNTIL_S = 30.0
+UNTIL_S = 90.0
 ERROR = 2
 """STATUS_CODE_ERROR of OTLP."""
 SERVER, CLIENT = 2, 3

@@ -15,7 +15,7 @@ from pool_manager.drivers.docker.spec import HOLDER, MODEL_TARGET, OWNER, owner_
 from tests.support.engine import connected
 from tests.support.process_server import FNCTL, ServerProcess
 
-UNTIL_S = 30.0
+UNTIL_S = 90.0
 LOOK_S = 0.05
 
 

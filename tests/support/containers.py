@@ -15,7 +15,7 @@ from pool_manager.drivers.docker.engine import ENGINE_ERRORS, translate
 from pool_manager.settings import PoolSettings
 from registry.tasks import Tasks
 
-UNTIL_S = 20.0
+UNTIL_S = 90.0
 NOT_FOUND = 404
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import fcntl
 import gc
+import hashlib
 import io
 import os
 import re
@@ -29,7 +30,7 @@ import pytest
 from admin.image.build import Order, build
 from admin.image.context import own_checkout, own_digest
 
-ANSWER_S = 60
+ANSWER_S = 120
 """Seconds within which the engine answers whatever a test asks."""
 PROGRAMS = ("sh", "sleep", "env")
 SMALL_IMAGE = "fngate-small"
@@ -66,11 +67,14 @@ def connected(url: str, *, answer_s: float = ANSWER_S) -> Iterator[docker.Docker
 def make_runtime_image(url: str, base: str, wheelhouse: Path) -> str:
     """The tag of the cpu runtime image of these very sources on the engine at `url`, where it is
     built if it is not there yet."""
-    source = own_digest()
-    tag = f"{RUNTIME_IMAGE}-{source.removeprefix('sha256:')[:12]}"
+    checkout = own_checkout()
+    recipe = hashlib.sha256(own_digest().encode())
+    for name in ("Dockerfile.runtime", "constraints.txt", "runtime_image/requirements/cpu.txt"):
+        recipe.update((checkout / name).read_bytes())
+    tag = f"{RUNTIME_IMAGE}-{recipe.hexdigest()[:12]}"
     with connected(url) as client:
-        if not client.images.list(name=tag, filters={"label": f"fngate.source={source}"}):
-            build(Order("cpu", base, tag, url, own_checkout(), wheelhouse), lambda _text: None)
+        if not client.images.list(name=tag):
+            build(Order("cpu", base, tag, url, checkout, wheelhouse), lambda _text: None)
     return tag
 
 

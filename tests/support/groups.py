@@ -9,9 +9,9 @@ from __future__ import annotations
 import pytest
 
 
-def group_of(item: pytest.Item) -> str:
+def group_of(nodeid: str) -> str:
     """The group of a test: its file."""
-    return item.nodeid.partition("::")[0]
+    return nodeid.partition("::")[0]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -20,8 +20,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     slow = set()
     for item in items:
-        group = group_of(item)
+        group = group_of(item.nodeid)
         item.add_marker(pytest.mark.xdist_group(group))
         if item.get_closest_marker("slow") or item.get_closest_marker("docker"):
             slow.add(group)
-    items.sort(key=lambda item: group_of(item) not in slow)
+    items.sort(key=lambda item: group_of(item.nodeid) not in slow)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pool_manager.core import events
 from pool_manager.core.commands import Command, Note
 from pool_manager.core.host import Host
-from pool_manager.core.replicas import ReplicaEvents
+from pool_manager.core.replicas import ReplicaLifecycle
 from pool_manager.core.state import Device, PoolSpec, Replica, Role, State
 
 KEY = "default/a@1"
@@ -21,7 +21,7 @@ class House:
         self.host = Host([Device("cpu0", "cpu")])
         self.pool = self.host.define(PoolSpec(KEY, role=role))
         self.pools = self.host.pools
-        self.replicas = ReplicaEvents(self.host)
+        self.replicas = ReplicaLifecycle(self.host)
         self.replica = Replica("r1", KEY, "cpu0", role, self.now, state)
         if not is_empty:
             self.replicas.add(self.replica, self.now)
@@ -37,10 +37,10 @@ class House:
         self.replicas.drain(self.replica, if_idle_s, "idle", self.now, commands)
         return without_notes(commands)
 
-    def press(self, after_s: float) -> list[Command]:
+    def enforce_deadline(self, after_s: float) -> list[Command]:
         self.now += after_s
         commands: list[Command] = []
-        self.replicas.press(self.replica, self.now, commands)
+        self.replicas.enforce_deadline(self.replica, self.now, commands)
         return without_notes(commands)
 
 

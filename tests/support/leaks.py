@@ -27,7 +27,7 @@ import uvloop
 
 TURNS = 10
 """Loop turns that tasks get to finish after the test and its fixtures are over."""
-GRACE_S = 1.0
+GRACE_S = 5.0
 """How long a thread that is about to end is waited for."""
 LIBRARY_FILES = ("/dev/nvidia", "/dev/urandom", "/dev/random")
 """Files that libraries open once for the whole process."""

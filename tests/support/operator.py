@@ -33,7 +33,7 @@ MODEL = b"\x3a\x00"
 """An ONNX file with an empty graph, enough for fake replicas."""
 IDLE_S = 77.0
 """The idle time of functions that name none."""
-UNTIL_S = 30.0
+UNTIL_S = 90.0
 SLOTS = 2
 
 

@@ -19,10 +19,10 @@ from types import TracebackType
 
 from tests.support.engine import connected, engine_url, refuse
 
-START_S = 30.0
-STOP_S = 40.0
+START_S = 60.0
+STOP_S = 60.0
 """dockerd without live-restore gives its containers 15 s."""
-END_S = 10.0
+END_S = 60.0
 """Seconds within which a killed process is gone, and its cgroup free."""
 PREFIX = "fne-"
 """Of the folder's name, which goes on with the owner's pid. Paths of sockets are short."""

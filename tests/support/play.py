@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from pool_manager.core import events
-from pool_manager.core.commands import Assign, Command, KeepColdStart, Launch, Note, Publish
+from pool_manager.core.commands import Assign, Command, Launch, Note, Publish, RecordColdStart
 from pool_manager.core.machine import Machine
 from pool_manager.core.pool import Pool
 from pool_manager.core.state import Device, PoolSpec, Replica, State
@@ -39,22 +39,22 @@ class Play:
         self.machine = Machine(there, lambda: f"r{next(numbers)}", standbys, gpu_standbys)
         self.now = 1000.0
         self.notes: list[Note] = []
-        self.receipts: list[KeepColdStart] = []
+        self.receipts: list[RecordColdStart] = []
         self.published: list[frozenset[str]] = []
         self._seq = itertools.count(1)
         for spec in specs:
             self.on(events.PoolDefined(spec))
         if is_open:
-            self.on(events.ListRead())
+            self.on(events.ReplicasListed())
 
     def on(self, event: events.Event, after_s: float = 0.0) -> list[Command]:
         """Notes, receipts and publications are kept aside; everything else is returned."""
         self.now += after_s
         commands = self.machine.handle(event, self.now)
         self.notes += [c for c in commands if isinstance(c, Note)]
-        self.receipts += [c for c in commands if isinstance(c, KeepColdStart)]
+        self.receipts += [c for c in commands if isinstance(c, RecordColdStart)]
         self.published += [c.keys for c in commands if isinstance(c, Publish)]
-        return [c for c in commands if not isinstance(c, Note | KeepColdStart | Publish)]
+        return [c for c in commands if not isinstance(c, Note | RecordColdStart | Publish)]
 
     def demand(self, after_s: float = 0.0, worker: str = "w1", **queued: int) -> list[Command]:
         """`a=3`: three requests are held for A; what is not named has none."""
@@ -71,7 +71,8 @@ class Play:
     ) -> list[Command]:
         """A gateway worker's message."""
         return self.on(
-            events.DemandCame(Demand(worker, next(self._seq), full, loads, list(loads))), after_s
+            events.DemandReported(Demand(worker, next(self._seq), full, loads, list(loads))),
+            after_s,
         )
 
     def tick(self, after_s: float = 0.0) -> list[Command]:

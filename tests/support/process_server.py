@@ -19,7 +19,6 @@ from typing import Any
 import aiohttp
 
 FNCTL = str(Path(sys.executable).parent / "fnctl")
-START_S = 30.0
 END_S = 60.0
 _SERVING = re.compile(r"(?:\"url\": \"|\bserving\b.*\burl=)(http://[^\s\"]+)")
 """The server's first word, in either form of its log."""

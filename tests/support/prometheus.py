@@ -18,7 +18,7 @@ import pytest
 
 from tests.support.promql import RULES
 
-END_S = 20.0
+END_S = 60.0
 ASK_S = 10.0
 CONFIG = """\
 global: {{scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}}

@@ -15,14 +15,19 @@ from pool_manager.core.commands import (
     Drain,
     EndTrial,
     EndWarm,
-    KeepColdStart,
     Launch,
     Note,
     Publish,
+    RecordColdStart,
     Release,
     Terminate,
 )
-from pool_manager.core.eviction import REFUSAL_S, RESIDENCY_S, SWAP_AFTER_S, TRIAL_SWAP_AFTER_S
+from pool_manager.core.eviction import (
+    PREEMPT_AFTER_S,
+    REFUSAL_S,
+    RESIDENCY_S,
+    TRIAL_PREEMPT_AFTER_S,
+)
 from pool_manager.core.host import STANDBY_PREFIX
 from pool_manager.core.ledger import RESERVE_MIB
 from pool_manager.core.machine import Machine
@@ -45,8 +50,8 @@ def after(state: State) -> set[State]:
 class Sleepless(Machine):
     """Looks at every pool that is not cold on every tick."""
 
-    def _watch(self, pool: Pool, busy: int, now: float) -> None:
-        super()._watch(pool, busy, now)
+    def _schedule(self, pool: Pool, busy: int, now: float) -> None:
+        super()._schedule(pool, busy, now)
         pool.quiet_until_s = 0.0
 
 
@@ -86,8 +91,8 @@ class Promises(RuleBasedStateMachine):
         """Have the event handled and hold everything against the promises."""
         self.event = event
         self.before = {r.id: r.state for r in self.machine.replicas()}
-        self.late = {r.id for r in self.machine.replicas() if r.kill_at_s <= self.now}
-        self.claims = {key: pool.claim for key, pool in self.machine.pools.items()}
+        self.late = {r.id for r in self.machine.replicas() if r.deadline_s <= self.now}
+        self.reservations = {key: pool.reservation for key, pool in self.machine.pools.items()}
         failures = {key: pool.failures for key, pool in self.machine.pools.items()}
         self.write_down(event)
         commands = self.machine.handle(event, self.now)
@@ -120,9 +125,9 @@ class Promises(RuleBasedStateMachine):
                     self.book.measure(id, pool.spec, memory, self.now)
             case events.NotIdle(id):
                 self.refused[id] = self.now
-            case events.WarmAsked(key):
+            case events.WarmRequested(key):
                 self.asked.add(key)
-            case events.WarmDropped(key):
+            case events.WarmCancelled(key):
                 self.asked.discard(key)
             case events.DeviceLost() | events.DeviceBack():
                 self.write_cordon(event)
@@ -178,7 +183,7 @@ class Promises(RuleBasedStateMachine):
                 assert key in self.asked, "an answer that nobody waits for"
                 self.asked.discard(key)
                 assert outcome != "ready" or self.machine.pools[key].is_warm
-            case Note(key) | KeepColdStart(key):
+            case Note(key) | RecordColdStart(key):
                 assert key in self.known or key.startswith(STANDBY_PREFIX)
 
     @staticmethod
@@ -246,13 +251,15 @@ class Promises(RuleBasedStateMachine):
 
     def free_gpus(self, spec: PoolSpec) -> list[str]:
         """GPUs that have room for a pool and are kept for nobody."""
-        claims = {*self.machine.host.ledger.claims, *self.cordoned}
-        claims |= {claim.device for claim in self.claims.values() if claim}
+        reservations = {*self.machine.host.ledger.reservations, *self.cordoned}
+        reservations |= {
+            reservation.device for reservation in self.reservations.values() if reservation
+        }
         gpus = (one for one in self.book.devices.values() if one.kind != "cpu")
         return [
             one.id
             for one in gpus
-            if one.id not in claims and self.book.has_room(one, spec, frozenset())
+            if one.id not in reservations and self.book.has_room(one, spec, frozenset())
         ]
 
     def check_drain(self, drain: Drain) -> None:
@@ -275,8 +282,8 @@ class Promises(RuleBasedStateMachine):
         """For a waiter that nobody has served for long, from one that has served for long."""
         victim = self.machine.pools[self.replica(id).pool]
         for pool in self.machine.pools.values():
-            if pool.claim is not None and id in pool.claim.victims:
-                patience = TRIAL_SWAP_AFTER_S if pool.spec.role == "trial" else SWAP_AFTER_S
+            if pool.reservation is not None and id in pool.reservation.victims:
+                patience = TRIAL_PREEMPT_AFTER_S if pool.spec.role == "trial" else PREEMPT_AFTER_S
                 has_waited = self.now - self.unserved[pool.key] >= patience
                 has_served = self.now - self.book.entries[id].ready_s >= RESIDENCY_S
                 return has_waited and has_served and victim.staying() >= victim.spec.min
@@ -319,10 +326,12 @@ class Promises(RuleBasedStateMachine):
                 pool = self.machine.pools[self.replica(command.id).pool]
                 assert pool.staying() >= pool.spec.min
         for pool in self.machine.pools.values():
-            is_new = pool.claim is not None and pool.claim is not self.claims.get(pool.key)
-            if pool.claim and is_new and pool.warming and pool.warming.beside:
+            is_new = pool.reservation is not None and pool.reservation is not self.reservations.get(
+                pool.key
+            )
+            if pool.reservation and is_new and pool.warming and pool.warming.beside:
                 kept = {id for one in self.machine.host.siblings(pool) for id in one.replicas}
-                assert not kept & set(pool.claim.victims)
+                assert not kept & set(pool.reservation.victims)
 
     def check_steps(self) -> None:
         """Every record is where the table allows; only a release makes one disappear."""
@@ -369,22 +378,22 @@ class Promises(RuleBasedStateMachine):
             pool = self.machine.pools[key]
             if self.machine.host.demand.load(key).queued and not pool.is_warm:
                 assert pool.wanted >= 1
-            assert spec.role != "trial" or not self.is_hopeless(spec)
+            assert spec.role != "trial" or not self.is_unplaceable(spec)
             if pool.count() >= pool.wanted:
-                assert pool.claim is None
+                assert pool.reservation is None
                 assert key not in self.machine.host.blocked
             elif self.is_engine_down or self.now < pool.retry_at_s:
-                assert pool.claim is None
-            elif pool.claim is not None:
-                victims = [self.machine.replica(id) for id in pool.claim.victims]
-                has_waited = self.now - self.unserved.get(key, self.now) >= SWAP_AFTER_S
+                assert pool.reservation is None
+            elif pool.reservation is not None:
+                victims = [self.machine.replica(id) for id in pool.reservation.victims]
+                has_waited = self.now - self.unserved.get(key, self.now) >= PREEMPT_AFTER_S
                 is_leaving = any(one and one.is_leaving for one in victims)
                 assert is_leaving or (has_waited and all(victims)), "a stale claim"
             else:
                 assert pool.blocked
                 self.check_no_room(pool, spec)
 
-    def is_hopeless(self, spec: PoolSpec) -> bool:
+    def is_unplaceable(self, spec: PoolSpec) -> bool:
         """Whether every device that could have it is cordoned."""
         able = [d for d in self.book.devices.values() if spec.device_kind in ("any", d.kind)]
         return bool(able) and all(device.id in self.cordoned for device in able)
@@ -394,14 +403,14 @@ class Promises(RuleBasedStateMachine):
         standbys take can always be had."""
         siblings = [r for one in self.machine.host.siblings(pool) for r in one.replicas.values()]
         siblings = [one for one in siblings if one.state is not State.RELEASING]
-        claims = sum(one.claim is not None for one in self.machine.host.siblings(pool))
-        if spec.role == "serve" and len(siblings) + claims + pool.count() >= spec.max:
+        reservations = sum(one.reservation is not None for one in self.machine.host.siblings(pool))
+        if spec.role == "serve" and len(siblings) + reservations + pool.count() >= spec.max:
             if pool.warming and pool.warming.beside:
                 return
             is_leaving = any(one.state is State.DRAINING for one in siblings)
             assert is_leaving or not {one.id for one in siblings} & self.idle()
             return
-        claimed = {self.book.devices[id].bank for id in self.machine.host.ledger.claims}
+        claimed = {self.book.devices[id].bank for id in self.machine.host.ledger.reservations}
         devices = [
             one
             for one in self.book.devices.values()
@@ -475,15 +484,21 @@ class Promises(RuleBasedStateMachine):
             is_going = replica.state is State.DRAINING and not replica.can_serve
             assert is_going or is_found or not self.machine.is_open
         assert self.machine.cordons().keys() == self.cordoned.keys()
-        assert not self.machine.host.ledger.claims.keys() & self.cordoned.keys()
+        assert not self.machine.host.ledger.reservations.keys() & self.cordoned.keys()
 
     @invariant()
-    def claims_agree(self) -> None:
+    def reservations_agree(self) -> None:
         """A device is kept for a pool as long as that pool's claim says, and no longer."""
         pools = self.machine.pools
-        claims = [pool.claim for pool in pools.values() if pool.claim and pool.claim.device]
-        assert self.machine.host.ledger.claims == {claim.device: claim for claim in claims}
-        assert all(key in self.specs for key, pool in pools.items() if pool.claim)
+        reservations = [
+            pool.reservation
+            for pool in pools.values()
+            if pool.reservation and pool.reservation.device
+        ]
+        assert self.machine.host.ledger.reservations == {
+            reservation.device: reservation for reservation in reservations
+        }
+        assert all(key in self.specs for key, pool in pools.items() if pool.reservation)
 
     @invariant()
     def wanted_is_within_bounds(self) -> None:

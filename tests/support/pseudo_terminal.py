@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.support import job_shell
 
-UNTIL_S = 30.0
+UNTIL_S = 90.0
 ENTER_SCREEN, LEAVE_SCREEN = "\x1b[?1049h", "\x1b[?1049l"
 HOME = "\x1b[H"
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 from pool_manager.core import events
 from pool_manager.core.commands import Assign, Bind, Launch
-from pool_manager.core.start_queue import Rank, Turn
+from pool_manager.core.start_queue import Rank, StartPriority
 from pool_manager.driver import Driver
-from pool_manager.gpus.occupancy import Tenancy
+from pool_manager.gpus.occupancy import GpuOccupancy
 from pool_manager.ports import Binding, Gpus
 from pool_manager.replicas.launcher import Launcher
 from pool_manager.replicas.relay import Wiring
@@ -34,7 +34,7 @@ from runtime_image.link.stream import FrameStream, open_stream
 E = TypeVar("E", bound=events.Event)
 
 KEY = "default/digits@1"
-OUTPUT_S = 20.0
+OUTPUT_S = 60.0
 ROW = b'{"inputs": {"x": [[1, 2, 3, 4]]}}'
 """A request that the usual model of `tests.support.models` answers."""
 NO_BUNDLE = Bundle("", ())
@@ -92,13 +92,13 @@ class Stage:
         driver: Driver,
         models: Path,
         gpus: Gpus | None = None,
-        turn: Callable[[str], Turn] = lambda _id: Turn(Rank.WAITER, 0.0),
+        turn: Callable[[str], StartPriority] = lambda _id: StartPriority(Rank.WAITER, 0.0),
     ) -> None:
         self.settings = settings
         self.driver = driver
         self.tasks = Tasks("stage")
         self.events: asyncio.Queue[events.Event] = asyncio.Queue(1000)
-        wiring = Wiring(self._feed, Tenancy(driver, gpus), turn=turn)
+        wiring = Wiring(self._emit, GpuOccupancy(driver, gpus), turn=turn)
         self.launcher = Launcher(
             settings, driver, ModelFolder(models), wiring, self.tasks, time.monotonic
         )
@@ -201,7 +201,7 @@ class Stage:
         self.exits.append((id, how))
         self._exit_came.set()
 
-    def _feed(self, event: events.Event) -> None:
+    def _emit(self, event: events.Event) -> None:
         self.events.put_nowait(event)
         if isinstance(event, events.Greeted) and not event.loaded and event.id in self._bindings:
             self.launcher.bind(Bind(event.id, KEY), self._bindings[event.id])

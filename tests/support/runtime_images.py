@@ -6,6 +6,8 @@ a folder with the wheels of the cpu image. Without them a test is skipped, or fa
 
 from __future__ import annotations
 
+import shutil
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +32,38 @@ def order(tag: str, **changes: object) -> Order:
         **changes,
     }
     return Order(**values)  # type: ignore[arg-type]
+
+
+def light_checkout(folder: Path) -> Path:
+    """A checkout whose trial start needs no library: for `light_wheelhouse`, and to be broken."""
+    for name in ("Dockerfile.runtime", "constraints.txt", "pyproject.toml"):
+        shutil.copy(own_checkout() / name, folder)
+    shutil.copytree(own_checkout() / "runtime_image", folder / "runtime_image")
+    preload = folder / "runtime_image" / "engines" / "preload.py"
+    preload.write_text("def preload(device_kind: str) -> None: ...\n")
+    return folder
+
+
+def light_wheelhouse(folder: Path) -> Path:
+    """Wheels of the cpu image's libraries with nothing but their versions in them: a build takes
+    seconds less, and a fifth of the processor time."""
+    folder.mkdir()
+    pins = (own_checkout() / "constraints.txt").read_text().split()
+    versions = dict(pin.split("==") for pin in pins)
+    names = (own_checkout() / "runtime_image" / "requirements" / "cpu.txt").read_text().split()
+    for name in names:
+        version = versions[name]
+        info = f"{name}-{version}.dist-info"
+        files = {
+            f"{name}/__init__.py": f"__version__ = {version!r}\n",
+            f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+            f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+            f"{info}/RECORD": "",
+        }
+        with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+            for path, text in files.items():
+                wheel.writestr(path, text)
+    return folder
 
 
 @contextmanager

@@ -86,7 +86,7 @@ class Scenes:
         self._times = times
         self.settings = settings
         self._bundle = bundle
-        self._engine = engine
+        self._on_engine = engine
         self._stages: list[Stage] = []
 
     async def driver(
@@ -98,7 +98,7 @@ class Scenes:
             return FakeDriver(script)
         if self.kind == "process":
             return ProcessDriver(settings.run_dir)
-        return await DockerDriver.open(docker_settings(self._engine, settings, **self._times))
+        return await DockerDriver.open(docker_settings(self._on_engine, settings, **self._times))
 
     async def stage(self, script: Script = BEHAVES) -> Stage:
         """A launcher over a driver of its own."""
@@ -138,9 +138,7 @@ def docker_settings(engine: Engine, settings: PoolSettings, **times: float) -> D
         url=engine.url,
         images={"cpu": engine.image},
         data=settings.run_dir.parent,
-        model_root=settings.model_dir,
-        log_bytes=settings.log_bytes,
-        starts_at_once=settings.starts_at_once,
+        pool=settings,
     )
 
 

@@ -19,7 +19,7 @@ import pytest
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 PRIVILEGE_DIR = Path("/run/sshd")
 """OpenSSH's empty folder for its unprivileged half; wanted only of root."""
-END_S = 10.0
+END_S = 60.0
 BASE = """\
 ListenAddress 127.0.0.1
 StrictModes no

@@ -34,5 +34,5 @@ def _pool_states() -> set[str]:
         pool = Pool(PoolSpec(KEY), failures=failures, retry_at_s=10.0 * failures)
         if state is not None:
             pool.replicas["r"] = Replica("r", KEY, "cpu:0", "serve", 0.0, state)
-        found |= {pool.look(held, 1.0)[0] for held in (0, 1)}
+        found |= {pool.describe(held, 1.0)[0] for held in (0, 1)}
     return found

@@ -6,7 +6,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from pool_manager.drivers.docker.spec import Owner, Place, holder, replica
+from pool_manager.drivers.docker.spec import MountPaths, Owner, holder, replica
 from registry.manifest import HANDLER_FILE, MANIFEST_FILE
 from registry.model import (
     Arrivals,
@@ -66,7 +66,7 @@ def records() -> list[str]:
 def containers() -> list[str]:
     """Labels, variables and mounts of replicas' containers and network holders; every label and
     attribute of ours that the code names."""
-    owner, place = Owner("o"), Place(Path("/run-dir"), Path("/model-dir"), 4096)
+    owner, place = Owner("o"), MountPaths(Path("/run-dir"), Path("/model-dir"), 4096)
     found = [f"name {one}" for one in source.labels()]
     for caption, one in (
         ("replica", replica(RECORD, "image", owner, place, 1)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -18,8 +19,14 @@ print(*sorted({name.partition(".")[0] for name in sys.modules}))
 
 def imported_by(module: str) -> set[str]:
     """The top-level packages in a fresh interpreter that has imported `module`."""
+    # Measured, it would have loaded what measures it.
+    environment = {name: os.environ[name] for name in os.environ if "COVERAGE" not in name}
     process = subprocess.run(
-        [sys.executable, "-c", IMPORT, module], capture_output=True, text=True, check=True
+        [sys.executable, "-c", IMPORT, module],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
     )
     return set(process.stdout.split())
 

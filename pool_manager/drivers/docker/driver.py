@@ -1,7 +1,4 @@
-"""Replicas as containers: one each, apart from the host and from each other.
-
-The limits that containers get while they run.
-"""
+"""Replicas as containers: one each, apart from the host and from each other."""
 
 from __future__ import annotations
 
@@ -26,76 +23,37 @@ from pool_manager.drivers.docker.containers import (
     inspection,
 )
 from pool_manager.drivers.docker.engine import Engine, Times, is_too_large
-from pool_manager.drivers.docker.events import Endings, Known, Listener, News, how, read_event
-from pool_manager.drivers.docker.network_holders import Holders
-from pool_manager.drivers.docker.spec import OWNER, Owner, Place, Way, ways
+from pool_manager.drivers.docker.events import (
+    ContainerEvent,
+    EndedWhileListing,
+    EventListener,
+    KnownContainer,
+    describe_exit,
+    read_event,
+)
+from pool_manager.drivers.docker.network_holders import NetworkHolders
+from pool_manager.drivers.docker.spec import OWNER, MountPaths, Owner, Way, ways
 from pool_manager.drivers.uids import DEFAULT, SLICE, UidAllocator, parse_range, slice_of
 from pool_manager.replicas.logs import Spool
+from pool_manager.settings import PoolSettings
 from registry.errors import DriverError, EngineDown
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
 
-
-class Limiter:
-    """Gives containers the memory and CPU time of what they serve."""
-
-    def __init__(self, engine: Engine, owner: Owner, tasks: Tasks, times: Times) -> None:
-        self._engine = engine
-        self._owner = owner
-        self._tasks = tasks
-        self._times = times
-
-    async def now(self, known: Known, record: ReplicaRecord) -> None:
-        """Raises DriverError."""
-        name, limits = spec.container_name(record, self._owner), spec.limits(record)
-        await self._engine.call(
-            "limit a container", lambda c: containers.limit(c, known.id, limits, name)
-        )
-
-    def soon(self, known: Known, record: ReplicaRecord) -> None:
-        """In the background, after the first answer: setting limits stops everything in a
-        container for milliseconds. One that has taken more by then than it may have, or that
-        cannot be limited at all, is ended."""
-        self._tasks.spawn(f"limit {record.id}", self._soon(known, record))
-
-    async def _soon(self, known: Known, record: ReplicaRecord) -> None:
-        await asyncio.sleep(self._times.limit_after_s)
-        is_refused = False
-        while not known.is_told:
-            try:
-                if is_refused:
-                    await self._engine.call(
-                        "end a container", lambda c: containers.kill(c, known.id)
-                    )
-                else:
-                    await self.now(known, record)
-            except EngineDown:
-                await asyncio.sleep(self._times.limit_retry_s)
-            except DriverError as error:
-                if is_refused or known.is_told:
-                    return  # it has ended, or is being removed
-                log.warning("a replica cannot be limited", replica=record.id, reason=error.message)
-                known.out_of_memory |= is_too_large(error)
-                is_refused = True
-            else:
-                return
-
-
 log = structlog.get_logger()
+
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class DockerSettings:
     """`images` by device kind; `data` is what tells this server's containers from another's; `uids`
-    are the user ids of which those get a slice."""
+    are the user ids of which those get a slice; `pool` are the settings of their manager."""
 
     url: str
     images: dict[str, str]
     data: Path
-    model_root: Path
-    log_bytes: int
-    starts_at_once: int
+    pool: PoolSettings
     uids: range = field(default_factory=lambda: parse_range(DEFAULT))
     times: Times = field(default_factory=Times)
 
@@ -118,15 +76,15 @@ class DockerDriver:
         self._owner = Owner.of(settings.data.resolve())
         uids = slice_of(settings.uids, self._owner.name)
         self._uids = UidAllocator(uids, secrets.randbelow(SLICE))
-        self._containers: dict[str, Known] = {}
+        self._containers: dict[str, KnownContainer] = {}
         self._tasks = Tasks("docker driver")
         times, image = settings.times, settings.images["cpu"]
-        self._holders = Holders(
+        self._holders = NetworkHolders(
             engine, image, self._owner, self._uids.holder, self._tasks, times.refill_after_s
         )
-        self._limiter = Limiter(engine, self._owner, self._tasks, times)
-        self._listener: Listener | None = None
-        self._endings, self._spool = Endings(), Spool()
+        self._limiter = ContainerLimiter(engine, self._owner, self._tasks, times)
+        self._listener: EventListener | None = None
+        self._ended, self._spool = EndedWhileListing(), Spool()
         self._is_closed = False
 
     @classmethod
@@ -134,7 +92,7 @@ class DockerDriver:
         """Raises EngineDown without an engine, DriverError where it, image or setting is unfit."""
         check_uids(settings.uids)
         engine = await asyncio.to_thread(
-            Engine, settings.url, settings.starts_at_once, settings.times
+            Engine, settings.url, settings.pool.starts_at_once, settings.times
         )
         try:
             info = await engine.call("ask what it can", lambda client: client.info())
@@ -156,19 +114,19 @@ class DockerDriver:
         image = self._settings.images.get(record.device_kind)
         if image is None:
             raise DriverError(f"there is no runtime image for devices of kind {record.device_kind}")
-        uid = self._uids.take(record.id)
-        place = Place(run_dir, self._settings.model_root / record.id, self._settings.log_bytes)
-        # A standby is in nobody's way: its network may be made with it.
+        uid, pool = self._uids.take(record.id), self._settings.pool
+        paths = MountPaths(run_dir, pool.model_dir / record.id, pool.log_bytes)
+        # No caller waits for a standby: its network may be made with it.
         holder = self._holders.take() if record.role != "standby" else None
         start = Start(
             spec.container_name(record, self._owner),
-            spec.replica(record, image, self._owner, place, uid),
+            spec.replica(record, image, self._owner, paths, uid),
             holder.container if holder else None,
             record.device if record.device_kind != "cpu" else "",
             tuple(self._ways),
         )
         # Known before it runs: it may have ended before its start returns.
-        made = self._containers[record.id] = Known()
+        made = self._containers[record.id] = KnownContainer()
         try:
             started = await self._engine.start("start a container", lambda c: begin(c, start))
         except BaseException:
@@ -179,21 +137,21 @@ class DockerDriver:
             if holder is not None:
                 self._holders.discard(holder)
             self._holders.refill()
-        for news in made.start_returned(started.container):
-            self._take(record.id, made, news)
+        for event in made.start_returned(started.container):
+            self._apply(record.id, made, event)
         if started.way is not None:
             # What worked once is tried first from now on.
             self._ways.sort(key=lambda way: way is not started.way)
 
     async def list(self) -> set[str]:
-        """Adopt what runs; what does not, and is nobody's, is removed."""
+        """Adopt running containers; remove stopped ones that no replica or holder accounts for."""
         self._listen()
-        # Of those alone it is known that they ran before the list was made.
+        # Only these are known to have run before the list was made.
         before = {id: known.id for id, known in self._containers.items() if known.id}
         holders = self._holders.ready()
-        with self._endings.listing():
+        with self._ended.listing():
             listed = await self._call("list containers", containers.owned, self._owner.name)
-            listed = self._endings.without(listed)
+            listed = self._ended.without(listed)
         alive, holding = containers.alive(listed), containers.holding(listed)
         for id, one in alive.items():
             if id not in self._containers:
@@ -204,29 +162,30 @@ class DockerDriver:
             if not (containers.replica_id(one) in self._containers or self._holders.knows(number)):
                 await self._remove_leftover(one["Id"])
         for id in before.keys() - alive.keys():
-            await self._missed(id, before[id])
+            await self._report_missed(id, before[id])
         # The engine tells of an end a moment before its list shows it.
-        return {id for id in alive if id in self._containers and not self._containers[id].is_told}
+        known = self._containers
+        return {id for id in alive if id in known and not known[id].is_reported}
 
     def _adopt(self, id: str, listed: dict[str, Any]) -> None:
-        self._containers[id] = Known()
+        self._containers[id] = KnownContainer()
         self._containers[id].start_returned(listed["Id"])
         self._uids.adopt(id, containers.uid(listed))
 
     def _listen(self) -> None:
         if self._listener is None:
-            self._listener = Listener(
+            self._listener = EventListener(
                 self._settings.url,
                 {"type": "container", "event": ["die", "oom"], "label": self._label},
-                self._heard,
-                self._connected,
+                self._on_event,
+                self._on_connected,
                 self.engine_losses.notify,
                 self._settings.times,
             )
 
     async def _remove_leftover(self, container: str) -> None:
-        """Of a server that was killed, or of a start that the engine's end cut off. One that
-        cannot be removed takes nothing: it is left for the next list."""
+        """Remove a container of a killed server, or of a start that the engine's end cut off. One
+        that cannot be removed takes no memory: it is left for the next list."""
         try:
             await self._call("remove a container", containers.remove, container)
         except EngineDown:
@@ -238,18 +197,18 @@ class DockerDriver:
     def _label(self) -> str:
         return f"{OWNER}={self._owner.name}"
 
-    async def _missed(self, id: str, container: str) -> None:
-        """It ended while nobody listened."""
+    async def _report_missed(self, id: str, container: str) -> None:
+        """Report a replica that ended while no events came."""
         known = self._containers.get(id)
-        if known is None or known.is_told:
+        if known is None or known.is_reported:
             return
-        ending = await self._call("look at a container", containers.ending, container)
-        if ending is not None:
-            known.out_of_memory |= ending.out_of_memory
-            self._tell(id, known, ending.code)
+        ended = await self._call("look at a container", containers.exit_of, container)
+        if ended is not None:
+            known.out_of_memory |= ended.out_of_memory
+            self._report_exit(id, known, ended.code)
 
-    def _connected(self) -> None:
-        """Events come from now on; what happened before, nobody heard."""
+    def _on_connected(self) -> None:
+        """Events come from now on: list, for what happened before was missed."""
         if not self._is_closed:
             self._tasks.spawn("list", self._list_again())
 
@@ -260,28 +219,28 @@ class DockerDriver:
             log.warning("containers could not be listed", reason=error.message)
         self._holders.refill(0.0)
 
-    def _heard(self, event: dict[str, Any]) -> None:
+    def _on_event(self, event: dict[str, Any]) -> None:
         id, news = read_event(event)
         if news.code is not None:
-            self._endings.note(news.container)
+            self._ended.note(news.container)
         known = self._containers.get(id)
         if known is None:
             self._holders.ended(news.container)
         elif not known.id:
             known.keep(news)
         elif known.id == news.container:
-            self._take(id, known, news)
+            self._apply(id, known, news)
 
-    def _take(self, id: str, known: Known, news: News) -> None:
+    def _apply(self, id: str, known: KnownContainer, news: ContainerEvent) -> None:
         if news.code is None:
             known.out_of_memory = True
         else:
-            self._tell(id, known, news.code)
+            self._report_exit(id, known, news.code)
 
-    def _tell(self, id: str, known: Known, code: int | None) -> None:
-        if not known.is_told:
-            known.is_told = True
-            self.exits.notify(id, how(code, out_of_memory=known.out_of_memory))
+    def _report_exit(self, id: str, known: KnownContainer, code: int | None) -> None:
+        if not known.is_reported:
+            known.is_reported = True
+            self.exits.notify(id, describe_exit(code, out_of_memory=known.out_of_memory))
 
     async def limit(self, record: ReplicaRecord) -> None:
         """Memory and CPU time, and a name after what is served now: at once where the model needs
@@ -290,7 +249,7 @@ class DockerDriver:
         if known is not None:
             # It may greet before the engine says that it runs.
             await known.settled.wait()
-        if known is None or known.is_told:
+        if known is None or known.is_reported:
             raise DriverError(f"cannot limit {record.id}: it does not run")
         if record.memory_mib > spec.STANDBY_CAP_MIB[record.device_kind]:
             await self._limiter.now(known, record)
@@ -319,11 +278,11 @@ class DockerDriver:
             await known.settled.wait()
         if container := await self._find(id):
             await self._call("remove a container", containers.remove, container)
-            self._endings.note(container)
+            self._ended.note(container)
         self._spool.forget(id)
         self._uids.free(id)
         if known := self._containers.pop(id, None):
-            self._tell(id, known, None)
+            self._report_exit(id, known, None)
 
     async def _find(self, id: str) -> str:
         """Its container's id; of one that an earlier server left, too. "" where there is none."""
@@ -349,3 +308,48 @@ class DockerDriver:
 
     async def _call(self, doing: str, work: Callable[..., T], *arguments: Any) -> T:
         return await self._engine.call(doing, lambda client: work(client, *arguments))
+
+
+class ContainerLimiter:
+    """Sets the memory and CPU limits of containers by what they serve."""
+
+    def __init__(self, engine: Engine, owner: Owner, tasks: Tasks, times: Times) -> None:
+        self._engine = engine
+        self._owner = owner
+        self._tasks = tasks
+        self._times = times
+
+    async def now(self, known: KnownContainer, record: ReplicaRecord) -> None:
+        """Set the limits. Raises DriverError."""
+        name, limits = spec.container_name(record, self._owner), spec.limits(record)
+        await self._engine.call(
+            "limit a container", lambda c: containers.limit(c, known.id, limits, name)
+        )
+
+    def soon(self, known: KnownContainer, record: ReplicaRecord) -> None:
+        """Set the limits in the background, after the first answer: that stops everything in a
+        container for milliseconds. A container over its limit by then, or that cannot be
+        limited, is killed."""
+        self._tasks.spawn(f"limit {record.id}", self._soon(known, record))
+
+    async def _soon(self, known: KnownContainer, record: ReplicaRecord) -> None:
+        await asyncio.sleep(self._times.limit_after_s)
+        is_refused = False
+        while not known.is_reported:
+            try:
+                if is_refused:
+                    await self._engine.call(
+                        "end a container", lambda c: containers.kill(c, known.id)
+                    )
+                else:
+                    await self.now(known, record)
+            except EngineDown:
+                await asyncio.sleep(self._times.limit_retry_s)
+            except DriverError as error:
+                if is_refused or known.is_reported:
+                    return  # it has ended, or is being removed
+                log.warning("a replica cannot be limited", replica=record.id, reason=error.message)
+                known.out_of_memory |= is_too_large(error)
+                is_refused = True
+            else:
+                return

@@ -1,7 +1,4 @@
-"""The engine's API: every call with a time limit, off the event loop.
-
-What the engine's errors mean, and which command mends them.
-"""
+"""The engine's API off the event loop: calls with a time limit, errors with their remedy."""
 
 from __future__ import annotations
 
@@ -47,68 +44,9 @@ _NO_WAY: Final = ("unknown runtime specified", "could not select device driver",
 """Messages that say that a GPU cannot be asked for in this way; another may work."""
 
 
-def translate(error: Exception, doing: str) -> DriverError:
-    """Our error for one of docker-py's; `doing` is what was tried, as "start a container"."""
-    if isinstance(error, APIError):
-        said = str(error.explanation or error)
-        return DriverError(f"cannot {doing}: the engine says: {said}{_mending(said, _MEANINGS)}")
-    if isinstance(error, requests.exceptions.Timeout):
-        return EngineDown(f"cannot {doing}: the engine gave no answer in time; {RESTART}")
-    said = _innermost(error)
-    return EngineDown(f"cannot {doing}: {said}{_mending(said, _UNREACHABLE)}")
-
-
-def is_no_way(error: DriverError) -> bool:
-    """Whether the engine knows no such way of asking for a GPU."""
-    said = error.message.lower()
-    return any(part in said for part in _NO_WAY)
-
-
-def is_too_large(error: DriverError) -> bool:
-    """Whether it takes more already than it is now to be limited to (cgroup v1; under version 2
-    the kernel itself ends it)."""
-    said = error.message.lower()
-    return "unable to set memory limit" in said or "device or resource busy" in said
-
-
-def speaks_another_version(error: Exception) -> bool:
-    """Whether the engine refused the version of its API that it was spoken to in."""
-    said = error.message if isinstance(error, DriverError) else str(error)
-    return "client version" in said and "supported API version" in said
-
-
-def is_gone(error: Exception) -> bool:
-    """Whether what was asked for does not exist."""
-    return isinstance(error, NotFound)
-
-
-def is_conflict(error: Exception) -> bool:
-    """Whether the state of what was asked for forbids it: it does not run, or is being removed."""
-    return isinstance(error, APIError) and error.status_code == requests.codes.conflict
-
-
 ENGINE_ERRORS: Final = (DockerException, requests.exceptions.RequestException)
 """All that docker-py raises for what the engine does."""
-
-
-def _mending(said: str, meanings: tuple[tuple[str, str], ...]) -> str:
-    text = said.lower()
-    return next((f"; {todo}" for part, todo in meanings if part in text), "")
-
-
-def _innermost(error: BaseException) -> str:
-    """What the system itself said, below the layers that only pass it on."""
-    seen = error
-    while True:
-        below = seen.__cause__ or seen.__context__
-        if below is None:
-            break
-        seen = below
-    return str(seen) or type(seen).__name__
-
-
 T = TypeVar("T")
-
 CALLS_AT_ONCE: Final = 8
 
 
@@ -161,24 +99,6 @@ class Engine:
             channel.close()
         for channel in (self._starts, self._calls):
             channel.join(deadline_s)
-
-
-def connect(url: str, timeout_s: float, at_once: int = 1) -> docker.APIClient:
-    """A client that speaks the newest version both know. Blocking. Raises EngineDown."""
-    try:
-        _knock(url, timeout_s)
-        return docker.APIClient(
-            base_url=url, version="auto", timeout=timeout_s, max_pool_size=at_once
-        )
-    except (OSError, *ENGINE_ERRORS) as error:
-        raise translate(error, f"reach the engine at {url}") from error
-
-
-def _knock(url: str, timeout_s: float) -> None:
-    """Raises OSError where nobody listens: docker-py would not close the socket it tried with."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-        sock.settimeout(timeout_s)
-        sock.connect(url.removeprefix("unix://"))
 
 
 class _Channel:
@@ -243,3 +163,77 @@ class _Channel:
     def join(self, deadline_s: float) -> None:
         self._threads.join(deadline_s)
         self._client.close()
+
+
+def connect(url: str, timeout_s: float, at_once: int = 1) -> docker.APIClient:
+    """A client that speaks the newest version both know. Blocking. Raises EngineDown."""
+    try:
+        _knock(url, timeout_s)
+        return docker.APIClient(
+            base_url=url, version="auto", timeout=timeout_s, max_pool_size=at_once
+        )
+    except (OSError, *ENGINE_ERRORS) as error:
+        raise translate(error, f"reach the engine at {url}") from error
+
+
+def _knock(url: str, timeout_s: float) -> None:
+    """Raises OSError where nobody listens: docker-py would not close the socket it tried with."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.settimeout(timeout_s)
+        sock.connect(url.removeprefix("unix://"))
+
+
+def translate(error: Exception, doing: str) -> DriverError:
+    """Our error for one of docker-py's; `doing` is what was tried, as "start a container"."""
+    if isinstance(error, APIError):
+        said = str(error.explanation or error)
+        return DriverError(f"cannot {doing}: the engine says: {said}{_mending(said, _MEANINGS)}")
+    if isinstance(error, requests.exceptions.Timeout):
+        return EngineDown(f"cannot {doing}: the engine gave no answer in time; {RESTART}")
+    said = _innermost(error)
+    return EngineDown(f"cannot {doing}: {said}{_mending(said, _UNREACHABLE)}")
+
+
+def is_no_way(error: DriverError) -> bool:
+    """Whether the engine knows no such way of asking for a GPU."""
+    said = error.message.lower()
+    return any(part in said for part in _NO_WAY)
+
+
+def is_too_large(error: DriverError) -> bool:
+    """Whether it takes more already than it is now to be limited to (cgroup v1; under version 2
+    the kernel itself ends it)."""
+    said = error.message.lower()
+    return "unable to set memory limit" in said or "device or resource busy" in said
+
+
+def speaks_another_version(error: Exception) -> bool:
+    """Whether the engine refused the version of its API that it was spoken to in."""
+    said = error.message if isinstance(error, DriverError) else str(error)
+    return "client version" in said and "supported API version" in said
+
+
+def is_gone(error: Exception) -> bool:
+    """Whether what was asked for does not exist."""
+    return isinstance(error, NotFound)
+
+
+def is_conflict(error: Exception) -> bool:
+    """Whether the state of what was asked for forbids it: it does not run, or is being removed."""
+    return isinstance(error, APIError) and error.status_code == requests.codes.conflict
+
+
+def _mending(said: str, meanings: tuple[tuple[str, str], ...]) -> str:
+    text = said.lower()
+    return next((f"; {todo}" for part, todo in meanings if part in text), "")
+
+
+def _innermost(error: BaseException) -> str:
+    """What the system itself said, below the layers that only pass it on."""
+    seen = error
+    while True:
+        below = seen.__cause__ or seen.__context__
+        if below is None:
+            break
+        seen = below
+    return str(seen) or type(seen).__name__

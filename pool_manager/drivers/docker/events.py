@@ -1,7 +1,4 @@
-"""Hears from the engine how containers end.
-
-What is known of how containers ended, and how that is said.
-"""
+"""The engine's container events: a listener thread, and the exits of containers."""
 
 from __future__ import annotations
 
@@ -27,11 +24,18 @@ BEFORE = timedelta(seconds=2)
 collect, and what it tells twice does no harm."""
 
 
-class Listener:
+SIGNAL_BASE = 128
+"""An exit code above this says which signal ended the process (the engine, and its init)."""
+KILLED = SIGNAL_BASE + signal.SIGKILL
+EARLY_MAX = 16
+"""Events kept for a start that has not returned; each of its tries ends once."""
+
+
+class EventListener:
     """One thread that reads the engine's events and connects again whenever they end.
 
-    All callbacks come in the loop's thread: `on_event(event)` for each event, `on_connected()`
-    whenever events begin to come (what happened before was not seen: the list must be read),
+    All callbacks run in the loop's thread: `on_event(event)` for each event, `on_connected()`
+    whenever events begin to come (earlier ones were missed: the list must be read),
     `on_lost(reason)` once for each time the engine goes away.
     """
 
@@ -71,8 +75,8 @@ class Listener:
         self._thread.join(self._times.close_s)
 
     def _run(self) -> None:
-        """An engine that was just restarted is there again at the first try: only if that fails
-        it is called lost."""
+        """The engine is reported lost only where a second connection fails: after a restart the
+        first one succeeds."""
         is_lost = False
         while not self._ended.is_set():
             try:
@@ -120,68 +124,61 @@ def _close(stream: Any) -> None:
         stream.close()
 
 
-SIGNAL_BASE = 128
-"""An exit code above this says which signal ended the process (the engine, and its init)."""
-KILLED = SIGNAL_BASE + signal.SIGKILL
-NEWS_MAX = 16
-"""Of a start that has not returned; each of its tries ends once."""
-
-
 @dataclass(frozen=True, slots=True)
-class News:
-    """What the engine told of a container: `code` is None where it ran out of memory."""
+class ContainerEvent:
+    """A container exited with `code`, or ran out of memory (None)."""
 
     container: str
     code: int | None
 
 
-def read_event(event: dict[str, Any]) -> tuple[str, News]:
-    """Of an event of kind die or oom the replica, "" for what is none, and what it says."""
+def read_event(event: dict[str, Any]) -> tuple[str, ContainerEvent]:
+    """Parse a die or oom event into (replica id or "", event)."""
     actor = event.get("Actor") or {}
     attributes = actor.get("Attributes") or {}
     code = int(attributes.get("exitCode", -1)) if event.get("Action") == "die" else None
-    return str(attributes.get(REPLICA, "")), News(str(actor.get("ID")), code)
+    return str(attributes.get(REPLICA, "")), ContainerEvent(str(actor.get("ID")), code)
 
 
 @dataclass(slots=True, eq=False)
-class Known:
-    """One replica's container; `id` is "" until its start has returned, and what was heard by then
-    waits in `early`: a start may try several containers. `is_told`: its end was reported, or it
-    never came to be."""
+class KnownContainer:
+    """One replica's container. `id` is "" until its start has returned; events before that wait in
+    `early`, for a start may try several containers. `is_reported`: its exit was reported, or it was
+    never created."""
 
     id: str = ""
-    is_told: bool = False
+    is_reported: bool = False
     out_of_memory: bool = False
     settled: asyncio.Event = field(default_factory=asyncio.Event)
-    early: list[News] = field(default_factory=list)
+    early: list[ContainerEvent] = field(default_factory=list)
 
-    def start_returned(self, container: str) -> list[News]:
-        """It runs as this container. Returns what was heard of that before."""
+    def start_returned(self, container: str) -> list[ContainerEvent]:
+        """It runs as this container. Returns the early events of that one."""
         self.id = container
         self.settled.set()
-        heard, self.early = [one for one in self.early if one.container == container], []
-        return heard
+        early, self.early = self.early, []
+        return [event for event in early if event.container == container]
 
     def start_failed(self) -> None:
         """There is no container."""
-        self.is_told = True
+        self.is_reported = True
         self.settled.set()
 
-    def keep(self, news: News) -> None:
-        """Heard before its start has returned."""
-        if len(self.early) < NEWS_MAX:
+    def keep(self, news: ContainerEvent) -> None:
+        """Keep an event that came before its start has returned."""
+        if len(self.early) < EARLY_MAX:
             self.early.append(news)
 
 
-class Endings:
-    """What ended while a list was being made, which may show it all the same."""
+class EndedWhileListing:
+    """Containers that ended while a list was being made, which may show them all the same."""
 
     def __init__(self) -> None:
         self._listings = 0
         self._ended: set[str] = set()
 
     def note(self, container: str) -> None:
-        """It has ended, or was removed."""
+        """A container has ended, or was removed."""
         if self._listings:
             self._ended.add(container)
 
@@ -201,9 +198,9 @@ class Endings:
         return [one for one in listed if one["Id"] not in self._ended]
 
 
-def how(code: int | None, *, out_of_memory: bool) -> str:
-    """`out_of_memory`: the kernel killed something in it for want of memory; that explains a KILL
-    and nothing else, since the container may have gone on without what was killed."""
+def describe_exit(code: int | None, *, out_of_memory: bool) -> str:
+    """An exit in words. `out_of_memory`: the kernel killed a process of the container for lack of
+    memory, which explains a KILL alone: the container may have gone on without that process."""
     if code is None:
         return "exited"
     if code == KILLED and out_of_memory:

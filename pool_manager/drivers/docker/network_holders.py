@@ -1,4 +1,4 @@
-"""Networks made ahead, each for one replica."""
+"""Network holders: containers made ahead, each of whose networks one replica joins."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ HOLDERS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class NetworkHolder:
     """A container whose network is there to be joined. `number` was known before it was made."""
 
     number: str
     container: str
 
 
-class Holders:
-    """Keeps holders ready; one is taken once and never shared, so that replicas stay apart."""
+class NetworkHolders:
+    """Keeps holders ready. A holder is used once and never shared: replicas stay isolated."""
 
     def __init__(
         self,
@@ -50,14 +50,14 @@ class Holders:
         self._image = image
         self._tasks = tasks
         self._refill_after_s = refill_after_s
-        self._ready: list[Holder] = []
+        self._ready: list[NetworkHolder] = []
         self._ours: set[str] = set()
         # Ended while some were being made: one of those may be among them.
         self._ended: set[str] = set()
         self._is_refilling = False
         self._is_closed = False
 
-    def take(self) -> Holder | None:
+    def take(self) -> NetworkHolder | None:
         """A holder for one replica, None where there is none left."""
         return self._ready.pop() if self._ready else None
 
@@ -69,32 +69,32 @@ class Holders:
             self._forget(holder)
             self.refill()
 
-    def ready(self) -> frozenset[Holder]:
+    def ready(self) -> frozenset[NetworkHolder]:
         """Those that wait to be taken."""
         return frozenset(self._ready)
 
     def knows(self, number: str) -> bool:
-        """Whether it is being made, ready or taken. Any other is an earlier server's."""
+        """Whether this server made the holder, or is making it; others are an earlier server's."""
         return number in self._ours
 
-    def sync(self, running: dict[str, str], before: frozenset[Holder]) -> None:
+    def sync(self, running: dict[str, str], before: frozenset[NetworkHolder]) -> None:
         """These run, by number: of those that were ready `before` the list was made others are
         forgotten."""
         for holder in before.intersection(self._ready):
             if holder.number not in running:
                 self._forget(holder)
 
-    def _forget(self, holder: Holder) -> None:
+    def _forget(self, holder: NetworkHolder) -> None:
         self._ready.remove(holder)
         self._ours.discard(holder.number)
 
-    def discard(self, holder: Holder) -> None:
+    def discard(self, holder: NetworkHolder) -> None:
         """Remove a spent holder in the background; what joined its network keeps it."""
         if not self._is_closed:
             self._tasks.spawn("holder", self._remove(holder))
 
     def refill(self, after_s: float | None = None) -> None:
-        """Have as many as there should be, in the background."""
+        """Make missing holders in the background."""
         if not (self._is_refilling or self._is_closed):
             self._is_refilling = True
             after_s = self._refill_after_s if after_s is None else after_s
@@ -106,7 +106,7 @@ class Holders:
             while len(self._ready) < HOLDERS:
                 await self._make()
         except DriverError as error:
-            # Starts only take longer without; whatever is wrong, they will say it.
+            # Starts only take longer without holders, and will report a broken engine themselves.
             if not self._is_closed:
                 log.warning("no network could be made ahead", reason=str(error))
         finally:
@@ -122,7 +122,7 @@ class Holders:
             self._ours.discard(number)
             raise
         if container not in self._ended:
-            self._ready.append(Holder(number, container))
+            self._ready.append(NetworkHolder(number, container))
         else:
             self._ours.discard(number)
 
@@ -140,8 +140,8 @@ class Holders:
             remove(client, container)
         return container
 
-    async def _remove(self, holder: Holder) -> None:
-        # What could not be removed is nobody's any more: the next list finds it.
+    async def _remove(self, holder: NetworkHolder) -> None:
+        # One that could not be removed is found by the next list.
         with contextlib.suppress(DriverError):
             await self._engine.call(
                 "remove a holder", lambda client: remove(client, holder.container)
@@ -149,5 +149,5 @@ class Holders:
         self._ours.discard(holder.number)
 
     def close(self) -> None:
-        """Nothing more is made or removed; those that nobody took are still there."""
+        """Make and remove nothing more; ready holders still run."""
         self._is_closed = True

@@ -1,9 +1,7 @@
-"""What a replica's container is like, as the engine's own JSON.
+"""The configuration of containers, as the engine's JSON; the ways to ask for a GPU. Pure.
 
-Everything that keeps a replica apart from the host and from other replicas stands here. Source of
-the fields: the Engine API's reference, container create (ContainerConfig, HostConfig).
-
-The ways of asking the engine for a GPU, and which of them it may know.
+Everything that isolates a replica from the host and from other replicas is here. Source of the
+fields: the Engine API's reference, container create (ContainerConfig, HostConfig).
 """
 
 from __future__ import annotations
@@ -52,6 +50,18 @@ HOLDER_S: Final = 3600
 """A holder that nobody ever uses or removes, since its server was killed, ends by itself."""
 
 
+CAPABILITIES: Final = ("compute", "utility")
+"""What of the driver is wanted inside: CUDA and NVML, nothing for displays or video."""
+CDI_KIND: Final = "nvidia.com/gpu"
+CONFIGURE: Final = (
+    "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
+)
+GENERATE: Final = "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
+"""What makes an engine know the runtime and the hook, and what the devices of CDI."""
+Way = Callable[[dict[str, Any], str], dict[str, Any]]
+"""Makes of a container's configuration one that has the GPU or MIG slice of that UUID."""
+
+
 @dataclass(frozen=True, slots=True)
 class Owner:
     """Whose containers these are: `name` is unique for each data folder of this host, `nofile` the
@@ -68,7 +78,7 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MountPaths:
     """Where a replica's folders lie on the host, and how much it may write to its log."""
 
     run_dir: Path
@@ -99,7 +109,7 @@ def descriptors(server_max: int) -> int:
 
 
 def replica(
-    record: ReplicaRecord, image: str, owner: Owner, place: Place, uid: int
+    record: ReplicaRecord, image: str, owner: Owner, place: MountPaths, uid: int
 ) -> dict[str, Any]:
     """The container of a replica: its run folder and its model folder, read-only, and nothing
     else of the host. `uid` is a user id that no other container has."""
@@ -205,19 +215,6 @@ def _limit(name: str, most: int) -> dict[str, Any]:
 def _read_only(source: Path, target: str) -> dict[str, Any]:
     # A mount, not a bind: of a folder that is missing the engine complains instead of making it.
     return {"Type": "bind", "Source": str(source), "Target": target, "ReadOnly": True}
-
-
-CAPABILITIES: Final = ("compute", "utility")
-"""What of the driver is wanted inside: CUDA and NVML, nothing for displays or video."""
-CDI_KIND: Final = "nvidia.com/gpu"
-CONFIGURE: Final = (
-    "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
-)
-GENERATE: Final = "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
-"""What makes an engine know the runtime and the hook, and what the devices of CDI."""
-
-Way = Callable[[dict[str, Any], str], dict[str, Any]]
-"""Makes of a container's configuration one that has the GPU or MIG slice of that UUID."""
 
 
 def by_cdi(config: dict[str, Any], device: str) -> dict[str, Any]:

@@ -152,16 +152,18 @@ async def test_a_device_that_is_not_released_is_a_reason(tmp_path: Path) -> None
         assert health(operator, later_s=60).reasons() == [
             f"device {stuck.device}: {stuck.id} is not released: process group 7 survives KILL"
         ]
-        operator.manager.feed(events.Released(stuck.id))
+        operator.manager.submit(events.Released(stuck.id))
 
 
 async def test_a_device_that_is_out_of_use_is_a_reason(make: Make, operator: Operator) -> None:
     """As long as it is."""
     device = operator.manager.devices()[0].id
-    operator.manager.feed(events.DeviceLost(device, "XID 48: double-bit ECC error", is_gone=False))
+    operator.manager.submit(
+        events.DeviceLost(device, "XID 48: double-bit ECC error", is_gone=False)
+    )
     assert make().reasons() == [f"device {device}: out of use: XID 48: double-bit ECC error"]
 
-    operator.manager.feed(events.DeviceBack(device))
+    operator.manager.submit(events.DeviceBack(device))
     assert make().reasons() == []
 
 

@@ -19,7 +19,7 @@ from admin.views import (
     revision_json,
 )
 from gateway.dispatch.pool import UNKNOWN
-from pool_manager.core.pool import AT_REST, Outlook
+from pool_manager.core.pool import AT_REST, PoolForecast
 from pool_manager.core.state import Device, Replica
 from pool_manager.ports import GpuView
 from pool_manager.reports import Occupancy
@@ -36,7 +36,7 @@ def live(shown: PoolEndpoints, wanted: int = 0, since_s: float = 0.0, **known: A
         "expected": Expected(0.02, 0.4, 0.4, 0),
         "ready_in_ms": None,
         "response_rate": NO_RESPONSES,
-        "outlook": AT_REST,
+        "forecast": AT_REST,
         "sleeps_at_s": None,
     }
     return Live((shown, wanted, since_s), **{**usual, **known})
@@ -62,7 +62,7 @@ def test_a_function_shows_its_pool_and_load() -> None:
         load=Load(3, 1, 0.5),
         expected=Expected(0.0, 0.1234, 0.2, 1),
         response_rate=ResponseRate(4.2, 3.5, 9.0),
-        outlook=Outlook(None, 30.0, ("cpu:0",)),
+        forecast=PoolForecast(None, 30.0, ("cpu:0",)),
         sleeps_at_s=1030.0,
     )
 
@@ -77,10 +77,10 @@ def test_a_function_shows_its_pool_and_load() -> None:
 
 def test_a_waking_function_shows_its_phase() -> None:
     """Only while it wakes: a warm one may have another replica coming."""
-    coming = Outlook("load", None, ("cpu:0",))
+    coming = PoolForecast("load", None, ("cpu:0",))
 
-    waking = function_json(deployed(), live(PoolEndpoints([], "waking", ""), outlook=coming))
-    warm = function_json(deployed(), live(PoolEndpoints([], "warm", ""), outlook=coming))
+    waking = function_json(deployed(), live(PoolEndpoints([], "waking", ""), forecast=coming))
+    warm = function_json(deployed(), live(PoolEndpoints([], "warm", ""), forecast=coming))
 
     assert (waking["phase"], warm["phase"]) == ("load", None)
 

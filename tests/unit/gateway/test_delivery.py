@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gateway.data_links import Delivered
-from gateway.delivery import follow_traffic, may_rerun, terms
-from gateway.dispatch.redirects import Terms
+from gateway.delivery import follow_traffic, may_rerun, rerun_policy
+from gateway.dispatch.redirects import RerunPolicy
 from registry.catalog import Catalog, Deployed
 from registry.errors import (
     FunctionFailing,
@@ -416,4 +416,4 @@ def test_calls_are_run_as_the_new_revision_says(retry: str, handler: str, may: b
     )
 
     assert may_rerun(after) is may
-    assert terms(nouns.deployed(), after) == Terms(may, 3.0)
+    assert rerun_policy(nouns.deployed(), after) == RerunPolicy(may, 3.0)

@@ -13,7 +13,7 @@ import pytest
 
 from gateway.data_links import Delivered, HeldCall
 from gateway.delivery import Delivery
-from gateway.dispatch.redirects import Terms
+from gateway.dispatch.redirects import RerunPolicy
 from gateway.shared_memory import ANSWER_SLABS_MAX, LOST_MAX, NOTICES_MAX, BodySlot, SharedLink
 from registry.errors import ReplicaDied
 from runtime_image.contract.link import ANSWER_SLAB_MAX, SLAB_NOTICE, Flag, Kind, NotStarted
@@ -44,7 +44,7 @@ def is_free(slot: BodySlot) -> bool:
 
 
 async def until_free(slot: BodySlot) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not is_free(slot):  # noqa: ASYNC110 - a count has no event
             await asyncio.sleep(0)
 
@@ -237,7 +237,7 @@ async def test_a_call_that_follows_its_functions_traffic_is_sent_in_a_frame(
     """The new revision's replicas are not shown the memory of the old one's callers."""
     slot = slot_of(delivery, pool=OTHER)
     delivery.submit(client.call(slot.view.toreadonly(), slot=slot, pool=OTHER))  # type: ignore[arg-type]  # a body is any bytes
-    delivery.move(OTHER, KEY, Terms(may_rerun=True, timeout_s=60.0))
+    delivery.move(OTHER, KEY, RerunPolicy(may_rerun=True, timeout_s=60.0))
     async with SharingPeer(tmp_path / "r1").listening() as peer:
         delivery.receive_endpoints(published(peer.endpoint()))
         await peer.greet()

@@ -68,7 +68,7 @@ async def test_a_call_that_hangs_is_given_up(door: Door) -> None:
             await calls.run(int)
 
     door.open.set()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             try:
                 assert await calls.run(int) == 0
@@ -113,6 +113,6 @@ async def test_the_thread_ends() -> None:
     await calls.run(int)
     calls.close()
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while any(thread.name == "a driver of its own" for thread in threading.enumerate()):
             await asyncio.to_thread(lambda: None)

@@ -12,16 +12,19 @@ import pytest
 from structlog.testing import capture_logs
 
 from pool_manager import waiters
+from pool_manager.core.pool import AT_REST
 from pool_manager.core.state import Device, PoolSpec
 from pool_manager.devices import cpu_slots
 from pool_manager.drivers.fake import BEHAVES, FakeDriver, Script
 from pool_manager.manager import Manager, _new_ids
+from pool_manager.reports import Decision
 from pool_manager.settings import PoolSettings
 from registry.errors import ModelRefused, ShuttingDown
 from registry.exchange import Demand, Endpoints, Load, PoolEndpoints, decode_endpoints, encode
 from registry.model import ColdStart, StateInterval, Use
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.link import Kind
+from tests.support.operator import operating
 from tests.support.replicas import KEY, GatewayLink, ModelFolder, binding, pool_settings
 
 
@@ -347,7 +350,7 @@ async def test_one_defect_does_not_stop_the_rest(rig: Rig) -> None:
     assert "a command could not be done" in {line["event"] for line in logs}
 
 
-@pytest.mark.parametrize("counter", ["counters.note", "_use.look"])
+@pytest.mark.parametrize("counter", ["counters.note", "_use.observe"])
 async def test_a_defect_in_counting_keeps_nothing_from_being_done(
     rig: Rig, counter: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -380,7 +383,7 @@ async def test_a_defect_half_way_through_an_event_loses_no_command(
     assert rig.manager.counters.counts().defects["event"] > 0
 
 
-class Starts(FakeDriver):
+class StartQueue(FakeDriver):
     """Keeps the records of what it starts."""
 
     def __init__(self) -> None:
@@ -396,7 +399,7 @@ async def test_a_gpus_standby_is_started_for_its_kind(tmp_path: Path) -> None:
     """As many as the settings say on each GPU, and none for CPU slots that want none."""
     devices = [*cpu_slots(1), Device("GPU-1", "cuda", 4_000)]
     with pool_settings(tick_s=0.01, gpu_standbys=1) as settings:
-        driver = Starts()
+        driver = StartQueue()
         manager = Manager(settings, driver, devices, ModelFolder(tmp_path), Records())
         await manager.start()
         Gateway(manager).hold(0)
@@ -425,7 +428,7 @@ async def test_what_replicas_have_of_devices_is_kept(rig: Rig) -> None:
     """Under the function's name, from the launch on, without waiting for the replica's end."""
     warm = await rig.warm()
 
-    rig.manager._use.keep()
+    rig.manager._use.flush()
 
     [device] = {one.device for one in rig.records.use_kept}
     assert device == warm.replicas[0].device
@@ -433,3 +436,31 @@ async def test_what_replicas_have_of_devices_is_kept(rig: Rig) -> None:
     assert sum(one.waking_s for one in rig.records.use_kept) > 0.0
     assert rig.manager.busy(device) is None  # it has not been asked yet
     assert [rig.manager.busy(one.id) for one in rig.manager.devices() if one.id != device] == [0.0]
+
+
+async def test_of_an_unknown_pool_nothing_is_seen(tmp_path: Path) -> None:
+    """No state, no outlook, nothing that stands in its way."""
+    async with operating(tmp_path) as operator:
+        manager = operator.manager
+
+        assert manager.pool("default/nobody@1") is None
+        assert manager.forecast("default/nobody@1") is AT_REST
+        assert manager.blocked("default/nobody@1") == ""
+        assert not manager.wakes_by_standby("default/nobody@1")
+        assert manager.decisions("default/nobody@1") == []
+
+
+async def test_decisions_are_told_as_they_are_made(tmp_path: Path) -> None:
+    """The same ones that are kept."""
+    told: list[tuple[str, Decision]] = []
+    async with operating(tmp_path) as operator:
+        await operator.deploy("digits")
+        end = operator.manager.subscribe_decisions(lambda *one: told.append(one))
+        await operator.manager.warm(KEY)
+        end()
+        operator.manager.note(KEY, "nobody listens")
+        seen = operator.manager.forecast(KEY)
+
+        assert [one for pool, one in told if pool == KEY] == operator.manager.decisions(KEY)[:-1]
+        assert told != []
+        assert seen.devices == tuple({one.device for one in operator.manager.replicas()})

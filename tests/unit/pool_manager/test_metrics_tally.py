@@ -5,7 +5,7 @@ from __future__ import annotations
 from pool_manager.core import commands, events
 from pool_manager.core.replicas import RELEASE_RETRY_S, START_S
 from pool_manager.core.state import PoolSpec
-from pool_manager.metrics import COLD_STARTS, EVICTIONS, KINDS, OUTCOMES, WHEN, Tally
+from pool_manager.metrics import COLD_STARTS, EVICTIONS, KINDS, OUTCOMES, WHEN, ReplicaCounter
 from tests.support.play import Play
 
 A, B = PoolSpec("default/a@1", idle_s=60.0), PoolSpec("default/b@1", idle_s=60.0)
@@ -15,7 +15,7 @@ class Told(Play):
     """A machine whose events and commands a tally hears."""
 
     def __init__(self, *specs: PoolSpec, devices: int = 1, standbys: int = 0) -> None:
-        self.tally = Tally()
+        self.tally = ReplicaCounter()
         super().__init__(*specs, devices=devices, standbys=standbys)
         handle = self.machine.handle
 
@@ -171,7 +171,7 @@ def test_nothing_is_remembered_of_what_is_gone() -> None:
     play.on(events.Lost("r1", "again"))
     play.on(events.Released("never"))
 
-    assert play.tally._lives == {}
+    assert play.tally._replicas == {}
 
 
 def test_a_copy_grows_no_more() -> None:

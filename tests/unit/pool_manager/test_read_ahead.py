@@ -24,7 +24,7 @@ from runtime_image.contract.model import ModelSpec, Preparation, SessionPlan
 
 SPEC = ModelSpec("digits@1", model="model.onnx")
 SIZE = 20 * MIB + 5
-WAIT_S = 10.0
+WAIT_S = 60.0
 FILES = [Portion("handler.py", 10), Portion("model.onnx", 50), Portion("weights.data", 300)]
 PLAIN = ModelSpec("digits@1", model="model.onnx")
 

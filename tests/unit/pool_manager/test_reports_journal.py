@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pool_manager.core.commands import KeepColdStart
+from pool_manager.core.commands import RecordColdStart
 from pool_manager.reports import Decision, Journal
 from registry.exchange import PoolEndpoints
 from registry.model import ColdStart, StateInterval, Use
@@ -84,7 +84,7 @@ def test_a_forgotten_pool_begins_anew() -> None:
 def test_a_receipt_is_kept() -> None:
     """A cold start is recorded with its device kind, its phases and how it ended."""
     rig = Rig()
-    done = KeepColdStart(KEY, "aaaa0001", "cpu:0", 12.34567, {"load": 10.0}, "ready")
+    done = RecordColdStart(KEY, "aaaa0001", "cpu:0", 12.34567, {"load": 10.0}, "ready")
 
     rig.journal.cold_start(done, binding(), "cpu")
 

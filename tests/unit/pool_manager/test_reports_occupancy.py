@@ -10,8 +10,8 @@ from pool_manager.core import events
 from pool_manager.core.ledger import Ledger
 from pool_manager.core.state import Device, PoolSpec
 from pool_manager.gpus.absent import NoGpus
-from pool_manager.ports import Account, GpuView
-from pool_manager.reports import account, occupancies
+from pool_manager.ports import Charges, GpuView
+from pool_manager.reports import charges, occupancies
 from tests.support.play import Play
 
 A, B = Device("GPU-a", "cuda", 24_000.0), Device("GPU-b", "cuda", 24_000.0)
@@ -34,9 +34,9 @@ def test_an_account_tells_a_replica_from_the_others() -> None:
     ledger.charge_bank("r3", A.id, 80.0)
     ledger.charge("r4", CPU.id, 1.0, 50.0)
 
-    assert account(ledger, A.id, "r1") == Account(700.0, 2, 380.0)
-    assert account(ledger, A.id, "r9") == Account(0.0, 3, 1_080.0)
-    assert account(ledger, CPU.id, "r4") == Account(50.0, 0, 0.0)
+    assert charges(ledger, A.id, "r1") == Charges(700.0, 2, 380.0)
+    assert charges(ledger, A.id, "r9") == Charges(0.0, 3, 1_080.0)
+    assert charges(ledger, CPU.id, "r4") == Charges(50.0, 0, 0.0)
 
 
 def test_a_device_is_free_taken_or_quarantined() -> None:

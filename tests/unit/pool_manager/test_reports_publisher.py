@@ -8,7 +8,7 @@ import pytest
 
 from pool_manager.core import events
 from pool_manager.core.state import PoolSpec
-from pool_manager.replicas.run_folders import Folders
+from pool_manager.replicas.run_folders import RunFolders
 from pool_manager.reports import Journal, Publisher
 from registry.exchange import Endpoints, decode_endpoints
 from registry.model import ColdStart, StateInterval, Use
@@ -32,7 +32,7 @@ class Forgetful:
 class Rig:
     """A publisher of a machine with one pool, and what it told."""
 
-    def __init__(self, folders: Folders) -> None:
+    def __init__(self, folders: RunFolders) -> None:
         self.play = Play(PoolSpec(KEY), devices=1)
         self.bindings = {KEY: binding()}
         self.told: list[Endpoints] = []
@@ -51,14 +51,14 @@ class Rig:
 @pytest.fixture
 def rig() -> Iterator[Rig]:
     with pool_settings() as settings:
-        yield Rig(Folders(settings))
+        yield Rig(RunFolders(settings))
 
 
 def test_nobody_is_told_while_there_is_no_worker(rig: Rig) -> None:
     """Without a gateway worker nothing is sent; the first one is told of every pool, once."""
     rig.publisher.publish(frozenset({KEY}))
-    rig.publisher.welcome("w1")
-    rig.publisher.welcome("w1")
+    rig.publisher.add_worker("w1")
+    rig.publisher.add_worker("w1")
 
     assert [(one.seq, one.full, list(one.pools)) for one in rig.told] == [(1, True, [KEY])]
     assert rig.told[0].pools[KEY].state == "cold"
@@ -66,17 +66,17 @@ def test_nobody_is_told_while_there_is_no_worker(rig: Rig) -> None:
 
 def test_a_worker_that_comes_back_is_told_anew(rig: Rig) -> None:
     """Whoever was dismissed has lost what it was told."""
-    rig.publisher.welcome("w1")
-    rig.publisher.dismiss("w1")
+    rig.publisher.add_worker("w1")
+    rig.publisher.remove_worker("w1")
     rig.publisher.publish(frozenset({KEY}))
-    rig.publisher.welcome("w1")
+    rig.publisher.add_worker("w1")
 
     assert [one.full for one in rig.told] == [True, True]
 
 
 def test_a_pool_that_is_gone_is_forgotten(rig: Rig) -> None:
     """Gateways hear of its end, and its binding is let go."""
-    rig.publisher.welcome("w1")
+    rig.publisher.add_worker("w1")
     rig.play.on(events.PoolRemoved(KEY))
     rig.publisher.publish(frozenset({KEY}))
 
@@ -86,7 +86,7 @@ def test_a_pool_that_is_gone_is_forgotten(rig: Rig) -> None:
 
 def test_a_trial_is_nobodys_to_call(rig: Rig) -> None:
     """Of a trial gateways hear nothing."""
-    rig.publisher.welcome("w1")
+    rig.publisher.add_worker("w1")
     rig.play.on(events.PoolDefined(PoolSpec("default/new@1", role="trial")))
     rig.publisher.publish(frozenset({"default/new@1"}))
 
@@ -95,7 +95,7 @@ def test_a_trial_is_nobodys_to_call(rig: Rig) -> None:
 
 def test_the_end_of_a_subscription(rig: Rig) -> None:
     """Who has ended it is told nothing more."""
-    rig.publisher.welcome("w1")
+    rig.publisher.add_worker("w1")
     rig.end()
     rig.publisher.publish(frozenset({KEY}))
 

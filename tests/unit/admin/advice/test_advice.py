@@ -25,6 +25,7 @@ from admin.advice.advice import (
 from registry.catalog import Deployed
 from registry.model import ColdStart, Limits, Profile, Scaling
 from registry.store.timeline import BucketUse, Seconds, Span
+from tests.support.doses import amount
 from tests.support.nouns import function, revision
 
 FROM = 1_800_000_000
@@ -184,7 +185,7 @@ MINUTES = st.dictionaries(st.integers(0, 59), st.integers(1, 20), max_size=20)
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=amount(8, 20), deadline=None)
 @given(MINUTES, st.floats(0.05, 20.0), st.floats(0.001, 3.0), st.floats(0.0, 60.0))
 def test_idling_longer_never_starts_more_often_nor_takes_less(
     counts: dict[int, int], cold_s: float, run_s: float, first_s: float

@@ -34,7 +34,7 @@ def children() -> set[int]:
 async def begun(advisor: Advisor, case: Case = LONG) -> asyncio.Task[object]:
     """A case that is being played."""
     task = asyncio.ensure_future(advisor.rows(case))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while advisor._child is None:  # noqa: ASYNC110 - nobody tells when a process was made
             await asyncio.sleep(0)
     return task

@@ -10,7 +10,7 @@ import pytest
 from admin.advice.load_model import Arrival, Ask, Clock, Conditions, Figures, Function, Process
 from admin.advice.simulation import Callers, Fleet, World
 from pool_manager.core import commands, events
-from pool_manager.core.events import DemandCame
+from pool_manager.core.events import DemandReported
 from tests.unit.admin.advice.test_load_model import ask
 
 
@@ -95,7 +95,7 @@ KEY = "default/f@1"
 
 def test_who_finds_nobody_is_held_and_told_of_at_once() -> None:
     """The manager hears of a waiter without a replica as an edge, and of all in full."""
-    clock, figures, told = Clock(), Figures(), list[DemandCame]()
+    clock, figures, told = Clock(), Figures(), list[DemandReported]()
     conditions = Conditions(hours=1.0)
     calls = iter([Arrival(1.0), Arrival(4000.0)])
     one = Function(KEY, 0.1, 1.0, 0.0, calls, Random(0), Random(0))

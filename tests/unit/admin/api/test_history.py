@@ -22,7 +22,7 @@ async def test_a_functions_last_hour(server: ServingServer) -> None:
     """States with the one that lasts, device-seconds, requests, and their sums."""
     inside = server.server
     await server.call("digits", CALL)
-    inside.manager._use.keep()
+    inside.manager._use.flush()
     past = inside.store.history
     (state,) = [one for one in (await timeline(server))["states"] if one["state"] == "warm"]
     minute = int(state["from_s"]) // 60 * 60

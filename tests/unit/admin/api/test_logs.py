@@ -46,7 +46,7 @@ class Reader:
 
     async def next(self) -> Event:
         """The next one."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not self._events:
                 piece = await self._answer.content.readany()
                 assert piece, "the stream has ended"
@@ -62,7 +62,7 @@ class Reader:
 
     async def end(self) -> bytes:
         """What is left."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await self._answer.read()
 
 
@@ -89,7 +89,7 @@ async def test_logs_are_followed_over_replicas(server: ServingServer) -> None:
         assert (await reader.next()).type == "end"
         await server.call("digits", CALL)
         started = await reader.until("lines", "starts for default/digits@1")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         # That nothing is in flight any more is heard with the next demand.
         while server.bound():
             await server.admin("POST", "/functions/digits/sleep")

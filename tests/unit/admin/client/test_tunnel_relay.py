@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 BUFFERED_MAX = 24 * 1024 * 1024
 """Bytes between a writer and a reader who reads nothing: SSH's window, sockets, and no more."""
-END_S = 30.0
+END_S = 60.0
 
 
 @contextmanager

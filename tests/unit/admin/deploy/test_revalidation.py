@@ -46,7 +46,7 @@ async def refuted(operator: Operator) -> None:
     """A replica of the pool says that rows mix."""
     await operator.manager.warm(KEY)
     replica = next(one for one in operator.manager.replicas() if one.pool == KEY)
-    operator.manager.feed(events.BatchingRefuted(replica.id, "rows are lost"))
+    operator.manager.submit(events.BatchingRefuted(replica.id, "rows are lost"))
 
 
 async def test_a_refutation_outlives_restarts_and_trials(tmp_path: Path) -> None:

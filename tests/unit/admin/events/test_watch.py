@@ -81,7 +81,7 @@ class Reader:
 
     async def until(self, kind: str) -> list[tuple[str, Any]]:
         """What came up to the next event of that kind, that included."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while kind not in [one for one, _ in self.told]:
                 await self._follower.news()
                 for event in self._parser.feed(b"".join(self._follower.take())):

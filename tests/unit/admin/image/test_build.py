@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import uuid
 from collections.abc import Iterator
@@ -31,10 +30,13 @@ def tag(docker_client: APIClient, built: Built) -> Iterator[str]:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A checkout of its own, to break."""
-    for name in ("Dockerfile.runtime", "constraints.txt", "pyproject.toml"):
-        shutil.copy(own_checkout() / name, tmp_path)
-    shutil.copytree(own_checkout() / "runtime_image", tmp_path / "runtime_image")
-    return tmp_path
+    return runtime_images.light_checkout(tmp_path)
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> Path:
+    """Libraries for it."""
+    return runtime_images.light_wheelhouse(tmp_path / "wheels")
 
 
 @pytest.mark.parametrize(
@@ -88,12 +90,12 @@ class TestOnAnEngine:
         assert runtime_images.leftovers(docker_client, labels["fngate.build"]) == 0
 
     def test_code_that_does_not_start_gets_no_name(
-        self, docker_client: APIClient, built: Built, tag: str, checkout: Path
+        self, docker_client: APIClient, built: Built, tag: str, checkout: Path, wheels: Path
     ) -> None:
         """The trial start fails: the tag stays where it was, and the new image is gone."""
         (checkout / "runtime_image" / "engines" / "preload.py").write_text("1 / 0\n")
 
-        order = runtime_images.order(tag, checkout=checkout)
+        order = runtime_images.order(tag, checkout=checkout, wheelhouse=wheels)
 
         with pytest.raises(ImageError, match="does not start, exit code 1") as caught:
             build(order, lambda _: None)
@@ -103,7 +105,7 @@ class TestOnAnEngine:
         assert runtime_images.leftovers(docker_client, order.id) == 0
 
     def test_an_image_without_the_filter_gets_no_name(
-        self, docker_client: APIClient, built: Built, tag: str, checkout: Path
+        self, docker_client: APIClient, built: Built, tag: str, checkout: Path, wheels: Path
     ) -> None:
         """The trial start makes each refused call: here the engine's own filter refuses some."""
         (checkout / "runtime_image" / "seccomp" / "install.py").write_text(
@@ -111,7 +113,7 @@ class TestOnAnEngine:
         )
 
         with pytest.raises(ImageError, match=r"lets system calls through: .*netlink protocol"):
-            build(runtime_images.order(tag, checkout=checkout), lambda _: None)
+            build(runtime_images.order(tag, checkout=checkout, wheelhouse=wheels), lambda _: None)
 
         assert docker_client.inspect_image(tag)["Id"] == built.id
 
@@ -133,7 +135,7 @@ class TestOnAnEngine:
 
     @pytest.mark.parametrize("instruction", ["COPY constraints.txt", "RUN set -eu; pip="])
     def test_an_interrupted_build_leaves_nothing(
-        self, docker_client: APIClient, built: Built, tag: str, instruction: str
+        self, docker_client: APIClient, built: Built, tag: str, wheels: Path, instruction: str
     ) -> None:
         """Whether the engine copies or runs something just then."""
 
@@ -141,7 +143,7 @@ class TestOnAnEngine:
             if instruction in text:
                 signal.raise_signal(signal.SIGINT)
 
-        order = runtime_images.order(tag)
+        order = runtime_images.order(tag, wheelhouse=wheels)
         with pytest.raises(KeyboardInterrupt):
             build(order, interrupt)
 
@@ -149,11 +151,11 @@ class TestOnAnEngine:
         assert runtime_images.leftovers(docker_client, order.id) == 0
 
     def test_a_new_image_takes_the_name(
-        self, docker_client: APIClient, built: Built, tag: str, checkout: Path
+        self, docker_client: APIClient, built: Built, tag: str, checkout: Path, wheels: Path
     ) -> None:
         """The one that had it is told, and stays where something else needs it."""
         (checkout / "runtime_image" / "new.py").touch()
-        order = runtime_images.order(tag, checkout=checkout)
+        order = runtime_images.order(tag, checkout=checkout, wheelhouse=wheels)
 
         made = build(order, lambda _: None)
 

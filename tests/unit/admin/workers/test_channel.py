@@ -69,7 +69,7 @@ async def test_what_is_sent_can_be_read(pair: tuple[Channel, socket.socket], end
     """Each message behind its length."""
     channel, theirs = pair
     channel.send(b"abc")
-    theirs.settimeout(5)
+    theirs.settimeout(60)
 
     assert await asyncio.to_thread(theirs.recv, 100) == packed(b"abc")
 

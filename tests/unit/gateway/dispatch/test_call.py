@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-from gateway.dispatch.call import AGAIN_S, Call, Link, Priority, Stage
+from gateway.dispatch.call import RERUN_WAIT_S, Call, Link, Priority, Stage
 from runtime_image.contract.link import ID_MAX
 from runtime_image.link.meta import RequestMeta
 
@@ -44,7 +42,7 @@ def test_a_call_that_had_begun_is_no_longer_bound_by_its_wait_budget() -> None:
     short.run_alone(50.0)
     long.run_alone(50.0)
 
-    assert (short.alone, short.wait_until_s) == (True, 50.0 + 60.0 + AGAIN_S)
+    assert (short.alone, short.wait_until_s) == (True, 50.0 + 60.0 + RERUN_WAIT_S)
     assert long.wait_until_s == 1000.0
 
 
@@ -55,37 +53,18 @@ def link(last_id: int = 0, *in_flight: int) -> Link:
     return made
 
 
-@pytest.mark.parametrize(
-    ("in_flight", "full", "closing", "expected"),
-    [
-        ((1,), False, False, True),
-        ((1, 2), False, False, False),
-        ((), True, False, False),
-        ((), False, True, False),
-    ],
-)
-def test_when_there_is_room(
-    in_flight: tuple[int, ...], full: bool, closing: bool, expected: bool
-) -> None:
-    """There is room below the limit, unless the replica said that it is full or going."""
-    made = link(0, *in_flight)
-    made.full, made.closing = full, closing
-
-    assert made.has_room is expected
-
-
 def test_ids_start_at_one_and_go_up() -> None:
     """Id 0 speaks about the link itself and is never given."""
     made = link()
 
-    assert [made.next_id(), made.next_id()] == [1, 2]
+    assert [made.send(call(), 0.0).id for _ in range(2)] == [1, 2]
 
 
 def test_ids_wrap_and_skip_those_in_use() -> None:
     """After the largest id comes the smallest that is free."""
     made = link(ID_MAX - 1, 1, 2)
 
-    assert [made.next_id(), made.next_id()] == [ID_MAX, 3]
+    assert [made.send(call(), 0.0).id for _ in range(2)] == [ID_MAX, 3]
 
 
 def test_what_was_sent_after_an_id() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.dispatch.call import (
-    AGAIN_S,
+    RERUN_WAIT_S,
     Call,
     Command,
     Fail,
@@ -49,7 +49,7 @@ def call(body: bytes = b"{}", **changes: Any) -> Call:
 def up(dispatcher: Dispatcher, id: str = "r1", limit: int = 2, *, marks: bool = True) -> Link:
     """A replica that is connected."""
     link = Link(id, KEY, limit, marks)
-    dispatcher.link_up(link, NOW)
+    dispatcher.on_link_up(link, NOW)
     return link
 
 
@@ -70,7 +70,7 @@ def dispatcher() -> Dispatcher:
 
 
 def started(dispatcher: Dispatcher, each: Call, link: str) -> None:
-    dispatcher.started(link, [each.id], NOW)
+    dispatcher.on_started(link, [each.id], NOW)
 
 
 def test_a_warm_call_is_sent_at_once(dispatcher: Dispatcher) -> None:
@@ -88,7 +88,9 @@ def test_a_cold_call_is_held_until_a_replica_comes(dispatcher: Dispatcher) -> No
     assert dispatcher.submit(each, NOW) == []
     assert each.was_held
 
-    assert dispatcher.link_up(Link("r1", KEY, 2, marks_started=True), NOW) == [Send("r1", 1, each)]
+    assert dispatcher.on_link_up(Link("r1", KEY, 2, marks_started=True), NOW) == [
+        Send("r1", 1, each)
+    ]
 
 
 def test_a_call_that_meets_only_a_closing_replica_is_held(dispatcher: Dispatcher) -> None:
@@ -119,9 +121,9 @@ def test_an_answer_makes_room(dispatcher: Dispatcher) -> None:
     dispatcher.submit(first, NOW)
     dispatcher.submit(second, NOW)
 
-    assert dispatcher.ended("r1", first.id, NOW) == (first, [Send("r1", 2, second)])
+    assert dispatcher.on_ended("r1", first.id, NOW) == (first, [Send("r1", 2, second)])
     assert first.stage is Stage.DONE
-    assert dispatcher.ended("r1", second.id, NOW) == (second, [])
+    assert dispatcher.on_ended("r1", second.id, NOW) == (second, [])
     assert dispatcher.is_idle
 
 
@@ -130,10 +132,10 @@ def test_an_id_that_is_not_there_is_an_error(dispatcher: Dispatcher) -> None:
     up(dispatcher)
 
     with pytest.raises(KeyError):
-        dispatcher.ended("r1", 7, NOW)
+        dispatcher.on_ended("r1", 7, NOW)
     with pytest.raises(KeyError):
-        dispatcher.not_started("r1", 7, NotStarted.FULL, NOW)
-    dispatcher.started("r1", [7], NOW)
+        dispatcher.on_not_started("r1", 7, NotStarted.FULL, NOW)
+    dispatcher.on_started("r1", [7], NOW)
 
 
 def test_bytes_are_given_back(dispatcher: Dispatcher) -> None:
@@ -145,7 +147,7 @@ def test_bytes_are_given_back(dispatcher: Dispatcher) -> None:
     with pytest.raises(QueueFull, match="100 bytes"):
         dispatcher.submit(call(b"x"), NOW)
 
-    dispatcher.ended("r1", first.id, NOW)
+    dispatcher.on_ended("r1", first.id, NOW)
 
     dispatcher.submit(call(b"x" * 60), NOW)
 
@@ -158,8 +160,8 @@ def test_a_waiter_that_leaves_is_gone(dispatcher: Dispatcher) -> None:
     each = call()
     dispatcher.submit(each, NOW)
 
-    assert dispatcher.leave(each, NOW) == []
-    assert dispatcher.leave(each, NOW) == []
+    assert dispatcher.cancel(each, NOW) == []
+    assert dispatcher.cancel(each, NOW) == []
     assert dispatcher.is_idle
     up(dispatcher)
     assert each.stage is Stage.DONE
@@ -173,8 +175,8 @@ def test_a_call_left_alone_is_recalled(dispatcher: Dispatcher) -> None:
     dispatcher.submit(first, NOW)
     dispatcher.submit(second, NOW)
 
-    assert dispatcher.leave(first, NOW) == [Recall("r1", 1)]
-    assert dispatcher.ended("r1", 1, NOW) == (None, [Send("r1", 2, second)])
+    assert dispatcher.cancel(first, NOW) == [Recall("r1", 1)]
+    assert dispatcher.on_ended("r1", 1, NOW) == (None, [Send("r1", 2, second)])
 
 
 def test_an_abandoned_call_is_not_sent_again(dispatcher: Dispatcher) -> None:
@@ -184,11 +186,11 @@ def test_an_abandoned_call_is_not_sent_again(dispatcher: Dispatcher) -> None:
     dispatcher.submit(first, NOW)
     dispatcher.submit(second, NOW)
     started(dispatcher, second, "r1")
-    dispatcher.leave(first, NOW)
-    dispatcher.leave(second, NOW)
+    dispatcher.cancel(first, NOW)
+    dispatcher.cancel(second, NOW)
 
-    assert dispatcher.not_started("r1", first.id, NotStarted.FULL, NOW) == []
-    assert dispatcher.link_lost("r1", NOW) == []
+    assert dispatcher.on_not_started("r1", first.id, NotStarted.FULL, NOW) == []
+    assert dispatcher.on_link_lost("r1", NOW) == []
     assert dispatcher.is_idle
 
 
@@ -196,9 +198,9 @@ def test_leaving_a_removed_function_leaves_no_trace(dispatcher: Dispatcher) -> N
     """A client may find out late; its pool is not made anew."""
     each = call()
     dispatcher.submit(each, NOW)
-    dispatcher.look(KEY, PoolEndpoints([], "gone", "removed"), NOW)
+    dispatcher.on_endpoints(KEY, PoolEndpoints([], "gone", "removed"), NOW)
 
-    assert dispatcher.leave(each, NOW) == []
+    assert dispatcher.cancel(each, NOW) == []
     assert dispatcher.pools == {}
 
 
@@ -210,7 +212,7 @@ def test_a_failing_pool_answers_its_waiters(dispatcher: Dispatcher) -> None:
     each = call()
     dispatcher.submit(each, NOW)
 
-    commands = dispatcher.look(KEY, PoolEndpoints([], "failing", "no memory", 16.0), NOW)
+    commands = dispatcher.on_endpoints(KEY, PoolEndpoints([], "failing", "no memory", 16.0), NOW)
 
     assert failed(commands) == [(each, FunctionFailing)]
     with pytest.raises(FunctionFailing, match="no memory"):
@@ -222,7 +224,7 @@ def test_news_of_a_waking_pool_leave_its_waiters(dispatcher: Dispatcher) -> None
     """A state in which a replica may come answers nobody."""
     dispatcher.submit(call(), NOW)
 
-    assert dispatcher.look(KEY, PoolEndpoints([], "waking", "1 held"), NOW) == []
+    assert dispatcher.on_endpoints(KEY, PoolEndpoints([], "waking", "1 held"), NOW) == []
     assert dispatcher.loads(NOW) == {KEY: Load(1, 0, 0.0)}
 
 
@@ -233,49 +235,49 @@ def test_a_removed_pool_is_forgotten_with_its_last_link(dispatcher: Dispatcher) 
     dispatcher.submit(first, NOW)
     dispatcher.submit(second, NOW)
 
-    commands = dispatcher.look(KEY, PoolEndpoints([], "gone", "removed"), NOW)
+    commands = dispatcher.on_endpoints(KEY, PoolEndpoints([], "gone", "removed"), NOW)
 
     assert failed(commands) == [(second, UnknownFunction)]
-    assert dispatcher.ended("r1", first.id, NOW) == (first, [])
-    assert dispatcher.link_lost("r1", NOW) == []
+    assert dispatcher.on_ended("r1", first.id, NOW) == (first, [])
+    assert dispatcher.on_link_lost("r1", NOW) == []
     assert dispatcher.pools == {}
 
 
 def test_a_pool_never_called_leaves_no_trace(dispatcher: Dispatcher) -> None:
     """Of thousands of cold functions the dispatcher keeps nothing."""
-    assert dispatcher.look(KEY, UNKNOWN, NOW) == []
+    assert dispatcher.on_endpoints(KEY, UNKNOWN, NOW) == []
     assert dispatcher.pools == {}
 
 
 def test_a_pool_at_rest_is_forgotten(dispatcher: Dispatcher) -> None:
     """Cold again and nobody there: the next sweep lets it go, whichever of them came last."""
     up(dispatcher)
-    dispatcher.look(KEY, PoolEndpoints([], "warm", "1 held"), NOW)
-    dispatcher.look(KEY, UNKNOWN, NOW)
+    dispatcher.on_endpoints(KEY, PoolEndpoints([], "warm", "1 held"), NOW)
+    dispatcher.on_endpoints(KEY, UNKNOWN, NOW)
     dispatcher.sweep(NOW)
     assert list(dispatcher.pools) == [KEY]
 
-    dispatcher.link_lost("r1", NOW)
+    dispatcher.on_link_lost("r1", NOW)
     dispatcher.sweep(NOW)
 
     assert dispatcher.pools == {}
 
 
-@pytest.mark.parametrize("shown", [PoolEndpoints([], "cold", "no memory"), UNKNOWN])
+@pytest.mark.parametrize("endpoints", [PoolEndpoints([], "cold", "no memory"), UNKNOWN])
 def test_a_pool_with_something_to_tell_or_to_do_stays(
-    dispatcher: Dispatcher, shown: PoolEndpoints
+    dispatcher: Dispatcher, endpoints: PoolEndpoints
 ) -> None:
     """Who waits is not forgotten, nor why the last start failed."""
     each = call()
     dispatcher.submit(each, NOW)
-    dispatcher.look(KEY, shown, NOW)
+    dispatcher.on_endpoints(KEY, endpoints, NOW)
 
     assert dispatcher.sweep(NOW) == []
-    assert list(dispatcher.pools[KEY].waiting) == [each]
+    assert list(dispatcher.pools[KEY].queue) == [each]
 
-    dispatcher.leave(each, NOW)
+    dispatcher.cancel(each, NOW)
     dispatcher.sweep(NOW)
-    assert (KEY in dispatcher.pools) == (shown != UNKNOWN)
+    assert (KEY in dispatcher.pools) == (endpoints != UNKNOWN)
 
 
 def test_nobody_is_put_back_into_a_line_that_is_closed(dispatcher: Dispatcher) -> None:
@@ -283,10 +285,10 @@ def test_nobody_is_put_back_into_a_line_that_is_closed(dispatcher: Dispatcher) -
     up(dispatcher)
     each = call()
     dispatcher.submit(each, NOW)
-    dispatcher.look(KEY, PoolEndpoints([], "gone", "removed"), NOW)
+    dispatcher.on_endpoints(KEY, PoolEndpoints([], "gone", "removed"), NOW)
 
-    assert failed(dispatcher.goaway("r1", 0, NOW)) == [(each, UnknownFunction)]
-    dispatcher.link_lost("r1", NOW)
+    assert failed(dispatcher.on_goaway("r1", 0, NOW)) == [(each, UnknownFunction)]
+    dispatcher.on_link_lost("r1", NOW)
     assert dispatcher.pools == {}
 
 
@@ -299,9 +301,9 @@ def test_a_full_replica_is_left_alone_until_it_has_room(dispatcher: Dispatcher) 
     each = call()
     dispatcher.submit(each, NOW)
 
-    assert dispatcher.not_started("r1", each.id, NotStarted.FULL, NOW) == []
+    assert dispatcher.on_not_started("r1", each.id, NotStarted.FULL, NOW) == []
     assert dispatcher.submit(call(), NOW) == []
-    assert sent(dispatcher.window("r1", NOW))[0] == ("r1", each)
+    assert sent(dispatcher.on_window("r1", NOW))[0] == ("r1", each)
 
 
 def test_being_turned_away_for_lack_of_room_is_never_counted(dispatcher: Dispatcher) -> None:
@@ -310,8 +312,8 @@ def test_being_turned_away_for_lack_of_room_is_never_counted(dispatcher: Dispatc
     each = call()
     dispatcher.submit(each, NOW)
     for _ in range(3 * SENDS_MAX):
-        assert dispatcher.not_started("r1", each.id, NotStarted.FULL, NOW) == []
-        assert sent(dispatcher.window("r1", NOW)) == [("r1", each)]
+        assert dispatcher.on_not_started("r1", each.id, NotStarted.FULL, NOW) == []
+        assert sent(dispatcher.on_window("r1", NOW)) == [("r1", each)]
 
 
 def test_a_call_that_circles_is_given_up(dispatcher: Dispatcher) -> None:
@@ -320,8 +322,8 @@ def test_a_call_that_circles_is_given_up(dispatcher: Dispatcher) -> None:
     dispatcher.submit(each, NOW)
     for number in range(SENDS_MAX):
         up(dispatcher, f"r{number}")
-        commands = dispatcher.not_started(f"r{number}", each.id, NotStarted.DRAINING, NOW)
-        dispatcher.link_lost(f"r{number}", NOW)
+        commands = dispatcher.on_not_started(f"r{number}", each.id, NotStarted.DRAINING, NOW)
+        dispatcher.on_link_lost(f"r{number}", NOW)
 
     assert failed(commands) == [(each, ReplicaDied)]
     assert dispatcher.is_idle
@@ -334,7 +336,9 @@ def test_a_draining_replica_gets_nothing_new(dispatcher: Dispatcher) -> None:
     dispatcher.submit(each, NOW)
     up(dispatcher, "r2")
 
-    assert sent(dispatcher.not_started("r1", each.id, NotStarted.DRAINING, NOW)) == [("r2", each)]
+    assert sent(dispatcher.on_not_started("r1", each.id, NotStarted.DRAINING, NOW)) == [
+        ("r2", each)
+    ]
     assert dispatcher.links["r1"].closing
 
 
@@ -347,11 +351,11 @@ def test_a_goaway_settles_what_came_after_it(dispatcher: Dispatcher) -> None:
         dispatcher.submit(each, NOW)
     up(dispatcher, "r2")
 
-    assert sent(dispatcher.goaway("r1", 1, NOW)) == [("r2", calls[1]), ("r2", calls[2])]
-    assert dispatcher.not_started("r1", 2, NotStarted.DRAINING, NOW) == []
+    assert sent(dispatcher.on_goaway("r1", 1, NOW)) == [("r2", calls[1]), ("r2", calls[2])]
+    assert dispatcher.on_not_started("r1", 2, NotStarted.DRAINING, NOW) == []
     with pytest.raises(KeyError):
-        dispatcher.not_started("r1", 2, NotStarted.DRAINING, NOW)
-    assert dispatcher.ended("r1", 1, NOW) == (calls[0], [])
+        dispatcher.on_not_started("r1", 2, NotStarted.DRAINING, NOW)
+    assert dispatcher.on_ended("r1", 1, NOW) == (calls[0], [])
 
 
 def test_mates_of_a_late_request_run_alone(dispatcher: Dispatcher) -> None:
@@ -363,7 +367,7 @@ def test_mates_of_a_late_request_run_alone(dispatcher: Dispatcher) -> None:
     started(dispatcher, each, "r1")
     late = NOW + 90.0
 
-    commands = dispatcher.not_started("r1", each.id, NotStarted.BATCH_TIMEOUT, late)
+    commands = dispatcher.on_not_started("r1", each.id, NotStarted.BATCH_TIMEOUT, late)
 
     assert sent(commands) == [("r1", each)]
     assert (each.alone, each.deaths) == (True, 0)
@@ -378,7 +382,7 @@ def test_mates_that_may_not_run_twice_are_told_so(dispatcher: Dispatcher, marks:
     dispatcher.submit(each, NOW)
     started(dispatcher, each, "r1")
 
-    commands = dispatcher.not_started("r1", each.id, NotStarted.BATCH_TIMEOUT, NOW)
+    commands = dispatcher.on_not_started("r1", each.id, NotStarted.BATCH_TIMEOUT, NOW)
 
     assert failed(commands) == [(each, ExecutionTimeout)]
 
@@ -391,7 +395,7 @@ def test_a_replica_that_contradicts_itself_is_not_believed(dispatcher: Dispatche
     started(dispatcher, each, "r1")
     up(dispatcher, "r2")
 
-    assert failed(dispatcher.goaway("r1", 0, NOW)) == [(each, ExecutionTimeout)]
+    assert failed(dispatcher.on_goaway("r1", 0, NOW)) == [(each, ExecutionTimeout)]
 
 
 def test_what_only_counts_as_started_may_be_handed_back(dispatcher: Dispatcher) -> None:
@@ -402,7 +406,7 @@ def test_what_only_counts_as_started_may_be_handed_back(dispatcher: Dispatcher) 
     assert each.stage is Stage.STARTED
     up(dispatcher, "r2")
 
-    assert sent(dispatcher.goaway("r1", 0, NOW)) == [("r2", each)]
+    assert sent(dispatcher.on_goaway("r1", 0, NOW)) == [("r2", each)]
 
 
 # Replicas that die
@@ -414,7 +418,7 @@ def test_what_had_not_started_is_sent_elsewhere(dispatcher: Dispatcher) -> None:
     dispatcher.submit(each, NOW)
     for number in range(5):
         up(dispatcher, f"r{number}")
-        assert dispatcher.link_lost(f"r{number}", NOW) == []
+        assert dispatcher.on_link_lost(f"r{number}", NOW) == []
 
     assert (each.deaths, each.alone, each.stage) == (0, False, Stage.QUEUED)
 
@@ -427,9 +431,9 @@ def test_what_had_started_is_retried_alone(dispatcher: Dispatcher) -> None:
     started(dispatcher, each, "r1")
     up(dispatcher, "r2", marks=False)
 
-    assert sent(dispatcher.link_lost("r1", NOW + 54.0)) == [("r2", each)]
+    assert sent(dispatcher.on_link_lost("r1", NOW + 54.0)) == [("r2", each)]
     assert (each.alone, each.deaths, each.stage) == (True, 1, Stage.SENT)
-    assert each.wait_until_s == NOW + 54.0 + 60.0 + AGAIN_S
+    assert each.wait_until_s == NOW + 54.0 + 60.0 + RERUN_WAIT_S
 
 
 def test_a_request_that_kills_three_replicas_is_poison(dispatcher: Dispatcher) -> None:
@@ -439,7 +443,7 @@ def test_a_request_that_kills_three_replicas_is_poison(dispatcher: Dispatcher) -
     for number in range(3):
         up(dispatcher, f"r{number}")
         started(dispatcher, each, f"r{number}")
-        commands = dispatcher.link_lost(f"r{number}", NOW)
+        commands = dispatcher.on_link_lost(f"r{number}", NOW)
 
     assert failed(commands) == [(each, Poison)]
     with pytest.raises(Poison) as refused:
@@ -456,12 +460,12 @@ def test_what_may_not_run_twice_fails_with_its_replica(dispatcher: Dispatcher) -
     dispatcher.submit(each, NOW)
     started(dispatcher, each, "r1")
 
-    assert failed(dispatcher.link_lost("r1", NOW)) == [(each, ReplicaDied)]
+    assert failed(dispatcher.on_link_lost("r1", NOW)) == [(each, ReplicaDied)]
 
 
 def test_a_link_is_lost_once(dispatcher: Dispatcher) -> None:
     """The end of a link that is not there leads to nothing."""
-    assert dispatcher.link_lost("r1", NOW) == []
+    assert dispatcher.on_link_lost("r1", NOW) == []
 
 
 # Time
@@ -507,7 +511,7 @@ def test_priorities_are_served_8_3_1(dispatcher: Dispatcher) -> None:
         for _ in range(12):
             dispatcher.submit(call(priority=priority), NOW)
 
-    commands = dispatcher.link_up(Link("r1", KEY, 12, marks_started=True), NOW)
+    commands = dispatcher.on_link_up(Link("r1", KEY, 12, marks_started=True), NOW)
 
     served = [each.priority for _, each in sent(commands)]
     assert [served.count(priority) for priority in Priority] == [8, 3, 1]
@@ -525,7 +529,7 @@ def test_who_would_wait_in_vain_wakes_the_function(dispatcher: Dispatcher) -> No
     """The call is refused, keeps nothing, and counts as demand until the function is warm; the
     next call is served."""
     pool = dispatcher.pool(KEY)
-    pool.pace.expected = Expected(2.0, 3.0, 9.0, 5)
+    pool.cold_start = Expected(2.0, 3.0, 9.0, 5)
     short = call(wait_until_s=NOW + 1)
 
     with pytest.raises(WaitBudgetOver):
@@ -545,18 +549,18 @@ def test_who_would_wait_in_vain_wakes_the_function(dispatcher: Dispatcher) -> No
 
 def test_a_function_that_fails_is_wanted_no_more(dispatcher: Dispatcher) -> None:
     """Whoever would have waited would have been answered, too."""
-    dispatcher.pool(KEY).pace.expected = Expected(2.0, 3.0, 9.0, 5)
+    dispatcher.pool(KEY).cold_start = Expected(2.0, 3.0, 9.0, 5)
     with pytest.raises(WaitBudgetOver):
         dispatcher.submit(call(wait_until_s=NOW), NOW)
 
-    dispatcher.look(KEY, PoolEndpoints([], "failing", "no memory", 16.0), NOW)
+    dispatcher.on_endpoints(KEY, PoolEndpoints([], "failing", "no memory", 16.0), NOW)
 
     assert dispatcher.loads(NOW) == {}
 
 
 def test_what_was_wanted_and_never_came_is_forgotten(dispatcher: Dispatcher) -> None:
     """After one cold start's time nobody is waited for any more."""
-    dispatcher.pool(KEY).pace.expected = Expected(2.0, 3.0, 9.0, 5)
+    dispatcher.pool(KEY).cold_start = Expected(2.0, 3.0, 9.0, 5)
     with pytest.raises(WaitBudgetOver):
         dispatcher.submit(call(wait_until_s=NOW), NOW)
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import count
 
 import pytest
 
 from gateway.dispatch.call import Call, Priority
-from gateway.dispatch.queue import WaitingLine
+from gateway.dispatch.queue import CallQueue
 from runtime_image.link.meta import RequestMeta
 
 META = RequestMeta("application/json", "", -1, "")
@@ -19,9 +18,10 @@ def call(priority: Priority = NORMAL, arrived_s: float = 0.0) -> Call:
     return Call("default/a@1", META, b"", arrived_s, 55.0, 60.0, priority)
 
 
-def filled(*calls: Call) -> WaitingLine:
-    line = WaitingLine()
-    for each in calls:
+def filled(*calls: Call) -> CallQueue:
+    line = CallQueue()
+    for place, each in enumerate(calls):
+        each.position = place
         line.append(each)
     return line
 
@@ -49,7 +49,7 @@ def test_turns_of_nobody_are_skipped() -> None:
     line = filled(call(LOW), call(LOW))
 
     assert [line.pop().priority, line.pop().priority] == [LOW, LOW]
-    with pytest.raises(IndexError, match="nobody waits"):
+    with pytest.raises(IndexError, match="the queue is empty"):
         line.pop()
 
 
@@ -60,7 +60,7 @@ def test_who_comes_back_takes_the_old_place() -> None:
     sent = [line.pop() for _ in range(4)]
 
     for each in (sent[2], sent[0], sent[3], sent[1]):
-        line.put_back(each)
+        line.reinsert(each)
 
     assert list(line) == calls
 
@@ -89,19 +89,19 @@ def test_all_may_leave_at_once() -> None:
 def test_the_oldest_may_have_any_priority() -> None:
     """The longest wait is looked for in all lines; nobody has waited since for ever."""
     assert filled(call(HIGH, 7.0), call(LOW, 3.0)).oldest_s() == 3.0
-    assert WaitingLine().oldest_s() == float("inf")
+    assert CallQueue().oldest_s() == float("inf")
 
 
 def test_calls_of_another_line_take_their_places() -> None:
-    """Lines that share their places have one order of arrival; who is gone cannot leave again."""
-    places = count(1)
-    one, other = WaitingLine(places), WaitingLine(places)
+    """Places are numbered over all lines; who is gone cannot leave again."""
+    one, other = CallQueue(), CallQueue()
     calls = [call() for _ in range(4)]
-    for index, each in enumerate(calls):
-        (one, other)[index % 2].append(each)
+    for place, each in enumerate(calls):
+        each.position = place
+        (one, other)[place % 2].append(each)
 
     leaving = list(one)
     one.remove_all([*leaving, call()])
-    other.join(leaving)
+    other.merge(leaving)
 
     assert (list(one), list(other)) == ([], calls)

@@ -9,7 +9,7 @@ import pytest
 from gateway.dispatch.call import Call, Command, Fail, Link, Priority, Send
 from gateway.dispatch.dispatcher import Dispatcher, Limits
 from gateway.dispatch.pool import Pool
-from gateway.dispatch.redirects import Moves, Terms
+from gateway.dispatch.redirects import RerunPolicy, TrafficRedirects
 from registry.errors import UnknownFunction
 from registry.exchange import PoolEndpoints
 from runtime_image.contract.link import NotStarted
@@ -18,7 +18,7 @@ from runtime_image.link.meta import RequestMeta
 OLD, NEW, NEXT = "default/a@1", "default/a@2", "default/a@3"
 META = RequestMeta("application/json", "", -1, "")
 NOW = 100.0
-TERMS = Terms(may_rerun=False, timeout_s=9.0)
+POLICY = RerunPolicy(may_rerun=False, timeout_s=9.0)
 FAILING = PoolEndpoints([], "failing", "no such operator", retry_after_s=5.0)
 
 
@@ -48,8 +48,8 @@ def test_who_waits_follows_in_order_with_the_time_left(dispatcher: Dispatcher) -
     first, urgent, last = call(), call(priority=Priority.HIGH), call()
     submitted(dispatcher, first, urgent, last)
 
-    dispatcher.move(OLD, NEW, TERMS, NOW + 50)
-    commands = dispatcher.link_up(Link("r2", NEW, 8, marks_started=True), NOW + 50)
+    dispatcher.on_traffic_moved(OLD, NEW, POLICY, NOW + 50)
+    commands = dispatcher.on_link_up(Link("r2", NEW, 8, marks_started=True), NOW + 50)
 
     assert sent(commands) == [("r2", urgent), ("r2", first), ("r2", last)]
     assert {(c.pool, c.wait_until_s) for c in (first, urgent, last)} == {(NEW, NOW + 55)}
@@ -60,40 +60,40 @@ def test_a_warm_new_revision_serves_them_at_once(dispatcher: Dispatcher) -> None
     """Nobody waits where there is room."""
     waits = call()
     submitted(dispatcher, waits)
-    dispatcher.link_up(Link("r2", NEW, 8, marks_started=True), NOW)
+    dispatcher.on_link_up(Link("r2", NEW, 8, marks_started=True), NOW)
 
-    assert sent(dispatcher.move(OLD, NEW, TERMS, NOW)) == [("r2", waits)]
+    assert sent(dispatcher.on_traffic_moved(OLD, NEW, POLICY, NOW)) == [("r2", waits)]
 
 
 def test_a_call_that_named_its_revision_stays(dispatcher: Dispatcher) -> None:
     """digits@1 means digits@1, before traffic moves and afterwards."""
     pinned = call(pinned=True)
     submitted(dispatcher, pinned)
-    dispatcher.move(OLD, NEW, TERMS, NOW)
+    dispatcher.on_traffic_moved(OLD, NEW, POLICY, NOW)
     later = call(pinned=True)
     submitted(dispatcher, later)
 
-    assert list(dispatcher.pool(OLD).waiting) == [pinned, later]
-    assert not dispatcher.pool(NEW).waiting
+    assert list(dispatcher.pool(OLD).queue) == [pinned, later]
+    assert not dispatcher.pool(NEW).queue
 
 
 def test_calls_that_do_not_fit_stay(dispatcher: Dispatcher) -> None:
     """The revision they were meant for serves them; so it does with one whose body came late."""
     first, late = call(), call()
     submitted(dispatcher, first)
-    dispatcher.move(OLD, NEW, None, NOW)
+    dispatcher.on_traffic_moved(OLD, NEW, None, NOW)
     submitted(dispatcher, late)
 
-    assert list(dispatcher.pool(OLD).waiting) == [first, late]
+    assert list(dispatcher.pool(OLD).queue) == [first, late]
 
 
 def test_a_call_that_found_its_revision_before_the_move_follows(dispatcher: Dispatcher) -> None:
     """Its body came while traffic moved: it waits where the others do."""
-    dispatcher.move(OLD, NEW, TERMS, NOW)
+    dispatcher.on_traffic_moved(OLD, NEW, POLICY, NOW)
     late = call()
     submitted(dispatcher, late)
 
-    assert list(dispatcher.pool(NEW).waiting) == [late]
+    assert list(dispatcher.pool(NEW).queue) == [late]
 
 
 @pytest.mark.parametrize("how", ["not_started", "goaway", "lost"])
@@ -101,47 +101,47 @@ def test_what_a_replica_hands_back_unrun_follows_to_its_place(
     dispatcher: Dispatcher, how: str
 ) -> None:
     """It came before those who wait at the new revision by now, and stands before them."""
-    dispatcher.link_up(Link("r1", OLD, 2, marks_started=True), NOW)
+    dispatcher.on_link_up(Link("r1", OLD, 2, marks_started=True), NOW)
     early = call()
     submitted(dispatcher, early)
-    dispatcher.move(OLD, NEW, TERMS, NOW)
+    dispatcher.on_traffic_moved(OLD, NEW, POLICY, NOW)
     submitted(dispatcher, call(NEW))
 
     if how == "not_started":
-        dispatcher.not_started("r1", early.id, NotStarted.DRAINING, NOW)
+        dispatcher.on_not_started("r1", early.id, NotStarted.DRAINING, NOW)
     elif how == "goaway":
-        dispatcher.goaway("r1", early.id - 1, NOW)
+        dispatcher.on_goaway("r1", early.id - 1, NOW)
     else:
-        dispatcher.link_lost("r1", NOW)
+        dispatcher.on_link_lost("r1", NOW)
 
-    assert next(iter(dispatcher.pool(NEW).waiting)) is early
+    assert next(iter(dispatcher.pool(NEW).queue)) is early
     assert early.pool == NEW
 
 
 def test_what_comes_back_is_served_at_once_where_there_is_room(dispatcher: Dispatcher) -> None:
     """The replica of the new revision gets it in the same turn."""
-    dispatcher.link_up(Link("r1", OLD, 2, marks_started=True), NOW)
-    dispatcher.link_up(Link("r2", NEW, 2, marks_started=True), NOW)
+    dispatcher.on_link_up(Link("r1", OLD, 2, marks_started=True), NOW)
+    dispatcher.on_link_up(Link("r2", NEW, 2, marks_started=True), NOW)
     early = call()
     submitted(dispatcher, early)
-    dispatcher.move(OLD, NEW, TERMS, NOW)
+    dispatcher.on_traffic_moved(OLD, NEW, POLICY, NOW)
 
-    commands = dispatcher.not_started("r1", early.id, NotStarted.DRAINING, NOW)
+    commands = dispatcher.on_not_started("r1", early.id, NotStarted.DRAINING, NOW)
 
     assert sent(commands) == [("r2", early)]
 
 
 def test_what_had_begun_stays_with_its_model(dispatcher: Dispatcher) -> None:
     """A request that killed a replica is tried again on that revision, alone."""
-    dispatcher.link_up(Link("r1", OLD, 2, marks_started=True), NOW)
+    dispatcher.on_link_up(Link("r1", OLD, 2, marks_started=True), NOW)
     begun = call()
     submitted(dispatcher, begun)
-    dispatcher.started("r1", [begun.id], NOW)
-    dispatcher.move(OLD, NEW, TERMS, NOW)
+    dispatcher.on_started("r1", [begun.id], NOW)
+    dispatcher.on_traffic_moved(OLD, NEW, POLICY, NOW)
 
-    dispatcher.link_lost("r1", NOW)
+    dispatcher.on_link_lost("r1", NOW)
 
-    assert list(dispatcher.pool(OLD).waiting) == [begun]
+    assert list(dispatcher.pool(OLD).queue) == [begun]
     assert begun.alone
 
 
@@ -150,49 +150,49 @@ def test_traffic_may_move_on_and_back(dispatcher: Dispatcher) -> None:
     waits = call()
     submitted(dispatcher, waits)
 
-    dispatcher.move(OLD, NEW, TERMS, NOW)
-    dispatcher.move(NEW, NEXT, TERMS, NOW)
-    assert list(dispatcher.pool(NEXT).waiting) == [waits]
+    dispatcher.on_traffic_moved(OLD, NEW, POLICY, NOW)
+    dispatcher.on_traffic_moved(NEW, NEXT, POLICY, NOW)
+    assert list(dispatcher.pool(NEXT).queue) == [waits]
 
     late = call()
     submitted(dispatcher, late)
     assert late.pool == NEXT
 
-    dispatcher.move(NEXT, OLD, TERMS, NOW)
-    assert list(dispatcher.pool(OLD).waiting) == [waits, late]
-    assert dispatcher.heir(NEW) == OLD
+    dispatcher.on_traffic_moved(NEXT, OLD, POLICY, NOW)
+    assert list(dispatcher.pool(OLD).queue) == [waits, late]
+    assert dispatcher.successor(NEW) == OLD
 
 
 def test_a_move_that_breaks_callers_ends_an_older_way(dispatcher: Dispatcher) -> None:
     """A revision with the traffic is never left, whatever was before."""
-    dispatcher.move(NEW, OLD, TERMS, NOW)
-    dispatcher.move(OLD, NEW, None, NOW)
+    dispatcher.on_traffic_moved(NEW, OLD, POLICY, NOW)
+    dispatcher.on_traffic_moved(OLD, NEW, None, NOW)
     late = call(NEW)
     submitted(dispatcher, late)
 
-    assert list(dispatcher.pool(NEW).waiting) == [late]
+    assert list(dispatcher.pool(NEW).queue) == [late]
 
 
 def test_nobody_follows_to_a_pool_that_fails(dispatcher: Dispatcher) -> None:
     """Their revision still serves them; answering them with the new one's failure helps nobody."""
     waits = call()
     submitted(dispatcher, waits)
-    dispatcher.look(NEW, FAILING, NOW)
+    dispatcher.on_endpoints(NEW, FAILING, NOW)
 
-    assert dispatcher.move(OLD, NEW, TERMS, NOW) == []
+    assert dispatcher.on_traffic_moved(OLD, NEW, POLICY, NOW) == []
 
-    assert list(dispatcher.pool(OLD).waiting) == [waits]
+    assert list(dispatcher.pool(OLD).queue) == [waits]
 
 
 def test_nobody_follows_to_a_pool_that_is_gone(dispatcher: Dispatcher) -> None:
     """A revision that was removed after the move is no place to wait; nor is one's own then."""
-    dispatcher.move(OLD, NEW, TERMS, NOW)
-    dispatcher.look(NEW, PoolEndpoints([], "gone", "removed"), NOW)
+    dispatcher.on_traffic_moved(OLD, NEW, POLICY, NOW)
+    dispatcher.on_endpoints(NEW, PoolEndpoints([], "gone", "removed"), NOW)
     stays = call()
     submitted(dispatcher, stays)
     assert stays.pool == OLD
 
-    commands = dispatcher.look(OLD, PoolEndpoints([], "gone", "removed"), NOW)
+    commands = dispatcher.on_endpoints(OLD, PoolEndpoints([], "gone", "removed"), NOW)
 
     (fail,) = commands
     assert isinstance(fail, Fail)
@@ -204,9 +204,9 @@ def test_a_long_line_keeps_its_limit_after_a_move(dispatcher: Dispatcher) -> Non
     submitted(dispatcher, *(call(queue_max=2) for _ in range(2)))
     submitted(dispatcher, call(NEW, pinned=True, queue_max=2))
 
-    dispatcher.move(OLD, NEW, TERMS, NOW)
+    dispatcher.on_traffic_moved(OLD, NEW, POLICY, NOW)
 
-    assert len(dispatcher.pool(NEW).waiting) == 3
+    assert len(dispatcher.pool(NEW).queue) == 3
     with pytest.raises(Exception, match="3 requests wait already, at most 2 may"):
         dispatcher.submit(call(NEW, queue_max=2), NOW)
 
@@ -214,29 +214,29 @@ def test_a_long_line_keeps_its_limit_after_a_move(dispatcher: Dispatcher) -> Non
 def test_pools_decide_without_a_dispatcher() -> None:
     """Where nothing has moved everybody stays; else who may follows."""
     pools = {key: Pool(key) for key in (OLD, NEW)}
-    moves = Moves(pools.__getitem__)
+    redirects = TrafficRedirects(pools.__getitem__)
     each = call()
-    pools[OLD].waiting.append(each)
-    moves.follow(pools[OLD], NOW)
-    assert moves.readdress(each, pools[OLD], NOW) is pools[OLD]
-    assert list(pools[OLD].waiting) == [each]
+    pools[OLD].queue.append(each)
+    redirects.redirect_queued(pools[OLD], NOW)
+    assert redirects.redirect(each, pools[OLD], NOW) is pools[OLD]
+    assert list(pools[OLD].queue) == [each]
 
-    moves.moved(OLD, NEW, TERMS)
-    moves.follow(pools[OLD], NOW)
+    redirects.on_traffic_moved(OLD, NEW, POLICY)
+    redirects.redirect_queued(pools[OLD], NOW)
 
-    assert (list(pools[OLD].waiting), list(pools[NEW].waiting)) == ([], [each])
-    assert (moves.heir(OLD), moves.heir(NEW)) == (NEW, NEW)
+    assert (list(pools[OLD].queue), list(pools[NEW].queue)) == ([], [each])
+    assert (redirects.successor(OLD), redirects.successor(NEW)) == (NEW, NEW)
 
 
 def test_no_way_leads_to_what_is_gone() -> None:
     """Nor from it; those to other revisions stay."""
-    moves = Moves(Pool)
-    moves.moved(OLD, NEW, TERMS)
-    moves.moved(NEW, NEXT, TERMS)
-    assert moves.heir(OLD) == NEXT
+    redirects = TrafficRedirects(Pool)
+    redirects.on_traffic_moved(OLD, NEW, POLICY)
+    redirects.on_traffic_moved(NEW, NEXT, POLICY)
+    assert redirects.successor(OLD) == NEXT
 
-    moves.forget(NEW)
-    assert (moves.heir(NEW), moves.heir(OLD)) == (NEW, NEXT)
+    redirects.forget(NEW)
+    assert (redirects.successor(NEW), redirects.successor(OLD)) == (NEW, NEXT)
 
-    moves.forget(NEXT)
-    assert moves.heir(OLD) == OLD
+    redirects.forget(NEXT)
+    assert redirects.successor(OLD) == OLD

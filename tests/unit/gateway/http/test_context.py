@@ -42,16 +42,16 @@ def test_request_ids_are_others_each_time() -> None:
     assert correlate({"X-Request-Id": found[-1]}.get).request_id == found[-1]
 
 
-async def test_a_shut_door_lets_those_inside_finish() -> None:
-    """`shut` returns when the last one has left; nobody comes in any more."""
+async def test_a_closed_gate_lets_active_requests_finish() -> None:
+    """`close` returns when none is active; no request is admitted any more."""
     gate = RequestGate()
     gate.enter()
-    shutting = asyncio.create_task(gate.close())
+    closing = asyncio.create_task(gate.close())
     await asyncio.sleep(0)
-    assert not shutting.done()
+    assert not closing.done()
     with pytest.raises(ShuttingDown):
         gate.enter()
     assert gate.active == 1
     gate.exit()
-    await shutting
+    await closing
     await gate.close()

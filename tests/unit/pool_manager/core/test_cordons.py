@@ -6,7 +6,7 @@ import pytest
 
 from pool_manager.core import events
 from pool_manager.core.commands import Bind, Drain, EndTrial, Launch, Release
-from pool_manager.core.eviction import RESIDENCY_S, SWAP_AFTER_S
+from pool_manager.core.eviction import PREEMPT_AFTER_S, RESIDENCY_S
 from pool_manager.core.state import Device, PoolSpec
 from registry.exchange import Load
 from tests.support.play import Play, cpus, launched
@@ -101,9 +101,9 @@ def test_a_cordoned_device_gets_nothing() -> None:
 
     assert play.reason("b") == "all 1 devices are in use, 1 is cordoned: XID 48 (g1)"
     assert play.machine.cordons() == {"g1": "XID 48"}
-    assert play.hear({A: RUNS, B: HELD}, SWAP_AFTER_S) == []
+    assert play.hear({A: RUNS, B: HELD}, PREEMPT_AFTER_S) == []
     assert play.hear({A: RUNS, B: HELD}, RESIDENCY_S) == [Drain("r1", None)]
-    assert play.pool("b").claim.device == "g2"  # type: ignore[union-attr]
+    assert play.pool("b").reservation.device == "g2"  # type: ignore[union-attr]
 
 
 def test_who_was_to_get_the_device_looks_elsewhere() -> None:
@@ -112,10 +112,10 @@ def test_who_was_to_get_the_device_looks_elsewhere() -> None:
     play.warm(a="r1")
     play.warm(b="r2")
     play.demand(1.0, c=1)
-    assert play.pool("c").claim.device == "g1"  # type: ignore[union-attr]
+    assert play.pool("c").reservation.device == "g1"  # type: ignore[union-attr]
 
     assert play.on(GONE) == [Release("r1", "g1 is gone: XID 79"), Drain("r2", 0.001)]
-    assert play.pool("c").claim.device == "g2"  # type: ignore[union-attr]
+    assert play.pool("c").reservation.device == "g2"  # type: ignore[union-attr]
 
 
 def test_a_device_that_is_back_is_used() -> None:
@@ -201,7 +201,7 @@ def test_a_found_replica_may_say_what_it_does_first() -> None:
     play = Play(PoolSpec(A), devices=[G1, G2], is_open=False)
     play.on(UNFIT)
     play.on(events.Found("old", A, "g1"))
-    play.on(events.ListRead())
+    play.on(events.ReplicasListed())
     assert play.run(a=1) == []
     assert play.on(events.Greeted("old", {}, loaded=True)) == []
 
@@ -217,7 +217,7 @@ def test_nobody_is_asked_to_go_on_a_half_known_world() -> None:
     play.on(events.Found("old", "", "g1", "standby"))
 
     assert play.on(UNFIT) == []
-    play.on(events.ListRead())
+    play.on(events.ReplicasListed())
     assert play.demand()[0] == Release("old", "g1 is cordoned: XID 48")
 
 

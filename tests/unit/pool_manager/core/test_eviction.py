@@ -6,7 +6,7 @@ import pytest
 
 from pool_manager.core import events
 from pool_manager.core.commands import Drain, EndWarm, Launch, Release
-from pool_manager.core.eviction import RESIDENCY_S, SWAP_AFTER_S, TRIAL_SWAP_AFTER_S
+from pool_manager.core.eviction import PREEMPT_AFTER_S, RESIDENCY_S, TRIAL_PREEMPT_AFTER_S
 from pool_manager.core.state import Device, PoolSpec
 from registry.exchange import Load
 from tests.support.play import Play, assigned, cpus, launched
@@ -53,11 +53,11 @@ def test_who_wants_nothing_any_more_keeps_nothing() -> None:
     play = Play(PoolSpec(A), PoolSpec(B), PoolSpec(C), devices=1)
     play.warm(a="r1")
     play.demand(1.0, b=1)
-    assert play.machine.host.ledger.claims.keys() == {"cpu0"}
+    assert play.machine.host.ledger.reservations.keys() == {"cpu0"}
 
     play.demand(c=1)
 
-    assert play.machine.host.ledger.claims == {}
+    assert play.machine.host.ledger.reservations == {}
     assert play.machine.host.blocked == {C}
     play.lose("r1", "exit 0")
     assert play.replica("r2").pool == C
@@ -70,7 +70,7 @@ def test_a_free_device_is_taken_before_one_that_is_being_cleared() -> None:
     play.demand(1.0, c=1)
 
     assert launched(play.lose("r2")) == [("r3", "cpu1")]
-    assert play.machine.host.ledger.claims == {}
+    assert play.machine.host.ledger.reservations == {}
 
 
 def test_after_a_refusal_others_are_asked() -> None:
@@ -108,7 +108,7 @@ def test_a_busy_replica_gives_way_after_a_while() -> None:
     loads = {A: RUNS, B: RUNS, C: HELD}
 
     play.hear(loads, 1.0)
-    assert play.hear(loads, SWAP_AFTER_S - 0.5) == []
+    assert play.hear(loads, PREEMPT_AFTER_S - 0.5) == []
     assert play.hear(loads, 0.5) == [Drain("r1", None)]
     assert play.reason("c") == f"waits for {A} to make room on cpu0"
     assert play.hear({A: HELD, B: RUNS, C: HELD}, 1.0) == []
@@ -131,7 +131,7 @@ def test_a_deploy_waits_longer() -> None:
     play.ready("r1")
     play.on(events.PoolDefined(PoolSpec(B, role="trial")))
 
-    assert play.seconds(int(TRIAL_SWAP_AFTER_S) - 1, a=1) == []
+    assert play.seconds(int(TRIAL_PREEMPT_AFTER_S) - 1, a=1) == []
     assert play.seconds(1, a=1) == [Drain("r1", None)]
 
 
@@ -153,8 +153,8 @@ def test_who_needs_several_gets_its_turn() -> None:
     play.hear(waiting, 1.0)
     play.hear(waiting, 1.0)
 
-    assert play.hear(waiting | {D: HELD}, SWAP_AFTER_S) == []
-    assert play.machine.host.ledger.claims.keys() == {"g1"}
+    assert play.hear(waiting | {D: HELD}, PREEMPT_AFTER_S) == []
+    assert play.machine.host.ledger.reservations.keys() == {"g1"}
     assert play.hear(waiting | {D: HELD}, 2.0) == []
     drains = play.hear(waiting | {D: HELD}, 2.0)
     assert drains == [Drain("r1", None), Drain("r2", None)]
@@ -203,7 +203,7 @@ def test_a_busy_revision_gives_way_to_the_other() -> None:
         "max is 1, other revisions have as many replicas"
     )
 
-    assert play.hear(both, SWAP_AFTER_S) == [Drain("r1", None)]
+    assert play.hear(both, PREEMPT_AFTER_S) == [Drain("r1", None)]
 
 
 def test_one_that_goes_already_is_waited_for() -> None:
@@ -213,7 +213,7 @@ def test_one_that_goes_already_is_waited_for() -> None:
     play.hear({})
     play.ready("r1", "r2")
     play.on(events.PoolDefined(PoolSpec(A, max=2, idle_s=5.0, function="default/a")))
-    play.on(events.SleepAsked(A))
+    play.on(events.SleepRequested(A))
     play.on(events.NotIdle("r2", 0.0))
 
     assert play.hear({A2: HELD}) == []
@@ -233,7 +233,7 @@ def test_a_revision_on_another_kind_of_device_makes_place_for_the_other() -> Non
 
     assert play.hear({A2: HELD}, 1.0) == [Drain("r1", 0.001)]
     assert play.machine.endpoints(A2, play.now).reason == f"waits for {A} to make room"
-    assert play.machine.host.ledger.claims == {}
+    assert play.machine.host.ledger.reservations == {}
     assert launched(play.lose("r1")) == [("r2", "g1")]
 
 
@@ -251,7 +251,7 @@ def test_beside_costs_no_sibling(is_busy: bool) -> None:
         play.hear(loads)
         play.now += 4.0
 
-    assert play.on(events.WarmAsked(A2, beside=True)) == [
+    assert play.on(events.WarmRequested(A2, beside=True)) == [
         EndWarm(A2, "no_room", "all 1 devices are in use")
     ]
     assert play.state("r1") == "ready"
@@ -266,7 +266,7 @@ def test_beside_may_go_over_max_and_evict_strangers() -> None:
     play.ready("r2")
     play.hear({A: RUNS})
 
-    assert play.on(events.WarmAsked(A2, beside=True)) == [Drain("r2", 0.001)]
+    assert play.on(events.WarmRequested(A2, beside=True)) == [Drain("r2", 0.001)]
     assert launched(play.lose("r2", "exit 0")) == [("r3", "cpu1")]
 
 
@@ -281,7 +281,7 @@ def test_beside_goes_over_max_once() -> None:
         play.lose(id)
     play.machine.host.define(PoolSpec(A2, min=2, max=1, function="default/a"))
 
-    starts = launched(play.on(events.WarmAsked(A2, beside=True)))
+    starts = launched(play.on(events.WarmRequested(A2, beside=True)))
 
     assert len(starts) == 1
     assert play.state("r1") == "ready"
@@ -343,7 +343,7 @@ def test_surplus_gives_way_before_the_last() -> None:
     play.ready("r2", "r3")
     play.hear({A: RUNS, B: Load(0, 8, 0.0), C: HELD}, RESIDENCY_S)
 
-    (drain,) = play.hear({A: RUNS, B: Load(0, 8, 0.0), C: HELD}, SWAP_AFTER_S)
+    (drain,) = play.hear({A: RUNS, B: Load(0, 8, 0.0), C: HELD}, PREEMPT_AFTER_S)
     assert drain in (Drain("r2", None), Drain("r3", None))
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pool_manager.core.host import GPU_STANDBY_MIB, STANDBY_KEY, STANDBY_MIB, Host
-from pool_manager.core.ledger import Charge, Claim, Need
-from pool_manager.core.start_queue import Rank, Turn
+from pool_manager.core.ledger import Charge, Need, Reservation
+from pool_manager.core.start_queue import Rank, StartPriority
 from pool_manager.core.state import Device, PoolSpec, Replica, State
 from registry.exchange import Demand, Load
 
@@ -67,10 +67,10 @@ def test_a_replica_takes_its_place_and_gives_it_back() -> None:
     there.add(replica)
     assert there.find("r1") is replica
     assert list(there.replicas()) == [replica]
-    assert there.ledger.charged("r1") == Charge("gpu", "gpu", 0.5, 700.0)
+    assert there.ledger.charge_of("r1") == Charge("gpu", "gpu", 0.5, 700.0)
     assert there.pools[A1].quiet_until_s == 0.0
 
-    there.drop(replica)
+    there.remove(replica)
     assert there.find("r1") is None
     assert list(there.replicas()) == []
     assert "gpu" in there.ledger.empty()
@@ -83,7 +83,7 @@ def test_a_standby_takes_memory_of_the_cpu_only() -> None:
     there.add(standby("s1"))
 
     assert there.standby_bank == "ram"
-    assert there.ledger.charged("s1") == Charge("", "ram", 0.0, STANDBY_MIB)
+    assert there.ledger.charge_of("s1") == Charge("", "ram", 0.0, STANDBY_MIB)
     assert Host([GPU]).standby_bank == ""
 
 
@@ -116,7 +116,7 @@ def test_an_assigned_standby_is_a_replica_of_its_pool() -> None:
     assert (one.pool, one.device, one.role) == (A1, "cpu0", "serve")
     assert there.pools[STANDBY_KEY].replicas == {}
     assert there.pools[A1].replicas == {"s1": one}
-    assert there.ledger.charged("s1") == Charge("cpu0", "ram", 1.0, 700.0)
+    assert there.ledger.charge_of("s1") == Charge("cpu0", "ram", 1.0, 700.0)
     assert there.changed == {STANDBY_KEY, A1}
 
 
@@ -144,8 +144,8 @@ def test_each_gpu_has_a_pool_of_standbys() -> None:
         "gone": "standby/gone",
     }
     assert [there.standby_device(pools[one]) for one in ("cpu0", "gpu")] == ["", "gpu"]
-    assert there.standby_place("gpu") == ("gpu", GPU_STANDBY_MIB)
-    assert there.standby_place("gone") == ("", 0.0)
+    assert there.standby_charge("gpu") == ("gpu", GPU_STANDBY_MIB)
+    assert there.standby_charge("gone") == ("", 0.0)
 
 
 def test_everybody_on_a_device_is_known() -> None:
@@ -172,7 +172,7 @@ def test_a_trial_takes_what_others_leave() -> None:
     for id, device in (("t1", "gpu"), ("t2", "cpu0"), ("t3", "gpu")):
         there.add(Replica(id, B, device, "trial", 0.0))
 
-    shares = [there.ledger.charged(id).share for id in ("t1", "t2", "t3")]
+    shares = [there.ledger.charge_of(id).share for id in ("t1", "t2", "t3")]
     assert shares == [0.6, 1.0, 0.0]
     assert there.need(there.pools[B]) == Need(B, "any", 0.1, 0.0, takes_rest=True)
 
@@ -181,13 +181,13 @@ def test_a_claim_can_be_given_up() -> None:
     """What was kept for a pool is anybody's; one without a claim gives up nothing."""
     there = host(PoolSpec(A1))
     pool = there.pools[A1]
-    pool.claim = Claim(there.need(pool), "gpu", (), 0.0)
-    there.ledger.claim(pool.claim)
+    pool.reservation = Reservation(there.need(pool), "gpu", (), 0.0)
+    there.ledger.reserve(pool.reservation)
 
-    there.unclaim(pool)
-    there.unclaim(pool)
+    there.unreserve(pool)
+    there.unreserve(pool)
 
-    assert (pool.claim, there.ledger.claims) == (None, {})
+    assert (pool.reservation, there.ledger.reservations) == (None, {})
 
 
 def test_a_start_is_as_urgent_as_who_waits_for_it() -> None:
@@ -198,17 +198,17 @@ def test_a_start_is_as_urgent_as_who_waits_for_it() -> None:
     there.add(standby("s1", State.STARTING))
     for id, key in (("r1", A1), ("r2", B)):
         there.add(Replica(id, key, "cpu0", "serve", 50.0))
-    before = there.turn("r1")
-    there.demand.hear(Demand("w", 1, True, {A1: Load(1, 0, 3.0), B: Load(1, 1, 0.5)}), 100.0)
-    there.pools[A1].use(1, 0, 3.0, 100.0)
+    before = there.start_priority("r1")
+    there.demand.update(Demand("w", 1, True, {A1: Load(1, 0, 3.0), B: Load(1, 1, 0.5)}), 100.0)
+    there.pools[A1].observe_load(1, 0, 3.0, 100.0)
 
-    assert before == Turn(Rank.FLOOR, 50.0)
-    assert there.turn("r1") == Turn(Rank.WAITER, 97.0)
-    assert there.turn("r2") == Turn(Rank.WAITER, 50.0)
-    assert there.turn("s1") == Turn(Rank.STANDBY, 0.0)
-    assert there.turn("gone") == Turn(Rank.STANDBY, 0.0)
+    assert before == StartPriority(Rank.FLOOR, 50.0)
+    assert there.start_priority("r1") == StartPriority(Rank.WAITER, 97.0)
+    assert there.start_priority("r2") == StartPriority(Rank.WAITER, 50.0)
+    assert there.start_priority("s1") == StartPriority(Rank.STANDBY, 0.0)
+    assert there.start_priority("gone") == StartPriority(Rank.STANDBY, 0.0)
 
     for replica in there.replicas():
         replica.state = State.LOADING
-    assert there.turn("r1").rank is Rank.SHORT
-    assert there.turn("r2").rank is Rank.WAITER
+    assert there.start_priority("r1").rank is Rank.SHORT
+    assert there.start_priority("r2").rank is Rank.WAITER

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pool_manager.core.ledger import RESERVE_MIB, Charge, Claim, Cordon, Ledger, Need
+from pool_manager.core.ledger import RESERVE_MIB, Charge, Cordon, Ledger, Need, Reservation
 from pool_manager.core.state import Device
 
 CPUS = [Device("cpu0", "cpu", 1_000, "ram"), Device("cpu1", "cpu", 1_000, "ram")]
@@ -22,7 +22,7 @@ def test_what_is_charged_is_on_its_device_and_in_its_bank() -> None:
 
     ledger.charge("r1", "cpu0", 0.5, 300.0)
 
-    assert ledger.charged("r1") == Charge("cpu0", "ram", 0.5, 300.0)
+    assert ledger.charge_of("r1") == Charge("cpu0", "ram", 0.5, 300.0)
     assert ledger.on("cpu0") == ["r1"]
     assert ledger.in_bank("ram") == ["r1"]
     assert (ledger.on("cpu1"), ledger.in_bank("gpu")) == ([], [])
@@ -55,7 +55,7 @@ def test_a_second_charge_replaces_the_first() -> None:
     """A standby that becomes a replica, or one that moves, is counted once."""
     ledger = Ledger([*CPUS, GPU])
     ledger.charge_bank("r1", "ram", 80.0)
-    assert ledger.charged("r1") == Charge("", "ram", 0.0, 80.0)
+    assert ledger.charge_of("r1") == Charge("", "ram", 0.0, 80.0)
 
     ledger.charge("r1", "cpu1", 1.0, 300.0)
     assert ledger.free_mib("ram", "a") == FREE_MIB - 300
@@ -68,9 +68,9 @@ def test_what_was_measured_is_charged() -> None:
     ledger = Ledger(CPUS)
     ledger.charge("r1", "cpu0", 0.5, 100.0)
 
-    ledger.remember("r1", 900.0)
+    ledger.recharge("r1", 900.0)
 
-    assert ledger.charged("r1") == Charge("cpu0", "ram", 0.5, 900.0)
+    assert ledger.charge_of("r1") == Charge("cpu0", "ram", 0.5, 900.0)
     assert ledger.free_mib("ram", "a") == FREE_MIB - 900
     assert not ledger.fits_memory("cpu1", need(0.0))
 
@@ -81,7 +81,7 @@ def test_a_device_that_is_no_more_is_charged_to_nobody() -> None:
 
     ledger.charge("old", "gone", 1.0, 100.0)
 
-    assert ledger.charged("old") == Charge("gone", "", 1.0, 100.0)
+    assert ledger.charge_of("old") == Charge("gone", "", 1.0, 100.0)
     assert ledger.empty() == ["cpu0", "cpu1"]
     ledger.release("old")
     assert ledger.in_bank("") == []
@@ -149,15 +149,15 @@ def test_the_kind_must_be_right() -> None:
 def test_a_claimed_device_is_for_one_pool() -> None:
     """Others do not get it, whatever room it has, until the claim is given up."""
     ledger = Ledger([GPU])
-    claim = Claim(need(pool="a"), "gpu", (), 0.0)
+    reservation = Reservation(need(pool="a"), "gpu", (), 0.0)
 
-    ledger.claim(claim)
-    assert ledger.claims == {"gpu": claim}
+    ledger.reserve(reservation)
+    assert ledger.reservations == {"gpu": reservation}
     assert ledger.fits("gpu", need(pool="a"))
     assert not ledger.fits("gpu", need(pool="b"))
 
-    ledger.unclaim(claim)
-    assert ledger.claims == {}
+    ledger.unreserve(reservation)
+    assert ledger.reservations == {}
     assert ledger.fits("gpu", need(pool="b"))
 
 
@@ -166,27 +166,27 @@ def test_a_claim_keeps_the_memory_its_victims_leave() -> None:
     ledger = Ledger(CPUS)
     ledger.charge("v1", "cpu0", 1.0, 300.0)
     ledger.charge("v2", "cpu1", 1.0, 300.0)
-    claim = Claim(need(500.0, pool="a"), "cpu0", ("v1", "v2"), 0.0)
-    ledger.claim(claim)
+    reservation = Reservation(need(500.0, pool="a"), "cpu0", ("v1", "v2"), 0.0)
+    ledger.reserve(reservation)
     assert ledger.free_mib("ram", "b") == FREE_MIB - 600
 
     ledger.release("v1")
 
     assert ledger.free_mib("ram", "b") == FREE_MIB - 500
     assert ledger.free_mib("ram", "a") == FREE_MIB - 300
-    ledger.unclaim(claim)
+    ledger.unreserve(reservation)
     assert ledger.free_mib("ram", "b") == FREE_MIB - 300
 
 
 def test_a_claim_for_no_device_keeps_nothing() -> None:
     """Where only a number of replicas was in the way, no device is reserved."""
     ledger = Ledger(CPUS)
-    claim = Claim(need(500.0), "", ("v1",), 0.0)
+    reservation = Reservation(need(500.0), "", ("v1",), 0.0)
 
-    ledger.claim(claim)
-    assert ledger.claims == {}
+    ledger.reserve(reservation)
+    assert ledger.reservations == {}
     assert ledger.free_mib("ram", "b") == FREE_MIB
-    ledger.unclaim(claim)
+    ledger.unreserve(reservation)
 
 
 def test_a_fleet_is_counted_by_kind() -> None:
@@ -223,7 +223,7 @@ def test_what_is_left_of_a_device() -> None:
     ledger = Ledger([GPU])
     rest = Need("a", takes_rest=True)
     ledger.charge("r1", "gpu", 0.7, 0.0)
-    assert ledger.left("gpu") == pytest.approx(0.3)
+    assert ledger.free_share("gpu") == pytest.approx(0.3)
     assert ledger.fits_share("gpu", rest)
 
     ledger.charge("r2", "gpu", 0.3, 0.0)

@@ -19,7 +19,7 @@ from pool_manager.core.commands import (
     Release,
     WatchEngine,
 )
-from pool_manager.core.state import PoolSpec
+from pool_manager.core.state import PoolSpec, State
 from registry.exchange import Demand, Load, PoolEndpoints, ReplicaEndpoint
 from tests.support.play import LOAD_S, Play, launched
 
@@ -66,8 +66,8 @@ def test_a_defect_with_one_pool_keeps_no_other_from_its_start(
     monkeypatch.setattr(play.machine, place, broken)
     demand = Demand("w1", 1, True, {A: Load(1, 0, 0.0), B: Load(1, 0, 0.0)})
     commands: list[Command] = []
-    with pytest.raises(ExceptionGroup, match="DemandCame"):
-        play.machine.handle(events.DemandCame(demand), play.now, commands)
+    with pytest.raises(ExceptionGroup, match="DemandReported"):
+        play.machine.handle(events.DemandReported(demand), play.now, commands)
     if place == "_apply":
         monkeypatch.undo()
         commands += play.machine.handle(events.Tick(), play.now)
@@ -90,7 +90,7 @@ def test_the_phase_place_counts_from_the_first_waiter() -> None:
     """A request that came before the last message was sent waited since then."""
     play = Play(PoolSpec(A))
 
-    (launch,) = play.on(events.DemandCame(Demand("w1", 1, True, {A: Load(1, 0, 0.25)})))
+    (launch,) = play.on(events.DemandReported(Demand("w1", 1, True, {A: Load(1, 0, 0.25)})))
 
     assert isinstance(launch, Launch)
     assert launch.phases == {"place": 250.0}
@@ -120,7 +120,7 @@ def test_idle_time_does_not_run_while_busy() -> None:
     busy = {A: Load(0, 1, 0.0)}
 
     for seq in range(100, 120):
-        play.on(events.DemandCame(Demand("w1", seq, True, busy)), 1.0)
+        play.on(events.DemandReported(Demand("w1", seq, True, busy)), 1.0)
         assert play.tick() == []
 
 
@@ -167,7 +167,7 @@ def test_nothing_is_decided_before_the_list_is_read() -> None:
     assert play.demand(a=1) == []
     assert play.tick(60.0) == []
     play.demand(a=1)
-    assert launched(play.on(events.ListRead())) == [("r1", "cpu0")]
+    assert launched(play.on(events.ReplicasListed())) == [("r1", "cpu0")]
 
 
 def test_without_a_gateway_three_seconds_are_waited() -> None:
@@ -352,7 +352,7 @@ def test_who_waits_for_longest_gets_the_device() -> None:
     play.ready("r1")
     for seq, held in enumerate(([C], [C, A], [C, A, B]), 100):
         loads = {B: Load(0, 1, 0.0)} | {key: Load(1, 0, 0.0) for key in held}
-        play.on(events.DemandCame(Demand("w1", seq, True, loads)), 1.0)
+        play.on(events.DemandReported(Demand("w1", seq, True, loads)), 1.0)
 
     assert launched(play.lose("r1")) == [("r2", "cpu0")]
     replica = play.machine.replica("r2")
@@ -372,7 +372,7 @@ def test_found_replicas_are_kept() -> None:
     """What served before goes on serving, and nothing is started beside it."""
     play = Play(PoolSpec(A), is_open=False)
     play.on(events.Found("old", A, "cpu1"))
-    play.on(events.ListRead())
+    play.on(events.ReplicasListed())
     assert play.demand(a=1) == []
 
     play.on(events.Greeted("old", {}, loaded=True))
@@ -522,7 +522,7 @@ def test_a_pool_is_decided_on_once_that_is_allowed() -> None:
     """A floor that adopted replicas meet is known to be wanted, though no event is about it."""
     play = Play(PoolSpec(A, min=1), is_open=False)
     play.on(events.Found("old", A, "cpu0"))
-    play.on(events.ListRead())
+    play.on(events.ReplicasListed())
     play.on(events.Greeted("old", {}, loaded=True))
     play.on(events.Loaded("old", 4, True, 80.0, {}))
     assert play.pool("a").wanted == 0
@@ -582,13 +582,28 @@ def test_a_pool_that_is_idle_is_not_looked_at_before_its_time() -> None:
 def test_a_pool_with_no_more_than_it_must_have_is_not_looked_at() -> None:
     """Its replicas stay however long nobody calls: time alone takes none of them."""
     play = Play(PoolSpec(A, min=2, max=2, idle_s=300.0))
-    play.tick(1.0)
+    play.tick(3.0)
     for id in ("r1", "r2"):
         play.ready(id)
         play.tick(1.0)
 
-    assert play.pool("a").replicas.keys() == {"r1", "r2"}
+    assert {play.state(id) for id in play.pool("a").replicas} == {State.READY}
     assert play.pool("a").quiet_until_s > play.now
+
+
+def test_the_reason_of_a_floor_follows_its_start() -> None:
+    """A floor that is raised long after the last call starts a replica; the reason that gateways
+    get says from the next tick on what keeps it."""
+    play = Play(PoolSpec(A, min=1, idle_s=0))
+    play.tick(3.0)
+    play.ready("r1")
+    play.on(events.PoolDefined(PoolSpec(A, min=2, max=2, idle_s=0)), 400.0)
+    before = play.reason("a")
+
+    play.tick(1.0)
+
+    assert before == "nobody calls; min is 2"
+    assert play.reason("a") == "kept for the next call; min is 2"
 
 
 def test_an_engine_that_is_away_is_watched() -> None:
@@ -612,15 +627,15 @@ def test_who_asks_is_answered() -> None:
     """Warm-ups and sleep reach the pool they are about; an unknown pool is said to be none."""
     play = Play(PoolSpec(A))
     play.demand()
-    play.on(events.WarmAsked(A))
-    play.on(events.WarmDropped(A))
+    play.on(events.WarmRequested(A))
+    play.on(events.WarmCancelled(A))
     assert play.pool("a").warming is None
     play.ready("r1")
 
-    assert play.on(events.SleepAsked(A)) == [Drain("r1", 0.001)]
-    assert play.on(events.SleepAsked(B)) == []
-    assert play.on(events.WarmDropped(B)) == []
-    assert play.on(events.WarmAsked(B)) == [EndWarm(B, "failed", "there is no such pool")]
+    assert play.on(events.SleepRequested(A)) == [Drain("r1", 0.001)]
+    assert play.on(events.SleepRequested(B)) == []
+    assert play.on(events.WarmCancelled(B)) == []
+    assert play.on(events.WarmRequested(B)) == [EndWarm(B, "failed", "there is no such pool")]
 
 
 def test_standbys_are_kept_from_the_beginning() -> None:

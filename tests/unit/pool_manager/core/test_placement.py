@@ -7,8 +7,15 @@ from itertools import chain, combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pool_manager.core.ledger import Claim, Cordon, Ledger, Need
-from pool_manager.core.placement import Clearing, Guest, clear, find, is_hopeless, why_not
+from pool_manager.core.ledger import Cordon, Ledger, Need, Reservation
+from pool_manager.core.placement import (
+    Candidate,
+    EvictionPlan,
+    find_device,
+    is_unplaceable,
+    placement_obstacle,
+    plan_eviction,
+)
 from pool_manager.core.state import Device
 
 GPUS = [Device("g1", "cuda", 10_000), Device("g2", "cuda", 10_000)]
@@ -27,34 +34,34 @@ def house(*charges: tuple[str, str, float, float], devices: list[Device] = GPUS)
     return ledger
 
 
-def guests(spare: int = 9, **costs: float) -> dict[str, Guest]:
+def candidates(spare: int = 9, **costs: float) -> dict[str, Candidate]:
     """Each of a pool of its own."""
-    return {id: Guest(f"pool {id}", value, spare) for id, value in costs.items()}
+    return {id: Candidate(f"pool {id}", value, spare) for id, value in costs.items()}
 
 
 def test_a_free_device_is_found() -> None:
     """One that needs a device alone gets an empty one of its kind."""
     ledger = house(("r1", "g1", 0.1, 0.0), devices=[*GPUS, *CPUS])
 
-    assert find(need(), ledger) == "g2"
-    assert find(need(kind="cpu"), ledger) == "c1"
-    assert find(need(kind="npu"), ledger) is None
+    assert find_device(need(), ledger) == "g2"
+    assert find_device(need(kind="cpu"), ledger) == "c1"
+    assert find_device(need(kind="npu"), ledger) is None
 
 
 def test_who_shares_goes_where_most_are() -> None:
     """Devices are packed, so that whole ones stay free for those who need one."""
     ledger = house(("r1", "g2", 0.5, 0.0))
 
-    assert find(need(0.5), ledger) == "g2"
-    assert find(need(0.6), ledger) == "g1"
+    assert find_device(need(0.5), ledger) == "g2"
+    assert find_device(need(0.6), ledger) == "g1"
 
 
 def test_memory_decides_where() -> None:
     """A device with too little memory left is passed over."""
     ledger = house(("r1", "g2", 0.1, 9_000.0))
 
-    assert find(need(0.1, 2_000.0), ledger) == "g1"
-    assert find(need(0.1, 9_800.0), ledger) is None
+    assert find_device(need(0.1, 2_000.0), ledger) == "g1"
+    assert find_device(need(0.1, 9_800.0), ledger) is None
 
 
 def test_a_standby_lends_its_memory_to_its_successor() -> None:
@@ -62,52 +69,60 @@ def test_a_standby_lends_its_memory_to_its_successor() -> None:
     ledger = house(devices=CPUS)
     ledger.charge_bank("s1", "ram", 80.0)
 
-    assert find(need(memory_mib=1_740.0), ledger) is None
-    assert find(need(memory_mib=1_740.0), ledger, ("s1",)) == "c1"
+    assert find_device(need(memory_mib=1_740.0), ledger) is None
+    assert find_device(need(memory_mib=1_740.0), ledger, ("s1",)) == "c1"
 
 
 def test_the_cheapest_goes() -> None:
     """Of replicas that would each do, the one that costs least is asked."""
     ledger = house(("r1", "g1", 1.0, 0.0), ("r2", "g2", 1.0, 0.0))
 
-    assert clear(need(), ledger, guests(r1=2.0, r2=1.0)) == Clearing("g2", ("r2",))
-    assert clear(need(), ledger, guests(r1=2.0)) == Clearing("g1", ("r1",))
-    assert clear(need(), ledger, {}) is None
+    assert plan_eviction(need(), ledger, candidates(r1=2.0, r2=1.0)) == EvictionPlan("g2", ("r2",))
+    assert plan_eviction(need(), ledger, candidates(r1=2.0)) == EvictionPlan("g1", ("r1",))
+    assert plan_eviction(need(), ledger, {}) is None
 
 
 def test_a_set_is_judged_by_its_sum() -> None:
     """One dear replica may be cheaper than two cheap ones."""
     ledger = house(("a1", "g1", 0.5, 0.0), ("a2", "g1", 0.5, 0.0), ("b1", "g2", 1.0, 0.0))
 
-    assert clear(need(), ledger, guests(a1=2.0, a2=2.0, b1=3.0)) == Clearing("g2", ("b1",))
-    assert clear(need(), ledger, guests(a1=2.0, a2=2.0, b1=5.0)) == Clearing("g1", ("a1", "a2"))
+    assert plan_eviction(need(), ledger, candidates(a1=2.0, a2=2.0, b1=3.0)) == EvictionPlan(
+        "g2", ("b1",)
+    )
+    assert plan_eviction(need(), ledger, candidates(a1=2.0, a2=2.0, b1=5.0)) == EvictionPlan(
+        "g1", ("a1", "a2")
+    )
 
 
 def test_who_proved_superfluous_stays() -> None:
     """A small one chosen first is spared if the large one that followed is enough."""
     ledger = house(("a1", "g1", 0.1, 1_000.0), ("a2", "g1", 0.1, 8_000.0), devices=GPUS[:1])
 
-    assert clear(need(0.1, 5_000.0), ledger, guests(a1=1.0, a2=2.0)) == Clearing("g1", ("a2",))
+    assert plan_eviction(need(0.1, 5_000.0), ledger, candidates(a1=1.0, a2=2.0)) == EvictionPlan(
+        "g1", ("a2",)
+    )
 
 
 def test_nobody_goes_in_vain() -> None:
     """Where all who may go would not make enough room, nobody is asked."""
     ledger = house(("a1", "g1", 0.5, 0.0), ("busy", "g1", 0.5, 0.0), devices=GPUS[:1])
 
-    assert clear(need(), ledger, guests(a1=1.0)) is None
-    assert clear(need(0.5), ledger, guests(a1=1.0)) == Clearing("g1", ("a1",))
-    assert clear(need(0.5, 20_000.0), ledger, guests(a1=1.0)) is None
+    assert plan_eviction(need(), ledger, candidates(a1=1.0)) is None
+    assert plan_eviction(need(0.5), ledger, candidates(a1=1.0)) == EvictionPlan("g1", ("a1",))
+    assert plan_eviction(need(0.5, 20_000.0), ledger, candidates(a1=1.0)) is None
 
 
 def test_memory_may_come_from_another_device_of_the_bank() -> None:
     """A free CPU slot without memory is helped by whoever idles on another slot."""
     ledger = house(("a1", "c1", 1.0, 1_500.0), ("busy", "c2", 0.5, 100.0), devices=CPUS)
 
-    assert clear(need(0.5, 1_000.0), ledger, guests(a1=1.0)) == Clearing("c1", ("a1",))
+    assert plan_eviction(need(0.5, 1_000.0), ledger, candidates(a1=1.0)) == EvictionPlan(
+        "c1", ("a1",)
+    )
     ledger.charge("tied", "c1", 0.0, 0.0)
-    assert clear(need(0.5, 1_000.0), ledger, guests(a1=1.0)) in (
-        Clearing("c1", ("a1",)),
-        Clearing("c2", ("a1",)),
+    assert plan_eviction(need(0.5, 1_000.0), ledger, candidates(a1=1.0)) in (
+        EvictionPlan("c1", ("a1",)),
+        EvictionPlan("c2", ("a1",)),
     )
 
 
@@ -115,19 +130,19 @@ def test_a_standby_goes_first() -> None:
     """Memory that a standby holds is cheaper than anybody's replica."""
     ledger = house(("a1", "c1", 1.0, 1_000.0), devices=CPUS)
     ledger.charge_bank("s1", "ram", 80.0)
-    costs = guests(a1=0.1) | {"s1": Guest("standby", 0.0, 1)}
+    costs = candidates(a1=0.1) | {"s1": Candidate("standby", 0.0, 1)}
 
-    assert clear(need(memory_mib=700.0), ledger, costs) == Clearing("c2", ("s1",))
-    assert clear(need(memory_mib=700.0, kind="cuda"), ledger, costs) is None
+    assert plan_eviction(need(memory_mib=700.0), ledger, costs) == EvictionPlan("c2", ("s1",))
+    assert plan_eviction(need(memory_mib=700.0, kind="cuda"), ledger, costs) is None
 
 
 def test_one_that_is_used_up_is_no_victim() -> None:
     """A standby that the new replica is made of is not asked to go for it as well."""
     ledger = house(("a1", "c1", 1.0, 1_000.0), devices=CPUS)
     ledger.charge_bank("s1", "ram", 80.0)
-    costs = guests(a1=0.1) | {"s1": Guest("standby", 0.0, 1)}
+    costs = candidates(a1=0.1) | {"s1": Candidate("standby", 0.0, 1)}
 
-    clearing = clear(need(memory_mib=800.0), ledger, costs, ("s1",))
+    clearing = plan_eviction(need(memory_mib=800.0), ledger, costs, ("s1",))
     assert clearing is not None
     assert clearing.victims == ("a1",)
 
@@ -135,48 +150,48 @@ def test_one_that_is_used_up_is_no_victim() -> None:
 def test_a_floor_is_kept_wherever_its_replicas_are() -> None:
     """Of two replicas of a pool that may spare one, either may go, but not both."""
     ledger = house(("a1", "g1", 1.0, 0.0), ("a2", "g2", 0.5, 0.0), ("a3", "g2", 0.5, 0.0))
-    pool = {id: Guest("a", 1.0, 1) for id in ("a1", "a2", "a3")}
+    pool = {id: Candidate("a", 1.0, 1) for id in ("a1", "a2", "a3")}
 
-    assert clear(need(), ledger, pool) == Clearing("g1", ("a1",))
+    assert plan_eviction(need(), ledger, pool) == EvictionPlan("g1", ("a1",))
     del pool["a1"]
-    assert clear(need(), ledger, pool) is None
-    assert clear(need(0.5), ledger, pool) == Clearing("g2", ("a2",))
+    assert plan_eviction(need(), ledger, pool) is None
+    assert plan_eviction(need(0.5), ledger, pool) == EvictionPlan("g2", ("a2",))
 
 
 def test_a_device_claimed_by_another_is_not_cleared() -> None:
     """Nobody clears a device twice."""
     ledger = house(("r1", "g1", 1.0, 0.0), devices=GPUS[:1])
-    ledger.claim(Claim(Need("other"), "g1", ("r1",), 0.0))
+    ledger.reserve(Reservation(Need("other"), "g1", ("r1",), 0.0))
 
-    assert clear(need(), ledger, guests(r1=1.0)) is None
+    assert plan_eviction(need(), ledger, candidates(r1=1.0)) is None
 
 
 def test_one_on_a_device_that_is_no_more_makes_no_room() -> None:
     """An adopted replica on a lost device frees nothing that could be used."""
     ledger = house(("old", "gone", 1.0, 100.0), ("r1", "g1", 1.0, 0.0), devices=GPUS[:1])
 
-    assert clear(need(), ledger, guests(old=0.1, r1=1.0)) == Clearing("g1", ("r1",))
+    assert plan_eviction(need(), ledger, candidates(old=0.1, r1=1.0)) == EvictionPlan("g1", ("r1",))
 
 
 def test_why_there_is_no_place_is_said() -> None:
     """A missing kind, a need larger than any device, lacking memory and a full house differ."""
     ledger = house(("r1", "g1", 1.0, 0.0), ("r2", "g2", 0.5, 9_000.0))
 
-    assert why_not(need(kind="npu"), ledger) == "no device of kind npu"
-    assert why_not(need(memory_mib=9_999.0), ledger) == (
+    assert placement_obstacle(need(kind="npu"), ledger) == "no device of kind npu"
+    assert placement_obstacle(need(memory_mib=9_999.0), ledger) == (
         "needs 9999 MiB, no device has that beside 256 spare"
     )
-    assert why_not(need(memory_mib=1.0), ledger) == "all 2 devices are in use"
-    assert why_not(need(0.5, 1_000.0), ledger) == "needs 1000 MiB, 744 are free"
-    ledger.remember("r2", 9_900.0)
-    assert why_not(need(0.5, 1_000.0), ledger) == "needs 1000 MiB, 0 are free"
+    assert placement_obstacle(need(memory_mib=1.0), ledger) == "all 2 devices are in use"
+    assert placement_obstacle(need(0.5, 1_000.0), ledger) == "needs 1000 MiB, 744 are free"
+    ledger.recharge("r2", 9_900.0)
+    assert placement_obstacle(need(0.5, 1_000.0), ledger) == "needs 1000 MiB, 0 are free"
 
 
 def test_devices_of_unknown_size_are_never_too_small() -> None:
     """Where memory is not accounted, only use is in the way."""
     ledger = house(("r1", "c", 1.0, 0.0), devices=[Device("c", "cpu")])
 
-    assert why_not(need(memory_mib=1e6), ledger) == "all 1 devices are in use"
+    assert placement_obstacle(need(memory_mib=1e6), ledger) == "all 1 devices are in use"
 
 
 replicas = st.lists(
@@ -204,12 +219,12 @@ def test_whatever_idles_makes_enough_room(
     for number, (device, part, mib, pool) in enumerate(there):
         ledger.charge(f"r{number}", device, part, mib)
         if pool != "busy":
-            costs[f"r{number}"] = Guest(pool, float(number), spare)
+            costs[f"r{number}"] = Candidate(pool, float(number), spare)
     wish = need(share, memory_mib)
-    if find(wish, ledger) is not None:
+    if find_device(wish, ledger) is not None:
         return
 
-    clearing = clear(wish, ledger, costs)
+    clearing = plan_eviction(wish, ledger, costs)
 
     groups = chain.from_iterable(combinations(costs, n) for n in range(len(costs) + 1))
     able = [
@@ -234,23 +249,23 @@ def test_who_may_go_anywhere_gets_a_gpu_first() -> None:
     ledger = house(devices=[*CPUS, *GPUS])
     found = []
     for number in range(4):
-        device = find(need(), ledger)
+        device = find_device(need(), ledger)
         assert device is not None
         found.append(device)
         ledger.charge(f"r{number}", device, 1.0, 0.0)
 
     assert found == ["g1", "g2", "c1", "c2"]
-    assert find(need(), ledger) is None
+    assert find_device(need(), ledger) is None
 
 
 def test_a_shared_gpu_comes_before_a_shared_slot() -> None:
     """The kind decides first, then where most are."""
     ledger = house(("r1", "c1", 0.1, 0.0), ("r2", "g2", 0.1, 0.0), devices=[*CPUS, *GPUS])
 
-    assert find(need(0.5), ledger) == "g2"
-    assert find(need(0.5, kind="cpu"), ledger) == "c1"
-    assert find(need(0.5, 9_900.0), ledger) is None
-    assert find(need(0.5, 1_000.0, "cpu"), ledger) == "c1"
+    assert find_device(need(0.5), ledger) == "g2"
+    assert find_device(need(0.5, kind="cpu"), ledger) == "c1"
+    assert find_device(need(0.5, 9_900.0), ledger) is None
+    assert find_device(need(0.5, 1_000.0, "cpu"), ledger) == "c1"
 
 
 def test_who_takes_the_rest_takes_a_whole_device_first() -> None:
@@ -258,24 +273,24 @@ def test_who_takes_the_rest_takes_a_whole_device_first() -> None:
     rest = Need("new", takes_rest=True)
     shared = [("r1", "g1", 0.1, 0.0), ("r2", "g1", 0.1, 0.0), ("r3", "g2", 0.5, 0.0)]
 
-    assert find(rest, house(*shared[:2])) == "g2"
-    assert find(rest, house(*shared)) == "g2"
-    assert find(rest, house(*shared, ("r4", "g2", 0.5, 0.0))) == "g1"
-    assert find(rest, house(("r1", "g1", 1.0, 0.0), ("r2", "g2", 1.0, 0.0))) is None
+    assert find_device(rest, house(*shared[:2])) == "g2"
+    assert find_device(rest, house(*shared)) == "g2"
+    assert find_device(rest, house(*shared, ("r4", "g2", 0.5, 0.0))) == "g1"
+    assert find_device(rest, house(("r1", "g1", 1.0, 0.0), ("r2", "g2", 1.0, 0.0))) is None
 
 
 def test_why_names_the_devices_that_may_not_be_used() -> None:
     """How many there are, which, and for what reason; those of another kind do not matter."""
     ledger = house(("r1", "g2", 1.0, 0.0), devices=[*GPUS, *CPUS])
     ledger.cordon("g1", Cordon("XID 79", is_gone=True))
-    assert why_not(need(kind="cuda"), ledger) == (
+    assert placement_obstacle(need(kind="cuda"), ledger) == (
         "all 1 devices are in use, 1 is cordoned: XID 79 (g1)"
     )
-    assert "cordoned" not in why_not(need(kind="cpu", memory_mib=9_000), ledger)
+    assert "cordoned" not in placement_obstacle(need(kind="cpu", memory_mib=9_000), ledger)
 
     ledger.cordon("g2", Cordon("row remap", is_gone=False))
 
-    assert why_not(need(kind="cuda"), ledger) == (
+    assert placement_obstacle(need(kind="cuda"), ledger) == (
         "no device of kind cuda, 2 are cordoned: XID 79 (g1); row remap (g2)"
     )
 
@@ -283,12 +298,12 @@ def test_why_names_the_devices_that_may_not_be_used() -> None:
 def test_hopeless_is_what_only_a_cordoned_device_could_hold() -> None:
     """What is in use may become free, what never fitted anywhere is no matter of cordons."""
     ledger = house(("r1", "g2", 1.0, 0.0), devices=[*GPUS, *CPUS])
-    assert not is_hopeless(need(memory_mib=99_999), ledger)
+    assert not is_unplaceable(need(memory_mib=99_999), ledger)
 
     ledger.cordon("g1", Cordon("XID 79", is_gone=True))
 
-    assert not is_hopeless(need(kind="cuda"), ledger)
-    assert is_hopeless(need(kind="cuda", memory_mib=9_900), ledger)
+    assert not is_unplaceable(need(kind="cuda"), ledger)
+    assert is_unplaceable(need(kind="cuda", memory_mib=9_900), ledger)
     ledger.cordon("g2", Cordon("XID 79", is_gone=True))
-    assert is_hopeless(need(kind="cuda"), ledger)
-    assert not is_hopeless(need(), ledger)
+    assert is_unplaceable(need(kind="cuda"), ledger)
+    assert not is_unplaceable(need(), ledger)

@@ -6,7 +6,7 @@ from math import exp, log
 
 import pytest
 
-from pool_manager.core.pool import UNKNOWN_RELOAD_S, Pool, Uses, cost
+from pool_manager.core.pool import UNKNOWN_RELOAD_S, CallRate, Pool, eviction_cost
 from pool_manager.core.state import PoolSpec, Replica, State
 
 KEY = "default/a@1"
@@ -27,7 +27,7 @@ def test_failed_loads_back_off_up_to_a_minute() -> None:
     failing = Pool(PoolSpec(KEY))
     pauses = []
     for _ in range(9):
-        failing.fail("no memory", ("last line",), 100.0)
+        failing.record_failure("no memory", ("last line",), 100.0)
         pauses.append(failing.retry_at_s - 100.0)
 
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
@@ -37,7 +37,7 @@ def test_failing_for_days_is_still_counted() -> None:
     """However often a load has failed, the next failure has a pause of a minute."""
     failing = Pool(PoolSpec(KEY), failures=5000)
 
-    failing.fail("no memory", (), 0.0)
+    failing.record_failure("no memory", (), 0.0)
 
     assert failing.retry_at_s == 60.0
 
@@ -46,22 +46,22 @@ def test_five_failures_make_a_pool_failing() -> None:
     """It is failing after the fifth failure until it may be tried again, and not before."""
     failing = Pool(PoolSpec(KEY))
     for _ in range(4):
-        failing.fail("no memory", ("last line",), 0.0)
+        failing.record_failure("no memory", ("last line",), 0.0)
     assert not failing.is_failing(0.0)
 
-    failing.fail("no memory", ("last line",), 0.0)
+    failing.record_failure("no memory", ("last line",), 0.0)
 
     assert failing.is_failing(15.9)
-    assert failing.look(0, 15.9) == ("failing", "no memory")
-    assert failing.look(0, 16.0) == ("cold", "no memory")
+    assert failing.describe(0, 15.9) == ("failing", "no memory")
+    assert failing.describe(0, 16.0) == ("cold", "no memory")
 
 
 def test_a_success_forgives_the_past() -> None:
     """After a load went well nothing is left of the failures."""
     forgiven = Pool(PoolSpec(KEY))
-    forgiven.fail("no memory", ("last line",), 0.0)
+    forgiven.record_failure("no memory", ("last line",), 0.0)
 
-    forgiven.succeed()
+    forgiven.record_success()
 
     fresh = Pool(PoolSpec(KEY), scaler=forgiven.scaler)
     assert fresh == forgiven
@@ -83,17 +83,17 @@ def test_a_success_forgives_the_past() -> None:
 )
 def test_how_a_pool_looks(states: tuple[State, ...], held: int, expected: tuple[str, str]) -> None:
     """The best that a replica can do decides; without one, whether anybody waits."""
-    assert expected == pool(*states).look(held, 0.0)
+    assert expected == pool(*states).describe(held, 0.0)
 
 
 def test_what_keeps_a_waking_pool_is_said_first() -> None:
     """A waiter is told what blocks the start, else what failed last, else why it is wanted."""
     waking = pool()
     waking.last_error = "no memory"
-    assert waking.look(1, 0.0) == ("waking", "no memory")
+    assert waking.describe(1, 0.0) == ("waking", "no memory")
 
     waking.blocked = "all 2 devices are in use"
-    assert waking.look(1, 0.0) == ("waking", "all 2 devices are in use")
+    assert waking.describe(1, 0.0) == ("waking", "all 2 devices are in use")
 
 
 def test_a_replica_that_may_refuse_to_go_counts_until_it_goes() -> None:
@@ -118,12 +118,12 @@ def test_a_pause_blames_nobody() -> None:
     """After an end through nobody's fault the next try waits a second; a longer back-off stays."""
     paused = Pool(PoolSpec(KEY))
 
-    paused.pause("the engine restarted", 100.0)
+    paused.delay_retry("the engine restarted", 100.0)
 
     assert (paused.failures, paused.retry_at_s) == (0, 101.0)
     assert paused.last_error == "the engine restarted"
     paused.retry_at_s = 150.0
-    paused.pause("again", 100.0)
+    paused.delay_retry("again", 100.0)
     assert paused.retry_at_s == 150.0
 
 
@@ -132,7 +132,7 @@ def test_a_removed_pool_wakes_for_nobody() -> None:
     gone = pool(State.RELEASING)
     gone.removed = True
 
-    assert gone.look(held=3, now=0.0) == ("draining", "idle for 300 s")
+    assert gone.describe(held=3, now=0.0) == ("draining", "idle for 300 s")
 
 
 def test_its_memory_is_the_larger_of_what_was_said_and_measured() -> None:
@@ -168,11 +168,11 @@ def test_idle_time_runs_since_the_last_use_of_pool_or_replica() -> None:
 def test_a_cold_start_counts_from_its_first_waiter() -> None:
     """Those who come later do not begin it anew; when nobody waits it is over."""
     called = pool()
-    called.use(1, 0, 2.0, 100.0)
-    called.use(3, 0, 5.0, 103.0)
+    called.observe_load(1, 0, 2.0, 100.0)
+    called.observe_load(3, 0, 5.0, 103.0)
     assert called.waiting_since_s == 98.0
 
-    called.use(0, 1, 0.0, 104.0)
+    called.observe_load(0, 1, 0.0, 104.0)
     assert called.waiting_since_s is None
 
 
@@ -180,16 +180,16 @@ def test_who_waits_in_vain_is_known() -> None:
     """A pool is unserved from the first look at a waiter without a replica until one can serve; a
     deploy waits without any."""
     called = pool()
-    called.use(1, 0, 2.0, 100.0)
-    called.use(1, 0, 3.0, 101.0)
+    called.observe_load(1, 0, 2.0, 100.0)
+    called.observe_load(1, 0, 3.0, 101.0)
     assert called.unserved_since_s == 100.0
 
     called.replicas = pool(State.READY).replicas
-    called.use(1, 0, 4.0, 102.0)
+    called.observe_load(1, 0, 4.0, 102.0)
     assert called.unserved_since_s is None
 
     trial = Pool(PoolSpec(KEY, role="trial"))
-    trial.use(0, 0, 0.0, 100.0)
+    trial.observe_load(0, 0, 0.0, 100.0)
     assert trial.unserved_since_s == 100.0
 
 
@@ -197,60 +197,66 @@ def test_a_call_counts_although_it_is_over() -> None:
     """Most calls of a warm function are over when the gateway next speaks of it."""
     called = pool()
     for now in (100.0, 110.0):
-        called.called(now)
-        called.use(0, 0, 0.0, now)
+        called.record_call(now)
+        called.observe_load(0, 0, 0.0, now)
 
-    assert called.uses.rate(111.0) == pytest.approx(0.1)
+    assert called.call_rate.per_second(111.0) == pytest.approx(0.1)
     assert called.last_used_s == 110.0
 
 
-def used_at(*times: float) -> Uses:
-    uses = Uses()
+def used_at(*times: float) -> CallRate:
+    call_rate = CallRate()
     for now in times:
-        uses.called(now)
-    return uses
+        call_rate.record_call(now)
+    return call_rate
 
 
 def test_what_was_never_used_costs_nothing() -> None:
     """Nobody is expected to miss it."""
-    assert cost(Uses(), 5.0, 100.0) == 0.0
+    assert eviction_cost(CallRate(), 5.0, 100.0) == 0.0
 
 
 def test_who_was_used_last_costs_most() -> None:
     """Where nothing is known of gaps the order is that of the last use."""
-    assert cost(used_at(90.0), 2.0, 100.0) > cost(used_at(50.0), 2.0, 100.0)
+    assert eviction_cost(used_at(90.0), 2.0, 100.0) > eviction_cost(used_at(50.0), 2.0, 100.0)
 
 
 def test_who_loads_for_longer_costs_more() -> None:
     """Of two pools used alike, the one that is quickly back goes first."""
-    assert cost(used_at(50.0), 20.0, 100.0) == 10 * cost(used_at(50.0), 2.0, 100.0)
+    assert eviction_cost(used_at(50.0), 20.0, 100.0) == 10 * eviction_cost(
+        used_at(50.0), 2.0, 100.0
+    )
 
 
 def test_a_load_never_measured_is_assumed() -> None:
     """A revision that was never loaded is not free to evict."""
-    assert cost(used_at(50.0), 0.0, 100.0) == cost(used_at(50.0), UNKNOWN_RELOAD_S, 100.0) > 0
+    assert (
+        eviction_cost(used_at(50.0), 0.0, 100.0)
+        == eviction_cost(used_at(50.0), UNKNOWN_RELOAD_S, 100.0)
+        > 0
+    )
 
 
 def test_a_habit_is_known_by_its_gaps() -> None:
     """What is called every ten seconds is expected again in ten, however recently it was called."""
-    assert used_at(100.0, 110.0, 120.0).rate(121.0) == pytest.approx(1 / 10)
+    assert used_at(100.0, 110.0, 120.0).per_second(121.0) == pytest.approx(1 / 10)
 
 
 def test_a_habit_that_ends_is_forgotten() -> None:
     """A pool that was called often and then not for an hour is worth less than its silence."""
-    uses = used_at(100.0, 101.0, 102.0)
+    call_rate = used_at(100.0, 101.0, 102.0)
 
-    assert uses.rate(105.0) == pytest.approx(1.0)
-    assert uses.rate(111.0) == pytest.approx(1 / 9)
-    assert uses.rate(3702.0) < 1 / 3600
+    assert call_rate.per_second(105.0) == pytest.approx(1.0)
+    assert call_rate.per_second(111.0) == pytest.approx(1 / 9)
+    assert call_rate.per_second(3702.0) < 1 / 3600
 
 
 def test_a_silence_between_spells_is_soon_forgotten() -> None:
     """Of a function called every ten seconds, after an hour of silence, the next spell is soon
     known as one: the gap is a geometric mean, which one long silence moves little."""
-    uses = used_at(*range(0, 100, 10), *range(3700, 3750, 10))
+    call_rate = used_at(*range(0, 100, 10), *range(3700, 3750, 10))
 
-    assert 10.0 < exp(uses.log_gap or 0.0) < 20.0
+    assert 10.0 < exp(call_rate.log_gap or 0.0) < 20.0
 
 
 def test_new_gaps_weigh_more_than_old_ones() -> None:
@@ -260,4 +266,4 @@ def test_new_gaps_weigh_more_than_old_ones() -> None:
 
 def test_a_burst_is_no_more_than_one_use_a_second() -> None:
     """Very short gaps do not make a replica priceless."""
-    assert used_at(100.0, 100.1, 100.2).rate(100.2) == 1.0
+    assert used_at(100.0, 100.1, 100.2).per_second(100.2) == 1.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pool_manager.core import events
 from pool_manager.core.commands import Assign, Drain, Launch, Note, Release, Terminate
-from pool_manager.core.eviction import RESIDENCY_S, SWAP_AFTER_S
+from pool_manager.core.eviction import PREEMPT_AFTER_S, RESIDENCY_S
 from pool_manager.core.machine import Machine
 from pool_manager.core.replicas import DRAIN_S, TERM_S
 from pool_manager.core.state import Device, PoolSpec
@@ -96,7 +96,7 @@ def test_two_models_that_alternate_each_get_their_time() -> None:
             assert commands == [Drain("r1", None)]
             gone_s = play.now - began_s
 
-    assert gone_s == max(RESIDENCY_S, SWAP_AFTER_S + 1.0)
+    assert gone_s == max(RESIDENCY_S, PREEMPT_AFTER_S + 1.0)
     play.lose("r1", "exit 0")
     assert play.replica("r2").pool == B
 
@@ -284,7 +284,7 @@ def test_nothing_is_started_on_a_guess_after_a_restart() -> None:
     play.demand(a=1)
     play.on(events.Found("old", A, "cpu0"))
 
-    assert play.on(events.ListRead()) == []
+    assert play.on(events.ReplicasListed()) == []
     play.on(events.Greeted("old", {}, loaded=True))
     play.on(events.Loaded("old", 4, True, 80.0, {}))
     assert play.tick(60.0) == []
@@ -297,7 +297,7 @@ def test_very_many_cold_functions_cost_a_tick_nothing() -> None:
     machine = Machine([GPU], iter(["r1"]).__next__)
     for number in range(1_000):
         machine.handle(events.PoolDefined(PoolSpec(f"f{number}")), 0.0)
-    machine.handle(events.ListRead(), 0.0)
-    machine.handle(events.DemandCame(Demand("w", 1, True, {"f7": Load(1, 0, 0.0)})), 1.0)
+    machine.handle(events.ReplicasListed(), 0.0)
+    machine.handle(events.DemandReported(Demand("w", 1, True, {"f7": Load(1, 0, 0.0)})), 1.0)
 
     assert list(machine.host.live) == ["f7"]

@@ -8,13 +8,13 @@ from pool_manager.core import events
 from pool_manager.core.commands import (
     Command,
     Drain,
-    KeepColdStart,
     Note,
+    RecordColdStart,
     Release,
     Terminate,
 )
 from pool_manager.core.pool import ENDED_MAX
-from pool_manager.core.replicas import load_deadline_s, patience_s
+from pool_manager.core.replicas import load_limit_s, state_limit_s
 from pool_manager.core.state import PoolSpec, Replica, State
 from tests.support.house import House, without_notes
 
@@ -45,17 +45,17 @@ def test_a_drain_ends_with_term_and_kill() -> None:
     house = House(State.READY)
     house.drain(None)
 
-    assert house.press(29.9) == []
-    assert house.press(0.1) == [Terminate("r1", "did not drain: idle")]
-    assert house.press(4.9) == []
-    assert house.press(0.1) == [Release("r1", "idle")]
+    assert house.enforce_deadline(29.9) == []
+    assert house.enforce_deadline(0.1) == [Terminate("r1", "did not drain: idle")]
+    assert house.enforce_deadline(4.9) == []
+    assert house.enforce_deadline(0.1) == [Release("r1", "idle")]
 
 
 def test_after_term_nobody_comes_back() -> None:
     """A refusal that crosses TERM is too late: no request is sent to what is about to end."""
     house = House(State.READY)
     house.drain(300.0)
-    house.press(30.0)
+    house.enforce_deadline(30.0)
 
     house.on(events.NotIdle("r1", 0.0))
 
@@ -69,9 +69,9 @@ def test_a_start_that_hangs_is_a_failure(state: State) -> None:
     house = House(state)
     house.on(events.Begun("r1"))
 
-    kept, released = house.press(60.0)
+    kept, released = house.enforce_deadline(60.0)
 
-    assert isinstance(kept, KeepColdStart)
+    assert isinstance(kept, RecordColdStart)
     assert kept.outcome == f"failed: {state} lasted too long"
     assert released == Release("r1", f"{state} lasted too long")
     assert house.pool.failures == 1
@@ -97,15 +97,15 @@ def test_a_release_that_fails_is_tried_again() -> None:
     """The device stays taken, and every 5 s the release is tried anew."""
     house = House(State.READY)
     house.on(events.Lost("r1", "exit 1"))
-    assert house.press(60.0) == []
+    assert house.enforce_deadline(60.0) == []
 
     house.on(events.NotReleased("r1", "in uninterruptible sleep"))
 
     assert house.replica.why == "in uninterruptible sleep"
-    assert house.press(4.9) == []
-    assert house.press(0.1) == [Release("r1", "tried again")]
-    assert house.press(4.9) == []
-    assert house.press(0.1) == [Release("r1", "tried again")]
+    assert house.enforce_deadline(4.9) == []
+    assert house.enforce_deadline(0.1) == [Release("r1", "tried again")]
+    assert house.enforce_deadline(4.9) == []
+    assert house.enforce_deadline(0.1) == [Release("r1", "tried again")]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_release_is_tried_again_when_the_engine_is_back() -> None:
 
     house.replicas.end_missing(frozenset(), house.now, commands)
     assert commands == []
-    house.replica.kill_at_s = house.now + 5.0
+    house.replica.deadline_s = house.now + 5.0
 
     house.replicas.end_missing(frozenset({"r1"}), house.now, commands)
 
@@ -163,7 +163,7 @@ def test_nobody_is_blamed_while_the_engine_is_away() -> None:
     house.host.engine_down = "no answer"
     house.on(events.Begun("r1"))
 
-    assert house.press(60.0) == [Release("r1", "starting lasted too long")]
+    assert house.enforce_deadline(60.0) == [Release("r1", "starting lasted too long")]
     assert (house.pool.failures, house.pool.retry_at_s) == (0, house.now + 1.0)
 
 
@@ -172,7 +172,7 @@ def test_every_end_is_noted_with_its_reason() -> None:
     house = House(State.READY)
     commands: list[Command] = []
     house.replicas.drain(house.replica, None, "put to sleep", house.now, commands)
-    house.replicas.press(house.replica, house.now + 30.0, commands)
+    house.replicas.enforce_deadline(house.replica, house.now + 30.0, commands)
 
     assert [one.text for one in commands if isinstance(one, Note)] == [
         "r1 is asked to go: put to sleep",
@@ -187,7 +187,7 @@ def test_gateways_are_told_how_a_serving_replica_died() -> None:
     assert house.pool.ended == {"r1": "was killed by SIGKILL"}
 
     for number in range(ENDED_MAX):
-        house.pool.died(f"x{number}", "exited with code 1")
+        house.pool.record_death(f"x{number}", "exited with code 1")
     assert list(house.pool.ended) == [f"x{number}" for number in range(ENDED_MAX)]
 
     loading = House(State.LOADING)
@@ -202,12 +202,12 @@ def test_the_largest_need_counts(load_s: float, gib: int, expected: float) -> No
     """Loading may take the largest of 60 s, ten times the measured load and 20 s per GiB."""
     spec = PoolSpec(KEY, load_s=load_s, bundle_bytes=gib * 2**30)
 
-    assert expected == load_deadline_s(spec)
+    assert expected == load_limit_s(spec)
 
 
 def test_idle_time_has_no_part_in_loading() -> None:
     """A function that may sleep after a second has all the time it needs to load."""
-    assert load_deadline_s(PoolSpec(KEY)) == load_deadline_s(PoolSpec(KEY, idle_s=1.0))
+    assert load_limit_s(PoolSpec(KEY)) == load_limit_s(PoolSpec(KEY, idle_s=1.0))
 
 
 @pytest.mark.parametrize(
@@ -226,19 +226,19 @@ def test_every_state_has_its_patience(state: State, adopted: bool, expected: flo
     """Nothing presses a replica that is ready; every state on the way has an end."""
     replica = Replica("r1", KEY, "cpu0", "serve", 0.0, state, adopted=adopted)
 
-    assert expected == patience_s(replica, PoolSpec(KEY))
+    assert expected == state_limit_s(replica, PoolSpec(KEY))
 
 
 def test_a_standby_may_wait_for_ever() -> None:
     """It is there to wait; one that got a model and did not take it is pressed."""
     standby = Replica("r1", "standby/cpu", "", "standby", 0.0, State.STANDBY)
 
-    assert patience_s(standby, PoolSpec("standby/cpu")) == float("inf")
+    assert state_limit_s(standby, PoolSpec("standby/cpu")) == float("inf")
 
 
 def test_a_trial_has_time_to_check_and_prepare() -> None:
     """On top of what loading may take: its server gives up waiting for that before."""
     trial = Replica("r1", KEY, "cpu0", "trial", 0.0, State.LOADING)
 
-    assert patience_s(trial, PoolSpec(KEY, role="trial")) == 150.0
-    assert patience_s(trial, PoolSpec(KEY, role="trial", bundle_bytes=8 * 2**30)) == 490.0
+    assert state_limit_s(trial, PoolSpec(KEY, role="trial")) == 150.0
+    assert state_limit_s(trial, PoolSpec(KEY, role="trial", bundle_bytes=8 * 2**30)) == 490.0

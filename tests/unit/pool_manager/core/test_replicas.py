@@ -12,8 +12,8 @@ from pool_manager.core.commands import (
     Bind,
     Drain,
     EndTrial,
-    KeepColdStart,
-    KeepRefutation,
+    RecordColdStart,
+    RecordRefutation,
     Release,
     StopBatching,
 )
@@ -47,7 +47,7 @@ def test_a_replica_that_has_its_model_is_not_told_again() -> None:
 def test_a_loaded_replica_serves_as_it_says() -> None:
     """Limit, marks, memory and phases are what the replica reported; the past is forgiven."""
     house = House(State.LOADING)
-    house.pool.fail("no memory", (), 0.0)
+    house.pool.record_failure("no memory", (), 0.0)
 
     house.on(LOADED)
 
@@ -95,8 +95,8 @@ def test_standing_in_line_is_no_part_of_its_time(state: State) -> None:
 
     assert house.on(events.Begun("r1")) == []
 
-    assert house.press(59.9) == []
-    assert Release("r1", f"{state} lasted too long") in house.press(0.1)
+    assert house.enforce_deadline(59.9) == []
+    assert Release("r1", f"{state} lasted too long") in house.enforce_deadline(0.1)
 
 
 def test_a_trial_that_has_begun_has_time_to_prepare() -> None:
@@ -104,7 +104,7 @@ def test_a_trial_that_has_begun_has_time_to_prepare() -> None:
     house = House(State.LOADING, "trial")
     house.on(events.Begun("r1"))
 
-    assert house.press(60.1) == []
+    assert house.enforce_deadline(60.1) == []
 
 
 def test_who_has_begun_too_late_is_not_held_up() -> None:
@@ -112,7 +112,7 @@ def test_who_has_begun_too_late_is_not_held_up() -> None:
     house = House(State.READY)
     house.on(events.Begun("r1"))
 
-    assert house.replica.kill_at_s == float("inf")
+    assert house.replica.deadline_s == float("inf")
 
 
 def test_a_first_run_completes_the_receipt() -> None:
@@ -121,7 +121,7 @@ def test_a_first_run_completes_the_receipt() -> None:
     house.replica.phases = {"load": 5.0}
     house.replica.waiting_since_s = 98.0
 
-    receipt = KeepColdStart(KEY, "r1", "cpu0", 2000.0, {"load": 5.0, "first_run": 1.5}, "ready")
+    receipt = RecordColdStart(KEY, "r1", "cpu0", 2000.0, {"load": 5.0, "first_run": 1.5}, "ready")
     assert house.on(events.FirstRun("r1", 1.5)) == [receipt]
 
 
@@ -132,7 +132,7 @@ def test_a_first_run_for_somebody_else_is_no_part_of_the_receipt() -> None:
 
     (receipt,) = house.on(events.FirstRun("r1", 500.0))
 
-    assert isinstance(receipt, KeepColdStart)
+    assert isinstance(receipt, RecordColdStart)
     assert receipt.total_ms == 2500.0
 
 
@@ -144,13 +144,13 @@ def test_a_start_whose_callers_left_has_its_receipt_when_it_ends() -> None:
 
     receipt, *_ = house.on(events.Lost("r1", "exit 0"))
 
-    assert receipt == KeepColdStart(KEY, "r1", "cpu0", 2000.0, {}, "ready", ago_s=8.0)
+    assert receipt == RecordColdStart(KEY, "r1", "cpu0", 2000.0, {}, "ready", ago_s=8.0)
     for known in ({"adopted": True}, {"phases": {"first_run": 1.0}}):
         house = House(State.READY)
         house.replica.ready_s = 92.0
         for name, value in known.items():
             setattr(house.replica, name, value)
-        assert not any(isinstance(one, KeepColdStart) for one in house.on(events.Lost("r1", "")))
+        assert not any(isinstance(one, RecordColdStart) for one in house.on(events.Lost("r1", "")))
 
 
 def test_without_a_waiter_the_phases_are_the_whole() -> None:
@@ -160,7 +160,7 @@ def test_without_a_waiter_the_phases_are_the_whole() -> None:
 
     (receipt,) = house.on(events.FirstRun("r1", 1.5))
 
-    assert isinstance(receipt, KeepColdStart)
+    assert isinstance(receipt, RecordColdStart)
     assert receipt.total_ms == 6.5
 
 
@@ -174,7 +174,7 @@ def test_a_drain_may_be_refused_once() -> None:
 
     assert house.replica.state == "ready"
     assert house.replica.last_used_s == 97.5
-    assert house.press(1e9) == []
+    assert house.enforce_deadline(1e9) == []
 
 
 def test_a_released_replica_is_forgotten() -> None:
@@ -224,8 +224,8 @@ def test_a_found_replica_is_given_time_to_greet() -> None:
     house.replica = replica
     assert not house.pool.removed
 
-    assert house.press(9.9) == []
-    assert house.press(0.1) == [Release("r1", "starting lasted too long")]
+    assert house.enforce_deadline(9.9) == []
+    assert house.enforce_deadline(0.1) == [Release("r1", "starting lasted too long")]
     assert house.pool.failures == 0
 
 
@@ -281,7 +281,7 @@ def test_a_standby_that_greets_waits() -> None:
     """It is not told to load anything, and earlier failures are forgiven."""
     house = House(is_empty=True)
     one = standby(house, State.STARTING)
-    house.pools[STANDBY_KEY].fail("exit 1", (), 0.0)
+    house.pools[STANDBY_KEY].record_failure("exit 1", (), 0.0)
 
     assert house.on(events.Greeted("s1", {"start": 3.0})) == []
     assert (one.state, house.pools[STANDBY_KEY].failures) == ("standby", 0)
@@ -374,7 +374,7 @@ def test_the_others_are_told_and_it_is_kept_once() -> None:
     again = made.on(events.BatchingRefuted("r2", "so they are"))
     loaded = made.on(replace(LOADED, id="r4"))
 
-    assert asked == [KeepRefutation(KEY, "rows are lost"), StopBatching("r2"), StopBatching("r3")]
+    assert asked == [RecordRefutation(KEY, "rows are lost"), StopBatching("r2"), StopBatching("r3")]
     assert again == []
     assert loaded == [StopBatching("r4")]
     assert made.pool.refuted == "rows are lost"
@@ -397,7 +397,7 @@ def test_one_that_says_it_again_to_a_new_manager_is_believed() -> None:
     made.replica.adopted = True
 
     assert made.on(replace(LOADED, refuted="rows are lost")) == [
-        KeepRefutation(KEY, "rows are lost")
+        RecordRefutation(KEY, "rows are lost")
     ]
 
 

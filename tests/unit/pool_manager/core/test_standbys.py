@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pool_manager.core import events
-from pool_manager.core.commands import Assign, Command, KeepColdStart, Launch, Release
+from pool_manager.core.commands import Assign, Command, Launch, RecordColdStart, Release
 from pool_manager.core.host import GPU_STANDBY_MIB, STANDBY_KEY
 from pool_manager.core.ledger import Charge
 from pool_manager.core.pool import PAUSE_S
@@ -143,7 +143,7 @@ def test_found_standbys_are_used_and_too_many_go() -> None:
     for id in ("old1", "old2"):
         play.on(events.Found(id, "", "", "standby"))
 
-    assert play.on(events.ListRead()) == []
+    assert play.on(events.ReplicasListed()) == []
     assert play.demand() == [Release("old2", "one standby too many")]
 
 
@@ -212,8 +212,8 @@ def test_each_gpu_has_standbys_of_its_own() -> None:
     ]
     assert play.tick(10.0) == []
     ledger = play.machine.host.ledger
-    assert ledger.charged("r1") == Charge("", "gpu", 0.0, GPU_STANDBY_MIB)
-    assert ledger.left("gpu") == 1.0
+    assert ledger.charge_of("r1") == Charge("", "gpu", 0.0, GPU_STANDBY_MIB)
+    assert ledger.free_share("gpu") == 1.0
 
 
 def test_a_gpus_standby_is_for_that_gpu() -> None:
@@ -255,7 +255,7 @@ def test_a_gpus_standby_needs_memory_of_that_gpu() -> None:
     play.on(events.Loaded("r1", 4, True, 9_500.0, {}))
 
     assert play.on(events.FirstRun("r1", 1.0)) + play.tick(10.0) == []
-    assert play.receipts == [KeepColdStart(A, "r1", "gpu", 0.0, {"first_run": 1.0}, "ready")]
+    assert play.receipts == [RecordColdStart(A, "r1", "gpu", 0.0, {"first_run": 1.0}, "ready")]
 
 
 def test_a_gpus_standby_too_many_goes_first() -> None:
@@ -274,7 +274,7 @@ def test_found_standbys_join_their_device() -> None:
     )
     play.on(events.Found("old1", "", "gpu2", "standby"))
     play.on(events.Found("old2", "", "cpu0", "standby"))
-    play.on(events.ListRead())
+    play.on(events.ReplicasListed())
 
     assert standbys(play.demand()) == ["r1"]
     assert play.replica("r1").device == "gpu"

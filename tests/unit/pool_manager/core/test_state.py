@@ -76,7 +76,7 @@ def test_what_goes_will_be_gone_soon(state: State) -> None:
     replica = Replica("r1", "default/a@1", "cpu0", "serve", 0.0, state)
     assert replica.is_leaving is (state in {"draining", "releasing"})
 
-    replica.kill_at_s = 100.0
+    replica.deadline_s = 100.0
 
     assert replica.is_leaving is (state == "draining")
 

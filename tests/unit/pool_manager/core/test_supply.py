@@ -22,7 +22,7 @@ def test_a_start_is_charged_what_is_known() -> None:
 
     play.demand(a=1)
 
-    assert play.machine.host.ledger.charged("r1").memory_mib == 700.0
+    assert play.machine.host.ledger.charge_of("r1").memory_mib == 700.0
 
 
 def test_what_is_too_much_goes_newest_first() -> None:
@@ -94,12 +94,12 @@ def test_a_back_off_keeps_no_device() -> None:
     play = Play(PoolSpec(A, max=2), PoolSpec(B), devices=2)
     play.warm(b="r1")
     play.on(events.PoolDefined(PoolSpec(A, min=2, max=2)))
-    assert play.machine.host.ledger.claims.keys() == {"cpu0"}
+    assert play.machine.host.ledger.reservations.keys() == {"cpu0"}
 
     play.on(events.Lost("r2", "no memory"))
 
-    assert play.machine.host.ledger.claims == {}
-    assert play.pool("a").claim is None
+    assert play.machine.host.ledger.reservations == {}
+    assert play.pool("a").reservation is None
 
 
 def test_nothing_is_started_while_the_engine_is_away() -> None:
@@ -138,10 +138,10 @@ def test_sleep_asks_who_is_idle() -> None:
     play.seconds(6, a=8)
     play.ready("r2")
 
-    assert play.on(events.SleepAsked(A)) == []
+    assert play.on(events.SleepRequested(A)) == []
     play.run()
-    assert play.on(events.SleepAsked(A)) == [Drain("r1", 0.001)]
-    assert play.on(events.SleepAsked(A)) == []
+    assert play.on(events.SleepRequested(A)) == [Drain("r1", 0.001)]
+    assert play.on(events.SleepRequested(A)) == []
 
 
 def test_nobody_is_put_to_sleep_on_a_half_known_world() -> None:
@@ -151,8 +151,8 @@ def test_nobody_is_put_to_sleep_on_a_half_known_world() -> None:
     play.on(events.Greeted("old", {}, loaded=True))
     play.on(events.Loaded("old", 4, True, 80.0, {}))
 
-    assert play.on(events.SleepAsked(A)) == []
-    assert play.on(events.SleepAsked(B)) == []
+    assert play.on(events.SleepRequested(A)) == []
+    assert play.on(events.SleepRequested(B)) == []
 
 
 # Warm-ups
@@ -163,7 +163,7 @@ def test_a_pool_is_warmed() -> None:
     play = Play(PoolSpec(A))
     play.demand()
 
-    assert launched(play.on(events.WarmAsked(A))) == [("r1", "cpu0")]
+    assert launched(play.on(events.WarmRequested(A))) == [("r1", "cpu0")]
     play.on(events.Greeted("r1", {}))
     assert play.on(events.Loaded("r1", 4, True, 80.0, {})) == [
         EndWarm(A, "ready", "kept for the next call")
@@ -176,7 +176,7 @@ def test_a_warm_pool_is_warm_at_once_and_stays() -> None:
     play = Play(PoolSpec(A, idle_s=10.0))
     play.warm(a="r1")
 
-    assert play.on(events.WarmAsked(A), 10.0) == [EndWarm(A, "ready", "kept for the next call")]
+    assert play.on(events.WarmRequested(A), 10.0) == [EndWarm(A, "ready", "kept for the next call")]
     assert play.tick(9.0) == []
     assert play.tick(1.0) == [Drain("r1", 10.0)]
 
@@ -187,7 +187,7 @@ def test_one_that_is_about_to_go_is_not_warm() -> None:
     play.warm(a="r1")
     play.tick(10.0)
 
-    assert play.on(events.WarmAsked(A)) == []
+    assert play.on(events.WarmRequested(A)) == []
     assert play.on(events.NotIdle("r1", 1.0)) == [EndWarm(A, "ready", "kept for the next call")]
 
 
@@ -195,7 +195,7 @@ def test_a_warm_up_that_fails_is_told() -> None:
     """The first failed load ends it, with the reason; nothing is tried again for it."""
     play = Play(PoolSpec(A))
     play.demand()
-    play.on(events.WarmAsked(A))
+    play.on(events.WarmRequested(A))
 
     commands = play.on(events.Lost("r1", "no memory"))
 
@@ -213,7 +213,7 @@ def test_a_failing_pool_is_not_warmed() -> None:
         play.lose(f"r{number}", "no memory")
     play.demand()
 
-    assert play.on(events.WarmAsked(A)) == [EndWarm(A, "failed", "no memory")]
+    assert play.on(events.WarmRequested(A)) == [EndWarm(A, "failed", "no memory")]
 
 
 def test_a_warm_up_waits_for_room() -> None:
@@ -221,7 +221,7 @@ def test_a_warm_up_waits_for_room() -> None:
     play = Play(PoolSpec(A), PoolSpec(B), devices=1)
     play.run(b=1)
     play.ready("r1")
-    assert play.on(events.WarmAsked(A)) == []
+    assert play.on(events.WarmRequested(A)) == []
     assert play.seconds(30, b=1) == []
 
     assert play.run() == [Drain("r1", 0.001)]
@@ -231,11 +231,11 @@ def test_a_warm_up_that_is_dropped_leaves_nothing() -> None:
     """Neither an answer nor a claim nor a wish."""
     play = Play(PoolSpec(A), PoolSpec(B), devices=1)
     play.warm(b="r1")
-    play.on(events.WarmAsked(A))
-    assert play.machine.host.ledger.claims.keys() == {"cpu0"}
+    play.on(events.WarmRequested(A))
+    assert play.machine.host.ledger.reservations.keys() == {"cpu0"}
 
-    assert play.on(events.WarmDropped(A)) == []
-    assert (play.pool("a").wanted, play.machine.host.ledger.claims) == (0, {})
+    assert play.on(events.WarmCancelled(A)) == []
+    assert (play.pool("a").wanted, play.machine.host.ledger.reservations) == (0, {})
 
 
 def test_nobody_waits_for_a_pool_that_is_not_there() -> None:
@@ -243,12 +243,12 @@ def test_nobody_waits_for_a_pool_that_is_not_there() -> None:
     play = Play(PoolSpec(A), PoolSpec(B), devices=1)
     play.run(b=1)
 
-    assert play.on(events.WarmAsked("default/z@1")) == [
+    assert play.on(events.WarmRequested("default/z@1")) == [
         EndWarm("default/z@1", "failed", "there is no such pool")
     ]
-    play.on(events.WarmAsked(A))
+    play.on(events.WarmRequested(A))
     assert play.on(events.PoolRemoved(A)) == [EndWarm(A, "failed", "it was removed")]
-    play.on(events.WarmAsked(B))
+    play.on(events.WarmRequested(B))
     assert EndWarm(B, "failed", "the server stops") in play.on(events.Shutdown())
 
 
@@ -258,7 +258,7 @@ def test_what_fits_beside_nothing_is_not_waited_for() -> None:
     play.run(b=1)
     play.ready("r1")
 
-    assert play.on(events.WarmAsked(A, beside=True)) == [
+    assert play.on(events.WarmRequested(A, beside=True)) == [
         EndWarm(A, "no_room", "all 1 devices are in use")
     ]
     assert play.pool("a").wanted == 0

@@ -223,4 +223,4 @@ async def test_an_exhausted_server_starts_nothing(
 )
 def test_ends_are_told_in_words(code: int | None, text: str) -> None:
     """An exit code, a signal by its name, and neither where the process was only adopted."""
-    assert processes._how(code) == text
+    assert processes.describe_exit(code) == text

@@ -13,7 +13,7 @@ from pool_manager.drivers.fake import FakeDriver
 from pool_manager.gpus import discovery
 from pool_manager.gpus.absent import NoGpus
 from pool_manager.gpus.discovery import find_gpus, open_gpus
-from pool_manager.gpus.monitor import HostGpus
+from pool_manager.gpus.monitor import GpuMonitor
 from pool_manager.replicas.records import unbound
 from pool_manager.settings import PoolSettings
 from registry.errors import BadRequest, EngineDown
@@ -123,7 +123,7 @@ async def test_adopted_replicas_are_not_foreign(board: Board) -> None:
     shown = found.view(A)
     await found.close()
 
-    assert isinstance(found, HostGpus)
+    assert isinstance(found, GpuMonitor)
     assert found.devices()[0].memory_mib == 24_000 - 2_100
     assert shown is not None
     assert shown.foreign_mib == 2_100

@@ -1,9 +1,13 @@
-"""What a replica has of its GPU."""
+"""GPU memory."""
 
 from __future__ import annotations
 
-from pool_manager.gpus.memory import taken_mib
-from pool_manager.gpus.nvml import GpuProcess, Reading
+import pytest
+
+from pool_manager.core.state import Device
+from pool_manager.gpus.memory import SLACK_MIB, choose, device, foreign_mib, still_taken, taken_mib
+from pool_manager.gpus.nvml import GpuProcess, Reading, Snapshot
+from registry.errors import BadRequest
 
 
 def gpu(used_mib: float | None, *processes: GpuProcess, lists: bool = True) -> Reading:
@@ -36,3 +40,129 @@ def test_it_never_has_less_than_nothing() -> None:
     """Others may have given something back meanwhile."""
     assert taken_mib(gpu(50.0), None, 100.0, is_alone=True) == 0.0
     assert taken_mib(gpu(None), None, 100.0, is_alone=True) is None
+
+
+GPUS = (
+    Reading("GPU-a", "0"),
+    Reading("MIG-1", "1:0", parent="GPU-b"),
+    Reading("MIG-2", "1:1", parent="GPU-b"),
+    Reading("GPU-c", "10"),
+)
+SEEN = Snapshot("580", GPUS)
+
+
+def used(mib: float | None, *processes: GpuProcess, lists: bool = True) -> Reading:
+    """A GPU with so much in use."""
+    listed = processes if lists else None
+    return Reading("GPU-a", "0", total_mib=24_000, used_mib=mib, processes=listed)
+
+
+@pytest.mark.parametrize(
+    ("setting", "uuids"),
+    [
+        ("all", ["GPU-a", "MIG-1", "MIG-2", "GPU-c"]),
+        ("none", []),
+        ("0", ["GPU-a"]),
+        ("10, GPU-a", ["GPU-c", "GPU-a"]),
+        ("1", ["MIG-1", "MIG-2"]),
+        ("GPU-b", ["MIG-1", "MIG-2"]),
+        ("1:1", ["MIG-2"]),
+        ("MIG-1,0", ["MIG-1", "GPU-a"]),
+    ],
+)
+def test_gpus_are_chosen_by_number_and_uuid(setting: str, uuids: list[str]) -> None:
+    """Those of a GPU in MIG mode stand for all its slices."""
+    assert [gpu.uuid for gpu in choose(setting, SEEN)] == uuids
+
+
+@pytest.mark.parametrize("setting", ["2", "GPU-x", "0,,1", "-1", "All", "0 1", "1:7"])
+def test_a_gpu_that_is_not_there_is_an_error(setting: str) -> None:
+    """It names what came and what there is."""
+    with pytest.raises(BadRequest, match=r"gpus: .*got .*0 \(GPU-a\), 1:0 \(MIG-1\)"):
+        choose(setting, SEEN)
+
+
+def test_without_a_gpu_none_can_be_named() -> None:
+    """It says that there is none."""
+    with pytest.raises(BadRequest, match="got '0'; there is none"):
+        choose("0", Snapshot("580", ()))
+
+
+@pytest.mark.parametrize("setting", ["0,0", "0,GPU-a", "1,1:0"])
+def test_a_gpu_is_named_once(setting: str) -> None:
+    """Twice is a mistake."""
+    with pytest.raises(BadRequest, match=r"got .* again"):
+        choose(setting, SEEN)
+
+
+def test_what_is_in_use_without_replicas_is_foreign() -> None:
+    """Whoever has it, listed or not."""
+    assert foreign_mib(used(700.0, GpuProcess(1, 600.0)), {}) == 700.0
+    assert foreign_mib(used(None), {}) == 0.0
+
+
+def test_what_adopted_replicas_have_is_not_foreign() -> None:
+    """Only the rest is."""
+    gpu = used(1_000.0, GpuProcess(1, 600.0), GpuProcess(2, 300.0))
+
+    assert foreign_mib(gpu, {"r1": {1}}) == 400.0
+    assert foreign_mib(gpu, {"r1": {1}, "r2": {2}}) == 100.0
+    assert foreign_mib(gpu, {"r1": set()}) == 1_000.0
+    assert foreign_mib(used(500.0, GpuProcess(1, 600.0)), {"r1": {1}}) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("gpu", "ours"),
+    [
+        (used(900.0, lists=False), {"r1": {1}}),
+        (used(900.0, GpuProcess(1, None)), {"r1": {1}}),
+        (used(900.0, GpuProcess(1, 600.0)), {"r1": {1}, "r2": None}),
+    ],
+)
+def test_nothing_is_foreign_where_ours_cannot_be_told(
+    gpu: Reading, ours: dict[str, set[int] | None]
+) -> None:
+    """Beside an adopted replica whose part is not known nobody is called foreign."""
+    assert foreign_mib(gpu, ours) == 0.0
+
+
+def test_a_gpu_is_a_bank_of_its_own() -> None:
+    """Without what the driver keeps and what foreign processes have."""
+    gpu = Reading("GPU-a", "0", total_mib=24_000, reserved_mib=400)
+
+    assert device(gpu, 1_000.0) == Device("GPU-a", "cuda", 22_600.0, "GPU-a")
+    assert device(Reading("GPU-a", "0", total_mib=24_000), 0.0).memory_mib == 24_000
+    assert device(gpu, 99_000.0).memory_mib == 1.0
+
+
+def test_a_gpu_of_unknown_size_is_not_accounted() -> None:
+    """0 is how a device says that."""
+    assert device(Reading("GPU-a", "0"), 0.0) == Device("GPU-a", "cuda", 0.0, "GPU-a")
+
+
+def test_a_listed_process_is_still_there() -> None:
+    """Whatever the memory says, and whether or not its part is told."""
+    listed = gpu(0.0, GpuProcess(9, 5.0), GpuProcess(4711, 1_234.0))
+
+    assert still_taken(listed, {4711}, 9e9, 0.0) == "GPU-a still shows 1,234 MiB of pid 4711"
+    untold = gpu(0.0, GpuProcess(4711, None))
+    assert still_taken(untold, {4711}, 9e9, 0.0) == "GPU-a still shows pid 4711"
+    assert still_taken(untold, {1}, 9e9, 0.0) == ""
+
+
+@pytest.mark.parametrize("pids", [frozenset({1}), frozenset(), None])
+@pytest.mark.parametrize("lists", [True, False])
+def test_memory_must_be_back(pids: frozenset[int] | None, lists: bool) -> None:
+    """What others are charged and what was foreign at the start may be in use, and a little more;
+    with processes that nobody knows, or that are not listed, this alone decides."""
+    most = 1_000.0 + 300.0 + SLACK_MIB
+
+    assert still_taken(gpu(most, lists=lists), pids, 1_000.0, 300.0) == ""
+    assert still_taken(gpu(most + 1, lists=lists), pids, 1_000.0, 300.0) == (
+        "GPU-a still has 1,557 MiB in use, expected at most 1,300 of others and 256 more"
+    )
+
+
+def test_what_cannot_be_seen_is_not_waited_for() -> None:
+    """A driver that tells neither processes nor memory keeps no device from others."""
+    assert still_taken(gpu(None, lists=False), {1}, 0.0, 0.0) == ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pool_manager.core.events import DeviceBack, DeviceLost
-from pool_manager.gpus.monitor import Verdict, Watch
+from pool_manager.gpus.monitor import GpuHealth, Verdict
 from pool_manager.gpus.nvml import Reading, Snapshot, XidEvent
 
 A = Reading("GPU-a", "0")
@@ -15,24 +15,26 @@ FALLEN = "XID 79: has fallen off the bus"
 
 
 @pytest.fixture
-def watch() -> Watch:
-    return Watch([A, M1, M2])
+def watch() -> GpuHealth:
+    return GpuHealth([A, M1, M2])
 
 
-def look(watch: Watch, *gpus: Reading, xids: tuple[XidEvent, ...] = (), **seen: object) -> Verdict:
+def look(
+    watch: GpuHealth, *gpus: Reading, xids: tuple[XidEvent, ...] = (), **seen: object
+) -> Verdict:
     """A look in an old session, or in one that is `renewed`."""
     renewed = bool(seen.pop("renewed", False))
     return watch.judge(Snapshot("580", gpus, **seen), xids, renewed=renewed)  # type: ignore[arg-type]
 
 
-def test_nothing_happens_while_all_is_well(watch: Watch) -> None:
+def test_nothing_happens_while_all_is_well(watch: GpuHealth) -> None:
     """Whether or not the session is new."""
     assert look(watch, A, M1, M2) == Verdict()
     assert look(watch, A, M1, M2, renewed=True) == Verdict()
     assert watch.gone == frozenset()
 
 
-def test_a_gpu_that_is_missing_is_gone(watch: Watch) -> None:
+def test_a_gpu_that_is_missing_is_gone(watch: GpuHealth) -> None:
     """Once, with the driver's reason where it has one."""
     assert look(watch, M1, M2).events == [
         DeviceLost("GPU-a", "the driver no longer lists it", is_gone=True)
@@ -41,7 +43,7 @@ def test_a_gpu_that_is_missing_is_gone(watch: Watch) -> None:
     assert watch.gone == {"GPU-a"}
 
 
-def test_the_reason_of_a_loss_is_said(watch: Watch) -> None:
+def test_the_reason_of_a_loss_is_said(watch: GpuHealth) -> None:
     """Of the GPU itself, of the GPU that a slice is of, or of a number without a name."""
     lost = look(watch, A, lost={"GPU-b": "GPU is lost"}).events
 
@@ -52,7 +54,7 @@ def test_the_reason_of_a_loss_is_said(watch: Watch) -> None:
     ]
 
 
-def test_a_gpu_that_answers_again_is_back(watch: Watch) -> None:
+def test_a_gpu_that_answers_again_is_back(watch: GpuHealth) -> None:
     """In a session that began since; an old one may remember what is not there."""
     look(watch, M1, M2)
 
@@ -61,7 +63,7 @@ def test_a_gpu_that_answers_again_is_back(watch: Watch) -> None:
     assert look(watch, A, M1, M2, renewed=True) == Verdict()
 
 
-def test_a_gpu_that_fell_off_the_bus_is_gone_at_once(watch: Watch) -> None:
+def test_a_gpu_that_fell_off_the_bus_is_gone_at_once(watch: GpuHealth) -> None:
     """Although the driver still lists it; it is back only after a look without errors."""
     fallen = (XidEvent("GPU-a", 79),)
 
@@ -72,7 +74,7 @@ def test_a_gpu_that_fell_off_the_bus_is_gone_at_once(watch: Watch) -> None:
     assert look(watch, A, M1, M2, renewed=True).events == [DeviceBack("GPU-a")]
 
 
-def test_a_gpu_that_needs_a_reset_is_left(watch: Watch) -> None:
+def test_a_gpu_that_needs_a_reset_is_left(watch: GpuHealth) -> None:
     """It is lost once and never comes back, not even after it was gone meanwhile."""
     ecc = (XidEvent("GPU-a", 48),)
 
@@ -86,14 +88,14 @@ def test_a_gpu_that_needs_a_reset_is_left(watch: Watch) -> None:
     assert watch.gone == frozenset()
 
 
-def test_an_application_s_error_is_only_noted(watch: Watch) -> None:
+def test_an_application_s_error_is_only_noted(watch: GpuHealth) -> None:
     """The GPU is well."""
     seen = look(watch, A, M1, M2, xids=(XidEvent("GPU-a", 31), XidEvent("GPU-a", 9999)))
 
     assert seen == Verdict([], ["GPU-a: XID 31: memory page fault", "GPU-a: XID 9999"])
 
 
-def test_errors_of_other_gpus_are_only_noted(watch: Watch) -> None:
+def test_errors_of_other_gpus_are_only_noted(watch: GpuHealth) -> None:
     """Of one that is not used here, or that the driver could not name."""
     assert look(watch, A, M1, M2, xids=(XidEvent("GPU-x", 79),)) == Verdict(
         [], [f"GPU-x: {FALLEN}"]
@@ -102,7 +104,7 @@ def test_errors_of_other_gpus_are_only_noted(watch: Watch) -> None:
 
 @pytest.mark.parametrize(("instance", "hit"), [(None, ["MIG-1", "MIG-2"]), (2, ["MIG-2"]), (7, [])])
 def test_a_slice_is_hit_by_what_is_its_own(
-    watch: Watch, instance: int | None, hit: list[str]
+    watch: GpuHealth, instance: int | None, hit: list[str]
 ) -> None:
     """An error of the whole GPU is one of all its slices."""
     seen = look(watch, A, M1, M2, xids=(XidEvent("GPU-b", 95, instance),))

@@ -6,7 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from pool_manager.gpus.nvml import EVENTS_MAX, GpuProcess, NoDriver, Nvml, XidEvent
+from pool_manager.gpus.nvml import (
+    EVENTS_MAX,
+    GpuProcess,
+    NoDriver,
+    Nvml,
+    Reading,
+    Snapshot,
+    XidEvent,
+)
 from tests.support.nvml.board import (
     FUNCTION_NOT_FOUND,
     NO_DRIVER,
@@ -215,3 +223,13 @@ def test_closing_twice_does_no_harm(nvml: Nvml) -> None:
     nvml.xids()
     nvml.close()
     nvml.close()
+
+
+def test_a_device_is_found_by_its_uuid() -> None:
+    """A slice is found like a GPU; what does not answer is not."""
+    slice_ = Reading("MIG-1", "0:0", parent="GPU-a")
+    seen = Snapshot("580", (slice_, Reading("GPU-b", "1")), {"GPU-c": "GPU is lost"})
+
+    assert seen.find("MIG-1") is slice_
+    assert seen.find("GPU-a") is None
+    assert seen.find("GPU-c") is None

@@ -10,8 +10,8 @@ import pytest
 from pool_manager.core.events import Loaded
 from pool_manager.drivers.fake import FakeDriver
 from pool_manager.gpus.absent import NoGpus
-from pool_manager.gpus.occupancy import Tenancy
-from pool_manager.ports import Account, GpuView
+from pool_manager.gpus.occupancy import GpuOccupancy
+from pool_manager.ports import Charges, GpuView
 from registry.errors import DriverError
 
 ID, GPU = "aaaa0001", "GPU-a"
@@ -76,12 +76,12 @@ def loaded(report: dict[str, Any] | None = None) -> Loaded:
     return Loaded(ID, 1, True, 77.0, {}, report or {})
 
 
-def tenancy(driver: Driver, gpus: Gpus, others: int = 0) -> Tenancy:
+def tenancy(driver: Driver, gpus: Gpus, others: int = 0) -> GpuOccupancy:
     """The ledger charges the replica 900 MiB and each other 50."""
-    return Tenancy(driver, gpus, lambda _device, _id: Account(900.0, others, others * 50.0))
+    return GpuOccupancy(driver, gpus, lambda _device, _id: Charges(900.0, others, others * 50.0))
 
 
-async def measured(tenants: Tenancy, event: Loaded) -> Loaded:
+async def measured(tenants: GpuOccupancy, event: Loaded) -> Loaded:
     """What is fed in the place of an event."""
     fed: list[Loaded] = []
     await tenants.measure(event, fed.append)
@@ -92,7 +92,7 @@ async def measured(tenants: Tenancy, event: Loaded) -> Loaded:
 async def test_a_replica_is_measured_on_its_gpu(log: list[Any]) -> None:
     """With its processes, what was in use before it came, and whether it is alone."""
     tenants = tenancy(Driver(log, frozenset({7})), Gpus(log, 640.0))
-    tenants.move_in(ID, GPU)
+    tenants.begin(ID, GPU)
     event = await measured(tenants, loaded())
 
     assert log == ["pids", (GPU, frozenset({7}), 40.0, True)]
@@ -105,10 +105,10 @@ async def test_a_standby_is_measured_with_what_it_had(log: list[Any]) -> None:
     gpus.used_mib = lambda device: next(used)  # type: ignore[method-assign]
     tenants = tenancy(Driver(log, *[frozenset({7})] * 3), gpus)
     for _ in range(2):
-        tenants.move_in(ID, GPU)
+        tenants.begin(ID, GPU)
     await measured(tenants, loaded())
     for _ in range(2):
-        tenants.move_in(ID, GPU)
+        tenants.begin(ID, GPU)
         await measured(tenants, loaded())
 
     assert [entry[2] for entry in log if entry != "pids"] == [40.0, 40.0, 20.0]
@@ -117,7 +117,7 @@ async def test_a_standby_is_measured_with_what_it_had(log: list[Any]) -> None:
 async def test_an_adopted_replica_is_measured_by_its_processes(log: list[Any]) -> None:
     """What was in use before it came nobody knows."""
     tenants = tenancy(Driver(log, frozenset({7})), Gpus(log, 640.0))
-    tenants.stay(ID, GPU)
+    tenants.adopt(ID, GPU)
     event = await measured(tenants, loaded())
 
     assert log == ["pids", (GPU, frozenset({7}), None, True)]
@@ -127,7 +127,7 @@ async def test_an_adopted_replica_is_measured_by_its_processes(log: list[Any]) -
 async def test_a_trial_reports_what_was_measured(log: list[Any]) -> None:
     """The profile is made from the report; the rest of it stays."""
     tenants = tenancy(Driver(log, None), Gpus(log, 640.0))
-    tenants.move_in(ID, GPU)
+    tenants.begin(ID, GPU)
     event = await measured(tenants, loaded({"memory_mib": 77.0, "load_ms": 3}))
 
     assert (event.memory_mib, event.report) == (640.0, {"memory_mib": 640.0, "load_ms": 3})
@@ -136,7 +136,7 @@ async def test_a_trial_reports_what_was_measured(log: list[Any]) -> None:
 async def test_what_cannot_be_measured_stays_charged(log: list[Any]) -> None:
     """Also where the driver of the replicas does not know the processes."""
     tenants = tenancy(Driver(log, DriverError("away")), Gpus(log), others=1)
-    tenants.move_in(ID, GPU)
+    tenants.begin(ID, GPU)
     event = await measured(tenants, loaded({"memory_mib": 77.0}))
 
     assert log == ["pids", (GPU, None, 40.0, False)]
@@ -147,23 +147,23 @@ def test_only_gpus_are_its_concern(log: list[Any]) -> None:
     """A slot of the CPU is not, nor is no device at all; without GPUs nothing is."""
     tenants = tenancy(Driver(log), Gpus(log))
     for id, device in (("r1", GPU), ("r2", "cpu:0"), ("r3", "")):
-        tenants.move_in(id, device)
-        tenants.stay(id, device)
-    none = Tenancy(FakeDriver())
-    none.move_in("r1", GPU)
+        tenants.begin(id, device)
+        tenants.adopt(id, device)
+    none = GpuOccupancy(FakeDriver())
+    none.begin("r1", GPU)
 
-    assert [tenants.concerns(id) for id in ("r1", "r2", "r3")] == [True, False, False]
-    assert not none.concerns("r1")
+    assert [tenants.covers(id) for id in ("r1", "r2", "r3")] == [True, False, False]
+    assert not none.covers("r1")
 
 
 async def test_a_replica_is_ended_before_its_gpu_is_looked_at(log: list[Any]) -> None:
     """Its processes are asked for before that: afterwards nobody knows them."""
     tenants = tenancy(Driver(log, frozenset({7})), Gpus(log), others=2)
-    tenants.move_in(ID, GPU)
+    tenants.begin(ID, GPU)
     await tenants.release(ID)
 
     assert log == ["pids", "release", (GPU, frozenset({7}), 100.0)]
-    assert not tenants.concerns(ID)
+    assert not tenants.covers(ID)
 
 
 async def test_processes_are_remembered_until_it_is_proved(log: list[Any]) -> None:
@@ -171,7 +171,7 @@ async def test_processes_are_remembered_until_it_is_proved(log: list[Any]) -> No
     gpus = Gpus(log, left="still there")
     driver = Driver(log, frozenset({7}), frozenset({8}), frozenset())
     tenants = tenancy(driver, gpus)
-    tenants.move_in(ID, GPU)
+    tenants.begin(ID, GPU)
     await measured(tenants, loaded())
     with pytest.raises(DriverError, match="still there"):
         await tenants.release(ID)
@@ -187,7 +187,7 @@ async def test_processes_are_remembered_until_it_is_proved(log: list[Any]) -> No
 async def test_elsewhere_a_replica_is_just_ended(log: list[Any]) -> None:
     """Nobody asks for processes."""
     tenants = tenancy(Driver(log), Gpus(log))
-    tenants.move_in(ID, "cpu:0")
+    tenants.begin(ID, "cpu:0")
     await tenants.release(ID)
 
     assert log == ["release"]

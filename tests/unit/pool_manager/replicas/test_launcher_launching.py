@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from pool_manager.core import events
 from pool_manager.core.commands import Launch
-from pool_manager.core.start_queue import Rank, Turn
+from pool_manager.core.start_queue import Rank, StartPriority
 from pool_manager.drivers.fake import FakeDriver, Script
 from pool_manager.gpus.absent import NoGpus
 from pool_manager.ports import GpuView
@@ -468,7 +468,7 @@ async def test_starts_come_in_the_order_of_the_manager(
     """Who is asked for last may be the most urgent, also when the others stand in line already."""
     urgency = {"aaaa0001": Rank.FLOOR, "aaaa0002": Rank.FLOOR, "aaaa0003": Rank.WAITER}
     narrow = replace(settings, starts_at_once=1)
-    stage = Stage(narrow, FakeDriver(), tmp_path, turn=lambda id: Turn(urgency[id], 0.0))
+    stage = Stage(narrow, FakeDriver(), tmp_path, turn=lambda id: StartPriority(urgency[id], 0.0))
     for id in urgency:
         stage.launch(id)
 

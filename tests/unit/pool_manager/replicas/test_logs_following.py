@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pool_manager.replicas import logs
-from pool_manager.replicas.logs import Follow, Followers, Said, left_out, places
+from pool_manager.replicas.logs import Follow, Followers, LogLines, left_out, parse_cursor
 
 
 @pytest.fixture
@@ -31,9 +31,9 @@ def write(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-async def drained(follow: Follow) -> list[Said]:
+async def drained(follow: Follow) -> list[LogLines]:
     """All there is."""
-    found: list[Said] = []
+    found: list[LogLines] = []
     while said := await follow.read():
         found += said
     return found
@@ -42,22 +42,22 @@ async def drained(follow: Follow) -> list[Said]:
 async def test_lines_come_as_they_are_written(followers: Followers, log: Path) -> None:
     """Whole ones, each once; the last one of a replica that is gone needs no end."""
     with followers.follow("digits") as follow:
-        followers.began("a1", log)
+        followers.begin("a1", log)
         assert await follow.read() == []
         write(log, b"one\ntw")
-        assert await follow.read() == [Said("a1", ["one"], is_over=False)]
+        assert await follow.read() == [LogLines("a1", ["one"], is_over=False)]
         write(log, b"o\nlast")
-        assert await follow.read() == [Said("a1", ["two"], is_over=False)]
+        assert await follow.read() == [LogLines("a1", ["two"], is_over=False)]
 
-        followers.ended("a1", log)
-        assert await drained(follow) == [Said("a1", ["last"], is_over=True)]
+        followers.end("a1", log)
+        assert await drained(follow) == [LogLines("a1", ["last"], is_over=True)]
         assert follow.cursor == "@"
 
 
 async def test_a_log_that_begins_anew_within_a_line(followers: Followers, log: Path) -> None:
     """What there was of the line is not joined to another one, and there is a place to go on."""
     with followers.follow("digits") as follow:
-        followers.began("a1", log)
+        followers.begin("a1", log)
         write(log, b"one\ntw")
         await follow.read()
         os.truncate(log, 0)
@@ -65,7 +65,7 @@ async def test_a_log_that_begins_anew_within_a_line(followers: Followers, log: P
         assert follow.cursor == "@a1:0"
         write(log, b"rest\nnew\n")
 
-        assert await follow.read() == [Said("a1", [left_out(7), "new"], is_over=False)]
+        assert await follow.read() == [LogLines("a1", [left_out(7), "new"], is_over=False)]
         assert follow.cursor == "@a1:9"
 
 
@@ -73,8 +73,8 @@ async def test_what_concerns_others_is_not_heard(followers: Followers, log: Path
     """Replicas of other functions are no part of it, and after the block nothing is."""
     write(log, b"one\n")
     with followers.follow("tones") as follow:
-        followers.began("a1", log)
-        followers.ended("a1", log)
+        followers.begin("a1", log)
+        followers.end("a1", log)
         assert await follow.read() == []
 
     assert not followers._follows
@@ -83,13 +83,13 @@ async def test_what_concerns_others_is_not_heard(followers: Followers, log: Path
 async def test_a_replica_that_came_and_went_is_heard(followers: Followers, log: Path) -> None:
     """Although nobody looked while it lived."""
     with followers.follow("digits") as follow:
-        followers.began("a1", log)
+        followers.begin("a1", log)
         write(log, b"no model\n")
-        followers.ended("a1", log)
+        followers.end("a1", log)
 
         assert await drained(follow) == [
-            Said("a1", ["no model"], is_over=False),
-            Said("a1", [], is_over=True),
+            LogLines("a1", ["no model"], is_over=False),
+            LogLines("a1", [], is_over=True),
         ]
 
 
@@ -103,8 +103,8 @@ async def test_a_cursor_goes_on(followers: Followers, log: Path) -> None:
     write(log, b"o\n")
 
     with followers.follow("digits") as second:
-        second.add("a1", log, (places(cursor) or {})["a1"])
-        assert await drained(second) == [Said("a1", ["two"], is_over=False)]
+        second.add("a1", log, (parse_cursor(cursor) or {})["a1"])
+        assert await drained(second) == [LogLines("a1", ["two"], is_over=False)]
 
 
 @pytest.mark.parametrize(
@@ -112,13 +112,13 @@ async def test_a_cursor_goes_on(followers: Followers, log: Path) -> None:
 )
 def test_a_strange_cursor_is_none(cursor: str) -> None:
     """It comes from a client, and may be anything."""
-    assert places(cursor) is None
+    assert parse_cursor(cursor) is None
 
 
 def test_a_cursor_is_read() -> None:
     """One without replicas is one, too: what comes later is all new."""
-    assert places("@a1:12,b2:0") == {"a1": 12, "b2": 0}
-    assert places("@") == {}
+    assert parse_cursor("@a1:12,b2:0") == {"a1": 12, "b2": 0}
+    assert parse_cursor("@") == {}
 
 
 async def test_too_many_replicas_have_no_cursor(followers: Followers, log: Path) -> None:
@@ -161,7 +161,7 @@ async def test_whoever_reads_no_further_ends_all(followers: Followers, log: Path
         follow.add("a1", log)
         await follow.read()
 
-        assert follow.left() == [Said("a1", ["tw"], is_over=True)]
+        assert follow.left() == [LogLines("a1", ["tw"], is_over=True)]
 
 
 async def test_a_piece_is_bounded(followers: Followers, log: Path) -> None:

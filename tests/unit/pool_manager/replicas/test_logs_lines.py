@@ -2,37 +2,37 @@ from __future__ import annotations
 
 import pytest
 
-from pool_manager.replicas.logs import LINE_MAX, Lines, left_out
+from pool_manager.replicas.logs import LINE_MAX, LineSplitter, left_out
 
 
 def test_lines_are_whole() -> None:
     """A line is given when it has ended; carriage returns before the end are no part of it."""
-    lines = Lines()
+    lines = LineSplitter()
 
-    assert lines.feed(b"one\ntw") == ["one"]
+    assert lines.add(b"one\ntw") == ["one"]
     assert lines.pending == 2
-    assert lines.feed(b"o\r\n\nthree") == ["two", ""]
+    assert lines.add(b"o\r\n\nthree") == ["two", ""]
     assert lines.flush() == ["three"]
     assert lines.flush() == []
 
 
 def test_characters_may_be_cut() -> None:
     """A character in two pieces is one; what is no UTF-8 is shown as such."""
-    lines = Lines()
+    lines = LineSplitter()
 
-    assert lines.feed("ä".encode()[:1]) == []
-    assert lines.feed("ä".encode()[1:] + b"\xff\n") == ["ä�"]
+    assert lines.add("ä".encode()[:1]) == []
+    assert lines.add("ä".encode()[1:] + b"\xff\n") == ["ä�"]
 
 
 @pytest.mark.parametrize("pieces", [1, 7])
 def test_a_long_line_is_cut(pieces: int) -> None:
     """Its beginning stays, and what is missing is said; the next line is whole."""
-    lines = Lines()
+    lines = LineSplitter()
     long = b"x" * (LINE_MAX + 1000)
     step = -(-len(long) // pieces)
 
-    found = [one for at in range(0, len(long), step) for one in lines.feed(long[at : at + step])]
-    found += lines.feed(b"\nnext\n")
+    found = [one for at in range(0, len(long), step) for one in lines.add(long[at : at + step])]
+    found += lines.add(b"\nnext\n")
 
     assert found == ["x" * LINE_MAX + " ... 1000 bytes left out", "next"]
 
@@ -40,19 +40,19 @@ def test_a_long_line_is_cut(pieces: int) -> None:
 def test_a_gap_is_told_once() -> None:
     """The line that was begun, what is gone, and the rest of a line whose start is gone are one
     gap, however many pieces that rest comes in."""
-    lines = Lines()
-    lines.feed(b"begun")
+    lines = LineSplitter()
+    lines.add(b"begun")
 
     lines.skip(100)
-    assert lines.feed(b"rest") == []
+    assert lines.add(b"rest") == []
     lines.skip(10)
 
-    assert lines.feed(b"of it\nwhole\n") == [left_out(5 + 100 + 4 + 10 + 6), "whole"]
+    assert lines.add(b"of it\nwhole\n") == [left_out(5 + 100 + 4 + 10 + 6), "whole"]
 
 
 def test_a_gap_at_the_end_is_told() -> None:
     """Nothing comes after it."""
-    lines = Lines()
+    lines = LineSplitter()
     lines.skip(7)
 
     assert lines.flush() == [left_out(7)]

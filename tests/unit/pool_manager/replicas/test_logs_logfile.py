@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pool_manager.replicas import logs
-from pool_manager.replicas.logs import BLOCK, DROPPED, Piece
+from pool_manager.replicas.logs import BLOCK, DROPPED, LogChunk
 
 LINE = b"0123456789abcde\n"
 LIMIT = 16 * BLOCK
@@ -35,8 +35,8 @@ def test_a_log_is_read_from_a_place(log: Path) -> None:
     """At most as much as was asked for; behind the end there is nothing."""
     write(log, b"abcdef")
 
-    assert logs.read_log(log, 2, 3) == Piece(2, b"cde")
-    assert logs.read_log(log, 6, 3) == Piece(6, b"")
+    assert logs.read_log(log, 2, 3) == LogChunk(2, b"cde")
+    assert logs.read_log(log, 6, 3) == LogChunk(6, b"")
 
 
 def test_a_small_log_stays(log: Path) -> None:
@@ -56,7 +56,7 @@ def test_a_grown_log_gives_its_blocks_back(log: Path) -> None:
 
     size = 100_000 * len(LINE)
     assert logs.disk_bytes(log) <= KEEP + 2 * BLOCK
-    assert logs.read_log(log, size, 100) == Piece(size, b"the last word\n")
+    assert logs.read_log(log, size, 100) == LogChunk(size, b"the last word\n")
     piece = logs.read_log(log, 0, len(LINE))
     assert size - KEEP - BLOCK < piece.start <= size - KEEP
     assert not logs.bound_log(log, LIMIT, KEEP)
@@ -75,7 +75,7 @@ def test_a_log_without_holes_begins_anew(log: Path) -> None:
         writer.write(b"the last word\n")
 
     assert size <= KEEP + len(DROPPED)
-    assert piece == Piece(size, b"")
+    assert piece == LogChunk(size, b"")
     assert log.read_bytes().startswith(DROPPED + LINE)
     assert log.read_bytes().endswith(LINE + b"the last word\n")
 
@@ -138,5 +138,5 @@ def test_a_log_that_is_nothing_but_a_hole(log: Path) -> None:
     """A sparse file has no lines, and is no error."""
     os.truncate(log, 10 * BLOCK)
 
-    assert logs.read_log(log, 0, 10) == Piece(10 * BLOCK, b"")
+    assert logs.read_log(log, 0, 10) == LogChunk(10 * BLOCK, b"")
     assert logs.find_last_lines(log, 1, 100) == 10 * BLOCK

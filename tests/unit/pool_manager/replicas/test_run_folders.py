@@ -18,7 +18,7 @@ from pool_manager.replicas.run_folders import (
     GONE_KEPT_S,
     STANDBY_LOGS,
     TAIL_BYTES,
-    Folders,
+    RunFolders,
     tail,
     tail_lines,
 )
@@ -40,15 +40,15 @@ def settings() -> Iterator[PoolSettings]:
 
 
 @pytest.fixture
-def folders(settings: PoolSettings) -> Folders:
-    return Folders(settings)
+def folders(settings: PoolSettings) -> RunFolders:
+    return RunFolders(settings)
 
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_record_is_read_again(folders: Folders) -> None:
+def test_a_record_is_read_again(folders: RunFolders) -> None:
     """What was recorded is there after a restart, and only the owner may read it."""
     folders.record(RECORD)
 
@@ -57,7 +57,7 @@ def test_a_record_is_read_again(folders: Folders) -> None:
     assert mode(folders.run_dir(ID) / "replica.json") == 0o600
 
 
-def test_a_slot_is_recorded_once(folders: Folders) -> None:
+def test_a_slot_is_recorded_once(folders: RunFolders) -> None:
     """Two starts under one id cannot be."""
     folders.record(RECORD)
 
@@ -65,7 +65,7 @@ def test_a_slot_is_recorded_once(folders: Folders) -> None:
         folders.record(RECORD)
 
 
-def test_a_record_is_replaced(folders: Folders) -> None:
+def test_a_record_is_replaced(folders: RunFolders) -> None:
     """The new one takes the old one's place, as often as there is a new one, and is as private."""
     folders.record(RECORD)
 
@@ -76,7 +76,7 @@ def test_a_record_is_replaced(folders: Folders) -> None:
     assert mode(folders.run_dir(ID) / "replica.json") == 0o600
 
 
-def test_only_a_record_can_be_replaced(folders: Folders) -> None:
+def test_only_a_record_can_be_replaced(folders: RunFolders) -> None:
     """Where there is none, none is made."""
     with pytest.raises(FileNotFoundError):
         folders.rewrite(RECORD)
@@ -84,7 +84,7 @@ def test_only_a_record_can_be_replaced(folders: Folders) -> None:
     assert folders.read_records() == {}
 
 
-def test_a_standby_is_read_again(folders: Folders) -> None:
+def test_a_standby_is_read_again(folders: RunFolders) -> None:
     """A record without a function is as good as any other."""
     standby = replace(RECORD, bound="", namespace="", device="", role="standby")
     folders.record(standby)
@@ -93,7 +93,7 @@ def test_a_standby_is_read_again(folders: Folders) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"id": "x"}', '{"surprise": 1}'])
-def test_an_unreadable_record_is_told(folders: Folders, text: str) -> None:
+def test_an_unreadable_record_is_told(folders: RunFolders, text: str) -> None:
     """A record that is broken, foreign or missing stands as None, so that it can be removed."""
     folders.run_dir(ID).mkdir()
     folders.run_dir("aaaa0002").mkdir()
@@ -102,7 +102,7 @@ def test_an_unreadable_record_is_told(folders: Folders, text: str) -> None:
     assert folders.read_records() == {ID: None, "aaaa0002": None}
 
 
-def test_listeners_are_heard(folders: Folders) -> None:
+def test_listeners_are_heard(folders: RunFolders) -> None:
     """Both sockets take connections, also where an earlier manager left its file."""
     folders.record(RECORD)
     folders.listen_control(ID).close()
@@ -117,13 +117,13 @@ def test_listeners_are_heard(folders: Folders) -> None:
     assert folders.data_socket(ID) == folders.run_dir(ID) / "data.sock"
 
 
-def test_a_listener_that_cannot_be_made_leaves_nothing(folders: Folders) -> None:
+def test_a_listener_that_cannot_be_made_leaves_nothing(folders: RunFolders) -> None:
     """Without the run folder there is an error and no open socket."""
     with pytest.raises(OSError, match="No such file"):
         folders.listen_control(ID)
 
 
-def test_old_logs_make_room(folders: Folders) -> None:
+def test_old_logs_make_room(folders: RunFolders) -> None:
     """A function keeps the logs of its newest replicas, the coming one included."""
     for number in range(4):
         path = folders.log_file("digits", f"aaaa000{number}")
@@ -134,7 +134,7 @@ def test_old_logs_make_room(folders: Folders) -> None:
     assert folders.logs("other") == []
 
 
-def test_the_log_of_a_standby_comes_along(folders: Folders) -> None:
+def test_the_log_of_a_standby_comes_along(folders: RunFolders) -> None:
     """It becomes the newest of its function, and whoever writes to it goes on behind."""
     old = folders.log_file("digits", "aaaa0002")
     old.touch()
@@ -153,7 +153,7 @@ def test_the_log_of_a_standby_comes_along(folders: Folders) -> None:
     assert folders.claim_log("digits", ID) == claimed
 
 
-def test_logs_over_the_limit_are_trimmed(folders: Folders) -> None:
+def test_logs_over_the_limit_are_trimmed(folders: RunFolders) -> None:
     """The oldest go; a function without logs has none to lose."""
     for number in range(4):
         path = folders.claim_log("digits", f"aaaa000{number}")
@@ -167,7 +167,7 @@ def test_logs_over_the_limit_are_trimmed(folders: Folders) -> None:
 
 
 def test_a_log_that_goes_while_it_is_looked_for_is_left_out(
-    folders: Folders, settings: PoolSettings
+    folders: RunFolders, settings: PoolSettings
 ) -> None:
     """Another thread trims the same folder: here a name that leads nowhere any more."""
     for id in ("a", "b"):
@@ -177,7 +177,7 @@ def test_a_log_that_goes_while_it_is_looked_for_is_left_out(
     assert {path.stem for path in folders.logs("f")} == {"a", "b"}
 
 
-def test_a_small_log_is_left_alone(folders: Folders) -> None:
+def test_a_small_log_is_left_alone(folders: RunFolders) -> None:
     """Up to the limit every byte stays; a log that is not there is no error."""
     log = folders.log_file("digits", ID)
     log.write_bytes(b"x" * 1000)
@@ -191,7 +191,7 @@ def test_a_small_log_is_left_alone(folders: Folders) -> None:
 @pytest.mark.parametrize("log_bytes", [20_000, 3 * TAIL_BYTES])
 def test_a_grown_log_keeps_its_tail(settings: PoolSettings, log_bytes: int) -> None:
     """The disk has back what is over its limit, and its writer goes on behind what is kept."""
-    folders = Folders(replace(settings, log_bytes=log_bytes))
+    folders = RunFolders(replace(settings, log_bytes=log_bytes))
     log = folders.log_file("digits", ID)
     with log.open("ab", buffering=0) as writer:
         writer.write(b"0123456789\n" * (log_bytes // 5))
@@ -207,13 +207,13 @@ def test_a_grown_log_keeps_its_tail(settings: PoolSettings, log_bytes: int) -> N
     assert last == b"the last word"
 
 
-def test_a_log_that_is_missing_is_not_grown(folders: Folders, tmp_path: Path) -> None:
+def test_a_log_that_is_missing_is_not_grown(folders: RunFolders, tmp_path: Path) -> None:
     """It may have made room for another one."""
     assert not folders.is_grown(tmp_path / "missing")
     assert not folders.bound_log(tmp_path / "missing")
 
 
-def written(folders: Folders, function: str, id: str, at_s: float) -> Path:
+def written(folders: RunFolders, function: str, id: str, at_s: float) -> Path:
     """A log of two blocks, last written then."""
     path = folders.log_file(function, id)
     path.write_bytes(b"x" * 8192)
@@ -223,7 +223,7 @@ def written(folders: Folders, function: str, id: str, at_s: float) -> Path:
 
 def test_all_logs_together_have_a_limit(settings: PoolSettings) -> None:
     """The oldest go first, of whatever function, but none that is still written to."""
-    folders = Folders(replace(settings, logs_bytes=3 * 8192, logs_kept=9))
+    folders = RunFolders(replace(settings, logs_bytes=3 * 8192, logs_kept=9))
     paths = [written(folders, name, name, at) for at, name in enumerate("abcde", start=1)]
 
     folders.trim_all({*"abcde"}, {paths[0]}, now_s=9.0)
@@ -231,7 +231,7 @@ def test_all_logs_together_have_a_limit(settings: PoolSettings) -> None:
     assert [path.stem for path in paths if path.exists()] == ["a", "d", "e"]
 
 
-def test_a_folder_without_logs_goes_when_it_is_old(folders: Folders) -> None:
+def test_a_folder_without_logs_goes_when_it_is_old(folders: RunFolders) -> None:
     """Not before: it may have been made for a log that is about to be opened."""
     emptied = written(folders, "emptied", "a", 1.0).parent
     (emptied / "a.log").unlink()
@@ -244,7 +244,7 @@ def test_a_folder_without_logs_goes_when_it_is_old(folders: Folders) -> None:
     assert (is_spared, emptied.exists()) == (True, False)
 
 
-def test_logs_of_gone_functions_stay_for_an_hour(folders: Folders) -> None:
+def test_logs_of_gone_functions_stay_for_an_hour(folders: RunFolders) -> None:
     """Those of a deploy that failed are read by whoever deployed; those of standbys have no
     function and are bounded by their number."""
     old = written(folders, "old", "a", 1000.0)
@@ -275,7 +275,7 @@ def test_last_lines_are_text(tmp_path: Path) -> None:
     assert tail_lines(path, 2) == ("x" * 500, "\ufffd")
 
 
-def test_a_replica_is_removed_with_all_it_had(folders: Folders) -> None:
+def test_a_replica_is_removed_with_all_it_had(folders: RunFolders) -> None:
     """Run and model folders go; removing again is harmless."""
     folders.record(RECORD)
     folders.model_dir(ID).mkdir()
@@ -287,7 +287,7 @@ def test_a_replica_is_removed_with_all_it_had(folders: Folders) -> None:
     assert not folders.model_dir(ID).exists()
 
 
-def test_models_of_nobody_are_removed(folders: Folders) -> None:
+def test_models_of_nobody_are_removed(folders: RunFolders) -> None:
     """Model folders stay only for replicas that are there."""
     for id in (ID, "aaaa0002"):
         folders.model_dir(id).mkdir()
@@ -298,7 +298,7 @@ def test_models_of_nobody_are_removed(folders: Folders) -> None:
     assert not folders.model_dir("aaaa0002").exists()
 
 
-def test_a_model_folder_is_emptied_in_place(folders: Folders) -> None:
+def test_a_model_folder_is_emptied_in_place(folders: RunFolders) -> None:
     """What lies in it goes, whatever it is; the folder is the same one, made if need be."""
     folders.empty_models("aaaa0001")
     folder = folders.model_dir("aaaa0001")
@@ -313,7 +313,7 @@ def test_a_model_folder_is_emptied_in_place(folders: Folders) -> None:
     assert folder.stat().st_ino == before
 
 
-def test_outputs_are_read_by_age(folders: Folders) -> None:
+def test_outputs_are_read_by_age(folders: RunFolders) -> None:
     """What each replica of a function wrote, oldest first."""
     for age, id in enumerate(("aaaa0002", "aaaa0001")):
         path = folders.log_file("f", id)
@@ -332,7 +332,7 @@ def test_run_folders_are_open_inside_of_private_ones(tmp_path: Path, umask: int)
     (tmp_path / "m").mkdir(mode=0o755)
     before = os.umask(umask)
     try:
-        folders = Folders(settings, for_others=True)
+        folders = RunFolders(settings, for_others=True)
         folders.record(RECORD)
         folders.rewrite(RECORD)
         folders.listen_control(ID).close()
@@ -353,7 +353,7 @@ def test_a_token_is_kept_from_other_users(tmp_path: Path) -> None:
     with TemporaryDirectory() as root:
         Path(root).chmod(0o755)
         settings = PoolSettings(Path(root, "r"), Path(root, "m"), Path(root, "l"))
-        folders = Folders(settings, for_others=True)
+        folders = RunFolders(settings, for_others=True)
         folders.record(RECORD)
         record = folders.run_dir(ID) / "replica.json"
 
@@ -363,7 +363,7 @@ def test_a_token_is_kept_from_other_users(tmp_path: Path) -> None:
     assert b"Permission denied" in read.stderr
 
 
-def test_run_folders_of_the_servers_own_user_stay_private(folders: Folders) -> None:
+def test_run_folders_of_the_servers_own_user_stay_private(folders: RunFolders) -> None:
     """Where replicas are this very user there is nobody to open them to."""
     folders.record(RECORD)
 
@@ -372,7 +372,7 @@ def test_run_folders_of_the_servers_own_user_stay_private(folders: Folders) -> N
 
 
 def test_records_that_cannot_be_opened_are_not_missing(
-    folders: Folders, monkeypatch: pytest.MonkeyPatch
+    folders: RunFolders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a descriptor nobody can say that a replica has none, and end it for that."""
     folders.record(RECORD)
@@ -386,7 +386,7 @@ def test_records_that_cannot_be_opened_are_not_missing(
         folders.read_records()
 
 
-def test_what_is_no_folder_is_no_replicas(folders: Folders) -> None:
+def test_what_is_no_folder_is_no_replicas(folders: RunFolders) -> None:
     """The server has sockets of its own beside the run folders."""
     folders.record(RECORD)
     folders.run_dir("admin.sock").touch()

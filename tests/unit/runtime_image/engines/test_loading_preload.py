@@ -14,7 +14,7 @@ from tests.support import models
 PROGRAM = """
 import sys
 from pathlib import Path
-from runtime_image.codecs import media as image
+from runtime_image.codecs.media import decode_image
 from runtime_image.contract.model import ImageForm, ModelSpec
 import runtime_image.replica.main
 from runtime_image.engines.loading import load_engine
@@ -25,8 +25,9 @@ before = set(sys.modules)
 folder = Path(sys.argv[1])
 spec = ModelSpec("digits@1", model="add_one.onnx", handler="handler.py")
 engine = load_engine(spec, folder, device_kind="cpu", threads=1)
-inputs = {"x": image.decode("x", memoryview((folder / "x.png").read_bytes()), ImageForm((8, 8)))}
-image.decode("x", memoryview((folder / "x.webp").read_bytes()), ImageForm((8, 8)))
+form = ImageForm((8, 8))
+inputs = {"x": decode_image("x", memoryview((folder / "x.png").read_bytes()), form)}
+decode_image("x", memoryview((folder / "x.webp").read_bytes()), form)
 inputs = {"x": inputs["x"].reshape(-1, 4)}
 print(engine.run(inputs, engine.ticket())["y"].shape)
 print(sorted(set(sys.modules) - before))

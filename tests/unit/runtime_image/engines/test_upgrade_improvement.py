@@ -20,7 +20,7 @@ from runtime_image.engines.upgrade import NICENESS, REST_S, Improvement
 from tests.support import models, prepared
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 OUT_OF_MEMORY = """
 import resource, sys

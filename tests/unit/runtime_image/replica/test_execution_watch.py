@@ -12,7 +12,7 @@ from runtime_image.replica.execution import LOOK_S, Watch
 from runtime_image.replica.intake import Job
 from runtime_image.replica.runner import Run
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 class Rig:

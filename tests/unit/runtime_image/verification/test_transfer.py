@@ -16,7 +16,7 @@ from runtime_image.contract.model import FOLDER, GRAPH_FILE, PART_MAX, WEIGHTS_F
 from runtime_image.link.frames import Frame, FrameReader, LinkError, pack
 from runtime_image.verification.transfer import hand_out
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 WEIGHTS = bytes(range(256)) * 6144
 """A part and a half."""
 

@@ -10,7 +10,7 @@ from admin.cli.top.view import Request
 from admin.client.client import Client
 from tests.support.admin_api import AdminApi, Canned
 
-UNTIL_S = 10.0
+UNTIL_S = 60.0
 PATH = "/admin/v1/functions/a"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from admin.cli.top.terminal import HungUp, Terminal
 
-UNTIL_S = 10.0
+UNTIL_S = 60.0
 
 
 @pytest.fixture

@@ -83,9 +83,11 @@ def words(order: Order) -> tuple[str, ...]:
 @pytest.mark.timeout(300)
 def test_an_image_is_built(fnctl: Callable[..., Result], tmp_path: Path) -> None:
     """Steps with their times on stderr, the result on stdout."""
-    order = runtime_images.order(f"fngate-test:{tmp_path.name.lower()}")
+    checkout = runtime_images.light_checkout(tmp_path)
+    wheels = runtime_images.light_wheelhouse(tmp_path / "wheels")
+    order = runtime_images.order(f"fngate-test:{tmp_path.name.lower()}", wheelhouse=wheels)
     try:
-        said = fnctl(*words(order))
+        said = fnctl(*words(order), "--context", str(checkout))
     finally:
         with runtime_images.connected() as client:
             runtime_images.remove(client, order.tag)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,7 +10,7 @@ import docker
 import pytest
 
 from pool_manager.drivers.docker import containers
-from pool_manager.drivers.docker.containers import Ending
+from pool_manager.drivers.docker.containers import ContainerExit
 from pool_manager.drivers.docker.spec import HOLDER, OWNER, REPLICA
 from pool_manager.replicas.logs import fresh
 from registry.errors import DriverError
@@ -17,7 +18,8 @@ from tests.support.containers import Recorder, refusal
 
 Run = Callable[..., str]
 
-NAME = "test-containers"
+NAME = f"test-containers-{uuid.uuid4().hex[:8]}"
+"""Of this process: others may use the engine just now."""
 ECHO = ["-u", "-c", "print('one'); print('two'); raise SystemExit(3)"]
 WAIT = ["-c", "import signal; signal.pause()"]
 
@@ -77,16 +79,16 @@ class TestOfARealEngine:
         """None while it runs, the code when it ended, nothing known when it is gone."""
         container, ended = run(), run(ECHO)
         api.wait(ended)
-        running = containers.ending(api, container)
+        running = containers.exit_of(api, container)
         containers.kill(api, container)
         api.wait(container)
-        killed = containers.ending(api, container)
+        killed = containers.exit_of(api, container)
         containers.remove(api, container)
 
         assert running is None
-        assert killed == Ending(137, out_of_memory=False)
-        assert containers.ending(api, ended) == Ending(3, out_of_memory=False)
-        assert containers.ending(api, container) == Ending(None, out_of_memory=False)
+        assert killed == ContainerExit(137, out_of_memory=False)
+        assert containers.exit_of(api, ended) == ContainerExit(3, out_of_memory=False)
+        assert containers.exit_of(api, container) == ContainerExit(None, out_of_memory=False)
 
     def test_what_is_done_to_what_has_ended(self, api: docker.APIClient, run: Run) -> None:
         """It is harmless, and so it is once it is removed, except that it has no limits."""
@@ -175,7 +177,7 @@ def test_a_removal_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         lambda client: containers.remove(client, "c1"),
         lambda client: containers.kill(client, "c1"),
-        lambda client: containers.ending(client, "c1"),
+        lambda client: containers.exit_of(client, "c1"),
     ],
 )
 def test_other_errors_are_passed_on(ask: Callable[[Any], object]) -> None:

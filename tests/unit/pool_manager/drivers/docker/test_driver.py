@@ -16,6 +16,7 @@ from pool_manager.drivers.docker.driver import DockerDriver, DockerSettings
 from pool_manager.drivers.docker.engine import Times
 from pool_manager.drivers.docker.spec import HOLDER, OWNER, REPLICA, STANDBY_CAP_MIB, UID
 from pool_manager.drivers.uids import UidAllocator
+from pool_manager.settings import PoolSettings
 from registry.errors import DriverError, EngineDown
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
@@ -36,9 +37,7 @@ class Played:
             url="",
             images={"cpu": "image:1"},
             data=folder,
-            model_root=folder,
-            log_bytes=10_000,
-            starts_at_once=2,
+            pool=PoolSettings(folder, folder, folder, log_bytes=10_000),
             times=Times(limit_after_s=0.0, refill_after_s=1000.0),
         )
         self.client = client
@@ -58,7 +57,7 @@ class Played:
 
     async def asked(self, doing: str) -> None:
         """Wait until the engine has done that, whether its answer has come or not."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while await self.engine.asked.get() != doing:
                 pass
 
@@ -68,7 +67,9 @@ class Played:
         if code is not None:
             attributes["exitCode"] = str(code)
         action = "oom" if code is None else "die"
-        self.driver._heard({"Action": action, "Actor": {"ID": container, "Attributes": attributes}})
+        self.driver._on_event(
+            {"Action": action, "Actor": {"ID": container, "Attributes": attributes}}
+        )
 
     def shows(self, container: str, state: str = "running", **labels: str) -> None:
         """The engine's next lists show this container too."""
@@ -216,7 +217,7 @@ async def test_the_end_of_an_earlier_try(played: Played) -> None:
     played.hear("c0", 128)
 
     assert played.exits == []
-    assert not played.driver._containers[ID].is_told
+    assert not played.driver._containers[ID].is_reported
 
 
 async def test_limits_wait_for_the_start(played: Played) -> None:
@@ -373,4 +374,4 @@ async def test_closing_twice(played: Played) -> None:
     """The second time does no harm, and what is heard later none either."""
     await played.driver.close()
     await played.driver.close()
-    played.driver._connected()
+    played.driver._on_connected()

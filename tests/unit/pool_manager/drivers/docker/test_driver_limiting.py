@@ -9,9 +9,9 @@ from typing import Any
 import docker
 import pytest
 
-from pool_manager.drivers.docker.driver import Limiter
+from pool_manager.drivers.docker.driver import ContainerLimiter
 from pool_manager.drivers.docker.engine import Times
-from pool_manager.drivers.docker.events import Known
+from pool_manager.drivers.docker.events import KnownContainer
 from pool_manager.drivers.docker.spec import Owner
 from registry.errors import DriverError
 from registry.tasks import Tasks
@@ -31,15 +31,15 @@ async def tasks() -> AsyncIterator[Tasks]:
     await made.close()
 
 
-def running() -> Known:
-    known = Known()
+def running() -> KnownContainer:
+    known = KnownContainer()
     known.start_returned("c1")
     return known
 
 
-def limiter(client: Recorder, tasks: Tasks) -> Limiter:
+def limiter(client: Recorder, tasks: Tasks) -> ContainerLimiter:
     engine: Any = RecordedEngine(client)
-    return Limiter(engine, OWNER, tasks, Times(limit_after_s=0.0, limit_retry_s=0.0))
+    return ContainerLimiter(engine, OWNER, tasks, Times(limit_after_s=0.0, limit_retry_s=0.0))
 
 
 async def test_limits_at_once(tasks: Tasks) -> None:
@@ -96,7 +96,7 @@ async def test_who_cannot_be_limited_is_ended(tasks: Tasks) -> None:
 async def test_who_has_ended_is_left_alone(tasks: Tasks) -> None:
     """There is nothing to limit any more."""
     client, known = Recorder(), running()
-    known.is_told = True
+    known.is_reported = True
 
     limiter(client, tasks).soon(known, RECORD)
     await settled(tasks)

@@ -28,6 +28,7 @@ pytestmark = [
 
 INFO = {"asked": "info", "Id": "c1"}
 SHORT = Times(call_s=0.1, start_s=0.1, close_s=0.1)
+LONG = Times(call_s=60, start_s=60, close_s=0.1)
 
 
 class Answering(ThreadingMixIn, UnixStreamServer):
@@ -94,7 +95,7 @@ def answering(path: Path) -> Iterator[Answering]:
 
 
 @contextmanager
-def opened(path: Path, times: Times = SHORT, starts_at_once: int = 1) -> Iterator[Engine]:
+def opened(path: Path, times: Times = LONG, starts_at_once: int = 1) -> Iterator[Engine]:
     engine = Engine(f"unix://{path}/d.sock", starts_at_once, times)
     try:
         yield engine
@@ -204,7 +205,7 @@ async def test_what_was_cancelled_before_it_began_is_never_done(tmp_path: Path) 
 
 async def test_an_engine_that_hangs(tmp_path: Path) -> None:
     """A call ends in its time; closing does not wait for ever for what is still under way."""
-    with answering(tmp_path) as server, opened(tmp_path, Times(call_s=0.1, close_s=0.1)) as engine:
+    with answering(tmp_path) as server, opened(tmp_path, Times(call_s=1, close_s=0.1)) as engine:
         server.gate.clear()
         with pytest.raises(EngineDown, match="cannot ask: the engine gave no answer in time"):
             await engine.call("ask", lambda client: client.info())

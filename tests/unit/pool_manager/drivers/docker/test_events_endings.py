@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from pool_manager.drivers.docker.events import NEWS_MAX, Endings, Known, News, how, read_event
+from pool_manager.drivers.docker.events import (
+    EARLY_MAX,
+    ContainerEvent,
+    EndedWhileListing,
+    KnownContainer,
+    describe_exit,
+    read_event,
+)
 
 
 @pytest.mark.parametrize(
@@ -22,7 +29,7 @@ from pool_manager.drivers.docker.events import NEWS_MAX, Endings, Known, News, h
 )
 def test_an_end_in_words(code: int | None, out_of_memory: bool, said: str) -> None:
     """Want of memory explains a KILL alone: what it killed may have been some other process."""
-    assert how(code, out_of_memory=out_of_memory) == said
+    assert describe_exit(code, out_of_memory=out_of_memory) == said
 
 
 def test_events_are_read() -> None:
@@ -31,42 +38,42 @@ def test_events_are_read() -> None:
     die = {"Action": "die", "Actor": {"ID": "c1", "Attributes": {**labels, "exitCode": "3"}}}
     oom = {"Action": "oom", "Actor": {"ID": "c1", "Attributes": labels}}
 
-    assert read_event(die) == ("aaaa0001", News("c1", 3))
-    assert read_event(oom) == ("aaaa0001", News("c1", None))
-    assert read_event({"Action": "die", "Actor": {"ID": "c2"}}) == ("", News("c2", -1))
+    assert read_event(die) == ("aaaa0001", ContainerEvent("c1", 3))
+    assert read_event(oom) == ("aaaa0001", ContainerEvent("c1", None))
+    assert read_event({"Action": "die", "Actor": {"ID": "c2"}}) == ("", ContainerEvent("c2", -1))
 
 
 async def test_early_news_counts_for_its_container() -> None:
     """Of the containers that a start tried only the last is the replica."""
-    known = Known()
-    known.keep(News("first try", 128))
-    known.keep(News("second try", 3))
+    known = KnownContainer()
+    known.keep(ContainerEvent("first try", 128))
+    known.keep(ContainerEvent("second try", 3))
 
-    assert known.start_returned("second try") == [News("second try", 3)]
+    assert known.start_returned("second try") == [ContainerEvent("second try", 3)]
     assert (known.id, known.early, known.settled.is_set()) == ("second try", [], True)
 
 
 async def test_early_news_has_a_limit() -> None:
     """A start tries a few times; more is not kept."""
-    known = Known()
+    known = KnownContainer()
     for code in range(100):
-        known.keep(News("c1", code))
+        known.keep(ContainerEvent("c1", code))
 
-    assert len(known.start_returned("c1")) == NEWS_MAX
+    assert len(known.start_returned("c1")) == EARLY_MAX
 
 
 async def test_a_failed_start_is_an_end() -> None:
     """Whoever waits for it goes on, and finds nothing that runs."""
-    known = Known()
+    known = KnownContainer()
     known.start_failed()
 
     assert known.settled.is_set()
-    assert known.is_told
+    assert known.is_reported
 
 
 def test_what_ends_during_a_list_is_taken_off_it() -> None:
     """Only while lists are being made; two at a time do not spoil each other."""
-    endings = Endings()
+    endings = EndedWhileListing()
     listed = [{"Id": "c1"}, {"Id": "c2"}]
     endings.note("c2")
     with endings.listing():

@@ -12,7 +12,7 @@ import docker
 import pytest
 
 from pool_manager.drivers.docker.engine import Times
-from pool_manager.drivers.docker.events import Listener
+from pool_manager.drivers.docker.events import EventListener
 from pool_manager.drivers.docker.spec import OWNER
 
 LABEL = "fngate.test=listener"
@@ -35,8 +35,8 @@ class Heard:
         self.connected = asyncio.Event()
         self.lost: asyncio.Queue[str] = asyncio.Queue(100)
 
-    def listen(self, url: str) -> Listener:
-        return Listener(
+    def listen(self, url: str) -> EventListener:
+        return EventListener(
             url,
             self._filters,
             self.events.put_nowait,
@@ -76,10 +76,10 @@ async def test_ends_are_heard_of(api: docker.APIClient, engine: str, runtime_ima
     heard = Heard("test-ends")
     before = await asyncio.to_thread(ended, api, runtime_image, "test-ends", 3)
     listener = heard.listen(engine)
-    await asyncio.wait_for(heard.connected.wait(), 10)
+    await asyncio.wait_for(heard.connected.wait(), 60)
     after = await asyncio.to_thread(ended, api, runtime_image, "test-ends", 4)
 
-    events = [await asyncio.wait_for(heard.events.get(), 10) for _ in range(2)]
+    events = [await asyncio.wait_for(heard.events.get(), 60) for _ in range(2)]
     listener.close()
 
     assert [one["Actor"]["ID"] for one in events] == [before, after]
@@ -95,7 +95,7 @@ async def test_a_closed_listener_is_silent(
     """Its thread has ended, and what happens then is nobody's news."""
     heard = Heard("test-silent")
     listener = heard.listen(engine)
-    await asyncio.wait_for(heard.connected.wait(), 10)
+    await asyncio.wait_for(heard.connected.wait(), 60)
 
     await asyncio.to_thread(listener.close)
     await asyncio.to_thread(ended, api, runtime_image, "test-silent", 0)
@@ -122,8 +122,8 @@ async def test_a_lost_engine_is_told_of_once(tmp_path: Path) -> None:
     heard = Heard()
     async with counting(tmp_path / "d.sock") as tries:
         listener = heard.listen(f"unix://{tmp_path}/d.sock")
-        reason = await asyncio.wait_for(heard.lost.get(), 10)
-        async with asyncio.timeout(10):
+        reason = await asyncio.wait_for(heard.lost.get(), 60)
+        async with asyncio.timeout(60):
             for _ in range(3):
                 await tries.get()
         await asyncio.to_thread(listener.close)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pool_manager.drivers.docker.network_holders import HOLDERS, Holders
+from pool_manager.drivers.docker.network_holders import HOLDERS, NetworkHolders
 from pool_manager.drivers.docker.spec import Owner
 from registry.tasks import Tasks
 from tests.support.containers import RecordedEngine, Recorder, refusal, settled
@@ -22,9 +22,9 @@ async def tasks() -> AsyncIterator[Tasks]:
     await made.close()
 
 
-def made(client: Recorder, tasks: Tasks) -> tuple[Holders, RecordedEngine]:
+def made(client: Recorder, tasks: Tasks) -> tuple[NetworkHolders, RecordedEngine]:
     engine: Any = RecordedEngine(client)
-    return Holders(engine, "image:1", OWNER, 9000, tasks, 0.0), engine
+    return NetworkHolders(engine, "image:1", OWNER, 9000, tasks, 0.0), engine
 
 
 async def test_two_are_kept_and_each_is_used_once(tasks: Tasks) -> None:

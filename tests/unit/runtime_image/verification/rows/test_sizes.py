@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from runtime_image.verification.rows.sizes import (
@@ -53,19 +53,27 @@ def value(size: Size, numbers: dict[str, int]) -> int:
     return total
 
 
+def multiplied(left: Size, right: Size) -> Size:
+    """`left * right`; Hypothesis draws again where the analysis refuses it as too large."""
+    try:
+        return left * right
+    except Unknown:
+        reject()
+
+
 @given(sizes, sizes, numbers)
 def test_arithmetic_is_that_of_numbers(left: Size, right: Size, at: dict[str, int]) -> None:
     """A sum of polynomials is the polynomial of the sums."""
     assert value(left + right, at) == value(left, at) + value(right, at)
     assert value(left - right, at) == value(left, at) - value(right, at)
-    assert value(left * right, at) == value(left, at) * value(right, at)
+    assert value(multiplied(left, right), at) == value(left, at) * value(right, at)
 
 
 @given(sizes, sizes)
 def test_a_product_is_divided_by_its_factors(left: Size, right: Size) -> None:
     """Division finds what was multiplied."""
     if right != ZERO:
-        assert (left * right).divided(right) == left
+        assert multiplied(left, right).divided(right) == left
 
 
 @given(sizes, sizes, numbers)

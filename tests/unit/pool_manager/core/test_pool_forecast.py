@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pool_manager.core.pool import AT_REST, Pool, outlook
+from pool_manager.core.pool import AT_REST, Pool, forecast
 from pool_manager.core.state import PoolSpec, Replica, State
 
 
@@ -20,7 +20,7 @@ def pool(*states: State, **spec: float) -> Pool:
 
 def test_a_pool_without_anything_is_at_rest() -> None:
     """The usual case of very many functions."""
-    assert outlook(pool(), 0, 105.0) is AT_REST
+    assert forecast(pool(), 0, 105.0) is AT_REST
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_the_replica_that_is_furthest_gives_the_phase(
     states: list[State], phase: str | None
 ) -> None:
     """It will serve first; a warm pool is in none."""
-    assert outlook(pool(*states), 1, 105.0).phase == phase
+    assert forecast(pool(*states), 1, 105.0).phase == phase
 
 
 def test_who_waits_for_room_is_being_placed() -> None:
@@ -45,12 +45,12 @@ def test_who_waits_for_room_is_being_placed() -> None:
     waiting = pool()
     waiting.blocked = "no device has room"
 
-    assert outlook(waiting, 1, 105.0).phase == "place"
+    assert forecast(waiting, 1, 105.0).phase == "place"
 
 
 def test_the_one_that_is_idle_for_longest_sleeps_first() -> None:
     """Idle seconds that are left; its devices are told."""
-    shown = outlook(pool(State.READY, State.READY, max=2), 0, 105.0)
+    shown = forecast(pool(State.READY, State.READY, max=2), 0, 105.0)
 
     assert shown.sleeps_in_s == 25.0
     assert shown.devices == ("cpu:0", "cpu:1")
@@ -59,9 +59,9 @@ def test_the_one_that_is_idle_for_longest_sleeps_first() -> None:
 @pytest.mark.parametrize(("busy", "floor"), [(1, 0), (0, 1)])
 def test_what_is_busy_or_a_floor_does_not_sleep(busy: int, floor: int) -> None:
     """Nobody knows when."""
-    assert outlook(pool(State.READY, min=floor), busy, 105.0).sleeps_in_s is None
+    assert forecast(pool(State.READY, min=floor), busy, 105.0).sleeps_in_s is None
 
 
 def test_what_is_overdue_sleeps_now() -> None:
     """A refusal or a slow tick makes no negative time."""
-    assert outlook(pool(State.READY), 0, 500.0).sleeps_in_s == 0.0
+    assert forecast(pool(State.READY), 0, 500.0).sleeps_in_s == 0.0

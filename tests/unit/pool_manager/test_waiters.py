@@ -1,4 +1,4 @@
-"""What deploys and operators wait for."""
+"""Waiting: for trials, warm pools, an engine."""
 
 from __future__ import annotations
 
@@ -6,38 +6,41 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from structlog.testing import capture_logs
 
 from pool_manager import waiters
 from pool_manager.core import events
 from pool_manager.core.commands import EndTrial, EndWarm
-from pool_manager.waiters import Orders, Warmed
-from registry.errors import ModelRefused, Refused, ShuttingDown, TrialKilled
+from pool_manager.drivers.fake import FakeDriver
+from pool_manager.waiters import RETRY_S, EngineWatch, PendingTrials, Warmed, WarmWaiters
+from registry.errors import EngineDown, ModelRefused, Refused, ShuttingDown, TrialKilled
 from registry.tasks import Tasks
 
 KEY = "default/a@1"
-ASKED = events.WarmAsked(KEY, False)
-BESIDE = events.WarmAsked(KEY, True)
-DROPPED = events.WarmDropped(KEY)
+ASKED = events.WarmRequested(KEY, False)
+BESIDE = events.WarmRequested(KEY, True)
+DROPPED = events.WarmCancelled(KEY)
 
 
 class Desk:
-    """Orders, what they fed, and tasks of those who wait."""
+    """Both kinds of waiters, what they emitted, and tasks of those who wait."""
 
     def __init__(self) -> None:
-        self.fed: list[events.Event] = []
-        self.orders = Orders(self.fed.append)
+        self.emitted: list[events.Event] = []
+        self.trials = PendingTrials()
+        self.warmth = WarmWaiters(self.emitted.append)
         self.tasks = Tasks("waiters")
 
     async def warm(self, *, beside: bool = False, timeout_s: float = 60.0) -> asyncio.Task[Warmed]:
         """Somebody who waits by now."""
-        waiting = self.orders.warm(KEY, beside=beside, timeout_s=timeout_s)
+        waiting = self.warmth.wait(KEY, beside=beside, timeout_s=timeout_s)
         asking = self.tasks.spawn("asks", waiting)
         await asyncio.sleep(0)
         return asking
 
     async def trial(self) -> asyncio.Task[dict[str, object]]:
         """A deploy that waits by now."""
-        trial = self.tasks.spawn("tries", self.orders.trial(KEY, lambda: None))
+        trial = self.tasks.spawn("tries", self.trials.wait(KEY, lambda: None))
         await asyncio.sleep(0)
         return trial
 
@@ -53,7 +56,7 @@ async def test_a_trial_has_its_report(desk: Desk) -> None:
     """What the replica measured is what the deploy gets."""
     trial = await desk.trial()
 
-    desk.orders.end_trial(EndTrial(KEY, {"load_ms": 5.0}))
+    desk.trials.end(EndTrial(KEY, {"load_ms": 5.0}))
 
     assert await trial == {"load_ms": 5.0}
 
@@ -62,7 +65,7 @@ async def test_a_refusal_says_why(desk: Desk) -> None:
     """Reason and stage are for the caller, the last lines for admins."""
     trial = await desk.trial()
 
-    desk.orders.end_trial(EndTrial(KEY, {}, "load", "opset 99", ("line",)))
+    desk.trials.end(EndTrial(KEY, {}, "load", "opset 99", ("line",)))
 
     with pytest.raises(ModelRefused, match="opset 99") as refused:
         await trial
@@ -74,7 +77,7 @@ async def test_a_start_that_fails_has_a_stage(desk: Desk) -> None:
     """What ended before it said anything ended at its start."""
     trial = await desk.trial()
 
-    desk.orders.end_trial(EndTrial(KEY, reason="exit 1"))
+    desk.trials.end(EndTrial(KEY, reason="exit 1"))
 
     with pytest.raises(ModelRefused) as refused:
         await trial
@@ -97,7 +100,7 @@ async def test_a_kill_from_outside_is_no_refusal_of_the_model(
     """A crash, and a kill for the memory cap, are the model's; KILL and TERM are not."""
     trial = await desk.trial()
 
-    desk.orders.end_trial(EndTrial(KEY, reason=reason))
+    desk.trials.end(EndTrial(KEY, reason=reason))
 
     with pytest.raises(Refused) as refused:
         await trial
@@ -106,10 +109,10 @@ async def test_a_kill_from_outside_is_no_refusal_of_the_model(
 
 async def test_the_end_of_nobodys_trial_is_ignored(desk: Desk) -> None:
     """An answer for a deploy that left, or a second one, changes nothing."""
-    desk.orders.end_trial(EndTrial(KEY, {"load_ms": 5.0}))
+    desk.trials.end(EndTrial(KEY, {"load_ms": 5.0}))
     trial = await desk.trial()
-    desk.orders.end_trial(EndTrial(KEY, {"load_ms": 6.0}))
-    desk.orders.end_trial(EndTrial(KEY, {"load_ms": 7.0}))
+    desk.trials.end(EndTrial(KEY, {"load_ms": 6.0}))
+    desk.trials.end(EndTrial(KEY, {"load_ms": 7.0}))
 
     assert await trial == {"load_ms": 6.0}
 
@@ -122,43 +125,43 @@ async def test_a_trial_has_an_end(desk: Desk, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.undo()
     trial = await desk.trial()
-    desk.orders.end_trial(EndTrial(KEY, {"load_ms": 5.0}))
+    desk.trials.end(EndTrial(KEY, {"load_ms": 5.0}))
     assert await trial == {"load_ms": 5.0}
 
 
 async def test_who_asks_for_a_warm_pool_is_told(desk: Desk) -> None:
     """The machine is asked once, and its answer is passed on."""
     asking = await desk.warm()
-    assert desk.fed == [ASKED]
+    assert desk.emitted == [ASKED]
 
-    desk.orders.end_warm(EndWarm(KEY, "ready", "asked for"))
+    desk.warmth.end(EndWarm(KEY, "ready", "asked for"))
 
     assert await asking == Warmed("ready", "asked for")
-    assert desk.fed == [ASKED]
+    assert desk.emitted == [ASKED]
 
 
 async def test_an_answer_may_come_at_once(desk: Desk) -> None:
     """A machine that answers while it is being asked is heard."""
-    orders = Orders(lambda _: orders.end_warm(EndWarm(KEY, "ready", "warm already")))
+    warmth = WarmWaiters(lambda _: warmth.end(EndWarm(KEY, "ready", "warm already")))
 
-    assert await orders.warm(KEY, beside=False, timeout_s=60.0) == Warmed("ready", "warm already")
+    assert await warmth.wait(KEY, beside=False, timeout_s=60.0) == Warmed("ready", "warm already")
 
 
 async def test_an_answer_for_nobody_is_ignored(desk: Desk) -> None:
     """Who asked may have left."""
-    desk.orders.end_warm(EndWarm(KEY, "ready", "asked for"))
+    desk.warmth.end(EndWarm(KEY, "ready", "asked for"))
 
-    assert desk.fed == []
+    assert desk.emitted == []
 
 
 async def test_all_who_ask_share_one_answer(desk: Desk) -> None:
     """Whoever asks while another waits joins, and the machine is not asked again."""
     first, second = await desk.warm(), await desk.warm(beside=True)
 
-    desk.orders.end_warm(EndWarm(KEY, "failed", "no memory"))
+    desk.warmth.end(EndWarm(KEY, "failed", "no memory"))
 
     assert await first == await second == Warmed("failed", "no memory")
-    assert desk.fed == [ASKED]
+    assert desk.emitted == [ASKED]
 
 
 async def test_who_does_not_insist_on_beside_waits_for_room(desk: Desk) -> None:
@@ -167,7 +170,7 @@ async def test_who_does_not_insist_on_beside_waits_for_room(desk: Desk) -> None:
     await desk.warm(beside=True)
     await desk.warm(beside=False)
 
-    assert desk.fed == [BESIDE, ASKED]
+    assert desk.emitted == [BESIDE, ASKED]
 
 
 async def test_who_insists_on_beside_waits_for_no_room_alone(desk: Desk) -> None:
@@ -176,14 +179,14 @@ async def test_who_insists_on_beside_waits_for_no_room_alone(desk: Desk) -> None
     first = await desk.warm(beside=False)
     await desk.warm(beside=True)
     other = await desk.warm(beside=False)
-    assert desk.fed == [ASKED]
+    assert desk.emitted == [ASKED]
 
     for one in (first, other):
-        assert desk.fed == [ASKED]
+        assert desk.emitted == [ASKED]
         one.cancel()
         await asyncio.wait([one])
 
-    assert desk.fed == [ASKED, BESIDE]
+    assert desk.emitted == [ASKED, BESIDE]
 
 
 async def test_patience_is_each_ones_own(desk: Desk) -> None:
@@ -191,25 +194,26 @@ async def test_patience_is_each_ones_own(desk: Desk) -> None:
     patient = await desk.warm()
 
     assert await (await desk.warm(timeout_s=0.0)) == Warmed("no_room", "not ready within 0 s")
-    assert desk.fed == [ASKED]
+    assert desk.emitted == [ASKED]
 
     patient.cancel()
     await asyncio.wait([patient])
-    assert desk.fed == [ASKED, DROPPED]
+    assert desk.emitted == [ASKED, DROPPED]
     await desk.warm()
-    assert desk.fed == [ASKED, DROPPED, ASKED]
+    assert desk.emitted == [ASKED, DROPPED, ASKED]
 
 
 async def test_who_waits_is_told_that_the_server_goes(desk: Desk) -> None:
     """Trials and asks end at once; a trial that has its answer keeps it."""
     asking, trial = await desk.warm(), await desk.trial()
-    orders = Orders(desk.fed.append)
-    done = desk.tasks.spawn("tries", orders.trial(KEY, lambda: None))
+    trials = PendingTrials()
+    done = desk.tasks.spawn("tries", trials.wait(KEY, lambda: None))
     await asyncio.sleep(0)
-    orders.end_trial(EndTrial(KEY, {"load_ms": 5.0}))
+    trials.end(EndTrial(KEY, {"load_ms": 5.0}))
 
-    orders.close()
-    desk.orders.close()
+    trials.close()
+    desk.trials.close()
+    desk.warmth.close()
 
     assert await done == {"load_ms": 5.0}
     assert await asking == Warmed("failed", "the server is shutting down")
@@ -219,9 +223,100 @@ async def test_who_waits_is_told_that_the_server_goes(desk: Desk) -> None:
 
 async def test_nothing_is_ordered_after_the_end(desk: Desk) -> None:
     """Who comes too late is told so, instead of waiting for an answer that never comes."""
-    desk.orders.close()
+    desk.trials.close()
+    desk.warmth.close()
 
     assert await (await desk.warm()) == Warmed("failed", "the server is shutting down")
     with pytest.raises(ShuttingDown):
         await (await desk.trial())
-    assert desk.fed == []
+    assert desk.emitted == []
+
+
+class Away(FakeDriver):
+    """A driver whose engine answers its third question."""
+
+    asked = 0
+
+    async def list(self) -> set[str]:
+        self.asked += 1
+        if self.asked < 3:
+            raise EngineDown("nobody listens")
+        return {"r1"}
+
+
+async def test_the_engine_is_asked_until_it_answers() -> None:
+    """Each try comes after a pause, and the answer ends the watch."""
+    fed: list[events.Event] = []
+    pauses: list[float] = []
+    done = asyncio.Event()
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+
+    def feed(event: events.Event) -> None:
+        fed.append(event)
+        done.set()
+
+    tasks, driver = Tasks("test"), Away()
+    watch = EngineWatch(driver, feed, tasks, pause)
+
+    watch.begin("nobody listens")
+    watch.begin("nobody listens still")
+    await done.wait()
+
+    assert fed == [events.EngineBack(frozenset({"r1"}))]
+    assert pauses == [RETRY_S] * 3
+    assert driver.asked == 3
+    await tasks.close()
+    await driver.close()
+
+
+async def test_it_can_be_lost_again() -> None:
+    """A second loss is watched like the first."""
+    fed: list[events.Event] = []
+    done = asyncio.Semaphore(0)
+
+    async def pause(_seconds: float) -> None:
+        """No time to lose."""
+
+    def feed(event: events.Event) -> None:
+        fed.append(event)
+        done.release()
+
+    tasks, driver = Tasks("test"), Away()
+    watch = EngineWatch(driver, feed, tasks, pause)
+    for _ in range(2):
+        watch.begin("nobody listens")
+        await done.acquire()
+
+    assert fed == [events.EngineBack(frozenset({"r1"}))] * 2
+    await tasks.close()
+    await driver.close()
+
+
+class Odd(Away):
+    """A driver that cannot make sense of its engine's first answer."""
+
+    async def list(self) -> set[str]:
+        self.asked += 1
+        if self.asked < 2:
+            raise KeyError("Id")
+        return {"r1"}
+
+
+async def test_an_answer_that_nobody_expected_is_no_end() -> None:
+    """It is reported, and the engine asked again: else nothing would ever be started any more."""
+    back: asyncio.Queue[events.Event] = asyncio.Queue()
+
+    async def pause(_seconds: float) -> None:
+        """No time to lose."""
+
+    tasks, driver = Tasks("test"), Odd()
+    with capture_logs() as logs:
+        EngineWatch(driver, back.put_nowait, tasks, pause).begin("nobody listens")
+        async with asyncio.timeout(60):
+            assert await back.get() == events.EngineBack(frozenset({"r1"}))
+
+    assert "the engine's list cannot be read" in [line["event"] for line in logs]
+    await tasks.close()
+    await driver.close()

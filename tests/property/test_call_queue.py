@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.dispatch.call import Call, Priority
-from gateway.dispatch.queue import WaitingLine
+from gateway.dispatch.queue import CallQueue
 from runtime_image.link.meta import RequestMeta
 
 META = RequestMeta("application/json", "", -1, "")
@@ -19,7 +19,7 @@ META = RequestMeta("application/json", "", -1, "")
 @settings(max_examples=50, deadline=None, derandomize=True)
 def test_turns_are_8_3_1_while_all_wait(counts: tuple[int, int, int], skipped: int) -> None:
     """Any twelve calls served while all three priorities wait are 8 high, 3 normal, 1 low."""
-    line = WaitingLine()
+    line = CallQueue()
     for priority, count in zip(Priority, counts, strict=True):
         for _ in range(count + 8):
             line.append(Call("default/a@1", META, b"", 0.0, 1.0, 1.0, priority))

@@ -1,0 +1,326 @@
+"""Device-seconds of replicas."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pool_manager.core import events
+from pool_manager.core.machine import Machine
+from pool_manager.core.state import Device, PoolSpec
+from pool_manager.usage import FLUSH_S, Owner, Stage, UsageMeter, UsageMonitor
+from registry.exchange import Demand, Load
+from registry.model import ColdStart, StateInterval, Use
+from runtime_image.contract.link import BUSY_MASK
+from tests.support.replicas import KEY, binding
+
+DIGITS = Owner("default", "digits", 3)
+OFFSET_S = 6000.0
+
+
+def use(minute_s: int, waking_s: float, idle_s: float, busy_s: float) -> Use:
+    return Use(*DIGITS, "cuda:0", minute_s, waking_s, idle_s, busy_s)
+
+
+def up(meter: UsageMeter, id: str = "r1", now: float = 0.0) -> None:
+    meter.set_stage(id, DIGITS, "cuda:0", "up", now)
+
+
+def test_a_life_is_counted_by_stage() -> None:
+    """Starting is waking; from ready on, what it says it ran is busy and the rest idle."""
+    meter = UsageMeter(OFFSET_S)
+    meter.set_stage("r1", DIGITS, "cuda:0", "waking", 1.0)
+    up(meter, now=3.0)
+    meter.report_busy("r1", 500, 8.0)
+    meter.report_busy("r1", 2500, 13.0)
+    meter.end("r1", 15.0)
+
+    assert meter.take(20.0) == [use(6000, 2.0, 9.5, 2.5)]
+    assert meter.take(30.0) == []
+    assert not meter.knows("r1")
+
+
+def test_seconds_go_to_the_minutes_they_were_in() -> None:
+    """A span over the end of a minute is divided, the busy part of it evenly."""
+    meter = UsageMeter(OFFSET_S)
+    up(meter, now=50.0)
+    meter.report_busy("r1", 10_000, 70.0)
+
+    assert meter.take(70.0) == [use(6000, 0.0, 5.0, 5.0), use(6060, 0.0, 5.0, 5.0)]
+
+
+def test_a_replica_is_believed_up_to_the_time_that_passed() -> None:
+    """Neither a lie nor a count that went back makes more seconds than there were."""
+    meter = UsageMeter(OFFSET_S)
+    up(meter)
+    meter.report_busy("r1", 2_000_000_000, 5.0)
+    meter.report_busy("r1", 1, 10.0)
+    meter.report_busy("r1", 900, 10.0)
+
+    assert meter.take(10.0) == [use(6000, 0.0, 5.0, 5.0)]
+
+
+def test_a_count_that_goes_back_a_little_is_no_run() -> None:
+    """It was read while a run ended; that is not 49 days of running since."""
+    meter = UsageMeter(OFFSET_S)
+    up(meter)
+    meter.report_busy("r1", 1000, 5.0)
+    meter.report_busy("r1", 998, 10.0)
+
+    assert meter.take(10.0) == [use(6000, 0.0, 9.0, 1.0)]
+
+
+def test_the_count_may_wrap() -> None:
+    """After 49 days of running the 32 bits begin anew."""
+    meter = UsageMeter(OFFSET_S)
+    up(meter)
+    meter.report_busy("r1", BUSY_MASK - 999, 5.0)
+    meter.take(5.0)
+    meter.report_busy("r1", 1000, 10.0)
+
+    assert meter.take(10.0) == [use(6000, 0.0, 3.0, 2.0)]
+
+
+def test_what_an_adopted_replica_ran_before_is_not_counted() -> None:
+    """Its first word tells where it stands, the second what it ran since."""
+    meter = UsageMeter(OFFSET_S)
+    meter.set_stage("r1", DIGITS, "cuda:0", "waking", 0.0)
+    meter.adopt("r1")
+    up(meter, now=1.0)
+    meter.report_busy("r1", 40_000, 2.0)
+    before = meter.busy("cuda:0")
+    meter.report_busy("r1", 41_000, 4.0)
+
+    assert before is None
+    assert meter.take(4.0) == [use(6000, 1.0, 2.0, 1.0)]
+    assert meter.busy("cuda:0") == 0.5
+
+
+def test_busy_now_is_the_mean_of_the_last_seconds() -> None:
+    """Nothing there: none of it; nobody has spoken: unknown; then the share of all replicas, of
+    five seconds or of the time between two words."""
+    meter = UsageMeter(OFFSET_S)
+    empty = meter.busy("cuda:0")
+    up(meter)
+    silent = meter.busy("cuda:0")
+    for second in range(1, 21):
+        meter.report_busy("r1", second * 1000 if second <= 10 else 10_000, float(second))
+    after = meter.busy("cuda:0")
+    up(meter, "r2", 20.0)
+    meter.report_busy("r2", 2500, 25.0)
+
+    assert (empty, silent, after) == (0.0, None, 0.0)
+    assert meter.busy("cuda:0") == 0.5
+    assert meter.busy("cuda:1") == 0.0
+
+
+def test_standbys_are_idle_and_nobodys() -> None:
+    """A standby on a GPU has its seconds under no name; one for the CPU has no device to have."""
+    meter = UsageMeter(OFFSET_S)
+    nobody = Owner("", "", 0)
+    meter.set_stage("s1", nobody, "cuda:0", "standby", 0.0)
+    meter.set_stage("s2", nobody, "", "standby", 0.0)
+    first = meter.take(2.0)
+    meter.set_stage("s1", DIGITS, "cuda:0", "waking", 3.0)
+    meter.report_busy("s1", 100, 4.0)
+
+    assert first == [Use(*nobody, "cuda:0", 6000, 0.0, 2.0, 0.0)]
+    assert meter.take(4.0) == [
+        Use(*nobody, "cuda:0", 6000, 0.0, 1.0, 0.0),
+        use(6000, 1.0, 0.0, 0.0),
+    ]
+
+
+def test_nobody_speaks_for_a_replica_that_is_gone() -> None:
+    """What comes after the end is not counted."""
+    meter = UsageMeter(OFFSET_S)
+    meter.end("r1", 1.0)
+    meter.report_busy("r1", 100, 2.0)
+
+    assert meter.take(3.0) == []
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.floats(0.0, 200.0),
+        st.sampled_from(["waking", "up", "standby", "hear", "adopt", "end", "take"]),
+        st.integers(0, BUSY_MASK),
+    ),
+    max_size=40,
+)
+
+
+@given(STEPS)
+def test_every_second_is_counted_once(steps: list[tuple[float, str, int]]) -> None:
+    """Whatever happens in whatever order: no part is negative, and together they are the time
+    that the replica was there."""
+    meter, now, began_s, there_s = UsageMeter(OFFSET_S), 0.0, None, 0.0
+    kept: list[Use] = []
+    stages: dict[str, Stage] = {"waking": "waking", "up": "up", "standby": "standby"}
+    for pause_s, what, number in [*steps, (1.0, "end", 0)]:
+        now += pause_s
+        if what in stages:
+            meter.set_stage("r1", DIGITS, "cuda:0", stages[what], now)
+            began_s = now if began_s is None else began_s
+        elif what == "hear":
+            meter.report_busy("r1", number, now)
+        elif what == "adopt" and began_s is not None:
+            meter.adopt("r1")
+        elif what == "end":
+            there_s += now - began_s if began_s is not None else 0.0
+            began_s = None
+            meter.end("r1", now)
+        kept += meter.take(now) if what == "take" else []
+        assert 0.0 <= (meter.busy("cuda:0") or 0.0) <= 1.0
+    kept += meter.take(now)
+
+    parts = [part for one in kept for part in (one.waking_s, one.idle_s, one.busy_s)]
+    assert all(part >= 0.0 for part in parts)
+    assert abs(sum(parts) - there_s) < 1e-6
+
+
+UNIX_S = 6000.0
+"""At second 0 of the rig's clock."""
+
+
+class Records:
+    """Keeps the use."""
+
+    def __init__(self) -> None:
+        self.use_kept: list[Use] = []
+
+    def cold_start(self, record: ColdStart) -> None:
+        """Not looked at here."""
+
+    def state_interval(self, record: StateInterval) -> None:
+        """Not looked at here."""
+
+    def use(self, record: Use) -> None:
+        self.use_kept.append(record)
+
+
+class Rig:
+    """A machine with one GPU, its events fed by hand, as the manager feeds them."""
+
+    def __init__(self, gpu_standbys: int = 0) -> None:
+        self.now, self.jump_s = 0.0, 0.0
+        numbers = itertools.count(1)
+        device = Device("cuda:0", "cuda", 80_000.0)
+        self.machine = Machine([device], lambda: f"r{next(numbers)}", 0, gpu_standbys)
+        self.records = Records()
+        self.watch = UsageMonitor(
+            self.machine,
+            {KEY: binding()},
+            self.records,
+            lambda: self.now,
+            lambda: UNIX_S + self.now + self.jump_s,
+        )
+
+    def feed(self, event: events.Event, after_s: float = 0.0) -> list[str]:
+        """Ids that the commands name."""
+        self.now += after_s
+        commands = self.machine.handle(event, self.now)
+        self.watch.observe(event)
+        for command in commands:
+            self.watch.observe(command)
+        return [command.id for command in commands if hasattr(command, "id")]
+
+    def begin(self) -> None:
+        self.feed(events.PoolDefined(PoolSpec(KEY, idle_s=60.0)))
+        self.feed(events.ReplicasListed())
+        self.ask()
+
+    def ask(self) -> None:
+        load = {KEY: Load(1, 0, 0.0)}
+        self.feed(events.DemandReported(Demand("w", 1, True, load)))
+
+    def kept(self) -> dict[str, Any]:
+        """What was kept since the last time, by name: number and seconds."""
+        self.watch.flush()
+        kept, self.records.use_kept = self.records.use_kept, []
+        return {
+            one.name: (one.number, round(one.waking_s, 3), round(one.idle_s, 3), one.busy_s)
+            for one in kept
+        }
+
+
+LOADED = events.Loaded("r1", 2, True, 100.0, {})
+
+
+def test_a_life_from_launch_to_release() -> None:
+    """Starting and loading are waking; what it says it ran is busy; a release is nobody's."""
+    rig = Rig()
+    rig.begin()
+    rig.feed(events.Greeted("r1", {}), 2.0)
+    rig.feed(LOADED, 1.0)
+    rig.now += 5.0
+    rig.watch.on_pong("r1", 1500)
+    busy = rig.watch.busy("cuda:0")
+    rig.feed(events.Lost("r1", "exit 0"), 1.0)
+    rig.feed(events.Released("r1"), 4.0)
+
+    assert busy == 0.3
+    assert rig.kept() == {"digits": (1, 3.0, 4.5, 1.5)}
+    assert rig.watch.busy("cuda:0") == 0.0
+
+
+def test_a_standby_is_nobodys_until_it_is_given_away() -> None:
+    """Also one that is given away while it starts, which no command tells of."""
+    rig = Rig(gpu_standbys=1)
+    rig.feed(events.PoolDefined(PoolSpec(KEY, idle_s=60.0)))
+    rig.feed(events.ReplicasListed())
+    rig.feed(events.DemandReported(Demand("w", 1, True, {})))
+    rig.now += 2.0
+    rig.ask()
+    rig.watch.tick()
+    rig.now += 1.0
+
+    assert rig.kept() == {"": (0, 2.0, 0.0, 0.0), "digits": (1, 1.0, 0.0, 0.0)}
+
+
+def test_what_is_adopted_counts_from_then_on() -> None:
+    """What it ran before is not this server's to tell; one that nobody knows a binding of has its
+    pool's name."""
+    rig = Rig()
+    rig.feed(events.PoolDefined(PoolSpec(KEY)))
+    rig.feed(events.PoolDefined(PoolSpec("default/gone@4")))
+    rig.feed(events.Found("r1", KEY, "cuda:0"))
+    rig.feed(events.Found("r2", "default/gone@4", "cuda:0"))
+    rig.feed(events.ReplicasListed())
+    rig.feed(events.Greeted("r1", {}, loaded=True), 0.5)
+    rig.feed(LOADED)
+    rig.now += 2.0
+    rig.watch.on_pong("r1", 4_000_000_000)
+    rig.now += 2.0
+    rig.watch.on_pong("r1", 4_000_000_500)
+
+    assert rig.kept() == {"digits": (1, 0.5, 3.5, 0.5), "gone": (0, 4.5, 0.0, 0.0)}
+
+
+def test_it_is_handed_over_every_ten_seconds() -> None:
+    """A clock that is set moves only what comes after."""
+    rig = Rig()
+    rig.begin()
+    rig.now += FLUSH_S - 1
+    rig.watch.tick()
+    before = list(rig.records.use_kept)
+    rig.jump_s = 3600.0
+    rig.now += 1
+    rig.watch.tick()
+    rig.now += FLUSH_S
+    rig.watch.tick()
+
+    assert before == []
+    assert [one.minute_s for one in rig.records.use_kept] == [6000, 9600]
+
+
+def test_what_is_about_no_replica_is_nothing() -> None:
+    """Most events are about pools."""
+    rig = Rig()
+    rig.feed(events.Tick(), 1.0)
+    rig.watch.observe(object())
+
+    assert rig.kept() == {}
