@@ -1,7 +1,4 @@
-"""Plugs everything together, opens it in order and closes it in reverse.
-
-Which driver a server uses.
-"""
+"""A whole server: its parts plugged together, opened in order and closed in reverse."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import asyncio
 import os
 import stat
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,23 +16,27 @@ from typing import Final
 from aiohttp import web
 
 from admin.api.app import Admin, open_admin
-from admin.api.context import AdminSide
-from admin.deploy.deploys import Deploys
+from admin.api.context import AdminContext
+from admin.deploy.deploys import Deploys, Settled, at_once
+from admin.gateway_process import (
+    Process,
+    make_delivery,
+    make_gateway,
+    open_site,
+    start_root_tasks,
+)
 from admin.health import Health
-from admin.history import Past, prior_of
+from admin.history import ServerHistory, prior_of
 from admin.metrics import DeviceFamilies, Gateways, OneGateway, ReplicaFamilies, ServerFamilies
-from admin.pool_sync import Feed
+from admin.pool_sync import PoolSync
 from admin.settings import Settings
 from admin.store import Store, open_store
-from admin.telemetry.logs import access_writer
-from admin.telemetry.tracing import check_traces, open_tracer
+from admin.telemetry.tracing import check_traces
 from gateway.access import Access
 from gateway.delivery import Delivery, follow_traffic
-from gateway.dispatch.dispatcher import Limits
-from gateway.http.app import Gateway, Site, StatePages, stop_serving
-from gateway.http.context import assemble
+from gateway.http.app import Gateway, StatePages, stop_serving
 from gateway.metrics.requests import Metrics, RateSampler
-from gateway.observing.errors import FailureCount, RecentFailures
+from gateway.observing.errors import RecentFailures
 from pool_manager.core.state import Device
 from pool_manager.devices import cpu_slots, host_memory_mib
 from pool_manager.driver import Driver
@@ -49,45 +50,17 @@ from registry.bundles.blobs import BlobStore
 from registry.errors import BadRequest, Conflict
 from registry.model import Bundle, BundleFile
 from registry.store.keys import fingerprint
-from registry.tasks import Tasks, every
+from registry.tasks import Tasks
 
-
-async def open_driver(settings: Settings, devices: Iterable[Device]) -> Driver:
-    """The driver that the settings name, ready for devices of these kinds.
-
-    Raises DriverError where what it drives cannot be used.
-    """
-    if settings.driver == "fake":
-        return FakeDriver()
-    section = settings.pool()
-    if settings.driver == "process":
-        return ProcessDriver(section.run_dir)
-    # Other servers need not wait for the engine's library.
-    from pool_manager.drivers.docker.driver import DockerDriver, DockerSettings
-    from pool_manager.drivers.uids import parse_range
-
-    known = {"cpu": settings.image_cpu, "cuda": settings.image_gpu}
-    kinds = {"cpu"} | {device.kind for device in devices}
-    return await DockerDriver.open(
-        DockerSettings(
-            url=settings.docker_host,
-            images={kind: known[kind] for kind in sorted(kinds)},
-            data=settings.data,
-            pool=section,
-            uids=parse_range(settings.replica_uids),
-        )
-    )
-
-
-FAILURES_S: Final = 1.0
-"""Seconds between two looks at what has failed."""
 KEEP_S: Final = 5.0
-"""Requests count on the timeline after so many seconds, also where no other comes."""
+"""Seconds after which a request is on the timeline, also where no other follows."""
+SECOND_S: Final = 1.0
+"""Period of rates, states of busy functions, and errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server that accepts calls at `url`."""
+    """A server that accepts calls at `url`. `tasks` are the owners of its root tasks."""
 
     url: str
     store: Store
@@ -96,6 +69,7 @@ class Server:
     gateway: Gateway
     deploys: Deploys
     admin: Admin
+    tasks: tuple[Tasks, ...]
 
 
 @asynccontextmanager
@@ -112,34 +86,47 @@ async def running(settings: Settings, driver: Driver | None = None) -> AsyncIter
     port cannot be had.
     """
     async with AsyncExitStack() as stack:
-        check_traces(settings.gateway())
+        section = settings.gateway()
+        check_traces(section)
         store = await open_store(settings.store(), stack)
         check_exposure(settings, store)
-        past = await open_past(store, stack)
-        manager, delivery = await _open_pools(settings, store, past, driver, stack)
+        history = await open_history(store, stack)
+        manager = await make_manager(settings, store, history, driver)
+        process = Process(f"{os.getpid()}", section, settings.log_format, is_shared=False)
+        delivery = make_delivery(process, manager, history)
+        await _open_pools(store, manager, delivery, stack)
         deploys = await open_deploys(settings, store, manager, stack)
-        side = AdminSide(settings, store, manager, deploys, past, delivery, RecentFailures())
-        gateway, runner, admin = await _open_gateway(side, delivery, stack)
-        stack.push_async_callback(_hand_over(gateway.invoker.failures, side.failures).close)
-        stack.push_async_callback(runner.cleanup)
-        site = Site(gateway.invoker, gateway.writer, runner)
-        stack.push_async_callback(site.close)
+        context = AdminContext(
+            settings, store, manager, deploys, history, delivery, RecentFailures()
+        )
+        tasks = Tasks("server")
+        stack.push_async_callback(tasks.close)
+        gateway = make_gateway(
+            process, access_of(settings, store), store.catalog, delivery, history
+        )
+        owners = (store.tasks, manager.tasks, delivery.tasks, tasks)
+        admin = _open_admin(context, gateway, owners, stack)
+        failures = gateway.invoker.failures
+        root_tasks = [
+            ("history", KEEP_S, history.flush),
+            ("errors", SECOND_S, lambda: context.failures.add(failures.drain())),
+            ("events", SECOND_S, admin.watch.tick),
+        ]
+        start_root_tasks(tasks, root_tasks)
+        site = await open_site(gateway, _application(gateway, admin), stack)
         port = await site.start()
-        stack.push_async_callback(stop_serving, gateway, delivery, settings.gateway().shutdown_s)
+        stack.push_async_callback(stop_serving, gateway, delivery, section.shutdown_s)
         stack.push_async_callback(site.stop)
         url = url_of(settings.listen, port)
-        yield Server(url, store, manager, delivery, gateway, deploys, admin)
+        yield Server(url, store, manager, delivery, gateway, deploys, admin, owners)
 
 
-async def open_past(store: Store, stack: AsyncExitStack) -> Past:
-    """What was before this start, to be added to."""
-    past = Past(store.history, time.time, partial(prior_of, store.catalog))  # noqa: TID251 - the shell passes the clock in
-    await past.load()
-    stack.callback(past.flush)
-    tasks = Tasks("past")
-    stack.push_async_callback(tasks.close)
-    tasks.spawn("keep", every(KEEP_S, past.flush))
-    return past
+async def open_history(store: Store, stack: AsyncExitStack) -> ServerHistory:
+    """The history of this server, with the cold starts before this start; `stack` flushes it."""
+    history = ServerHistory(store.history, time.time, partial(prior_of, store.catalog))  # noqa: TID251 - the shell passes the clock in
+    await history.load()
+    stack.callback(history.flush)
+    return history
 
 
 def check_exposure(settings: Settings, store: Store) -> None:
@@ -187,8 +174,35 @@ class _Linked(Bundles):
         return upload.sha256
 
 
+async def open_driver(settings: Settings, devices: Iterable[Device]) -> Driver:
+    """The driver that the settings name, ready for devices of these kinds.
+
+    Raises DriverError where what it drives cannot be used.
+    """
+    if settings.driver == "fake":
+        return FakeDriver()
+    section = settings.pool()
+    if settings.driver == "process":
+        return ProcessDriver(section.run_dir)
+    # Other servers need not wait for the engine's library.
+    from pool_manager.drivers.docker.driver import DockerDriver, DockerSettings
+    from pool_manager.drivers.uids import parse_range
+
+    known = {"cpu": settings.image_cpu, "cuda": settings.image_gpu}
+    kinds = {"cpu"} | {device.kind for device in devices}
+    return await DockerDriver.open(
+        DockerSettings(
+            url=settings.docker_host,
+            images={kind: known[kind] for kind in sorted(kinds)},
+            data=settings.data,
+            pool=section,
+            uids=parse_range(settings.replica_uids),
+        )
+    )
+
+
 async def make_manager(
-    settings: Settings, store: Store, past: Past, driver: Driver | None
+    settings: Settings, store: Store, history: ServerHistory, driver: Driver | None
 ) -> Manager:
     """The pool manager, not started yet."""
     section = settings.pool()
@@ -198,24 +212,20 @@ async def make_manager(
     driver = driver or await open_driver(settings, [*found.devices(), *slots])
     gpus = await open_gpus(found, driver, RunFolders(section).read_records())
     devices = [*gpus.devices(), *slots]
-    return Manager(section, driver, devices, _Linked(store.blobs), past, gpus)
+    return Manager(section, driver, devices, _Linked(store.blobs), history, gpus)
 
 
 async def _open_pools(
-    settings: Settings, store: Store, past: Past, driver: Driver | None, stack: AsyncExitStack
-) -> tuple[Manager, Delivery]:
+    store: Store, manager: Manager, delivery: Delivery, stack: AsyncExitStack
+) -> None:
     """Manager and gateway side by side: each sees of the other only serialised messages."""
-    manager = await make_manager(settings, store, past, driver)
-    limits = Limits(settings.gateway().held_bytes_max, settings.gateway().retries)
-    delivery = Delivery(limits, f"{os.getpid()}", manager, past)
     stack.push_async_callback(delivery.close)
     stack.push_async_callback(manager.close)
     stack.callback(manager.subscribe(delivery.receive_endpoints))
-    stack.callback(Feed(store.catalog, manager, store.bundles.__getitem__).close)
+    stack.callback(PoolSync(store.catalog, manager, store.bundles.__getitem__).close)
     stack.callback(follow_traffic(store.catalog, delivery))
     await manager.start()
     delivery.open()
-    return manager, delivery
 
 
 async def open_deploys(
@@ -223,13 +233,18 @@ async def open_deploys(
     store: Store,
     manager: Manager,
     stack: AsyncExitStack,
-    settled: Callable[[], Awaitable[object]] | None = None,
+    settled: Settled = at_once,
 ) -> Deploys:
-    """Deploys and rollbacks, those resumed that an earlier server left. `settled` is awaited after
-    each, until every gateway process knows of it."""
-    wall = time.time  # noqa: TID251 - the shell passes the clock in
-    deploys = Deploys(store, manager, idle_s=settings.idle_s, wall=wall, prepare=settings.prepare)
-    deploys.settled = settled
+    """Deploys and rollbacks, with those resumed that an earlier server left. `settled` is awaited
+    after each, until every gateway process has it."""
+    deploys = Deploys(
+        store,
+        manager,
+        idle_s=settings.idle_s,
+        wall=time.time,  # noqa: TID251 - the shell passes the clock in
+        settled=settled,
+        prepare=settings.prepare,
+    )
     stack.push_async_callback(deploys.close)
     # In this order, for a sweep spares the files of what runs.
     await deploys.resume()
@@ -238,62 +253,47 @@ async def open_deploys(
 
 
 def access_of(settings: Settings, store: Store) -> Access:
-    """Who may do what on this server."""
+    """The keys, hosts and origins of this server."""
     token = fingerprint(store.token)
     return Access(settings.listen, settings.public_hosts, store.ring, token)
 
 
-async def _open_gateway(
-    side: AdminSide, delivery: Delivery, stack: AsyncExitStack
-) -> tuple[Gateway, web.AppRunner, Admin]:
-    settings, store = side.settings, side.store
-    access, section = access_of(settings, store), settings.gateway()
-    write = access_writer(settings.log_format, is_shared=False)
-    invoker = assemble(
-        section,
-        access,
-        store.catalog,
-        delivery,
-        side.past,
-        time.time,  # noqa: TID251 - the shell passes the clock in
-        write if section.access_log else None,
-        tracer=open_tracer(section, f"{os.getpid()}"),
-    )
-    gateway = Gateway(invoker)
-    add_families(invoker.metrics, side, OneGateway())
-    health = Health(settings.data, side.manager, delivery, store.history, time.monotonic)
-    answered = RateSampler(invoker.metrics.durations).sample
-    backups = store.backups.reasons
-    admin = open_admin(side, answered, lambda: [*health.reasons(), *backups()], stack)
+def _open_admin(
+    context: AdminContext, gateway: Gateway, tasks: Iterable[Tasks], stack: AsyncExitStack
+) -> Admin:
+    """The admin API of a server with one gateway process, which is this one."""
+    metrics, store = gateway.invoker.metrics, context.store
+    add_families(metrics, context, OneGateway())
+    health, sampler = make_health(context), RateSampler(metrics.durations)
+    sources = [health.reasons, store.backups.reasons, *(one.reasons for one in tasks)]
+    return open_admin(context, sampler.sample, sources, stack)
+
+
+def _application(gateway: Gateway, admin: Admin) -> web.Application:
+    """All routes of a server with one gateway process."""
     app = web.Application()
     admin.add_routes(app, gateway.boundary)
     gateway.add_routes(app)
-    pages = StatePages(
-        gateway.boundary, invoker.metrics, admin.reasons, lambda: gateway.gate.is_open
-    )
-    pages.add_routes(app)
-    app.on_cleanup.append(gateway.close)
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
-    await runner.setup()
-    return gateway, runner, admin
+    boundary, metrics, gate = gateway.boundary, gateway.invoker.metrics, gateway.gate
+    StatePages(boundary, metrics, admin.reasons, lambda: gate.is_open).add_routes(app)
+    return app
 
 
-def add_families(metrics: Metrics, side: AdminSide, gateways: Gateways) -> None:
-    """Have `/metrics` show what is no gateway's."""
-    manager, driver = side.manager, side.settings.driver
+def make_health(context: AdminContext) -> Health:
+    """The checks of `/readyz`."""
+    folder, history = context.settings.data, context.store.history
+    return Health(folder, context.manager, context.gateways, history, time.monotonic)
+
+
+def add_families(metrics: Metrics, context: AdminContext, gateways: Gateways) -> None:
+    """Register the metric families that no gateway has."""
+    manager, driver = context.manager, context.settings.driver
     counters = manager.counters
     metrics.add_source(ReplicaFamilies(counters))
     metrics.add_source(DeviceFamilies(manager.occupancies, lambda: counters.counts().reclaimed_mib))
-    metrics.add_source(ServerFamilies(driver, side.store.history.statistics, gateways))
-
-
-def _hand_over(counted: FailureCount, recent: RecentFailures) -> Tasks:
-    """Every second what was counted is kept, as gateway processes do it with each beat."""
-    tasks = Tasks("failures")
-    tasks.spawn("take", every(FAILURES_S, lambda: recent.add(counted.drain())))
-    return tasks
+    metrics.add_source(ServerFamilies(driver, context.store.history.statistics, gateways))
 
 
 def url_of(listen: str, port: int) -> str:
-    """Where a server is that listens there."""
+    """The URL of a server that listens there."""
     return f"http://{f'[{listen}]' if ':' in listen else listen}:{port}"

@@ -1,4 +1,4 @@
-"""What is wrong at present, in words."""
+"""The reasons of `/readyz`: what is wrong at present, in words."""
 
 from __future__ import annotations
 

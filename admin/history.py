@@ -1,13 +1,9 @@
-"""Feeds the history and remembers what requests need of it.
+"""The history of this server: recorded in the store, and summed up as estimates of cold starts.
 
-How long the next cold start of a revision takes, from its own past or from its neighbours'.
-
-Quantiles of a stream of durations in a few buckets, the newest counting most.
-
-Buckets grow by a constant factor, so that every quantile is off by at most `ALPHA` of its value
-whatever the durations are: the idea of DDSketch (Masson, Rim, Lee: "DDSketch: a fast and
-fully-mergeable quantile sketch with relative-error guarantees", VLDB 2019). Each new duration
-takes a little weight from all before it.
+Durations are kept as quantile sketches. Their buckets grow by a constant factor, so that every
+quantile is off by at most `ALPHA` of its value whatever the durations are: the idea of DDSketch
+(Masson, Rim, Lee: "DDSketch: a fast and fully-mergeable quantile sketch with relative-error
+guarantees", VLDB 2019). Each new duration takes a little weight from all before it.
 """
 
 from __future__ import annotations
@@ -18,6 +14,7 @@ from math import ceil, log
 from typing import Any, Final, NamedTuple
 
 from gateway.dispatch.pool import SAMPLES_ENOUGH
+from pool_manager.subscribers import Subscribers
 from registry.catalog import Catalog
 from registry.exchange import Expected
 from registry.model import Arrivals, ColdStart, StateInterval, Use, pool_key
@@ -32,11 +29,21 @@ MAX_MS: Final = 3_600_000.0
 """What is shorter or longer counts as this."""
 MEMORY: Final = 200
 """So many durations later one has lost all but 1/e of its weight."""
-DUST: Final = 0.01
+WEIGHT_MIN: Final = 0.01
 """A bucket with less weight than this is dropped."""
 
 _LOG_GAMMA: Final = log(GAMMA)
 BUCKETS_MAX: Final = ceil(log(MAX_MS) / _LOG_GAMMA) - ceil(log(MIN_MS) / _LOG_GAMMA) + 1
+
+POOLS_MAX = 10_000
+"""Revisions with durations of their own; the oldest make room, as removals are not reported."""
+DEFAULT_OVERHEAD_MS = {True: 20.0, False: 400.0}
+"""Milliseconds of a cold start beside loading, by a standby or not, until this host has had one."""
+OWN_PHASES = ("load", "evict")
+"""Phases whose durations depend on the model."""
+MINUTE_S = 60
+EXPECTED_MAX = 10_000
+"""Estimates kept; others are worked out when they are asked for."""
 
 
 @dataclass(slots=True)
@@ -55,7 +62,7 @@ class Sketch:
             raise ValueError("expected a duration in milliseconds, got nan")
         bucket = ceil(log(min(MAX_MS, max(MIN_MS, ms))) / _LOG_GAMMA)
         keep = 1 - 1 / MEMORY
-        kept = {i: w * keep for i, w in self._weights.items() if w * keep >= DUST}
+        kept = {i: w * keep for i, w in self._weights.items() if w * keep >= WEIGHT_MIN}
         kept[bucket] = kept.get(bucket, 0.0) + 1.0
         self._weights = kept
         self.samples += 1
@@ -89,15 +96,6 @@ class Sketch:
         return len(self._weights)
 
 
-POOLS_MAX = 10_000
-"""Revisions remembered; a removed one is not told of, so the oldest make room."""
-UNHURRIED_MS = {True: 20.0, False: 400.0}
-"""What a cold start takes beside loading, with a standby or without, before this host has shown
-any."""
-OWN_PHASES = ("load", "evict")
-"""Phases of which other models say nothing."""
-
-
 class Prior(NamedTuple):
     """What is known of a revision before its first cold start: the device kind its next replica
     most likely goes to, and how long its trial took to load, 0 where it had none."""
@@ -106,8 +104,8 @@ class Prior(NamedTuple):
     load_ms: float = 0.0
 
 
-class Way(NamedTuple):
-    """How a cold start went: on what kind of device, and whether a standby was there for it."""
+class StartKind(NamedTuple):
+    """The kind of a cold start: of which kind of device, and whether by a standby."""
 
     device_kind: str
     by_standby: bool
@@ -115,7 +113,7 @@ class Way(NamedTuple):
 
 @dataclass(slots=True)
 class Durations:
-    """Of the cold starts that went one way: in all, and of each phase."""
+    """Durations of the cold starts of one kind: in all, and of each phase."""
 
     total: Sketch = field(default_factory=Sketch)
     phases: dict[str, Sketch] = field(default_factory=dict)
@@ -134,12 +132,12 @@ class Durations:
 
 
 class ColdStarts:
-    """The past of every revision, and of this host as a whole."""
+    """Durations of the cold starts of every revision, and of this host as a whole."""
 
     def __init__(self) -> None:
-        self._pools: dict[str, dict[Way, Durations]] = {}
+        self._pools: dict[str, dict[StartKind, Durations]] = {}
         self._last_kind: dict[str, str] = {}
-        self._host: dict[Way, Durations] = {}
+        self._host: dict[StartKind, Durations] = {}
 
     def add(self, record: ColdStart) -> None:
         """Take a cold start that ended; one that failed says nothing about those that do not."""
@@ -149,7 +147,7 @@ class ColdStarts:
         if key not in self._pools and len(self._pools) >= POOLS_MAX:
             oldest = next(iter(self._pools))
             del self._pools[oldest], self._last_kind[oldest]
-        way = Way(record.device_kind, "start" not in record.phases)
+        way = StartKind(record.device_kind, "start" not in record.phases)
         # What a replica says of its own phases may be a lie, and is to mislead nobody else.
         phases = {phase: min(ms, record.total_ms) for phase, ms in record.phases.items()}
         for ways in (self._pools.setdefault(key, {}), self._host):
@@ -178,15 +176,15 @@ class ColdStarts:
         if not ways:
             return self._guess_ms(prior, by_standby, 0.5)
         kind = self._last_kind[key]
-        same = ways.get(Way(kind, by_standby))
+        same = ways.get(StartKind(kind, by_standby))
         if same is not None:
             return same.total.quantile_ms(0.5)
-        other = ways[Way(kind, not by_standby)]
+        other = ways[StartKind(kind, not by_standby)]
         total_ms = other.total.quantile_ms(0.5)
         if by_standby:
             return max(0.0, total_ms - _start_ms(other))
-        launched = self._host.get(Way(kind, False))
-        return total_ms + (_start_ms(launched) if launched else UNHURRIED_MS[False])
+        launched = self._host.get(StartKind(kind, False))
+        return total_ms + (_start_ms(launched) if launched else DEFAULT_OVERHEAD_MS[False])
 
     def table(self, key: str) -> list[dict[str, Any]]:
         """Medians and 90th percentiles of a revision, per way and phase; for `fnctl show`."""
@@ -205,16 +203,16 @@ class ColdStarts:
             for way, durations in sorted(self._pools.get(key, {}).items())
         ]
 
-    def _ways(self, key: str) -> dict[Way, Durations]:
+    def _ways(self, key: str) -> dict[StartKind, Durations]:
         """Of the device kind that the revision was last started on."""
         kind = self._last_kind.get(key)
         return {way: d for way, d in self._pools.get(key, {}).items() if way.device_kind == kind}
 
     def _guess_ms(self, prior: Prior, by_standby: bool, share: float) -> float:
         """Loading as its trial did, all else as is usual here."""
-        known = self._host.get(Way(prior.device_kind, by_standby))
+        known = self._host.get(StartKind(prior.device_kind, by_standby))
         if known is None:
-            return prior.load_ms + UNHURRIED_MS[by_standby]
+            return prior.load_ms + DEFAULT_OVERHEAD_MS[by_standby]
         usual = (known.phase_ms(p, share) for p in known.phases if p not in OWN_PHASES)
         return prior.load_ms + sum(usual)
 
@@ -228,14 +226,9 @@ def _pair(sketch: Sketch) -> dict[str, float]:
     return {f"p{share}_ms": round(sketch.quantile_ms(share / 100), 3) for share in (50, 90)}
 
 
-MINUTE_S = 60
-EXPECTED_MAX = 10_000
-"""Estimates kept; others are worked out when they are asked for."""
-
-
-class Past:
-    """The manager's Recorder and the gateway's Past over one History. `wall` gives Unix seconds,
-    `prior` what is known of a pool that has no past.
+class ServerHistory:
+    """The manager's `Recorder` and the gateway's `CallHistory` over the store's `History`. `wall`
+    gives Unix seconds, `prior` what is known of a pool without cold starts.
 
     Nothing here waits: records go to the history's buffer, estimates are kept in memory.
     """
@@ -250,35 +243,36 @@ class Past:
         self._expected: dict[str, Expected] = {}
         self._minute_s = 0
         self._arrivals: dict[tuple[str, str], int] = {}
-        self.on_cold_start: Callable[[str], None] = lambda _pool: None
-        """Told of each pool whose estimate has changed."""
-        self.on_record: Callable[[ColdStart], None] = lambda _record: None
-        """Told of each cold start."""
+        self._receivers = Subscribers[[ColdStart]]()
+
+    def subscribe(self, receiver: Callable[[ColdStart], None]) -> Callable[[], None]:
+        """Call `receiver` after each cold start, whose pool has another estimate then, until the
+        returned function is called."""
+        return self._receivers.subscribe(receiver)
 
     async def load(self) -> None:
-        """Remember what happened before this start."""
+        """Read the cold starts before this start."""
         for record in await self._history.last_cold_starts():
             self._cold_starts.add(record)
 
     def cold_start(self, record: ColdStart) -> None:
-        """Keep a cold start's receipt."""
+        """Record a cold start, and update the estimate of its pool."""
         self._history.record(record)
         self._cold_starts.add(record)
         key = pool_key(record.namespace, record.name, record.number)
         self._expected.pop(key, None)
-        self.on_cold_start(key)
-        self.on_record(record)
+        self._receivers.notify(record)
 
     def state_interval(self, record: StateInterval) -> None:
-        """Keep how long a pool was in a state."""
+        """Record how long a pool was in a state."""
         self._history.record(record)
 
     def use(self, record: Use) -> None:
-        """Keep what replicas had of a device."""
+        """Record the device-seconds of replicas."""
         self._history.record(record)
 
     def expected(self, pool: str) -> Expected:
-        """What the next cold start of a revision takes."""
+        """How long the next cold start of a revision is expected to take."""
         known = self._expected.get(pool)
         if known is None:
             known = self._cold_starts.expected(pool, self._prior(pool))
@@ -308,13 +302,13 @@ class Past:
         return self._cold_starts.table(pool)
 
     def arrived(self, namespace: str, name: str) -> None:
-        """One more request came."""
+        """Count one request."""
         if not 0 <= self._wall() - self._minute_s < MINUTE_S:
             self._begin_minute()
         self._arrivals[namespace, name] = self._arrivals.get((namespace, name), 0) + 1
 
     def arrivals(self, namespace: str, name: str, count: int) -> None:
-        """So many requests came within about a second."""
+        """Count requests that came within about a second."""
         if not 0 <= self._wall() - self._minute_s < MINUTE_S:
             self._begin_minute()
         self._arrivals[namespace, name] = self._arrivals.get((namespace, name), 0) + count
@@ -324,14 +318,14 @@ class Past:
         self._minute_s = int(self._wall()) // MINUTE_S * MINUTE_S
 
     def flush(self) -> None:
-        """Keep what was counted since the last time; parts of one minute add up."""
+        """Record the arrivals since the last call; parts of one minute add up."""
         arrivals, self._arrivals = self._arrivals, {}
         for (namespace, name), count in arrivals.items():
             self._history.record(Arrivals(namespace, name, self._minute_s, count))
 
 
 def prior_of(catalog: Catalog, pool: str) -> Prior:
-    """What a deploy found out about a revision; nothing of one that is gone."""
+    """What the deploy of a revision has measured; the default for a removed revision."""
     namespace, _, ref = pool.partition("/")
     deployed = catalog.find(ref, namespace)
     if deployed is None:

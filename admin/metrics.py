@@ -1,9 +1,4 @@
-"""The server itself on `/metrics`: which one it is, its processes, what it writes down.
-
-Devices on `/metrics`: their memory, what is counted on it, and how busy GPUs are.
-
-Replicas on `/metrics`: how many there are, and what became of them.
-"""
+"""Metric families of `/metrics` beside the gateway's: the server, its devices, its replicas."""
 
 from __future__ import annotations
 
@@ -27,6 +22,11 @@ from pool_manager.metrics import (
 )
 from pool_manager.reports import Occupancy
 from registry.store.history import HistoryStatistics
+
+MIB: Final = 2**20
+LABELS: Final = ("device", "kind")
+Label = tuple[str, tuple[str, ...]]
+"""Its name and all its values."""
 
 
 class Gateways(Protocol):
@@ -84,10 +84,6 @@ class ServerFamilies:
         text = "Times that the history, or a part of it, could not be written."
         yield CounterMetricFamily("fngate_history_failed_flushes", text, written.failed_flushes)
         yield from self._process.collect()
-
-
-MIB: Final = 2**20
-LABELS: Final = ("device", "kind")
 
 
 class DeviceFamilies:
@@ -239,10 +235,6 @@ def _supply(supplied: list[Supplied]) -> Iterable[Metric]:
         for state, number in replicas.items():
             there.add_metric([pool, state], number)
     return [wanted, there]
-
-
-Label = tuple[str, tuple[str, ...]]
-"""Its name and all its values."""
 
 
 def _pairs(

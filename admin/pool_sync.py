@@ -1,4 +1,4 @@
-"""Tells the pool manager what the catalog holds."""
+"""Keeps the pools of the manager in step with the catalog."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from registry.model import Bundle, pool_key
 from registry.spec import model_spec, prepared_of
 
 SUPERSEDED_IDLE_S = 10.0
-"""How long a replica of a revision that calls no longer go to may stay without one."""
+"""Idle seconds after which a replica of a revision without traffic is stopped, at most."""
 
 
-class Feed:
+class PoolSync:
     """Defines a pool for every revision in the catalog; removes it with the revision."""
 
     def __init__(

@@ -11,7 +11,7 @@ RATE_S: Final = 10
 WINDOW_S: Final = 60
 
 
-class Pace(NamedTuple):
+class ResponseRate(NamedTuple):
     """Requests per second over the last RATE_S, quantiles over the last WINDOW_S; None where
     nothing was answered."""
 
@@ -20,7 +20,7 @@ class Pace(NamedTuple):
     p95_ms: float | None
 
 
-REST: Final = Pace(0.0, None, None)
+NO_RESPONSES: Final = ResponseRate(0.0, None, None)
 
 
 class _Window:
@@ -85,17 +85,17 @@ class Rates:
         self._expire(int(now))
         return self._windows.keys()
 
-    def pace(self, key: tuple[str, str], now: float) -> Pace:
+    def response_rate(self, key: tuple[str, str], now: float) -> ResponseRate:
         """One function's."""
         window = self._windows.get(key)
         if window is None:
-            return REST
+            return NO_RESPONSES
         window.expire(int(now))
         if not window.seconds:
-            return REST
+            return NO_RESPONSES
         since = int(now) - RATE_S
         count = sum(sum(counts) for second, counts in window.seconds if second > since)
-        return Pace(
+        return ResponseRate(
             round(count / RATE_S, 2),
             quantile_ms(self._bounds, window.sums, 0.5),
             quantile_ms(self._bounds, window.sums, 0.95),

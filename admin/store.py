@@ -33,7 +33,8 @@ class Store:
     """Everything durable, and what of it is kept in memory.
 
     `bundles` holds the bundle of every revision in the catalog, by digest. Unused blobs are
-    removed from `sweeps_from_s` on, in Unix seconds.
+    removed from `sweeps_from_s` on, in Unix seconds. `tasks` owns the history's flusher and the
+    daily copies.
     """
 
     settings: StoreSettings
@@ -49,6 +50,7 @@ class Store:
     bundles: dict[str, Bundle]
     token: str
     backups: Backups
+    tasks: Tasks
     sweeps_from_s: float
 
 
@@ -91,6 +93,7 @@ async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
         bundles=bundles,
         token=admin_token(settings.data),
         backups=backups,
+        tasks=tasks,
         sweeps_from_s=identity.sweeps_from_s,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from admin.rates import Pace
+from admin.rates import ResponseRate
 from pool_manager.core.pool import PoolForecast
 from pool_manager.core.state import Replica
 from pool_manager.reports import Occupancy
@@ -20,20 +20,20 @@ from runtime_image.contract import signature as signatures
 class Live(NamedTuple):
     """A function's pool now. `pool` is how it looks, how many replicas are wanted and since when
     (Unix seconds); `ready_in_ms` is 0 for what is ready, None where nobody can tell; `sleeps_at_s`
-    (Unix seconds) and `pace` as the outlook and the last minute have them."""
+    (Unix seconds) and `response_rate` as the outlook and the last minute have them."""
 
     pool: tuple[PoolEndpoints, int, float]
     load: Load
     expected: Expected
     ready_in_ms: float | None
-    pace: Pace
+    response_rate: ResponseRate
     forecast: PoolForecast
     sleeps_at_s: float | None
 
 
 def function_json(deployed: Deployed, live: Live) -> dict[str, Any]:
     """One line of `fnctl ls`. `phase` is the one that a waking function is in."""
-    function, expected, pace = deployed.function, live.expected, live.pace
+    function, expected, response_rate = deployed.function, live.expected, live.response_rate
     shown, wanted, since_s = live.pool
     return {
         "name": function.name,
@@ -45,9 +45,9 @@ def function_json(deployed: Deployed, live: Live) -> dict[str, Any]:
         "wanted": wanted,
         "held": live.load.queued,
         "in_flight": live.load.in_flight,
-        "rate": pace.rate,
-        "p50_ms": pace.p50_ms,
-        "p95_ms": pace.p95_ms,
+        "rate": response_rate.rate,
+        "p50_ms": response_rate.p50_ms,
+        "p95_ms": response_rate.p95_ms,
         "min": function.scaling.min,
         "max": function.scaling.max,
         "idle_s": function.scaling.idle_s,

@@ -86,8 +86,13 @@ class Delivery:
     def open(self) -> None:
         """Start the reports to the manager and the sweep of deadlines."""
         self._report_all()
-        self._tasks.spawn("sweep", every(SWEEP_S, self._sweep))
-        self._tasks.spawn("demand", every(DEMAND_S, self._report_all))
+        self._tasks.root("sweep", every(SWEEP_S, self._sweep))
+        self._tasks.root("demand", every(DEMAND_S, self._report_all))
+
+    @property
+    def tasks(self) -> Tasks:
+        """The owner of the background tasks."""
+        return self._tasks
 
     async def close(self) -> None:
         """Stop. Calls that are still held get no answer."""

@@ -120,9 +120,14 @@ class Manager:
         await adopt_all(self._driver, self._launcher, self.submit)
         self.submit(events.ReplicasListed())
         self._gpus.start(self.submit)
-        self._tasks.spawn("tick", every(self._settings.tick_s, self._tick))
+        self._tasks.root("tick", every(self._settings.tick_s, self._tick))
         trim = self._launcher.output.trim_for_ever(self._bindings, self._wall)
-        self._tasks.spawn("trim logs", trim)
+        self._tasks.root("trim logs", trim)
+
+    @property
+    def tasks(self) -> Tasks:
+        """The owner of the background tasks."""
+        return self._tasks
 
     async def close(self) -> None:
         """Drain and release every replica, then stop. Waiting trials and warm-ups fail."""

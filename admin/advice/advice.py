@@ -1,6 +1,6 @@
-"""A function's past played through the policy, once for each of several `idle_s`. Pure.
+"""Advice on `idle_s`: what other values would have cost, from a function's recorded past. Pure.
 
-From what was recorded of a function to a case that can be played. Pure.
+Recorded arrivals and cold starts become a case, which is simulated once per value.
 """
 
 from __future__ import annotations
@@ -25,6 +25,12 @@ PLAYED_MIN, PLAYED_MAX = 15, 150
 """Arrivals of one minute that are played singly, for an `idle_s` of 10 s and more, and for one of
 1 s and less: two of them are at most 8 s apart, or 0.8 s."""
 KEY: Final = "default/it@1"
+
+REQUESTS_MIN: Final = 10
+"""From fewer requests nothing can be learnt about the next ones."""
+RUNS_MIN: Final = 20
+"""Requests over which the time of their runs is a mean worth having."""
+UNKNOWN_RUN_S: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +132,8 @@ def _row(figures: Figures, idle_s: float, *, is_current: bool) -> Row:
     )
 
 
-REQUESTS_MIN: Final = 10
-"""From fewer requests nothing can be learnt about the next ones."""
-RUNS_MIN: Final = 20
-"""Requests over which the time of their runs is a mean worth having."""
-UNKNOWN_RUN_S: Final = 0.01
-
-
 @dataclass(frozen=True, slots=True)
-class Past:
+class RecordedSpan:
     """What was recorded in a span: arrivals by minute and by bucket of the use, cold starts (the
     newest first), device-seconds. `expected_s` is what a cold start is expected to take."""
 
@@ -159,15 +158,15 @@ class Evidence:
     notes: list[str]
 
 
-def weigh(deployed: Deployed, span: Span, past: Past) -> Evidence:
+def weigh(deployed: Deployed, span: Span, recorded: RecordedSpan) -> Evidence:
     """What a function's past says, from its first day on and up to the last whole minute."""
     function = deployed.function
     from_s = max(span.from_s, int(function.created_s) // 60 * 60)
     to_s = max(from_s, int(span.to_s) // 60 * 60)
-    minutes = [(at_s, count) for at_s, count in past.minutes if from_s <= at_s < to_s]
+    minutes = [(at_s, count) for at_s, count in recorded.minutes if from_s <= at_s < to_s]
     requests = sum(count for _, count in minutes)
-    cold_s, seen, notes = _cold_s(deployed, past)
-    run_s = _run_s(deployed, past, notes)
+    cold_s, seen, notes = _cold_s(deployed, recorded)
+    run_s = _run_s(deployed, recorded, notes)
     case = None
     if requests < REQUESTS_MIN:
         notes = [
@@ -192,26 +191,26 @@ def weigh(deployed: Deployed, span: Span, past: Past) -> Evidence:
     return Evidence(from_s, to_s, requests, cold_s, run_s, seen, case, notes)
 
 
-def _cold_s(deployed: Deployed, past: Past) -> tuple[float, int, list[str]]:
+def _cold_s(deployed: Deployed, recorded: RecordedSpan) -> tuple[float, int, list[str]]:
     """The median of this revision's cold starts, up to the first run; how many there were."""
     number = deployed.revision.number
     seen = [
         one.total_ms - one.phases.get("first_run", 0.0)
-        for one in past.cold_starts
+        for one in recorded.cold_starts
         if one.outcome == "ready" and one.number == number
     ]
     if seen:
         return max(0.0, median(seen)) / 1e3, len(seen), []
     text = f"no cold start of {deployed.revision.ref} is recorded: its time is an estimate"
-    return past.expected_s, 0, [text]
+    return recorded.expected_s, 0, [text]
 
 
-def _run_s(deployed: Deployed, past: Past, notes: list[str]) -> float:
+def _run_s(deployed: Deployed, recorded: RecordedSpan, notes: list[str]) -> float:
     """Busy time per request, where both were recorded; else what its trial measured."""
-    first_s = min((one.at_s for one in past.use), default=None)
-    busy_s = sum(one.seconds.busy_s for one in past.use)
+    first_s = min((one.at_s for one in recorded.use), default=None)
+    busy_s = sum(one.seconds.busy_s for one in recorded.use)
     if first_s is not None and busy_s:
-        requests = sum(count for at_s, count in past.arrivals if at_s >= first_s)
+        requests = sum(count for at_s, count in recorded.arrivals if at_s >= first_s)
         if requests >= RUNS_MIN:
             return busy_s / requests
     latencies = deployed.profile.latency_ms if deployed.profile else {}

@@ -1,15 +1,4 @@
-"""One function of a virtual world: who calls it when, and how long its runs and loads take.
-
-Virtual time: what is to happen when.
-
-What a virtual world is like.
-
-What a run is judged by.
-
-One simulated replica: starts, loads, runs what it is sent in batches, drains, ends.
-
-Counts per minute as single arrivals, the same each time.
-"""
+"""The parts of a simulated day: virtual clock, conditions, functions, replicas, figures. Pure."""
 
 from __future__ import annotations
 
@@ -25,6 +14,9 @@ from typing import Any, Final, NamedTuple
 
 from gateway.dispatch.call import Call, Stage
 from pool_manager.core.state import PoolSpec
+
+HOUR_S = 3600.0
+MINUTE_S: Final = 60.0
 
 
 class Clock:
@@ -51,9 +43,6 @@ class Clock:
         """Do the next thing."""
         self.now, _, do, what = heappop(self._heap)
         do(what)
-
-
-HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,9 +235,6 @@ class Figures:
         self.busy_s += process.busy_s
         self.moving_s += now - process.launched_s - ready_s
         self.loading_s += min(process.ready_s, now) - process.launched_s
-
-
-MINUTE_S: Final = 60.0
 
 
 def spread(minutes: Iterable[tuple[int, int]], from_s: float, most: int) -> Iterator[Arrival]:

@@ -1,7 +1,4 @@
-"""Works advice out in a process of its own, one at a time.
-
-The process that works an advice out: a case on its standard input, rows on its output.
-"""
+"""Advice, worked out by a process of its own: a case on its standard input, rows on its output."""
 
 from __future__ import annotations
 
@@ -18,31 +15,17 @@ import structlog
 from admin.advice.advice import Case, Row, advise
 from registry.errors import AdviceUnavailable, ShuttingDown
 
-LOWEST: Final = 19
-LIMIT_S: Final = 120
-
-
-def main() -> None:
-    """Whatever else runs on this machine goes first. A server that is killed cannot end its child:
-    the alarm does."""
-    os.nice(LOWEST)
-    signal.alarm(LIMIT_S)
-    case = msgspec.json.decode(sys.stdin.buffer.read(), type=Case)
-    sys.stdout.buffer.write(msgspec.json.encode(advise(case)))
-
-
-if __name__ == "__main__":
-    main()
-
-
 log = structlog.get_logger()
 
 MODULE: Final = "admin.advice.process"
+LOWEST: Final = 19
+"""The highest niceness: whatever else runs on this machine goes first."""
+LIMIT_S: Final = 120
 RETRY_S: Final = 10.0
 
 
 class Advisor:
-    """Seconds of a processor's time must neither hold up this process nor come twice at once."""
+    """Runs the child, which takes seconds of a processor's time, at most once at a time."""
 
     def __init__(self, limit_s: float = LIMIT_S) -> None:
         self._limit_s = limit_s
@@ -109,3 +92,15 @@ class Advisor:
         if self._child is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._child.kill()
+
+
+def main() -> None:
+    """The child process. An alarm ends it after LIMIT_S: a server that is killed cannot."""
+    os.nice(LOWEST)
+    signal.alarm(LIMIT_S)
+    case = msgspec.json.decode(sys.stdin.buffer.read(), type=Case)
+    sys.stdout.buffer.write(msgspec.json.encode(advise(case)))
+
+
+if __name__ == "__main__":
+    main()

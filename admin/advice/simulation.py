@@ -1,8 +1,7 @@
-"""Machine, dispatcher, processes and callers under one virtual clock.
+"""The real `Machine` and `Dispatcher` with simulated processes and callers, in virtual time. Pure.
 
-The gateway's side: the real Dispatcher, the calls it holds, and what it says of them.
-
-The driver's side: processes that take their time to start, load, run, drain and go.
+`Fleet` stands for the driver and its processes, `Callers` for the gateway and its clients, and
+`World` has both and the clock.
 """
 
 from __future__ import annotations
@@ -29,6 +28,12 @@ MESSAGE_S = 0.0005
 BIND_S = 0.001
 EXIT_S = 0.02
 """From a replica's last answer to its end."""
+
+CONNECT_S = 0.001
+META = RequestMeta("application/json", "", -1, "")
+TICK_S = 1.0
+DEMAND_AT_S = 0.5
+"""The gateway speaks between two ticks: both clocks run by themselves."""
 
 
 class Gateway(Protocol):
@@ -196,10 +201,6 @@ class Fleet:
             self._feed(events.FirstRun(process.id, done[0].service_s * 1e3))
         if process.draining and process.is_idle:
             self._clock.after(EXIT_S, self._exit, process)
-
-
-CONNECT_S = 0.001
-META = RequestMeta("application/json", "", -1, "")
 
 
 class Callers:
@@ -375,11 +376,6 @@ class Callers:
         called = self.dispatcher.take_called()
         self._feed(DemandReported(Demand("w", next(self._seq), True, self._last_full, called)))
         return bool(was or self._last_full or called)
-
-
-TICK_S = 1.0
-DEMAND_AT_S = 0.5
-"""The gateway speaks between two ticks: both clocks run by themselves."""
 
 
 class World:

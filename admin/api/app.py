@@ -1,31 +1,29 @@
-"""The admin API's routes, readable as a table: method, path, scope, handler.
-
-The admin API, put together.
-"""
+"""The admin API: its table of routes (method, path, scope, handler) and what they are made of."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from aiohttp import web
 
-from admin.api.context import AdminSide
+from admin.api.context import AdminContext
 from admin.api.deploys import UploadRoutes
-from admin.api.events import EventRoutes, make_lines, open_watch, server_facts
+from admin.api.events import EventRoutes, make_rows, open_watch, server_facts
 from admin.api.functions import FunctionRoutes
 from admin.api.history import AdviceRoutes, TimelineRoutes
 from admin.api.keys import KeyRoutes, SessionRoutes
 from admin.api.logs import ErrorRoutes, LogRoutes
 from admin.api.operate import BackupRoutes, OperateRoutes
 from admin.api.pools import PoolRoutes
-from admin.api.streaming import MAY_STILL
-from admin.events.snapshot import Lines, Scene
-from admin.events.watch import Watch
+from admin.api.streaming import REVALIDATE_KEY
+from admin.deploy.deploys import Settled, at_once
+from admin.events.snapshot import FunctionRows, StateReader
+from admin.events.watch import EventWatch
 from admin.ui.files import UiPages, read_files
 from gateway.access import Access, Need
 from gateway.http.app import ErrorBoundary, Handler
@@ -35,19 +33,21 @@ from registry.errors import FnError, Unknown
 from registry.tasks import Tasks
 
 PREFIX = "/admin/v1"
-WHOLE = ("POST", "PATCH", "DELETE")
-"""Methods that change store and memory together: once begun they go on without their client."""
+SHIELDED = ("POST", "PATCH", "DELETE")
+"""Methods that change store and memory together: they finish also when their client leaves."""
 WAITING = ("/functions/{name}/warm",)
-"""These change neither: they only wait, and are over when their client leaves."""
+"""Paths that change neither: they only wait, and end when their client leaves."""
 
 Scoped = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Outcome = web.StreamResponse | Exception
 Row = tuple[str, str, Need, Scoped]
 """Method, path below the prefix, scope, handler."""
 
+wall: Final = time.time  # noqa: TID251 - the shell passes the clock in
+
 
 class Handlers(NamedTuple):
-    """Who answers, by subject."""
+    """The handlers of the admin API, by subject."""
 
     functions: FunctionRoutes
     operate: OperateRoutes
@@ -102,33 +102,33 @@ def table(to: Handlers) -> list[Row]:
 class AdminApi:
     """Every route needs the admin token or a key with the scope in the table."""
 
-    def __init__(self, access: Access, handlers: Handlers) -> None:
+    def __init__(self, access: Access, handlers: Handlers, settled: Settled = at_once) -> None:
+        """`settled` is awaited after each change, until every gateway process knows of it."""
         self._access = access
-        self.settled: Callable[[], Awaitable[None]] = at_once
-        """Awaited after each change, until every gateway process knows of it."""
+        self._settled = settled
         self._tasks = Tasks("admin API")
         self._table = table(handlers)
 
     def add_routes(self, app: web.Application, boundary: ErrorBoundary) -> None:
-        """Add the table behind the border; what is not in it is for nobody."""
+        """Add the table within the error boundary; unknown paths get 404, or 401 without a key."""
         add = app.router.add_route
         for method, path, need, handler in self._table:
-            is_whole = method in WHOLE and path not in WAITING
-            guarded = boundary.wrap(self._scoped(need, handler, is_whole=is_whole))
+            is_shielded = method in SHIELDED and path not in WAITING
+            guarded = boundary.wrap(self._scoped(need, handler, is_shielded=is_shielded))
             add(method, PREFIX + path, guarded, expect_handler=continue_later)
-        nowhere = boundary.wrap(self._scoped("read", _nowhere, is_whole=False))
+        nowhere = boundary.wrap(self._scoped("read", _unknown_route, is_shielded=False))
         add("*", PREFIX + "/{rest:.*}", nowhere, expect_handler=continue_later)
         app.on_cleanup.append(self._close)
 
     async def _close(self, _app: web.Application) -> None:
         await self._tasks.close()
 
-    def _scoped(self, need: Need, handler: Scoped, *, is_whole: bool) -> Handler:
+    def _scoped(self, need: Need, handler: Scoped, *, is_shielded: bool) -> Handler:
         async def checked(request: web.Request) -> web.StreamResponse:
             authorization = request.headers.get("Authorization")
             self._access.check(authorization, need)
-            request[MAY_STILL] = lambda: self._access.check(authorization, need)
-            if not is_whole:
+            request[REVALIDATE_KEY] = lambda: self._access.check(authorization, need)
+            if not is_shielded:
                 return await handler(request)
             name = f"{request.method} {request.path[:200]}"
             task = self._tasks.spawn(name, self._outcome(handler, request))
@@ -140,78 +140,73 @@ class AdminApi:
         return checked
 
     async def _outcome(self, handler: Scoped, request: web.Request) -> Outcome:
-        """What came of it: an error for a client that has left is nobody's defect."""
+        """The response or the error, which is no defect where the client has left."""
         try:
             response = await handler(request)
-            await self.settled()
+            await self._settled()
         except (FnError, ConnectionError) as error:
             return error
         return response
 
 
-async def at_once() -> None:
-    """Where there is one gateway process, and it is this one, whatever has changed is known."""
-
-
-async def _nowhere(request: web.Request) -> web.StreamResponse:
+async def _unknown_route(request: web.Request) -> web.StreamResponse:
     raise Unknown(f"no route {request.method} {request.path[:200]}")
-
-
-wall: Final = time.time  # noqa: TID251 - the shell passes the clock in
 
 
 @dataclass(frozen=True, slots=True)
 class Admin:
-    """The admin API of a server. `scene` is to be told what other processes have answered;
-    `reasons` says what is wrong with the server."""
+    """The admin API of a server. `reader` counts what other processes have answered; `reasons` has
+    the reasons of `/readyz`."""
 
-    side: AdminSide
-    lines: Lines
-    scene: Scene
-    watch: Watch
+    context: AdminContext
+    rows: FunctionRows
+    reader: StateReader
+    watch: EventWatch
     reasons: Callable[[], list[str]]
 
-    def add_routes(self, app: web.Application, boundary: ErrorBoundary) -> AdminApi:
-        """Its routes and the dashboard's, as those of `app`; whoever waits is answered when that
-        shuts down."""
-        side = self.side
-        store, manager, deploys = side.store, side.manager, side.deploys
+    def add_routes(self, app: web.Application, boundary: ErrorBoundary) -> None:
+        """Add its routes and the dashboard's to `app`; its shutdown ends requests that wait."""
+        context = self.context
+        store, manager, deploys = context.store, context.manager, context.deploys
         operate = OperateRoutes(store.catalog, manager, deploys, time.monotonic)
-        advice = AdviceRoutes(store, side.past.expected, wall)
+        advice = AdviceRoutes(store, context.history.expected, wall)
         logs = LogRoutes(store.catalog, manager, time.monotonic)
         events = EventRoutes(self.watch, time.monotonic)
         handlers = Handlers(
-            FunctionRoutes(store, manager, self.lines, deploys, side.past),
+            FunctionRoutes(store, manager, self.rows, deploys, context.history),
             operate,
-            UploadRoutes(store.blobs, deploys, boundary.access, side.settings.driver),
+            UploadRoutes(store.blobs, deploys, boundary.access, context.settings.driver),
             KeyRoutes(store.keys, store.ring, wall),
             PoolRoutes(store.catalog, manager, time.monotonic, wall),
             TimelineRoutes(store, manager, wall),
             advice,
             logs,
-            ErrorRoutes(store.catalog, manager, side.failures),
+            ErrorRoutes(store.catalog, manager, context.failures),
             events,
-            SessionRoutes(boundary.access, server_facts(side.settings)),
+            SessionRoutes(boundary.access, server_facts(context.settings)),
             BackupRoutes(store.backups),
         )
-        api = AdminApi(boundary.access, handlers)
-        api.add_routes(app, boundary)
+        AdminApi(boundary.access, handlers, context.settled).add_routes(app, boundary)
         UiPages(boundary, read_files()).add_routes(app)
         waiting = (deploys.runner, operate, events.streams, logs.streams)
         app.on_shutdown.extend(one.stop_waiting for one in waiting)
         app.on_shutdown.append(advice.advisor.close)
-        return api
 
 
 def open_admin(
-    side: AdminSide,
+    context: AdminContext,
     take_answered: Callable[[], list[RateSample]],
-    reasons: Callable[[], list[str]],
+    sources: Sequence[Callable[[], list[str]]],
     stack: AsyncExitStack,
 ) -> Admin:
-    """Begin to watch. `take_answered` gives what this process has answered since it was asked
-    last, `reasons` what is wrong with the server."""
-    lines = make_lines(side)
-    scene = Scene(side.store.catalog, lines, take_answered, reasons)
-    watch = open_watch(side, scene, stack)
-    return Admin(side, lines, scene, watch, reasons)
+    """The admin API, which has subscribed to its events. `take_answered` gives the requests that
+    this process answered since the last call, `sources` the reasons for which `/readyz` says that
+    the server is degraded."""
+
+    def reasons() -> list[str]:
+        return [reason for source in sources for reason in source()]
+
+    rows = make_rows(context)
+    reader = StateReader(context.store.catalog, rows, take_answered, reasons)
+    watch = open_watch(context, reader, stack)
+    return Admin(context, rows, reader, watch, reasons)

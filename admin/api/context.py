@@ -1,12 +1,12 @@
-"""What the operator's side of a server works with."""
+"""The collaborators of the admin API."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from admin.deploy.deploys import Deploys
-from admin.events.snapshot import Held
-from admin.history import Past
+from admin.deploy.deploys import Deploys, Settled, at_once
+from admin.events.snapshot import GatewayState
+from admin.history import ServerHistory
 from admin.settings import Settings
 from admin.store import Store
 from gateway.observing.errors import RecentFailures
@@ -14,14 +14,15 @@ from pool_manager.manager import Manager
 
 
 @dataclass(frozen=True, slots=True)
-class AdminSide:
-    """What the admin API works with. `held` knows what all gateway processes hold,
-    `failures` what went wrong in them."""
+class AdminContext:
+    """The collaborators of the admin API. `gateways` has the load of all gateway processes and
+    `failures` their errors. `settled` returns when all of them have every earlier change."""
 
     settings: Settings
     store: Store
     manager: Manager
     deploys: Deploys
-    past: Past
-    held: Held
+    history: ServerHistory
+    gateways: GatewayState
     failures: RecentFailures
+    settled: Settled = at_once

@@ -1,7 +1,4 @@
-"""Blobs in, deploys started, operations followed.
-
-Bounds uploads of blobs: how many at once, and how little progress they may make.
-"""
+"""Routes of deploys: uploads of blobs, bounded in number and slowness, deploys, operations."""
 
 from __future__ import annotations
 
@@ -31,6 +28,11 @@ PROGRESS_S: Final = 30.0
 """An upload brings so many bytes in so many seconds, or its end; otherwise it is given up."""
 STALLED_S: Final = 2.0
 """Without so much progress for so long, an upload gives its slot to one that has none."""
+
+REQUEST_MAX = 8 * 2**20
+READ_S = 30.0
+WAIT_MAX_S = 60.0
+SIZE_DIGITS_MAX = 19
 
 
 class Slot:
@@ -101,12 +103,6 @@ class UploadSlots:
                 yield slot
         finally:
             self._taken.discard(slot)
-
-
-REQUEST_MAX = 8 * 2**20
-READ_S = 30.0
-WAIT_MAX_S = 60.0
-SIZE_DIGITS_MAX = 19
 
 
 class UploadRoutes:

@@ -1,7 +1,4 @@
-"""What happens, as server-sent events.
-
-Joins the watch to what it tells of.
-"""
+"""The stream of events (`GET /events`), and the subscriptions that it is fed by."""
 
 from __future__ import annotations
 
@@ -16,11 +13,11 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from admin.api.context import AdminSide
+from admin.api.context import AdminContext
 from admin.api.streaming import Stream, Streams
-from admin.events.snapshot import Lines, Scene, failure_json, function_of, pool_of
+from admin.events.snapshot import FunctionRows, StateReader, failure_json, function_of, pool_of
 from admin.events.sse import Position, position
-from admin.events.watch import Watch
+from admin.events.watch import EventWatch
 from admin.rates import Rates
 from admin.settings import Settings
 from admin.views import operation_json
@@ -32,11 +29,13 @@ from registry.names import check_name
 
 FOLLOWERS_MAX: Final = 100
 
+wall: Final = time.time  # noqa: TID251 - the shell passes the clock in
+
 
 class EventRoutes:
     """The stream that dashboard, `fnctl top` and others follow. `clock` gives seconds."""
 
-    def __init__(self, watch: Watch, clock: Callable[[], float]) -> None:
+    def __init__(self, watch: EventWatch, clock: Callable[[], float]) -> None:
         self._watch = watch
         self.streams = Streams(clock, FOLLOWERS_MAX)
 
@@ -58,9 +57,6 @@ class EventRoutes:
                     await asyncio.sleep(0)
 
 
-wall: Final = time.time  # noqa: TID251 - the shell passes the clock in
-
-
 def server_facts(settings: Settings) -> dict[str, Any]:
     """What does not change while a server runs."""
     return {
@@ -71,28 +67,31 @@ def server_facts(settings: Settings) -> dict[str, Any]:
     }
 
 
-def make_lines(side: AdminSide) -> Lines:
+def make_rows(context: AdminContext) -> FunctionRows:
     """Functions as they are now."""
     rates = Rates(SECONDS)
-    return Lines(side.manager, side.held, side.past, rates, time.monotonic, wall)
+    return FunctionRows(
+        context.manager, context.gateways, context.history, rates, time.monotonic, wall
+    )
 
 
-def open_watch(side: AdminSide, scene: Scene, stack: AsyncExitStack) -> Watch:
+def open_watch(context: AdminContext, reader: StateReader, stack: AsyncExitStack) -> EventWatch:
     """A watch that hears of everything. It is closed before what it looks at."""
-    watch = Watch(scene, side.store.catalog, server_facts(side.settings), time.monotonic)
-    stack.push_async_callback(watch.close)
-    stack.callback(side.manager.subscribe(watch.pools))
-    stack.callback(side.manager.subscribe_decisions(partial(_decision, watch)))
-    side.past.on_record = lambda record: _cold_start(watch, record)
-    side.deploys.runner.on_change = lambda operation: _operation(watch, operation)
-    stack.callback(side.failures.subscribe(lambda several: _errors(watch, side, several)))
-    watch.open()
+    watch = EventWatch(
+        reader, context.store.catalog, server_facts(context.settings), time.monotonic
+    )
+    stack.callback(watch.close)
+    stack.callback(context.manager.subscribe(watch.pools))
+    stack.callback(context.manager.subscribe_decisions(partial(_decision, watch)))
+    stack.callback(context.history.subscribe(partial(_cold_start, watch)))
+    stack.callback(context.deploys.runner.subscribe(partial(_operation, watch)))
+    stack.callback(context.failures.subscribe(partial(_errors, watch, context)))
     return watch
 
 
-def _decision(watch: Watch, pool: str, decision: Decision) -> None:
+def _decision(watch: EventWatch, pool: str, decision: Decision) -> None:
     name = function_of(pool)
-    watch.happened(
+    watch.record(
         "decision",
         name,
         {
@@ -104,16 +103,16 @@ def _decision(watch: Watch, pool: str, decision: Decision) -> None:
     )
 
 
-def _errors(watch: Watch, side: AdminSide, several: list[Failure]) -> None:
+def _errors(watch: EventWatch, context: AdminContext, several: list[Failure]) -> None:
     for one in several:
         about = {"function": one.function}
-        shown = failure_json(one, side.manager.decisions(pool_of(one)))
-        watch.happened("error", one.function, {**about, **shown})
+        shown = failure_json(one, context.manager.decisions(pool_of(one)))
+        watch.record("error", one.function, {**about, **shown})
 
 
-def _cold_start(watch: Watch, record: ColdStart) -> None:
-    watch.happened("cold_start", record.name, asdict(record))
+def _cold_start(watch: EventWatch, record: ColdStart) -> None:
+    watch.record("cold_start", record.name, asdict(record))
 
 
-def _operation(watch: Watch, operation: Operation) -> None:
-    watch.happened("operation", operation.name, operation_json(operation))
+def _operation(watch: EventWatch, operation: Operation) -> None:
+    watch.record("operation", operation.name, operation_json(operation))

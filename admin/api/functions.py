@@ -1,7 +1,4 @@
-"""What is deployed and why it is as it is.
-
-Lists in pages: `{"items": [...], "next": CURSOR}`, and `?next=CURSOR` for the page after.
-"""
+"""Routes of functions and revisions; lists in pages, `?next=CURSOR` for the page after."""
 
 from __future__ import annotations
 
@@ -15,8 +12,8 @@ from aiohttp import web
 from admin.deploy.changes import etag
 from admin.deploy.deploys import Deploys
 from admin.deploy.verify import Samples
-from admin.events.snapshot import Lines
-from admin.history import Past
+from admin.events.snapshot import FunctionRows
+from admin.history import ServerHistory
 from admin.store import Store
 from admin.views import call_json, revision_json
 from gateway.http.app import example
@@ -31,6 +28,8 @@ PAGE_MAX: Final = 1000
 """Items of one page, and of a page whose length nobody chose: ten or so milliseconds of the loop,
 in which no request is answered."""
 CURSOR_MAX: Final = 200
+
+ITEMS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,48 +66,50 @@ def whole_number(query: Mapping[str, str], key: str, default: int, most: int) ->
     return int(text)
 
 
-ITEMS = 20
-
-
 class FunctionRoutes:
     """Functions, revisions, decisions."""
 
     def __init__(
-        self, store: Store, manager: Manager, lines: Lines, deploys: Deploys, past: Past
+        self,
+        store: Store,
+        manager: Manager,
+        rows: FunctionRows,
+        deploys: Deploys,
+        history: ServerHistory,
     ) -> None:
         self._catalog = store.catalog
         self._bundles = store.bundles
-        self._history = store.history
+        self._stored_history = store.history
         self._traffic = store.traffic
         self._manager = manager
-        self._lines = lines
+        self._rows = rows
         self._deploys = deploys
-        self._past = past
+        self._history = history
         self._samples = Samples(store.bundles, store.blobs)
 
     async def list_functions(self, request: web.Request) -> web.Response:
         """The functions as they are now, a page of them, by name."""
         page = page_of(request.query)
-        loads = self._lines.held.loads()
+        loads = self._rows.gateways.loads()
         return page.answer(
             self._catalog.walk(page.start),
             lambda deployed: deployed.function.name,
-            lambda deployed: self._lines.line(deployed, loads),
+            lambda deployed: self._rows.row(deployed, loads),
         )
 
     async def get_function(self, request: web.Request) -> web.Response:
         """One function with all there is to know; `previous` is where a rollback goes."""
         deployed = self._catalog.resolve(request.match_info["name"])
-        loads = self._lines.held.loads()
+        loads = self._rows.gateways.loads()
         origin = f"{request.scheme}://{request.host}"
         return json_answer(
             {
-                **self._lines.line(deployed, loads),
+                **self._rows.row(deployed, loads),
                 "limits": asdict(deployed.function.limits),
                 **call_json(deployed),
                 "revisions": self._revisions(deployed.function.name),
                 "previous": await self._traffic.previous(deployed.function.name),
-                "cold_starts": self._past.table(deployed.revision.key),
+                "cold_starts": self._history.table(deployed.revision.key),
                 "example": example(deployed, origin),
             },
             OK,
@@ -130,21 +131,23 @@ class FunctionRoutes:
         """State, reason, the last decisions and cold starts."""
         deployed = self._catalog.resolve(request.match_info["name"])
         name, key = deployed.function.name, deployed.revision.key
-        line = self._lines.line(deployed, self._lines.held.loads())
+        row = self._rows.row(deployed, self._rows.gateways.loads())
         decisions = [
             {"at_s": decision.at_s, "text": decision.text}
             for decision in self._manager.decisions(key)[-ITEMS:]
         ]
         return json_answer(
             {
-                "state": line["state"],
-                "reason": line["reason"],
+                "state": row["state"],
+                "reason": row["reason"],
                 "blocked": self._manager.blocked(key),
                 "batching": summary(deployed.revision, deployed.profile),
-                "since_s": line["since_s"],
+                "since_s": row["since_s"],
                 "decisions": decisions,
-                "cold_starts": [asdict(r) for r in await self._history.cold_starts(name, ITEMS)],
-                "intervals": [asdict(r) for r in await self._history.intervals(name, ITEMS)],
+                "cold_starts": [
+                    asdict(r) for r in await self._stored_history.cold_starts(name, ITEMS)
+                ],
+                "intervals": [asdict(r) for r in await self._stored_history.intervals(name, ITEMS)],
             }
         )
 

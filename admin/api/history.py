@@ -1,7 +1,4 @@
-"""What functions and devices did in the last hours.
-
-What another idle time would have cost and saved.
-"""
+"""Routes of the recorded past: the timelines, and advice on idle times."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from admin.advice.advice import Evidence, Past, Row, weigh
+from admin.advice.advice import Evidence, RecordedSpan, Row, weigh
 from admin.advice.process import Advisor
 from admin.api.functions import whole_number
 from admin.store import Store
@@ -24,6 +21,8 @@ from registry.store.history import LIST_MAX
 from registry.store.timeline import BucketUse, Seconds, Span, total
 
 HOURS_MAX: Final = 24 * 7
+
+HOURS: Final = 24
 
 
 class TimelineRoutes:
@@ -118,9 +117,6 @@ def _seconds_json(seconds: Seconds) -> dict[str, float]:
     return {name: round(value, 3) for name, value in seconds._asdict().items()}
 
 
-HOURS: Final = 24
-
-
 class AdviceRoutes:
     """Advice by what was recorded. `expected` says what a pool's next cold start takes, `wall`
     gives Unix seconds."""
@@ -143,15 +139,15 @@ class AdviceRoutes:
         hours = whole_number(request.query, "hours", HOURS, HOURS_MAX)
         span, name = Span.of_hours(hours, self._wall()), deployed.function.name
         history, timeline = self._store.history, self._store.timeline
-        recorded = await history.arrivals(name, span.from_s)
-        past = Past(
-            [(one.minute_s, one.count) for one in recorded],
+        minutes = await history.arrivals(name, span.from_s)
+        recorded = RecordedSpan(
+            [(one.minute_s, one.count) for one in minutes],
             await timeline.arrivals(name, span),
             await timeline.use(name, span),
             await history.cold_starts(name, LIST_MAX),
             self._expected(deployed.revision.key).p50_s,
         )
-        evidence = weigh(deployed, span, past)
+        evidence = weigh(deployed, span, recorded)
         rows = await self.advisor.rows(evidence.case) if evidence.case else []
         return json_answer(_advice_json(evidence, rows, deployed.function.scaling.idle_s))
 

@@ -1,7 +1,4 @@
-"""Access keys: made, listed, removed.
-
-What the bearer of a key may do here, for a page that shows only what can be done.
-"""
+"""Routes of access keys, and of the session: what the key of a request may do."""
 
 from __future__ import annotations
 
@@ -20,6 +17,8 @@ from registry.store.keys import KeyRing, Keys
 
 REQUEST_MAX = 64 * 1024
 READ_S = 10.0
+
+SESSION_FACTS: Final = ("version", "driver", "workers")
 
 
 class _WireKey(msgspec.Struct, forbid_unknown_fields=True):
@@ -58,15 +57,12 @@ class KeyRoutes:
         return json_answer({"removed": key.id})
 
 
-TOLD: Final = ("version", "driver", "workers")
-
-
 class SessionRoutes:
     """`GET /admin/v1/session`. `facts` is what does not change while the server runs."""
 
     def __init__(self, access: Access, facts: Mapping[str, Any]) -> None:
         self._access = access
-        self._facts = {key: facts[key] for key in TOLD}
+        self._facts = {key: facts[key] for key in SESSION_FACTS}
 
     async def get_session(self, request: web.Request) -> web.Response:
         """The key's scopes; what they allow is decided anew at each request."""

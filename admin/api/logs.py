@@ -1,7 +1,4 @@
-"""What a function's replicas wrote, and write.
-
-The last errors of a function.
-"""
+"""Routes of a function's logs, as they are or followed, and of its last errors."""
 
 from __future__ import annotations
 

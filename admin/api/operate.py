@@ -1,7 +1,4 @@
-"""What an operator asks of a function that exists: roll back, scale, warm, sleep.
-
-A copy of the database, sent to an administrator.
-"""
+"""Routes that change a function: rollback, scaling, warm, sleep; and a copy of the database."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from admin.api.functions import whole_number
 from admin.deploy.changes import etag
 from admin.deploy.deploys import Deploys
 from admin.deploy.plan import parse_rollback
-from admin.deploy.rollout import log_tail, news_until
+from admin.deploy.rollout import log_tail, wait_until
 from admin.views import operation_json, scaling_json
 from gateway.http.bodies import read_body
 from gateway.problems import ACCEPTED, OK, json_answer
@@ -36,6 +33,15 @@ WARM_MAX_S = 3600
 RETRY_S = 5.0
 DECIDE_S = 2.0
 """A replica that was asked to go says at once whether it does."""
+
+log = structlog.get_logger()
+PIECE: Final = 1024 * 1024
+SENT_MAX: Final = 2
+"""Copies sent at once; each has a file on the disk."""
+SLOW_S: Final = 30.0
+"""How long one piece may wait for a client to read."""
+BACKUP_RETRY_S: Final = 5.0
+HEADERS: Final = {hdrs.CONTENT_TYPE: "application/vnd.sqlite3", hdrs.CACHE_CONTROL: "no-store"}
 
 
 class _WireScaling(msgspec.Struct, forbid_unknown_fields=True):
@@ -124,7 +130,7 @@ class OperateRoutes:
         for key in sorted(keys):
             self._manager.sleep(key)
         asked = ready - self._ready(keys)
-        await news_until(self._manager, lambda: not self._undecided(asked), DECIDE_S)
+        await wait_until(self._manager, lambda: not self._undecided(asked), DECIDE_S)
         return json_answer(
             {
                 "name": function.name,
@@ -175,17 +181,6 @@ class OperateRoutes:
         else:
             text = f"{ref} found no room within {seconds} s: {reason}"
         return NoRoom(text, retry_after_s=RETRY_S)
-
-
-log = structlog.get_logger()
-
-PIECE: Final = 1024 * 1024
-SENT_MAX: Final = 2
-"""Copies sent at once; each has a file on the disk."""
-SLOW_S: Final = 30.0
-"""How long one piece may wait for a client to read."""
-BACKUP_RETRY_S: Final = 5.0
-HEADERS: Final = {hdrs.CONTENT_TYPE: "application/vnd.sqlite3", hdrs.CACHE_CONTROL: "no-store"}
 
 
 class BackupRoutes:

@@ -34,7 +34,7 @@ HEADERS: Final = {
 }
 
 
-MAY_STILL: Final[web.RequestKey[Callable[[], None]]] = web.RequestKey("may_still")
+REVALIDATE_KEY: Final[web.RequestKey[Callable[[], None]]] = web.RequestKey("revalidate")
 """Where a request has what raises FnError once its sender may not have this any more: keys are
 removed while streams go on."""
 
@@ -46,16 +46,16 @@ def is_asked(request: web.Request) -> bool:
 
 
 class Stream:
-    """One client's events. `may_still` is asked before each; `clock` gives seconds."""
+    """One client's events. `revalidate` is called before each; `clock` gives seconds."""
 
     def __init__(
         self,
         response: web.StreamResponse,
-        may_still: Callable[[], None],
+        revalidate: Callable[[], None],
         clock: Callable[[], float],
     ) -> None:
         self._response = response
-        self._may_still = may_still
+        self._revalidate = revalidate
         self._clock = clock
         self._sent_s = clock()
 
@@ -63,7 +63,7 @@ class Stream:
         """Send whole events; returns when the connection can take more. Raises TimeoutError where
         the client does not read, ConnectionError where it is gone, FnError where it may have no
         more."""
-        self._may_still()
+        self._revalidate()
         async with asyncio.timeout(SLOW_S):
             await self._response.write(events)
         self._sent_s = self._clock()
@@ -106,7 +106,7 @@ class Streams:
                 self._waits.add(wait)
                 try:
                     await response.prepare(request)
-                    await produce(Stream(response, request[MAY_STILL], self._clock))
+                    await produce(Stream(response, request[REVALIDATE_KEY], self._clock))
                 finally:
                     self._waits.discard(wait)
         except (TimeoutError, ConnectionError, NoKey, WrongScope):

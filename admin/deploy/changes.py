@@ -1,9 +1,4 @@
-"""Changes of what is deployed: in the store first, then in memory, one at a time.
-
-What a function's settings are called in `ETag` and `If-Match` (RFC 9110).
-
-Takes away what is no longer used: functions, old revisions, files.
-"""
+"""Changes of what is deployed: in the store first, then in memory, one at a time."""
 
 from __future__ import annotations
 
@@ -23,6 +18,8 @@ from registry.errors import PreconditionFailed, PreconditionRequired, StoreUnava
 from registry.manifest import rescaled
 from registry.model import Function, Profile, Revision
 from registry.store.records import encode_record
+
+log = structlog.get_logger()
 
 
 def etag(function: Function) -> str:
@@ -162,9 +159,6 @@ class Changes:
     async def _save(self, function: Function) -> None:
         await self._store.functions.save_function(function)
         self._store.catalog.put_function(function)
-
-
-log = structlog.get_logger()
 
 
 class Removal:

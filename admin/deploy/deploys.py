@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from admin.deploy.changes import Changes, Removal, changed_settings
-from admin.deploy.operations import SWITCH, Phase, Runner, Work
+from admin.deploy.operations import SWITCH, OperationRunner, Phase, Work
 from admin.deploy.plan import (
     Plan,
     WireDeploy,
@@ -31,6 +31,12 @@ from registry.model import Function, Operation
 from registry.names import check_name
 from registry.spec import settings_equal
 
+Settled = Callable[[], Awaitable[object]]
+
+
+async def at_once() -> None:
+    """`settled` of a server whose one gateway process has every change already."""
+
 
 class Deploys:
     """Accepts what is asked, and does the slow part as operations of its `runner`.
@@ -39,7 +45,7 @@ class Deploys:
     traffic is removed again where it gets none.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - settings of deploys beside their collaborators
         self,
         store: Store,
         manager: Manager,
@@ -47,23 +53,24 @@ class Deploys:
         idle_s: float,
         wall: Callable[[], float],
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        settled: Settled = at_once,
         prepare: bool = True,
     ) -> None:
         """`idle_s` is for functions that do not name theirs. `wall` gives Unix seconds; `pause`
-        is awaited between two tries to store an operation's end. `prepare`: trials also make what
-        later cold starts load."""
+        is awaited between two tries to store an operation's end, `settled` before an operation is
+        done, until every gateway process knows of it. `prepare`: trials also make what later cold
+        starts load."""
         self._store = store
         self._manager = manager
         self._idle_s = idle_s
         self._wall = wall
-        self.settled: Callable[[], Awaitable[object]] | None = None
-        """Awaited before an operation is done, until every gateway process knows of it."""
+        self._settled = settled
         self._removal = Removal(store)
         self._verification = Verification(store, manager, prepare=prepare)
         self._changes = Changes(store)
         self._rollout = Rollout(store, manager, self._changes)
         self._revalidation = Revalidation(store, manager, self._changes, self._verification, pause)
-        self.runner = Runner(
+        self.runner = OperationRunner(
             store.operations,
             {"deploy": self._known(self._deploy), "rollback": self._known(self._roll_back)},
             lambda operation: self._changes.unstage(operation.id),
@@ -132,7 +139,7 @@ class Deploys:
         self._store.catalog.resolve(name)
         for operation in self.runner.running():
             if operation.name == name:
-                self.runner.ask_to_end(operation.id)
+                self.runner.request_cancel(operation.id)
         async with self.runner.lock(name):
             await self._removal.remove(name)
         await self.sweep()
@@ -148,8 +155,7 @@ class Deploys:
 
         async def done(operation: Operation, phase: Phase) -> dict[str, Any]:
             result = await work(operation, phase)
-            if self.settled is not None:
-                await self.settled()
+            await self._settled()
             return result
 
         return done

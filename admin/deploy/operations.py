@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 import structlog
 
 from gateway.problems import document
+from pool_manager.subscribers import Subscribers
 from registry.errors import FnError, ShuttingDown, StoreUnavailable
 from registry.model import Operation, OperationKind
 from registry.store.operations import Operations
@@ -33,7 +34,7 @@ Undo = Callable[[Operation], Awaitable[None]]
 """Takes away what an operation left that was not done. May raise StoreUnavailable."""
 
 
-class Runner:
+class OperationRunner:
     """Runs operations. `wall` gives Unix seconds.
 
     An operation that was running when the server died is run again from its beginning: what it
@@ -60,10 +61,14 @@ class Runner:
         self._closing = False
         self._changed = asyncio.Condition()
         self._turns = asyncio.Semaphore(AT_ONCE)
-        self.on_change: Callable[[Operation], None] = lambda _operation: None
-        """Told of each operation that began, is in another phase or ended."""
+        self._receivers = Subscribers[[Operation]]()
         # A name's lock lives as long as somebody holds it or waits for it.
         self._names: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def subscribe(self, receiver: Callable[[Operation], None]) -> Callable[[], None]:
+        """Call `receiver` with each operation that began, changed its phase or ended, until the
+        returned function is called."""
+        return self._receivers.subscribe(receiver)
 
     async def resume(self) -> None:
         """Take up what an earlier server did not finish."""
@@ -91,7 +96,7 @@ class Runner:
         )
         await self._operations.put(operation)
         self._spawn(operation)
-        self.on_change(operation)
+        self._receivers.notify(operation)
         # One turn, so that a cancellation finds it begun and not yet to begin.
         await asyncio.sleep(0)
         return operation
@@ -124,12 +129,12 @@ class Runner:
 
         One that has ended stays as it is; one that already switches is done in a moment.
         """
-        self.ask_to_end(id)
+        self.request_cancel(id)
         async with self._changed:
             await self._changed.wait_for(lambda: self._closing or not self._runs(id))
         return await self.get(id)
 
-    def ask_to_end(self, id: str) -> None:
+    def request_cancel(self, id: str) -> None:
         """As `cancel`, without waiting for its end."""
         is_free = self._runs(id) and self._phase_of(id) != SWITCH
         if is_free and id not in self._cancelled:
@@ -168,7 +173,7 @@ class Runner:
             current, task = self._running[operation.id]
             now = replace(current, phase=name)
             self._running[operation.id] = (now, task)
-            self.on_change(now)
+            self._receivers.notify(now)
             await self._tell()
 
         try:
@@ -199,7 +204,7 @@ class Runner:
                 await self._tell()
                 await self._pause(END_RETRY_S)
         del self._running[id]
-        self.on_change(ended)
+        self._receivers.notify(ended)
         await self._tell()
 
     async def _tell(self) -> None:

@@ -1,9 +1,4 @@
-"""Moves a function's traffic to another revision, which is warm by then if that can be.
-
-Waits for the pool manager to bring something about.
-
-The last lines that a function's newest replica wrote.
-"""
+"""A rollout: moves a function's traffic to another revision, warm by then if there is room."""
 
 from __future__ import annotations
 
@@ -22,37 +17,7 @@ from registry.errors import Incompatible, ModelRefused
 from registry.model import Function, Revision
 from registry.tasks import Tasks
 
-
-async def news_until(manager: Manager, condition: Callable[[], bool], seconds: float) -> bool:
-    """Whether `condition` holds, looked at whenever there is news, within so many seconds."""
-    news = asyncio.Event()
-    end = manager.subscribe(lambda _message: news.set())
-    try:
-        async with asyncio.timeout(seconds):
-            while not condition():
-                news.clear()
-                await news.wait()
-    except TimeoutError:
-        pass
-    finally:
-        end()
-    return condition()
-
-
 LINES = 20
-
-
-def last_lines(text: bytes, count: int) -> list[str]:
-    """At most `count` lines from the end of an output."""
-    return text.decode("utf-8", "replace").splitlines()[-count:]
-
-
-async def log_tail(manager: Manager, name: str, count: int = LINES) -> list[str]:
-    """At most `count` lines of the replica of this function that started last."""
-    logs = await manager.logs(name)
-    return last_lines(logs[-1][1], count) if logs else []
-
-
 WARM_S = 3600.0
 """The pool manager ends a load that takes too long much earlier, and says at once where there is
 no room: this only bounds the wait."""
@@ -143,7 +108,7 @@ class Rollout:
             return not there & self._going(others)
 
         # Some may stay: somebody calls them by their number.
-        await news_until(self._manager, are_gone, CLEAR_S)
+        await wait_until(self._manager, are_gone, CLEAR_S)
         return bool(there - self._going(others))
 
     def _going(self, keys: set[str]) -> set[str]:
@@ -175,3 +140,30 @@ def check_compatible(current: Revision, target: Revision, breaking: bool) -> Non
             f"compared with {current.ref}: {'; '.join(found)}; say --breaking to mean it",
             detail={"breaks": found},
         )
+
+
+async def wait_until(manager: Manager, condition: Callable[[], bool], seconds: float) -> bool:
+    """Whether `condition` holds, looked at whenever there is news, within so many seconds."""
+    changed = asyncio.Event()
+    end = manager.subscribe(lambda _message: changed.set())
+    try:
+        async with asyncio.timeout(seconds):
+            while not condition():
+                changed.clear()
+                await changed.wait()
+    except TimeoutError:
+        pass
+    finally:
+        end()
+    return condition()
+
+
+def last_lines(text: bytes, count: int) -> list[str]:
+    """At most `count` lines from the end of an output."""
+    return text.decode("utf-8", "replace").splitlines()[-count:]
+
+
+async def log_tail(manager: Manager, name: str, count: int = LINES) -> list[str]:
+    """At most `count` lines of the replica of this function that started last."""
+    logs = await manager.logs(name)
+    return last_lines(logs[-1][1], count) if logs else []

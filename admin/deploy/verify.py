@@ -1,7 +1,4 @@
-"""Verifies a draft: what it says of its files, then the model itself in a throw-away replica.
-
-A body that a function takes: its manifest's sample, else zeros.
-"""
+"""Verification of a deploy: its files, then a trial of the model in a replica of its own."""
 
 from __future__ import annotations
 
@@ -40,6 +37,10 @@ TRIAL_BUNDLES = 3
 batch, and its files so many times over."""
 PREPARING_BUNDLES = 1
 """So many times more where it is prepared: what a container writes lies in memory."""
+
+FILE_MAX = 16 * 2**20
+ITEMS_MAX = 1_000_000
+"""Numbers of one input; as JSON they are 4 bytes each, as Python lists 8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +170,6 @@ class Verification:
 
 def _unprepared(profile: Profile, why_not: str) -> Profile:
     return replace(profile, prepared=None, why_not_prepared=why_not)
-
-
-FILE_MAX = 16 * 2**20
-ITEMS_MAX = 1_000_000
-"""Numbers of one input; as JSON they are 4 bytes each, as Python lists 8."""
 
 
 class Samples:

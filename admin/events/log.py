@@ -1,7 +1,4 @@
-"""The latest news in order, a bounded number of them. Pure.
-
-What watchers were told last. Pure.
-"""
+"""The latest events in order, a bounded number of them, and the state that was last sent. Pure."""
 
 from __future__ import annotations
 
@@ -12,10 +9,13 @@ from typing import Final, NamedTuple
 ITEMS_MAX: Final = 5000
 BYTES_MAX: Final = 8 * 2**20
 
+KINDS: Final = ("devices", "functions", "replicas")
+"""Kinds of items: each has a state until its next event."""
 
-class News(NamedTuple):
-    """One thing that is so from now on, or has happened. `data` is its JSON, `about` the function
-    that it concerns, "" for everybody."""
+
+class Event(NamedTuple):
+    """A new state of an item, or something that has happened. `data` is its JSON, `about` the
+    function that it concerns, "" for events that concern all."""
 
     seq: int
     kind: str
@@ -23,11 +23,11 @@ class News(NamedTuple):
     data: bytes
 
 
-class Ring:
-    """Whoever has read up to some number reads on from there, while what comes next is kept."""
+class EventLog:
+    """A bounded log: a reader resumes after a number for as long as all later events are kept."""
 
     def __init__(self, items_max: int = ITEMS_MAX, bytes_max: int = BYTES_MAX) -> None:
-        self._items: deque[News] = deque()
+        self._items: deque[Event] = deque()
         self._items_max = items_max
         self._bytes_max = bytes_max
         self._bytes = 0
@@ -35,34 +35,29 @@ class Ring:
         """Of the newest; 0 before the first."""
 
     def add(self, kind: str, about: str, data: bytes) -> None:
-        """Keep a piece of news, and let go of the oldest for it."""
+        """Append an event; the oldest make room for it."""
         self.seq += 1
-        self._items.append(News(self.seq, kind, about, data))
+        self._items.append(Event(self.seq, kind, about, data))
         self._bytes += len(data)
         while len(self._items) > self._items_max or self._bytes > self._bytes_max:
             self._bytes -= len(self._items.popleft().data)
 
     def clear(self) -> None:
-        """Keep nothing; numbers go on, so that nobody takes what comes next for the follow-up of
-        what he has read."""
+        """Drop all events. Numbers go on: no reader takes later events for the next ones."""
         self._items.clear()
         self._bytes = 0
         self.seq += 1
 
-    def after(self, seq: int) -> list[News] | None:
-        """What came since number `seq`, oldest first; None where some of it is not kept any more,
-        or that number was never given."""
+    def after(self, seq: int) -> list[Event] | None:
+        """The events after number `seq`, oldest first; None where some of them are not kept any
+        more, or `seq` was never given."""
         missed = self.seq - seq
         if not 0 <= missed <= len(self._items):
             return None
         return [self._items[at] for at in range(len(self._items) - missed, len(self._items))]
 
 
-KINDS: Final = ("devices", "functions", "replicas")
-"""Of things that are so until something else is said."""
-
-
-class Thing(NamedTuple):
+class Item(NamedTuple):
     """One function, replica or device as JSON. `about` is the function that it concerns, "" for
     everybody."""
 
@@ -71,35 +66,35 @@ class Thing(NamedTuple):
     data: bytes
 
 
-class Picture:
-    """Says of each thing whether it looks different from last time."""
+class SentState:
+    """The items as they were last sent."""
 
     def __init__(self) -> None:
-        self._things: dict[str, dict[str, Thing]] = {kind: {} for kind in KINDS}
+        self._items: dict[str, dict[str, Item]] = {kind: {} for kind in KINDS}
 
-    def differs(self, kind: str, thing: Thing) -> bool:
-        """Whether it is news; it is what it was from now on."""
-        known = self._things[kind]
-        if known.get(thing.id) == thing:
+    def update(self, kind: str, item: Item) -> bool:
+        """Record `item` as sent; True if it differs from what was sent before."""
+        known = self._items[kind]
+        if known.get(item.id) == item:
             return False
-        known[thing.id] = thing
+        known[item.id] = item
         return True
 
-    def gone(self, kind: str, ids: Iterable[str]) -> list[Thing]:
-        """Forget those of these that were told of; them."""
-        known = self._things[kind]
+    def remove(self, kind: str, ids: Iterable[str]) -> list[Item]:
+        """Forget the items with these ids; returns those that had been sent."""
+        known = self._items[kind]
         return [known.pop(id) for id in list(ids) if id in known]
 
-    def gone_but(self, kind: str, ids: set[str]) -> list[Thing]:
-        """Forget those that are not among these; them."""
-        return self.gone(kind, self._things[kind].keys() - ids)
+    def remove_except(self, kind: str, ids: set[str]) -> list[Item]:
+        """Forget all items but those with these ids; returns the forgotten ones."""
+        return self.remove(kind, self._items[kind].keys() - ids)
 
     def all(self, kind: str, about: str = "") -> list[bytes]:
-        """The JSON of everything told of a kind, of one function's alone if `about` names one."""
-        things = self._things[kind].values()
-        return [one.data for one in things if not about or one.about in ("", about)]
+        """The JSON of all items of a kind; only those of one function if `about` names one."""
+        items = self._items[kind].values()
+        return [one.data for one in items if not about or one.about in ("", about)]
 
     def clear(self) -> None:
-        """Nobody was told anything."""
-        for known in self._things.values():
+        """Forget everything."""
+        for known in self._items.values():
             known.clear()

@@ -1,9 +1,4 @@
-"""What there is to see, read when asked.
-
-An error as it is shown, with what is known of its cause. Pure.
-
-Functions as they are now, as lists and events show them.
-"""
+"""The state of functions, replicas and devices as followers get it, read when asked."""
 
 from __future__ import annotations
 
@@ -12,8 +7,8 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from admin.events.log import Thing
-from admin.history import Past
+from admin.events.log import Item
+from admin.history import ServerHistory
 from admin.rates import Rates
 from admin.views import Live, function_json, occupancy_json, replica_json
 from gateway.dispatch.pool import UNKNOWN
@@ -27,6 +22,9 @@ from registry.exchange import NOTHING, Load
 from registry.model import NAMESPACE, pool_key
 
 DEATHS: Final = frozenset({ReplicaDied.code, Poison.code})
+
+JUMP_S: Final = 1.0
+encode = msgspec.json.Encoder().encode
 
 
 def pool_of(failure: Failure) -> str:
@@ -60,41 +58,41 @@ def explained(failure: Failure, decisions: Sequence[Decision]) -> str:
     return failure.detail
 
 
-class Held(Protocol):
-    """What the gateway has to do, in all its processes, and how pools look to it."""
+class GatewayState(Protocol):
+    """The load of all gateway processes, and the states of pools as they see them."""
 
     def loads(self) -> dict[str, Load]:
-        """What is held and in flight, for every pool with any."""
+        """Queued and in-flight requests of every pool that has any."""
 
     def states(self) -> dict[str, str]:
         """The state of every pool that is not at rest."""
 
 
-class Lines:
+class FunctionRows:
     """`clock` gives the seconds of `rates`, `wall` Unix seconds."""
 
     def __init__(
         self,
         manager: Manager,
-        held: Held,
-        past: Past,
+        gateways: GatewayState,
+        history: ServerHistory,
         rates: Rates,
         clock: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:
         self.manager = manager
-        self.held = held
-        self._past = past
+        self.gateways = gateways
+        self._history = history
         self.rates = rates
         self.clock = clock
         self.wall = wall
 
-    def line(self, deployed: Deployed, loads: Mapping[str, Load]) -> dict[str, Any]:
+    def row(self, deployed: Deployed, loads: Mapping[str, Load]) -> dict[str, Any]:
         """One function; `loads` as `held.loads` gave them."""
         key = deployed.revision.key
         pool = self.manager.pool(key) or (UNKNOWN, 0, 0.0)
         shown, _, since_s = pool
-        ready_in_ms = self._past.ready_in_ms(
+        ready_in_ms = self._history.ready_in_ms(
             key, shown.state, since_s, by_standby=self.manager.wakes_by_standby(key)
         )
         forecast = self.manager.forecast(key)
@@ -102,96 +100,91 @@ class Lines:
         if forecast.sleeps_in_s is not None:
             sleeps_at_s = round(self.wall() + forecast.sleeps_in_s, 1)
         function = deployed.function
-        pace = self.rates.pace((function.namespace, function.name), self.clock())
+        response_rate = self.rates.response_rate((function.namespace, function.name), self.clock())
         live = Live(
             pool,
             loads.get(key, NOTHING),
-            self._past.expected(key),
+            self._history.expected(key),
             ready_in_ms,
-            pace,
+            response_rate,
             forecast,
             sleeps_at_s,
         )
         return function_json(deployed, live)
 
 
-JUMP_S: Final = 1.0
-
-encode = msgspec.json.Encoder().encode
-
-
-class Scene:
-    """Functions, replicas and devices as things. `take_answered` gives what this process has
-    answered since it was asked last; `reasons` what is wrong with the server."""
+class StateReader:
+    """Reads functions, replicas and devices as items. `take_answered` gives the requests that this
+    process has answered since the last call, `reasons` the server's reasons of `/readyz`."""
 
     def __init__(
         self,
         catalog: Catalog,
-        lines: Lines,
+        rows: FunctionRows,
         take_answered: Callable[[], list[RateSample]],
         reasons: Callable[[], list[str]],
     ) -> None:
         self._catalog = catalog
-        self._lines = lines
-        self._manager, self._clock, self._wall = lines.manager, lines.clock, lines.wall
+        self._rows = rows
+        self._manager, self._clock, self._wall = rows.manager, rows.clock, rows.wall
         self._take_answered = take_answered
         self._reasons = reasons
-        self._boot_s = lines.wall() - lines.clock()
+        self._boot_s = rows.wall() - rows.clock()
 
-    def pulse(self) -> None:
-        """A second has passed: count what was answered in it."""
-        self.answered(self._take_answered())
+    def tick(self) -> None:
+        """Count what was answered in the last second; to be called each second."""
+        self.count_answers(self._take_answered())
         boot_s = self._wall() - self._clock()
         # Times made with ever another difference would all seem to change, unless a clock jumped.
         if abs(boot_s - self._boot_s) > JUMP_S:
             self._boot_s = boot_s
 
-    def answered(self, several: Iterable[RateSample]) -> None:
-        """So much was answered in about the last second."""
+    def count_answers(self, several: Iterable[RateSample]) -> None:
+        """Add requests that were answered in about the last second."""
         now = self._clock()
         for one in several:
-            self._lines.rates.add((one.namespace, one.name), one.counts, now)
+            self._rows.rates.add((one.namespace, one.name), one.counts, now)
 
-    def busy(self) -> set[str]:
-        """The functions whose numbers may change without anything happening to their pools."""
-        names = {name for _, name in self._lines.rates.active(self._clock())}
-        pools = [*self._lines.held.loads(), *_waking(self._lines.held.states())]
+    def busy_functions(self) -> set[str]:
+        """The functions whose rate or load may change without a change of their pools."""
+        names = {name for _, name in self._rows.rates.active(self._clock())}
+        pools = [*self._rows.gateways.loads(), *_waking(self._rows.gateways.states())]
         return names | {function_of(pool) for pool in pools}
 
-    def functions(self, names: Iterable[str]) -> tuple[list[Thing], list[str]]:
-        """Those of these names that exist, and the names of others."""
-        loads = self._lines.held.loads()
+    def functions(self, names: Iterable[str]) -> tuple[list[Item], list[str]]:
+        """Items of the functions with these names, and the names of those that do not exist."""
+        loads = self._rows.gateways.loads()
         there, gone = [], []
         for name in names:
             deployed = self._catalog.find(name, NAMESPACE)
             if deployed is None:
                 gone.append(name)
             else:
-                there.append(Thing(name, name, encode(self._lines.line(deployed, loads))))
+                there.append(Item(name, name, encode(self._rows.row(deployed, loads))))
         return there, gone
 
-    def replicas(self) -> Iterator[Thing]:
+    def replicas(self) -> Iterator[Item]:
         """Every replica that is not yet stopped."""
         for one in self._manager.replicas():
             shown = replica_json(one, self._boot_s + one.since_s)
-            yield Thing(one.id, shown["function"], encode(shown))
+            yield Item(one.id, shown["function"], encode(shown))
 
-    def devices(self) -> Iterator[Thing]:
+    def devices(self) -> Iterator[Item]:
         """Every device."""
         for one in self._manager.occupancies():
-            yield Thing(
+            yield Item(
                 one.device.id, "", encode(occupancy_json(one, self._manager.busy(one.device.id)))
             )
 
     def beat(self) -> dict[str, Any]:
-        """All of it in a few numbers."""
-        loads = self._lines.held.loads().values()
+        """The totals of the server."""
+        loads = self._rows.gateways.loads().values()
         reasons = self._reasons()
         return {
             "at_s": round(self._wall(), 3),
             "held": sum(load.queued for load in loads),
             "in_flight": sum(load.in_flight for load in loads),
-            "rate": self._lines.rates.rate(self._clock()),
+            "rate": self._rows.rates.rate(self._clock()),
             "readyz": {"status": "degraded" if reasons else "ok", "reasons": reasons},
         }
 

@@ -1,4 +1,4 @@
-"""News as server-sent events (WHATWG HTML, section 9.2). Pure."""
+"""Events as server-sent events (WHATWG HTML, section 9.2). Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from admin.events.log import KINDS, News
+from admin.events.log import KINDS, Event
 
 ITEMS_MAX: Final = 200
 """Things in one event: what a page can take in without a pause that is seen."""
@@ -39,7 +39,7 @@ def position(text: str) -> Position | None:
     return Position(boot, int(seq))
 
 
-def frames(news: Iterable[News], boot: str, about: str = "") -> Iterator[bytes]:
+def frames(news: Iterable[Event], boot: str, about: str = "") -> Iterator[bytes]:
     """The events of `news`, of one function's alone if `about` names one. Things of one kind that
     come one after the other share an event."""
     wanted = (one for one in news if not about or one.about in ("", about))

@@ -1,7 +1,4 @@
-"""Looks at what is, and tells watchers what is new.
-
-One watcher's place in the news.
-"""
+"""Events for followers: what differs from the state that was sent before, and what happened."""
 
 from __future__ import annotations
 
@@ -16,23 +13,34 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from admin.events.log import KINDS, Picture, Ring, Thing
-from admin.events.snapshot import Scene, function_of
+from admin.events.log import KINDS, EventLog, Item, SentState
+from admin.events.snapshot import StateReader, function_of
 from admin.events.sse import Position, frame, frames, listing, pieces
 from registry.catalog import Catalog, Change
 from registry.exchange import decode_endpoints
 from registry.model import NAMESPACE
-from registry.tasks import Tasks, every
 
 Read = Callable[[int, str], tuple[list[bytes], int]]
 
+log = structlog.get_logger()
+UPDATE_S: Final = 0.1
+"""Several changes of an item within this many seconds are one event."""
+FUNCTIONS_PER_BATCH: Final = 50
+"""Functions read in one turn of the loop, which also answers calls; the next batch follows
+BATCH_GAP_S later."""
+BATCH_GAP_S: Final = 0.01
+LINGER_S: Final = 30.0
+"""Seconds for which events are recorded after the last follower has left: it may return."""
+RECENT_MAX: Final = 100
+encode = msgspec.json.Encoder().encode
+
 
 class Follower:
-    """Wait for `news`, then `take` what is to be sent: a follower that is slow gets what is there
-    when he asks, and a whole picture where too much has passed."""
+    """One client of the events: wait for `news`, then `take` them. A slow follower gets what there
+    is when it takes, and the whole state where it has missed too much."""
 
     def __init__(self, read: Read, seq: int, about: str) -> None:
-        """`read(seq, about)` gives what came after `seq`, in pieces, and the new number."""
+        """`read(seq, about)` gives the events after `seq`, in pieces, and the new number."""
         self._read = read
         self._seq = seq
         self._about = about
@@ -41,57 +49,47 @@ class Follower:
         self._news.set()
 
     async def news(self) -> None:
-        """Return when there is something to take."""
+        """Return when there are events to take."""
         await self._news.wait()
         self._news.clear()
 
     def take(self) -> list[bytes]:
-        """Events to send now, in pieces of whole ones; none are left out."""
+        """The events since the last call, in pieces of whole ones."""
         pieces, self._seq = self._read(self._seq, self._about)
         beat, self._beat = self._beat, b""
         return [*pieces, beat] if beat else pieces
 
     def wake(self) -> None:
-        """There is something to take."""
+        """Have `news` return."""
         self._news.set()
 
     def beat(self, event: bytes) -> None:
-        """A second has passed; of several that were not taken only the last counts."""
+        """Keep this beat for the next `take`, in place of one that was not taken."""
         self._beat = event
         self._news.set()
 
 
-log = structlog.get_logger()
+class EventWatch:
+    """Makes the events of functions, replicas, devices and what happens to them. Without followers
+    it reads nothing. `server` has the facts of the server; `clock` gives seconds.
 
-LOOK_S: Final = 0.1
-"""What changes several times within this is told once."""
-FUNCTIONS_AT_ONCE: Final = 50
-"""Looked at in one turn of the loop, which has calls to answer, too; others follow GAP_S later."""
-GAP_S: Final = 0.01
-LINGER_S: Final = 30.0
-"""What happens goes on being noted for so long after the last follower has left: he may return."""
-RECENT_MAX: Final = 100
-
-encode = msgspec.json.Encoder().encode
-
-
-class Watch:
-    """News of functions, replicas, devices and what happens to them. While nobody follows, nothing
-    is looked at. `server` is what a follower is told of the server; `clock` gives seconds.
-
-    One thread. A function's state is told within LOOK_S of its change, numbers each second.
+    For one thread. A function's event follows its change within UPDATE_S, its rates each second.
     """
 
     def __init__(
-        self, scene: Scene, catalog: Catalog, server: dict[str, Any], clock: Callable[[], float]
+        self,
+        reader: StateReader,
+        catalog: Catalog,
+        server: dict[str, Any],
+        clock: Callable[[], float],
     ) -> None:
-        self._scene = scene
+        self._reader = reader
         self._catalog = catalog
         self._server = server
         self._clock = clock
         self._boot = secrets.token_hex(4)
-        self._ring = Ring()
-        self._picture = Picture()
+        self._log = EventLog()
+        self._sent = SentState()
         self._recent: deque[tuple[str, str, bytes]] = deque(maxlen=RECENT_MAX)
         self._last_read: tuple[tuple[int, int, str], list[bytes]] = ((0, 0, ""), [])
         self._dirty: dict[str, None] = {}
@@ -102,44 +100,39 @@ class Watch:
         self._is_watching = False
         self._is_whole = False
         self._timer: asyncio.TimerHandle | None = None
-        self._tasks = Tasks("events")
         self._is_closed = False
-        self._unsubscribe = catalog.subscribe(self._changed)
+        self._unsubscribe = catalog.subscribe(self._on_change)
 
     @property
     def followers(self) -> int:
-        """How many follow."""
+        """The number of followers."""
         return len(self._followers)
 
-    def open(self) -> None:
-        """Begin to look, once a second while somebody follows."""
-        self._tasks.spawn("second", every(1.0, self.second))
-
-    async def close(self) -> None:
-        """Look no more."""
+    def close(self) -> None:
+        """Make no more events."""
         self._is_closed = True
         self._unsubscribe()
-        self._look_no_more()
-        await self._tasks.close()
+        self._cancel_timer()
 
-    def happened(self, kind: str, about: str, data: Any) -> None:
-        """Something that is over: a decision, a cold start, an error, a step of an operation."""
+    def record(self, kind: str, about: str, data: Any) -> None:
+        """Record something that has happened: a decision, a cold start, an error, a step of an
+        operation."""
         encoded = encode(data)
         self._recent.append((kind, about, encoded))
         if self._is_watching:
             self._add(kind, about, encoded)
 
     def pools(self, endpoints: bytes) -> None:
-        """The manager's Endpoints: these pools look different."""
+        """Mark the functions of these pools as changed; the manager's Endpoints."""
         if self._is_watching:
-            self._touch(function_of(pool) for pool in decode_endpoints(endpoints).pools)
+            self._mark_dirty(function_of(pool) for pool in decode_endpoints(endpoints).pools)
 
     @contextmanager
     def follow(self, last: Position | None, about: str) -> Iterator[Follower]:
-        """Follow while the block runs, from behind `last` on, or from a whole picture; of one
-        function alone if `about` names one."""
+        """A follower while the block runs: of the events after `last`, or of the whole state and
+        then all events; only those of one function if `about` names one."""
         if not self._is_watching:
-            self._begin()
+            self._start()
         seq = last.seq if last is not None and last.boot == self._boot else -1
         follower = Follower(self._read, seq, about)
         if self._is_whole:
@@ -151,26 +144,26 @@ class Watch:
             self._followers.discard(follower)
             self._left_s = self._clock()
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         self._is_watching = True
         self._is_whole = False
         self._left_s = self._clock()
-        self.second()
-        self._touch(one.function.name for one in self._catalog.all())
+        self.tick()
+        self._mark_dirty(one.function.name for one in self._catalog.all())
 
-    def _end(self) -> None:
+    def _stop(self) -> None:
         self._is_watching = False
-        self._look_no_more()
+        self._cancel_timer()
         self._last_read = ((0, 0, ""), [])
         self._dirty.clear()
         self._round = 0
         self._busy.clear()
-        self._picture.clear()
-        self._ring.clear()
+        self._sent.clear()
+        self._log.clear()
 
     def _read(self, seq: int, about: str) -> tuple[list[bytes], int]:
-        """What whoever has read up to `seq` is to be told, and up to where he has read then."""
-        now = self._ring.seq
+        """The events after `seq`, in pieces, and the number of the last one."""
+        now = self._log.seq
         if not self._is_whole or seq == now:
             return [], seq
         asked = seq, now, about
@@ -180,100 +173,100 @@ class Watch:
         return self._last_read[1], now
 
     def _events(self, seq: int, about: str) -> Iterable[bytes]:
-        news = self._ring.after(seq)
+        news = self._log.after(seq)
         if news is not None:
             return frames(news, self._boot, about)
         return self._snapshot("from the beginning" if seq < 0 else "too old", about)
 
     def _snapshot(self, reason: str, about: str) -> Iterator[bytes]:
-        """Everything as it is now, and what happened last."""
+        """The whole state, and what happened last."""
         yield frame("reset", encode({"reason": reason, "server": self._server}))
         for kind in KINDS:
-            yield from listing(kind, self._picture.all(kind, about))
+            yield from listing(kind, self._sent.all(kind, about))
         for kind, name, data in self._recent:
             if not about or name in ("", about):
                 yield frame(kind, data)
-        yield frame("ready", b"{}", str(Position(self._boot, self._ring.seq)))
+        yield frame("ready", b"{}", str(Position(self._boot, self._log.seq)))
 
-    def _changed(self, change: Change) -> None:
+    def _on_change(self, change: Change) -> None:
         if self._is_watching and change.namespace == NAMESPACE:
-            self._touch([change.name])
+            self._mark_dirty([change.name])
 
-    def _touch(self, names: Iterable[str]) -> None:
+    def _mark_dirty(self, names: Iterable[str]) -> None:
         self._dirty.update(dict.fromkeys(names))
-        self._soon(LOOK_S)
+        self._schedule(UPDATE_S)
 
-    def _soon(self, seconds: float) -> None:
+    def _schedule(self, seconds: float) -> None:
         if self._timer is None and not self._is_closed:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(seconds, self._look)
+            self._timer = loop.call_later(seconds, self._update_or_log)
 
-    def second(self) -> None:
-        """What has a rate or a load may have another one now, what had one none."""
-        self._scene.pulse()
+    def tick(self) -> None:
+        """Update the functions that have, or had, a rate or a load; to be called each second."""
+        self._reader.tick()
         if not self._is_watching:
             return
         if not self._followers and self._clock() - self._left_s > LINGER_S:
-            self._end()
+            self._stop()
             return
-        before, self._busy = self._busy, self._scene.busy()
-        self._touch(before | self._busy)
-        self._soon(LOOK_S)
+        before, self._busy = self._busy, self._reader.busy_functions()
+        self._mark_dirty(before | self._busy)
+        self._schedule(UPDATE_S)
         beat = self._beat()
         for follower in self._followers:
             follower.beat(beat)
 
     def _beat(self) -> bytes:
-        return frame("beat", encode(self._scene.beat()))
+        return frame("beat", encode(self._reader.beat()))
 
-    def _look_no_more(self) -> None:
+    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _look(self) -> None:
+    def _update_or_log(self) -> None:
         self._timer = None
         try:
-            self._look_on()
+            self._update()
         except Exception:  # the next look may go well
             log.exception("events could not be made")
         if self._dirty:
-            self._soon(GAP_S)
+            self._schedule(BATCH_GAP_S)
 
-    def _look_on(self) -> None:
+    def _update(self) -> None:
         # A round are those that are to be looked at when it begins. What comes to be meanwhile is
         # behind them, so a round ends however many are busy.
         self._round = self._round or len(self._dirty)
-        names = list(islice(self._dirty, min(self._round, FUNCTIONS_AT_ONCE)))
+        names = list(islice(self._dirty, min(self._round, FUNCTIONS_PER_BATCH)))
         for name in names:
             del self._dirty[name]
         self._round -= len(names)
-        self._tell_functions(names)
+        self._update_functions(names)
         if not self._round:
-            self._tell_all("replicas", self._scene.replicas())
-            self._tell_all("devices", self._scene.devices())
+            self._update_kind("replicas", self._reader.replicas())
+            self._update_kind("devices", self._reader.devices())
             self._is_whole = True
         for follower in self._followers:
             follower.wake()
 
-    def _tell_functions(self, names: list[str]) -> None:
-        there, gone = self._scene.functions(names)
+    def _update_functions(self, names: list[str]) -> None:
+        there, gone = self._reader.functions(names)
         for one in there:
-            if self._picture.differs("functions", one):
-                self._ring.add("functions", one.about, one.data)
-        for one in self._picture.gone("functions", gone):
-            self._ring.add("gone", one.about, encode({"functions": [one.id], "replicas": []}))
+            if self._sent.update("functions", one):
+                self._log.add("functions", one.about, one.data)
+        for one in self._sent.remove("functions", gone):
+            self._log.add("gone", one.about, encode({"functions": [one.id], "replicas": []}))
 
-    def _tell_all(self, kind: str, things: Iterable[Thing]) -> None:
+    def _update_kind(self, kind: str, things: Iterable[Item]) -> None:
         ids = set()
         for one in things:
             ids.add(one.id)
-            if self._picture.differs(kind, one):
-                self._ring.add(kind, one.about, one.data)
-        for one in self._picture.gone_but(kind, ids):
+            if self._sent.update(kind, one):
+                self._log.add(kind, one.about, one.data)
+        for one in self._sent.remove_except(kind, ids):
             if kind == "replicas":
-                self._ring.add("gone", one.about, encode({"functions": [], "replicas": [one.id]}))
+                self._log.add("gone", one.about, encode({"functions": [], "replicas": [one.id]}))
 
     def _add(self, kind: str, about: str, data: bytes) -> None:
-        self._ring.add(kind, about, data)
-        self._soon(LOOK_S)
+        self._log.add(kind, about, data)
+        self._schedule(UPDATE_S)

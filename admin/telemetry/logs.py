@@ -1,7 +1,4 @@
-"""Sets up the server's own log.
-
-The access log's lines, beside those of the server's own log.
-"""
+"""The server's log and the lines of the access log."""
 
 from __future__ import annotations
 
@@ -28,6 +25,29 @@ from gateway.observing.batching import Write
 
 log = structlog.get_logger()
 
+REPEATS_MAX: Final = 10
+"""Records of libraries with the same words in one minute; further ones are counted."""
+WINDOW_S: Final = 60.0
+TEXT_MAX: Final = 2000
+TRACEBACK_MAX: Final = 16_000
+"""Characters of one record: clients choose some of them."""
+PIPE_PIECE: Final = 4096
+"""Bytes written at once: as much as a pipe takes without mixing it with what others write."""
+FILE_PIECE: Final = 64 * 1024
+"""Of a regular file, which takes any write whole: its processes share one place to write at."""
+AT_ONCE: Final = 64
+"""Events put into words before the interpreter is let go for a write: 30 us in which the loop may
+have to wait."""
+_encode_lines = msgspec.json.Encoder().encode_lines
+_OF_REPLICA: Final = ("decode_us", "batch_us", "compute_us", "encode_us", "rows")
+_LEFT_OUT: Final[dict[str, Callable[[int], bytes]]] = {
+    "json": lambda count: (
+        msgspec.json.encode({"event": "access events left out", "count": count, "level": "warning"})
+        + b"\n"
+    ),
+    "human": lambda count: f"[warning  ] access events left out         count={count}\n".encode(),
+}
+
 
 def set_up(form: Literal["human", "json"]) -> None:
     """One line per event on standard error, for people or for machines. Each is written at once:
@@ -53,14 +73,6 @@ def set_up(form: Literal["human", "json"]) -> None:
     logging.captureWarnings(capture=True)
     sys.excepthook = _uncaught
     threading.excepthook = _uncaught_in_thread
-
-
-REPEATS_MAX: Final = 10
-"""Records of libraries with the same words in one minute; further ones are counted."""
-WINDOW_S: Final = 60.0
-TEXT_MAX: Final = 2000
-TRACEBACK_MAX: Final = 16_000
-"""Characters of one record: clients choose some of them."""
 
 
 def _bounded(_logger: object, _method: str, event: EventDict) -> EventDict:
@@ -144,17 +156,6 @@ class _Unfailing:
             self._stream.flush()
 
 
-PIPE_PIECE: Final = 4096
-"""Bytes written at once: as much as a pipe takes without mixing it with what others write."""
-FILE_PIECE: Final = 64 * 1024
-"""Of a regular file, which takes any write whole: its processes share one place to write at."""
-AT_ONCE: Final = 64
-"""Events put into words before the interpreter is let go for a write: 30 us in which the loop may
-have to wait."""
-
-_encode_lines = msgspec.json.Encoder().encode_lines
-
-
 def access_writer(
     form: Literal["human", "json"], descriptor: int = 2, *, is_shared: bool = True
 ) -> Write[AccessEvent]:
@@ -233,13 +234,3 @@ def _human(event: AccessEvent) -> str:
         f" replica={event.replica or '-'} sends={event.sends} bytes_in={event.bytes_in}"
         f" bytes_out={event.bytes_out}{''.join(parts)} request_id={event.request_id}{trace}\n"
     )
-
-
-_OF_REPLICA: Final = ("decode_us", "batch_us", "compute_us", "encode_us", "rows")
-_LEFT_OUT: Final[dict[str, Callable[[int], bytes]]] = {
-    "json": lambda count: (
-        msgspec.json.encode({"event": "access events left out", "count": count, "level": "warning"})
-        + b"\n"
-    ),
-    "human": lambda count: f"[warning  ] access events left out         count={count}\n".encode(),
-}

@@ -1,7 +1,4 @@
-"""Records of traced requests as OpenTelemetry's spans, sent off in batches.
-
-Spans as OTLP has them: protobuf, grouped by whose they are. Pure.
-"""
+"""Traces as OTLP: spans of traced requests as protobuf, sent in batches."""
 
 from __future__ import annotations
 
@@ -35,6 +32,17 @@ _LOCAL: Final = otlp.SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK
 _REMOTE: Final = _LOCAL | otlp.SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK
 _FIELDS: Final = {bool: "bool_value", int: "int_value", float: "double_value", str: "string_value"}
 _SCOPE: Final = InstrumentationScope(name=GATEWAY)
+
+log = structlog.get_logger()
+EXPORT_S: Final = 3.0
+"""Seconds for one batch, further tries included; shorter than a shutdown waits for the thread."""
+COMPLAIN_S: Final = 60.0
+"""Seconds between two words about traces that were lost."""
+AT_ONCE: Final = 8
+"""Traces encoded before the interpreter is let go: 0.4 ms in which the loop may have to wait.
+Otherwise it would wait for sys.getswitchinterval(), 5 ms, some times in a batch."""
+PAUSE_S: Final = 0.0001
+"""Long enough for the loop to get its turn; sleep(0) mostly ends before it is awake."""
 
 
 class Batch:
@@ -95,19 +103,6 @@ def _attribute(key: str, value: str | float | bool) -> KeyValue:
     return made
 
 
-log = structlog.get_logger()
-
-EXPORT_S: Final = 3.0
-"""Seconds for one batch, further tries included; shorter than a shutdown waits for the thread."""
-COMPLAIN_S: Final = 60.0
-"""Seconds between two words about traces that were lost."""
-AT_ONCE: Final = 8
-"""Traces encoded before the interpreter is let go: 0.4 ms in which the loop may have to wait.
-Otherwise it would wait for sys.getswitchinterval(), 5 ms, some times in a batch."""
-PAUSE_S: Final = 0.0001
-"""Long enough for the loop to get its turn; sleep(0) mostly ends before it is awake."""
-
-
 class Collector(Protocol):
     """Where traces go."""
 
@@ -139,7 +134,7 @@ class OtlpCollector:
         return bool(self._export(data).success)
 
 
-class Exporting:
+class TraceExporter:
     """Writes for a `Handover`, in its thread. `instance` tells gateway processes apart, `clock`
     gives monotonic seconds."""
 

@@ -29,14 +29,14 @@ def open_tracer(settings: GatewaySettings, name: str) -> Tracer | None:
         return None
     check_traces(settings)
     # An optional extra, and a tenth of a second: only for whoever wants it.
-    from admin.telemetry.otlp import Exporting, OtlpCollector
+    from admin.telemetry.otlp import OtlpCollector, TraceExporter
 
     instance = f"{socket.gethostname()}/{name}"
     try:
         collector = OtlpCollector(settings.traces)
     except AttributeError as error:
         raise BadRequest(f"FN_TRACES: this OpenTelemetry exporter is not known: {error}") from error
-    exporting = Exporting(collector, instance, version("fngate"), time.monotonic)
+    exporting = TraceExporter(collector, instance, version("fngate"), time.monotonic)
     random = Random()  # noqa: S311 - ids and chances, no secrets
     return Tracer(settings.traces_sample, exporting.write, random, exporting.close)
 

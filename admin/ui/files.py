@@ -1,7 +1,4 @@
-"""The dashboard's files as they are served: read once, by plain names.
-
-Serves the dashboard: a program without any data, the same for everybody.
-"""
+"""The dashboard's files: read once, served from memory to everybody."""
 
 from __future__ import annotations
 
@@ -47,6 +44,30 @@ same in a terminal.</p>
 </body></html>
 """
 
+POLICY: Final = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data: blob:",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+HEADERS: Final = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+FOR_EVER: Final = "public, max-age=31536000, immutable"
+ASK: Final = "no-cache"
+"""Keep it, and ask each time whether it is still the same."""
+READ: Final = ("GET", "HEAD")
+
 
 @dataclass(frozen=True, slots=True)
 class File:
@@ -82,31 +103,6 @@ def make_file(name: str, body: bytes) -> File:
     """`body` as the file `name`, whose suffix is in TYPES."""
     etag = hashlib.sha256(body).hexdigest()[:32]
     return File(body, TYPES[Path(name).suffix], etag, HASHED.search(name) is not None)
-
-
-POLICY: Final = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self' data: blob:",
-        "connect-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-    )
-)
-HEADERS: Final = {
-    "Content-Security-Policy": POLICY,
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
-FOR_EVER: Final = "public, max-age=31536000, immutable"
-ASK: Final = "no-cache"
-"""Keep it, and ask each time whether it is still the same."""
-READ: Final = ("GET", "HEAD")
 
 
 class UiPages:

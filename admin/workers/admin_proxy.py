@@ -17,13 +17,13 @@ from registry.errors import BadRequest, QueueFull, SupervisorAway
 
 log = structlog.get_logger()
 
-PASSED_MAX: Final = 512
+PROXIED_MAX: Final = 512
 """Requests of one gateway process that may be at the supervisor at once."""
 CONNECT_S: Final = 5.0
 SILENT_S: Final = 3700.0
 """Longer than the supervisor lets anything wait. A request with a body has no limit here: there
 the supervisor bounds how long the next piece may take."""
-ONE_HOP: Final = frozenset(
+HOP_BY_HOP: Final = frozenset(
     {"connection", "proxy-connection", "keep-alive", "te", "transfer-encoding", "upgrade"}
 )
 """Fields of one connection, not of the message (RFC 9110, section 7.6.1)."""
@@ -32,14 +32,14 @@ FRAMING: Final = frozenset({"content-length", "expect"})
 AUTOMATIC: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 
 
-class Passing:
+class AdminProxy:
     """Passes requests on, bodies and answers piece by piece, neither side read faster than the
     other takes it. A client that leaves ends its request there, too."""
 
     def __init__(self, path: str) -> None:
         """`path` is the supervisor's Unix socket. To be made in the loop."""
         self._path = path
-        self._inside = 0
+        self._active = 0
         self._session = aiohttp.ClientSession(
             connector=aiohttp.UnixConnector(path, limit=0),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -53,9 +53,9 @@ class Passing:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """The supervisor's answer. Raises SupervisorAway, QueueFull, or BadRequest."""
-        if self._inside >= PASSED_MAX:
-            raise QueueFull(f"{self._inside} requests are with the supervisor", retry_after_s=1)
-        self._inside += 1
+        if self._active >= PROXIED_MAX:
+            raise QueueFull(f"{self._active} requests are with the supervisor", retry_after_s=1)
+        self._active += 1
         body = _Body(request)
         try:
             return await self._pass(request, body)
@@ -68,12 +68,12 @@ class Passing:
                 retry_after_s=1,
             ) from error
         finally:
-            self._inside -= 1
+            self._active -= 1
             await body.stop()
 
     async def _pass(self, request: web.Request, body: _Body) -> web.StreamResponse:
         has_body = request.can_read_body
-        headers = kept(request.headers)
+        headers = forwarded_headers(request.headers)
         if has_body and request.content_length is not None:
             headers[hdrs.CONTENT_LENGTH] = str(request.content_length)
         timeout = aiohttp.ClientTimeout(
@@ -81,7 +81,7 @@ class Passing:
         )
         async with self._session.request(
             request.method,
-            target(request),
+            target_url(request),
             headers=headers,
             data=body if has_body else None,
             timeout=timeout,
@@ -94,7 +94,7 @@ class Passing:
 
 async def _relay(request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:
     """The answer, piece by piece; one that breaks off breaks the client's connection, too."""
-    headers = kept(answer.headers)
+    headers = forwarded_headers(answer.headers)
     if (length := answer.headers.get(hdrs.CONTENT_LENGTH)) is not None:
         headers[hdrs.CONTENT_LENGTH] = length
     response = web.StreamResponse(status=answer.status, reason=answer.reason, headers=headers)
@@ -113,7 +113,7 @@ async def _relay(request: web.Request, answer: aiohttp.ClientResponse) -> web.St
     return response
 
 
-def kept(headers: Mapping[str, str]) -> CIMultiDict[str]:
+def forwarded_headers(headers: Mapping[str, str]) -> CIMultiDict[str]:
     """The fields that go on to the next hop, all values of each."""
     named = {
         token.strip().lower()
@@ -121,11 +121,11 @@ def kept(headers: Mapping[str, str]) -> CIMultiDict[str]:
         if key.lower() == "connection"
         for token in value.split(",")
     }
-    left = named | ONE_HOP | FRAMING
+    left = named | HOP_BY_HOP | FRAMING
     return CIMultiDict((key, value) for key, value in headers.items() if key.lower() not in left)
 
 
-def target(request: web.Request) -> URL:
+def target_url(request: web.Request) -> URL:
     """The same path and query, not decoded, also where a whole URL was asked for."""
     raw = request.raw_path
     path = raw if raw.startswith("/") else request.rel_url.raw_path_qs

@@ -1,8 +1,7 @@
-"""Tells every gateway process what is deployed, which keys there are and how pools are.
+"""The supervisor's side of the messages: what is sent to all workers, and where theirs go.
 
-Joins gateway processes to what they serve: manager, history, metrics.
-
-What all gateway processes together hold, and how pools look to them.
+`Broadcaster` sends functions, keys, estimates and endpoints, `ClusterState` sums up what workers
+report, `WorkerMessages` hands each of their messages to whom it concerns.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Final
 
 import structlog
 
-from admin.history import Past
+from admin.history import ServerHistory
 from admin.workers.messages import (
     Beat,
     Began,
@@ -30,16 +29,17 @@ from admin.workers.messages import (
     Woken,
     encode,
 )
-from admin.workers.metrics import Gathered
+from admin.workers.metrics import MergedMetrics
 from admin.workers.process import WorkerProcess
 from gateway.dispatch.pool import UNKNOWN
 from gateway.metrics.requests import Metrics, RateSample
 from gateway.observing.errors import Failure, RecentFailures
 from pool_manager.core.demand import DemandTable
 from pool_manager.manager import Manager
+from pool_manager.subscribers import Subscribers
 from registry.catalog import Catalog, Change, Deployed
 from registry.exchange import Demand, Expected, Load, decode_demand, decode_endpoints
-from registry.model import Key
+from registry.model import ColdStart, Key, pool_key
 from registry.store.keys import KeyRing
 
 log = structlog.get_logger()
@@ -51,11 +51,11 @@ SETTLED_S: Final = 2.0
 starting, or about to be given up."""
 
 
-class Hub:
-    """One order for all: what changed is sent when it changes, before whatever depends on it.
+class Broadcaster:
+    """Sends functions, keys, estimates and endpoints to all workers, in one order for all: a change
+    before whatever depends on it.
 
-    Each worker is told everything when it joins, then every change. `expected` gives a pool's
-    estimate.
+    A new worker gets everything there is, then each change. `expected` gives a pool's estimate.
     """
 
     def __init__(
@@ -67,75 +67,76 @@ class Hub:
         self._sends: dict[str, Callable[[bytes], None]] = {}
         self._reached: dict[str, int] = {}
         self._numbers = itertools.count(1)
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def open(self) -> Callable[[], None]:
-        """Hear of changes from now on, until the returned function is called. To be opened before
-        whatever else hears of the catalog: workers are to know a revision before its pool."""
+        """Send changes from now on, until the returned function is called. To be called before
+        others subscribe to the catalog: workers must know a revision before its pool."""
         stack = ExitStack()
-        stack.callback(self._catalog.subscribe(self._changed))
-        stack.callback(self._ring.subscribe(self._key))
+        stack.callback(self._catalog.subscribe(self._on_change))
+        stack.callback(self._ring.subscribe(self._on_key))
         return stack.close
 
-    def join(self, worker: str, send: Callable[[bytes], None]) -> None:
-        """Tell a new worker everything there is, and then what changes."""
+    def add_worker(self, worker: str, send: Callable[[bytes], None]) -> None:
+        """Send a new worker everything there is, and then each change."""
         self._sends[worker] = send
         self._reached[worker] = 0
         for key in self._ring.all():
             send(encode(KeyNow(key, True)))
         functions = self._catalog.all()
         for first in range(0, len(functions), TOGETHER):
-            now = [self._now(one) for one in functions[first : first + TOGETHER]]
+            now = [self._message_of(one) for one in functions[first : first + TOGETHER]]
             send(encode(Functions(now)))
             self._send_estimates([send], (one for each in now for one in each.revisions))
         send(encode(Began()))
 
-    def leave(self, worker: str) -> None:
-        """A worker is gone: nobody waits for it any more."""
+    def remove_worker(self, worker: str) -> None:
+        """Wait no more for a worker that has ended."""
         self._sends.pop(worker, None)
         self._reached.pop(worker, None)
-        self._news.set()
+        self._changed.set()
 
-    def reached(self, worker: str, number: int) -> None:
-        """A worker has in force whatever was sent before that number."""
+    def on_reached(self, worker: str, number: int) -> None:
+        """A worker has applied everything that was sent before that number."""
         if worker in self._reached:
             self._reached[worker] = number
-        self._news.set()
+        self._changed.set()
 
-    def pools(self, endpoints: bytes) -> None:
-        """The manager's Endpoints, for all."""
-        self._tell(encode(Pools(endpoints)))
+    def send_endpoints(self, endpoints: bytes) -> None:
+        """Send the manager's Endpoints to all."""
+        self._send_all(encode(Pools(endpoints)))
 
-    def estimate_changed(self, pool: str) -> None:
-        """A pool's cold start was measured again."""
-        self._tell(encode(Estimates({pool: self._expected(pool)})))
+    def on_cold_start(self, record: ColdStart) -> None:
+        """A pool's cold start was measured again: send its new estimate."""
+        pool = pool_key(record.namespace, record.name, record.number)
+        self._send_all(encode(Estimates({pool: self._expected(pool)})))
 
     async def settled(self) -> None:
-        """Return when every worker has in force whatever was changed before; at most 2 s later."""
+        """Return when every worker has applied every earlier change, or after SETTLED_S."""
         number = next(self._numbers)
         workers = list(self._sends)
-        self._tell(encode(Reach(number)))
+        self._send_all(encode(Reach(number)))
         try:
             async with asyncio.timeout(SETTLED_S):
                 while self._behind(workers, number):
-                    self._news.clear()
-                    await self._news.wait()
+                    self._changed.clear()
+                    await self._changed.wait()
         except TimeoutError:
             log.warning("workers are behind", workers=self._behind(workers, number))
 
     def _behind(self, workers: list[str], number: int) -> list[str]:
         return [one for one in workers if self._reached.get(one, number) < number]
 
-    def _changed(self, change: Change) -> None:
+    def _on_change(self, change: Change) -> None:
         revisions = self._catalog.revisions(change.name, change.namespace)
         now = FunctionNow(change.namespace, change.name, list(revisions))
-        self._tell(encode(Functions([now])))
+        self._send_all(encode(Functions([now])))
         self._send_estimates(list(self._sends.values()), revisions)
 
-    def _key(self, key: Key, is_let_in: bool) -> None:
-        self._tell(encode(KeyNow(key, is_let_in)))
+    def _on_key(self, key: Key, is_let_in: bool) -> None:
+        self._send_all(encode(KeyNow(key, is_let_in)))
 
-    def _now(self, deployed: Deployed) -> FunctionNow:
+    def _message_of(self, deployed: Deployed) -> FunctionNow:
         namespace, name = deployed.function.namespace, deployed.function.name
         return FunctionNow(namespace, name, list(self._catalog.revisions(name, namespace)))
 
@@ -148,16 +149,17 @@ class Hub:
             for send in sends:
                 send(message)
 
-    def _tell(self, message: bytes) -> None:
+    def _send_all(self, message: bytes) -> None:
         for send in list(self._sends.values()):
             send(message)
 
 
-class Overview:
-    """Heard from the two messages that pass through the supervisor. `now` is monotonic seconds.
+class ClusterState:
+    """The load of all workers, the states of pools, and recent errors, from the messages that pass
+    through the supervisor. `now` is monotonic seconds.
 
-    Counts are as old as a worker's last word: a second at most, less where somebody waits at a
-    pool without a replica.
+    Counts are as old as a worker's last message: at most 1 s, less while requests wait at a pool
+    without a replica.
     """
 
     def __init__(self) -> None:
@@ -166,30 +168,27 @@ class Overview:
         self._tasks: dict[str, int] = {}
         self.failures = RecentFailures()
 
-    def hear(self, demand: Demand, now: float) -> None:
-        """A worker said what it holds."""
+    def on_demand(self, demand: Demand, now: float) -> None:
+        """Take in a worker's Demand."""
         self._demand.update(demand, now)
 
-    def beat(self, worker: str, tasks: int) -> None:
-        """A worker said how much goes on in its background."""
+    def on_beat(self, worker: str, tasks: int, failures: list[Failure]) -> None:
+        """Take in the number of a worker's background tasks, and its errors since the last beat."""
         self._tasks[worker] = tasks
-
-    def failed(self, failures: list[Failure]) -> None:
-        """A worker said what went wrong."""
         self.failures.add(failures)
 
-    def forget(self, worker: str) -> None:
-        """A worker is gone."""
+    def remove_worker(self, worker: str) -> None:
+        """Forget the load of a worker that has ended."""
         self._demand.remove(worker)
         self._tasks.pop(worker, None)
 
     @property
     def tasks(self) -> int:
-        """What goes on in the background of all workers."""
+        """The number of background tasks of all workers."""
         return sum(self._tasks.values())
 
-    def look(self, endpoints: bytes) -> None:
-        """The manager said how pools are."""
+    def on_endpoints(self, endpoints: bytes) -> None:
+        """Take in the manager's Endpoints."""
         message = decode_endpoints(endpoints)
         if message.full:
             self._states.clear()
@@ -200,7 +199,7 @@ class Overview:
                 self._states[key] = shown.state
 
     def loads(self) -> dict[str, Load]:
-        """What is held and in flight, for every pool with any."""
+        """Queued and in-flight requests of every pool that has any."""
         return {key: self._demand.load(key) for key in self._demand.active()}
 
     def states(self) -> dict[str, str]:
@@ -208,58 +207,62 @@ class Overview:
         return dict(self._states)
 
 
-class Links:
-    """What a worker says goes to whom it concerns. It is believed what it says of itself only."""
+class WorkerMessages:
+    """Dispatches the messages of workers. A worker may speak for itself only."""
 
     def __init__(
         self,
-        hub: Hub,
-        overview: Overview,
-        page: Gathered,
+        broadcaster: Broadcaster,
+        cluster: ClusterState,
+        page: MergedMetrics,
         own: Metrics,
         manager: Manager,
-        past: Past,
+        history: ServerHistory,
     ) -> None:
-        """`own` counts what is counted once for all workers."""
-        self._hub = hub
-        self._overview = overview
+        """`own` has the counters that are counted once for all workers."""
+        self._broadcaster = broadcaster
+        self._cluster = cluster
         self._page = page
         self._own = own
         self._manager = manager
-        self._past = past
-        self.on_answered: Callable[[list[RateSample]], None] = lambda _answered: None
-        """Told of what a worker answered in about a second."""
+        self._history = history
+        self._receivers = Subscribers[[list[RateSample]]]()
 
-    def join(self, process: WorkerProcess) -> None:
-        """A worker has started."""
-        self._page.join(process.name, process.table, process.channel.send)
-        self._hub.join(process.name, process.channel.send)
+    def subscribe(self, receiver: Callable[[list[RateSample]], None]) -> Callable[[], None]:
+        """Call `receiver` with what a worker answered in about a second, until the returned
+        function is called."""
+        return self._receivers.subscribe(receiver)
 
-    def leave(self, process: WorkerProcess) -> None:
-        """A worker has ended: it holds nothing any more, what it counted stays."""
-        self._page.leave(process.name)
-        self._overview.forget(process.name)
+    def on_started(self, process: WorkerProcess) -> None:
+        """Connect a worker that has started to everything that it needs."""
+        self._page.add_worker(process.name, process.counters, process.channel.send)
+        self._broadcaster.add_worker(process.name, process.channel.send)
+
+    def on_ended(self, process: WorkerProcess) -> None:
+        """Forget the load of a worker that has ended; its counts stay."""
+        self._page.remove_worker(process.name)
+        self._cluster.remove_worker(process.name)
         self._manager.worker_lost(process.name)
-        self._hub.leave(process.name)
+        self._broadcaster.remove_worker(process.name)
 
-    def wants(self, worker: str, data: bytes) -> None:
-        """A worker's Demand. Raises ValueError where it speaks for another."""
+    def on_demand(self, worker: str, data: bytes) -> None:
+        """Pass on a worker's Demand. Raises ValueError where it names another worker."""
         demand = decode_demand(data)
         if demand.worker != worker:
             raise ValueError(f"expected the demand of {worker}, got that of {demand.worker[:80]}")
-        self._overview.hear(demand, monotonic())
+        self._cluster.on_demand(demand, monotonic())
         self._manager.receive_demand(data)
 
-    def reached(self, worker: str, number: int) -> None:
-        """A worker has in force what was sent before."""
-        self._hub.reached(worker, number)
+    def on_reached(self, worker: str, number: int) -> None:
+        """Note how far a worker has followed the broadcasts."""
+        self._broadcaster.on_reached(worker, number)
 
-    def reckoned(self, worker: str, message: Reckoned) -> None:
-        """A worker has said where its requests are."""
-        self._page.reckoned(worker, message)
+    def on_reckoned(self, worker: str, message: Reckoned) -> None:
+        """Pass on a worker's ledger, as it was asked for."""
+        self._page.on_reckoned(worker, message)
 
-    def woken(self, message: Woken) -> None:
-        """Requests waited for a cold start: counted once, however many workers say so."""
+    def on_cold_start(self, message: Woken) -> None:
+        """Count a cold start that requests waited for, once for all workers."""
         self._own.count_cold_start(
             message.namespace,
             message.function,
@@ -268,10 +271,9 @@ class Links:
             message.request,
         )
 
-    def beat(self, worker: str, beat: Beat) -> None:
-        """A worker lives, and requests came there."""
-        self._overview.beat(worker, beat.tasks)
-        self._overview.failed(beat.failures)
+    def on_beat(self, worker: str, beat: Beat) -> None:
+        """Take in what a worker counted since its last beat, about a second ago."""
+        self._cluster.on_beat(worker, beat.tasks, beat.failures)
         for one in beat.arrived:
-            self._past.arrivals(one.namespace, one.name, one.count)
-        self.on_answered(beat.answered)
+            self._history.arrivals(one.namespace, one.name, one.count)
+        self._receivers.notify(beat.answered)

@@ -1,8 +1,7 @@
-"""`/metrics` over all gateway processes, those that died included.
+"""`/metrics` over all gateway processes, those that ended included.
 
-Bounds which functions a page shows: the numbers of all others go together. Pure.
-
-The ledger over all gateway processes, each as it was in one turn of its loop.
+`LedgerPoll` asks each for its ledger, as it is in one turn of its loop; `LabelLimit` bounds the
+functions on the page; `MergedMetrics` is the page.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from prometheus_client.core import Metric
 from prometheus_client.samples import Sample as ShownSample
 
 from admin.workers.messages import Reckon, Reckoned, encode
-from admin.workers.shared_counters import Sample, Table, summed
+from admin.workers.shared_counters import CounterReader, Sample, summed
 from gateway.metrics.counters import TEXT, Exemplar, PageFormat, to_prometheus
 from gateway.metrics.ledger import ACCEPTED, ENDED, Balance, Ledger, total
 from gateway.metrics.requests import FUNCTIONS_MAX, OTHERS, Metrics
@@ -29,14 +28,18 @@ Owner = tuple[str, str]
 """A function's namespace and name."""
 Numbers = dict[Sample, float]
 
+ANSWER_S: Final = 1.0
+"""How long a scrape waits for the processes. One that takes longer is counted by its counters."""
+_Seen = tuple[list[CounterReader], dict[Sample, float], dict[Sample, Exemplar]]
 
-class Folding:
-    """Each gateway process gives series of their own to the first functions that are called there:
-    those of all processes, and of their predecessors, are many more than one page can hold.
 
-    A function that was once shown by itself stays so until it is removed. What was shown of a
-    removed one among the others stays there: a counter that falls is taken for one that began anew.
-    In any thread.
+class LabelLimit:
+    """Bounds the functions with series of their own; those of others are added up as `OTHERS`.
+
+    Each gateway process has such a bound, but all of them, and their predecessors, may have called
+    many more functions than one page can hold. A function with series of its own keeps them until
+    it is removed. What a removed one has added to `OTHERS` stays there: Prometheus takes a counter
+    that falls for one that was reset. Thread-safe.
     """
 
     def __init__(
@@ -49,13 +52,13 @@ class Folding:
         self._folded: dict[Owner, Numbers] = {}
         self._left: Numbers = {}
 
-    def fold(self, numbers: Mapping[Sample, float]) -> Numbers:
-        """The same, of no more functions than are shown."""
+    def apply(self, numbers: Mapping[Sample, float]) -> Numbers:
+        """`numbers` with series of at most `functions_max` functions."""
         with self._lock:
             found, self._folded = dict(self._left), {}
             for sample, value in numbers.items():
                 owner = sample.owner
-                if owner[1] in ("", OTHERS) or self._stands_alone(owner):
+                if owner[1] in ("", OTHERS) or self._is_shown_alone(owner):
                     found[sample] = found.get(sample, 0.0) + value
                 elif self._is_deployed(*owner):
                     self._folded.setdefault(owner, {})[sample] = value
@@ -64,12 +67,12 @@ class Folding:
             return found
 
     def forget(self, owner: Owner) -> None:
-        """The function is removed."""
+        """Free the place of a function that was removed."""
         with self._lock:
             self._alone.discard(owner)
             _add_folded(self._left, self._folded.pop(owner, {}))
 
-    def _stands_alone(self, owner: Owner) -> bool:
+    def _is_shown_alone(self, owner: Owner) -> bool:
         if not self._is_deployed(*owner):
             return False  # its process has not heard of that yet
         if owner not in self._alone and len(self._alone) < self._functions_max:
@@ -88,16 +91,12 @@ def _of_others(sample: Sample) -> Sample:
     return Sample(sample.name, tuple(labels))
 
 
-ANSWER_S: Final = 1.0
-"""How long a scrape waits for the processes. One that takes longer is counted by its counters."""
-
-
 @dataclass(slots=True)
 class _Process:
     """A gateway process: what sends to it, and what it counts in."""
 
     send: Callable[[bytes], None]
-    table: Table
+    counters: CounterReader
 
 
 @dataclass(slots=True)
@@ -109,7 +108,7 @@ class _Question:
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Reckonings:
+class LedgerPoll:
     """`balance` and `exemplars` are what the last question led to.
 
     A process that is gone has ended all it had accepted; what it had not answered is aborted. One
@@ -124,26 +123,28 @@ class Reckonings:
         self._last: dict[str, Reckoned] = {}
         self.exemplars: dict[Sample, Exemplar] = {}
 
-    def join(self, worker: str, send: Callable[[bytes], None], table: Table) -> None:
-        """A process has started. `table` is its owner's to close, after `leave`."""
-        self._processes[worker] = _Process(send, table)
+    def add_worker(
+        self, worker: str, send: Callable[[bytes], None], counters: CounterReader
+    ) -> None:
+        """Ask a process that has started. Its owner closes `counters`, after `remove_worker`."""
+        self._processes[worker] = _Process(send, counters)
 
-    def leave(self, worker: str) -> None:
-        """A process has ended."""
+    def remove_worker(self, worker: str) -> None:
+        """Add the ledger of a process that has ended: what it had not answered is aborted."""
         process = self._processes.pop(worker)
-        self._ended = total([self._ended, counted(process.table).aborted()])
+        self._ended = total([self._ended, counted(process.counters).aborted()])
         for question in self._questions.values():
             question.news.set()
 
-    def answered(self, worker: str, message: Reckoned) -> None:
-        """A process has answered; an answer that is too late is of no use."""
+    def on_reckoned(self, worker: str, message: Reckoned) -> None:
+        """Take in a process's answer; one to an earlier question is dropped."""
         question = self._questions.get(message.number)
         if question is not None and worker in question.asked:
             question.answers[worker] = message
             question.news.set()
 
     async def ask(self) -> None:
-        """Have every process say how it is, and take it as `balance`; a second at most."""
+        """Ask every process for its ledger, for `balance`; takes at most ANSWER_S."""
         number, question = next(self._numbers), _Question(frozenset(self._processes))
         self._questions[number] = question
         message = encode(Reckon(number))
@@ -163,18 +164,18 @@ class Reckonings:
 
     def balance(self) -> Balance:
         """Over all, the ended ones as well."""
-        return total([self._ended, *(self._one(worker) for worker in self._processes)])
+        return total([self._ended, *(self._balance_of(worker) for worker in self._processes)])
 
-    def _one(self, worker: str) -> Balance:
+    def _balance_of(self, worker: str) -> Balance:
         said = self._last.get(worker)
         if said is None:
-            return counted(self._processes[worker].table).unheard()
+            return counted(self._processes[worker].counters).unheard()
         return Balance(said.accepted, said.ended, said.held, said.in_flight)
 
 
-def counted(table: Table) -> Balance:
+def counted(counters: CounterReader) -> Balance:
     """What a process has accepted and ended, by the first of its counters."""
-    found = table.read(Ledger.NUMBERS)
+    found = counters.read(Ledger.NUMBERS)
     ended = {s.by_label["how"]: value for s, value in found.items() if s.name == ENDED}
     return Balance(found.get(Sample(ACCEPTED, ()), 0.0), ended)
 
@@ -189,10 +190,7 @@ def _newest(answers: Iterable[Reckoned]) -> dict[Sample, Exemplar]:
     return found
 
 
-_Seen = tuple[list[Table], dict[Sample, float], dict[Sample, Exemplar]]
-
-
-class Gathered:
+class MergedMetrics:
     """The page of a server with workers. `own` has the families, and counts what the supervisor
     itself knows; `reckonings` has the ledger, which `own` shows; `is_deployed` says whether a
     function of that namespace and name exists."""
@@ -200,61 +198,63 @@ class Gathered:
     def __init__(
         self,
         own: Metrics,
-        reckonings: Reckonings,
+        poll: LedgerPoll,
         is_deployed: Callable[[str, str], bool],
     ) -> None:
         self._own = own
-        self._reckonings = reckonings
+        self._poll = poll
         self._is_deployed = is_deployed
-        self._folding = Folding(is_deployed)
-        self._tables: dict[str, Table] = {}
+        self._limit = LabelLimit(is_deployed)
+        self._counters: dict[str, CounterReader] = {}
         self._ended: dict[Sample, float] = {}
         self._seen: _Seen = ([], {}, {})
 
-    def join(self, worker: str, table: Table, send: Callable[[bytes], None]) -> None:
-        """A worker counts there from now on, and is asked by `send`."""
-        self._tables[worker] = table
-        self._reckonings.join(worker, send, table)
+    def add_worker(
+        self, worker: str, counters: CounterReader, send: Callable[[bytes], None]
+    ) -> None:
+        """Read a worker's `counters` from now on; `send` sends it a question."""
+        self._counters[worker] = counters
+        self._poll.add_worker(worker, send, counters)
 
-    def reckoned(self, worker: str, message: Reckoned) -> None:
-        """A worker has said where its requests are."""
-        self._reckonings.answered(worker, message)
+    def on_reckoned(self, worker: str, message: Reckoned) -> None:
+        """Take in a worker's ledger."""
+        self._poll.on_reckoned(worker, message)
 
-    def leave(self, worker: str) -> None:
-        """A worker has ended: what it counted stays, but not of functions that are gone."""
-        self._reckonings.leave(worker)
-        table = self._tables.pop(worker)
+    def remove_worker(self, worker: str) -> None:
+        """Keep what a worker that has ended has counted, unless its function was removed."""
+        self._poll.remove_worker(worker)
+        counters = self._counters.pop(worker)
         kept = {
             sample: value
-            for sample, value in table.read().items()
+            for sample, value in counters.read().items()
             if sample.owner[1] in ("", OTHERS) or self._is_deployed(*sample.owner)
         }
         self._ended = summed([self._ended, kept])
 
-    def changed(self, change: Change) -> None:
-        """The catalog's: what was counted for a removed function goes with it."""
+    def on_change(self, change: Change) -> None:
+        """Drop what was counted for a function that the catalog has removed."""
         if change.kind == "remove":
             gone = (change.namespace, change.name)
             self._ended = {s: value for s, value in self._ended.items() if s.owner != gone}
-            self._folding.forget(gone)
+            self._limit.forget(gone)
 
     async def refresh(self) -> None:
-        """Have every worker say where its requests are; a second at most."""
-        await self._reckonings.ask()
+        """Ask every worker for its ledger; takes at most ANSWER_S."""
+        await self._poll.ask()
 
     def snapshot(self) -> None:
-        """Note what is to be read: in the loop's thread, so that nobody is counted twice."""
+        """Take what `render` will read; in the loop's thread, so that nothing is counted twice."""
         self._own.snapshot()
-        self._seen = list(self._tables.values()), self._ended, self._reckonings.exemplars
+        self._seen = list(self._counters.values()), self._ended, self._poll.exemplars
 
     def render(self, form: PageFormat = TEXT) -> bytes:
-        """The page; takes milliseconds, so it is to be called in a thread."""
+        """The page. Takes milliseconds: to be called in a thread."""
         return form.encode(self)
 
     def collect(self) -> Iterable[Metric]:
         """prometheus_client's: every family with the samples of all."""
-        tables, ended, exemplars = self._seen
-        total = self._folding.fold(summed([ended, *(table.read() for table in tables)]))
+        counters, ended, exemplars = self._seen
+        total = self._limit.apply(summed([ended, *(counters.read() for counters in counters)]))
         by_family: dict[str, dict[Sample, float]] = {}
         for sample, value in total.items():
             if sample.name in (ACCEPTED, ENDED):

@@ -1,4 +1,4 @@
-"""The gateway processes of a server: kept running, told to stop."""
+"""The gateway processes of a server: started, restarted, checked, stopped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import structlog
 
-from admin.workers.broadcast import Links
+from admin.workers.broadcast import WorkerMessages
 from admin.workers.channel import CLOSED
 from admin.workers.messages import (
     Beat,
@@ -29,7 +29,7 @@ from admin.workers.messages import (
 )
 from admin.workers.process import Restarts, WorkerProcess
 from registry.errors import FnError
-from registry.tasks import Tasks, every
+from registry.tasks import Tasks
 
 log = structlog.get_logger()
 
@@ -37,7 +37,7 @@ READY_S: Final = 60.0
 """How long a worker's start may take."""
 SILENT_S: Final = 15.0
 """A worker that says nothing for so long hangs: it beats each second."""
-LOOK_S: Final = 1.0
+CHECK_S: Final = 1.0
 GRACE_S: Final = 5.0
 """How much longer than a worker's own limit its end is waited for."""
 CLOSE_S: Final = 65.0
@@ -50,8 +50,8 @@ Launch = Callable[
 
 
 @dataclass(slots=True, eq=False)
-class Member:
-    """One life of a worker. `heard_s`: when it last spoke (monotonic)."""
+class WorkerSlot:
+    """One run of a worker's process. `heard_s`: when its last message came (monotonic)."""
 
     began_s: float
     heard_s: float
@@ -62,7 +62,7 @@ class Member:
     name: str = field(default="", init=False)
 
 
-class Crew:
+class WorkerPool:
     """`count` workers. One that dies is started again, after a pause that grows while it keeps
     dying; the others go on. `deaths` is how many have ended unasked."""
 
@@ -70,21 +70,21 @@ class Crew:
         self,
         count: int,
         welcome: Callable[[str], Welcome],
-        links: Links,
+        messages: WorkerMessages,
         clock: Callable[[], float] = monotonic,
         launch: Launch = WorkerProcess.start,
     ) -> None:
         """`welcome(name)` is how a worker is to serve."""
         self._count = count
         self._welcome = welcome
-        self._links = links
+        self._messages = messages
         self._clock = clock
         self._launch = launch
-        self._members: set[Member] = set()
+        self._slots: set[WorkerSlot] = set()
         self._tasks = Tasks("workers")
         self._is_started = False
         self._stopping = asyncio.Event()
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._failure = ""
         self.deaths = 0
 
@@ -94,21 +94,20 @@ class Crew:
         return self._stopping.is_set()
 
     def reasons(self) -> list[str]:
-        """What is wrong, in words."""
+        """A reason for /readyz unless all workers accept calls."""
         if self.running == self._count:
             return []
         return [f"workers: {self.running} of {self._count} run"]
 
     @property
     def running(self) -> int:
-        """How many accept calls."""
-        return sum(member.is_ready for member in self._members)
+        """The number of workers that accept calls."""
+        return sum(slot.is_ready for slot in self._slots)
 
     async def start(self) -> None:
         """Start all and return when all accept calls. Raises FnError where one cannot."""
         for number in range(self._count):
-            self._tasks.spawn(f"worker {number}", self._keep(number))
-        self._tasks.spawn("watch", every(LOOK_S, self._watch))
+            self._tasks.spawn(f"worker {number}", self._supervise(number))
         await self._until(lambda: bool(self._failure) or not self.reasons(), READY_S + GRACE_S)
         if self._failure or self.reasons():
             raise FnError(f"a worker cannot start: {self._failure or 'it takes too long'}")
@@ -121,96 +120,96 @@ class Crew:
         to be answered, too.
         """
         self._stopping.set()
-        for member in self._members:
-            if member.is_ready and member.process is not None:
-                member.process.channel.send(encode(Stop()))
+        for slot in self._slots:
+            if slot.is_ready and slot.process is not None:
+                slot.process.channel.send(encode(Stop()))
             else:
-                _kill(member)
-        await self._until(lambda: all(m.is_finished for m in self._members), shutdown_s + GRACE_S)
+                _kill(slot)
+        await self._until(lambda: all(m.is_finished for m in self._slots), shutdown_s + GRACE_S)
         await stop_waiting()
-        await self._until(lambda: not self._members, CLOSE_S)
-        for member in self._members:
-            log.error("a worker does not end and is killed", worker=member.name)
-            _kill(member)
-        await self._until(lambda: not self._members, GRACE_S)
+        await self._until(lambda: not self._slots, CLOSE_S)
+        for slot in self._slots:
+            log.error("a worker does not end and is killed", worker=slot.name)
+            _kill(slot)
+        await self._until(lambda: not self._slots, GRACE_S)
         await self._tasks.close()
 
-    async def _keep(self, number: int) -> None:
-        """Have one worker run, until the server stops."""
+    async def _supervise(self, number: int) -> None:
+        """Run one worker's process, and another one whenever it ends, until the server stops."""
         restarts = Restarts()
         while not self._stopping.is_set():
-            member = Member(self._clock(), self._clock())
+            slot = WorkerSlot(self._clock(), self._clock())
             try:
-                how = await self._live(member)
+                how = await self._run_once(slot)
             except OSError as error:
                 how = f"could not be started: {error}"
             if self._stopping.is_set():
                 return
-            reason = member.reason or how
+            reason = slot.reason or how
             if not self._is_started:
                 self._failure = reason
-                self._news.set()
+                self._changed.set()
                 return
             self.deaths += 1
-            pause_s = restarts.pause_s(self._clock() - member.began_s)
-            log.error("a worker ended", number=number, worker=member.name, reason=reason)
+            pause_s = restarts.pause_s(self._clock() - slot.began_s)
+            log.error("a worker ended", number=number, worker=slot.name, reason=reason)
             await self._pause(pause_s)
 
-    async def _live(self, member: Member) -> str:
-        """One life, from start to end; how it ended. Raises OSError where it cannot begin."""
-        self._members.add(member)
+    async def _run_once(self, slot: WorkerSlot) -> str:
+        """Run one process to its end; how it ended. Raises OSError where it cannot start."""
+        self._slots.add(slot)
         try:
             process = await self._launch(
-                lambda data: self._take(member, data), lambda reason: _lost(member, reason)
+                lambda data: self._on_message(slot, data), lambda reason: _lost(slot, reason)
             )
-            member.process, member.name = process, process.name
+            slot.process, slot.name = process, process.name
             if self._stopping.is_set():
                 process.kill()
             process.channel.send(encode(self._welcome(process.name)))
-            self._links.join(process)
+            self._messages.on_started(process)
             try:
                 return await process.wait()
             finally:
-                self._links.leave(process)
+                self._messages.on_ended(process)
         finally:
-            self._members.discard(member)
-            self._news.set()
+            self._slots.discard(slot)
+            self._changed.set()
 
-    def _take(self, member: Member, data: bytes) -> None:
-        """Whatever a worker says shows that it lives."""
+    def _on_message(self, slot: WorkerSlot, data: bytes) -> None:
+        """Handle a message; any message shows that its worker is alive."""
         message = decode_up(data)
-        member.heard_s = self._clock()
+        slot.heard_s = self._clock()
         if isinstance(message, Ready):
-            member.is_ready = True
-            log.info("a worker serves", worker=member.name)
+            slot.is_ready = True
+            log.info("a worker serves", worker=slot.name)
         elif isinstance(message, Failed):
-            member.reason = message.reason
+            slot.reason = message.reason
         elif isinstance(message, Finished):
-            member.is_finished = True
+            slot.is_finished = True
         else:
-            self._pass_on(member, message)
-        self._news.set()
+            self._forward(slot, message)
+        self._changed.set()
 
-    def _pass_on(self, member: Member, message: Up) -> None:
+    def _forward(self, slot: WorkerSlot, message: Up) -> None:
         if isinstance(message, Wants):
-            self._links.wants(member.name, message.demand)
+            self._messages.on_demand(slot.name, message.demand)
         elif isinstance(message, Reached):
-            self._links.reached(member.name, message.number)
+            self._messages.on_reached(slot.name, message.number)
         elif isinstance(message, Reckoned):
-            self._links.reckoned(member.name, message)
+            self._messages.on_reckoned(slot.name, message)
         elif isinstance(message, Woken):
-            self._links.woken(message)
+            self._messages.on_cold_start(message)
         elif isinstance(message, Beat):
-            self._links.beat(member.name, message)
+            self._messages.on_beat(slot.name, message)
 
-    def _watch(self) -> None:
-        """Give up whoever hangs."""
+    def check(self) -> None:
+        """Kill every worker that has been silent for too long; to be called each CHECK_S."""
         now = self._clock()
-        for member in self._members:
-            limit_s = SILENT_S if member.is_ready else READY_S
-            if now - member.heard_s > limit_s:
-                member.reason = f"said nothing for {now - member.heard_s:.0f} s"
-                _kill(member)
+        for slot in self._slots:
+            limit_s = SILENT_S if slot.is_ready else READY_S
+            if now - slot.heard_s > limit_s:
+                slot.reason = f"said nothing for {now - slot.heard_s:.0f} s"
+                _kill(slot)
 
     async def _pause(self, seconds: float) -> None:
         try:
@@ -220,23 +219,23 @@ class Crew:
             return
 
     async def _until(self, condition: Callable[[], bool], seconds: float) -> None:
-        """Return when it holds, or when time is over."""
+        """Return when `condition` holds, or after so many seconds."""
         try:
             async with asyncio.timeout(seconds):
                 while not condition():
-                    self._news.clear()
-                    await self._news.wait()
+                    self._changed.clear()
+                    await self._changed.wait()
         except TimeoutError:
             return
 
 
-def _lost(member: Member, reason: str) -> None:
-    """A worker without its channel is of no use, whatever became of it."""
-    if not member.is_finished:
-        member.reason = member.reason or (reason if reason != CLOSED else "")
-        _kill(member)
+def _lost(slot: WorkerSlot, reason: str) -> None:
+    """Kill a worker whose channel has ended: it cannot be reached any more."""
+    if not slot.is_finished:
+        slot.reason = slot.reason or (reason if reason != CLOSED else "")
+        _kill(slot)
 
 
-def _kill(member: Member) -> None:
-    if member.process is not None:
-        member.process.kill()
+def _kill(slot: WorkerSlot) -> None:
+    if slot.process is not None:
+        slot.process.kill()

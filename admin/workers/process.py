@@ -1,7 +1,4 @@
-"""One gateway process: started, spoken with, seen to its end.
-
-How soon a gateway process that died is started again. Pure.
-"""
+"""One gateway process: its start, its end, and the pauses before it is started again."""
 
 from __future__ import annotations
 
@@ -17,44 +14,51 @@ from dataclasses import dataclass
 from typing import Final
 
 from admin.workers.channel import Channel
-from admin.workers.shared_counters import Table
+from admin.workers.shared_counters import CounterReader
 
 MODULE = "admin.workers.worker"
 
+FIRST_S: Final = 0.1
+MOST_S: Final = 5.0
+SOUND_S: Final = 30.0
+"""A worker that ran for so long did not end because of its start."""
+
 
 class WorkerProcess:
-    """A child of this process. `table` has what it counts."""
+    """A child of this process. `counters` has what it counts."""
 
-    def __init__(self, child: subprocess.Popen[bytes], channel: Channel, table: Table) -> None:
+    def __init__(
+        self, child: subprocess.Popen[bytes], channel: Channel, counters: CounterReader
+    ) -> None:
         self._child = child
         self._pidfd = os.pidfd_open(child.pid)
         self._ended = asyncio.Event()
         self.channel = channel
-        self.table = table
+        self.counters = counters
         asyncio.get_running_loop().add_reader(self._pidfd, self._ended.set)
 
     @classmethod
     async def start(
         cls, on_message: Callable[[bytes], None], on_lost: Callable[[str], None]
     ) -> WorkerProcess:
-        """Start one. `on_message` has what it says, `on_lost` hears of the channel's end.
+        """Start one. `on_message` gets its messages, `on_lost` the reason of the channel's end.
 
         Raises OSError where no process can be made.
         """
-        table = Table()
+        counters = CounterReader()
         ours, theirs = socket.socketpair()
         try:
-            child = await asyncio.to_thread(_launch, theirs, table)
+            child = await asyncio.to_thread(_launch, theirs, counters)
         except BaseException:
             ours.close()
-            table.close()
+            counters.close()
             raise
         finally:
             theirs.close()
-            table.close_descriptor()
+            counters.close_descriptor()
         channel = Channel(on_message, on_lost)
         await channel.open(ours)
-        return cls(child, channel, table)
+        return cls(child, channel, counters)
 
     @property
     def name(self) -> str:
@@ -66,7 +70,7 @@ class WorkerProcess:
         self._child.kill()
 
     async def wait(self) -> str:
-        """Wait for its end; how it ended."""
+        """Wait for its end; how it ended, in words."""
         await self._ended.wait()
         asyncio.get_running_loop().remove_reader(self._pidfd)
         os.close(self._pidfd)
@@ -81,10 +85,10 @@ class WorkerProcess:
         return f"was killed by signal {-code}"
 
 
-def _launch(control: socket.socket, table: Table) -> subprocess.Popen[bytes]:
+def _launch(control: socket.socket, counters: CounterReader) -> subprocess.Popen[bytes]:
     """Ctrl-C in a terminal reaches the whole process group: SIGINT is blocked until the child
     ignores it. -P: a folder called admin in the working directory is not ours."""
-    passed = (control.fileno(), table.descriptor)
+    passed = (control.fileno(), counters.descriptor)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         return subprocess.Popen(
@@ -94,12 +98,6 @@ def _launch(control: socket.socket, table: Table) -> subprocess.Popen[bytes]:
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-FIRST_S: Final = 0.1
-MOST_S: Final = 5.0
-SOUND_S: Final = 30.0
-"""Who has lived so long did not die of its start."""
 
 
 @dataclass(slots=True)

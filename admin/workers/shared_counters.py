@@ -56,7 +56,7 @@ class Sample(NamedTuple):
         return labels.get("namespace", ""), labels.get("function", "")
 
 
-class Table:
+class CounterReader:
     """The supervisor's end: makes the file, reads it, also after its worker has died."""
 
     def __init__(self, records_max: int = RECORDS_MAX) -> None:
@@ -105,7 +105,7 @@ class Table:
         return sample, value
 
 
-class Cells:
+class CounterWriter:
     """The worker's end: gives out records, and takes back those of numbers that are removed."""
 
     def __init__(self, descriptor: int) -> None:

@@ -16,35 +16,39 @@ from typing import Final
 from aiohttp import web
 
 from admin.api.app import Admin, open_admin
-from admin.api.context import AdminSide
+from admin.api.context import AdminContext
 from admin.compose import (
+    KEEP_S,
+    SECOND_S,
     access_of,
     add_families,
     check_exposure,
+    make_health,
     make_manager,
     open_deploys,
-    open_past,
+    open_history,
     url_of,
 )
 from admin.deploy.deploys import Deploys
-from admin.health import Health
-from admin.pool_sync import Feed
+from admin.gateway_process import open_runner, start_root_tasks
+from admin.pool_sync import PoolSync
 from admin.settings import Settings, is_malloc_set, run_dir
 from admin.store import Store, open_store
 from admin.telemetry.tracing import check_traces
-from admin.workers.admin_proxy import PASSED_MAX
-from admin.workers.broadcast import Hub, Links, Overview
+from admin.workers.admin_proxy import PROXIED_MAX
+from admin.workers.broadcast import Broadcaster, ClusterState, WorkerMessages
 from admin.workers.messages import Welcome
-from admin.workers.metrics import Gathered, Reckonings
-from admin.workers.pool import Crew
+from admin.workers.metrics import LedgerPoll, MergedMetrics
+from admin.workers.pool import CHECK_S, WorkerPool
 from admin.workers.port import Port, reserve
 from gateway.http.app import ErrorBoundary, StatePages
 from gateway.metrics.requests import Metrics
 from pool_manager.driver import Driver
 from pool_manager.manager import Manager
 from registry.store.keys import fingerprint
+from registry.tasks import Tasks
 
-PASSING: Final = "admin.sock"
+ADMIN_SOCKET: Final = "admin.sock"
 """Where gateway processes reach the supervisor's application, in the run folder."""
 
 
@@ -56,7 +60,7 @@ class Supervised:
     store: Store
     manager: Manager
     deploys: Deploys
-    crew: Crew
+    workers: WorkerPool
 
 
 @asynccontextmanager
@@ -74,79 +78,104 @@ async def supervising(
         check_exposure(settings, store)
         port = await reserve(settings.listen, settings.port)
         stack.callback(port.close)
-        past = await open_past(store, stack)
-        hub = Hub(store.catalog, store.ring, past.expected)
-        past.on_cold_start = hub.estimate_changed
+        history = await open_history(store, stack)
+        broadcaster = Broadcaster(store.catalog, store.ring, history.expected)
+        stack.callback(history.subscribe(broadcaster.on_cold_start))
         # Before the manager hears of the catalog: workers are to know a revision before its pool.
-        stack.callback(hub.open())
-        manager = await make_manager(settings, store, past, driver)
-        overview = Overview()
-        await _open_pools(store, manager, hub, overview, stack)
-        deploys = await open_deploys(settings, store, manager, stack, hub.settled)
-        own, page = _metrics(store, overview)
-        links = Links(hub, overview, page, own, manager, past)
-        crew = Crew(settings.workers, partial(_welcome, settings, store, port), links)
-        failures = overview.failures
-        side = AdminSide(settings, store, manager, deploys, past, overview, failures)
-        add_families(own, side, crew)
-        health = Health(settings.data, manager, overview, store.history, time.monotonic)
-        sources = (health.reasons, store.backups.reasons, crew.reasons)
-        admin = open_admin(side, list, lambda: [one for each in sources for one in each()], stack)
-        links.on_answered = admin.scene.answered
-        app = _application(admin, hub, page, crew)
+        stack.callback(broadcaster.open())
+        manager = await make_manager(settings, store, history, driver)
+        cluster = ClusterState()
+        await _open_pools(store, manager, broadcaster, cluster, stack)
+        deploys = await open_deploys(settings, store, manager, stack, broadcaster.settled)
+        context = AdminContext(
+            settings,
+            store,
+            manager,
+            deploys,
+            history,
+            cluster,
+            cluster.failures,
+            broadcaster.settled,
+        )
+        own, page = _metrics(store, cluster)
+        messages = WorkerMessages(broadcaster, cluster, page, own, manager, history)
+        workers = WorkerPool(settings.workers, partial(_welcome, settings, store, port), messages)
+        add_families(own, context, workers)
+        admin = _open_admin(context, workers, stack)
+        stack.callback(messages.subscribe(admin.reader.count_answers))
+        app = _application(admin, page, workers)
         await _open_private(settings, app, stack)
-        stack.push_async_callback(crew.stop, settings.shutdown_s, app.shutdown)
-        await crew.start()
-        yield Supervised(url_of(settings.listen, port.number), store, manager, deploys, crew)
+        stack.push_async_callback(workers.stop, settings.shutdown_s, app.shutdown)
+        await workers.start()
+        yield Supervised(url_of(settings.listen, port.number), store, manager, deploys, workers)
 
 
 async def _open_pools(
-    store: Store, manager: Manager, hub: Hub, overview: Overview, stack: AsyncExitStack
+    store: Store,
+    manager: Manager,
+    broadcaster: Broadcaster,
+    cluster: ClusterState,
+    stack: AsyncExitStack,
 ) -> None:
     """The manager, of which workers see only serialised messages."""
     stack.push_async_callback(manager.close)
-    stack.callback(manager.subscribe(overview.look))
-    stack.callback(manager.subscribe(hub.pools))
-    stack.callback(Feed(store.catalog, manager, store.bundles.__getitem__).close)
+    stack.callback(manager.subscribe(cluster.on_endpoints))
+    stack.callback(manager.subscribe(broadcaster.send_endpoints))
+    stack.callback(PoolSync(store.catalog, manager, store.bundles.__getitem__).close)
     await manager.start()
 
 
-def _metrics(store: Store, overview: Overview) -> tuple[Metrics, Gathered]:
+def _open_admin(context: AdminContext, workers: WorkerPool, stack: AsyncExitStack) -> Admin:
+    """The admin API, and all periodic tasks of the supervisor."""
+    store, history = context.store, context.history
+    tasks = Tasks("server")
+    stack.push_async_callback(tasks.close)
+    owners = (store.tasks, context.manager.tasks, tasks)
+    sources = [make_health(context).reasons, store.backups.reasons, workers.reasons]
+    admin = open_admin(context, list, [*sources, *(one.reasons for one in owners)], stack)
+    root_tasks = [
+        ("history", KEEP_S, history.flush),
+        ("events", SECOND_S, admin.watch.tick),
+        ("workers", CHECK_S, workers.check),
+    ]
+    start_root_tasks(tasks, root_tasks)
+    return admin
+
+
+def _metrics(store: Store, cluster: ClusterState) -> tuple[Metrics, MergedMetrics]:
     """What the supervisor counts itself, and the page over all."""
     loop = asyncio.get_running_loop()
 
     def is_deployed(namespace: str, name: str) -> bool:
         return store.catalog.find(name, namespace) is not None
 
-    reckonings = Reckonings()
+    poll = LedgerPoll()
     own = Metrics(
-        reckonings.balance,
-        overview.states,
-        lambda: len(asyncio.all_tasks(loop)) + overview.tasks,
+        poll.balance,
+        cluster.states,
+        lambda: len(asyncio.all_tasks(loop)) + cluster.tasks,
         is_deployed,
         wall=time.time,  # noqa: TID251 - the shell passes the clock in
     )
-    page = Gathered(own, reckonings, is_deployed)
+    page = MergedMetrics(own, poll, is_deployed)
     store.catalog.subscribe(own.on_change)
-    store.catalog.subscribe(page.changed)
+    store.catalog.subscribe(page.on_change)
     return own, page
 
 
-def _application(admin: Admin, hub: Hub, page: Gathered, crew: Crew) -> web.Application:
-    """Whatever is no call: gateway processes pass it here."""
-    boundary = ErrorBoundary(access_of(admin.side.settings, admin.side.store))
+def _application(admin: Admin, page: MergedMetrics, workers: WorkerPool) -> web.Application:
+    """The routes that gateway processes do not serve themselves: they pass such requests here."""
+    boundary = ErrorBoundary(access_of(admin.context.settings, admin.context.store))
     app = web.Application()
-    admin.add_routes(app, boundary).settled = hub.settled
-    pages = StatePages(boundary, page, admin.reasons, lambda: not crew.is_stopping)
+    admin.add_routes(app, boundary)
+    pages = StatePages(boundary, page, admin.reasons, lambda: not workers.is_stopping)
     pages.add_routes(app)
     return app
 
 
 async def _open_private(settings: Settings, app: web.Application, stack: AsyncExitStack) -> None:
     """Serve `app` to this user's processes alone."""
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, auto_decompress=False)
-    await runner.setup()
-    stack.push_async_callback(runner.cleanup)
+    runner = await open_runner(app, stack, auto_decompress=False)
     path = _socket_path(settings)
     # Only one server has the data folder, so this one is left over.
     path.unlink(missing_ok=True)
@@ -154,7 +183,7 @@ async def _open_private(settings: Settings, app: web.Application, stack: AsyncEx
     sock.bind(os.fspath(path))
     stack.callback(path.unlink, missing_ok=True)
     path.chmod(0o600)
-    await web.SockSite(runner, sock, backlog=PASSED_MAX).start()
+    await web.SockSite(runner, sock, backlog=PROXIED_MAX).start()
 
 
 def _welcome(settings: Settings, store: Store, port: Port, name: str) -> Welcome:
@@ -169,4 +198,4 @@ def _welcome(settings: Settings, store: Store, port: Port, name: str) -> Welcome
 
 
 def _socket_path(settings: Settings) -> Path:
-    return run_dir(settings.data) / PASSING
+    return run_dir(settings.data) / ADMIN_SOCKET

@@ -1,11 +1,8 @@
 """A gateway process: `python -m admin.workers.worker CONTROL COUNTERS`, two descriptors.
 
-It is started by the supervisor alone. Everything it needs comes over the control channel, so no
-secret stands on its command line or in its environment.
-
-What the supervisor has said of functions, keys and earlier cold starts.
-
-The gateway's ports in a process of its own: what it tells and asks goes to the supervisor.
+The supervisor alone starts it. Everything it needs comes over the control channel, so no secret
+stands on its command line or in its environment. `CatalogReplica` has functions, keys and estimates
+as the supervisor last sent them; through `SupervisorClient` the gateway reaches the pool manager.
 """
 
 from __future__ import annotations
@@ -16,7 +13,6 @@ import gc
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from typing import Final, Literal
@@ -26,10 +22,15 @@ import uvloop
 from aiohttp import web
 
 from admin.buffers import keep_large_buffers
+from admin.gateway_process import (
+    Process,
+    make_delivery,
+    make_gateway,
+    open_site,
+    start_root_tasks,
+)
 from admin.telemetry import logs
-from admin.telemetry.logs import access_writer
-from admin.telemetry.tracing import open_tracer
-from admin.workers.admin_proxy import Passing
+from admin.workers.admin_proxy import AdminProxy
 from admin.workers.channel import Channel
 from admin.workers.messages import (
     Arrived,
@@ -54,13 +55,11 @@ from admin.workers.messages import (
     decode_down,
     encode,
 )
-from admin.workers.shared_counters import Cells
+from admin.workers.shared_counters import CounterWriter
 from gateway.access import Access
 from gateway.delivery import Delivery, follow_traffic
-from gateway.dispatch.dispatcher import Limits
 from gateway.http.app import Gateway, Site, stop_serving
 from gateway.http.bodies import continue_later
-from gateway.http.context import assemble
 from gateway.metrics.counters import Labels
 from gateway.metrics.ledger import Balance
 from gateway.metrics.requests import Metrics, RateSample, RateSampler
@@ -68,25 +67,32 @@ from gateway.observing.errors import Failure
 from registry.catalog import Catalog
 from registry.exchange import Expected, decode_endpoints
 from registry.store.keys import KeyRing
-from registry.tasks import Tasks, every
+from registry.tasks import Tasks
+
+UNKNOWN_REVISION = Expected(0.0, 0.0, 0.0, 0)
+"""The estimate for a revision that was removed."""
+log = structlog.get_logger()
+BEAT_S: Final = 1.0
+FLUSH_S: Final = 2.0
+"""How long the last messages may take to be written."""
+SetUpLog = Callable[[Literal["human", "json"]], None]
 
 
-class Mirror:
-    """Catalog and key ring of a gateway process, always as they were in the supervisor at some
-    time. `expected` says what the next
-    cold start of each pool takes."""
+class CatalogReplica:
+    """Catalog, key ring and estimates of the supervisor, as of some moment. `expected` has the
+    estimated cold start of each pool."""
 
     def __init__(self) -> None:
         self.catalog = Catalog()
         self.ring = KeyRing()
         self.expected: dict[str, Expected] = {}
 
-    def take(self, message: Functions | KeyNow | Estimates) -> None:
-        """Have it so from now on."""
+    def apply(self, message: Functions | KeyNow | Estimates) -> None:
+        """Apply a change of the supervisor's."""
         if isinstance(message, Functions):
             for function in message.functions:
                 self._forget_estimates(function)
-                show(self.catalog, function)
+                apply_function(self.catalog, function)
         elif isinstance(message, KeyNow):
             (self.ring.put if message.is_let_in else self.ring.remove)(message.key)
         else:
@@ -99,11 +105,11 @@ class Mirror:
                 self.expected.pop(one.revision.key, None)
 
 
-def show(catalog: Catalog, function: FunctionNow) -> None:
-    """Make a function in the catalog as it is, so that subscribers hear of the same change once.
+def apply_function(catalog: Catalog, function: FunctionNow) -> None:
+    """Make the catalog's function equal to `function`, with one change per revision that differs.
 
-    The revision with the traffic comes first: from its change they learn where the traffic was
-    before, and what follows moves it no more.
+    The revision with the traffic comes first: its change tells subscribers where the traffic was
+    before, and the others move none.
     """
     namespace, name = function.namespace, function.name
     if not function.revisions:
@@ -120,40 +126,32 @@ def show(catalog: Catalog, function: FunctionNow) -> None:
         catalog.remove_revisions(name, gone, namespace)
 
 
-UNHEARD_OF = Expected(0.0, 0.0, 0.0, 0)
-"""Of a revision that is gone."""
-
-
-class Upward:
-    """Pools and Past of one gateway process (`gateway.ports`). Nothing here waits."""
+class SupervisorClient:
+    """The supervisor as the gateway's ports `Pools` and `CallHistory`. Nothing here waits."""
 
     def __init__(self, send: Callable[[bytes], None], expected: Mapping[str, Expected]) -> None:
         """`send` takes encoded messages, `expected` is kept up to date by its owner."""
         self._send = send
         self._expected = expected
         self._arrived: dict[tuple[str, str], int] = {}
-        self.take_answered: Callable[[], list[RateSample]] = list
-        """What was answered since it was asked last."""
-        self.take_failures: Callable[[], list[Failure]] = list
-        """What went wrong since it was asked last."""
 
     def receive_demand(self, data: bytes) -> None:
-        """To the pool manager."""
+        """Send a Demand to the pool manager."""
         self._send(encode(Wants(data)))
 
     def worker_lost(self, worker: str) -> None:
-        """The end of the connection says so."""
+        """Nothing: the supervisor sees the end of the channel."""
 
     def expected(self, pool: str) -> Expected:
-        """What the next cold start of a revision takes."""
-        return self._expected.get(pool, UNHEARD_OF)
+        """How long the next cold start of a revision is expected to take."""
+        return self._expected.get(pool, UNKNOWN_REVISION)
 
     def arrived(self, namespace: str, name: str) -> None:
-        """One more request came for this function; told with the next beat."""
+        """Count a request for this function, for the next beat."""
         key = (namespace, name)
         self._arrived[key] = self._arrived.get(key, 0) + 1
 
-    def woken(
+    def on_cold_start(
         self,
         namespace: str,
         function: str,
@@ -161,41 +159,31 @@ class Upward:
         phases: Mapping[str, float],
         request: Labels | None = None,
     ) -> None:
-        """A request waited for that replica; the supervisor counts each of them once."""
+        """Report that a request waited for that replica; the supervisor counts each start once."""
         self._send(encode(Woken(namespace, function, replica, dict(phases), request)))
 
-    def beat(self) -> None:
-        """Once a second: this process lives, what came and what was answered meanwhile."""
+    def beat(self, answered: list[RateSample], failures: list[Failure]) -> None:
+        """Send, once a second: this process lives, what came, was answered and failed since the
+        last beat."""
         arrived, self._arrived = self._arrived, {}
         counts = [Arrived(*key, count) for key, count in arrived.items()]
-        told = counts, self.take_answered(), self.take_failures()
-        self._send(encode(Beat(len(asyncio.all_tasks()), *told)))
-
-
-log = structlog.get_logger()
-
-BEAT_S: Final = 1.0
-FLUSH_S: Final = 2.0
-"""How long the last messages may take to be written."""
-
-SetUpLog = Callable[[Literal["human", "json"]], None]
+        self._send(encode(Beat(len(asyncio.all_tasks()), counts, answered, failures)))
 
 
 class Worker:
-    """One gateway from its welcome to its end. It ends when it is told to, and when its supervisor
-    is gone: then it finishes what ready replicas can take, since nobody else could, and turns
-    away all else."""
+    """One gateway from its Welcome to its end. It ends at Stop, and when its supervisor is gone:
+    then it finishes the requests that ready replicas can take and refuses all others."""
 
-    def __init__(self, cells: Cells, set_up_log: SetUpLog) -> None:
-        self._cells = cells
+    def __init__(self, cells: CounterWriter, set_up_log: SetUpLog) -> None:
+        self._counters = cells
         self._set_up_log = set_up_log
-        self._mirror = Mirror()
+        self._catalog_replica = CatalogReplica()
         self._welcome: Welcome | None = None
         self._begun = asyncio.Event()
         self._seen = asyncio.Event()
         self._ended = asyncio.Event()
         self._lost = asyncio.Event()
-        self._channel = Channel(self._take, self._on_lost)
+        self._channel = Channel(self._on_message, self._on_lost)
         self._delivery: Delivery | None = None
         self._metrics: Metrics | None = None
         self._tasks = Tasks("worker")
@@ -224,14 +212,24 @@ class Worker:
 
     async def _serve(self, welcome: Welcome) -> None:
         async with AsyncExitStack() as stack:
-            upward = Upward(self._send, self._mirror.expected)
-            gateway, delivery, runner = await self._open(welcome, upward, stack)
+            supervisor = SupervisorClient(self._send, self._catalog_replica.expected)
+            process = Process(welcome.name, welcome.settings, welcome.log_format, is_shared=True)
+            delivery = self._open_delivery(process, supervisor, stack)
+            gateway = self._make_gateway(process, welcome, delivery, supervisor)
+            site = await open_site(gateway, _application(gateway, welcome.passing), stack)
+            delivery.open()
             # Warm functions are to be known as warm before the first call comes.
             await self._seen.wait()
-            site = Site(gateway.invoker, gateway.writer, runner)
-            stack.push_async_callback(site.close)
             await site.start(reuse_port=True)
-            self._tasks.spawn("beat", every(BEAT_S, upward.beat))
+            sampler, failures = (
+                RateSampler(gateway.invoker.metrics.durations),
+                gateway.invoker.failures,
+            )
+
+            def beat() -> None:
+                supervisor.beat(sampler.sample(), failures.drain())
+
+            start_root_tasks(self._tasks, [("beat", BEAT_S, beat)])
             # What was made at start stays for ever: the collector need not walk it again.
             gc.collect()
             gc.freeze()
@@ -241,75 +239,61 @@ class Worker:
             await _stop_listening(site)
             seconds = welcome.settings.shutdown_s
             await stop_serving(gateway, delivery, seconds, is_orphaned=self._lost.is_set())
-            upward.beat()
+            beat()
             self._send(encode(Finished()))
 
-    async def _open(
-        self, welcome: Welcome, upward: Upward, stack: AsyncExitStack
-    ) -> tuple[Gateway, Delivery, web.AppRunner]:
-        """Everything but the listening sockets."""
-        settings, mirror = welcome.settings, self._mirror
-        limits = Limits(settings.held_bytes_max, settings.retries)
-        self._delivery = delivery = Delivery(limits, welcome.name, upward, upward, self._cells)
+    def _open_delivery(
+        self, process: Process, supervisor: SupervisorClient, stack: AsyncExitStack
+    ) -> Delivery:
+        delivery = make_delivery(process, supervisor, supervisor, self._counters)
+        self._delivery = delivery
         stack.push_async_callback(delivery.close)
-        stack.callback(follow_traffic(mirror.catalog, delivery))
-        access = Access(settings.listen, settings.public_hosts, mirror.ring, welcome.token_sha256)
-        write = access_writer(welcome.log_format)
-        invoker = assemble(
-            settings,
-            access,
-            mirror.catalog,
-            delivery,
-            upward,
-            time.time,  # noqa: TID251 - the shell passes the clock in
-            write if settings.access_log else None,
-            self._cells,
-            open_tracer(settings, welcome.name),
-            upward.woken,
-        )
-        gateway = Gateway(invoker)
-        self._metrics = invoker.metrics
-        upward.take_answered = RateSampler(invoker.metrics.durations).sample
-        upward.take_failures = invoker.failures.drain
-        passing = Passing(welcome.passing)
-        app = web.Application()
-        gateway.add_routes(app)
-        passed = gateway.boundary.wrap(passing.handle)
-        app.router.add_route("*", "/{rest:.*}", passed, expect_handler=continue_later)
-        app.on_cleanup.extend([gateway.close, passing.close])
-        runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
-        await runner.setup()
-        stack.push_async_callback(runner.cleanup)
-        delivery.open()
-        return gateway, delivery, runner
+        stack.callback(follow_traffic(self._catalog_replica.catalog, delivery))
+        return delivery
 
-    def _take(self, data: bytes) -> None:
-        """A message of the supervisor."""
+    def _make_gateway(
+        self, process: Process, welcome: Welcome, delivery: Delivery, supervisor: SupervisorClient
+    ) -> Gateway:
+        settings, replica = welcome.settings, self._catalog_replica
+        gateway = make_gateway(
+            process,
+            Access(settings.listen, settings.public_hosts, replica.ring, welcome.token_sha256),
+            replica.catalog,
+            delivery,
+            supervisor,
+            self._counters,
+            supervisor.on_cold_start,
+        )
+        self._metrics = gateway.invoker.metrics
+        return gateway
+
+    def _on_message(self, data: bytes) -> None:
+        """Handle a message of the supervisor."""
         message = decode_down(data)
         if isinstance(message, Welcome):
             self._welcome = message
         elif isinstance(message, Began):
             self._begun.set()
         elif isinstance(message, Pools):
-            self._look(message.endpoints)
+            self._on_endpoints(message.endpoints)
         elif isinstance(message, Reach):
             self._send(encode(Reached(message.number)))
         elif isinstance(message, Reckon):
-            self._send(encode(self._reckoned(message.number)))
+            self._send(encode(self._ledger(message.number)))
         elif isinstance(message, Stop):
             self._end()
         else:
-            self._mirror.take(message)
+            self._catalog_replica.apply(message)
 
-    def _look(self, endpoints: bytes) -> None:
-        """What is said before this gateway has spoken is said again, of all pools, to it."""
+    def _on_endpoints(self, endpoints: bytes) -> None:
+        """Take in Endpoints. After this gateway's first Demand they come again, for all pools."""
         if self._delivery is None:
             return
         self._delivery.receive_endpoints(endpoints)
         if not self._seen.is_set() and decode_endpoints(endpoints).full:
             self._seen.set()
 
-    def _reckoned(self, number: int) -> Reckoned:
+    def _ledger(self, number: int) -> Reckoned:
         """Where every request is now, and which ones the histograms last counted."""
         balance = Balance() if self._delivery is None else self._delivery.balance()
         marked = [] if self._metrics is None else self._metrics.newest_exemplars()
@@ -339,9 +323,20 @@ class Worker:
         self._seen.set()
 
 
+def _application(gateway: Gateway, socket_path: str) -> web.Application:
+    """The routes of a worker: what it does not serve itself goes to the supervisor's socket."""
+    proxy = AdminProxy(socket_path)
+    app = web.Application()
+    gateway.add_routes(app)
+    handler = gateway.boundary.wrap(proxy.handle)
+    app.router.add_route("*", "/{rest:.*}", handler, expect_handler=continue_later)
+    app.on_cleanup.append(proxy.close)
+    return app
+
+
 async def _stop_listening(site: Site) -> None:
-    """Close the listening socket. Who has connected and was not accepted yet would be cut off, so
-    whoever is there is let in first, and told to come back: two turns take all of them."""
+    """Close the listening socket. Connections in its backlog would be reset, so they are accepted
+    first; two turns of the loop take all of them."""
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     await site.stop()
@@ -353,14 +348,14 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     control, counters = (int(text) for text in sys.argv[1:])
-    cells = Cells(counters)
+    cells = CounterWriter(counters)
     # What a start makes of thousands of functions stays: collecting in between finds nothing.
     gc.disable()
     uvloop.run(_run(cells, socket.socket(fileno=control)))
     return 0
 
 
-async def _run(cells: Cells, control: socket.socket) -> None:
+async def _run(cells: CounterWriter, control: socket.socket) -> None:
     await Worker(cells, logs.set_up).run(control)
 
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from admin.deploy.deploys import Deploys
+from admin.deploy.deploys import Deploys, Settled, at_once
 from admin.deploy.plan import WireDeploy, WireFile
-from admin.history import Past, Prior
-from admin.pool_sync import Feed
+from admin.history import Prior, ServerHistory
+from admin.pool_sync import PoolSync
 from admin.settings import Settings
 from admin.store import Store, open_store
 from pool_manager.devices import cpu_slots
@@ -44,7 +44,7 @@ class Operator:
     store: Store
     manager: Manager
     deploys: Deploys
-    feed: Feed
+    pool_sync: PoolSync
 
     async def request(self, files: Mapping[str, bytes] | None = None, **fields: Any) -> WireDeploy:
         """A deploy request for `files`, one small model by default, which are uploaded."""
@@ -111,27 +111,28 @@ async def operating(
     driver: Driver | None = None,
     pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     gpus: Gpus | None = None,
-    settled: Callable[[], Awaitable[object]] | None = None,
+    settled: Settled = at_once,
     **settings: Any,
 ) -> AsyncIterator[Operator]:
     """Everything open over `folder`; `settings` are the store's. No lock is waited for."""
     async with AsyncExitStack() as stack:
         data = folder / "data"
         store = await open_store(StoreSettings(data, **{"busy_s": 0.0, **settings}), stack)
-        past = Past(store.history, time.time, lambda _: Prior())
+        past = ServerHistory(store.history, time.time, lambda _: Prior())
         pool = Settings(data=data, standbys=0).pool()
         devices = cpu_slots(SLOTS)
         manager = Manager(pool, driver or FakeDriver(), devices, _Linked(store.blobs), past, gpus)
         stack.push_async_callback(manager.close)
-        feed = Feed(store.catalog, manager, store.bundles.__getitem__)
-        stack.callback(feed.close)
+        pool_sync = PoolSync(store.catalog, manager, store.bundles.__getitem__)
+        stack.callback(pool_sync.close)
         await manager.start()
         manager.receive_demand(encode(Demand("test", 1, True, {})))
-        deploys = Deploys(store, manager, idle_s=IDLE_S, wall=time.time, pause=pause)
-        deploys.settled = settled
+        deploys = Deploys(
+            store, manager, idle_s=IDLE_S, wall=time.time, pause=pause, settled=settled
+        )
         stack.push_async_callback(deploys.close)
         await deploys.resume()
-        yield Operator(store, manager, deploys, feed)
+        yield Operator(store, manager, deploys, pool_sync)
 
 
 @contextlib.contextmanager

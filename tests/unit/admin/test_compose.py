@@ -32,6 +32,23 @@ async def test_a_server_says_where_it_is(tmp_path: Path) -> None:
         await writer.wait_closed()
 
 
+async def test_every_task_that_runs_as_long_as_the_server_is_named(tmp_path: Path) -> None:
+    """By its owner; /readyz says so of one that ends before the server does."""
+    async with serving(tmp_path, FakeDriver()) as server:
+        owners = server.server.tasks
+        assert [one.running() for one in owners] == [
+            ["history", "daily copy"],
+            ["tick", "trim logs"],
+            ["sweep", "demand"],
+            ["history", "errors", "events"],
+        ]
+        owners[-1].root("test", asyncio.sleep(0))
+        await until(lambda: bool(owners[-1].reasons()))
+
+        answer = (await server.get("/readyz")).json()
+        assert answer["reasons"] == ["task server:test ended: RuntimeError: it returned"]
+
+
 async def test_an_ipv6_address_is_written_as_in_urls(tmp_path: Path) -> None:
     """Brackets keep address and port apart."""
     if not socket.has_ipv6:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from admin.health import BUFFERED_MAX, DISK_FREE_MIN, Health
-from admin.history import Past, Prior
+from admin.history import Prior, ServerHistory
 from gateway.delivery import Delivery
 from gateway.dispatch.dispatcher import Limits
 from pool_manager.core import events
@@ -48,7 +48,7 @@ def make(operator: Operator) -> Make:
 
 def delivery(operator: Operator) -> Delivery:
     """A gateway's side that has heard nothing yet."""
-    past = Past(operator.store.history, time.time, lambda _: Prior())
+    past = ServerHistory(operator.store.history, time.time, lambda _: Prior())
     return Delivery(Limits(), "test", operator.manager, past)
 
 

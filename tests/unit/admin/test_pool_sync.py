@@ -61,7 +61,7 @@ async def test_a_change_defines_the_pools_of_its_function_only(
 
 async def test_after_its_end_nothing_is_fed(operator: Operator) -> None:
     """A manager that is being closed hears of no new pools."""
-    operator.feed.close()
+    operator.pool_sync.close()
 
     operator.store.catalog.put(deployed())
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from admin.rates import REST, Rates, quantile_ms
+from admin.rates import NO_RESPONSES, Rates, quantile_ms
 
 F = ("default", "f")
 BOUNDS = (0.01, 0.1, 1.0)
@@ -14,7 +14,7 @@ BOUNDS = (0.01, 0.1, 1.0)
 
 def test_who_answers_nothing_is_at_rest() -> None:
     """No rate, no quantile."""
-    assert Rates(BOUNDS).pace(F, 5.0) == REST
+    assert Rates(BOUNDS).response_rate(F, 5.0) == NO_RESPONSES
 
 
 def test_a_rate_is_over_ten_seconds() -> None:
@@ -23,12 +23,12 @@ def test_a_rate_is_over_ten_seconds() -> None:
     rates.add(F, (50, 0, 0, 0), 100.0)
     rates.add(F, (0, 20, 0, 0), 115.0)
 
-    pace = rates.pace(F, 116.0)
+    response_rate = rates.response_rate(F, 116.0)
 
-    assert pace.rate == 2.0
+    assert response_rate.rate == 2.0
     assert rates.rate(116.0) == 2.0
-    assert pace.p50_ms == 7.0
-    assert pace.p95_ms == pytest.approx(10 + 90 * 16.5 / 20)
+    assert response_rate.p50_ms == 7.0
+    assert response_rate.p95_ms == pytest.approx(10 + 90 * 16.5 / 20)
 
 
 def test_a_minute_later_it_is_at_rest_again() -> None:
@@ -37,7 +37,7 @@ def test_a_minute_later_it_is_at_rest_again() -> None:
     rates.add(F, (1, 0, 0, 0), 100.0)
 
     assert list(rates.active(159.0)) == [F]
-    assert rates.pace(F, 160.0) == REST
+    assert rates.response_rate(F, 160.0) == NO_RESPONSES
     assert list(rates.active(160.0)) == []
 
 
@@ -80,9 +80,9 @@ def test_the_window_is_what_came_in_it(seconds: list[tuple[int, ...]], later: in
     sums = [sum(column) for column in zip(*inside, strict=True)] if inside else [0] * 4
     recent = sum(sum(counts) for at, counts in enumerate(seconds) if at > now - 10)
 
-    pace = rates.pace(F, float(now))
-    assert pace.p95_ms == quantile_ms(BOUNDS, sums, 0.95)
-    assert pace.rate == round(recent / 10, 2)
+    response_rate = rates.response_rate(F, float(now))
+    assert response_rate.p95_ms == quantile_ms(BOUNDS, sums, 0.95)
+    assert response_rate.rate == round(recent / 10, 2)
 
 
 @given(st.tuples(*[st.integers(0, 20)] * 3), st.floats(0.01, 1.0))

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from admin.rates import REST, Pace
+from admin.rates import NO_RESPONSES, ResponseRate
 from admin.views import (
     Live,
     call_json,
@@ -35,7 +35,7 @@ def live(shown: PoolEndpoints, wanted: int = 0, since_s: float = 0.0, **known: A
         "load": NOTHING,
         "expected": Expected(0.02, 0.4, 0.4, 0),
         "ready_in_ms": None,
-        "pace": REST,
+        "response_rate": NO_RESPONSES,
         "forecast": AT_REST,
         "sleeps_at_s": None,
     }
@@ -61,7 +61,7 @@ def test_a_function_shows_its_pool_and_load() -> None:
         since_s=12.0,
         load=Load(3, 1, 0.5),
         expected=Expected(0.0, 0.1234, 0.2, 1),
-        pace=Pace(4.2, 3.5, 9.0),
+        response_rate=ResponseRate(4.2, 3.5, 9.0),
         forecast=PoolForecast(None, 30.0, ("cpu:0",)),
         sleeps_at_s=1030.0,
     )

@@ -9,7 +9,10 @@ import pytest
 from aiohttp import ClientError, ClientSession
 
 from admin.api import events, streaming
+from admin.api.events import server_facts
+from admin.settings import Settings
 from tests.support.followed import following
+from tests.support.operator import MODEL
 from tests.support.server import ServingServer, serving
 
 CALL = {"inputs": {}}
@@ -143,7 +146,7 @@ async def test_a_follower_who_takes_nothing_is_let_go(
             assert response.status == 200
             async with asyncio.timeout(60):
                 while watch.followers:
-                    watch.happened("decision", "digits", {"text": "x" * 100_000})
+                    watch.record("decision", "digits", {"text": "x" * 100_000})
                     await asyncio.sleep(0)
 
 
@@ -157,8 +160,29 @@ async def test_a_stopping_server_ends_its_streams(tmp_path: Path) -> None:
             unread = await session.get(url, headers=headers)
             read = await session.get(url, headers=headers)
             for _ in range(200):
-                watch.happened("decision", "digits", {"text": "x" * 100_000})
+                watch.record("decision", "digits", {"text": "x" * 100_000})
                 await asyncio.sleep(0)
         with pytest.raises(ClientError):
             await read.read()
         unread.close()
+
+
+def test_a_server_says_what_it_is() -> None:
+    """What does not change while it runs."""
+    facts = server_facts(Settings(workers=3))
+
+    assert (facts["driver"], facts["workers"]) == ("process", 3)
+    assert facts["version"]
+
+
+async def test_steps_of_operations_are_told(server: ServingServer) -> None:
+    """From the beginning to the end, with what came of it."""
+    async with following(server) as told:
+        await told.until("ready")
+        await server.deploy({"m.onnx": MODEL}, name="other")
+        done = await told.until("operation", lambda data: data["state"] == "done")
+        line = await told.line("other", state="cold")
+
+    steps = [one.data["phase"] for one in told.came if one.kind == "operation"]
+    assert (steps[0], steps[-1]) == ("upload", "switch")
+    assert done.data["result"]["revision"] == line["revision"] == "other@1"

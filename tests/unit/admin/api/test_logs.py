@@ -1,3 +1,5 @@
+"""None"""
+
 from __future__ import annotations
 
 import asyncio
@@ -5,13 +7,19 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiohttp import ClientResponse
+from aiohttp.test_utils import make_mocked_request
 
+from admin.api.logs import ErrorRoutes
 from admin.client.sse import Event, Parser
+from gateway.observing.errors import Failure, RecentFailures
 from pool_manager.drivers.fake import FakeDriver
+from pool_manager.reports import Decision
+from registry.catalog import Catalog
+from tests.support.nouns import deployed
 from tests.support.operator import MODEL
 from tests.support.server import ServingServer, serving
 
@@ -110,3 +118,28 @@ async def test_a_strange_place_to_go_on_from_is_the_beginning(server: ServingSer
     """It comes from a client, and may be of another server."""
     async with following(server, "7f3a-12") as reader:
         assert (await reader.next()).type == "lines"
+
+
+class Manager:
+    """Has decided one thing about every pool."""
+
+    def decisions(self, key: str) -> list[Decision]:
+        """The same for each."""
+        return [Decision(1.0, f"a1 ended: {key} was killed by SIGKILL")]
+
+
+async def test_errors_are_told_with_their_cause_until_their_function_goes() -> None:
+    """The newest first, and none of a function that had the name before."""
+    catalog, recent = Catalog([deployed("digits", 3)]), RecentFailures()
+    routes = ErrorRoutes(catalog, cast("Any", Manager()), recent)
+    request = make_mocked_request("GET", "/", match_info={"name": "digits"})
+    for at_s, code in ((1.0, "queue_full"), (2.0, "replica_died")):
+        recent.add([Failure("default", "digits", "digits@3", code, at_s, "no", "a1", "q")])
+
+    answer = await routes.errors(request)
+
+    assert isinstance(answer.body, bytes)
+    assert answer.body.index(b"replica_died") < answer.body.index(b"queue_full")
+    assert b"no: a1 ended: default/digits@3 was killed by SIGKILL" in answer.body
+    catalog.remove("digits")
+    assert recent.of("default", "digits") == []

@@ -7,18 +7,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
-from admin.deploy.changes import Changes, changed_settings, etag
-from admin.deploy.plan import Plan
+from admin.deploy.changes import Changes, Removal, changed_settings, check_match, etag
+from admin.deploy.plan import Plan, WireRollback
 from admin.deploy.verify import Verified
 from registry.errors import (
     BadRequest,
+    FnError,
     PreconditionFailed,
+    PreconditionRequired,
     StoreUnavailable,
     UnknownFunction,
 )
+from registry.model import Scaling
 from tests.support import nouns
-from tests.support.operator import Operator, locked, operating
+from tests.support.nouns import function, prepared, sha256
+from tests.support.operator import MODEL, Operator, locked, operating
 
 DRAFT = Plan(nouns.function(revision=0), nouns.revision(number=0), nouns.bundle())
 VERIFIED = Verified(DRAFT.revision, nouns.profile(), {})
@@ -152,3 +157,161 @@ async def test_a_change_must_be_possible(tmp_path: Path) -> None:
             await changes.rescale("digit", "*", {"max": 2})
         with pytest.raises(BadRequest, match=r"scaling\.max: expected at least 1, got 0"):
             await changes.rescale("digits", "*", {"max": 0})
+
+
+TAG = etag(function())
+
+
+def test_a_tag_is_as_lasting_as_what_it_names() -> None:
+    """The same for the same; another for other settings and for other traffic."""
+    assert etag(function()) == TAG
+    assert TAG[0] == TAG[-1] == '"'
+    assert len({TAG, etag(function(scaling=Scaling(1))), etag(function(revision=2))}) == 3
+
+
+@pytest.mark.parametrize("header", [TAG, "*", f'"a", {TAG}', f"W/{TAG} , {TAG}"])
+def test_a_match_may_be_one_of_several_or_any(header: str) -> None:
+    """What RFC 9110 allows in If-Match."""
+    check_match(header, function())
+
+
+@pytest.mark.parametrize(
+    ("header", "error", "text"),
+    [
+        (None, PreconditionRequired, "needs the header If-Match"),
+        ("", PreconditionFailed, "digits has changed since it was read"),
+        (f"W/{TAG}", PreconditionFailed, f"expected If-Match {TAG}, got W/"),
+        (TAG.strip('"'), PreconditionFailed, "expected If-Match"),
+    ],
+)
+def test_another_tag_is_none(header: str | None, error: type[FnError], text: str) -> None:
+    """No tag, a weak one, one without its quotes: each is told with what was expected."""
+    with pytest.raises(error) as refused:
+        check_match(header, function())
+
+    assert text in refused.value.message
+
+
+FAR_S = 4_000_000_000.0
+"""Unix seconds long after any test."""
+
+
+async def deploy_many(operator: Operator, count: int) -> None:
+    """So many revisions of digits, each with files of its own."""
+    for number in range(count):
+        result = await operator.deploy("digits", files={f"m{number}.onnx": MODEL * (number + 1)})
+        assert result.state == "done"
+
+
+async def test_old_revisions_go(tmp_path: Path) -> None:
+    """Only the newest stay, in the store, in memory and as pools."""
+    async with operating(tmp_path, revisions_keep=2) as operator:
+        await deploy_many(operator, 4)
+
+        kept = [one.revision.number for one in operator.store.catalog.revisions("digits")]
+        assert kept == [3, 4]
+        assert [operator.manager.pool(f"default/digits@{n}") is None for n in (2, 3)] == [
+            True,
+            False,
+        ]
+        stored = await operator.store.functions.load_all()
+        assert sorted(one.revision.number for one in stored) == [3, 4]
+        assert len(operator.store.bundles) == 2
+
+
+async def test_where_a_rollback_goes_stays(tmp_path: Path) -> None:
+    """However old it is, beside the revision that has the traffic; a third one goes, pool and
+    all."""
+    async with operating(tmp_path, revisions_keep=2) as operator:
+        await deploy_many(operator, 2)
+        moved = await operator.deploys.roll_back("digits", WireRollback(1))
+        assert (await operator.ended(moved.id)).state == "done"
+
+        await operator.deploy("digits", files={"m9.onnx": MODEL * 9})
+
+        kept = [one.revision.number for one in operator.store.catalog.revisions("digits")]
+        assert kept == [1, 3]
+        assert operator.manager.pool("default/digits@2") is None
+        assert await operator.store.traffic.previous("digits") == 1
+
+
+async def test_a_removed_function_is_gone_everywhere(tmp_path: Path) -> None:
+    """Catalog, store and pools forget it together; a second removal finds nothing."""
+    async with operating(tmp_path) as operator:
+        await operator.deploy("digits")
+        removal = Removal(operator.store)
+
+        await removal.remove("digits")
+
+        assert operator.store.catalog.all() == ()
+        assert operator.manager.pool("default/digits@1") is None
+        with pytest.raises(UnknownFunction):
+            await removal.remove("digits")
+
+
+async def test_what_cannot_be_removed_stays_everywhere(tmp_path: Path) -> None:
+    """With the store locked the removal is refused, and the function is still served."""
+    async with operating(tmp_path) as operator:
+        await operator.deploy("digits")
+
+        with locked(operator.store.settings.database), pytest.raises(StoreUnavailable):
+            await operator.deploys.remove("digits")
+
+        assert operator.store.catalog.find("digits") is not None
+        assert operator.manager.pool("default/digits@1") is not None
+
+
+async def test_files_nobody_uses_are_swept(tmp_path: Path) -> None:
+    """What a revision or a deploy uses stays; the rest goes once it is old enough."""
+    async with operating(tmp_path) as operator:
+        await operator.deploy("digits")
+        await operator.request({"a.onnx": b"in use", "b.onnx": b"unused"})
+        blobs, removal = operator.store.blobs, Removal(operator.store)
+
+        await removal.sweep({sha256(b"in use")}, 0.0)
+        assert blobs.has(sha256(b"unused"))
+        await removal.sweep({sha256(b"in use")}, FAR_S)
+
+        held = [blobs.has(sha256(content)) for content in (MODEL, b"in use", b"unused")]
+        assert held == [True, True, False]
+
+
+async def test_a_bundle_in_memory_goes_with_its_last_revision(tmp_path: Path) -> None:
+    """Memory does not grow with every function that ever was."""
+    async with operating(tmp_path) as operator:
+        await operator.deploy("digits")
+        await operator.deploys.remove("digits")
+
+        assert operator.store.bundles == {}
+
+
+async def test_tidying_is_no_reason_to_fail(tmp_path: Path) -> None:
+    """With the store locked nothing is raised: it is said in the log and done the next time."""
+    async with operating(tmp_path, revisions_keep=10) as operator:
+        await deploy_many(operator, 2)
+        removal = Removal(operator.store)
+        with capture_logs() as logs, locked(operator.store.settings.database):
+            await removal.trim("digits")
+            await removal.sweep((), FAR_S)
+
+        said = {entry["event"] for entry in logs}
+        assert {"old revisions are kept for now", "unused files are kept for now"} <= said
+        assert len(operator.store.catalog.revisions("digits")) == 2
+
+
+async def test_what_a_revision_starts_from_stays(tmp_path: Path) -> None:
+    """What was prepared for it is kept as long as it is there, and goes with it."""
+    async with operating(tmp_path, blob_keep_s=-1.0) as operator:
+        await operator.deploy("digits")
+        found = operator.store.catalog.resolve("digits")
+        assert found.profile is not None
+        async with operator.store.blobs.take(5) as upload:
+            await upload.write(b"graph")
+        made = prepared(graph__onnx=b"graph")
+        operator.store.catalog.put(replace(found, profile=replace(found.profile, prepared=made)))
+
+        await operator.deploys.sweep()
+        assert operator.store.blobs.has(upload.sha256)
+
+        await operator.deploys.remove("digits")
+        assert not operator.store.blobs.has(upload.sha256)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from admin.deploy.operations import AT_ONCE, SWITCH, Phase, Runner
+from admin.deploy.operations import AT_ONCE, SWITCH, OperationRunner, Phase
 from registry.errors import Conflict, ShuttingDown
 from registry.model import Operation
 from registry.store.database import Database
@@ -29,9 +29,9 @@ class Bench:
         self.error: BaseException | None = None
         self.runner = self.another()
 
-    def another(self) -> Runner:
+    def another(self) -> OperationRunner:
         """As the next server has it."""
-        return Runner(self.operations, {"deploy": self._work}, self._undo, lambda: 7.0)
+        return OperationRunner(self.operations, {"deploy": self._work}, self._undo, lambda: 7.0)
 
     async def _work(self, operation: Operation, phase: Phase) -> dict[str, Any]:
         self.begun.append(operation.id)

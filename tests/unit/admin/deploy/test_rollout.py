@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
-from admin.deploy.rollout import check_compatible
+from admin.deploy.rollout import check_compatible, last_lines, log_tail, wait_until
 from pool_manager.drivers.fake import FakeDriver, Script
 from registry.errors import Incompatible
 from registry.model import Operation
 from runtime_image.contract.signature import Signature, TensorSpec
 from tests.support import nouns
-from tests.support.operator import MODEL, SLOTS, Operator, operating, until
+from tests.support.operator import MODEL, SLOTS, UNTIL_S, Operator, operating, until
 from tests.support.server import Gate
 
 OLD, NEW = "default/digits@1", "default/digits@2"
@@ -251,3 +252,47 @@ async def test_a_warm_function_that_made_room_for_the_trial_is_warm_again(
 
     assert ended.result["switch"] == "warm before traffic moved"
     assert (state(awake, OLD), state(awake, NEW)) == ("cold", "warm")
+
+
+KEY = "default/digits@1"
+
+
+async def test_news_end_the_wait(tmp_path: Path) -> None:
+    """The condition is looked at again when a pool has changed, and nobody listens afterwards."""
+    async with operating(tmp_path) as operator:
+        await operator.deploy("digits")
+        manager = operator.manager
+        before = len(manager._publisher.messages)
+
+        def is_warm() -> bool:
+            pool = manager.pool(KEY)
+            return pool is not None and pool[0].state == "warm"
+
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(wait_until(manager, is_warm, UNTIL_S))
+            group.create_task(manager.warm(KEY))
+
+        assert waiting.result()
+        assert len(manager._publisher.messages) == before
+
+
+async def test_time_ends_the_wait(tmp_path: Path) -> None:
+    """What does not come about is told."""
+    async with operating(tmp_path) as operator:
+        assert not await wait_until(operator.manager, lambda: False, 0)
+
+
+def test_only_the_last_lines_count() -> None:
+    """Bytes that are no UTF-8 do not hide the rest."""
+    assert last_lines(b"a\nb\nc\xff\n", 2) == ["b", "c\ufffd"]
+    assert last_lines(b"", 2) == []
+
+
+async def test_the_newest_replica_is_asked(tmp_path: Path) -> None:
+    """A function that never ran has no lines."""
+    async with operating(tmp_path) as operator:
+        await operator.deploy("digits")
+        await operator.manager.warm("default/digits@1")
+
+        assert "starts for default/digits@1" in (await log_tail(operator.manager, "digits"))[0]
+        assert await log_tail(operator.manager, "nobody") == []

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from admin.events.log import News
+from admin.events.log import Event
 from admin.events.sse import ITEMS_MAX, PIECE, Position, frame, frames, listing, pieces, position
 
 
@@ -30,11 +30,11 @@ def test_a_position_reads_as_it_was_written() -> None:
 def test_things_of_one_kind_share_an_event() -> None:
     """In order, its id that of the last; what happened stands alone."""
     news = [
-        News(1, "functions", "f", b'{"name":"f"}'),
-        News(2, "functions", "g", b'{"name":"g"}'),
-        News(3, "decision", "f", b'{"text":"x"}'),
-        News(4, "decision", "f", b'{"text":"y"}'),
-        News(5, "functions", "f", b'{"name":"f"}'),
+        Event(1, "functions", "f", b'{"name":"f"}'),
+        Event(2, "functions", "g", b'{"name":"g"}'),
+        Event(3, "decision", "f", b'{"text":"x"}'),
+        Event(4, "decision", "f", b'{"text":"y"}'),
+        Event(5, "functions", "f", b'{"name":"f"}'),
     ]
 
     told = [one.split(b"\n")[:3] for one in frames(news, "b")]
@@ -46,7 +46,7 @@ def test_things_of_one_kind_share_an_event() -> None:
 
 def test_an_event_does_not_grow_without_end() -> None:
     """A thousand functions come in several events."""
-    news = [News(n, "functions", "f", b"{}") for n in range(ITEMS_MAX + 1)]
+    news = [Event(n, "functions", "f", b"{}") for n in range(ITEMS_MAX + 1)]
 
     assert [one.count(b"{}") for one in frames(news, "b")] == [ITEMS_MAX, 1]
 
@@ -71,9 +71,9 @@ def test_pieces_are_whole_events() -> None:
 def test_a_follower_of_one_function_hears_of_that_alone() -> None:
     """And of what concerns everybody."""
     news = [
-        News(1, "functions", "f", b"1"),
-        News(2, "functions", "g", b"2"),
-        News(3, "devices", "", b"3"),
+        Event(1, "functions", "f", b"1"),
+        Event(2, "functions", "g", b"2"),
+        Event(3, "devices", "", b"3"),
     ]
 
     assert [one.split(b"data: ")[1] for one in frames(news, "b", "g")] == [

@@ -13,10 +13,10 @@ import pytest
 
 from admin.client.sse import Parser
 from admin.events import watch as watches
-from admin.events.log import Thing
-from admin.events.snapshot import Scene
+from admin.events.log import Item
+from admin.events.snapshot import StateReader
 from admin.events.sse import Position
-from admin.events.watch import Follower, Watch
+from admin.events.watch import EventWatch, Follower
 from registry.catalog import Catalog
 from registry.exchange import Endpoints, PoolEndpoints, encode
 from tests.support.nouns import deployed
@@ -33,27 +33,27 @@ class Play:
         self.there: list[str] = []
         self.looks: list[list[str]] = []
 
-    def pulse(self) -> None:
+    def tick(self) -> None:
         """Nothing was answered."""
 
-    def busy(self) -> set[str]:
+    def busy_functions(self) -> set[str]:
         """As the test says."""
         return self.active
 
-    def functions(self, names: Iterable[str]) -> tuple[list[Thing], list[str]]:
+    def functions(self, names: Iterable[str]) -> tuple[list[Item], list[str]]:
         """Those with a state."""
         self.looks.append(list(names))
         found = [n for n in self.looks[-1] if n in self.states]
-        things = [Thing(n, n, json.dumps({"name": n, "s": self.states[n]}).encode()) for n in found]
+        things = [Item(n, n, json.dumps({"name": n, "s": self.states[n]}).encode()) for n in found]
         return things, [n for n in self.looks[-1] if n not in self.states]
 
-    def replicas(self) -> Iterator[Thing]:
+    def replicas(self) -> Iterator[Item]:
         """As the test says."""
-        return (Thing(id, "f", b'{"id":"%s"}' % id.encode()) for id in self.there)
+        return (Item(id, "f", b'{"id":"%s"}' % id.encode()) for id in self.there)
 
-    def devices(self) -> Iterator[Thing]:
+    def devices(self) -> Iterator[Item]:
         """One."""
-        yield Thing("cpu:0", "", b"{}")
+        yield Item("cpu:0", "", b"{}")
 
     def beat(self) -> dict[str, Any]:
         """Of no interest."""
@@ -107,14 +107,16 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-async def watch(play: Play, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Watch]:
+async def watch(
+    play: Play, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[EventWatch]:
     """A watch whose seconds the test lets pass."""
-    monkeypatch.setattr(watches, "LOOK_S", 0.0)
-    monkeypatch.setattr(watches, "GAP_S", 0.0)
+    monkeypatch.setattr(watches, "UPDATE_S", 0.0)
+    monkeypatch.setattr(watches, "BATCH_GAP_S", 0.0)
     catalog = Catalog([deployed()])
-    made = Watch(cast("Scene", play), catalog, {"version": "1"}, clock)
+    made = EventWatch(cast("StateReader", play), catalog, {"version": "1"}, clock)
     yield made
-    await made.close()
+    made.close()
 
 
 def pools(*keys: str) -> bytes:
@@ -123,7 +125,7 @@ def pools(*keys: str) -> bytes:
 
 
 @pytest.fixture
-def joined(watch: Watch) -> Iterator[Joined]:
+def joined(watch: EventWatch) -> Iterator[Joined]:
     """New followers, who leave with the test."""
     with ExitStack() as stack:
 
@@ -133,21 +135,21 @@ def joined(watch: Watch) -> Iterator[Joined]:
         yield join
 
 
-async def test_while_nobody_follows_nothing_is_looked_at(watch: Watch, play: Play) -> None:
+async def test_while_nobody_follows_nothing_is_looked_at(watch: EventWatch, play: Play) -> None:
     """Whatever happens."""
     watch.pools(pools("default/digits@1"))
-    watch.happened("decision", "digits", {"text": "x"})
-    watch.second()
+    watch.record("decision", "digits", {"text": "x"})
+    watch.tick()
     await asyncio.sleep(0)
 
     assert play.looks == []
 
 
 async def test_a_newcomer_gets_the_picture_and_what_happened_last(
-    watch: Watch, joined: Joined
+    watch: EventWatch, joined: Joined
 ) -> None:
     """Also what happened while nobody followed."""
-    watch.happened("decision", "digits", {"text": "x"})
+    watch.record("decision", "digits", {"text": "x"})
 
     told = await joined().until("ready")
 
@@ -155,7 +157,7 @@ async def test_a_newcomer_gets_the_picture_and_what_happened_last(
     assert told[2][1] == {"items": [{"name": "digits", "s": "cold"}]}
 
 
-async def test_a_change_is_told_once(watch: Watch, play: Play, joined: Joined) -> None:
+async def test_a_change_is_told_once(watch: EventWatch, play: Play, joined: Joined) -> None:
     """What looks the same is not."""
     reader = joined()
     await reader.until("ready")
@@ -164,14 +166,14 @@ async def test_a_change_is_told_once(watch: Watch, play: Play, joined: Joined) -
 
     told = await reader.until("functions")
     watch.pools(pools("default/digits@1"))
-    watch.happened("decision", "digits", {"text": "after"})
+    watch.record("decision", "digits", {"text": "after"})
     later = await reader.until("decision")
 
     assert told[-1][1] == {"items": [{"name": "digits", "s": "warm"}]}
     assert [kind for kind, _ in later if kind != "beat"] == ["decision"]
 
 
-async def test_what_goes_is_told(watch: Watch, play: Play, joined: Joined) -> None:
+async def test_what_goes_is_told(watch: EventWatch, play: Play, joined: Joined) -> None:
     """Functions and replicas."""
     play.there = ["r1"]
     reader = joined()
@@ -188,17 +190,17 @@ async def test_what_goes_is_told(watch: Watch, play: Play, joined: Joined) -> No
 
 
 async def test_numbers_are_looked_at_each_second_and_once_more(
-    watch: Watch, play: Play, joined: Joined
+    watch: EventWatch, play: Play, joined: Joined
 ) -> None:
     """What had a load has none now: that is a change, too."""
     reader = joined()
     await reader.until("ready")
     play.active = {"digits"}
-    watch.second()
+    watch.tick()
     await reader.until("beat")
     play.active = set()
     play.looks.clear()
-    watch.second()
+    watch.tick()
     await reader.until("beat")
     play.states["digits"] = "idle"
     watch.pools(pools("default/digits@1"))
@@ -208,7 +210,7 @@ async def test_numbers_are_looked_at_each_second_and_once_more(
 
 
 async def test_many_functions_are_looked_at_in_turns(
-    watch: Watch, play: Play, joined: Joined
+    watch: EventWatch, play: Play, joined: Joined
 ) -> None:
     """The loop has calls to answer in between."""
     reader = joined()
@@ -225,20 +227,20 @@ async def test_many_functions_are_looked_at_in_turns(
     assert [len(one) for one in play.looks] == [50, 50, 20]
 
 
-async def test_who_returns_soon_misses_nothing(watch: Watch, clock: Clock) -> None:
+async def test_who_returns_soon_misses_nothing(watch: EventWatch, clock: Clock) -> None:
     """Within LINGER_S; later there is a new picture."""
     with watch.follow(None, "") as follower:
         reader = Reader(follower)
         await reader.until("ready")
     last = Position(*_split(reader.last_id))
     clock.now += 20.0
-    watch.second()
-    watch.happened("decision", "digits", {"text": "missed"})
+    watch.tick()
+    watch.record("decision", "digits", {"text": "missed"})
 
     with watch.follow(last, "") as again:
         told = await Reader(again).until("decision")
     clock.now += 31.0
-    watch.second()
+    watch.tick()
     with watch.follow(last, "") as after:
         late = await Reader(after).until("ready")
 
@@ -251,21 +253,21 @@ def _split(id: str) -> tuple[str, int]:
     return boot, int(seq)
 
 
-async def test_who_is_too_slow_gets_a_new_picture(watch: Watch, joined: Joined) -> None:
+async def test_who_is_too_slow_gets_a_new_picture(watch: EventWatch, joined: Joined) -> None:
     """What he missed is not kept; he is told so."""
     reader = joined()
     await reader.until("ready")
     for number in range(6000):
-        watch.happened("decision", "digits", {"text": str(number)})
+        watch.record("decision", "digits", {"text": str(number)})
 
     told = await reader.until("ready")
 
     assert (told[0][0], told[0][1]["reason"]) == ("reset", "too old")
 
 
-async def test_half_a_picture_is_no_place_to_go_on_from(watch: Watch, joined: Joined) -> None:
+async def test_half_a_picture_is_no_place_to_go_on_from(watch: EventWatch, joined: Joined) -> None:
     """Only its end has an id: whoever loses the connection before gets all of it again."""
-    watch.happened("decision", "digits", {"text": "x"})
+    watch.record("decision", "digits", {"text": "x"})
     with watch.follow(None, "") as follower:
         ids = []
         parser = Parser()
@@ -277,7 +279,7 @@ async def test_half_a_picture_is_no_place_to_go_on_from(watch: Watch, joined: Jo
     assert set(ids[:-1]) == {""}
 
 
-async def test_who_asks_for_the_same_gets_the_same(watch: Watch) -> None:
+async def test_who_asks_for_the_same_gets_the_same(watch: EventWatch) -> None:
     """A crowd that comes at once costs what one does, in time and in memory."""
     with watch.follow(None, "") as first, watch.follow(None, "") as second:
         pieces: list[bytes] = []
@@ -289,7 +291,7 @@ async def test_who_asks_for_the_same_gets_the_same(watch: Watch) -> None:
     assert [id(one) for one in pieces] == [id(one) for one in others]
 
 
-async def test_a_newcomer_need_not_wait_for_a_beat(watch: Watch, joined: Joined) -> None:
+async def test_a_newcomer_need_not_wait_for_a_beat(watch: EventWatch, joined: Joined) -> None:
     """While others follow he is told the server's time behind the picture, not a second later."""
     await joined().until("ready")
 
@@ -298,13 +300,15 @@ async def test_a_newcomer_need_not_wait_for_a_beat(watch: Watch, joined: Joined)
     assert [kind for kind, _ in told[-2:]] == ["ready", "beat"]
 
 
-async def test_at_the_end_nothing_more_is_looked_at(watch: Watch, play: Play, clock: Clock) -> None:
+async def test_at_the_end_nothing_more_is_looked_at(
+    watch: EventWatch, play: Play, clock: Clock
+) -> None:
     """Also where a look was due."""
     with watch.follow(None, "") as follower:
         await Reader(follower).until("ready")
     watch.pools(pools("default/digits@1"))
     clock.now += 31.0
-    watch.second()
+    watch.tick()
     play.looks.clear()
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -312,7 +316,9 @@ async def test_at_the_end_nothing_more_is_looked_at(watch: Watch, play: Play, cl
     assert play.looks == []
 
 
-async def test_a_look_that_fails_is_not_the_end(watch: Watch, play: Play, joined: Joined) -> None:
+async def test_a_look_that_fails_is_not_the_end(
+    watch: EventWatch, play: Play, joined: Joined
+) -> None:
     """The next one goes well."""
     reader = joined()
     await reader.until("ready")
@@ -321,24 +327,24 @@ async def test_a_look_that_fails_is_not_the_end(watch: Watch, play: Play, joined
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     play.there = ["r9"]
-    watch.second()
+    watch.tick()
 
     assert (await reader.until("replicas"))[-1][1] == {"items": [{"id": "r9"}]}
 
 
 async def test_a_snapshot_comes_however_many_functions_are_busy(
-    watch: Watch, play: Play, joined: Joined, monkeypatch: pytest.MonkeyPatch
+    watch: EventWatch, play: Play, joined: Joined, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More change at each look than are read in one: replicas and devices are told all the same,
     and so is what is left of the functions."""
-    monkeypatch.setattr(watches, "FUNCTIONS_AT_ONCE", 2)
+    monkeypatch.setattr(watches, "FUNCTIONS_PER_BATCH", 2)
     names = [f"f{number}" for number in range(10)]
     play.states |= dict.fromkeys(names, "warm")
     play.active = set(names)
     functions = play.functions
 
-    def busy(asked: Iterable[str]) -> tuple[list[Thing], list[str]]:
-        watch._touch([*names, "digits"])
+    def busy(asked: Iterable[str]) -> tuple[list[Item], list[str]]:
+        watch._mark_dirty([*names, "digits"])
         return functions(asked)
 
     monkeypatch.setattr(play, "functions", busy)
@@ -348,3 +354,22 @@ async def test_a_snapshot_comes_however_many_functions_are_busy(
     listed = [data for kind, data in told if kind == "functions"]
     assert {"digits", *names} <= set(re.findall(r'"name": "(\w+)"', json.dumps(listed)))
     assert "devices" in {kind for kind, _ in told}
+
+
+async def test_a_follower_reads_on_from_where_he_is() -> None:
+    """Each read tells him what is new, and with a beat only the last one."""
+    asked: list[tuple[int, str]] = []
+
+    def read(seq: int, about: str) -> tuple[list[bytes], int]:
+        asked.append((seq, about))
+        return [b"n"], seq + 5
+
+    follower = Follower(read, 2, "f")
+    await follower.news()
+    assert follower.take() == [b"n"]
+    follower.beat(b"1")
+    follower.beat(b"2")
+    await follower.news()
+
+    assert follower.take() == [b"n", b"2"]
+    assert asked == [(2, "f"), (7, "f")]

@@ -16,7 +16,7 @@ from aiohttp.test_utils import TestServer
 from multidict import CIMultiDict
 
 from admin.workers import admin_proxy
-from admin.workers.admin_proxy import Passing, kept
+from admin.workers.admin_proxy import AdminProxy, forwarded_headers
 from gateway.access import Access
 from gateway.http.app import ErrorBoundary
 from gateway.http.bodies import continue_later
@@ -101,7 +101,7 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
     runner = web.AppRunner(inner, handler_cancellation=True, auto_decompress=False)
     await runner.setup()
     await web.UnixSite(runner, str(tmp_path / "s")).start()
-    passing = Passing(str(tmp_path / "s"))
+    passing = AdminProxy(str(tmp_path / "s"))
     boundary = ErrorBoundary(Access("127.0.0.1", (), KeyRing(), fingerprint("t")))
     outer = web.Application()
     passed = boundary.wrap(passing.handle)
@@ -160,7 +160,7 @@ def test_what_connection_names_is_of_one_hop() -> None:
     headers.add("Transfer-Encoding", "chunked")
     headers.add("C", "3")
 
-    assert dict(kept(headers)) == {"C": "3"}
+    assert dict(forwarded_headers(headers)) == {"C": "3"}
 
 
 @pytest.mark.parametrize("size", [1, 5 * MIB])
@@ -235,7 +235,7 @@ async def test_at_most_so_many_are_passed_at_once(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One more is told to come back."""
-    monkeypatch.setattr(admin_proxy, "PASSED_MAX", 1)
+    monkeypatch.setattr(admin_proxy, "PROXIED_MAX", 1)
     asking = asyncio.create_task(_read(rig, "/wait"))
     await rig.upstream.waiting.wait()
     async with rig.ask("GET", "/x") as answer:
@@ -294,7 +294,7 @@ async def test_a_whole_url_as_target_is_its_path(rig: Rig) -> None:
 
 async def test_without_a_supervisor_that_is_said(tmp_path: Path) -> None:
     """503, after which a client may try again: whether nobody listens or it hangs up."""
-    passing = Passing(str(tmp_path / "nobody"))
+    passing = AdminProxy(str(tmp_path / "nobody"))
     boundary = ErrorBoundary(Access("127.0.0.1", (), KeyRing(), fingerprint("t")))
     app = web.Application()
     app.router.add_route("*", "/{rest:.*}", boundary.wrap(passing.handle))

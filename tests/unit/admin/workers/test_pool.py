@@ -11,7 +11,7 @@ import pytest
 
 from admin.workers import messages as m
 from admin.workers import pool
-from admin.workers.pool import READY_S, SILENT_S, Crew
+from admin.workers.pool import READY_S, SILENT_S, WorkerPool
 from gateway.settings import GatewaySettings
 from registry.errors import FnError
 from tests.support.operator import UNTIL_S, until
@@ -50,7 +50,7 @@ class Process:
         return await self._ended
 
 
-class Links:
+class WorkerMessages:
     """Who was joined and left, and what else was said."""
 
     def __init__(self) -> None:
@@ -66,10 +66,12 @@ class Rig:
     def __init__(self, count: int = 2) -> None:
         self.now_s = 100.0
         self.made: list[Process] = []
-        self.links = Links()
+        self.messages = WorkerMessages()
         self.refusal: OSError | None = None
         self.is_quick = True
-        self.crew = Crew(count, self._welcome, cast("Any", self.links), self.clock, self._launch)
+        self.workers = WorkerPool(
+            count, self._welcome, cast("Any", self.messages), self.clock, self._launch
+        )
 
     def clock(self) -> float:
         """The time now."""
@@ -99,7 +101,7 @@ class Rig:
             for process in list(self.made):
                 process.end()
 
-        stopping = asyncio.create_task(self.crew.stop(UNTIL_S, stop_waiting))
+        stopping = asyncio.create_task(self.workers.stop(UNTIL_S, stop_waiting))
         await asyncio.sleep(0)
         for process in self.made:
             if m.Stop() in process.heard:
@@ -112,7 +114,7 @@ class Rig:
 @asynccontextmanager
 async def started(rig: Rig) -> AsyncIterator[Rig]:
     """All workers accept calls; at the end all are gone."""
-    await rig.crew.start()
+    await rig.workers.start()
     yield rig
     await rig.finish()
 
@@ -121,27 +123,27 @@ async def test_a_crew_has_started_when_all_accept_calls() -> None:
     """Each is welcomed under its name and joined to what it serves."""
     rig = Rig()
     rig.is_quick = False
-    starting = asyncio.create_task(rig.crew.start())
+    starting = asyncio.create_task(rig.workers.start())
     await until(lambda: len(rig.made) == 2)
     rig.made[0].say(m.Ready())
     for _ in range(3):
         await asyncio.sleep(0)
     assert not starting.done()
-    assert rig.crew.reasons() == ["workers: 1 of 2 run"]
+    assert rig.workers.reasons() == ["workers: 1 of 2 run"]
     rig.made[1].say(m.Ready())
     await starting
 
-    assert rig.crew.reasons() == []
+    assert rig.workers.reasons() == []
     welcomes = [process.heard[0] for process in rig.made]
     assert [one.name for one in welcomes if isinstance(one, m.Welcome)] == ["p0", "p1"]
-    assert [entry[0] for entry in rig.links.said] == ["join", "join"]
+    assert [entry[0] for entry in rig.messages.said] == ["on_started", "on_started"]
     await rig.finish()
 
 
 async def test_what_workers_say_goes_on_under_their_names() -> None:
     """Nobody can speak in another's."""
     async with started(Rig()) as rig:
-        rig.links.said.clear()
+        rig.messages.said.clear()
         first = rig.made[0]
         first.say(m.Wants(b"demand"))
         first.say(m.Reached(4))
@@ -151,12 +153,12 @@ async def test_what_workers_say_goes_on_under_their_names() -> None:
         woken = m.Woken("default", "f", "r", {})
         first.say(woken)
 
-        assert rig.links.said == [
-            ("wants", "p0", b"demand"),
-            ("reached", "p0", 4),
-            ("beat", "p0", m.Beat(3, [], [])),
-            ("reckoned", "p0", reckoned),
-            ("woken", woken),
+        assert rig.messages.said == [
+            ("on_demand", "p0", b"demand"),
+            ("on_reached", "p0", 4),
+            ("on_beat", "p0", m.Beat(3, [], [])),
+            ("on_reckoned", "p0", reckoned),
+            ("on_cold_start", woken),
         ]
 
 
@@ -166,12 +168,12 @@ async def test_a_worker_that_dies_is_replaced() -> None:
         rig.is_quick = False
         rig.made[0].end("was killed by SIGKILL")
         await until(lambda: len(rig.made) == 3)
-        assert ("leave", rig.made[0]) in rig.links.said
-        assert rig.crew.reasons() == ["workers: 1 of 2 run"]
+        assert ("on_ended", rig.made[0]) in rig.messages.said
+        assert rig.workers.reasons() == ["workers: 1 of 2 run"]
         assert not rig.made[1].was_killed
         rig.made[2].say(m.Ready())
 
-        assert rig.crew.reasons() == []
+        assert rig.workers.reasons() == []
 
 
 async def test_a_worker_that_cannot_be_replaced_is_tried_again() -> None:
@@ -179,9 +181,9 @@ async def test_a_worker_that_cannot_be_replaced_is_tried_again() -> None:
     async with started(Rig()) as rig:
         rig.refusal = OSError("no more processes")
         rig.made[0].end()
-        await until(lambda: ("leave", rig.made[0]) in rig.links.said)
+        await until(lambda: ("on_ended", rig.made[0]) in rig.messages.said)
         rig.refusal = None
-        await until(lambda: not rig.crew.reasons())
+        await until(lambda: not rig.workers.reasons())
 
         assert len(rig.made) == 3
 
@@ -202,16 +204,16 @@ async def test_a_worker_that_hangs_is_killed() -> None:
         await until(lambda: len(rig.made) == 3)
         rig.now_s += SILENT_S + 1
         rig.made[0].say(m.Beat(0, [], []))
-        rig.crew._watch()
+        rig.workers.check()
         assert not rig.made[0].was_killed
         assert not rig.made[2].was_killed
         rig.now_s += READY_S
-        rig.crew._watch()
+        rig.workers.check()
 
         assert rig.made[0].was_killed
         assert rig.made[2].was_killed
         rig.is_quick = True
-        await until(lambda: len(rig.made) == 5 and not rig.crew.reasons())
+        await until(lambda: len(rig.made) == 5 and not rig.workers.reasons())
 
 
 @pytest.mark.parametrize("reason", ["the port is taken", ""])
@@ -219,7 +221,7 @@ async def test_a_first_start_that_fails_is_an_error(reason: str) -> None:
     """Nobody would notice a server that tries for ever; the worker's own reason is told."""
     rig = Rig()
     rig.is_quick = False
-    starting = asyncio.create_task(rig.crew.start())
+    starting = asyncio.create_task(rig.workers.start())
     await until(lambda: len(rig.made) == 2)
     if reason:
         rig.made[0].say(m.Failed(reason))
@@ -236,18 +238,18 @@ async def test_a_process_that_cannot_be_made_at_first_is_an_error() -> None:
     rig = Rig()
     rig.refusal = OSError("no more processes")
     with pytest.raises(FnError, match="no more processes"):
-        await rig.crew.start()
+        await rig.workers.start()
     await rig.finish()
 
 
 async def test_who_waits_is_answered_after_the_calls() -> None:
     """Long polls end when every accepted call is answered, and then the workers do."""
     rig = Rig()
-    await rig.crew.start()
-    assert not rig.crew.is_stopping
+    await rig.workers.start()
+    assert not rig.workers.is_stopping
 
     assert await rig.finish() == ["p0 finishes", "p1 finishes", "nobody waits"]
-    assert rig.crew.is_stopping
+    assert rig.workers.is_stopping
     assert len(rig.made) == 2
 
 
@@ -260,8 +262,8 @@ async def test_a_worker_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPa
     for name in ("GRACE_S", "CLOSE_S"):
         monkeypatch.setattr(pool, name, 0.01)
     rig = Rig(count=1)
-    await rig.crew.start()
-    await rig.crew.stop(0.0, nothing)
+    await rig.workers.start()
+    await rig.workers.stop(0.0, nothing)
 
     assert rig.made[0].was_killed
 
@@ -269,8 +271,8 @@ async def test_a_worker_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPa
 async def test_a_worker_that_dies_while_the_server_stops_is_not_replaced() -> None:
     """What it had accepted is lost; the others finish."""
     rig = Rig()
-    await rig.crew.start()
-    stopping = asyncio.create_task(rig.crew.stop(UNTIL_S, nothing))
+    await rig.workers.start()
+    stopping = asyncio.create_task(rig.workers.stop(UNTIL_S, nothing))
     await asyncio.sleep(0)
     rig.made[0].end("was killed by SIGSEGV")
     rig.made[1].say(m.Finished())

@@ -30,7 +30,7 @@ async def test_a_process_answers_and_ends_with_its_channel() -> None:
     process.channel.close()
 
     assert await process.wait() == "exited with code 0"
-    process.table.close()
+    process.counters.close()
     assert len(lost) == 1
 
 
@@ -43,4 +43,4 @@ async def test_a_killed_process_says_by_what() -> None:
     assert await process.wait() == "was killed by SIGKILL"
     assert len(lost) == 1
     process.kill()
-    process.table.close()
+    process.counters.close()

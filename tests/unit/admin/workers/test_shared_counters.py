@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from admin.workers import shared_counters
-from admin.workers.shared_counters import Cells, Sample, Table, summed
+from admin.workers.shared_counters import CounterReader, CounterWriter, Sample, summed
 from gateway.metrics.counters import SPARE, CounterFamily, HistogramFamily
 
 LABELS = ("namespace", "function")
@@ -17,68 +17,70 @@ G = Sample("n_total", ("namespace", "default", "function", "g"))
 
 
 @pytest.fixture
-def table() -> Iterator[Table]:
+def counters() -> Iterator[CounterReader]:
     """Room for three numbers."""
-    table = Table(records_max=4)
-    yield table
-    table.close()
+    counters = CounterReader(records_max=4)
+    yield counters
+    counters.close()
 
 
 @pytest.fixture
-def cells(table: Table) -> Iterator[Cells]:
+def cells(counters: CounterReader) -> Iterator[CounterWriter]:
     """The worker's end of it."""
-    cells = Cells(os.dup(table.descriptor))
-    table.close_descriptor()
+    cells = CounterWriter(os.dup(counters.descriptor))
+    counters.close_descriptor()
     yield cells
     cells.close()
 
 
-def take(cells: Cells, function: str, name: str = "n_total") -> int:
+def take(cells: CounterWriter, function: str, name: str = "n_total") -> int:
     return cells.allocate(name, LABELS, ("default", function))
 
 
-def test_numbers_are_read_from_the_other_end(table: Table, cells: Cells) -> None:
+def test_numbers_are_read_from_the_other_end(counters: CounterReader, cells: CounterWriter) -> None:
     """Each by its name and labels, as it is now."""
     place = take(cells, "f")
     take(cells, "g")
     cells.values[place] = 2.5
 
-    assert table.read() == {F: 2.5, G: 0.0}
+    assert counters.read() == {F: 2.5, G: 0.0}
     assert F.by_label == {"namespace": "default", "function": "f"}
     assert F.owner == ("default", "f")
 
 
-def test_numbers_outlive_whoever_counted(table: Table) -> None:
+def test_numbers_outlive_whoever_counted(counters: CounterReader) -> None:
     """The worker's end is gone; what it counted is not."""
-    cells = Cells(os.dup(table.descriptor))
-    table.close_descriptor()
+    cells = CounterWriter(os.dup(counters.descriptor))
+    counters.close_descriptor()
     cells.values[take(cells, "f")] = 7.0
     cells.close()
 
-    assert table.read() == {F: 7.0}
+    assert counters.read() == {F: 7.0}
 
 
-def test_numbers_that_are_given_back_make_room(table: Table, cells: Cells) -> None:
+def test_numbers_that_are_given_back_make_room(
+    counters: CounterReader, cells: CounterWriter
+) -> None:
     """The record of another begins at 0."""
     place = take(cells, "f")
     cells.values[place] = 7.0
     take(cells, "g")
     take(cells, "h")
     cells.free(place)
-    assert F not in table.read()
+    assert F not in counters.read()
     take(cells, "f")
 
-    assert table.read()[F] == 0.0
-    assert len(table.read()) == 3
+    assert counters.read()[F] == 0.0
+    assert len(counters.read()) == 3
 
 
 def test_functions_that_come_and_go_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records come back into use and keys are forgotten, in the worker and in its supervisor; what
     lives keeps its numbers."""
     monkeypatch.setattr(shared_counters, "KNOWN_SPARE", 8)
-    table = Table(records_max=2**16)
-    cells = Cells(os.dup(table.descriptor))
-    table.close_descriptor()
+    counters = CounterReader(records_max=2**16)
+    cells = CounterWriter(os.dup(counters.descriptor))
+    counters.close_descriptor()
     families = [
         CounterFamily("n", "text", LABELS, cells),
         HistogramFamily("s", "text", LABELS, (1,), cells),
@@ -90,59 +92,65 @@ def test_functions_that_come_and_go_are_bounded(monkeypatch: pytest.MonkeyPatch)
         families[1].of(*gone).observe(0.5)
         lives.inc(1.0)
         if number % 1_000 == 0:
-            assert table.read()[F] == number + 1
+            assert counters.read()[F] == number + 1
         for family in families:
             family.remove(*gone)
 
-    assert table.read() == {F: 5_000.0}
+    assert counters.read() == {F: 5_000.0}
     assert cells._used < SPARE + 100
-    assert len(table._known) < 20
+    assert len(counters._known) < 20
     cells.close()
-    table.close()
+    counters.close()
 
 
-def test_what_finds_no_room_is_counted_unseen(table: Table, cells: Cells) -> None:
+def test_what_finds_no_room_is_counted_unseen(
+    counters: CounterReader, cells: CounterWriter
+) -> None:
     """One counter more must not cost the requests that are counted."""
     for name in "fgh":
         take(cells, name)
     place = take(cells, "i")
     cells.values[place] = 5.0
 
-    assert set(table.read().values()) == {0.0}
+    assert set(counters.read().values()) == {0.0}
     assert take(cells, "x" * 300) == place
 
 
-def test_a_record_that_is_written_just_now_is_left_out(table: Table, cells: Cells) -> None:
+def test_a_record_that_is_written_just_now_is_left_out(
+    counters: CounterReader, cells: CounterWriter
+) -> None:
     """A key that does not fit its check sum is half of an old one and half of a new one."""
     place = take(cells, "f")
     take(cells, "g")
     with cells._view.cast("B") as raw:
         raw[place * 8 + 14] ^= 1
 
-    assert table.read() == {G: 0.0}
+    assert counters.read() == {G: 0.0}
 
 
 @pytest.fixture
-def counting() -> Iterator[tuple[Table, Cells]]:
+def counting() -> Iterator[tuple[CounterReader, CounterWriter]]:
     """Room for what is counted, and the worker's end of it."""
-    table = Table(records_max=64)
-    cells = Cells(os.dup(table.descriptor))
-    table.close_descriptor()
-    yield table, cells
+    counters = CounterReader(records_max=64)
+    cells = CounterWriter(os.dup(counters.descriptor))
+    counters.close_descriptor()
+    yield counters, cells
     cells.close()
-    table.close()
+    counters.close()
 
 
-def test_counters_and_histograms_count_in_cells(counting: tuple[Table, Cells]) -> None:
+def test_counters_and_histograms_count_in_cells(
+    counting: tuple[CounterReader, CounterWriter],
+) -> None:
     """Each of their numbers is one; buckets are not summed up yet."""
-    table, cells = counting
+    counters, cells = counting
     counter = CounterFamily("n", "text", LABELS, cells).of("default", "f")
     child = HistogramFamily("s", "text", LABELS, (1, 2), cells).of("default", "f")
     counter.inc(1.0)
     counter.inc(2.0)
     child.observe(1.5)
 
-    found = table.read()
+    found = counters.read()
     labels = ("namespace", "default", "function", "f")
     assert found[F] == counter.get() == 3.0
     assert found[Sample("s_sum", labels)] == 1.5

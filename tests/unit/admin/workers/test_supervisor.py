@@ -14,7 +14,7 @@ import pytest
 from aiohttp import ClientSession, ClientTimeout
 
 from admin.settings import Settings, run_dir
-from admin.workers.supervisor import PASSING, Supervised, supervising
+from admin.workers.supervisor import ADMIN_SOCKET, Supervised, supervising
 from pool_manager.drivers.fake import FakeDriver
 from registry.errors import BadRequest, Conflict
 from tests.support.caller import UNTIL_S, Caller
@@ -70,7 +70,7 @@ async def test_arrivals_of_workers_are_kept(tmp_path: Path) -> None:
 
 async def test_only_this_user_reaches_the_private_application(tmp_path: Path) -> None:
     """One that an earlier server left is replaced; after the end there is none."""
-    path = run_dir(settings(tmp_path).data) / PASSING
+    path = run_dir(settings(tmp_path).data) / ADMIN_SOCKET
     path.parent.mkdir(mode=0o700, parents=True)
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))

@@ -1,0 +1,152 @@
+"""Advice, worked out by a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from admin.advice.advice import Case, Row, advise
+from admin.advice.process import LOWEST, Advisor
+from registry.errors import AdviceUnavailable, ShuttingDown
+from tests.unit.admin.advice.test_advice import CASE
+
+LONG = replace(
+    CASE, to_s=7 * 86_400.0, minutes=[(60 * n, 2) for n in range(7 * 1440)], cold_s=5.0, max=4
+)
+"""It takes a minute."""
+
+
+def children() -> set[int]:
+    """The processes of this one."""
+    text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+    return set(map(int, text.split()))
+
+
+async def begun(advisor: Advisor, case: Case = LONG) -> asyncio.Task[object]:
+    """A case that is being played."""
+    task = asyncio.ensure_future(advisor.rows(case))
+    async with asyncio.timeout(60):
+        while advisor._child is None:  # noqa: ASYNC110 - nobody tells when a process was made
+            await asyncio.sleep(0)
+    return task
+
+
+async def test_rows_are_worked_out_elsewhere() -> None:
+    """And nothing is left of that."""
+    before = children()
+
+    assert await Advisor().rows(CASE) == advise(CASE)
+    assert children() == before
+
+
+async def test_only_one_is_worked_out_at_a_time() -> None:
+    """Who comes second is told to come again, the first is not disturbed; then there is room."""
+    advisor = Advisor()
+    first = await begun(advisor, CASE)
+
+    with pytest.raises(AdviceUnavailable, match="only one is at a time") as caught:
+        await advisor.rows(CASE)
+
+    assert caught.value.retry_after_s
+    assert await first == advise(CASE)
+    assert await advisor.rows(CASE)
+
+
+async def test_who_leaves_ends_it() -> None:
+    """The process is gone with its client."""
+    before, advisor = children(), Advisor()
+    task = await begun(advisor)
+
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert children() == before
+    assert await advisor.rows(CASE)
+
+
+async def test_it_may_not_take_for_ever() -> None:
+    """After its time it is ended, and the text says what to do."""
+    before = children()
+
+    with pytest.raises(AdviceUnavailable, match=r"within 0\.2 s: ask for fewer hours"):
+        await Advisor(limit_s=0.2).rows(LONG)
+
+    assert children() == before
+
+
+async def test_a_server_that_stops_waits_for_none() -> None:
+    """Who waits is told at once, and nothing is begun any more."""
+    before, advisor = children(), Advisor()
+    task = await begun(advisor)
+
+    await advisor.close()
+    with pytest.raises(ShuttingDown):
+        await task
+    with pytest.raises(ShuttingDown):
+        await advisor.rows(CASE)
+
+    assert children() == before
+
+
+async def test_a_process_that_fails_is_told_of() -> None:
+    """Its last words are in the log, not in the answer."""
+    broken = replace(CASE, to_s=float("nan"))
+
+    with capture_logs() as log, pytest.raises(AdviceUnavailable, match="exit code 1"):
+        await Advisor().rows(broken)
+
+    assert "Error" in log[0]["said"]
+
+
+MODULE = "admin.advice.process"
+
+
+def test_a_case_in_and_its_rows_out() -> None:
+    """What comes back is what would have been worked out here."""
+    done = subprocess.run(
+        [sys.executable, "-m", MODULE], input=msgspec.json.encode(CASE), capture_output=True
+    )
+
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert msgspec.json.decode(done.stdout, type=list[Row]) == advise(CASE)
+
+
+def test_it_leaves_the_processors_to_others() -> None:
+    """Before it reads a word it has the lowest priority there is."""
+    text = f"import os, sys; from {MODULE} import main; main(); print(os.nice(0), file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", text], input=msgspec.json.encode(CASE), capture_output=True
+    )
+
+    assert done.stderr == f"{LOWEST}\n".encode()
+
+
+def test_it_ends_by_itself() -> None:
+    """Also where the server that would end it was killed."""
+    text = (
+        "import signal; set_alarm = signal.alarm; signal.alarm = lambda _: set_alarm(1);"
+        f"from {MODULE} import main; main()"
+    )
+    # Its standard input stays open, so it waits for ever.
+    with subprocess.Popen([sys.executable, "-c", text], stdin=subprocess.PIPE) as child:
+        code = child.wait(20)
+
+    assert code == -signal.SIGALRM
+
+
+def test_what_is_no_case_is_an_error() -> None:
+    """Nobody else writes to it, so it just fails."""
+    done = subprocess.run([sys.executable, "-m", MODULE], input=b"{}", capture_output=True)
+
+    assert done.returncode == 1
+    assert b"from_s" in done.stderr

@@ -1,0 +1,209 @@
+"""Machine and dispatcher in virtual time."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from admin.advice.load_model import Arrival, Ask, Clock, Conditions, Figures, Function, Process
+from admin.advice.simulation import Callers, Fleet, World
+from pool_manager.core import commands, events
+from pool_manager.core.events import DemandReported
+from tests.unit.admin.advice.test_load_model import ask
+
+
+def play(*calls: Arrival, run_s: float = 0.1, load_s: float = 2.0, **changes: Any) -> Figures:
+    """An hour, or what `changes` say, of one function."""
+    given = {"start_s": 1.0, "release_s": 0.0, "hours": 1 / 60, "idle_s": 10.0, "max": 1}
+    conditions = Conditions(**{**given, **changes})
+    one = Function("default/f@1", run_s, load_s, 0.0, iter(calls), Random(0), Random(0))
+    return World(conditions, [one]).run().figures
+
+
+def test_one_call_is_one_cold_start() -> None:
+    """It waits for start, bind and load, is answered, and its replica goes when it was idle."""
+    figures = play(Arrival(5.2))
+
+    assert (figures.requests, figures.answered, figures.held) == (1, 1, 1)
+    assert (figures.starts, figures.cold_starts, figures.idle_stops) == (1, 1, 1)
+    assert figures.held_wait_s == pytest.approx(3.002, abs=1e-6)
+    assert figures.loading_s == pytest.approx(3.001, abs=1e-6)
+    assert figures.busy_s == 0.1
+    assert 10.0 <= figures.ready_s <= 12.0
+
+
+def test_a_warm_call_waits_for_nobody() -> None:
+    """The second finds the replica of the first."""
+    figures = play(Arrival(5.2), Arrival(12.0))
+
+    assert (figures.requests, figures.held, figures.cold_starts) == (2, 1, 1)
+
+
+def test_a_call_that_stands_for_several_counts_as_many() -> None:
+    """They came, waited and were answered; their run takes as long as all of them."""
+    figures = play(Arrival(5.2, 4))
+
+    assert (figures.requests, figures.answered, figures.held) == (4, 4, 4)
+    assert figures.busy_s == pytest.approx(0.4)
+    assert figures.held_wait_s == pytest.approx(4 * 3.002, abs=1e-6)
+
+
+def test_another_replica_of_a_warm_function_is_no_cold_start() -> None:
+    """Load that one cannot take starts a second, which nobody found cold."""
+    calls = [Arrival(5.0 + n / 10) for n in range(300)]
+
+    figures = play(*calls, run_s=0.5, max=2, batch=1)
+
+    assert figures.starts == 2
+    assert figures.cold_starts == 1
+
+
+def test_who_waits_for_too_long_leaves() -> None:
+    """A wait budget shorter than the cold start is over before."""
+    figures = play(Arrival(5.2), wait_s=1.0)
+
+    assert (figures.expired, figures.answered) == (1, 0)
+    assert figures.held_wait_s == pytest.approx(1.0)
+
+
+def test_a_floor_keeps_its_replica() -> None:
+    """With min 1 nothing goes, and only whoever comes before it is ready waits."""
+    figures = play(Arrival(0.5), Arrival(30.0), min=1, idle_s=1.0)
+
+    assert (figures.starts, figures.idle_stops, figures.held) == (1, 0, 1)
+
+
+def test_standbys_are_given_away() -> None:
+    """A cold start with a standby has no start phase."""
+    figures = play(Arrival(20.2), standbys=1, device_kind="cpu", devices=2)
+
+    assert figures.held_wait_s == pytest.approx(2.002, abs=1e-6)
+
+
+def test_callers_who_ask_again_are_bounded() -> None:
+    """A closed loop of two: each asks again when it was answered and has thought."""
+    figures = play(closed=2, think_s=1.0, run_s=0.5)
+
+    assert figures.answered > 20
+    assert figures.requests - figures.answered <= 2
+
+
+KEY = "default/f@1"
+
+
+def test_who_finds_nobody_is_held_and_told_of_at_once() -> None:
+    """The manager hears of a waiter without a replica as an edge, and of all in full."""
+    clock, figures, told = Clock(), Figures(), list[DemandReported]()
+    conditions = Conditions(hours=1.0)
+    calls = iter([Arrival(1.0), Arrival(4000.0)])
+    one = Function(KEY, 0.1, 1.0, 0.0, calls, Random(0), Random(0))
+    fleet = Fleet(conditions, clock, {KEY: one}, lambda _: None, figures)
+    callers = Callers(conditions, clock, fleet, told.append, figures)
+    callers.expect(one)
+
+    quiet = callers.tell_all()
+    clock.step()
+    urgent = list(callers.urgent)
+    callers.tell_urgent()
+    busy = callers.tell_all()
+
+    assert (quiet, urgent, busy) == (False, [KEY], True)
+    edge, full = told[1].demand, told[2].demand
+    assert (edge.full, edge.revisions[KEY].queued) == (False, 1)
+    assert (full.full, full.revisions[KEY].queued) == (True, 1)
+    assert (figures.requests, figures.held) == (1, 1)
+
+
+class Gateway:
+    """Keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def started(self, process: Process) -> None:
+        self.heard.append("started")
+
+    def ended(self, process: Process, ask: Ask) -> None:
+        self.heard.append("ended")
+
+    def goaway(self, process: Process) -> None:
+        self.heard.append("goaway")
+
+    def lost(self, process: Process) -> None:
+        self.heard.append("lost")
+
+
+class Rig:
+    """A fleet with one process that was launched, and the events that came of it."""
+
+    def __init__(self) -> None:
+        self.clock, self.figures, self.gateway = Clock(), Figures(), Gateway()
+        self.events: list[events.Event] = []
+        function = Function(KEY, 0.1, 2.0, 64.0, iter(()), Random(0), Random(0))
+        conditions = Conditions(start_s=1.0, release_s=0.5)
+        self.fleet = Fleet(
+            conditions, self.clock, {KEY: function}, self.events.append, self.figures
+        )
+        self.fleet.attach(self.gateway)
+        self.fleet.launch(commands.Launch("r1", KEY, "cuda:0", "serve", {}))
+
+    def until(self, when_s: float) -> list[str]:
+        """Let time pass; the kinds of the events so far."""
+        while self.clock.next_s() <= when_s:
+            self.clock.step()
+        self.clock.now = when_s
+        return [type(event).__name__ for event in self.events]
+
+    def load(self) -> Process:
+        self.until(1.0)
+        self.fleet.bind(commands.Bind("r1", KEY))
+        self.until(4.0)
+        return self.fleet.processes["r1"]
+
+
+def test_a_process_starts_loads_and_runs() -> None:
+    """What it does is told when it has taken its time."""
+    rig = Rig()
+    rig.load()
+    rig.fleet.accept("r1", ask(0.5))
+    rig.fleet.accept("r1", ask(0.5))
+
+    assert rig.until(4.6) == ["Greeted", "Loaded", "FirstRun"]
+    assert rig.gateway.heard == ["started", "started", "ended"]
+    assert rig.until(5.1) == ["Greeted", "Loaded", "FirstRun"]
+    assert rig.gateway.heard[-1] == "ended"
+
+
+def test_an_idle_process_goes_and_a_used_one_refuses() -> None:
+    """A drain for idleness is refused where the last run is not that long ago."""
+    rig = Rig()
+    rig.load()
+    rig.fleet.drain(commands.Drain("r1", 60.0))
+    refused = rig.until(4.1)[-1]
+    rig.fleet.drain(commands.Drain("r1", 0.5))
+    ended = rig.until(4.2)[-1]
+    rig.fleet.release(commands.Release("r1", "why"))
+
+    assert (refused, ended) == ("NotIdle", "Lost")
+    assert rig.until(5.0)[-1] == "Released"
+    assert rig.gateway.heard == ["goaway", "lost"]
+    assert not rig.fleet.is_alive("r1")
+    assert rig.figures.ready_s > 0.0
+
+
+def test_what_is_recalled_in_time_is_not_run() -> None:
+    """A request that waits behind a run can be taken back; TERM ends the rest."""
+    rig = Rig()
+    process = rig.load()
+    first, second = ask(5.0), ask(5.0)
+    second.id = 7
+    rig.fleet.accept("r1", first)
+    rig.fleet.accept("r1", second)
+
+    rig.fleet.recall("r1", 7)
+    rig.fleet.terminate(commands.Terminate("r1", "why"))
+
+    assert rig.gateway.heard == ["started", "ended", "lost"]
+    assert (process.dead, list(process.waiting)) == (True, [])

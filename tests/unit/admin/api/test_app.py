@@ -1,0 +1,119 @@
+"""Every route of the admin API, and who may call it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from admin import compose
+from admin.api import app
+from admin.api.context import AdminContext
+from pool_manager.drivers.fake import FakeDriver
+from tests.support.operator import locked, until
+from tests.support.server import ServingServer, serving
+
+SOURCE = Path(app.__file__).read_text("utf-8")
+ROWS = re.findall(r'\("([A-Z]+)", "(/[^"]*)", "(\w+)", [\w.]+\)', SOURCE)
+PARTS = {"name": "nobody", "id": "nothing", "sha256": "0" * 64}
+ENDLESS = {"/events": "/events?function=0"}
+"""Streams, asked for something that there cannot be."""
+WIDER = {"read": "deploy", "deploy": "admin", "admin": "admin"}
+WRONG = {"read": "invoke", "deploy": "read", "admin": "deploy"}
+
+
+async def bearer(server: ServingServer, scope: str) -> dict[str, str]:
+    """The header of a new key."""
+    answer = await server.admin("POST", "/keys", {"scopes": [scope]})
+    return {"Authorization": f"Bearer {answer.json()['secret']}"}
+
+
+def test_the_table_is_read_whole() -> None:
+    """The rows tested below are all there are."""
+    assert len(ROWS) == SOURCE.count('", "/') >= 18
+
+
+async def test_every_row_needs_its_scope(server: ServingServer) -> None:
+    """Without a key 401, with another scope 403; with the scope or a wider one it is let in."""
+    keys = {scope: await bearer(server, scope) for scope in ("invoke", "read", "deploy", "admin")}
+    for method, path, need in ROWS:
+        url = "/admin/v1" + ENDLESS.get(path, path).format(**PARTS)
+        assert (await server.request(method, url)).status == 401, (method, path)
+        wrong = await server.request(method, url, None, keys[WRONG[need]])
+        assert wrong.status == 403, (method, path)
+        for scope in (need, WIDER[need]):
+            answer = await server.request(method, url, None, keys[scope])
+            assert answer.status not in (401, 403, 500), (method, path, answer)
+
+
+async def test_the_admin_token_opens_every_row(server: ServingServer) -> None:
+    """What DATA/admin.token holds may do everything."""
+    for method, path, _ in ROWS:
+        answer = await server.admin(method, ENDLESS.get(path, path).format(**PARTS))
+        assert answer.status not in (401, 403, 500), (method, path, answer)
+
+
+@pytest.mark.parametrize("path", ["/nowhere", "/functions/digits/nowhere", "/"])
+async def test_what_is_not_in_the_table_is_not_found(server: ServingServer, path: str) -> None:
+    """A problem document for those with a key, and not even that for others."""
+    answer = await server.admin("GET", path)
+
+    assert (answer.status, answer.problem["code"]) == (404, "unknown")
+    assert (await server.request("GET", f"/admin/v1{path}")).status == 401
+
+
+async def test_a_change_that_began_is_finished_without_its_client(server: ServingServer) -> None:
+    """A client that leaves during a removal leaves store and memory with the same content."""
+    deploys = server.server.deploys
+    removed = asyncio.Event()
+    end = server.server.store.catalog.subscribe(lambda _change: removed.set())
+    with locked(server.server.store.settings.database):
+        removing = asyncio.create_task(server.admin("DELETE", "/functions/digits"))
+        await until(lambda: deploys.runner.lock("digits").locked())
+        removing.cancel()
+        await asyncio.wait([removing])
+        await server.get("/healthz")
+
+    async with asyncio.timeout(60):
+        await removed.wait()
+    end()
+    assert server.server.store.catalog.all() == ()
+    assert await server.server.store.functions.load_all() == []
+
+
+async def test_a_change_is_answered_when_every_gateway_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key that was shown opens every gateway process's door; looking waits for nobody."""
+    asked: list[int] = []
+
+    async def settled() -> None:
+        asked.append(len(server.server.store.ring))
+
+    monkeypatch.setattr(compose, "AdminContext", partial(AdminContext, settled=settled))
+    async with serving(tmp_path, FakeDriver()) as server:
+        assert (await server.admin("GET", "/keys")).status == 200
+        assert asked == []
+        assert (await server.admin("POST", "/keys", {"scopes": ["read"]})).status == 201
+        assert (await server.admin("POST", "/keys", {"scopes": ["nonsense"]})).status == 400
+
+    assert asked == [1]
+
+
+async def test_what_is_wrong_is_told_in_one_voice(server: ServingServer) -> None:
+    """/readyz and the beat have the same reasons."""
+    admin = server.server.admin
+
+    assert admin.reader.beat()["readyz"]["reasons"] == admin.reasons() == []
+    assert (await server.get("/readyz")).json()["reasons"] == []
+
+
+async def test_the_side_is_of_one_server(server: ServingServer) -> None:
+    """The same store and manager as the gateway's."""
+    context = server.server.admin.context
+
+    assert (context.store, context.manager) == (server.server.store, server.server.manager)
+    assert context.gateways is server.server.delivery

@@ -1,0 +1,276 @@
+"""Verification of deploys, and samples of functions."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+from admin.deploy import verify
+from admin.deploy.plan import Plan, WireDeploy, plan
+from admin.deploy.verify import Verification, values
+from pool_manager.core.state import PoolSpec
+from pool_manager.drivers.fake import FakeDriver
+from pool_manager.ports import Binding
+from registry.catalog import Deployed
+from registry.errors import BadBundle, ModelRefused, TrialKilled, Unknown
+from runtime_image.contract import signature as signatures
+from runtime_image.contract.model import ModelSpec
+from runtime_image.contract.signature import Signature, TensorSpec
+from tests.support import models
+from tests.support.nouns import SIGNATURE, deployed, prepared
+from tests.support.operator import MODEL, Operator, operating
+from tests.support.server import serving
+
+
+def drafted(operator: Operator, request: WireDeploy) -> Plan:
+    """The draft of a deploy."""
+    return plan("digits", request, operator.store.catalog, 0.0, 300.0)
+
+
+async def test_files_must_be_here(tmp_path: Path) -> None:
+    """A file that nobody uploaded is named by its hash."""
+    async with operating(tmp_path) as operator:
+        request = await operator.request()
+        request.files[0].sha256 = "0" * 64
+
+        with pytest.raises(BadBundle, match="1 files were not uploaded, first 0000"):
+            Verification(operator.store, operator.manager).check_files(drafted(operator, request))
+
+
+async def test_what_is_no_onnx_file_needs_no_replica(tmp_path: Path) -> None:
+    """The parser's reason comes at once."""
+    async with operating(tmp_path) as operator:
+        request = await operator.request({"m.onnx": b"not a model"})
+
+        with pytest.raises(ModelRefused, match=r"m\.onnx is not an ONNX model"):
+            Verification(operator.store, operator.manager).check_files(drafted(operator, request))
+        assert operator.manager.replicas() == []
+
+
+async def test_data_outside_the_bundle_is_refused(tmp_path: Path) -> None:
+    """A model whose weights lie in a file that was not deployed is refused by that file's name."""
+    async with operating(tmp_path) as operator:
+        model = models.external(tmp_path, 1)
+        request = await operator.request({"m.onnx": model.read_bytes()})
+
+        with pytest.raises(BadBundle, match=r"external\.bin"):
+            Verification(operator.store, operator.manager).check_files(drafted(operator, request))
+
+
+async def test_the_same_is_not_verified_twice(tmp_path: Path) -> None:
+    """A known bundle is not loaded again for a setting that no trial looks at."""
+    async with operating(tmp_path) as operator:
+        done = await operator.deploy("digits")
+        assert done.state == "done"
+        draft = drafted(operator, await operator.request())
+        off = replace(draft.revision.batching, mode="off")
+        draft = replace(draft, revision=replace(draft.revision, batching=off))
+
+        verified = await Verification(operator.store, operator.manager).verify(draft, "again")
+
+        assert verified.profile == operator.store.catalog.resolve("digits").profile
+        assert operator.manager.decisions("default/digits@trial-again") == []
+
+
+class Reporting:
+    """A manager whose trials all end with one report; `asked` are the specs they were given."""
+
+    def __init__(self, operator: Operator, report: dict[str, Any]) -> None:
+        self.report = report
+        self.asked: list[ModelSpec] = []
+        self.needs_mib: list[float] = []
+        self.devices = operator.manager.devices
+
+    async def trial(self, spec: PoolSpec, bound: Binding) -> dict[str, Any]:
+        self.asked.append(bound.spec)
+        self.needs_mib.append(spec.memory_mib)
+        return self.report
+
+
+REPORT: dict[str, Any] = {
+    "device_kind": "cpu",
+    "signature": signatures.to_json(SIGNATURE),
+    "load_ms": 5.0,
+    "memory_mib": 50.0,
+    "latency_ms": {"1": 1.0},
+    "batchable": False,
+    "why_not": "",
+    "batch_max": 1,
+    "profiled": True,
+    "note": "",
+}
+
+
+async def offered(operator: Operator, graph: bytes) -> dict[str, Any]:
+    """A report of a trial that has prepared this graph."""
+    async with operator.store.blobs.take(len(graph)) as upload:
+        await upload.write(graph)
+    return {**REPORT, "prepared": prepared(graph__onnx=graph)}
+
+
+async def test_a_prepared_graph_may_name_its_weights_only(tmp_path: Path) -> None:
+    """It comes from a replica that may have run anything: one that names other files, or is none,
+    is not kept, and the deploy goes on."""
+    weights = models.external(tmp_path, 1)
+    named = onnx.load(weights, load_external_data=False)
+    graphs = [b"no graph", weights.read_bytes()]
+    for tensor in named.graph.initializer:
+        for entry in tensor.external_data:
+            entry.value = "weights.bin" if entry.key == "location" else entry.value
+    graphs.append(named.SerializeToString())
+    async with operating(tmp_path) as operator:
+        draft = drafted(operator, await operator.request())
+        profiles = []
+        for graph in graphs:
+            manager: Any = Reporting(operator, await offered(operator, graph))
+            verified = await Verification(operator.store, manager).verify(draft, "one")
+            profiles.append(verified.profile)
+
+    reasons = [profile.why_not_prepared for profile in profiles]
+    assert reasons[0].startswith("the prepared graph cannot be read: ")
+    assert reasons[1:] == ["the prepared graph names 'external.bin'", ""]
+    assert [profile.prepared is None for profile in profiles] == [True, True, False]
+
+
+async def test_a_server_may_be_told_not_to_prepare(tmp_path: Path) -> None:
+    """Then no trial does, and none is counted with the memory for it."""
+    async with operating(tmp_path) as operator:
+        draft = drafted(operator, await operator.request())
+        managers: list[Any] = [Reporting(operator, REPORT), Reporting(operator, REPORT)]
+        for manager, prepare in zip(managers, (True, False), strict=True):
+            verification = Verification(operator.store, manager, prepare=prepare)
+            await verification.verify(draft, "one")
+
+    assert [manager.asked[0].prepare for manager in managers] == [True, False]
+    more_mib = managers[0].needs_mib[0] - managers[1].needs_mib[0]
+    assert more_mib == pytest.approx(draft.bundle.size / 2**20)
+
+
+async def test_a_trial_that_was_killed_is_tried_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one's report counts; where that is killed, too, the model is not blamed."""
+    async with operating(tmp_path) as operator:
+        verification = Verification(operator.store, operator.manager)
+        draft = drafted(operator, await operator.request())
+        real, keys = operator.manager.trial, list[str]()
+
+        async def killed(spec: PoolSpec, bound: Binding, *, times: int) -> dict[str, Any]:
+            keys.append(spec.key)
+            if len(keys) <= times:
+                raise TrialKilled("was killed by SIGKILL", admin_detail={"log_tail": ["x"]})
+            return await real(spec, bound)
+
+        monkeypatch.setattr(operator.manager, "trial", partial(killed, times=1))
+        assert (await verification.verify(draft, "t1")).profile.profiled
+        assert keys == ["default/digits@trial-t1", "default/digits@trial-t1-again"]
+
+        keys.clear()
+        monkeypatch.setattr(operator.manager, "trial", partial(killed, times=9))
+        with pytest.raises(TrialKilled, match=r"so was a second one \(was killed by") as end:
+            await verification.verify(draft, "t2")
+        assert (len(keys), end.value.admin_detail) == (2, {"log_tail": ["x"]})
+
+
+PICTURE = b"\x89PNG not looked at"
+MANIFEST = """
+schema = 1
+name = "digits"
+model = "m.onnx"
+[input.image]
+kind = "image"
+size = [2, 2]
+[sample]
+image = "@two.png"
+"""
+
+
+def takes(signature: Signature, **changes: object) -> Deployed:
+    """A deployed revision with that signature."""
+    known = deployed()
+    return replace(known, revision=replace(known.revision, signature=signature, **changes))  # type: ignore[arg-type]
+
+
+def test_zeros_fit_the_signature() -> None:
+    """Dynamic dimensions are 1, scalars are scalars, texts are empty."""
+    inputs = (
+        TensorSpec("x", "FP32", (-1, 2)),
+        TensorSpec("n", "INT64", ()),
+        TensorSpec("t", "BYTES", (1,)),
+        TensorSpec("b", "BOOL", (-1,)),
+    )
+
+    kind, body = values(takes(Signature("tensors", inputs, ())))
+
+    assert kind == "application/json"
+    expected = {"inputs": {"x": [[0.0, 0.0]], "n": 0, "t": [""], "b": [False]}}
+    assert json.loads(body) == expected
+
+
+def test_the_manifests_values_come_as_they_are() -> None:
+    """What stands under [sample] is what a caller would send."""
+    known = takes(deployed().revision.signature, sample={"x": [[1, 2, 3, 4]]})
+
+    assert json.loads(values(known)[1]) == {"inputs": {"x": [[1, 2, 3, 4]]}}
+
+
+def test_raw_bytes_begin_empty() -> None:
+    """A function of bytes takes any, none too."""
+    assert values(takes(Signature("bytes", (TensorSpec("data", "BYTES", (1,)),), ()))) == (
+        "application/octet-stream",
+        b"",
+    )
+
+
+def test_zeros_are_bounded() -> None:
+    """Nobody is sent 64 million zeros."""
+    large = Signature("tensors", (TensorSpec("x", "FP32", (-1, 8000, 8000)),), ())
+
+    with pytest.raises(Unknown, match="'x' FP32"):
+        values(takes(large))
+
+
+async def test_a_sample_can_be_sent_as_it_came(tmp_path: Path) -> None:
+    """Body and content type are those of a call."""
+    async with serving(tmp_path, FakeDriver(), standbys=0) as server:
+        await server.deploy({"m.onnx": MODEL}, name="digits")
+
+        answer = await server.admin("GET", "/functions/digits/sample")
+
+        assert (answer.status, answer.headers["Content-Type"]) == (200, "application/json")
+        assert (await server.call("digits", answer.json())).status == 200
+
+
+async def test_a_sample_file_comes_from_the_bundle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the content type of its ending; one that is too large is not read."""
+    async with serving(tmp_path, FakeDriver(), standbys=0) as server:
+        await server.deploy({"m.onnx": MODEL, "two.png": PICTURE}, name="digits", manifest=MANIFEST)
+
+        answer = await server.admin("GET", "/functions/digits/sample")
+        assert (answer.status, answer.headers["Content-Type"]) == (200, "image/png")
+        assert answer.body == PICTURE
+
+        monkeypatch.setattr(verify, "FILE_MAX", 3)
+        refused = await server.admin("GET", "/functions/digits/sample")
+        assert (refused.status, refused.problem["code"]) == (404, "unknown")
+
+
+async def test_a_lost_blob_is_told(tmp_path: Path) -> None:
+    """The store is not what it should be: 503, not a crash."""
+    async with serving(tmp_path, FakeDriver(), standbys=0) as server:
+        await server.deploy({"m.onnx": MODEL, "two.png": PICTURE}, name="digits", manifest=MANIFEST)
+        known = server.server.store.catalog.resolve("digits")
+        bundle = server.server.store.bundles[known.revision.bundle]
+        (file,) = [one for one in bundle.files if one.path == "two.png"]
+        server.server.store.blobs.path(file.sha256).unlink()
+
+        answer = await server.admin("GET", "/functions/digits/sample")
+        assert (answer.status, answer.problem["code"]) == (503, "store_unavailable")

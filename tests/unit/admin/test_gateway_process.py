@@ -1,0 +1,42 @@
+"""The parts of a gateway process."""
+
+from __future__ import annotations
+
+import asyncio
+
+from structlog.testing import capture_logs
+
+from admin.gateway_process import start_root_tasks
+from registry.tasks import Tasks
+
+
+async def test_root_tasks_are_named_and_called_periodically() -> None:
+    """All that were listed run under their names until their owner closes, without complaint."""
+    tasks, ticks = Tasks("server"), asyncio.Event()
+    start_root_tasks(tasks, [("errors", 0.0, ticks.set), ("history", 3600.0, list)])
+    await ticks.wait()
+
+    assert tasks.running() == ["errors", "history"]
+    with capture_logs() as logs:
+        await tasks.close()
+    assert (tasks.reasons(), logs) == ([], [])
+
+
+async def test_a_root_task_that_dies_is_seen() -> None:
+    """Its end is a reason for /readyz; an error in one call of its function is not its end."""
+    tasks, calls = Tasks("server"), iter([OSError("disk full"), GeneratorExit("ended")])
+
+    def fail() -> None:
+        raise next(calls)
+
+    with capture_logs() as logs:
+        start_root_tasks(tasks, [("history", 0.0, fail), ("errors", 3600.0, list)])
+        while "history" in tasks.running():
+            await asyncio.to_thread(int)
+    await tasks.close()
+
+    assert tasks.reasons() == ["task server:history ended: GeneratorExit: ended"]
+    assert [line["event"] for line in logs] == [
+        "a periodic action failed",
+        "a background task died",
+    ]

@@ -1,0 +1,144 @@
+"""Families of the server, its devices and its replicas."""
+
+from __future__ import annotations
+
+from collections import Counter
+from importlib.metadata import version
+
+from admin.metrics import MIB, DeviceFamilies, OneGateway, ReplicaFamilies, ServerFamilies
+from pool_manager.core.state import Device
+from pool_manager.metrics import Counts, Supplied
+from pool_manager.ports import GpuView
+from pool_manager.reports import Occupancy
+from registry.store.history import HistoryStatistics
+
+
+def test_the_server_says_what_it_is_and_how_it_writes() -> None:
+    """Version, driver, processes, history, and what the system says of the process."""
+    written = HistoryStatistics(buffered=3, written=10, dropped=2, failed_flushes=1)
+    families = ServerFamilies("process", lambda: written, OneGateway())
+    families.snapshot()
+    found = {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for family in families.collect()
+        for sample in family.samples
+    }
+
+    assert found["fngate_build_info", version("fngate"), "process"] == 1
+    assert found["fngate_gateway_processes",] == 1
+    assert found["fngate_gateway_process_deaths_total",] == 0
+    assert found["fngate_history_waiting_records",] == 3
+    assert found["fngate_history_dropped_records_total",] == 2
+    assert found["fngate_history_failed_flushes_total",] == 1
+    assert found["process_resident_memory_bytes",] > 0
+    assert found["process_cpu_seconds_total",] > 0
+
+
+GPU = Occupancy(
+    Device("GPU-a", "cuda", 23_000.0),
+    "quarantined",
+    "r1: still there",
+    ("r1",),
+    700.0,
+    GpuView("NVIDIA A", "0", "9.0", "580", 24_000.0, 900.0, 100.0, 0.25),
+    650.0,
+)
+SLOT = Occupancy(Device("cpu:0", "cpu", 8_000.0, "cpu"), "free", "", (), 0.0, None)
+BARE = Occupancy(
+    Device("GPU-b", "cuda"),
+    "free",
+    "",
+    (),
+    0.0,
+    GpuView(None, "1", None, None, None, None, 0.0),
+)
+
+
+def device_samples(*devices: Occupancy) -> dict[tuple[str, str], float]:
+    """Every sample by its name and device."""
+    families = DeviceFamilies(lambda: list(devices), lambda: {"GPU-a": 2.0, "gone": 1.0})
+    families.snapshot()
+    return {
+        (sample.name, sample.labels["device"]): sample.value
+        for family in families.collect()
+        for sample in family.samples
+    }
+
+
+def test_memory_is_in_bytes() -> None:
+    """Of a GPU as its driver sees it."""
+    found = device_samples(GPU, SLOT)
+
+    assert found["fngate_device_memory_bytes", "GPU-a"] == 24_000 * MIB
+    assert found["fngate_device_memory_used_bytes", "GPU-a"] == 900 * MIB
+    assert found["fngate_device_memory_charged_bytes", "GPU-a"] == 700 * MIB
+    assert found["fngate_device_memory_leaked_bytes", "GPU-a"] == 650 * MIB
+    assert found["fngate_device_memory_reclaimed_bytes_total", "GPU-a"] == 2 * MIB
+    assert found["fngate_device_utilization_ratio", "GPU-a"] == 0.25
+    assert found["fngate_device_memory_bytes", "cpu:0"] == 8_000 * MIB
+    assert found["fngate_device_state", "GPU-a"] == 1
+
+
+def test_what_is_not_known_has_no_sample() -> None:
+    """Nothing is guessed of a slot, nor of a GPU whose driver says nothing."""
+    found = device_samples(SLOT, BARE)
+    names = {name for name, _ in found}
+
+    assert "fngate_device_memory_used_bytes" not in names
+    assert "fngate_device_utilization_ratio" not in names
+    assert ("fngate_device_memory_bytes", "GPU-b") not in found
+    assert found["fngate_device_memory_reclaimed_bytes_total", "cpu:0"] == 0
+
+
+class Given:
+    """What a manager may have counted."""
+
+    waiting_starts = 2
+
+    def __init__(self) -> None:
+        self.counted = Counts(
+            Counter({("standby", "ready"): 3}), Counter({("serving", "killed"): 1})
+        )
+
+    def counts(self) -> Counts:
+        return self.counted.copy()
+
+    def supplied(self) -> list[Supplied]:
+        return [Supplied("default/a@1", 2, {"ready": 1, "loading": 1})]
+
+
+def replica_samples(families: ReplicaFamilies) -> dict[tuple[str, ...], float]:
+    """Every sample by its name and label values."""
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in families.collect()
+        for sample in family.samples
+    }
+
+
+def test_replicas_are_shown_as_they_were_looked_at() -> None:
+    """Supply, starts, failures; later ones are for the next look."""
+    given = Given()
+    families = ReplicaFamilies(given)
+    families.snapshot()
+    given.counted.starts["standby", "ready"] += 1
+
+    assert {key: value for key, value in replica_samples(families).items() if value} == {
+        ("fngate_pool_wanted_replicas", "default/a@1"): 2,
+        ("fngate_pool_replicas", "default/a@1", "ready"): 1,
+        ("fngate_pool_replicas", "default/a@1", "loading"): 1,
+        ("fngate_waiting_starts",): 2,
+        ("fngate_replica_starts_total", "standby", "ready"): 3,
+        ("fngate_replica_failures_total", "serving", "killed"): 1,
+    }
+
+
+def test_what_can_be_counted_is_there_from_the_start() -> None:
+    """A first failure is a rise from 0, which an alert can see."""
+    found = replica_samples(ReplicaFamilies(Given()))
+
+    assert found["fngate_replica_failures_total", "starting", "load"] == 0
+    assert found["fngate_replica_starts_total", "trial", "failed"] == 0
+    assert found["fngate_evictions_total", "busy"] == 0
+    assert found["fngate_cold_starts_total", "failed"] == 0
+    assert found["fngate_batching_refuted_total",] == 0

@@ -1,0 +1,324 @@
+"""Messages from and to workers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from admin.workers import messages as m
+from admin.workers.broadcast import TOGETHER, Broadcaster, ClusterState, WorkerMessages
+from admin.workers.messages import Arrived, Beat, Reckoned, Woken
+from admin.workers.worker import CatalogReplica
+from gateway.dispatch.pool import UNKNOWN
+from gateway.metrics.requests import RateSample
+from registry.catalog import Catalog
+from registry.exchange import Demand, Endpoints, Expected, Load, PoolEndpoints, encode
+from registry.model import ColdStart, Key
+from registry.store.keys import KeyRing
+from tests.support import nouns
+
+KEY = Key("k", "ab" * 32, ("invoke",))
+OTHER = Key("o", "cd" * 32, ("read",))
+
+GUESS = Expected(0.1, 0.2, 0.3, 0)
+
+
+class Told:
+    """A worker: what it was told, in order."""
+
+    def __init__(self) -> None:
+        self.messages: list[m.Down] = []
+
+    def send(self, data: bytes) -> None:
+        """What the hub calls."""
+        self.messages.append(m.decode_down(data))
+
+    def mirror(self) -> CatalogReplica:
+        """What it knows by now."""
+        mirror = CatalogReplica()
+        for message in self.messages:
+            if isinstance(message, m.Functions | m.KeyNow | m.Estimates):
+                mirror.apply(message)
+        return mirror
+
+
+class Rig:
+    """A hub between a supervisor's memory and two workers."""
+
+    def __init__(self) -> None:
+        self.catalog = Catalog([nouns.deployed("digits")])
+        self.ring = KeyRing([KEY])
+        self.estimates = {"default/digits@1": Expected(1.0, 1.5, 2.0, 3)}
+        self.broadcaster = Broadcaster(
+            self.catalog, self.ring, lambda pool: self.estimates.get(pool, GUESS)
+        )
+        self.close = self.broadcaster.open()
+        self.a, self.b = Told(), Told()
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    """With one function and one key."""
+    rig = Rig()
+    yield rig
+    rig.close()
+
+
+def test_a_new_worker_is_told_everything_and_then_that_it_was_all(rig: Rig) -> None:
+    """Functions, estimates and keys; nothing comes after Began but changes."""
+    rig.broadcaster.add_worker("a", rig.a.send)
+
+    mirror = rig.a.mirror()
+    assert mirror.catalog.all() == rig.catalog.all()
+    assert mirror.ring.all() == (KEY,)
+    assert mirror.expected == rig.estimates
+    assert isinstance(rig.a.messages[-1], m.Began)
+
+
+def test_a_worker_that_joins_late_knows_the_same(rig: Rig) -> None:
+    """Snapshot and changes lead to the same knowledge, whenever the snapshot was."""
+    rig.broadcaster.add_worker("a", rig.a.send)
+    rig.catalog.put(nouns.deployed("digits", 2))
+    rig.catalog.put(nouns.deployed("other"))
+    rig.ring.put(OTHER)
+    rig.broadcaster.add_worker("b", rig.b.send)
+    rig.ring.remove(KEY)
+    rig.catalog.remove("other")
+
+    for told in (rig.a, rig.b):
+        mirror = told.mirror()
+        assert mirror.catalog.revisions("digits") == rig.catalog.revisions("digits")
+        assert mirror.catalog.find("other") is None
+        assert mirror.ring.all() == (OTHER,)
+
+
+def test_a_start_with_many_functions_comes_in_pieces(rig: Rig) -> None:
+    """No message grows with what is deployed."""
+    for number in range(2 * TOGETHER):
+        rig.catalog.put(nouns.deployed(f"f{number}"))
+    rig.broadcaster.add_worker("a", rig.a.send)
+
+    sizes = [len(one.functions) for one in rig.a.messages if isinstance(one, m.Functions)]
+    assert sizes == [TOGETHER, TOGETHER, 1]
+    assert rig.a.mirror().catalog.all() == rig.catalog.all()
+
+
+def test_a_revision_is_told_before_its_pool(rig: Rig) -> None:
+    """Whoever hears of the catalog later than the hub may speak of the pool at once."""
+    rig.broadcaster.add_worker("a", rig.a.send)
+    rig.catalog.subscribe(lambda _change: rig.broadcaster.send_endpoints(b"endpoints"))
+    rig.catalog.put(nouns.deployed("new"))
+
+    kinds = [type(message) for message in rig.a.messages]
+    after = kinds[kinds.index(m.Began) + 1 :]
+    assert after == [m.Functions, m.Estimates, m.Pools]
+
+
+def test_estimates_are_told_as_they_change(rig: Rig) -> None:
+    """Of the pool that was measured alone."""
+    rig.broadcaster.add_worker("a", rig.a.send)
+    faster = rig.estimates["default/digits@1"] = Expected(0.1, 0.5, 0.9, 4)
+    record = ColdStart("default", "digits", 1, "r", "cpu", 0.0, 500.0, {})
+    rig.broadcaster.on_cold_start(record)
+
+    assert rig.a.messages[-1] == m.Estimates({"default/digits@1": faster})
+
+
+async def test_a_change_is_settled_when_every_worker_has_it(rig: Rig) -> None:
+    """Not before the last one has said so; a worker that dies is not waited for."""
+    for name, told in (("a", rig.a), ("b", rig.b)):
+        rig.broadcaster.add_worker(name, told.send)
+    settling = asyncio.create_task(rig.broadcaster.settled())
+    await asyncio.sleep(0)
+    reach = rig.a.messages[-1]
+    assert isinstance(reach, m.Reach)
+    assert rig.b.messages[-1] == reach
+    rig.broadcaster.on_reached("a", reach.number)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not settling.done()
+    rig.broadcaster.remove_worker("b")
+    await settling
+
+    later = asyncio.create_task(rig.broadcaster.settled())
+    await asyncio.sleep(0)
+    rig.broadcaster.on_reached("a", reach.number)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not later.done()
+    rig.broadcaster.on_reached("a", reach.number + 1)
+    await later
+
+
+async def test_a_change_does_not_wait_for_ever(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that says nothing is given up by others, some time."""
+    monkeypatch.setattr("admin.workers.broadcast.SETTLED_S", 0.0)
+    rig.broadcaster.add_worker("a", rig.a.send)
+
+    await rig.broadcaster.settled()
+
+
+async def test_without_workers_all_is_settled(rig: Rig) -> None:
+    """There is nobody who could not know; one that is gone says nothing more."""
+    rig.broadcaster.add_worker("a", rig.a.send)
+    rig.broadcaster.remove_worker("a")
+    rig.broadcaster.on_reached("a", 1)
+    await rig.broadcaster.settled()
+    rig.broadcaster.send_endpoints(b"x")
+
+    assert isinstance(rig.a.messages[-1], m.Began)
+
+
+class Calls:
+    """Stands for each of those whom a worker's words concern: what was said to whom."""
+
+    def __init__(self, said: list[tuple[Any, ...]], who: str) -> None:
+        self._said = said
+        self._who = who
+
+    def __getattr__(self, what: str) -> Any:
+        return lambda *given: self._said.append((self._who, what, *given))
+
+
+class Process:
+    """A worker's process."""
+
+    name = "7"
+    counters = "table"
+
+    class channel:
+        """Its channel."""
+
+        send = "send"
+
+
+@pytest.fixture
+def said() -> list[tuple[Any, ...]]:
+    """Who was told what, in order."""
+    return []
+
+
+@pytest.fixture
+def messages(said: list[tuple[Any, ...]]) -> WorkerMessages:
+    """Links to whom nothing real belongs."""
+    names = ("hub", "overview", "page", "own", "manager", "past")
+    return WorkerMessages(*(cast("Any", Calls(said, name)) for name in names))
+
+
+def test_a_worker_is_joined_and_left_everywhere(
+    messages: WorkerMessages, said: list[tuple[Any, ...]]
+) -> None:
+    """Counters first, for it counts as soon as it hears; its demand ends with it."""
+    process = cast("Any", Process())
+    messages.on_started(process)
+    assert said == [
+        ("page", "add_worker", "7", "table", "send"),
+        ("hub", "add_worker", "7", "send"),
+    ]
+    said.clear()
+    messages.on_ended(process)
+
+    assert set(said) == {
+        ("page", "remove_worker", "7"),
+        ("overview", "remove_worker", "7"),
+        ("manager", "worker_lost", "7"),
+        ("hub", "remove_worker", "7"),
+    }
+
+
+def test_demand_reaches_the_manager_as_it_came(
+    messages: WorkerMessages, said: list[tuple[Any, ...]]
+) -> None:
+    """And is counted in the overview."""
+    data = encode(Demand("7", 1, True, {"default/f@1": Load(1, 0, 0.1)}))
+    messages.on_demand("7", data)
+
+    assert ("manager", "receive_demand", data) in said
+    assert [entry[:2] for entry in said] == [
+        ("overview", "on_demand"),
+        ("manager", "receive_demand"),
+    ]
+
+
+def test_nobody_speaks_for_another(messages: WorkerMessages, said: list[tuple[Any, ...]]) -> None:
+    """The demand of a worker that is gone would stay for ever."""
+    with pytest.raises(ValueError, match="expected the demand of 7, got that of 8"):
+        messages.on_demand("7", encode(Demand("8", 1, True, {})))
+
+    assert said == []
+
+
+def test_other_words_go_to_whom_they_concern(
+    messages: WorkerMessages, said: list[tuple[Any, ...]]
+) -> None:
+    """Arrivals to the history, cold starts to the metrics, what is reached to the hub, rates to
+    whoever has subscribed."""
+    answered = [RateSample("default", "f", (0, 1))]
+    end = messages.subscribe(lambda samples: said.append(("rates", samples)))
+    messages.on_beat("7", Beat(4, [Arrived("default", "f", 3)], answered))
+    end()
+    messages.on_cold_start(Woken("default", "f", "r1", {"load": 1.0}))
+    messages.on_reached("7", 9)
+    reckoned = Reckoned(1, 0.0, {}, {}, {}, [])
+    messages.on_reckoned("7", reckoned)
+
+    assert said == [
+        ("overview", "on_beat", "7", 4, []),
+        ("past", "arrivals", "default", "f", 3),
+        ("rates", answered),
+        ("own", "count_cold_start", "default", "f", "r1", {"load": 1.0}, None),
+        ("hub", "on_reached", "7", 9),
+        ("page", "on_reckoned", "7", reckoned),
+    ]
+
+
+F, G = "default/f@1", "default/g@1"
+
+
+def published(full: bool, **states: str) -> bytes:
+    """The manager's message about pools f and g."""
+    keys = {"f": F, "g": G}
+    pools = {
+        keys[name]: UNKNOWN if state == "rest" else PoolEndpoints([], state, "because")
+        for name, state in states.items()
+    }
+    return encode(Endpoints(1, full, pools))
+
+
+def test_loads_are_summed_over_workers() -> None:
+    """The oldest wait is the maximum; a worker that is gone holds nothing."""
+    cluster = ClusterState()
+    cluster.on_demand(Demand("a", 1, True, {F: Load(1, 2, 0.5)}), 0.0)
+    cluster.on_demand(Demand("b", 1, True, {F: Load(3, 0, 2.0), G: Load(0, 1, 0.0)}), 0.0)
+    assert cluster.loads() == {F: Load(4, 2, 2.0), G: Load(0, 1, 0.0)}
+    cluster.remove_worker("b")
+
+    assert cluster.loads() == {F: Load(1, 2, 0.5)}
+
+
+def test_pools_at_rest_have_no_state() -> None:
+    """What is cold without a reason, or gone, is left out; a full message names all there is."""
+    cluster = ClusterState()
+    cluster.on_endpoints(published(True, f="warm", g="failing"))
+    assert cluster.states() == {F: "warm", G: "failing"}
+    cluster.on_endpoints(published(False, f="rest"))
+    assert cluster.states() == {G: "failing"}
+    cluster.on_endpoints(published(False, g="gone", f="waking"))
+    assert cluster.states() == {F: "waking"}
+    cluster.on_endpoints(published(True, g="cold"))
+
+    assert cluster.states() == {G: "cold"}
+
+
+def test_background_work_is_counted_over_living_workers() -> None:
+    """As each last said."""
+    cluster = ClusterState()
+    for worker, count in (("a", 3), ("b", 4), ("a", 5)):
+        cluster.on_beat(worker, count, [])
+    assert cluster.tasks == 9
+    cluster.remove_worker("a")
+
+    assert cluster.tasks == 4

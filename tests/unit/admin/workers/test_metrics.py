@@ -1,0 +1,464 @@
+"""`/metrics` over all gateway processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as strict
+from prometheus_client.parser import text_string_to_metric_families
+
+from admin.workers import metrics
+from admin.workers.messages import Reckon, Reckoned, decode_down
+from admin.workers.metrics import LabelLimit, LedgerPoll, MergedMetrics, Numbers, family_of
+from admin.workers.shared_counters import CounterReader, CounterWriter, Sample
+from gateway.metrics.counters import OPENMETRICS, CounterStore, Exemplar, SampleExemplar
+from gateway.metrics.ledger import UNKNOWN_POOL, Ledger
+from gateway.metrics.requests import OTHERS, Metrics
+from registry.catalog import Change
+
+REMOVED = Change("remove", "default", "f", None, None)
+
+
+class Rig:
+    """A supervisor's page, and workers whose metrics count in tables of it."""
+
+    def __init__(self) -> None:
+        self.deployed = {"f", "g"}
+        self.poll = LedgerPoll()
+        self.page = MergedMetrics(self._metrics(), self.poll, self.is_deployed)
+        self.sent: list[bytes] = []
+        self.tables: dict[str, CounterReader] = {}
+        self.cells: list[CounterWriter] = []
+
+    def _metrics(self, store: CounterStore | None = None) -> Metrics:
+        return Metrics(self.poll.balance, dict, lambda: 7, self.is_deployed, store)
+
+    def is_deployed(self, _namespace: str, name: str) -> bool:
+        """What the catalog says."""
+        return name in self.deployed
+
+    def worker(self, name: str) -> Metrics:
+        """A worker joins."""
+        counters = CounterReader()
+        cells = CounterWriter(os.dup(counters.descriptor))
+        counters.close_descriptor()
+        Ledger(cells)
+        metrics = self._metrics(cells)
+        for function in ("f", "g", "beyond"):
+            metrics.count_reply("default", function, "ok", "", 0.02)
+        self.tables[name] = counters
+        self.cells.append(cells)
+        self.page.add_worker(name, counters, self.sent.append)
+        return metrics
+
+    def samples(self) -> dict[tuple[str, ...], float]:
+        """Every sample by its name and label values, sorted by label."""
+        self.page.snapshot()
+        return {
+            (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
+            for family in text_string_to_metric_families(self.page.render().decode())
+            for sample in family.samples
+        }
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    """Without workers yet. Each has answered f, g and one that is not deployed once."""
+    rig = Rig()
+    yield rig
+    for cells in rig.cells:
+        cells.close()
+    for counters in rig.tables.values():
+        counters.close()
+
+
+REQUESTS = ("fngate_requests_total", "f", "default", "ok", "")
+COUNT = ("fngate_request_seconds_count", "f", "default")
+
+
+def test_all_workers_are_added_up(rig: Rig) -> None:
+    """Counters, and histograms with their buckets summed up to each bound."""
+    first, _ = rig.worker("a"), rig.worker("b")
+    first.count_reply("default", "f", "ok", "", 0.3)
+
+    found = rig.samples()
+    assert found[REQUESTS] == 3
+    assert found[COUNT] == 3
+    assert found["fngate_request_seconds_sum", "f", "default"] == pytest.approx(0.34)
+    assert found["fngate_request_seconds_bucket", "f", "0.01", "default"] == 0
+    assert found["fngate_request_seconds_bucket", "f", "0.025", "default"] == 2
+    assert found["fngate_request_seconds_bucket", "f", "+Inf", "default"] == 3
+    assert found["fngate_requests_total", OTHERS, "default", "ok", ""] == 2
+
+
+def test_what_the_supervisor_knows_itself_is_there_once(rig: Rig) -> None:
+    """Gauges, and cold starts whoever waited for them."""
+    rig.worker("a")
+    rig.worker("b")
+    own = rig.page._own
+    for _ in range(2):
+        own.count_cold_start("default", "f", "r1", {"load": 2000.0})
+
+    found = rig.samples()
+    assert found["fngate_tasks",] == 7
+    assert found["fngate_cold_start_seconds_count", "f", "default", "load"] == 1
+
+
+def test_a_worker_that_ended_stays_counted(rig: Rig) -> None:
+    """Its last number is in the sum, and its successor's are added."""
+    rig.worker("a").count_reply("default", "f", "ok", "", 0.1)
+    rig.page.remove_worker("a")
+    assert rig.samples()[REQUESTS] == 2
+    rig.worker("c")
+
+    assert rig.samples()[REQUESTS] == 3
+
+
+def test_what_was_counted_for_a_removed_function_goes(rig: Rig) -> None:
+    """Also what a dead worker had counted, whether it died before or after."""
+    rig.worker("a")
+    rig.worker("b")
+    rig.page.remove_worker("a")
+    rig.deployed.discard("f")
+    rig.page.on_change(REMOVED)
+    rig.page.remove_worker("b")
+
+    found = rig.samples()
+    assert not any("f" in key for key in found)
+    assert found["fngate_requests_total", "g", "default", "ok", ""] == 2
+    assert found["fngate_requests_total", OTHERS, "default", "ok", ""] == 2
+
+
+def test_a_worker_that_ends_between_look_and_render_counts_once(rig: Rig) -> None:
+    """The page is written in a thread, from what was there at the look."""
+    rig.worker("a")
+    rig.page.snapshot()
+    rig.page.remove_worker("a")
+    page = rig.page.render().decode()
+
+    assert (
+        'fngate_requests_total{function="f",namespace="default",outcome="ok",reason=""} 1.0' in page
+    )
+
+
+def test_changes_but_removals_take_nothing_away(rig: Rig) -> None:
+    """A function that was deployed again goes on."""
+    rig.worker("a")
+    rig.page.remove_worker("a")
+    rig.page.on_change(Change("put", "default", "f", None, None, (1, 2)))
+
+    assert rig.samples()[REQUESTS] == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [("a_total", "a"), ("a_b_bucket", "a_b"), ("a_sum", "a"), ("a_count", "a"), ("a_b", "a_b")],
+)
+def test_samples_belong_to_a_family(name: str, family: str) -> None:
+    """By what their names end in."""
+    assert family_of(name) == family
+
+
+async def test_the_ledger_is_as_the_workers_answer(rig: Rig) -> None:
+    """Not as their counters are a moment later; what is held and where is theirs to know."""
+    rig.worker("a")
+    asking = asyncio.create_task(rig.page.refresh())
+    await asyncio.sleep(0)
+    [question] = [decode_down(data) for data in rig.sent]
+    assert isinstance(question, Reckon)
+    ended = {"completed": 2.0}
+    labels = ("namespace", "default", "function", "f", "le", "0.025")
+    exemplar = Exemplar(("request_id", "x"), 0.02, 100.0)
+    marked = [SampleExemplar("fngate_request_seconds_bucket", labels, exemplar)]
+    answer = Reckoned(question.number, 4.0, ended, {"default/f@1": 1}, {"default/f@1": 1}, marked)
+    rig.page.on_reckoned("a", answer)
+    await asking
+
+    found = rig.samples()
+    assert found["fngate_accepted_total",] == 4
+    assert found["fngate_ended_total", "completed"] == 2
+    assert found["fngate_held", "default/f@1"] == 1
+    text = rig.page.render(OPENMETRICS).decode()
+    assert text.count("# {") == 1
+    assert 'function="f",le="0.025",namespace="default"} 1.0 # {request_id="x"} 0.02 100.0' in text
+
+
+def test_a_strict_reader_takes_the_page(rig: Rig) -> None:
+    """OpenMetrics wants all samples of one histogram together; there are those of two functions."""
+    rig.worker("a")
+    rig.page._own.count_cold_start("default", "f", "r1", {"load": 1.0, "bind": 2.0})
+    rig.page._own.count_cold_start("default", "g", "r2", {"load": 1.0})
+    rig.page.snapshot()
+    families = {one.name: one for one in strict(rig.page.render(OPENMETRICS).decode())}
+
+    samples = families["fngate_request_seconds"].samples
+    assert [one.name.rpartition("_")[2] for one in samples][-2:] == ["count", "sum"]
+    assert {one.labels["function"] for one in samples} == {"f", "g", OTHERS}
+
+
+def test_a_histogram_that_is_being_made_is_left_out(rig: Rig) -> None:
+    """A page is read while workers count: without its last bucket it is none."""
+    rig.worker("a")
+    labels = ("namespace", "function", "le")
+    for cells in rig.cells:
+        cells.allocate("fngate_request_seconds_bucket", labels, ("default", "new", "0.001"))
+
+    assert not any("new" in key for key in rig.samples())
+
+
+def test_no_sample_is_there_twice(rig: Rig) -> None:
+    """Prometheus takes one of two, and nobody knows which."""
+    rig.worker("a").count_dropped_events(2)
+    rig.worker("b").count_dropped_events(1)
+    rig.page._own.count_cold_start("default", "f", "r1", {"load": 1.0})
+    rig.page.snapshot()
+    rows = [line for line in rig.page.render().decode().splitlines() if line[0] != "#"]
+    names = [row.rpartition(" ")[0] for row in rows]
+
+    assert len(names) == len(set(names))
+    assert rig.samples()["fngate_access_events_left_out_total",] == 3
+
+
+class Worker:
+    """A process that has accepted and ended so many, and answers when it is told to."""
+
+    def __init__(self, name: str, all_: LedgerPoll, accepted: int, completed: int) -> None:
+        self.name = name
+        self.counters = CounterReader(records_max=64)
+        self.cells = CounterWriter(os.dup(self.counters.descriptor))
+        self.counters.close_descriptor()
+        self.ledger = Ledger(self.cells)
+        # Others that come later are not looked at.
+        self.cells.allocate("fngate_requests_total", (), ())
+        for _ in range(accepted):
+            self.ledger.accept()
+        for _ in range(completed):
+            self.ledger.end("completed")
+        self.asked: list[int] = []
+        self._all = all_
+        all_.add_worker(name, self._hear, self.counters)
+
+    def _hear(self, data: bytes) -> None:
+        message = decode_down(data)
+        assert isinstance(message, Reckon)
+        self.asked.append(message.number)
+
+    def answer(self, held: int, in_flight: int, *marked: SampleExemplar) -> None:
+        """Say so, to the last question."""
+        now = self.ledger.balance({"p": held}, {"p": in_flight})
+        ended = dict(now.ended)
+        said = Reckoned(
+            self.asked[-1], now.accepted, ended, {"p": held}, {"p": in_flight}, list(marked)
+        )
+        self._all.on_reckoned(self.name, said)
+
+
+@pytest.fixture
+def all_() -> LedgerPoll:
+    """Nobody has started."""
+    return LedgerPoll()
+
+
+@pytest.fixture
+def two(all_: LedgerPoll) -> Iterator[tuple[Worker, Worker]]:
+    """5 accepted and 2 completed at a, 3 and 3 at b."""
+    made = Worker("a", all_, 5, 2), Worker("b", all_, 3, 3)
+    yield made
+    for one in made:
+        one.cells.close()
+        one.counters.close()
+
+
+Two = tuple[Worker, Worker]
+
+
+async def asked(all_: LedgerPoll) -> asyncio.Task[None]:
+    """A question that all have got."""
+    task = asyncio.create_task(all_.ask())
+    await asyncio.sleep(0)
+    return task
+
+
+async def test_all_answer_for_themselves(all_: LedgerPoll, two: Two) -> None:
+    """What comes after an answer is no part of it."""
+    a, b = two
+    task = await asked(all_)
+    a.answer(2, 1)
+    a.ledger.accept()
+    b.answer(0, 0)
+    await task
+    balance = all_.balance()
+
+    assert (balance.accepted, balance.ended["completed"]) == (8, 5)
+    assert (balance.held, balance.in_flight) == ({"p": 2}, {"p": 1})
+    assert balance.missing == 0
+
+
+async def test_a_request_that_a_worker_has_lost_is_missing(all_: LedgerPoll, two: Two) -> None:
+    """Nothing is made to fit."""
+    a, b = two
+    task = await asked(all_)
+    a.answer(1, 1)
+    b.answer(0, 0)
+    await task
+
+    assert all_.balance().missing == 1
+
+
+async def test_what_a_dead_worker_had_is_aborted(all_: LedgerPoll, two: Two) -> None:
+    """It is not waited for when it dies while it is asked; its numbers stay for ever."""
+    _, b = two
+    task = await asked(all_)
+    b.answer(0, 0)
+    all_.remove_worker("a")
+    await task
+    first = all_.balance()
+    all_.remove_worker("b")
+    await all_.ask()
+    last = all_.balance()
+
+    for balance in (first, last):
+        assert (balance.accepted, balance.missing) == (8, 0)
+        assert (balance.ended["completed"], balance.ended["aborted"]) == (5, 3)
+
+
+async def test_one_that_dies_after_its_answer_is_not_counted_twice(
+    all_: LedgerPoll, two: Two
+) -> None:
+    """Another makes the question wait meanwhile."""
+    a, b = two
+    task = await asked(all_)
+    a.answer(2, 1)
+    all_.remove_worker("a")
+    b.answer(0, 0)
+    await task
+    balance = all_.balance()
+
+    assert (balance.accepted, balance.ended["aborted"], balance.missing) == (8, 3, 0)
+    assert balance.held == {"p": 0}
+
+
+async def test_a_silent_worker_is_counted_by_its_counters(
+    all_: LedgerPoll, two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not waited for any longer; an answer to an old question is none."""
+    monkeypatch.setattr(metrics, "ANSWER_S", 0.0)
+    a, b = two
+    await all_.ask()
+    balance = all_.balance()
+    assert (balance.accepted, balance.in_flight, balance.missing) == (8, {UNKNOWN_POOL: 3}, 0)
+    a.answer(3, 0)
+    b.answer(0, 0)
+
+    assert all_.balance() == balance
+
+
+async def test_one_that_has_just_come_is_counted_by_its_counters(
+    all_: LedgerPoll, two: Two
+) -> None:
+    """It was not asked."""
+    a, b = two
+    task = await asked(all_)
+    late = Worker("c", all_, 1, 0)
+    a.answer(2, 1)
+    b.answer(0, 0)
+    await task
+
+    assert all_.balance().in_flight == {"p": 1, UNKNOWN_POOL: 1}
+    assert late.asked == []
+    late.cells.close()
+    late.counters.close()
+
+
+async def test_the_latest_exemplar_of_a_bucket_is_shown(all_: LedgerPoll, two: Two) -> None:
+    """Whichever process has it."""
+    a, b = two
+    labels = ("function", "f", "le", "1.0")
+    old, new = (
+        Exemplar(("request_id", name), 0.5, at_s) for name, at_s in (("x", 1.0), ("y", 2.0))
+    )
+    task = await asked(all_)
+    a.answer(2, 1, SampleExemplar("n_bucket", labels, new))
+    b.answer(0, 0, SampleExemplar("n_bucket", labels, old))
+    await task
+
+    assert all_.exemplars == {Sample("n_bucket", labels): new}
+
+
+async def test_two_may_ask_at_once(all_: LedgerPoll, two: Two) -> None:
+    """Each gets its own answers; whoever is not asked cannot answer."""
+    a, b = two
+    first, second = await asked(all_), await asked(all_)
+    assert a.asked == [1, 2]
+    a.answer(2, 1)
+    b.answer(0, 0)
+    await second
+    assert not first.done()
+    all_.on_reckoned("stranger", Reckoned(1, 99.0, {}, {}, {}, []))
+    first.cancel()
+    await asyncio.wait([first])
+
+    assert all_.balance().accepted == 8
+    assert all_._questions == {}
+
+
+LEFT_OUT = Sample("fngate_access_events_left_out_total", ())
+
+
+def requests(function: str) -> Sample:
+    labels = ("namespace", "default", "function", function, "outcome", "ok")
+    return Sample("fngate_requests_total", labels)
+
+
+def numbers(**counts: float) -> Numbers:
+    return {requests(name): count for name, count in counts.items()}
+
+
+@pytest.fixture
+def deployed() -> set[str]:
+    return {"a", "b", "c"}
+
+
+@pytest.fixture
+def folding(deployed: set[str]) -> LabelLimit:
+    return LabelLimit(lambda _namespace, name: name in deployed, functions_max=1)
+
+
+def test_functions_beyond_the_limit_are_added_up(folding: LabelLimit) -> None:
+    """With what the processes counted for others themselves; what is of no function stays."""
+    given = {LEFT_OUT: 9.0, **numbers(a=1.0, b=2.0, c=3.0), requests(OTHERS): 4.0}
+
+    assert folding.apply(given) == {LEFT_OUT: 9.0, requests("a"): 1.0, requests(OTHERS): 9.0}
+
+
+def test_who_was_shown_alone_stays_so(folding: LabelLimit) -> None:
+    """Whatever comes first on a later page."""
+    folding.apply(numbers(a=1.0))
+
+    assert folding.apply(numbers(b=2.0, a=1.0)) == {requests("a"): 1.0, requests(OTHERS): 2.0}
+
+
+def test_the_others_do_not_fall_when_one_of_them_goes(
+    folding: LabelLimit, deployed: set[str]
+) -> None:
+    """A counter that falls is taken for one that began anew: also while a process has not heard."""
+    folding.apply(numbers(a=1.0, b=2.0, c=3.0))
+    deployed.discard("b")
+    folding.forget(("default", "b"))
+
+    assert folding.apply(numbers(a=1.0, b=2.0, c=3.0))[requests(OTHERS)] == 5.0
+    assert folding.apply(numbers(a=1.0, c=4.0))[requests(OTHERS)] == 6.0
+
+
+def test_a_removed_function_makes_room_for_the_next(
+    folding: LabelLimit, deployed: set[str]
+) -> None:
+    """Its own numbers are gone."""
+    folding.apply(numbers(a=1.0))
+    deployed.discard("a")
+    folding.forget(("default", "a"))
+
+    assert folding.apply(numbers(a=1.0, b=2.0)) == {requests("b"): 2.0}
