@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class PoolSettings:
-    """Frozen; made by `admin/settings.py`."""
+    """Frozen; made by `Settings.pool()`, handed to the manager by `admin/compose.py`."""
 
     run_dir: Path
     """Short folder for the replicas' sockets; a socket path ends at 107 bytes."""

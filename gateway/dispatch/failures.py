@@ -62,14 +62,14 @@ class CallFailures:
         self.held_bytes = 0
 
     def on_replica_died(self, call: Call, pool: Pool, now: float, commands: list[Command]) -> None:
-        """Requeue or end a call whose replica died.
+        """Requeue or end a call whose replica died, or whose link to it broke.
 
         1. Its client has gone: nothing is owed.
         2. It had started, and may not run twice: ReplicaDied.
         3. It had started, and more than `retries` replicas died of it: Poison, and its body is
            refused for REFUSED_S.
         4. It had started: it runs again, alone.
-        5. It had not started: it is sent again. This death is not counted.
+        5. It had not started: it is sent again. No death is counted, but the sends are.
         """
         if call.stage is Stage.ABANDONED:  # 1
             return

@@ -15,11 +15,13 @@ from pool_manager.core.replicas import ReplicaLifecycle
 from pool_manager.core.state import Replica, State
 
 RESIDENCY_S = 10.0
-"""A replica is not drained for another pool before it has been ready for so long."""
+"""A busy replica is not drained for another pool before it has been ready for so long; an idle one
+stays for its load time, at most this long."""
 REFUSAL_S = 1.0
 """A replica that refused to go is not asked again for so long."""
-SURPLUS_DISCOUNT = 1e-3
-"""Factor on the cost of surplus: stopping one of several slows a pool, the only one stops it."""
+NOT_ONLY_DISCOUNT = 1e-3
+"""Cost factor of replicas that are not their pool's only one: stopping one of several slows a pool,
+stopping the only one stops it."""
 PREEMPT_AFTER_S = 5.0
 """A pool that has waited unserved for so long may have a busy replica drained."""
 TRIAL_PREEMPT_AFTER_S = 30.0
@@ -68,10 +70,10 @@ class Candidates:
     (2) Standbys: all of them, at no cost.
     (3) A pool at its `min`: none. Else no more than those above `min`.
     (4) `idle`: of a pool without load, those that have been ready for as long as they took to
-        load, RESIDENCY_S at most, and have not refused within REFUSAL_S. The last one costs the
-        expected cold starts, any other a thousandth of that.
+        load, RESIDENCY_S at most, and have not refused within REFUSAL_S. One of them, as the one
+        that would be left, costs the expected cold starts, each other a thousandth of that.
     (5) `resident`: with or without load, those that have been ready for RESIDENCY_S. The one
-        that has served longest is the cheapest, surplus a thousandth of that.
+        that has served longest is the cheapest; all cost a thousandth where the pool has others.
     (6) `eventual`: those that will be past RESIDENCY_S some time; the sooner, the cheaper.
 
     `wake_at(at_s, now)` is called with the time from which a replica may be stopped by (4).
@@ -115,11 +117,11 @@ class Candidates:
             elif one.state is State.READY:
                 self._wake_at(free_s, now)
         last = ready[0] if ready and not pool.spec.min else None
-        return {one.id: value if one is last else value * SURPLUS_DISCOUNT for one in ready}
+        return {one.id: value if one is last else value * NOT_ONLY_DISCOUNT for one in ready}
 
     @staticmethod
     def _resident(pool: Pool, now: float) -> dict[str, float]:  # (5)
-        discount = SURPLUS_DISCOUNT if pool.staying() > 1 else 1.0
+        discount = NOT_ONLY_DISCOUNT if pool.staying() > 1 else 1.0
         return {
             one.id: discount / (now - one.ready_s)
             for one in pool.replicas.values()

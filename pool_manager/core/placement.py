@@ -19,7 +19,7 @@ class Candidate(NamedTuple):
 
 
 class EvictionPlan(NamedTuple):
-    """Once the victims are gone, the device has room."""
+    """Once the victims are gone, `device` has room; "" where only `max` was in the way."""
 
     device: str
     victims: tuple[str, ...]
@@ -141,7 +141,7 @@ def _victims(
     """The candidates to stop on one device.
 
     (1) The cheapest first, until share and memory fit.
-    (2) Where the pools' floors leave too few of those: the largest first.
+    (2) Where the pools' `min` leaves too few of those: the largest first.
     (3) The dearest of the chosen stay if the others suffice.
     """
     chosen = _choose(

@@ -120,8 +120,8 @@ class Supply:
         (4) Other revisions take the function to its `max`, and one of theirs is draining: wait.
         (5) Idle replicas can make room: reserve the device and ask the cheapest set to go, each
             of which may refuse. At `max` that is the cheapest one of the other revisions.
-        (6) The pool has waited unserved for PREEMPT_AFTER_S: drain busy replicas that are past
-            their residency.
+        (6) The pool may preempt (it has no replica, and has waited for PREEMPT_AFTER_S; a trial
+            waits longer): drain busy replicas that are past their residency.
         (7) As (6), but no set of them is past its residency at once: reserve the device anyway.
             Else pools that need one victim would take turns with each of them for ever.
         (8) Wait; `pool.blocked` says for what.
@@ -171,7 +171,7 @@ class Supply:
         return f"the last start ended, next try soon: {pool.last_error}"
 
     def _start(self, pool: Pool, device: str, now: float, commands: list[Command]) -> None:
-        """Bind the device's furthest standby to the pool, else launch a process."""
+        """Bind the standby that is furthest on, a waiting one before a starting one, or launch."""
         phases = _phases(pool, now)
         self.evictor.unblock(pool)
         replica = self._host.next_standby(device)
