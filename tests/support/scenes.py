@@ -86,7 +86,7 @@ class Scenes:
         self._times = times
         self.settings = settings
         self._bundle = bundle
-        self._on_engine = engine
+        self._engine = engine
         self._stages: list[Stage] = []
 
     async def driver(
@@ -98,7 +98,7 @@ class Scenes:
             return FakeDriver(script)
         if self.kind == "process":
             return ProcessDriver(settings.run_dir)
-        return await DockerDriver.open(docker_settings(self._on_engine, settings, **self._times))
+        return await DockerDriver.open(docker_settings(self._engine, settings, **self._times))
 
     async def stage(self, script: Script = BEHAVES) -> Stage:
         """A launcher over a driver of its own."""
