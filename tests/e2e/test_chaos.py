@@ -124,7 +124,7 @@ async def test_answers_of_strangers_never_mix(tmp_path: Path) -> None:
     that of its row alone, and only rows of honest models share runs."""
     joined = ("mlp_torchscript", "encoder_dynamo", "recommender_dynamo", "tf_idf")
     ledger = await strangers.run(
-        tmp_path, strangers.Dose(SEED, calls=amount(800, 2_000), mixing=amount(2, 4), joined=joined)
+        tmp_path, strangers.Dose(SEED, calls=2_000, mixing=amount(2, 4), joined=joined)
     )
 
     assert ledger.violations == []

@@ -28,9 +28,9 @@ import os
 from runtime_image.contract.link import Kind
 from runtime_image.contract.model import Part
 from runtime_image.link.frames import pack
-from runtime_image.verification import transfer as handing
+from runtime_image.verification import transfer
 
-honest = handing._answer
+honest = transfer._answer
 
 def dies(*_):
     os._exit(1)
@@ -38,7 +38,7 @@ def dies(*_):
 def dies_midway(sock, frame, described, scratch):
     if frame.aux != Part.WEIGHTS:
         return honest(sock, frame, described, scratch)
-    handing._send(sock, Kind.PART, frame.id, bytes(handing.PART_MAX))
+    transfer._send(sock, Kind.PART, frame.id, bytes(transfer.PART_MAX))
     os._exit(1)
 
 def talks_rubbish(sock, frame, described, scratch):
@@ -46,14 +46,14 @@ def talks_rubbish(sock, frame, described, scratch):
 
 def never_ends(sock, frame, described, scratch):
     while True:
-        handing._send(sock, Kind.PART, frame.id, bytes(handing.PART_MAX))
+        transfer._send(sock, Kind.PART, frame.id, bytes(transfer.PART_MAX))
 
 def load(ctx):
     evil = globals()["EVIL"]
     if evil is dies:
-        handing.prepare_and_serve = evil
+        transfer.prepare_and_serve = evil
     else:
-        handing._answer = evil
+        transfer._answer = evil
 
 def predict(inputs, ctx):
     return ctx.run(inputs)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from admin.history import Past
+from admin.history import ServerHistory
 from gateway import ports
 from pool_manager.manager import Manager
 from tests.support.peers import KnownPast, ListeningManager
@@ -18,7 +18,7 @@ from tests.support.peers import KnownPast, ListeningManager
     [
         (ports.Pools, Manager),
         (ports.Pools, ListeningManager),
-        (ports.CallHistory, Past),
+        (ports.CallHistory, ServerHistory),
         (ports.CallHistory, KnownPast),
     ],
 )
