@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +15,9 @@ from registry.errors import EngineDown
 from runtime_image.contract.link import Kind
 from runtime_image.contract.model import ModelSpec
 from tests.support.containers import UNTIL_S, Containers
+from tests.support.freezing import frozen
 from tests.support.leaks import Leaks
-from tests.support.leaks import processes as children
-from tests.support.own_engine import OwnEngine, processes
+from tests.support.own_engine import OwnEngine
 from tests.support.replicas import Stage, binding
 from tests.support.scenes import JSON_RULES, Engine, Scenes, a_record
 
@@ -210,7 +207,8 @@ async def test_a_hung_engine_keeps_nobody_waiting(
     impatient = await stages(call_s=1.5, start_s=3.0, close_s=1.0, connect_s=1.5)
     driver = impatient.driver
 
-    with hung(own):
+    # It takes connections and answers nobody.
+    with frozen(own.pid):
         calls = {
             "list": driver.list(),
             "release": driver.release("aaaa0001"),
@@ -233,18 +231,6 @@ async def outcome(call: Any) -> EngineDown:
         async with asyncio.timeout(UNTIL_S):
             await call
     return failed.value
-
-
-@contextmanager
-def hung(own: OwnEngine) -> Iterator[None]:
-    """An engine that takes connections and answers nobody."""
-    # Others of that name are its own children, which make networks.
-    [pid] = [pid for pid, name in processes(own.root) if name == "dockerd" and pid in children()]
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 async def test_without_live_restore_all_are_told(

@@ -24,6 +24,7 @@ from runtime_image.link.frames import pack
 from runtime_image.link.record import EXIT_BAD_RECORD, EXIT_OTHER_LINK
 from tests.support import models, runtime_images
 from tests.support.blocking import BlockingLink
+from tests.support.engine import remove_container
 from tests.support.greetings import bind_request
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -80,7 +81,7 @@ def container(client: APIClient, image: str, **options: Any) -> Iterator[str]:
         client.start(made["Id"])
         yield made["Id"]
     finally:
-        client.remove_container(made["Id"], force=True)
+        remove_container(client, made["Id"])
 
 
 def ended(client: APIClient, id: str) -> tuple[int, str]:

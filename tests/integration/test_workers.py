@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.support import models
+from tests.support.freezing import frozen
 from tests.support.process_server import FNCTL, ServerProcess, server_process, wait_end
 from tests.support.worker_server import Line, lines, until_replaced, watch
 
@@ -218,11 +219,8 @@ def test_the_ledger_balances_over_a_worker_that_hangs_and_dies(
         accepted, missing = balance(samples(server, mine))
         assert missing == 0
         gone = other.pid
-        os.kill(gone, signal.SIGSTOP)
-        try:
+        with frozen(gone):
             assert balance(samples(server, mine)) == (accepted, 0)
-        finally:
-            os.kill(gone, signal.SIGCONT)
         assert other.call("hung", ONE)[0] == 200
         assert balance(samples(server, mine)) == (accepted + 1, 0)
         ended = watch(gone)

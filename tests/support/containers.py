@@ -14,6 +14,7 @@ from pool_manager.drivers.docker.containers import holder_number, owned, replica
 from pool_manager.drivers.docker.engine import ENGINE_ERRORS, translate
 from pool_manager.settings import PoolSettings
 from registry.tasks import Tasks
+from tests.support.engine import remove_container
 
 UNTIL_S = 90.0
 NOT_FOUND = 404
@@ -66,7 +67,7 @@ class Containers:
     def wipe(self) -> None:
         """Remove all that is there."""
         for one in owned(self.api, self.owner.name):
-            self.api.remove_container(one["Id"], force=True)
+            remove_container(self.api, one["Id"])
 
     def close(self) -> None:
         """End the connection."""

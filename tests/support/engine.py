@@ -33,6 +33,7 @@ from admin.image.context import own_checkout, own_digest
 ANSWER_S = 120
 """Seconds within which the engine answers whatever a test asks."""
 PROGRAMS = ("sh", "sleep", "env")
+CONFLICT = 409
 SMALL_IMAGE = "fngate-small"
 RUNTIME_IMAGE = "fngate-runtime:test"
 
@@ -52,6 +53,17 @@ def refuse(reason: str) -> NoReturn:
     if os.environ.get("FN_CI") == "1":
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
+
+
+def remove_container(client: docker.APIClient, id: str) -> None:
+    """Remove a container that may be gone, or that the engine is removing just now."""
+    try:
+        client.remove_container(id, force=True)
+    except docker.errors.NotFound:
+        return
+    except docker.errors.APIError as error:
+        if error.status_code != CONFLICT:
+            raise
 
 
 @contextmanager

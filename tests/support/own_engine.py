@@ -80,6 +80,12 @@ class OwnEngine:
     ) -> None:
         self._end()
 
+    @property
+    def pid(self) -> int:
+        """The process id of dockerd; its short-lived children have the same name."""
+        assert self._dockerd is not None, "it does not run"
+        return self._dockerd.pid
+
     def start(self) -> None:
         """Start dockerd, in the namespaces it was in before, and return when it answers."""
         assert self._holder is not None

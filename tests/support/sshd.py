@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.freezing import freeze
+
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 PRIVILEGE_DIR = Path("/run/sshd")
 """OpenSSH's empty folder for its unprivileged half; wanted only of root."""
@@ -99,7 +101,7 @@ class Sshd:
         """Stop it with all its connections in their tracks, as when a network goes silent."""
         assert self._process is not None
         for pid in [*_descendants(self._process.pid), self._process.pid]:
-            os.kill(pid, signal.SIGSTOP)
+            freeze(pid)
 
     def stop(self) -> None:
         """Kill it with all its connections, as when the machine loses power."""

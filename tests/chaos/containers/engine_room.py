@@ -16,6 +16,7 @@ import docker
 from docker.errors import APIError
 
 from pool_manager.drivers.docker import spec
+from tests.support import freezing
 from tests.support.own_engine import OwnEngine
 
 ANSWER_S = 60.0
@@ -75,22 +76,14 @@ class EngineRoom:
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
         """dockerd takes calls and answers none."""
-        pid = self._freeze()
-        try:
+        with freezing.frozen(self.engine.pid):
             yield
-        finally:
-            os.kill(pid, signal.SIGCONT)
 
     def freeze_for(self, seconds: float) -> None:
         """As `frozen`, for so long from now on."""
-        pid = self._freeze()
+        pid = self.engine.pid
+        freezing.freeze(pid)
         threading.Timer(seconds, os.kill, (pid, signal.SIGCONT)).start()
-
-    def _freeze(self) -> int:
-        # Not the only one of that name: it runs itself for single tasks.
-        pid = int((self.engine.root / "pid").read_text())
-        os.kill(pid, signal.SIGSTOP)
-        return pid
 
     def close(self) -> None:
         """End the client."""

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import contextlib
 import io
 import socketserver
 import threading
@@ -10,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from docker import APIClient
-from docker.errors import NotFound
 
 from admin.image import containers
 from admin.image.context import ImageError
 from tests.support import runtime_images
+from tests.support.engine import remove_container
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
@@ -67,8 +66,7 @@ def running(docker_client: APIClient, image: str) -> Iterator[str]:
     made = docker_client.create_container(image, ["python3", "-c", code])
     docker_client.start(made["Id"])
     yield made["Id"]
-    with contextlib.suppress(NotFound):
-        docker_client.remove_container(made["Id"], force=True)
+    remove_container(docker_client, made["Id"])
 
 
 def test_only_what_is_of_the_build_is_swept(

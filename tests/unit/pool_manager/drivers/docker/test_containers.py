@@ -15,6 +15,7 @@ from pool_manager.drivers.docker.spec import HOLDER, OWNER, REPLICA
 from pool_manager.replicas.logs import fresh
 from registry.errors import DriverError
 from tests.support.containers import Recorder, refusal
+from tests.support.engine import remove_container
 
 Run = Callable[..., str]
 
@@ -29,7 +30,7 @@ def api(engine: str) -> Iterator[docker.APIClient]:
     client = docker.APIClient(base_url=engine, version="1.41")
     yield client
     for one in containers.owned(client, NAME):
-        client.remove_container(one["Id"], force=True)
+        remove_container(client, one["Id"])
     client.close()
 
 

@@ -12,6 +12,7 @@ from pool_manager.drivers.docker.containers import Start, Started, begin
 from pool_manager.drivers.docker.spec import OWNER, by_cdi, by_request, by_runtime
 from registry.errors import DriverError, EngineDown
 from tests.support.containers import Recorder, refusal
+from tests.support.engine import remove_container
 
 NO_CDI = 'could not select device driver "cdi" with capabilities: []'
 NO_DRIVER = 'could not select device driver "nvidia" with capabilities: [[gpu]]'
@@ -100,7 +101,7 @@ def api(engine: str) -> Iterator[docker.APIClient]:
     client = docker.APIClient(base_url=engine, version="1.41")
     yield client
     for one in client.containers(all=True, filters={"label": f"{OWNER}=test-starting"}):
-        client.remove_container(one["Id"], force=True)
+        remove_container(client, one["Id"])
     client.close()
 
 

@@ -14,6 +14,7 @@ import pytest
 from pool_manager.drivers.docker.engine import Times
 from pool_manager.drivers.docker.events import EventListener
 from pool_manager.drivers.docker.spec import OWNER
+from tests.support.engine import remove_container
 
 LABEL = "fngate.test=listener"
 QUICK = Times(reconnect_s=0.001, connect_s=5.0)
@@ -51,7 +52,7 @@ def api(engine: str) -> Iterator[docker.APIClient]:
     client = docker.APIClient(base_url=engine, version="1.41")
     yield client
     for one in client.containers(all=True, filters={"label": LABEL}):
-        client.remove_container(one["Id"], force=True)
+        remove_container(client, one["Id"])
     client.close()
 
 

@@ -1,0 +1,45 @@
+"""Processes that are stopped in their tracks, as one that hangs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+STOPS_S = 30.0
+
+
+def freeze(pid: int) -> None:
+    """Stop a process, and return once every thread of it stands still.
+
+    A signal takes effect when a thread of the process next gets a core; until then the others run
+    on, on a busy machine long enough to answer a request.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    end = time.monotonic() + STOPS_S
+    while not _stands_still(pid):
+        assert time.monotonic() < end, f"process {pid} does not stop"
+        time.sleep(0.001)
+
+
+@contextmanager
+def frozen(pid: int) -> Iterator[None]:
+    """A process that stands still until the end of the block."""
+    freeze(pid)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def _stands_still(pid: int) -> bool:
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(FileNotFoundError):  # the thread ended meanwhile
+            # Source: proc(5), /proc/pid/stat: pid (comm) state; comm may hold parentheses.
+            state = stat.read_text(errors="replace").rpartition(")")[2].split()[0]
+            if state not in "TtZX":
+                return False
+    return True
