@@ -14,10 +14,10 @@ run: $(READY)
 	@$(UI) --optional
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh functions/serve.sh
 
-# Tests of a file, and those that share more, stay in one worker: see tests/support/groups.py. More
+# Tests of a file stay in one worker: see tests/support/groups.py. More
 # workers than cores, because many tests wait; `pytest PATH` alone is serial.
 WORKERS ?= 3
-PYTEST := -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+PYTEST := -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Without Node the dashboard's own tests are skipped; in CI (FN_CI) they fail.
 test: $(READY)

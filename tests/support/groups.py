@@ -1,27 +1,26 @@
-"""Which tests stay in one worker of pytest-xdist, and in which order the workers take them.
+"""In which order the workers of pytest-xdist take the files with tests.
 
-The tests of a file are a group, so that a module-wide fixture is made once. Groups with slow tests
-come first: the quick ones fill the workers up at the end. A serial run is left as it is.
+`--dist loadfile` keeps a file in one worker, so that a module-wide fixture is made once. Files with
+slow tests come first: the quick ones fill the workers up at the end. A serial run is left as it is.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 
-def group_of(nodeid: str) -> str:
-    """The group of a test: its file."""
-    return nodeid.partition("::")[0]
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give each test its group, and put the groups in order."""
+    """Put the files in order, those with the most slow tests first."""
     if not hasattr(config, "workerinput"):
         return
-    slow = set()
+    slow: Counter[str] = Counter()
     for item in items:
-        group = group_of(item.nodeid)
-        item.add_marker(pytest.mark.xdist_group(group))
         if item.get_closest_marker("slow") or item.get_closest_marker("docker"):
-            slow.add(group)
-    items.sort(key=lambda item: group_of(item.nodeid) not in slow)
+            slow[_file(item)] += 1
+    items.sort(key=lambda item: -slow[_file(item)])
+
+
+def _file(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]

@@ -1,32 +1,47 @@
-"""A file stays in one worker, and files with slow tests come first."""
+"""A file stays in one worker, and files with many slow tests come first."""
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
+from tests.support.groups import pytest_collection_modifyitems
 
-from tests.support.groups import group_of, pytest_collection_modifyitems
+MAKEFILE = Path(__file__).parents[3] / "Makefile"
+RECORDS = """
+import os, pathlib, pytest
+
+@pytest.mark.parametrize("number", range(10))
+def test_one(number):
+    with pathlib.Path(__file__).with_suffix(".workers").open("a") as file:
+        print(os.environ["PYTEST_XDIST_WORKER"], file=file)
+"""
 
 
 class Item:
-    """As much of a test as its group needs."""
+    """As much of a test as its place needs."""
 
-    def __init__(self, nodeid: str, *marks: str) -> None:
+    def __init__(self, nodeid: str, mark: str = "") -> None:
         self.nodeid = nodeid
-        self.marks = dict.fromkeys(marks, pytest.mark.slow)
+        self._mark = mark
 
-    def get_closest_marker(self, name: str) -> object:
-        return self.marks.get(name)
-
-    def add_marker(self, mark: pytest.MarkDecorator) -> None:
-        self.marks[mark.name] = mark
+    def get_closest_marker(self, name: str) -> bool:
+        return name == self._mark
 
 
 def collected() -> list[Any]:
-    names = ["a.py::one", "b.py::two", "b.py::three[x::y]", "c.py::four"]
-    return [Item(name, *(["slow"] if "three" in name else [])) for name in names]
+    return [
+        Item("a.py::one"),
+        Item("b.py::two"),
+        Item("b.py::three[x::y]", "docker"),
+        Item("c.py::four", "slow"),
+        Item("c.py::five", "slow"),
+        Item("d.py::six"),
+    ]
 
 
 def config(**options: object) -> Any:
@@ -34,22 +49,40 @@ def config(**options: object) -> Any:
     return SimpleNamespace(**options)
 
 
-def test_a_worker_takes_files_with_slow_tests_first() -> None:
+def test_a_worker_takes_files_with_many_slow_tests_first() -> None:
     """Within a file, and among files alike, the order stays."""
     items = collected()
 
     pytest_collection_modifyitems(config(workerinput={}), items)
 
-    assert [group_of(item.nodeid) for item in items] == ["b.py", "b.py", "a.py", "c.py"]
-    assert [item.nodeid for item in items][:2] == ["b.py::two", "b.py::three[x::y]"]
-    assert all(item.marks["xdist_group"].args == (group_of(item.nodeid),) for item in items)
+    names = [item.nodeid.rpartition("::")[2] for item in items]
+    assert [item.nodeid[0] for item in items] == ["c", "c", "b", "b", "a", "d"]
+    assert names[:2] == ["four", "five"]
 
 
 def test_a_serial_run_is_left_as_it_is() -> None:
-    """Neither order nor marks change without workers."""
+    """The order does not change without workers."""
     items = collected()
 
     pytest_collection_modifyitems(config(), items)
 
     assert [item.nodeid for item in items] == [item.nodeid for item in collected()]
-    assert all("xdist_group" not in item.marks for item in items)
+
+
+def test_with_the_options_of_make_a_file_stays_in_one_worker(tmp_path: Path) -> None:
+    """The options are those that `make test` has."""
+    [options] = re.findall(r"^PYTEST := -m pytest -n \S+ (.*)$", MAKEFILE.read_text(), re.MULTILINE)
+    for name in ("one", "two", "three"):
+        (tmp_path / f"test_{name}.py").write_text(RECORDS)
+
+    subprocess.run(
+        [sys.executable, "-m", "pytest", "-n", "2", *options.split(), "--rootdir", ".", "."],
+        cwd=tmp_path,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+
+    used = [set(file.read_text().split()) for file in tmp_path.glob("*.workers")]
+    assert len(used) == 3
+    assert all(len(workers) == 1 for workers in used)
+    assert len(set.union(*used)) == 2
