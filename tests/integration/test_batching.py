@@ -175,7 +175,7 @@ async def test_functions_of_an_earlier_release_are_tried_again(
     assert (good[0] > 1, rows > 1) == (True, True)
     assert mixed[0] == 1
     assert "MatMulInteger" in mixed[1] or "DynamicQuantizeLinear" in mixed[1]
-    assert f"batching by today's rules: {mixed[1]}" in said
+    assert f"batching by current rules: {mixed[1]}" in said
 
 
 async def test_a_replica_of_another_link_version_is_replaced(tmp_path: Path) -> None:
