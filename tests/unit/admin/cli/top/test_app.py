@@ -44,7 +44,7 @@ def test_what_was_asked_is_told_in_a_line(api: AdminApi, background: BackgroundR
 
     assert done(background, warm) == [Outcome(warm, "a@1 is warm after 12 ms")]
     assert done(background, sleep) == [
-        Outcome(sleep, "a: 1 replica asked to go 1 replica stays: min is 1")
+        Outcome(sleep, "a: 1 replica asked to stop 1 replica stays: min is 1")
     ]
 
 
@@ -67,7 +67,7 @@ def test_a_refusal_is_told(api: AdminApi, background: BackgroundRequests) -> Non
     alone = done(background, Request("sleep", "a"))
 
     assert refused[0].text == "warm a: No room: every device is busy"
-    assert alone[0].text.startswith(f"sleep a: {api.url} gives no answer")
+    assert alone[0].text.startswith(f"sleep a: {api.url} does not answer")
 
 
 def test_one_thing_is_not_asked_twice_at_once(
