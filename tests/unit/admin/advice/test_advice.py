@@ -92,7 +92,7 @@ def test_too_little_is_no_case() -> None:
 
     assert found.case is None
     assert found.notes == [
-        "no advice: 9 requests were recorded in 24.0 h, at least 10 are needed; ask again later,"
+        "no advice: 9 requests were recorded in 24.0 h, at least 10 are needed; try again later,"
         " or with more hours"
     ]
 
