@@ -13,7 +13,7 @@ from registry.store.history import History
 
 DISK_FREE_MIN = 256 * 2**20
 BUFFERED_MAX = 1000
-"""Max buffered records; a healthy store writes them long before there are so many."""
+"""Max buffered records; a healthy store writes them long before that."""
 RELEASE_S = 10.0
 """Seconds after which a replica's release counts as stuck: it blocks its device for others."""
 

@@ -232,7 +232,7 @@ def _notes(case: Case, span: Span) -> list[str]:
     if case.min:
         notes.append(f"min is {case.min}: that many replicas always stay, whatever idle is")
     if case.from_s > span.from_s:
-        notes.append(f"it was first deployed {_hours(case.to_s - case.from_s)} ago")
+        notes.append(f"the function was first deployed {_hours(case.to_s - case.from_s)} ago")
     blurred = [each for each in (*IDLE_S, case.idle_s) if is_blurred(case, each)]
     if case.idle_s in blurred:
         notes.append(

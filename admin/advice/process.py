@@ -49,8 +49,8 @@ class Advisor:
                 output = await self._play(msgspec.json.encode(case))
         except TimeoutError:
             raise AdviceUnavailable(
-                f"it was not computed within {self._limit_s:g} s: ask for fewer hours, or when this"
-                " machine has less load",
+                f"the advice was not computed within {self._limit_s:g} s: ask for fewer hours, or"
+                " when this machine has less load",
                 retry_after_s=RETRY_S,
             ) from None
         finally:
@@ -83,7 +83,9 @@ class Advisor:
         if child.returncode:
             said = complaints.decode(errors="replace").strip()
             log.error("an advice could not be worked out", code=child.returncode, said=said[-2000:])
-            raise AdviceUnavailable(f"it could not be computed: exit code {child.returncode}")
+            raise AdviceUnavailable(
+                f"the advice could not be computed: exit code {child.returncode}"
+            )
         return output
 
     async def close(self, _app: object = None) -> None:

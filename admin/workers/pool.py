@@ -110,7 +110,7 @@ class WorkerPool:
             self._tasks.spawn(f"worker {number}", self._supervise(number))
         await self._until(lambda: bool(self._failure) or not self.reasons(), READY_S + GRACE_S)
         if self._failure or self.reasons():
-            raise FnError(f"a worker cannot start: {self._failure or 'it takes too long'}")
+            raise FnError(f"a worker cannot start: {self._failure or 'timeout'}")
         self._is_started = True
 
     async def stop(self, shutdown_s: float, stop_waiting: Callable[[], Awaitable[None]]) -> None:

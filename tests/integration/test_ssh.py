@@ -143,7 +143,7 @@ def test_sshd_killed_in_the_middle_ends_the_command(box: Box, worker: Path) -> N
 
     assert process.returncode == 3
     assert f"the SSH connection to {box.far.target} broke" in err
-    assert "next: what was begun there may go on" in err
+    assert "next: started operations may continue there" in err
 
 
 def test_ctrl_c_ends_the_command(box: Box, worker: Path) -> None:

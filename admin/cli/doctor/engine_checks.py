@@ -155,7 +155,7 @@ def driver(found: Driver) -> Check:
     if not found.error and found.gpus:
         return Check("ok", name, f"{found.version}, {found.gpus} GPU{'s' * (found.gpus > 1)}")
     if found.is_loaded:
-        reason = found.error or "it sees no GPU"
+        reason = found.error or "the driver reports no GPU"
         return Check("fail", name, f"loaded, but it failed: {reason}", "sudo reboot")
     if found.has_card:
         text = "there is a GPU, but its driver is not loaded"

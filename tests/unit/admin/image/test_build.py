@@ -129,7 +129,7 @@ class TestOnAnEngine:
                 (tmp_path / wheel.name).symlink_to(wheel)
         request = runtime_images.order(tag, wheelhouse=tmp_path)
 
-        with pytest.raises(ImageError, match="the wheelhouse is not complete") as caught:
+        with pytest.raises(ImageError, match="the wheelhouse is incomplete") as caught:
             build(request, lambda _: None)
 
         assert "pillow" in caught.value.message
