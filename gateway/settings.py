@@ -1,4 +1,4 @@
-"""The gateway's settings."""
+"""Settings of the gateway."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """Frozen; made by `admin/settings.py`."""
+    """Immutable settings of one gateway process, created by `admin/settings.py`."""
 
     listen: str = "127.0.0.1"
     """Address to listen on."""
