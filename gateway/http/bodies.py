@@ -130,7 +130,7 @@ class _Reading:
 
     async def whole(self, length: int | None) -> Body:
         """Return the body unchanged; `length` is None if the client did not send it."""
-        if self._request.content.is_eof():  # the body came with the head: no timer is needed
+        if self._request.content.is_eof():  # the body arrived with the head: no timer is needed
             return self._all_read()
         return await self._in_time(self._place(length))
 

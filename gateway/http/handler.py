@@ -229,8 +229,8 @@ class ConnectionHandler(RequestHandler):
     def _on_bad_chunks(self, body: StreamReader) -> None:
         """Fail the reader of a body whose chunks are malformed.
 
-        aiohttp has queued an error as if it were the next request; the reader of the body would
-        wait for ever.
+        aiohttp has queued an error as if it were the next request, and the body's reader would
+        never end.
         """
         if self._messages:
             self._messages.pop()

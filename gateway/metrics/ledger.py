@@ -50,7 +50,7 @@ class Balance:
         return Balance(self.accepted, _sum([self.ended, {"aborted": left}]))
 
     def unheard(self) -> Balance:
-        """Return the balance of a living process of which only the counters can be read."""
+        """Return the balance of a running process whose counters are the only readable data."""
         left = round(self.accepted - sum(self.ended.values()))
         return Balance(self.accepted, self.ended, {}, {UNKNOWN_POOL: left} if left else {})
 
