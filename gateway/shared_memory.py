@@ -58,7 +58,7 @@ BUDGET_FACTOR: Final = 2
 ANSWER_SLABS_MAX: Final = 2
 """Max slabs that a replica may have announced on one link at once."""
 NOTICES_MAX: Final = 64
-"""Max notices that a replica may send during the life of one link; an honest one sends one."""
+"""Max notices of a replica during the life of one link; an honest one sends one."""
 HELLO_MAX: Final = 4096
 """Max bytes of a HELLO's body."""
 LOST_MAX: Final = 4
@@ -93,11 +93,8 @@ class SlabPool:
         return sum(link.is_lost for link in self.links if link.replica == replica)
 
     def allocate(self, pool: str, length: int) -> BodySlot | None:
-        """Return a slot for a body of `length` bytes that is about to be received.
-
-        None if the body has to travel in a frame: it is small, uploads fill half of the capacity,
-        or there is no memory.
-        """
+        """Return a slot for an arriving body of `length` bytes; None if it has to travel in a
+        frame: it is small, uploads fill half of the capacity, or there is no memory."""
         if length < SLAB_BODY_MIN or self._filling + length > self._capacity // 2:
             return None
         slab = self._live.get(pool) or self._make_slab(pool)
@@ -120,8 +117,8 @@ class SlabPool:
         slot.slab.allocator.free(slot.offset, len(slot.view))
 
     def sweep(self, now: float) -> None:
-        """Retire slabs that were idle for long enough and close unmapped ones. Called about ten
-        times a second."""
+        """Retire slabs that were idle for long enough and close unmapped ones; called ten times a
+        second."""
         self._retry(now)
         for slab in list(self._live.values()):
             if not slab.allocator.is_empty:
@@ -306,11 +303,8 @@ class SharedLink:
     def __init__(
         self, replica: str, pool: str, slabs: SlabPool, on_ended: Callable[[str], None]
     ) -> None:
-        """Create the socket pair of the side channel. Raises OSError if there are no descriptors
-        left.
-
-        `on_ended(reason)` is called once, when the replica closes its end or violates the protocol.
-        """
+        """Create the socket pair. `on_ended(reason)` is called once, when the replica closes its
+        end or violates the protocol. Raises OSError if there are no descriptors left."""
         self.replica = replica
         self.is_lost = False
         self._pool = pool
@@ -341,10 +335,8 @@ class SharedLink:
         self._theirs.close()
 
     def on_hello(self, body: bytes | bytearray) -> None:
-        """Process the JSON of the replica's HELLO, which accepts or declines the side channel.
-
-        Raises LinkError.
-        """
+        """Process the JSON of the replica's HELLO, which accepts or declines slabs. Raises
+        LinkError."""
         if not _accepts_slabs(body):
             self.close()
             return
@@ -390,8 +382,7 @@ class SharedLink:
         return body
 
     def on_link_lost(self) -> None:
-        """Release all slots except those that the replica may still read; these wait for the side
-        channel's end."""
+        """Release all slots except those that the replica may still read in place."""
         self.is_lost = True
         self._release_all(self._framed)
         self._close_answers()
@@ -445,8 +436,7 @@ class SharedLink:
         self._on_ended(reason)
 
     def _read_notices(self) -> None:
-        """Read the notices that the replica has sent; closes this link if the side channel has
-        ended.
+        """Read the replica's notices; closes this link if the channel has ended.
 
         Raises LinkError.
         """
@@ -496,10 +486,7 @@ class SharedLink:
 
 
 def _accepts_slabs(hello: bytes | bytearray) -> bool:
-    """Return whether a replica's HELLO accepts the side channel. The body may be empty.
-
-    Raises LinkError.
-    """
+    """Return whether a replica's HELLO, which may be empty, accepts slabs. Raises LinkError."""
     if not hello:
         return False
     try:

@@ -104,7 +104,7 @@ class LocalStore:
         self.values: list[float] = []
         self._free: deque[int] = deque()
 
-    def allocate(self, name: str, labelnames: Sequence[str], labelvalues: Sequence[str]) -> int:  # noqa: ARG002 - Store's
+    def allocate(self, name: str, labelnames: Sequence[str], labelvalues: Sequence[str]) -> int:  # noqa: ARG002 - the protocol
         """Implement `CounterStore.allocate`."""
         if len(self._free) > SPARE:
             place = self._free.popleft()
