@@ -168,8 +168,10 @@ class DataLinks:
         stream.send(pack(Kind.CANCEL, id))
 
     def abort(self, link: str, reason: str) -> None:
-        """Close the link of a replica that violated the protocol. A replica that is still listed
-        gets a new link."""
+        """Close the link of a replica that violated the protocol.
+
+        A replica that is still listed gets a new link.
+        """
         stream = self._peers[link].stream
         assert stream is not None
         stream.abort(reason)

@@ -26,10 +26,9 @@ class _Deferred:
 
 
 class DeathCauses:
-    """Holds back the errors of calls whose replica died until the cause is known or `timeout_s` has
-    passed.
+    """Holds back the errors of calls whose replica died, until the cause is known.
 
-    Event loop thread only.
+    After `timeout_s` seconds the error is sent without it. Event loop thread only.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, timeout_s: float = CAUSE_TIMEOUT_S) -> None:

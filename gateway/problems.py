@@ -175,8 +175,11 @@ def json_answer(
 
 
 def _encoded(data: object) -> bytes:
-    """Encode as JSON. A client's bytes that are not UTF-8 appear here as lone surrogates; only the
-    standard library encodes those, as escapes."""
+    """Encode as JSON.
+
+    A client's bytes that are not UTF-8 appear here as lone surrogates; only the standard library
+    encodes those, as escapes.
+    """
     try:
         return msgspec.json.encode(data)
     except UnicodeEncodeError:

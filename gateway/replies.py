@@ -20,11 +20,11 @@ _PHRASES: Final = {int(status): status.phrase for status in HTTPStatus}
 
 
 class Reply(NamedTuple):
-    """A complete HTTP answer. `headers` has, in order, all headers except Content-Length, Date and
-    Server.
+    """A complete HTTP answer.
 
-    Names and values are never copied from a replica. The only value from a client is a request id
-    of few harmless characters.
+    `headers` has, in order, all headers except Content-Length, Date and Server. Names and values
+    are never copied from a replica. The only value from a client is a request id of few harmless
+    characters.
     """
 
     status: int

@@ -93,8 +93,8 @@ class SlabPool:
         return sum(link.is_lost for link in self.links if link.replica == replica)
 
     def allocate(self, pool: str, length: int) -> BodySlot | None:
-        """Return a slot for an arriving body of `length` bytes; None if it has to travel in a
-        frame: it is small, uploads fill half of the capacity, or there is no memory."""
+        """Return a slot for an arriving body, None if it has to travel in a frame: it is small,
+        uploads fill half of the capacity, or there is no memory."""
         if length < SLAB_BODY_MIN or self._filling + length > self._capacity // 2:
             return None
         slab = self._live.get(pool) or self._make_slab(pool)
@@ -117,8 +117,7 @@ class SlabPool:
         slot.slab.allocator.free(slot.offset, len(slot.view))
 
     def sweep(self, now: float) -> None:
-        """Retire slabs that were idle for long enough and close unmapped ones; called ten times a
-        second."""
+        """Retire slabs that were idle for long enough and close unmapped ones."""
         self._retry(now)
         for slab in list(self._live.values()):
             if not slab.allocator.is_empty:
@@ -132,8 +131,7 @@ class SlabPool:
         self._close_unmapped()
 
     def close(self) -> None:
-        """End every side channel and release every slab at shutdown. Calls in flight keep their
-        views."""
+        """End every side channel and release every slab. Calls in flight keep their views."""
         self._is_usable, self._capacity = False, 0
         for link in list(self.links):
             link.close()
@@ -171,8 +169,7 @@ class SlabPool:
             self._is_usable, self._retry_at_s = True, 0.0
 
     def _has_memory(self, slab: Slab, end: int) -> bool:
-        """Return whether `slab` may be touched up to `end`; evicts idle slabs of other pools if
-        needed."""
+        """Return whether `slab` may be touched up to `end`; evicts other, idle slabs if needed."""
         more = max(0, -(-end // BLOCK) * BLOCK - slab.allocator.touched)
         while self.touched + more > BUDGET_FACTOR * self._capacity:
             if not self._evict(slab):
@@ -180,8 +177,7 @@ class SlabPool:
         return True
 
     def _evict(self, spared: Slab | None = None) -> bool:
-        """Retire the slab that has been idle longest; return whether its memory was released at
-        once."""
+        """Retire the slab that has been idle longest; return whether this released memory."""
         idle = [s for s in self._live.values() if s.allocator.is_empty and s is not spared]
         if not idle:
             return False
@@ -238,8 +234,7 @@ class Slab:
         return self._view[offset : offset + length]
 
     def retire(self) -> None:
-        """Unmap the slab in this process, once no view refers to it. Mappings of replicas keep it
-        resident."""
+        """Unmap the slab here, once no view refers to it. Mappings of replicas keep it resident."""
         self._view = memoryview(b"")
         os.close(self.descriptor)
         self.descriptor = -1
@@ -335,8 +330,7 @@ class SharedLink:
         self._theirs.close()
 
     def on_hello(self, body: bytes | bytearray) -> None:
-        """Process the JSON of the replica's HELLO, which accepts or declines slabs. Raises
-        LinkError."""
+        """Process the replica's HELLO, which accepts or declines slabs. Raises LinkError."""
         if not _accepts_slabs(body):
             self.close()
             return

@@ -52,8 +52,7 @@ def summary(revision: Revision, profile: Profile | None) -> str:
 
 
 def with_refutation(profile: Profile, earlier: Profile | None) -> Profile:
-    """Return `profile` with the refutation of an earlier profile of the same model, if there is
-    one."""
+    """Return `profile` with the refutation of an earlier profile of the same model, if any."""
     if earlier is None or earlier.model != profile.model or not earlier.refuted_at_runtime:
         return profile
     return replace(profile, refuted_at_runtime=earlier.refuted_at_runtime)

@@ -80,10 +80,9 @@ class Catalog:
         return tuple(one for one in current if one is not None)
 
     def walk(self, start: str = "", namespace: str = NAMESPACE) -> Iterator[Deployed]:
-        """Iterate over the current revisions of functions from the name `start` on, existing or
-        not.
+        """Iterate over the current revisions of functions from the name `start` on.
 
-        To be consumed at once, before anything changes.
+        No function needs to have the name `start`. To be consumed at once, before anything changes.
         """
         for place in range(bisect_left(self._names, (namespace, start)), len(self._names)):
             current = self._refs.get(self._names[place])
@@ -93,15 +92,16 @@ class Catalog:
                 yield current
 
     def every(self) -> Iterator[Deployed]:
-        """Iterate over every revision of every function, unordered; to be consumed at once like
-        `walk`."""
+        """Iterate over every revision of every function, unordered.
+
+        To be consumed at once, like `walk`.
+        """
         for (_, ref), deployed in self._refs.items():
             if "@" in ref:
                 yield deployed
 
     def revisions(self, name: str, namespace: str = NAMESPACE) -> tuple[Deployed, ...]:
-        """Return every revision of one function, oldest first; empty if the function does not
-        exist."""
+        """Return every revision of one function, oldest first; empty for an unknown function."""
         numbers = self._numbers.get((namespace, name), ())
         return tuple(self._refs[namespace, f"{name}@{number}"] for number in numbers)
 
@@ -159,11 +159,10 @@ class Catalog:
         self._tell(self._put_change(current.function, current))
 
     def subscribe(self, callback: Callable[[Change], None]) -> Callable[[], None]:
-        """Call `callback` in the same thread after each change, until the returned function is
-        called.
+        """Call `callback` in the same thread after each change.
 
-        A callback sees the catalog after the change. If one raises, the error is logged and the
-        others are still called.
+        Returns a function that ends the subscription. A callback sees the catalog after the change.
+        If one raises, the error is logged and the others are still called.
         """
         if len(self._subscribers) >= SUBSCRIBERS_MAX:
             raise RuntimeError(f"the catalog has {SUBSCRIBERS_MAX} subscribers already")
@@ -207,8 +206,7 @@ class Catalog:
         return UnknownFunction(f"no function {name[:80]!r}{hint}", detail={"nearest": near})
 
     def _neighbours(self, name: str, namespace: str) -> list[str]:
-        """Return names that are alphabetically close to `name`: comparing with all would take too
-        long."""
+        """Return names that are alphabetically close to `name`; comparing all takes too long."""
         place = bisect_left(self._names, (namespace, name))
         around = self._names[max(0, place - NEIGHBOURS) : place + NEIGHBOURS]
         return [other for space, other in around if space == namespace]

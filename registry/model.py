@@ -134,8 +134,10 @@ def pool_key(namespace: str, name: str, number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SessionTimes:
-    """Cost of one way to create a session: load and first run in milliseconds, and CPU milliseconds
-    per run by rows."""
+    """Cost of one way to create a session.
+
+    Load and first run in milliseconds, and CPU milliseconds per run by rows.
+    """
 
     load_ms: float
     first_ms: float

@@ -52,11 +52,10 @@ def prepared_of(deployed: Deployed) -> Prepared | None:
 
 
 def settings_equal(a: Revision, b: Revision) -> bool:
-    """Return whether deploying `b` over `a` would change nothing, so that no new revision is
-    needed.
+    """Return whether deploying `b` over `a` would change nothing.
 
-    Number and time do not affect what runs. The signature follows from the rest, and is not known
-    yet at this point of a deploy.
+    No new revision is then needed. Number and time do not affect what runs. The signature follows
+    from the rest, and is not known yet at this point of a deploy.
     """
     return _comparable(a) == _comparable(b)
 

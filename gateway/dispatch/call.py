@@ -160,8 +160,10 @@ class Link:
         return Send(self.id, id, call)
 
     def sent_after(self, id: int) -> list[Call]:
-        """Return the calls in flight that were sent after `id`, in order; ids are compared modulo
-        wrap."""
+        """Return the calls in flight that were sent after `id`, in order.
+
+        Ids are compared modulo their wrap-around.
+        """
         half = (ID_MAX + 1) // 2
         return [
             call for sent, call in self.in_flight.items() if 0 < (sent - id) % (ID_MAX + 1) < half

@@ -60,8 +60,7 @@ class DemandReports:
         return False
 
     def partial(self, pools: Iterable[str]) -> dict[str, Load]:
-        """Return a partial report: these pools, and pools that have become idle since the last
-        report."""
+        """Return a partial report: these pools, and pools that became idle since the last one."""
         ended = {key: self._load(key) for key in self._ended}
         self._ended.clear()
         loads = {key: load for key, load in ended.items() if not load.busy}

@@ -138,8 +138,7 @@ class Dispatcher:
         return self.pools[key]
 
     def on_endpoints(self, key: str, endpoints: PoolEndpoints, now: float) -> list[Command]:
-        """Apply the state that the manager published; failing and removed pools refuse queued
-        calls."""
+        """Apply a pool's published state; failing and removed pools refuse queued calls."""
         if key not in self.pools and endpoints == UNKNOWN:
             return []
         pool = self.pool(key)
@@ -153,8 +152,7 @@ class Dispatcher:
         return commands
 
     def on_manager_lost(self, now: float) -> list[Command]:
-        """Handle the final loss of the manager: pools without a replica refuse all calls from now
-        on."""
+        """Handle the final loss of the manager: pools without a replica refuse all calls."""
         self._has_manager = False
         commands: list[Command] = []
         for pool in self.pools.values():

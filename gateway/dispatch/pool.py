@@ -50,8 +50,7 @@ class Pool:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether the pool equals an unknown one: cold, without a reason, and without waiting
-        calls."""
+        """Whether the pool equals an unknown one: cold, no reason, no waiting calls."""
         is_asked = self.queue or self.wake_until_s
         return self.endpoints == UNKNOWN and not self.links and not is_asked
 
@@ -111,8 +110,7 @@ class Pool:
         return 0.0 if self.waking_since_s is None else now - self.waking_since_s
 
     def starts_too_late(self, budget_s: float, now: float) -> bool:
-        """Return whether the cold start almost certainly (p10) takes longer than `budget_s` from
-        now."""
+        """Return whether the cold start almost certainly (p10) exceeds `budget_s` from now."""
         if self.has_replica or self.cold_start.samples < SAMPLES_ENOUGH:
             return False
         return self.cold_start.p10_s - self.waking_s(now) > budget_s

@@ -76,8 +76,10 @@ class CallQueue:
             queued.extend(staying)
 
     def merge(self, calls: Sequence[Call]) -> None:
-        """Insert calls of another queue at their positions. `calls` are in order within each
-        priority."""
+        """Insert calls of another queue at their positions.
+
+        Within each priority, `calls` are in order.
+        """
         for priority, queued in zip(Priority, self._by_priority, strict=True):
             coming = [call for call in calls if call.priority is priority]
             merged = list(merge(queued, coming, key=lambda call: call.position))
@@ -92,8 +94,7 @@ class CallQueue:
         return calls
 
     def oldest_s(self) -> float:
-        """Return the arrival time of the call that has waited longest; infinity if the queue is
-        empty."""
+        """Return when the call that has waited longest arrived; infinity for an empty queue."""
         return min(
             (queued[0].arrived_s for queued in self._by_priority if queued), default=float("inf")
         )

@@ -33,8 +33,10 @@ class TrafficRedirects:
         self.successors: dict[str, tuple[str, RerunPolicy]] = {}
 
     def on_traffic_moved(self, source: str, target: str, policy: RerunPolicy | None) -> None:
-        """Redirect calls from `source` to `target`; with `policy` None their inputs may not fit it,
-        and they stay."""
+        """Redirect calls from `source` to `target`.
+
+        With `policy` None the calls stay: their inputs may not fit `target`.
+        """
         self.successors.pop(target, None)
         self.successors.pop(source, None)
         if policy is None:

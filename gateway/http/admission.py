@@ -150,8 +150,7 @@ class Admissions:
     def __init__(
         self, access: Access, catalog: Catalog, wait_max_s: float, held_bytes_max: int
     ) -> None:
-        """Create an empty cache. `held_bytes_max` bounds all bodies together, and so each single
-        one."""
+        """Create an empty cache. `held_bytes_max` bounds all bodies together, so each one, too."""
         self._access = access
         self._catalog = catalog
         self._wait_max_s = wait_max_s
@@ -160,8 +159,7 @@ class Admissions:
         self._as_of = self._keys_as_of = -1
 
     def find(self, key: Hashable) -> Admission | None:
-        """Return the cached admission of a head, None if there is none or something has changed
-        since."""
+        """Return the cached admission of a head, None if there is none or it is outdated."""
         if self._as_of != self._catalog.version or self._keys_as_of != self._access.ring.version:
             self._forget_all()
         return self._known.get(key)

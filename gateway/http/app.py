@@ -224,8 +224,10 @@ class Site:
         self._server: asyncio.Server | None = None
 
     async def start(self, *, reuse_port: bool = False) -> int:
-        """Start accepting connections; return the port. Raises OSError if the port is not
-        available."""
+        """Start accepting connections and return the port.
+
+        Raises OSError if the port is not available.
+        """
         factory = self._fast_path if self._settings.fast_front else self._handlers
         self._server = await asyncio.get_running_loop().create_server(
             factory,

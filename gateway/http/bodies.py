@@ -93,11 +93,11 @@ async def read_body(request: web.Request, most: int, seconds: float) -> bytes:
 async def receive(
     request: web.BaseRequest, most: int, seconds: float, sink: BodySink, inflation: Inflation
 ) -> Body:
-    """Return the complete body without its content coding, in the memory of `sink` if it provides
-    any.
+    """Return the complete body, without its content coding.
 
-    Raises BodyTooLarge, before reading if the length is known. Also raises UnsupportedEncoding,
-    BodyTimeout and BodyEvicted, and BadRequest if the body is truncated or badly encoded.
+    It is in the memory of `sink` if that provides any. Raises BodyTooLarge, before reading if the
+    length is known. Also raises UnsupportedEncoding, BodyTimeout and BodyEvicted, and BadRequest if
+    the body is truncated or badly encoded.
     """
     encoding = encoding_of(request.headers.getall(hdrs.CONTENT_ENCODING, []))
     length = request.content_length

@@ -63,10 +63,9 @@ class FastPath:
         return Connection(self)
 
     def sweep(self) -> None:
-        """Close quiet connections, end uploads that take too long, and abort half-closed
-        connections whose client is gone.
+        """Close connections that exceed a time limit; to be called once a second.
 
-        To be called once a second.
+        These are quiet connections, slow uploads, and half-closed connections whose client is gone.
         """
         now = monotonic()
         for connection in list(self.connections):

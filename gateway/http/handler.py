@@ -135,8 +135,7 @@ class ConnectionHandler(RequestHandler):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Process received bytes (asyncio). aiohttp calls it with b"" to continue with buffered
-        bytes."""
+        """Process received bytes (asyncio). aiohttp passes b"" to continue with buffered ones."""
         self.quiet_s = 0
         if data and self._is_ahead():
             self._read_ahead(data)

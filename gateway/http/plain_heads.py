@@ -126,8 +126,10 @@ def parse_plain_head(raw: bytes) -> PlainHead | None:
 
 
 def _headers(raw: bytes) -> dict[str, str] | None:
-    """Return headers by lower-case name; None if one repeats, there are too many, or llhttp rejects
-    them."""
+    """Return headers by lower-case name.
+
+    None if one repeats, there are too many, or llhttp rejects them.
+    """
     pairs: list[tuple[str, str]] = []
     try:
         httptools.HttpRequestParser(_Pairs(pairs)).feed_data(raw)

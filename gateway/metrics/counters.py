@@ -85,8 +85,7 @@ class CounterStore(Protocol):
         """Every number, by its place."""
 
     def allocate(self, name: str, labelnames: Sequence[str], labelvalues: Sequence[str]) -> int:
-        """Return the place of a new number (0.0) for a sample with this name, label names and
-        values."""
+        """Return the place of a new number (0.0) for the sample with this name and labels."""
 
     def free(self, place: int) -> None:
         """Release the number at this place for reuse."""

@@ -39,8 +39,10 @@ class Balance:
 
     @property
     def missing(self) -> float:
-        """Accepted requests that are in no place; negative if some are in two. 0 unless there is a
-        defect."""
+        """Accepted requests that are in no place; negative if some are in two.
+
+        0 unless there is a defect.
+        """
         there = sum(self.held.values()) + sum(self.in_flight.values())
         return self.accepted - sum(self.ended.values()) - there
 

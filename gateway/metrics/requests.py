@@ -87,11 +87,11 @@ class Metrics:
         wall: Callable[[], float] = lambda: 0.0,
         on_cold_start: OnColdStart | None = None,
     ) -> None:
-        """`store` holds the counters; by default they are in this process's memory. `wall` returns
-        Unix seconds.
+        """Create the families.
 
-        `on_cold_start` is called instead of `count_cold_start` when a request waited for a cold
-        start: requests of several processes may have waited for the same one.
+        `store` holds the counters; by default they are in this process's memory. `wall` returns
+        Unix seconds. `on_cold_start` is called instead of `count_cold_start` when a request waited
+        for a cold start: requests of several processes may have waited for the same one.
         """
         self._is_deployed = is_deployed
         self._wall = wall
@@ -289,8 +289,7 @@ class Metrics:
         )
 
     def _is_first_report(self, replica: str) -> bool:
-        """Return whether the replica's cold start is not counted yet: many requests may have
-        waited."""
+        """Return whether the replica's cold start was not counted before."""
         if replica in self._counted:
             return False
         self._counted[replica] = None

@@ -38,8 +38,11 @@ class BatchWriter(Generic[Record]):
         on_dropped: Callable[[int], None] = lambda _count: None,
         on_closed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_dropped(count)` is called in the event loop's thread for dropped records, `on_closed`
-        in the writer's thread after the last record."""
+        """Start the thread.
+
+        `on_dropped(count)` is called in the event loop's thread for dropped records, `on_closed` in
+        the writer's thread after the last record.
+        """
         self._name = name
         self._write = write
         self._batches_max = batches_max

@@ -63,8 +63,7 @@ class FailureCount:
         self._pending: dict[Kind, Failure] = {}
 
     def count(self, asked: Deployed, error: FnError, call: Call | None, request_id: str) -> None:
-        """Count a request for `asked` that was answered with `error`, unless the client is at
-        fault.
+        """Count a request for `asked` that failed with `error`, unless the client is at fault.
 
         `call`, if it was accepted, may have followed its function's traffic.
         """

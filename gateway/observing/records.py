@@ -140,8 +140,10 @@ class RequestEnd(NamedTuple):
 def make_record(
     asked: RequestInfo, ending: RequestEnd, call: Call | None, at_s: float
 ) -> RequestRecord:
-    """Return the record of a request that ended at `at_s` (Unix seconds); `call` if it was
-    accepted."""
+    """Return the record of a request that ended at `at_s` (Unix seconds).
+
+    `call` is None if the request was not accepted.
+    """
     request_id, trace_id, function, revision, began_s, bytes_in, trace = asked
     outcome, now, status, bytes_out, receipt, _ = ending
     # Text that is not a valid name may contain anything, even line ends and secrets.

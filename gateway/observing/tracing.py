@@ -90,8 +90,7 @@ class Span(NamedTuple):
 
 
 def spans_of(record: RequestRecord, new_id: Callable[[], str]) -> list[Span]:
-    """Return all spans of a traced request, parents before their children; none if it is not
-    traced.
+    """Return all spans of a request, parents before their children; none if it is not traced.
 
     `new_id` returns 16 hex digits.
     """

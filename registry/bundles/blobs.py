@@ -55,8 +55,10 @@ class Upload:
     """
 
     def __init__(self, incoming: Path, sha256: str, size: int) -> None:
-        """Create the temporary file; `sha256` is "" if the content determines it. Raises
-        StoreUnavailable."""
+        """Create the temporary file. Raises StoreUnavailable.
+
+        `sha256` is "" if the content determines it.
+        """
         self._path = incoming / secrets.token_hex(16)
         self._sha256 = sha256
         self._size = size
@@ -215,8 +217,7 @@ class BlobStore:
             return self.path(sha256).stat().st_size
 
     def missing(self, bundle: Bundle) -> list[str]:
-        """Return the sha256 of the bundle's files that are not stored with their size, without
-        repeats."""
+        """Return the sha256 of the bundle's files that are not stored with their size."""
         wanted = {file.sha256: file.size for file in bundle.files}
         return sorted(
             sha256
@@ -281,12 +282,12 @@ class BlobStore:
     def materialise(
         self, bundle: Bundle, target: Path, prepared: Collection[BundleFile] = ()
     ) -> None:
-        """Lay `bundle` out as hard links below `target`, a new or empty folder on the same
-        filesystem.
+        """Lay `bundle` out as hard links below `target`, a new or empty folder.
 
-        The `prepared` files are added beside the bundle's, either all of them or, if one is missing
-        or has another size, none: the bundle works without them. Raises Conflict if `target` is not
-        empty, and StoreUnavailable, naming a missing file; the folder is then removed.
+        `target` is on the blobs' filesystem. The `prepared` files are added beside the bundle's,
+        either all of them or, if one is missing or has another size, none: the bundle works without
+        them. Raises Conflict if `target` is not empty, and StoreUnavailable, naming a missing file;
+        the folder is then removed.
         """
         try:
             target.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -333,10 +334,10 @@ class BlobStore:
                 ) from error
 
     def sweep(self, keep: Collection[str], older_than_s: float, now_s: float) -> Swept:
-        """Remove blobs that are not in `keep` and older than `older_than_s` at `now_s` (Unix
-        seconds).
+        """Remove blobs that are not in `keep` and are older than `older_than_s`.
 
-        Folders that were laid out before keep their files, because hard links remain valid.
+        `now_s` is the current time in Unix seconds. Folders that were laid out before keep their
+        files, because hard links remain valid.
         """
         count = freed = 0
         with _filesystem():
@@ -356,8 +357,10 @@ class BlobStore:
 
 
 def _open_to_read(files: Collection[BundleFile], target: Path) -> None:
-    """Allow all users to enter the folders, whatever the server's umask: a container may have
-    another uid."""
+    """Let all users enter the folders, because a container may have another uid.
+
+    The server's umask may forbid this otherwise.
+    """
     parents = {parent for file in files for parent in Path(file.path).parents}
     with _filesystem():
         for parent in parents:

@@ -81,13 +81,13 @@ class Section(BaseModel):
 
 
 class RuntimeTable(Section):
-    """[runtime]"""
+    """Table [runtime]."""
 
     engine: Literal["onnx", "python"] = "onnx"
 
 
 class ScalingTable(Section):
-    """[scaling]"""
+    """Table [scaling]."""
 
     min: int = Field(default=0, ge=0, le=1000)
     max: int = Field(default=1, ge=1, le=1000, validate_default=True)
@@ -103,7 +103,7 @@ class ScalingTable(Section):
 
 
 class DeviceTable(Section):
-    """[device]"""
+    """Table [device]."""
 
     kind: Literal["any", "cpu", "cuda"] = "any"
     memory_mib: int = Field(default=0, ge=0, le=4_194_304)
@@ -111,7 +111,7 @@ class DeviceTable(Section):
 
 
 class BatchingTable(Section):
-    """[batching]"""
+    """Table [batching]."""
 
     mode: Literal["auto", "always", "off"] = "auto"
     max_size: int = Field(default=0, ge=0, le=65_536)
@@ -119,7 +119,7 @@ class BatchingTable(Section):
 
 
 class LimitsTable(Section):
-    """[limits]"""
+    """Table [limits]."""
 
     timeout_s: float = Field(default=60.0, ge=0.1, le=86_400)
     wait_s: float = Field(default=55.0, ge=0, le=3600)
@@ -129,7 +129,7 @@ class LimitsTable(Section):
 
 
 class InputTable(Section):
-    """[input.NAME]; `input_rule` refuses keys that do not belong to `kind`."""
+    """Table [input.NAME]; `input_rule` refuses keys that do not belong to `kind`."""
 
     kind: Literal["tensor", "image", "audio", "bytes", "json"] = "tensor"
     finite: bool = False
@@ -151,7 +151,7 @@ class InputTable(Section):
 
 
 class OutputTable(Section):
-    """[output]"""
+    """Table [output]."""
 
     tensor: Text = ""
     labels: list[Text] = Field(default=[], max_length=100_000)

@@ -28,8 +28,10 @@ _STAY: Final = (
 
 
 class Functions:
-    """Durable storage of deployments. Every method is one transaction and may raise
-    StoreUnavailable."""
+    """Durable storage of deployments.
+
+    Every method is one transaction and may raise StoreUnavailable.
+    """
 
     def __init__(self, database: Database, *, profiles_max: int = 1000) -> None:
         self._database = database
@@ -57,8 +59,10 @@ class Functions:
         ]
 
     async def load_bundles(self) -> dict[str, Bundle]:
-        """Return the bundle of every revision by digest, in one query; equal files share one
-        object."""
+        """Return the bundle of every revision by digest, in one query.
+
+        Equal files share one object.
+        """
         shared: dict[BundleFile, BundleFile] = {}
         files: dict[str, tuple[BundleFile, ...]] = {}
         async with self._database.write() as transaction:

@@ -80,8 +80,7 @@ class History:
         self._flushes = 0
 
     def record(self, event: Event) -> None:
-        """Buffer `event` for the next flush; if the buffer is full, the event is dropped and
-        counted."""
+        """Buffer `event` for the next flush; a full buffer drops and counts it."""
         if len(self._buffer) >= self._settings.history_buffer:
             self._dropped += 1
         else:
@@ -273,8 +272,10 @@ async def _insert(transaction: Transaction, batch: Sequence[Event]) -> None:
 
 
 def _checked(event: ColdStart | StateInterval) -> str:
-    """Return the record as text. Raises ValueError if it could not be decoded again: JSON has no
-    NaN."""
+    """Return the record as text.
+
+    Raises ValueError if it could not be decoded again: JSON has no NaN.
+    """
     text = encode_record(event)
     try:
         decode_record(text, type(event))

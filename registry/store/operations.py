@@ -151,8 +151,7 @@ class Traffic:
             )
 
     async def previous(self, name: str, namespace: str = NAMESPACE) -> int | None:
-        """Return the target of a rollback: the revision that had the traffic before, None if there
-        is none."""
+        """Return the target of a rollback: the revision that had the traffic before, if any."""
         rows = await self._database.read(
             "SELECT number FROM traffic WHERE namespace = ? AND name = ? ORDER BY id DESC LIMIT 1",
             (namespace, name),

@@ -42,8 +42,10 @@ class SharedParts:
         self._kinds: dict[type, _Kind[Any]] = {}
 
     def decode(self, rows: Iterable[Row], kind: type[T]) -> list[T]:
-        """Return the objects in the first column of `rows`. Raises StoreUnavailable on a damaged
-        row."""
+        """Return the objects in the first column of `rows`.
+
+        Raises StoreUnavailable on a damaged row.
+        """
         reader = self._kinds.get(kind)
         if reader is None:
             reader = self._kinds[kind] = _Kind(kind, self._parts)

@@ -72,8 +72,7 @@ class Timeline:
     async def states(
         self, name: str, span: Span, namespace: str = NAMESPACE
     ) -> list[StateInterval]:
-        """Return the intervals that end within the span, oldest first; at most the newest
-        STATES_MAX."""
+        """Return the intervals that end within the span, oldest first: the newest STATES_MAX."""
         rows = await self._database.read(
             "SELECT record FROM state_intervals WHERE namespace = ? AND name = ? AND to_s > ?"
             " AND to_s <= ? ORDER BY id DESC LIMIT ?",

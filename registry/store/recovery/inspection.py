@@ -35,8 +35,10 @@ class DatabaseReport:
 
 
 def open_read_only(path: Path, busy_s: float) -> sqlite3.Connection:
-    """Open a connection that changes neither the file nor its write-ahead log. Raises
-    sqlite3.Error."""
+    """Open a connection that changes neither the file nor its write-ahead log.
+
+    Raises sqlite3.Error.
+    """
     address = f"{path.absolute().as_uri()}?mode=ro"
     if not any(path.with_name(path.name + side).exists() for side in ("-wal", "-journal")):
         # No process has it open, so SQLite does not need its files for coordination.
