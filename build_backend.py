@@ -78,7 +78,7 @@ def build_wheel(
     return name
 
 
-class BuildPy(build_py):
+class BuildPy(build_py):  # type: ignore[misc] # setuptools is skipped by mypy
     """Copies the packages: without the dashboard for FN_NO_UI, and with IMAGE_FILES."""
 
     def find_data_files(self, package: str, src_dir: str) -> list[str]:

@@ -12,11 +12,11 @@ export FN_DATA FN_PORT FN_URL
 # A dashboard that was never built is built beside the server, which serves it once it is there. The
 # server reads one that is there when it starts, so that is brought up to date before.
 ui=
-build_ui() { "$(dirname "$(command -v fnctl)")/python" -m admin.ui.build --optional; }
+python="$(dirname "$(command -v fnctl)")/python"
 if [ -f admin/ui/static/index.html ]; then
-    build_ui
+    "$python" -m admin.ui.build --optional
 else
-    build_ui &
+    nice -n 19 "$python" -m admin.ui.build --optional &
     ui=$!
 fi
 fnctl serve &

@@ -205,7 +205,7 @@ def digest(paths: Sequence[Path]) -> str:
 
 def run(command: Sequence[str], folder: Path) -> None:
     """Run it to its end. Raises CannotBuild."""
-    name = Path(command[1] if len(command) > 1 else command[0]).name
+    name = " ".join(Path(word).name for word in command[:2])
     try:
         subprocess.run(command, cwd=folder, check=True, timeout=STEP_S, stdin=subprocess.DEVNULL)
     except OSError as error:
