@@ -2,7 +2,11 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
+# RUN_READY: what the server needs is installed. READY: the development tools are, too.
+RUN_READY := $(VENV)/.run-ready
 READY := $(VENV)/.ready
+# `make UV= ...` installs with pip on a machine that has uv.
+UV ?= $(shell command -v uv)
 # Workers, servers and replicas of a test run share what one of them has compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -10,8 +14,7 @@ UI := $(BIN)/python -m admin.ui.build
 
 .PHONY: run test test-full coverage ui chaos gpu check bench simulate image fmt docs surface clean clean-data
 
-run: $(READY)
-	@$(UI) --optional
+run: $(RUN_READY)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh functions/serve.sh
 
 # Tests of a file stay in one worker: see tests/support/groups.py. More
@@ -83,7 +86,7 @@ surface: $(READY)
 
 # What can be made again. Functions, keys and history stay, see clean-data.
 clean:
-	rm -rf $(VENV) admin/ui/static admin/dashboard/node_modules
+	rm -rf $(VENV) admin/ui/static admin/ui/static.new admin/dashboard/node_modules
 
 # The data folder of `make run`. The lock is the server's own: it is held while a server runs.
 clean-data:
@@ -95,9 +98,30 @@ clean-data:
 	    code=$$?; [ $$code != 75 ] || echo "a server runs on .fngate: stop it first"; exit $$code; fi
 
 # compat: the package is found by a plain path. The default, an import hook, costs every start of
-# fnctl and every cold start about 5 ms.
-$(READY): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		--config-settings editable_mode=compat -e '.[dev]'
+# fnctl and every cold start about 5 ms. Nothing is compiled ahead: Python compiles what it imports,
+# once, which is a small part of what is installed.
+INSTALL = $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/python -m pip install \
+	--disable-pip-version-check --no-compile) -c constraints.txt --config-settings editable_mode=compat
+
+$(RUN_READY): pyproject.toml constraints.txt | $(BIN)/pip
+	@echo "installing what the server needs into $(VENV)"
+	@$(INSTALL) -e .
 	@touch $@
+
+$(READY): pyproject.toml constraints.txt | $(BIN)/pip
+	@echo "installing the server and the development tools into $(VENV)"
+	@$(INSTALL) -e '.[dev]'
+	@touch $(RUN_READY) $@
+
+# pip of the constraints: it resolves in half the time of Python 3.11's own, whose unpacking by
+# ensurepip takes seconds. A Python without pip, or with one that knows no --python, does that.
+$(BIN)/pip:
+	@echo "creating $(VENV)"
+ifneq ($(UV),)
+	@$(UV) venv --quiet --allow-existing $(if $(PYTHON),--python $(PYTHON)) $(VENV)
+	@$(UV) pip install --quiet --python $(BIN)/python -c constraints.txt pip
+else
+	@$(PYTHON) -m venv --without-pip $(VENV)
+	@$(PYTHON) -m pip --python $(BIN)/python install --quiet --disable-pip-version-check \
+		--no-compile -c constraints.txt pip || $(PYTHON) -m venv $(VENV)
+endif

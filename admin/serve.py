@@ -18,7 +18,7 @@ from admin.buffers import keep_large_buffers
 from admin.compose import Server, running
 from admin.settings import Settings, is_malloc_set
 from admin.telemetry import logs
-from admin.ui.files import FOLDER, INDEX
+from admin.ui import FOLDER, INDEX
 from registry.errors import FnError
 from registry.files import DataDirectory
 from registry.settings import StoreSettings

@@ -35,7 +35,7 @@ app = typer.Typer(
     # Rich's help and tracebacks cost more start-up time than all other imports together.
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    add_completion=False,
+    add_completion=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.callback()(root_options)

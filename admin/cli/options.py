@@ -99,11 +99,34 @@ class ServerAddress:
     data: Path
 
 
+def print_version(is_asked: bool) -> None:
+    """Print the versions of fngate, Python and the replicas' link for --version, and exit."""
+    if not is_asked:
+        return
+    import platform
+    from importlib.metadata import version
+
+    from runtime_image.contract.link import VERSION
+
+    python = platform.python_version()
+    typer.echo(f"fngate {version('fngate')} (Python {python}, link {VERSION})")
+    raise typer.Exit
+
+
+Version = Annotated[
+    bool,
+    typer.Option(
+        "--version", callback=print_version, is_eager=True, help="Print the version and exit."
+    ),
+]
+
+
 def root_options(
     context: typer.Context,
     ssh: SshEverywhere = None,
     identity: IdentityEverywhere = None,  # noqa: ARG001 - read by `parse_login`
     known_hosts: KnownHostsEverywhere = None,  # noqa: ARG001 - read by `parse_login`
+    version: Version = False,  # noqa: ARG001 - its callback prints it
 ) -> None:
     """Deploy models as functions, call them, and see why they are warm or cold."""
     source = context.get_parameter_source("ssh")
@@ -241,12 +264,12 @@ def client_at(address: ServerAddress, login: Login | None) -> Iterator[Client]:
         yield client
 
 
-def open_client(url: str, key: str | None, data: Path) -> Client:
+def open_client(url: str, key: str | None, data: Path, timeout_s: float | None = None) -> Client:
     """Return a client of the server at `url`; an invalid address or key is wrong usage."""
-    from admin.client.client import Client
+    from admin.client.client import CALL_S, Client
 
     try:
-        return Client(url, key or local_token(url, data))
+        return Client(url, key or local_token(url, data), timeout_s or CALL_S)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
 

@@ -102,6 +102,11 @@ class Client:
         """Return every function with its state."""
         return self._items("/admin/v1/functions")
 
+    def function_names(self) -> list[str]:
+        """Names of the functions on the first page of the list."""
+        items = self._json("GET", "/admin/v1/functions").get("items")
+        return [str(item["name"]) for item in items] if isinstance(items, list) else []
+
     def function(self, name: str) -> dict[str, Any]:
         """Return one function: state, limits, signature, revisions."""
         return self._json("GET", f"/admin/v1/functions/{_part(name)}")

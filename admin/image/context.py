@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import IO, ClassVar, Final
 
@@ -22,6 +23,7 @@ DISK_FULL: Final = "no space left on device"
 PACKAGE: Final = "runtime_image"
 DOCKERFILE: Final = "Dockerfile.runtime"
 CONSTRAINTS: Final = "constraints.txt"
+PROJECT: Final = "pyproject.toml"
 FILES_MAX: Final = 1000
 BYTES_MAX: Final = 16 * 2**20
 """Limits of the sources: a larger folder is no checkout of fngate."""
@@ -157,10 +159,22 @@ def python_files(checkout: Path) -> list[Path]:
     return found
 
 
+def source_file(checkout: Path, name: str) -> Path:
+    """The file `name` at the root of a checkout; an installed fngate has it in runtime_image."""
+    packaged = checkout / PACKAGE / name
+    return packaged if packaged.is_file() else checkout / name
+
+
 def read_release(checkout: Path) -> Release:
-    """Link version, version and digest of a checkout. Raises ImageError where it is none."""
-    for name in (DOCKERFILE, CONSTRAINTS, "pyproject.toml", f"{PACKAGE}/contract/link.py"):
-        if not (checkout / name).is_file():
+    """Link version, version and digest of a checkout, or of the installed fngate.
+
+    Raises ImageError where it is neither.
+    """
+    needed = [DOCKERFILE, CONSTRAINTS, f"{PACKAGE}/contract/link.py"]
+    if checkout != own_checkout() or (checkout / DOCKERFILE).is_file():
+        needed.append(PROJECT)
+    for name in needed:
+        if not source_file(checkout, name).is_file():
             raise image_error(
                 f"{checkout} is no checkout of fngate: it has no {name}",
                 todo="fnctl image build --context DIR  with the folder of a checkout",
@@ -168,8 +182,14 @@ def read_release(checkout: Path) -> Release:
     found = _LINK.search((checkout / PACKAGE / "contract" / "link.py").read_text("utf-8"))
     if found is None:
         raise image_error(f"{checkout / PACKAGE}/contract/link.py names no VERSION")
-    project = tomllib.loads((checkout / "pyproject.toml").read_text("utf-8"))["project"]
-    return Release(int(found[1]), str(project["version"]), digest(checkout))
+    return Release(int(found[1]), _version(checkout), digest(checkout))
+
+
+def _version(checkout: Path) -> str:
+    path = checkout / PROJECT
+    if not path.is_file():
+        return version("fngate")
+    return str(tomllib.loads(path.read_text("utf-8"))["project"]["version"])
 
 
 def wheels_in(folder: Path) -> list[Path]:
@@ -191,8 +211,8 @@ def wheels_in(folder: Path) -> list[Path]:
 
 def entries(checkout: Path, wheels: list[Path]) -> Iterator[tuple[str, Path]]:
     """Every file of the context: its name there and its path here."""
-    yield DOCKERFILE, checkout / DOCKERFILE
-    yield CONSTRAINTS, checkout / CONSTRAINTS
+    for name in (DOCKERFILE, CONSTRAINTS):
+        yield name, source_file(checkout, name)
     for path in sorted((checkout / PACKAGE / "requirements").glob("*.txt")):
         yield path.relative_to(checkout).as_posix(), path
     for path in python_files(checkout):

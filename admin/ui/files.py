@@ -11,14 +11,12 @@ from typing import Final
 
 from aiohttp import web
 
+from admin.ui import FOLDER, INDEX
 from gateway.http.app import ErrorBoundary
 from gateway.http.bodies import continue_later
 from gateway.problems import FOUND, MOVED, NOT_MODIFIED
 from registry.errors import MethodNotAllowed, Unknown
 
-FOLDER: Final = Path(__file__).parent / "static"
-"""Where the build puts them."""
-INDEX: Final = "index.html"
 FILES_MAX: Final = 64
 SIZE_MAX: Final = 16 * 1024 * 1024
 """Bytes of all files together: they stay in memory."""
@@ -35,12 +33,14 @@ TYPES: Final = {
 HASHED: Final = re.compile(r"-[A-Za-z0-9_-]{8}\.[a-z0-9]+$")
 """Names that the build makes from the content: what is behind one never changes."""
 NOT_BUILT: Final = b"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>fngate</title></head><body>
+<html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="5">
+<title>fngate</title></head><body>
 <h1>The dashboard is not built</h1>
 <p>This server runs without it. In the project's folder, <code>make ui</code> builds it (with Node
-20 or newer, or with the one that it gets from PyPI); then start the server again.</p>
-<p>Until then <code>fnctl ls</code>, <code>fnctl show</code> and <code>fnctl why</code> tell the
-same in a terminal.</p>
+20.19 or newer, or with the one that it gets from PyPI); this page then shows it. <code>make
+run</code> builds it beside the server.</p>
+<p><code>fnctl ls</code>, <code>fnctl show</code> and <code>fnctl why</code> show the same in a
+terminal.</p>
 </body></html>
 """
 
@@ -109,9 +109,13 @@ class UiPages:
     """`/ui/` and its files. A name is looked up whole among those of the build: no path of the file
     system is ever made from a request."""
 
-    def __init__(self, boundary: ErrorBoundary, files: Mapping[str, File]) -> None:
+    def __init__(
+        self, boundary: ErrorBoundary, files: Mapping[str, File], folder: Path = FOLDER
+    ) -> None:
+        """`files` are those in `folder` when the server started."""
         self._boundary = boundary
         self._files = files
+        self._folder = folder
 
     def add_routes(self, app: web.Application) -> None:
         """The routes. A link in a wiki may lead here: there is no datum, and no frame around it."""
@@ -125,7 +129,7 @@ class UiPages:
     async def _root(self, request: web.Request) -> web.Response:
         """The way to the dashboard for a browser; any other client learns what there is."""
         accepts = request.headers.get("Accept", "*/*")
-        if is_built(self._files) and ("text/html" in accepts or "*/*" in accepts):
+        if is_built(self._current()) and ("text/html" in accepts or "*/*" in accepts):
             return web.Response(status=FOUND, headers={"Location": "ui/", "Vary": "Accept"})
         raise Unknown(
             "nothing is at /: functions are at /fn/NAME, the admin API is at /admin/v1, the state"
@@ -142,7 +146,7 @@ class UiPages:
     async def _file(self, request: web.Request) -> web.Response:
         _check_method(request)
         name = request.match_info["file"] or INDEX
-        file = self._files.get(name)
+        file = self._current().get(name)
         if file is None:
             raise Unknown(f"the dashboard has no file {name[:100]!r}")
         headers = {
@@ -155,6 +159,13 @@ class UiPages:
         if any(tag.value in (file.etag, "*") for tag in known):
             return web.Response(status=NOT_MODIFIED, headers=headers)
         return web.Response(body=file.body, headers=headers)
+
+    def _current(self) -> Mapping[str, File]:
+        """The files. A dashboard that is built while the server runs is read once, when asked for;
+        it appears as a whole."""
+        if not is_built(self._files):
+            self._files = read_files(self._folder)
+        return self._files
 
 
 def _check_method(request: web.Request) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from admin.cli.completion import function_names
 from admin.cli.options import Session, connected
 
 if TYPE_CHECKING:
@@ -25,7 +26,12 @@ MediaType = Annotated[
 @connected
 def invoke(  # noqa: PLR0913 - typer takes one parameter per option
     session: Session,
-    name: Annotated[str, typer.Argument(metavar="NAME[@REVISION]", help="Function to call.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME[@REVISION]", help="Function to call.", autocompletion=function_names
+        ),
+    ],
     body: Annotated[
         str | None, typer.Option("-d", "--body", metavar="JSON|@FILE", help="The whole body.")
     ] = None,

@@ -7,13 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
+from admin.cli.completion import function_names
 from admin.cli.options import Session, connected
 from admin.cli.verbs.ls import ready_in
 from admin.text import NONE, duration, fields, get, number, size, table
 
 ERRORS_MAX = 3
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the function.")]
+Name = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="Name of the function.", autocompletion=function_names),
+]
 
 
 @connected

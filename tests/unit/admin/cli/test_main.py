@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
+from importlib.metadata import version
 
 from typer.testing import CliRunner
 
 from admin.cli.main import app
+from runtime_image.contract.link import VERSION
 
 VERBS = ("serve", "deploy", "ls", "show", "invoke", "why", "logs", "rm", "key", "image", "doctor")
 GROUPS = (("key", "add"), ("key", "ls"), ("key", "rm"), ("image", "build"))
@@ -63,6 +66,15 @@ def test_every_verb_can_reach_another_machine() -> None:
     ]
 
     assert missing == [["serve"], ["image", "build"]]
+
+
+def test_the_version_is_printed() -> None:
+    """--version names fngate, Python and the link to replicas, and succeeds."""
+    shown = CliRunner().invoke(app, ["--version"])
+
+    python = platform.python_version()
+    assert shown.exit_code == 0
+    assert shown.stdout == f"fngate {version('fngate')} (Python {python}, link {VERSION})\n"
 
 
 def test_an_unknown_verb_is_wrong_usage() -> None:
