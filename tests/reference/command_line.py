@@ -118,7 +118,7 @@ def _options(options: list[Any]) -> str:
 def _option(one: Any) -> str:
     if getattr(one, "is_flag", False):
         return ", ".join(one.opts)
-    value = one.metavar or "|".join(_choices(one)) or one.name.upper()
+    value = one.metavar or one.name.upper()
     return f"{', '.join(one.opts)} {value}"
 
 
@@ -135,7 +135,7 @@ def _sentences(one: Any) -> str:
         bounds = [f"at least {least}"] if least is not None else []
         found.append(_sentence(", ".join([*bounds, *([f"at most {most}"] if most else [])])))
     choices = _choices(one)
-    if choices and one.metavar:
+    if choices:
         found.append(f"One of {', '.join(map(code, choices))}.")
     if one.default not in (None, False, "") and not callable(one.default):
         default = default_of(getattr(one.default, "value", one.default), str)

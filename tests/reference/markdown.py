@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import html
 import inspect
 import re
 import textwrap
@@ -33,10 +34,19 @@ def either(values: Sequence[str]) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table. A bar inside a cell is escaped."""
+    """A table."""
     lines = [head, ["---"] * len(head), *rows]
-    cells = ([one.replace("|", "\\|") for one in line] for line in lines)
+    cells = (map(_cell, line) for line in lines)
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+
+def _cell(text: str) -> str:
+    """A cell. GitHub and Python-Markdown disagree on `\\|` inside code, so that becomes HTML."""
+    if "|" not in text:
+        return text
+    parts = text.split("`")
+    parts[1::2] = [f"<code>{html.escape(one)}</code>" for one in parts[1::2]]
+    return "".join(parts).replace("|", "&#124;")
 
 
 def items(facts: Iterable[str]) -> str:
