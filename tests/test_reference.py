@@ -1,13 +1,18 @@
-"""docs/reference/ is what the code says: regenerated and compared."""
+"""docs/reference/ and docs/images/ show the present code: regenerated and compared."""
 
 from __future__ import annotations
 
 import difflib
+import re
+from collections.abc import Callable
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from admin.settings import Settings
+from pool_manager.core.state import TRANSITIONS, State, Step
+from tests.reference.diagrams import PICTURES, replica_life
 from tests.reference.documents import DOCS, pages
 from tests.reference.markdown import described, first_clause
 from tests.reference.settings import options
@@ -28,8 +33,8 @@ def test_a_generated_file_is_up_to_date(path: Path) -> None:
 
 
 def test_no_page_is_left_over() -> None:
-    """Every file of docs/reference/ is generated."""
-    found = {path for path in (DOCS / "reference").iterdir() if path.is_file()}
+    """Every file of docs/reference/ is generated, and every SVG of docs/images/."""
+    found = {*(DOCS / "reference").iterdir(), *(DOCS / "images").glob("*.svg")}
 
     assert found - PAGES.keys() == set()
 
@@ -40,3 +45,34 @@ def test_the_help_of_an_option_begins_as_its_setting(name: str) -> None:
     words = described(Settings)[name]
 
     assert first_clause(options()[name].help) == first_clause(words)
+
+
+def test_the_life_of_a_replica_has_every_state_and_step() -> None:
+    """The picture is drawn from the table of states: each has its name in it."""
+    shown = texts(replica_life())
+
+    assert {state.value for state in State} <= shown
+    assert {step.value for step in Step if step is not Step.LOST} <= shown
+
+
+def test_a_step_without_a_place_cannot_be_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new row of the table fails until the picture has a place for it."""
+    monkeypatch.setitem(TRANSITIONS, State.STOPPED, {Step.GREETED: State.STARTING})
+
+    with pytest.raises(ValueError, match="has no place in the picture"):
+        replica_life()
+
+
+@pytest.mark.parametrize("draw", PICTURES.values(), ids=PICTURES)
+def test_a_picture_loads_nothing(draw: Callable[[], str]) -> None:
+    """It is one well-formed document with a title, without links, scripts and fonts."""
+    source = draw()
+
+    assert texts(source)
+    assert not re.search(r"href|<script|@import|@font-face|url\((?!#)", source)
+
+
+def texts(svg: str) -> set[str]:
+    """Its lines of text."""
+    found = ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")
+    return {one.text or "" for one in found}

@@ -1,4 +1,4 @@
-"""The pages of docs/reference/, generated from the code.
+"""The pages of docs/reference/ and the pictures of docs/images/, generated from the code.
 
     python -m tests.reference           lists the files that are out of date
     python -m tests.reference --write   writes them

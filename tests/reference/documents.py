@@ -15,6 +15,7 @@ from tests.reference import (
     problems,
     settings,
 )
+from tests.reference.diagrams import PICTURES
 from tests.reference.markdown import page, table
 from tests.surface import source
 
@@ -44,7 +45,8 @@ def pages() -> dict[Path, str]:
     for name, (module, _) in PAGES.items():
         found[DOCS / "reference" / f"{name}.md"] = module.document()
     source.clear_cache()
-    return {path: NOTE + text for path, text in found.items()}
+    found = {path: NOTE + text for path, text in found.items()}
+    return found | {DOCS / "images" / f"{name}.svg": draw() for name, draw in PICTURES.items()}
 
 
 def outdated(wanted: dict[Path, str]) -> list[Path]:
