@@ -17,9 +17,12 @@ from tests.reference import (
 )
 from tests.reference.diagrams import PICTURES
 from tests.reference.markdown import page, table
+from tests.reference.navigation import configuration
 from tests.surface import source
 
-DOCS: Final = Path(__file__).parent.parent.parent / "docs"
+ROOT: Final = Path(__file__).parent.parent.parent
+DOCS: Final = ROOT / "docs"
+CONFIGURATION: Final = ROOT / "mkdocs.yml"
 NOTE: Final = (
     "<!-- Generated from the code by `make reference`: change the code, not this file. -->\n\n"
 )
@@ -40,13 +43,17 @@ they always describe the version beside them.
 
 
 def pages() -> dict[Path, str]:
-    """The text of each generated file below docs/."""
+    """The text of each generated file."""
     found = {DOCS / "reference" / "index.md": _index()}
     for name, (module, _) in PAGES.items():
         found[DOCS / "reference" / f"{name}.md"] = module.document()
     source.clear_cache()
-    found = {path: NOTE + text for path, text in found.items()}
-    return found | {DOCS / "images" / f"{name}.svg": draw() for name, draw in PICTURES.items()}
+    site = configuration(CONFIGURATION.read_text("utf-8"), DOCS, found)
+    return {
+        **{path: NOTE + text for path, text in found.items()},
+        **{DOCS / "images" / f"{name}.svg": draw() for name, draw in PICTURES.items()},
+        CONFIGURATION: site,
+    }
 
 
 def outdated(wanted: dict[Path, str]) -> list[Path]:
