@@ -1,8 +1,7 @@
-"""The documents say what the code says: settings, verbs, metrics, places."""
+"""Documents name only settings, verbs, metrics and places that exist."""
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 
@@ -10,32 +9,31 @@ import pytest
 import typer
 
 from admin.cli.main import app
+from admin.settings import Settings
+from registry.manifest.schema import Document
+from tests.reference.manifest import TABLES
+from tests.reference.markdown import described
+from tests.reference.recorded import section
 from tests.support.families import families
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text("utf-8")
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
 PRODUCT = ("registry", "runtime_image", "pool_manager", "gateway", "admin")
-
-
-def fields(path: str, name: str) -> dict[str, str]:
-    """The annotated fields of a class and the string that stands below each, "" for none."""
-    tree = ast.parse((ROOT / path).read_text("utf-8"))
-    body = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name).body
-    found = {}
-    for node, below in zip(body, [*body[1:], None], strict=True):
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            is_text = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
-            found[node.target.id] = str(below.value.value) if is_text else ""
-    return found
-
-
-SETTINGS = fields("admin/settings.py", "Settings")
-
-
-def verbs() -> list[str]:
-    """The verbs of fnctl, as its help lists them."""
-    return sorted(typer.main.get_group(app).commands)
+SETTINGS = described(Settings)
+KEYS = {
+    f"{kind.__name__}.{name}": text
+    for kind in (Document, *(table for _, table in TABLES.values()))
+    for name, text in described(kind).items()
+}
+OTHERS = {*section("variables"), "FN_CI", "FN_FULL"}
+VARIABLES = OTHERS | {f"FN_{name.upper()}" for name in SETTINGS}
+METRICS = {one.name for one in families()} | {name for one in families() for name in one.samples}
+VERBS = {*typer.main.get_group(app).commands}
+DOCUMENTS = [
+    *(ROOT / name for name in ("README.md", "ARCHITECTURE.md")),
+    *(path for path in sorted((ROOT / "docs").rglob("*.md")) if path.name != "upgrade.md"),
+]
+"""What describes the present version; the others name what an earlier one had."""
 
 
 def places() -> list[str]:
@@ -54,11 +52,6 @@ def places() -> list[str]:
     return sorted([*folders, *files])
 
 
-def metrics() -> list[str]:
-    """What /metrics shows of its own, by the names that Prometheus knows."""
-    return sorted(one.name for one in families() if one.name.startswith("fngate_"))
-
-
 def is_named(place: str) -> bool:
     """Whether the map names a place, or a part of it that has a row of its own."""
     if place in {f"{top}/" for top in PRODUCT}:
@@ -73,17 +66,10 @@ def test_every_setting_says_what_it_is(name: str) -> None:
     assert SETTINGS[name].endswith(".")
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_every_setting_is_in_the_readme(name: str) -> None:
-    """It has a row in the table of settings, by its variable."""
-    assert re.search(rf"^\| `FN_{name.upper()}` \|", README, re.MULTILINE)
-
-
-def test_the_readme_names_no_setting_that_is_not_there() -> None:
-    """A row of the table is a field of the settings."""
-    rows = re.findall(r"^\| `FN_([A-Z_]+)` \|", README, re.MULTILINE)
-
-    assert sorted(row.lower() for row in rows) == sorted(SETTINGS)
+@pytest.mark.parametrize("name", KEYS)
+def test_every_key_of_a_manifest_says_what_it_is(name: str) -> None:
+    """The string below a field is its documentation."""
+    assert KEYS[name].endswith(".")
 
 
 @pytest.mark.parametrize("place", places())
@@ -100,27 +86,22 @@ def test_the_map_names_no_place_that_is_not_there() -> None:
     assert [name for name in named if "/" in name and not (ROOT / name).exists()] == []
 
 
-@pytest.mark.parametrize("verb", verbs())
-def test_every_verb_is_in_the_readme(verb: str) -> None:
-    """What fnctl can do is said where people look first."""
-    assert f"`fnctl {verb}" in README
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_document_names_only_what_there_is(path: Path) -> None:
+    """Variables, metrics and verbs that it mentions exist; the reference lists all of them."""
+    text = path.read_text("utf-8")
+    variables = {*re.findall(r"\bFN_[A-Z_]*[A-Z]\b(?![*…])", text)}
+    metrics = {*re.findall(r"\bfngate_[a-z_]*[a-z]\b(?![*…])", text)}
+    commands = {*re.findall(r"(?:`|\$ )fnctl (?:--\S+ \S+ )?([a-z]+)", text)}
+
+    assert variables - VARIABLES == set()
+    assert metrics - METRICS == set()
+    assert commands - VERBS == set()
 
 
-@pytest.mark.parametrize("metric", metrics())
-def test_every_metric_is_in_the_readme(metric: str) -> None:
-    """What /metrics shows is explained."""
-    assert f"`{metric}`" in README
-
-
-def test_the_readme_explains_no_metric_that_is_not_there() -> None:
-    """A row of the table is a family of the page."""
-    rows = re.findall(r"^\| (`fngate_.*?) \|", README, re.MULTILINE)
-    named = [name for row in rows for name in re.findall(r"`(fngate_\w+)`", row)]
-
-    assert sorted(named) == metrics()
-
-
-def test_metrics_and_verbs_are_found() -> None:
+def test_names_are_found() -> None:
     """The lists above are not empty by mistake."""
-    assert len(metrics()) >= 35
-    assert len(verbs()) >= 10
+    assert len(METRICS) >= 35
+    assert len(VERBS) >= 10
+    assert len(VARIABLES) >= 30
+    assert len(DOCUMENTS) >= 5
