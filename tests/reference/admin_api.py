@@ -6,6 +6,7 @@ import inspect
 import re
 import typing
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import Any
 
 from admin.api.app import PREFIX, Handlers
@@ -62,12 +63,22 @@ CALL = re.compile(r"""query(?:\.get\(|, )"(\w+)"(?:, (\w+), (\w+)\))?""")
 def document() -> str:
     """The page. Raises KeyError for a parameter, a header or a path without words."""
     handlers = Handlers(*typing.get_type_hints(Handlers).values())  # unbound: for their docstrings
-    blocks: dict[str, list[str]] = {}
-    for method, path, scope, handler in routes(handlers):
+    rows = routes(handlers)
+    index = table(
+        ("route", "scope", "what it does"), (_row(*row) for row in sorted(rows, key=itemgetter(1)))
+    )
+    blocks: dict[str, list[str]] = {"All routes": [index]}
+    for method, path, scope, handler in rows:
         subject = SUBJECTS[path.split("/")[1]]
         blocks.setdefault(subject, []).extend(_section(method, path, scope, handler))
     found = (one for subject, lines in blocks.items() for one in (f"## {subject}", *lines))
     return page(TITLE, INTRO, *found)
+
+
+def _row(method: str, path: str, scope: str, handler: Any) -> tuple[str, str, str]:
+    anchor = re.sub(r"[^\w ]", "", f"{method} {path}").lower().replace(" ", "-")
+    what = re.split(r"(?<=[.;:]) ", words(handler))[0].rstrip(".;:")
+    return f"[{code(f'{method} {path}')}](#{anchor})", code(scope), f"{what}."
 
 
 def _section(method: str, path: str, scope: str, handler: Any) -> Iterator[str]:

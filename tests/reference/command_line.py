@@ -38,15 +38,18 @@ def document() -> str:
         ("verb", "what it does"),
         ((f"[{code(name)}](#{_anchor(name)})", _summary(verb)) for name, verb in verbs.items()),
     )
-    shared = [one for one in verbs["fnctl show"].params if one.name in SHARED]
+    before = {one.name: one for one in root.params}
+    shared = [before.get(one.name, one) for one in verbs["fnctl show"].params if one.name in SHARED]
+    own = [one for name, one in before.items() if name not in SHARED]
     blocks = [
         "## Verbs",
         index,
         "## Exit codes",
         table(("code", "meaning"), ((code(n), _sentence(text)) for n, text in codes)),
         "## Options of a connection",
-        CONNECTION,
+        wrapped(CONNECTION),
         _options(shared),
+        *(["## Options before the verb", _options(own)] if own else []),
     ]
     for name, verb in verbs.items():
         blocks += _section(name, verb)
@@ -76,7 +79,8 @@ def _sentence(text: str) -> str:
 
 def _section(name: str, command: Any) -> Iterator[str]:
     """A verb: its usage, its help with the examples, its arguments and options."""
-    own = [one for one in command.params if one.name not in SHARED]
+    is_connected = {"url", "key"} <= {one.name for one in command.params}
+    own = [one for one in command.params if not (is_connected and one.name in SHARED)]
     arguments = [one for one in own if not one.opts[0].startswith("-")]
     options = [one for one in own if one.opts[0].startswith("-")]
     usage = " ".join([name, "[OPTIONS]", *(_argument(one) for one in arguments)])
@@ -88,11 +92,8 @@ def _section(name: str, command: Any) -> Iterator[str]:
         yield table(("argument", "meaning"), rows)
     if options:
         yield _options(options)
-    names = {one.name for one in command.params}
-    if {"url", "key"} <= names:
+    if is_connected:
         yield TAKES
-    elif "as_json" in names:
-        yield "`--json` prints JSON."
 
 
 def _argument(one: Any) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, get_args
 
 from admin.metrics import LABELS as DEVICE_LABELS
+from pool_manager.core.state import State
+from pool_manager.reports import DeviceState
 from tests.reference.markdown import code, items, page, table, wrapped
 from tests.support.families import SUFFIXES
 from tests.surface.metrics import DATA, counted
+from tests.surface.states import pool_states
 
 TITLE = "Metrics"
 INTRO = """
@@ -30,6 +33,12 @@ The first 1,000 functions that are called have series of their own. Calls of all
 together as `function="_others"`. `process_*` describe the server's process; with several gateway
 processes that is the process of the pool manager.
 """
+
+
+def _listed(values: Iterable[str]) -> str:
+    return ", ".join(code(one) for one in sorted(values))
+
+
 LABELS = {
     "device": "Id of a device: a CPU slot or a GPU.",
     "driver": "Driver that starts replicas.",
@@ -54,7 +63,10 @@ LABELS = {
     "reason": (
         "Code of a [problem](problems.md), or why a replica failed or a request was sent again."
     ),
-    "state": "State of a pool, a replica or a device.",
+    "state": (
+        f"State of a device ({_listed(get_args(DeviceState))}), "
+        f"of a pool ({_listed(pool_states())}) or of a replica ({_listed(one.value for one in State)})."
+    ),
     "step": "Step of the pool manager that failed.",
     "version": "Version of fngate.",
     "victim": "Replica that made room for another pool: `idle` or `busy`.",

@@ -8,7 +8,7 @@ import typer
 
 from admin.cli.main import app
 from admin.settings import Settings
-from tests.reference.markdown import code, described, items, page, wrapped
+from tests.reference.markdown import code, described, items, page, table, wrapped
 from tests.reference.values import default_of, type_of
 
 TITLE = "Settings"
@@ -57,7 +57,7 @@ def document() -> str:
         wrong = {*grouped} ^ {*Settings.model_fields} or "one is in two groups"
         raise ValueError(f"GROUPS does not fit the settings: {wrong}")
     schema, said = Settings.model_json_schema(), described(Settings)
-    blocks = []
+    blocks = ["## All settings", _index(schema)]
     for group, names in GROUPS.items():
         blocks.append(f"## {group}")
         for name in names:
@@ -73,10 +73,27 @@ def options() -> dict[str, Any]:
     return {name: found[option] for name, option in named.items() if option in found}
 
 
+def _index(schema: dict[str, Any]) -> str:
+    with_option = options()
+    rows = (
+        (
+            f"[{code(f'FN_{name.upper()}')}](#fn_{name})",
+            code(with_option[name].opts[0]) if name in with_option else "",
+            _default(name, schema),
+        )
+        for names in GROUPS.values()
+        for name in names
+    )
+    return table(("variable", "option", "default"), rows)
+
+
+def _default(name: str, schema: dict[str, Any]) -> str:
+    return MADE.get(name) or default_of(schema["properties"][name]["default"])
+
+
 def _facts(name: str, schema: dict[str, Any]) -> str:
     one, option = schema["properties"][name], options().get(name)
-    default = MADE.get(name) or default_of(one["default"])
-    facts = [f"Type: {type_of(one, schema)}", f"Default: {default}"]
+    facts = [f"Type: {type_of(one, schema)}", f"Default: {_default(name, schema)}"]
     if option is not None:
         facts.append(f"Option: {code(option.opts[0])}")
     return items(facts)
