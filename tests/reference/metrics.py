@@ -65,7 +65,8 @@ LABELS = {
     ),
     "state": (
         f"State of a device ({_listed(get_args(DeviceState))}), "
-        f"of a pool ({_listed(pool_states())}) or of a replica ({_listed(one.value for one in State)})."
+        f"of a pool ({_listed(pool_states())}) "
+        f"or of a replica ({_listed(one.value for one in State)})."
     ),
     "step": "Step of the pool manager that failed.",
     "version": "Version of fngate.",
