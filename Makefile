@@ -3,13 +3,12 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-DOCS_READY := $(VENV)/.docs-ready
 # Workers, servers and replicas of a test run share what one of them has compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
 UI := $(BIN)/python -m admin.ui.build
 
-.PHONY: run test test-full coverage ui chaos gpu check bench simulate image fmt docs reference surface clean clean-data
+.PHONY: run test test-full coverage ui chaos gpu check bench simulate image fmt docs surface clean clean-data
 
 run: $(READY)
 	@$(UI) --optional
@@ -75,13 +74,23 @@ fmt: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# docs/ as a site in site/, with the generated pages and pictures brought up to date.
-docs: $(DOCS_READY) reference
+# docs/ as a site in site/, with what is generated from the code brought up to date.
+docs: $(VENV)/.docs-ready reference
 	$(BIN)/zensical build --strict --clean
 
-# docs/reference/*.md and docs/images/*.svg are generated from the code.
+$(VENV)/.docs-ready: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		--config-settings editable_mode=compat -e '.[docs]'
+	@touch $@
+
+# docs/reference/*.md, docs/images/*.svg and the navigation of the site.
+.PHONY: reference clean-docs
 reference: $(READY)
 	@$(BIN)/python -m tests.reference --write
+
+clean: clean-docs
+clean-docs:
+	rm -rf site .cache
 
 # tests/data/surface.txt: what clients, scripts, data folders and dashboards rely on.
 surface: $(READY)
@@ -89,7 +98,7 @@ surface: $(READY)
 
 # What can be made again. Functions, keys and history stay, see clean-data.
 clean:
-	rm -rf $(VENV) admin/ui/static admin/dashboard/node_modules site .cache
+	rm -rf $(VENV) admin/ui/static admin/dashboard/node_modules
 
 # The data folder of `make run`. The lock is the server's own: it is held while a server runs.
 clean-data:
@@ -106,9 +115,4 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
 		--config-settings editable_mode=compat -e '.[dev]'
-	@touch $@
-
-$(DOCS_READY): $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		--config-settings editable_mode=compat -e '.[docs]'
 	@touch $@

@@ -1,4 +1,4 @@
-"""Documents name only settings, verbs, metrics and places that exist."""
+"""The map names every place of the product."""
 
 from __future__ import annotations
 
@@ -6,34 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
-import typer
-
-from admin.cli.main import app
-from admin.settings import Settings
-from registry.manifest.schema import Document
-from tests.reference.manifest import TABLES
-from tests.reference.markdown import described
-from tests.reference.recorded import section
-from tests.support.families import families
 
 ROOT = Path(__file__).parent.parent
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
 PRODUCT = ("registry", "runtime_image", "pool_manager", "gateway", "admin")
-SETTINGS = described(Settings)
-KEYS = {
-    f"{kind.__name__}.{name}": text
-    for kind in (Document, *(table for _, table in TABLES.values()))
-    for name, text in described(kind).items()
-}
-OTHERS = {*section("variables"), "FN_CI", "FN_FULL"}
-VARIABLES = OTHERS | {f"FN_{name.upper()}" for name in SETTINGS}
-METRICS = {one.name for one in families()} | {name for one in families() for name in one.samples}
-VERBS = {*typer.main.get_group(app).commands}
-DOCUMENTS = [
-    *(ROOT / name for name in ("README.md", "ARCHITECTURE.md")),
-    *(path for path in sorted((ROOT / "docs").rglob("*.md")) if path.name != "upgrade.md"),
-]
-"""What describes the present version; the others name what an earlier one had."""
 
 
 def places() -> list[str]:
@@ -60,18 +36,6 @@ def is_named(place: str) -> bool:
     return any(f"`{name}" in ARCHITECTURE for name in [place, *parts])
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_every_setting_says_what_it_is(name: str) -> None:
-    """The string below a field is its documentation."""
-    assert SETTINGS[name].endswith(".")
-
-
-@pytest.mark.parametrize("name", KEYS)
-def test_every_key_of_a_manifest_says_what_it_is(name: str) -> None:
-    """The string below a field is its documentation."""
-    assert KEYS[name].endswith(".")
-
-
 @pytest.mark.parametrize("place", places())
 def test_every_place_is_on_the_map(place: str) -> None:
     """ARCHITECTURE.md says of every folder and every top module what it is for."""
@@ -84,24 +48,3 @@ def test_the_map_names_no_place_that_is_not_there() -> None:
     named = [name for row in rows for name in re.findall(r"`([a-z_/]+(?:\.py)?)`", row)]
 
     assert [name for name in named if "/" in name and not (ROOT / name).exists()] == []
-
-
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_document_names_only_what_there_is(path: Path) -> None:
-    """Variables, metrics and verbs that it mentions exist; the reference lists all of them."""
-    text = path.read_text("utf-8")
-    variables = {*re.findall(r"\bFN_[A-Z_]*[A-Z]\b(?![*…])", text)}
-    metrics = {*re.findall(r"\bfngate_[a-z_]*[a-z]\b(?![*…])", text)}
-    commands = {*re.findall(r"(?:`|\$ )fnctl (?:--\S+ \S+ )?([a-z]+)", text)}
-
-    assert variables - VARIABLES == set()
-    assert metrics - METRICS == set()
-    assert commands - VERBS == set()
-
-
-def test_names_are_found() -> None:
-    """The lists above are not empty by mistake."""
-    assert len(METRICS) >= 35
-    assert len(VERBS) >= 10
-    assert len(VARIABLES) >= 30
-    assert len(DOCUMENTS) >= 5
