@@ -9,12 +9,17 @@ import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from tests.support.links import FENCE
+
 ROOT = Path(__file__).parent.parent
 CONFIGURATION = (ROOT / "mkdocs.yml").read_text("utf-8")
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+ITEM = re.compile(r"(?:[-*+]|\d+\.) ")
 LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
 """Attributes of elements whose target a browser fetches by itself."""
 
@@ -31,7 +36,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "docs", folder / "docs")
     command = [Path(sys.executable).with_name("zensical"), "build", "--strict"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 0, re.sub(r"\x1b\[[\d;]*m", "", done.stdout)
     return folder / "site"
 
 
@@ -43,7 +48,7 @@ def test_fonts_are_the_systems() -> None:
 
 def test_every_page_is_built(built: Path) -> None:
     """Each document below docs/ is a page of the site."""
-    documents = {path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")}
+    documents = {path.relative_to(ROOT / "docs") for path in PAGES}
 
     assert [one for one in documents if not (built / one.with_suffix(".html")).exists()] == []
 
@@ -67,9 +72,22 @@ def test_the_site_loads_nothing_from_other_hosts(built: Path) -> None:
 
 def test_no_page_is_drawn_by_a_script() -> None:
     """Pictures are files: the theme would fetch Mermaid from another host."""
-    pages = (ROOT / "docs").rglob("*.md")
+    assert [page.name for page in PAGES if "```mermaid" in page.read_text("utf-8")] == []
 
-    assert [page.name for page in pages if "```mermaid" in page.read_text("utf-8")] == []
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_list_is_one_on_the_site_too(path: Path) -> None:
+    """GitHub starts a list anywhere; the site needs an empty line before it."""
+    lines = FENCE.sub("", path.read_text("utf-8")).splitlines()
+    glued = [
+        line
+        for before, line in pairwise(lines)
+        if ITEM.match(line)
+        and before.strip()
+        and not (ITEM.match(before) or re.match(r"\s|[#>|]", before))
+    ]
+
+    assert glued == []
 
 
 def loaded(page: Path) -> list[str]:
