@@ -26,6 +26,7 @@ def generated() -> dict[Path, str]:
     return pages()
 
 
+@pytest.mark.slow
 def test_generated_files_are_up_to_date(generated: dict[Path, str]) -> None:
     """The committed texts are those made of the code, to the line."""
     shown = "\n".join(

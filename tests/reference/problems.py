@@ -26,12 +26,13 @@ KEYS = {
     ),
 }
 """Keys that any problem may have."""
+COMPARED = ("bad_input", "bad_manifest", "not_acceptable", "unsupported_type")
 EXTRA = {
     "accepted": (("unsupported_encoding",), "Content codings that the server decodes."),
     "allow": (("method_not_allowed",), "Methods of the route, also in the header `Allow`."),
     "breaks": (("incompatible",), "Changes that would break callers, one text each."),
-    "expected": (("bad_input", "bad_manifest"), "Expected type or value."),
-    "got": (("bad_input", "bad_manifest"), "Value that came."),
+    "expected": (COMPARED, "Expected type or value."),
+    "got": (COMPARED, "Value that came."),
     "input": (("bad_input",), "Input that is wrong."),
     "key": (("bad_manifest",), "Dotted key of `function.toml`."),
     "known": (("bad_manifest",), "Keys that the table knows."),
