@@ -52,7 +52,7 @@ def test_a_document_names_only_what_there_is(path: Path) -> None:
     text = path.read_text("utf-8")
     variables = {*re.findall(r"\bFN_[A-Z_]*[A-Z]\b(?![*…])", text)}
     metrics = {*re.findall(r"\bfngate_[a-z_]*[a-z]\b(?![*…])", text)}
-    commands = {*re.findall(r"(?:`|\$ )fnctl (?:--\S+ \S+ )?([a-z]+)", text)}
+    commands = {*re.findall(r"(?:`|\$ )fnctl (?:--[\w-]+ [^\s`]+ )?([a-z]+)", text)}
 
     assert variables - VARIABLES == set()
     assert metrics - METRICS == set()

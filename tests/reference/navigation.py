@@ -18,7 +18,7 @@ FOLDERS: Final = {
 
 def configuration(text: str, docs: Path, generated: Iterable[Path]) -> str:
     """mkdocs.yml with the navigation of the pages below `docs`; `generated` are pages that may not
-    be written yet. Raises ValueError where `text` has no MARK."""
+    be written yet. Raises ValueError where `text` has no MARK, or a page no section."""
     head, mark, _ = text.partition(MARK)
     if not mark:
         raise ValueError(f"mkdocs.yml has no line {MARK.strip()!r}")
@@ -32,6 +32,10 @@ def _navigation(pages: set[str], order: list[str]) -> str:
         place = order.index(page) if page in order else len(order)
         return not page.endswith("/index.md"), place, page
 
+    tops = {*FOLDERS.values()}
+    lost = sorted(one for one in pages if "/" in one and one.partition("/")[0] not in tops)
+    if lost:
+        raise ValueError(f"{', '.join(lost)} is in no section of the site")
     lines = ["nav:"]
     lines += ["  - Home: index.md"] if "index.md" in pages else []
     for title, folder in FOLDERS.items():
