@@ -167,7 +167,8 @@ class UploadRoutes:
         return json_answer(operation_json(operation))
 
     async def cancel_operation(self, request: web.Request) -> web.Response:
-        """Cancel a running operation, without any change. Ended or switching ones stay as is."""
+        """Cancel a running operation, without any change. Operations that ended or are in their
+        phase `switch` stay as they are."""
         return json_answer(
             operation_json(await self._deploys.runner.cancel(request.match_info["id"]))
         )

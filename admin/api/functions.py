@@ -128,7 +128,7 @@ class FunctionRoutes:
         return json_answer({"removed": name})
 
     async def why(self, request: web.Request) -> web.Response:
-        """Return state and reason with the latest decisions, cold starts and intervals."""
+        """Return state and reason, with the latest decisions, cold starts and state intervals."""
         deployed = self._catalog.resolve(request.match_info["name"])
         name, key = deployed.function.name, deployed.revision.key
         row = self._rows.row(deployed, self._rows.gateways.loads())

@@ -120,7 +120,7 @@ class OperateRoutes:
         )
 
     async def sleep(self, request: web.Request) -> web.Response:
-        """Ask every idle replica of all revisions to stop. Busy and kept replicas stay.
+        """Ask every idle replica of all revisions to stop. Busy replicas and those of `min` stay.
 
         The pool manager may not know yet of a call in flight; the replica does, and refuses.
         """
@@ -191,9 +191,9 @@ class BackupRoutes:
         self._sending = 0
 
     async def get_backup(self, request: web.Request) -> web.StreamResponse:
-        """Send the copy with its Content-Length, so that a truncated copy is recognisable.
+        """Send a copy of the database, with a Content-Length that shows a truncated copy.
 
-        Raises QueueFull or StoreUnavailable, but nothing once the response has begun.
+        At most two copies are sent at once; further requests get `queue_full`.
         """
         if self._sending >= SENT_MAX:
             raise QueueFull(

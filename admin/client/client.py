@@ -103,7 +103,7 @@ class Client:
         return self._items("/admin/v1/functions")
 
     def function_names(self) -> list[str]:
-        """Names of the functions on the first page of the list."""
+        """Return the names of the functions on the first page of the list."""
         items = self._json("GET", "/admin/v1/functions").get("items")
         return [str(item["name"]) for item in items] if isinstance(items, list) else []
 
