@@ -1,9 +1,8 @@
-"""The documents say what the code says: settings, verbs, metrics, places, diagram."""
+"""The documents say what the code says: settings, verbs, metrics, places."""
 
 from __future__ import annotations
 
 import ast
-import importlib
 import re
 from pathlib import Path
 
@@ -17,7 +16,6 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
 PRODUCT = ("registry", "runtime_image", "pool_manager", "gateway", "admin")
-BEGIN, END = "<!-- replica-diagram -->", "<!-- /replica-diagram -->"
 
 
 def fields(path: str, name: str) -> dict[str, str]:
@@ -41,19 +39,18 @@ def verbs() -> list[str]:
 
 
 def places() -> list[str]:
-    """Every folder of the product with Python files, and every file right in one of its roots."""
-    folders = [
-        f"{path.parent.relative_to(ROOT)}/"
+    """Every folder of the product with Python files."""
+    folders = (
+        path.parent.relative_to(ROOT)
         for top in PRODUCT
         for path in (ROOT / top).rglob("__init__.py")
-    ]
-    files = [
-        str(path.relative_to(ROOT))
-        for top in PRODUCT
-        for path in (ROOT / top).glob("*.py")
-        if not path.name.startswith("__")
-    ]
-    return sorted([*folders, *files])
+    )
+    return sorted(f"{folder}/" for folder in folders)
+
+
+def designs(folder: Path) -> list[Path]:
+    """Every design.md in a folder, but those of fetched packages."""
+    return [path for path in folder.rglob("design.md") if "node_modules" not in path.parts]
 
 
 def metrics() -> list[str]:
@@ -62,11 +59,17 @@ def metrics() -> list[str]:
 
 
 def is_named(place: str) -> bool:
-    """Whether the map names a place, or a part of it that has a row of its own."""
+    """Whether the map names a folder, or a folder around it that is not a top one."""
     if place in {f"{top}/" for top in PRODUCT}:
-        return re.search(rf"^{place} ", ARCHITECTURE, re.MULTILINE) is not None
+        return re.search(rf"(^|\| ){place[:-1]} ", ARCHITECTURE, re.MULTILINE) is not None
     parts = [f"{parent}/" for parent in Path(place).parents if len(parent.parts) > 1]
-    return any(f"`{name}" in ARCHITECTURE for name in [place, *parts])
+    return any(f"| `{name}` |" in ARCHITECTURE for name in [place, *parts])
+
+
+def named_paths() -> list[str]:
+    """Every path below a top folder of the product that ARCHITECTURE.md names in backticks."""
+    names = re.findall(r"`([a-z_]+/[a-z_/]*(?:\.py)?)`", ARCHITECTURE)
+    return [name for name in names if name.partition("/")[0] in PRODUCT]
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -89,17 +92,30 @@ def test_the_readme_names_no_setting_that_is_not_there() -> None:
 
 
 @pytest.mark.parametrize("place", places())
-def test_every_place_is_on_the_map(place: str) -> None:
-    """ARCHITECTURE.md says of every folder and every top module what it is for."""
+def test_every_folder_is_on_the_map(place: str) -> None:
+    """ARCHITECTURE.md says of every folder, or of the one around it, what it holds."""
     assert is_named(place)
 
 
-def test_the_map_names_no_place_that_is_not_there() -> None:
-    """What the map's table names exists."""
-    rows = re.findall(r"^\| (`.*?`) \|", ARCHITECTURE, re.MULTILINE)
-    named = [name for row in rows for name in re.findall(r"`([a-z_/]+(?:\.py)?)`", row)]
+def test_architecture_names_no_path_that_is_not_there() -> None:
+    """Folders of the map and files of the journeys exist."""
+    assert len(named_paths()) > 50
+    assert [name for name in named_paths() if not (ROOT / name).exists()] == []
 
-    assert [name for name in named if "/" in name and not (ROOT / name).exists()] == []
+
+def test_architecture_links_every_design() -> None:
+    """A design.md beside the code is found from the map."""
+    found = {str(path.relative_to(ROOT)) for top in PRODUCT for path in designs(ROOT / top)}
+
+    assert set(re.findall(r"\]\(([a-z_/]+/design\.md)\)", ARCHITECTURE)) == found
+
+
+def test_architecture_stays_a_map() -> None:
+    """It is read in one go: at most 200 lines of at most 120 columns."""
+    lines = ARCHITECTURE.splitlines()
+
+    assert len(lines) <= 200
+    assert [line for line in lines if len(line) > 120] == []
 
 
 @pytest.mark.parametrize("verb", verbs())
@@ -126,12 +142,3 @@ def test_metrics_and_verbs_are_found() -> None:
     """The lists above are not empty by mistake."""
     assert len(metrics()) >= 35
     assert len(verbs()) >= 10
-
-
-def test_the_diagram_is_the_table_of_states() -> None:
-    """The picture of a replica's life is generated from the code: `make docs` writes it."""
-    diagram = importlib.import_module("tests.support.diagram").diagram()
-
-    shown = ARCHITECTURE.partition(BEGIN)[2].partition(END)[0]
-
-    assert shown.strip() == diagram.strip()
