@@ -1,4 +1,5 @@
-"""ARCHITECTURE.md is a map of the code: short, complete, and without places that are gone."""
+"""ARCHITECTURE.md is a map of the code: short and complete. What explains the code names no place
+that is gone."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
 PRODUCT = ("registry", "runtime_image", "pool_manager", "gateway", "admin")
+FOLDERS = (*PRODUCT, "tests", "benchmarks", "functions", "docs")
 LINES_MAX, COLUMNS_MAX = 200, 120
 
 
@@ -33,10 +35,16 @@ def is_named(folder: str) -> bool:
     return any(f"| `{name}` |" in ARCHITECTURE for name in [folder, *around])
 
 
-def named_paths() -> list[str]:
-    """Every path below a top folder of the product that stands in backticks."""
-    names = re.findall(r"`([a-z_]+/[a-z_/]*(?:\.py)?)`", ARCHITECTURE)
-    return [name for name in names if name.partition("/")[0] in PRODUCT]
+def named_paths(text: str) -> list[str]:
+    """Every path below a folder of the repository that a document has in backticks."""
+    names = re.findall(r"`([\w-]+/[\w./-]*)`", text)
+    return [name for name in names if name.partition("/")[0] in FOLDERS]
+
+
+def explaining() -> list[str]:
+    """Documents that explain the code as it is now."""
+    pages = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/explanation/*.md")}
+    return sorted({"ARCHITECTURE.md"} | pages | designs())
 
 
 @pytest.mark.parametrize("folder", folders())
@@ -45,10 +53,18 @@ def test_every_folder_is_on_the_map(folder: str) -> None:
     assert is_named(folder)
 
 
-def test_the_map_names_no_path_that_is_not_there() -> None:
-    """Folders of the map and files of the journeys exist."""
-    assert len(named_paths()) > 50
-    assert [name for name in named_paths() if not (ROOT / name).exists()] == []
+@pytest.mark.parametrize("document", explaining())
+def test_a_document_names_no_path_that_is_not_there(document: str) -> None:
+    """Files and folders that it names exist."""
+    named = named_paths((ROOT / document).read_text("utf-8"))
+
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_paths_are_found() -> None:
+    """The lists above are not empty by mistake."""
+    assert len(named_paths(ARCHITECTURE)) > 50
+    assert len(explaining()) > 15
 
 
 def test_the_map_leads_to_every_design() -> None:
