@@ -65,7 +65,7 @@ def document() -> str:
     handlers = Handlers(*typing.get_type_hints(Handlers).values())  # unbound: for their docstrings
     rows = routes(handlers)
     index = table(
-        ("route", "scope", "what it does"), (_row(*row) for row in sorted(rows, key=itemgetter(1)))
+        ("route", "what it does"), (_row(*row) for row in sorted(rows, key=itemgetter(1)))
     )
     blocks: dict[str, list[str]] = {"All routes": [index]}
     for method, path, scope, handler in rows:
@@ -75,10 +75,10 @@ def document() -> str:
     return page(TITLE, INTRO, *found)
 
 
-def _row(method: str, path: str, scope: str, handler: Any) -> tuple[str, str, str]:
+def _row(method: str, path: str, _scope: str, handler: Any) -> tuple[str, str]:
     anchor = re.sub(r"[^\w ]", "", f"{method} {path}").lower().replace(" ", "-")
     what = re.split(r"(?<=[.;:]) ", words(handler))[0].rstrip(".;:")
-    return f"[{code(f'{method} {path}')}](#{anchor})", code(scope), f"{what}."
+    return f"[{code(f'{method} {path}')}](#{anchor})", f"{what}."
 
 
 def _section(method: str, path: str, scope: str, handler: Any) -> Iterator[str]:
