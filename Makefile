@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 UI := $(BIN)/python -m admin.ui.build
 
-.PHONY: run test test-full coverage ui chaos gpu check bench simulate image fmt docs surface clean clean-data
+.PHONY: run test test-full test-python tests-there coverage ui chaos gpu check bench simulate image fmt docs surface clean clean-data
 
 run: $(RUN_READY)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh functions/serve.sh
@@ -33,6 +33,15 @@ test: $(READY)
 # The same tests with the whole dose of each.
 test-full:
 	FN_FULL=1 $(MAKE) test
+
+# Unit tests, real replicas and a real server on another Python, in an environment of its own:
+# make test-python PYTHON=python3.13
+OTHER_TESTS := tests/unit $(addprefix tests/integration/test_,replica.py rollouts.py make.py packages.py)
+test-python:
+	@$(MAKE) --no-print-directory VENV=.venv-$(notdir $(PYTHON)) tests-there
+
+tests-there: $(READY)
+	$(BIN)/python $(PYTEST) $(OTHER_TESTS)
 
 # Of the last `make test`: decisions are covered whole, the rest is shown by top folder.
 coverage: $(READY)
@@ -86,7 +95,7 @@ surface: $(READY)
 
 # What can be made again. Functions, keys and history stay, see clean-data.
 clean:
-	rm -rf $(VENV) admin/ui/static admin/ui/static.new admin/dashboard/node_modules
+	rm -rf $(VENV) .venv-* admin/ui/static admin/ui/static.new admin/dashboard/node_modules
 
 # The data folder of `make run`. The lock is the server's own: it is held while a server runs.
 clean-data:

@@ -7,6 +7,7 @@ import json
 import os
 import tempfile
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -207,7 +208,11 @@ def _one_path(folder: Path) -> Path:
     """The same path by whatever links and dots a folder is named: by its path a later server knows
     the replicas that an earlier one left. Raises BadRequest where links go in a circle."""
     try:
-        return folder.expanduser().resolve()
+        path = folder.expanduser().resolve()
+        # From Python 3.13 on, `resolve` returns a path with a circle as it is.
+        with suppress(FileNotFoundError):
+            path.stat()
+        return path
     except (OSError, RuntimeError) as error:
         raise BadRequest(f"setting data: expected a folder, got {folder}: {error}") from error
 
