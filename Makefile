@@ -107,19 +107,23 @@ clean-data:
 	    code=$$?; [ $$code != 75 ] || echo "a server runs on .fngate: stop it first"; exit $$code; fi
 
 # compat: the package is found by a plain path. The default, an import hook, costs every start of
-# fnctl and every cold start about 5 ms. Nothing is compiled ahead: Python compiles what it imports,
-# once, which is a small part of what is installed.
+# fnctl and every cold start about 5 ms. pip compiles nothing ahead: Python compiles what it imports,
+# once, which is a small part of what is installed. The analysis of a deployed model runs in a process
+# that keeps no compiled files, so its modules are compiled here.
+COMPILE := $(BIN)/python -c "import runtime_image.verification.rows.analysis"
 INSTALL = $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/python -m pip install \
 	--disable-pip-version-check --no-compile) -c constraints.txt --config-settings editable_mode=compat
 
 $(RUN_READY): pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "installing what the server needs into $(VENV)"
 	@$(INSTALL) -e .
+	@$(COMPILE)
 	@touch $@
 
 $(READY): pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "installing the server and the development tools into $(VENV)"
 	@$(INSTALL) -e '.[dev]'
+	@$(COMPILE)
 	@touch $(RUN_READY) $@
 
 # pip of the constraints: it resolves in half the time of Python 3.11's own, whose unpacking by
