@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 UI := $(BIN)/python -m admin.ui.build
 
-.PHONY: run test test-full coverage ui chaos gpu check bench simulate image fmt docs surface clean clean-data
+.PHONY: run test test-full test-python tests-there coverage ui chaos gpu check bench simulate image fmt docs surface clean clean-data
 
 run: $(RUN_READY)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh functions/serve.sh
@@ -33,6 +33,15 @@ test: $(READY)
 # The same tests with their full numbers of rounds and examples.
 test-full:
 	FN_FULL=1 $(MAKE) test
+
+# Unit tests, real replicas and a real server on another Python, in an environment of its own:
+# make test-python PYTHON=python3.13
+OTHER_TESTS := tests/unit $(addprefix tests/integration/test_,replica.py rollouts.py make.py packages.py)
+test-python:
+	@$(MAKE) --no-print-directory VENV=.venv-$(notdir $(PYTHON)) tests-there
+
+tests-there: $(READY)
+	$(BIN)/python $(PYTEST) $(OTHER_TESTS)
 
 # Coverage of the last `make test`: 100 % of the decision modules, the rest by top folder.
 coverage: $(READY)
@@ -101,7 +110,7 @@ surface: $(READY)
 
 # Remove files that can be rebuilt. Functions, keys and history stay, see clean-data.
 clean:
-	rm -rf $(VENV) admin/ui/static admin/ui/static.new admin/dashboard/node_modules
+	rm -rf $(VENV) .venv-* admin/ui/static admin/ui/static.new admin/dashboard/node_modules
 
 # Remove the data folder of `make run`, unless a server runs on it and so holds its lock.
 clean-data:
@@ -113,19 +122,23 @@ clean-data:
 	    code=$$?; [ $$code != 75 ] || echo "a server runs on .fngate: stop it first"; exit $$code; fi
 
 # compat: Python finds the package by a plain path. The default, an import hook, costs every start of
-# fnctl and every cold start about 5 ms. Nothing is compiled ahead: Python compiles what it imports,
-# once, which is a small part of what is installed.
+# fnctl and every cold start about 5 ms. pip compiles nothing ahead: Python compiles what it imports,
+# once, which is a small part of what is installed. The analysis of a deployed model runs in a process
+# that keeps no compiled files, so its modules are compiled here.
+COMPILE := $(BIN)/python -c "import runtime_image.verification.rows.analysis"
 INSTALL = $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/python -m pip install \
 	--disable-pip-version-check --no-compile) -c constraints.txt --config-settings editable_mode=compat
 
 $(RUN_READY): pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "installing what the server needs into $(VENV)"
 	@$(INSTALL) -e .
+	@$(COMPILE)
 	@touch $@
 
 $(READY): pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "installing the server and the development tools into $(VENV)"
 	@$(INSTALL) -e '.[dev]'
+	@$(COMPILE)
 	@touch $(RUN_READY) $@
 
 # pip of the constraints: it resolves in half the time of Python 3.11's own, whose unpacking by

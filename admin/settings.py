@@ -7,6 +7,7 @@ import json
 import os
 import tempfile
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -218,7 +219,11 @@ def _one_path(folder: Path) -> Path:
     """Return a folder's canonical path, without links and dots: by this path a later server
     recognises replicas of an earlier one. Raises BadRequest if links form a loop."""
     try:
-        return folder.expanduser().resolve()
+        path = folder.expanduser().resolve()
+        # From Python 3.13 on, `resolve` returns a path with a circle as it is.
+        with suppress(FileNotFoundError):
+            path.stat()
+        return path
     except (OSError, RuntimeError) as error:
         raise BadRequest(f"setting data: expected a folder, got {folder}: {error}") from error
 
