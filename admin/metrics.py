@@ -150,7 +150,7 @@ def _bytes(
 
 
 def _reclaimed(devices: Iterable[Occupancy], reclaimed_mib: Mapping[str, float]) -> Metric:
-    text = "Memory that stopped replicas released, as measured when they took it."
+    text = "Memory that stopped replicas released: the amount that they were measured to use."
     name = "fngate_device_memory_reclaimed_bytes"
     family = CounterMetricFamily(name, text, labels=LABELS, unit="bytes")
     for one in devices:

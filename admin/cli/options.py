@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 METAVAR: Final = "[USER@]HOST[:PORT]"
 LOCAL: Final = ("serve", "image", "ui", "restore")
 """Verbs that run on this machine only: `--ssh` before them is wrong usage."""
-HELP: Final = "Reach a server on another machine; --url and --data are then relative to it."
+HELP: Final = "Reach a server on another machine; --url and --data then refer to it."
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
 DEFAULT_DATA: Final = Path("~/.fngate")
 DEFAULT_ENGINE: Final = "unix:///var/run/docker.sock"

@@ -43,7 +43,8 @@ def invoke(  # noqa: PLR0913 - typer takes one parameter per option
     ] = None,
     media: MediaType = "",
     accept: Annotated[
-        str, typer.Option(metavar="TYPE", help="Content type of the answer: application/x-npy.")
+        str,
+        typer.Option(metavar="TYPE", help="Content type of the answer, like application/x-npy."),
     ] = "",
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the answer's body to FILE.")
