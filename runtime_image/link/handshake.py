@@ -44,7 +44,7 @@ def greet(sock: socket.socket, hello: Hello) -> tuple[FrameReader, int, list[Fra
         descriptors += received
         if not data:
             _close(descriptors)
-            raise LinkError("the manager refused the greeting")
+            raise LinkError("the manager refused the HELLO")
         reader.buffer()[: len(data)] = data
         frames = reader.received(len(data))
     if frames[0].kind is not Kind.WELCOME or len(descriptors) != 1:
@@ -80,7 +80,7 @@ def read_bind(frame: Frame) -> tuple[BindRequest, ModelSpec]:
 def _check_words(data: dict[str, Any]) -> None:
     for name in _TEXTS:
         if not isinstance(data.get(name), str):
-            raise _malformed(f"expected a text as {name}", data.get(name))
+            raise _malformed(f"expected a string as {name}", data.get(name))
     if not data["bound"]:
         raise _malformed("expected a pool's key as bound", data["bound"])
     if data["role"] not in _ROLES:

@@ -51,8 +51,8 @@ def read_record(run_dir: Path) -> ReplicaRecord:
     if type(link) is not int or link != VERSION:
         got = "none" if link is None else json.dumps(link)[:20]
         raise RecordRefused(
-            f"this replica speaks link version {VERSION}, its manager {got}: they are of"
-            " different releases; run `fnctl image build` with the manager's",
+            f"this replica speaks link version {VERSION}, its manager {got}:"
+            " image and server are different releases; run `fnctl image build` with the server's",
             EXIT_OTHER_LINK,
         )
     _check_fields(data)
@@ -74,9 +74,9 @@ def _parse(text: bytes) -> dict[str, Any]:
 def _check_fields(data: dict[str, Any]) -> None:
     known = {field.name for field in fields(ReplicaRecord)}
     if missing := known - data.keys():
-        raise _bad(f"it lacks {', '.join(sorted(missing))}")
+        raise _bad(f"missing fields: {', '.join(sorted(missing))}")
     if unknown := data.keys() - known:
-        raise _bad(f"it has unknown fields: {', '.join(sorted(unknown))[:200]}")
+        raise _bad(f"unknown fields: {', '.join(sorted(unknown))[:200]}")
     _check_words(data)
     _check_numbers(data)
 
@@ -84,7 +84,7 @@ def _check_fields(data: dict[str, Any]) -> None:
 def _check_words(data: dict[str, Any]) -> None:
     for name in _TEXTS:
         if not isinstance(data[name], str):
-            raise _bad(f"expected a text as {name}, got {_short(data[name])}")
+            raise _bad(f"expected a string as {name}, got {_short(data[name])}")
     role = data["role"]
     if role not in get_args(Role):
         raise _bad(f"expected one of {', '.join(get_args(Role))} as role, got {_short(role)}")

@@ -45,7 +45,7 @@ class SlabRange(NamedTuple):
 def unpack_range(body: bytes | bytearray | memoryview) -> SlabRange:
     """Decode the body of a frame with the flag SLAB. Raises LinkError."""
     if len(body) != SLAB_RANGE.size:
-        raise LinkError(f"expected a place of {SLAB_RANGE.size} bytes, got {len(body)}")
+        raise LinkError(f"expected a slab range of {SLAB_RANGE.size} bytes, got {len(body)}")
     return SlabRange(*SLAB_RANGE.unpack(body))
 
 
