@@ -53,12 +53,12 @@ def test_an_interval_ends_with_its_state() -> None:
     """A state is recorded when another follows; a new reason for the same state is none."""
     rig = Rig()
 
-    rig.look("cold", "nobody calls", 1000.0)
-    rig.look("cold", "nobody calls any more", 1005.0)
+    rig.look("cold", "no calls", 1000.0)
+    rig.look("cold", "no more calls", 1005.0)
     rig.look("waking", "1 held", 1010.0)
 
     assert rig.records.kept == [
-        StateInterval("default", "digits", 1, "cold", "nobody calls", 1000.0, 1010.0)
+        StateInterval("default", "digits", 1, "cold", "no calls", 1000.0, 1010.0)
     ]
     assert rig.journal.since_s(KEY) == 1010.0
 
@@ -71,7 +71,7 @@ def test_a_pool_without_a_state_has_it_since_now() -> None:
 def test_a_forgotten_pool_begins_anew() -> None:
     """Nothing of a removed pool is told about a later one of the same name."""
     rig = Rig()
-    rig.look("cold", "nobody calls", 1000.0)
+    rig.look("cold", "no calls", 1000.0)
     rig.journal.note(KEY, "text")
 
     rig.journal.forget(KEY)

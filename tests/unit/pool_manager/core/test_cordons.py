@@ -36,7 +36,7 @@ def test_what_is_on_a_device_that_is_gone_ends_at_once() -> None:
     assert launched(commands) == [("r2", "g2")]
     assert play.pool("a").failures == 0
     assert [note.text for note in play.notes if "gone" in note.text] == [
-        "r1 is ended: g1 is gone: XID 79"
+        "stops r1: g1 is gone: XID 79"
     ]
 
 
@@ -99,7 +99,7 @@ def test_a_cordoned_device_gets_nothing() -> None:
 
     play.hear({A: RUNS, B: HELD})
 
-    assert play.reason("b") == "all 1 devices are in use, 1 is cordoned: XID 48 (g1)"
+    assert play.reason("b") == "no free device (1 in use), 1 is cordoned: XID 48 (g1)"
     assert play.machine.cordons() == {"g1": "XID 48"}
     assert play.hear({A: RUNS, B: HELD}, PREEMPT_AFTER_S) == []
     assert play.hear({A: RUNS, B: HELD}, RESIDENCY_S) == [Drain("r1", None)]

@@ -45,7 +45,7 @@ def test_a_cleared_device_goes_to_whom_it_was_cleared_for() -> None:
 
     assert launched(play.on(events.Released("r1"))) == [("r2", "cpu0")]
     assert play.replica("r2").pool == C
-    assert play.reason("a") == "all 1 devices are in use"
+    assert play.reason("a") == "no free device (1 in use)"
 
 
 def test_who_wants_nothing_any_more_keeps_nothing() -> None:
@@ -200,7 +200,7 @@ def test_a_busy_revision_gives_way_to_the_other() -> None:
     both = {A: RUNS, A2: HELD}
     play.hear(both, RESIDENCY_S)
     assert play.machine.endpoints(A2, play.now).reason == (
-        "max is 1, other revisions have as many replicas"
+        "max is 1, reached by replicas of other revisions"
     )
 
     assert play.hear(both, PREEMPT_AFTER_S) == [Drain("r1", None)]
@@ -217,7 +217,7 @@ def test_one_that_goes_already_is_waited_for() -> None:
     play.on(events.NotIdle("r2", 0.0))
 
     assert play.hear({A2: HELD}) == []
-    assert play.machine.endpoints(A2, play.now).reason == f"waits for r1 of {A} to go"
+    assert play.machine.endpoints(A2, play.now).reason == f"waits for r1 of {A} to drain"
     play.on(events.Lost("r1", "exit 0"))
     assert launched(play.tick()) == [("r3", "cpu2")]
 
@@ -252,7 +252,7 @@ def test_beside_costs_no_sibling(is_busy: bool) -> None:
         play.now += 4.0
 
     assert play.on(events.WarmRequested(A2, beside=True)) == [
-        EndWarm(A2, "no_room", "all 1 devices are in use")
+        EndWarm(A2, "no_room", "no free device (1 in use)")
     ]
     assert play.state("r1") == "ready"
 

@@ -304,7 +304,7 @@ def test_nobody_is_evicted_below_the_floor_or_while_busy() -> None:
     play.ready("r1", "r2")
 
     assert play.demand(10.0, b=1, c=1) == []
-    assert play.machine.endpoints(C, play.now).reason == "all 2 devices are in use"
+    assert play.machine.endpoints(C, play.now).reason == "no free device (2 in use)"
 
 
 def test_a_trial_is_not_evicted_and_evicts() -> None:
@@ -602,7 +602,7 @@ def test_the_reason_of_a_floor_follows_its_start() -> None:
 
     play.tick(1.0)
 
-    assert before == "nobody calls; min is 2"
+    assert before == "no calls; min is 2"
     assert play.reason("a") == "kept for the next call; min is 2"
 
 
@@ -635,7 +635,7 @@ def test_who_asks_is_answered() -> None:
     assert play.on(events.SleepRequested(A)) == [Drain("r1", 0.001)]
     assert play.on(events.SleepRequested(B)) == []
     assert play.on(events.WarmCancelled(B)) == []
-    assert play.on(events.WarmRequested(B)) == [EndWarm(B, "failed", "there is no such pool")]
+    assert play.on(events.WarmRequested(B)) == [EndWarm(B, "failed", "no such pool")]
 
 
 def test_standbys_are_kept_from_the_beginning() -> None:

@@ -179,9 +179,9 @@ def test_why_there_is_no_place_is_said() -> None:
 
     assert placement_obstacle(need(kind="npu"), ledger) == "no device of kind npu"
     assert placement_obstacle(need(memory_mib=9_999.0), ledger) == (
-        "needs 9999 MiB, no device has that beside 256 spare"
+        "needs 9999 MiB + 256 spare, no device has that"
     )
-    assert placement_obstacle(need(memory_mib=1.0), ledger) == "all 2 devices are in use"
+    assert placement_obstacle(need(memory_mib=1.0), ledger) == "no free device (2 in use)"
     assert placement_obstacle(need(0.5, 1_000.0), ledger) == "needs 1000 MiB, 744 are free"
     ledger.recharge("r2", 9_900.0)
     assert placement_obstacle(need(0.5, 1_000.0), ledger) == "needs 1000 MiB, 0 are free"
@@ -191,7 +191,7 @@ def test_devices_of_unknown_size_are_never_too_small() -> None:
     """Where memory is not accounted, only use is in the way."""
     ledger = house(("r1", "c", 1.0, 0.0), devices=[Device("c", "cpu")])
 
-    assert placement_obstacle(need(memory_mib=1e6), ledger) == "all 1 devices are in use"
+    assert placement_obstacle(need(memory_mib=1e6), ledger) == "no free device (1 in use)"
 
 
 replicas = st.lists(
@@ -284,7 +284,7 @@ def test_why_names_the_devices_that_may_not_be_used() -> None:
     ledger = house(("r1", "g2", 1.0, 0.0), devices=[*GPUS, *CPUS])
     ledger.cordon("g1", Cordon("XID 79", is_gone=True))
     assert placement_obstacle(need(kind="cuda"), ledger) == (
-        "all 1 devices are in use, 1 is cordoned: XID 79 (g1)"
+        "no free device (1 in use), 1 is cordoned: XID 79 (g1)"
     )
     assert "cordoned" not in placement_obstacle(need(kind="cpu", memory_mib=9_000), ledger)
 

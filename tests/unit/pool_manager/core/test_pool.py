@@ -70,7 +70,7 @@ def test_a_success_forgives_the_past() -> None:
 @pytest.mark.parametrize(
     ("states", "held", "expected"),
     [
-        ((), 0, ("cold", "nobody calls")),
+        ((), 0, ("cold", "no calls")),
         ((), 1, ("waking", "1 held")),
         ((State.STARTING,), 0, ("waking", "1 held")),
         ((State.STANDBY,), 1, ("waking", "1 held")),
@@ -92,8 +92,8 @@ def test_what_keeps_a_waking_pool_is_said_first() -> None:
     waking.last_error = "no memory"
     assert waking.describe(1, 0.0) == ("waking", "no memory")
 
-    waking.blocked = "all 2 devices are in use"
-    assert waking.describe(1, 0.0) == ("waking", "all 2 devices are in use")
+    waking.blocked = "no free device (2 in use)"
+    assert waking.describe(1, 0.0) == ("waking", "no free device (2 in use)")
 
 
 def test_a_replica_that_may_refuse_to_go_counts_until_it_goes() -> None:

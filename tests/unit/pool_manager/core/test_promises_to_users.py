@@ -60,7 +60,7 @@ def test_nothing_is_killed_while_it_works() -> None:
     assert [c for c in commands if isinstance(c, Drain)] == [Drain("r2", None)]
     ends = [c for c in commands if isinstance(c, Terminate | Release)]
     assert [type(c) for c in ends] == [Terminate, Release]
-    drained = next(n for n in play.notes if n.text.startswith("r2 is asked to go"))
+    drained = next(n for n in play.notes if n.text.startswith("stops r2:"))
     assert drained.key == A
     assert (DRAIN_S, TERM_S) == (30.0, 5.0)
 
@@ -255,7 +255,7 @@ def test_cold_does_not_look_gone() -> None:
     play.lose("r1", "exit 0")
 
     endpoints = play.machine.endpoints(A, play.now)
-    assert (endpoints.state, endpoints.reason) == ("cold", "nobody calls")
+    assert (endpoints.state, endpoints.reason) == ("cold", "no calls")
     play.published.clear()
     play.on(events.PoolRemoved(A))
     assert play.published == [{A}]

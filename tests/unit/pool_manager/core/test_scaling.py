@@ -155,9 +155,9 @@ def test_nobody_calls() -> None:
     """Without load and floor none is wanted, once nothing is fresh any more."""
     pace = Pace(spec())
 
-    assert pace.want(0, ready=1, is_fresh=False) == (0, "nobody calls")
+    assert pace.want(0, ready=1, is_fresh=False) == (0, "no calls")
     assert pace.want(0, ready=1) == (1, "kept for the next call")
-    assert pace.want(0, ready=0) == (1, "asked for")
+    assert pace.want(0, ready=0) == (1, "a start was requested")
 
 
 def test_a_trial_wants_one() -> None:

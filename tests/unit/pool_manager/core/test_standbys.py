@@ -144,7 +144,7 @@ def test_found_standbys_are_used_and_too_many_go() -> None:
         play.on(events.Found(id, "", "", "standby"))
 
     assert play.on(events.ReplicasListed()) == []
-    assert play.demand() == [Release("old2", "one standby too many")]
+    assert play.demand() == [Release("old2", "surplus standby")]
 
 
 def test_a_host_that_keeps_none_lets_found_ones_go() -> None:

@@ -63,7 +63,7 @@ def test_a_start_that_nobody_waits_for_any_more_is_kept() -> None:
 
     play.demand(60.0)
 
-    assert (play.pool("a").wanted, play.reason("a")) == (1, "asked for")
+    assert (play.pool("a").wanted, play.reason("a")) == (1, "a start was requested")
 
 
 def test_a_back_off_says_what_went_wrong() -> None:
@@ -73,7 +73,7 @@ def test_a_back_off_says_what_went_wrong() -> None:
     play.lose("r1", "no memory")
 
     assert play.shown("a") == "waking"
-    assert play.reason("a") == "load failed 1 times, next try soon: no memory"
+    assert play.reason("a") == "failed starts in a row: 1, next try soon: no memory"
 
 
 def test_an_end_through_nobodys_fault_is_no_failure() -> None:
@@ -83,7 +83,7 @@ def test_an_end_through_nobodys_fault_is_no_failure() -> None:
     play.on(events.Lost("r1", "the engine restarted", is_its_fault=False))
     play.on(events.Released("r1"))
 
-    assert play.reason("a") == "the last start ended, next try soon: the engine restarted"
+    assert play.reason("a") == "the last replica was lost, next try soon: the engine restarted"
     assert launched(play.demand(PAUSE_S - 0.5, a=1)) == []
     assert launched(play.demand(0.5, a=1)) == [("r2", "cpu1")]
     assert play.pool("a").failures == 0
@@ -244,7 +244,7 @@ def test_nobody_waits_for_a_pool_that_is_not_there() -> None:
     play.run(b=1)
 
     assert play.on(events.WarmRequested("default/z@1")) == [
-        EndWarm("default/z@1", "failed", "there is no such pool")
+        EndWarm("default/z@1", "failed", "no such pool")
     ]
     play.on(events.WarmRequested(A))
     assert play.on(events.PoolRemoved(A)) == [EndWarm(A, "failed", "it was removed")]
@@ -259,7 +259,7 @@ def test_what_fits_beside_nothing_is_not_waited_for() -> None:
     play.ready("r1")
 
     assert play.on(events.WarmRequested(A, beside=True)) == [
-        EndWarm(A, "no_room", "all 1 devices are in use")
+        EndWarm(A, "no_room", "no free device (1 in use)")
     ]
     assert play.pool("a").wanted == 0
     assert play.machine.host.blocked == set()
