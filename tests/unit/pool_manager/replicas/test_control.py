@@ -257,7 +257,7 @@ async def test_what_nobody_asked_for_ends_the_link(
         for kind in filter(None, (first, again)):
             link.send(kind, body=json.dumps(LOADED).encode())
 
-        assert await rig.lost == f"{again.name} that nobody asked for"
+        assert await rig.lost == f"unexpected {again.name}"
     assert rig.events.qsize() == (0 if first is None else 1)
 
 
@@ -378,7 +378,7 @@ async def test_a_refutation_is_told_once(rig: Rig) -> None:
     link.send(Kind.BATCHING_OFF, body=b"{}")
 
     assert told == events.BatchingRefuted(ID, "x" * REFUTATION_MAX)
-    assert "BATCHING_OFF that nobody asked for" in await rig.lost
+    assert "unexpected BATCHING_OFF" in await rig.lost
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{"])

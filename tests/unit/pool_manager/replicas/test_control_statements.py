@@ -41,7 +41,7 @@ def test_an_honest_statement_is_taken_as_it_is() -> None:
         ({"report": {"load_ms": "x"}}, "report load_ms 'x'"),
         ({"report": {"latency_ms": {"1": -1.0}}}, "report latency_ms"),
         ({"report": {"latency_ms": []}}, "report latency_ms"),
-        ({"report": {"why_not": "\ud800"}}, "report holds what is no text"),
+        ({"report": {"why_not": "\ud800"}}, "report contains invalid text"),
     ],
 )
 def test_numbers_that_are_none_are_refused(changes: dict[str, Any], reason: str) -> None:

@@ -232,9 +232,9 @@ async def test_only_a_standby_can_be_assigned(stage: Stage, who: str) -> None:
     assert (
         lost.reason
         == {
-            "nobody": f"expected a standby that has greeted, got {ID}, which has not",
+            "nobody": f"expected a connected standby, got {ID}, which is not connected",
             "bound": f"expected a standby, got {ID}, which is bound to {KEY}",
-            "starting": f"expected a standby that has greeted, got {ID}, which has not",
+            "starting": f"expected a connected standby, got {ID}, which is not connected",
         }[who]
     )
 

@@ -34,7 +34,7 @@ def test_a_long_line_is_cut(pieces: int) -> None:
     found = [one for at in range(0, len(long), step) for one in lines.add(long[at : at + step])]
     found += lines.add(b"\nnext\n")
 
-    assert found == ["x" * LINE_MAX + " ... 1000 bytes left out", "next"]
+    assert found == ["x" * LINE_MAX + " ... 1000 bytes omitted", "next"]
 
 
 def test_a_gap_is_told_once() -> None:

@@ -193,14 +193,14 @@ async def test_one_that_never_ends_is_not_waited_for(heard: Heard) -> None:
 
     report = await heard.outcome(silent)
 
-    assert report["why_not_prepared"] == "that was not done within 0 s"
+    assert report["why_not_prepared"] == "the trial did not prepare it within 0 s"
 
 
 @pytest.mark.parametrize(
     ("end", "reason"),
     [
         (events.Lost(ID, "was killed by SIGKILL"), "was killed by SIGKILL"),
-        (events.Released(ID), "it was ended"),
+        (events.Released(ID), "it was stopped"),
     ],
 )
 async def test_an_end_is_passed_on_behind_the_report(

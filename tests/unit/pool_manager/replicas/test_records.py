@@ -141,7 +141,7 @@ def test_standing_in_line_is_a_part_of_finding_a_place() -> None:
         ("was killed by SIGSEGV", "was killed by SIGSEGV"),
         (
             "ran out of memory and was killed by SIGKILL",
-            "was killed for want of memory (its memory cap is 64 MiB)",
+            "was killed because it ran out of memory (its memory cap is 64 MiB)",
         ),
     ],
 )
