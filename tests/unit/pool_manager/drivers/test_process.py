@@ -206,7 +206,7 @@ async def test_an_exhausted_server_starts_nothing(
         with pytest.raises(DriverError, match="Too many open files"):
             await rig.driver.start(rig.make(), rig.run_dir, rig.log)
         full.setattr(os, "scandir", exhausted)
-        with pytest.raises(DriverError, match=r"which replicas run: .*Too many"):
+        with pytest.raises(DriverError, match=r"list running replicas: .*Too many"):
             await rig.driver.list()
 
     assert await rig.driver.list() == set()

@@ -40,8 +40,8 @@ def test_a_range_that_is_none(text: str) -> None:
         ("0 100000 65536", "set FN_REPLICA_UIDS=32767:32767"),
         ("0 1000 1\n1 100000 65536", "set FN_REPLICA_UIDS=32769:32768"),
         ("0 100000 1000000000", "set FN_REPLICA_UIDS=999934464:65536"),
-        ("0 1000 1", "it has 1: give it more, or use --driver process"),
-        ("", "it has 0: give it more, or use --driver process"),
+        ("0 1000 1", "it has only 1: map more user ids, or use --driver process"),
+        ("", "it has only 0: map more user ids, or use --driver process"),
     ],
 )
 def test_a_namespace_without_the_range(uid_map: str, advice: str) -> None:

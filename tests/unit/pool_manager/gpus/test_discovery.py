@@ -75,7 +75,7 @@ async def test_a_host_without_a_driver_has_no_gpus(board: Board) -> None:
 
     assert isinstance(found, NoGpus)
     assert found.silence == ""
-    with pytest.raises(BadRequest, match="gpus: expected all, none or GPUs that are there: the NV"):
+    with pytest.raises(BadRequest, match="gpus: expected all, none or GPUs of this host: the NV"):
         await find_gpus("0")
 
 
@@ -101,7 +101,7 @@ async def test_a_driver_that_hangs_is_said(board: Board, monkeypatch: pytest.Mon
 
 async def test_what_is_not_there_is_an_error() -> None:
     """And the session is ended."""
-    with pytest.raises(BadRequest, match="got 'GPU-x'; there is 0"):
+    with pytest.raises(BadRequest, match="got 'GPU-x'; it has 0"):
         await find_gpus("GPU-x")
 
 

@@ -84,7 +84,7 @@ def test_a_gpu_that_is_not_there_is_an_error(setting: str) -> None:
 
 def test_without_a_gpu_none_can_be_named() -> None:
     """It says that there is none."""
-    with pytest.raises(BadRequest, match="got '0'; there is none"):
+    with pytest.raises(BadRequest, match="got '0'; it has none"):
         choose("0", Snapshot("580", ()))
 
 
@@ -159,7 +159,7 @@ def test_memory_must_be_back(pids: frozenset[int] | None, lists: bool) -> None:
 
     assert still_taken(gpu(most, lists=lists), pids, 1_000.0, 300.0) == ""
     assert still_taken(gpu(most + 1, lists=lists), pids, 1_000.0, 300.0) == (
-        "GPU-a still has 1,557 MiB in use, expected at most 1,300 of others and 256 more"
+        "GPU-a still has 1,557 MiB in use, expected at most 1,300 of others and 256 of slack"
     )
 
 

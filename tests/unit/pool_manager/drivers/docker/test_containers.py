@@ -169,7 +169,7 @@ def test_a_removal_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(containers, "GONE_S", 0.0)
     client = Recorder(remove=[refusal(409, "removal of container c1 is already in progress")])
 
-    with pytest.raises(DriverError, match="container c1 is being removed"):
+    with pytest.raises(DriverError, match="container c1 was not removed"):
         containers.remove(client.api, "c1")
 
 

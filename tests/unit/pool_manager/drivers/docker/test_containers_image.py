@@ -19,7 +19,9 @@ def test_an_image_of_the_same_version() -> None:
 @pytest.mark.parametrize("inspected", [{}, {"Config": None}, {"Config": {"Labels": None}}])
 def test_an_image_that_is_none_of_ours(inspected: dict[str, Any]) -> None:
     """Nothing says that it speaks at all."""
-    with pytest.raises(DriverError, match=r"debian is no runtime image: .* fngate\.link; build it"):
+    with pytest.raises(
+        DriverError, match=r"debian is not a runtime image: .* fngate\.link; build it"
+    ):
         check_image("debian", "cpu", inspected)
 
 
@@ -30,7 +32,7 @@ def test_an_image_of_another_version(kind: str, target: str) -> None:
         check_image("fngate:x", kind, {"Config": {"Labels": {"fngate.link": "99"}}})
 
     assert failed.value.message == (
-        f"image fngate:x speaks link version 99, this server version {VERSION};"
+        f"image fngate:x speaks link version 99, this server speaks {VERSION};"
         f" build it: fnctl image build {target}"
     )
 
@@ -44,5 +46,5 @@ def test_an_engine_with_the_users_of_this_machine() -> None:
 @pytest.mark.parametrize("option", ["rootless", "userns"])
 def test_an_engine_with_other_users(option: str) -> None:
     """It is refused at the start, before every single replica fails."""
-    with pytest.raises(DriverError, match=rf"other users .*\({option}\).* FN_DOCKER_HOST"):
+    with pytest.raises(DriverError, match=rf"other ids .*\({option}\).* FN_DOCKER_HOST"):
         check_users({"SecurityOptions": ["name=seccomp,profile=builtin", f"name={option}"]})

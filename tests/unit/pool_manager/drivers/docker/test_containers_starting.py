@@ -53,7 +53,9 @@ def test_no_way_to_a_gpu() -> None:
     runtime = refusal(400, "Unknown runtime specified nvidia")
     client = Recorder(start=[refusal(500, NO_CDI), refusal(500, NO_DRIVER), runtime])
 
-    with pytest.raises(DriverError, match=r"^GPU GPU-1 cannot be had: .*cdi.*nvidia.*runtime"):
+    with pytest.raises(
+        DriverError, match=r"^GPU GPU-1 is not available to containers: .*cdi.*nvidia.*runtime"
+    ):
         begin(client.api, start(gpu="GPU-1"))
 
     assert client.left == set()

@@ -48,7 +48,7 @@ SAID = [
     (
         400,
         'invalid mount config for type "bind": bind source path does not exist: /nope',
-        "the engine must run on this very machine",
+        "the engine must run on the same machine",
     ),
     (
         400,
@@ -58,7 +58,7 @@ SAID = [
     (
         400,
         "Range of CPUs is from 0.01 to 2.00, as there are only 2 CPUs available",
-        "raise FN_CPU_SLOTS: each slot has its part of the cores",
+        "raise FN_CPU_SLOTS: each slot has its share of the cores",
     ),
 ]
 """What engines were seen to say, and what mends it."""
