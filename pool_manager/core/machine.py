@@ -290,7 +290,7 @@ class Machine:
         load = self.host.demand.load(pool.key)
         pool.observe_load(load.queued, load.in_flight, load.oldest_wait_s, now)
         if self.stopping or pool.removed:
-            why = "the server stops" if self.stopping else "it was removed"
+            why = "the server is shutting down" if self.stopping else "the pool was removed"
             self._supply.drain_all(pool, why, now, commands)
             if pool.removed and not pool.replicas:
                 self.host.forget(pool)

@@ -1,4 +1,4 @@
-"""What a driver must be able to do."""
+"""The interface of drivers."""
 
 from __future__ import annotations
 

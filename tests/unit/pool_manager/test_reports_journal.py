@@ -22,11 +22,11 @@ class Records:
         self.kept.append(record)
 
     def use(self, record: Use) -> None:
-        """Not looked at here."""
+        """Ignore the record."""
 
 
 class Rig:
-    """A journal whose clock goes on by hand."""
+    """A journal with a clock set by the test."""
 
     def __init__(self, kept: int = 2) -> None:
         self.now = 1000.0
@@ -39,7 +39,7 @@ class Rig:
 
 
 def test_the_newest_decisions_are_kept() -> None:
-    """Each pool keeps so many of its own, oldest first, with their time."""
+    """Each pool keeps its newest decisions, oldest first, with their times."""
     rig = Rig(kept=2)
     for text in ("first", "second", "third"):
         rig.journal.note(KEY, text)
@@ -64,12 +64,12 @@ def test_an_interval_ends_with_its_state() -> None:
 
 
 def test_a_pool_without_a_state_has_it_since_now() -> None:
-    """Before the first look there is nothing to count from."""
+    """A pool without a recorded state has had it since now."""
     assert Rig().journal.since_s(KEY) == 1000.0
 
 
 def test_a_forgotten_pool_begins_anew() -> None:
-    """Nothing of a removed pool is told about a later one of the same name."""
+    """Decisions of a removed pool are not shown for a later one of the same name."""
     rig = Rig()
     rig.look("cold", "no calls", 1000.0)
     rig.journal.note(KEY, "text")

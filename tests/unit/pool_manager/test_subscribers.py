@@ -38,7 +38,7 @@ def test_a_receiver_may_leave_while_it_is_called() -> None:
 
 
 def test_an_error_of_a_receiver_is_raised() -> None:
-    """Whoever notifies decides what becomes of it."""
+    """The exception of a receiver is raised to the notifier."""
     said = Subscribers[[int]]()
     said.subscribe(lambda number: [].pop(number))
 

@@ -1,4 +1,4 @@
-"""What the machine may ask of its shell."""
+"""The commands of the machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_union_names_every_command() -> None:
 
 
 def test_a_command_cannot_be_changed() -> None:
-    """What was decided stays as it was decided."""
+    """A command is immutable."""
     drain = commands.Drain("r1", 300.0)
 
     with pytest.raises(FrozenInstanceError):

@@ -1,4 +1,4 @@
-"""What can happen to the machine."""
+"""The events of the machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_union_names_every_event() -> None:
 
 
 def test_an_event_cannot_be_changed() -> None:
-    """What happened stays as it happened."""
+    """An event is immutable."""
     lost = events.Lost("r1", "exit 1")
 
     assert (lost.log_tail, lost.stage) == ((), "")

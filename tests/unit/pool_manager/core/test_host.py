@@ -1,4 +1,4 @@
-"""What is known of a host."""
+"""The records of a host."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_revisions_of_a_function_know_each_other() -> None:
 
 
 def test_a_forgotten_pool_leaves_nothing() -> None:
-    """Neither indexes nor siblings know it; the last revision takes its function along."""
+    """After the last revision is removed, no index has the function."""
     there = host(PoolSpec(A1, function="default/a"), PoolSpec(A2, function="default/a"))
     first, second = there.pools[A1], there.pools[A2]
     there.live[A1] = None
@@ -59,7 +59,7 @@ def test_a_forgotten_pool_leaves_nothing() -> None:
 
 
 def test_a_replica_takes_its_place_and_gives_it_back() -> None:
-    """From its record until it is dropped a replica is found and what it takes is taken."""
+    """A replica is indexed and charged from its record until it is removed."""
     there = host(PoolSpec(A1, share=0.5, memory_mib=700.0))
     replica = Replica("r1", A1, "gpu", "serve", 0.0)
     there.pools[A1].quiet_until_s = 100.0
@@ -77,7 +77,7 @@ def test_a_replica_takes_its_place_and_gives_it_back() -> None:
 
 
 def test_a_standby_takes_memory_of_the_cpu_only() -> None:
-    """It is charged to the bank of the CPU slots, and to nothing where there are none."""
+    """A standby is charged to the bank of the CPU slots, or to no bank if there are none."""
     there = host(PoolSpec(STANDBY_KEY, role="standby"))
 
     there.add(standby("s1"))
@@ -88,7 +88,7 @@ def test_a_standby_takes_memory_of_the_cpu_only() -> None:
 
 
 def test_a_standby_that_waits_is_used_before_one_that_starts() -> None:
-    """The furthest on is next; one that goes or is gone is none."""
+    """`next_standby` prefers waiting standbys to starting ones, and ignores those that leave."""
     there = host(PoolSpec(STANDBY_KEY, role="standby"))
     assert there.next_standby() is None
     for one in (standby("s1", State.STARTING), standby("s2"), standby("s3", State.RELEASING)):
@@ -106,7 +106,8 @@ def test_without_standbys_there_is_none() -> None:
 
 
 def test_an_assigned_standby_is_a_replica_of_its_pool() -> None:
-    """It changes pool, device, role and charge, and both pools have changed."""
+    """An assigned standby changes pool, device, role and charge, and both pools are marked as
+    changed."""
     there = host(PoolSpec(STANDBY_KEY, role="standby"), PoolSpec(A1, memory_mib=700.0))
     one = standby("s1")
     there.add(one)
@@ -132,7 +133,8 @@ def test_a_need_is_what_was_declared_or_measured() -> None:
 
 
 def test_each_gpu_has_a_pool_of_standbys() -> None:
-    """All CPU slots have one together; a device that is not known has one that nobody uses."""
+    """CPU slots share one pool of standbys, each GPU has its own, and an unknown device maps to an
+    unused key."""
     there = host()
 
     pools = {device: there.standby_key(device) for device in ("", "cpu0", "gpu", "gone")}
@@ -178,7 +180,7 @@ def test_a_trial_takes_what_others_leave() -> None:
 
 
 def test_a_claim_can_be_given_up() -> None:
-    """What was kept for a pool is anybody's; one without a claim gives up nothing."""
+    """Releasing a reservation frees its device; without a reservation nothing happens."""
     there = host(PoolSpec(A1))
     pool = there.pools[A1]
     pool.reservation = Reservation(there.need(pool), "gpu", (), 0.0)
@@ -191,8 +193,8 @@ def test_a_claim_can_be_given_up() -> None:
 
 
 def test_a_start_is_as_urgent_as_who_waits_for_it() -> None:
-    """Waiters by when they came, then floors by when they were asked for, then standbys; a model
-    that a standby loads in no time stands in no line."""
+    """Priorities: waiting calls by arrival, then floors by request time, then standbys; short loads
+    of a standby come first."""
     there = host(PoolSpec(A1, load_s=0.01), PoolSpec(B))
     there.keep_standbys("", 1)
     there.add(standby("s1", State.STARTING))

@@ -1,4 +1,4 @@
-"""What is promised of devices and memory."""
+"""Charges and reservations of devices and memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_what_is_charged_is_on_its_device_and_in_its_bank() -> None:
 
 
 def test_what_is_released_is_free() -> None:
-    """Nothing is left of a replica that is gone; releasing it twice is harmless."""
+    """A released replica holds nothing; releasing it twice has no effect."""
     ledger = Ledger(CPUS)
     ledger.charge("r1", "cpu0", 1.0, 0.1)
     ledger.charge("r2", "cpu1", 1.0, 0.2)
@@ -100,7 +100,8 @@ def test_a_device_that_is_no_more_is_charged_to_nobody() -> None:
     ],
 )
 def test_shares_add_up_to_one_device(shares: list[float], share: float, expected: bool) -> None:
-    """Replicas share a device while their shares fit on it; a whole one is shared with nobody."""
+    """Replicas share a device while their shares fit; a whole-device replica shares it with
+    none."""
     ledger = Ledger([GPU])
     for number, other in enumerate(shares):
         ledger.charge(f"r{number}", "gpu", other, 0.0)
@@ -128,7 +129,7 @@ def test_memory_is_that_of_the_bank_less_a_reserve() -> None:
 
 
 def test_memory_of_unknown_size_is_not_accounted() -> None:
-    """A host that does not say how much there is lends as much as is asked for."""
+    """With an unknown memory size, any amount of memory fits."""
     ledger = Ledger([Device("cpu0", "cpu")])
 
     assert ledger.fits_memory("cpu0", need(1e9))
@@ -147,7 +148,8 @@ def test_the_kind_must_be_right() -> None:
 
 
 def test_a_claimed_device_is_for_one_pool() -> None:
-    """Others do not get it, whatever room it has, until the claim is given up."""
+    """A reserved device is refused to other pools, whatever room it has, until the reservation
+    ends."""
     ledger = Ledger([GPU])
     reservation = Reservation(need(pool="a"), "gpu", (), 0.0)
 
@@ -162,7 +164,7 @@ def test_a_claimed_device_is_for_one_pool() -> None:
 
 
 def test_a_claim_keeps_the_memory_its_victims_leave() -> None:
-    """What one victim frees is not lent to others while the claim waits for the second."""
+    """Memory freed by one victim stays reserved while the reservation waits for the second."""
     ledger = Ledger(CPUS)
     ledger.charge("v1", "cpu0", 1.0, 300.0)
     ledger.charge("v2", "cpu1", 1.0, 300.0)
@@ -179,7 +181,7 @@ def test_a_claim_keeps_the_memory_its_victims_leave() -> None:
 
 
 def test_a_claim_for_no_device_keeps_nothing() -> None:
-    """Where only a number of replicas was in the way, no device is reserved."""
+    """A reservation without a device (only `max` in the way) reserves nothing in the ledger."""
     ledger = Ledger(CPUS)
     reservation = Reservation(need(500.0), "", ("v1",), 0.0)
 
@@ -190,7 +192,8 @@ def test_a_claim_for_no_device_keeps_nothing() -> None:
 
 
 def test_a_fleet_is_counted_by_kind() -> None:
-    """Its largest memory has no end where that of one device is not accounted."""
+    """A fleet counts the devices of a kind; its largest memory is infinite if one device is not
+    accounted."""
     ledger = Ledger(
         [Device("g0", "cuda", 80.0), Device("g1", "cuda", 40.0), Device("c0", "cpu", 0.0)]
     )
@@ -202,7 +205,7 @@ def test_a_fleet_is_counted_by_kind() -> None:
 
 
 def test_a_cordoned_device_is_none() -> None:
-    """Nothing fits on it and the fleet does without it, until it may be used again."""
+    """Nothing fits on a cordoned device and the fleet does not count it, until it is uncordoned."""
     ledger = Ledger([GPU, Device("small", "cuda", 1_000), *CPUS])
     assert ledger.fleet("cuda").largest_mib == 10_000
 
@@ -219,7 +222,7 @@ def test_a_cordoned_device_is_none() -> None:
 
 
 def test_what_is_left_of_a_device() -> None:
-    """Who takes the rest fits as long as there is one."""
+    """A need that takes the rest of a device fits as long as any share is left."""
     ledger = Ledger([GPU])
     rest = Need("a", takes_rest=True)
     ledger.charge("r1", "gpu", 0.7, 0.0)

@@ -1,4 +1,4 @@
-"""How replicas end, and whom it counts against."""
+"""How replicas end, and whether that counts as a failure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEY = "default/a@1"
 
 
 def test_what_has_no_model_is_released_instead_of_drained() -> None:
-    """A replica that has not greeted has nothing to finish."""
+    """A replica that has not connected yet is released instead of drained."""
     house = House()
 
     assert house.drain(None) == [Release("r1", "idle")]
@@ -30,7 +30,7 @@ def test_what_has_no_model_is_released_instead_of_drained() -> None:
 
 
 def test_an_unconditional_drain_cannot_be_refused() -> None:
-    """Once asked to go for good, no replica comes back, and it serves no more."""
+    """After an unconditional drain a refusal is ignored, and the replica does not serve."""
     house = House(State.READY)
     house.drain(300.0)
 
@@ -41,7 +41,7 @@ def test_an_unconditional_drain_cannot_be_refused() -> None:
 
 
 def test_a_drain_ends_with_term_and_kill() -> None:
-    """After 30 s TERM is sent, 5 s later the group is killed, and neither sooner."""
+    """After 30 s of draining TERM is sent, 5 s later the replica is released, neither earlier."""
     house = House(State.READY)
     house.drain(None)
 
@@ -86,7 +86,7 @@ def test_a_crash_while_serving_is_no_failed_load() -> None:
 
 
 def test_the_end_of_a_drain_keeps_its_reason() -> None:
-    """A replica that went as asked is released for the reason it was asked to go."""
+    """A replica that exits while draining is released with the reason of the drain."""
     house = House(State.READY)
     house.drain(None)
 
@@ -94,7 +94,7 @@ def test_the_end_of_a_drain_keeps_its_reason() -> None:
 
 
 def test_a_release_that_fails_is_tried_again() -> None:
-    """The device stays taken, and every 5 s the release is tried anew."""
+    """The device stays charged, and the release is retried every 5 s."""
     house = House(State.READY)
     house.on(events.Lost("r1", "exit 1"))
     assert house.enforce_deadline(60.0) == []
@@ -118,8 +118,8 @@ def test_a_release_that_fails_is_tried_again() -> None:
     ],
 )
 def test_what_ended_unseen_is_released(state: State, is_ended: bool) -> None:
-    """When the engine is back, what its list lacks is over; what was about to start is not judged
-    by it, and nobody is blamed."""
+    """When the engine is back, replicas missing from its list are released without a failure;
+    starting ones are not judged by it."""
     house = House(state)
     house.replica.why = "idle"
     commands: list[Command] = []
@@ -132,8 +132,8 @@ def test_what_ended_unseen_is_released(state: State, is_ended: bool) -> None:
 
 
 def test_a_release_is_tried_again_when_the_engine_is_back() -> None:
-    """Whether it is on the list or not: while the engine was away nothing could be proved. One
-    that goes on is left alone."""
+    """When the engine is back, a failed release is retried whether or not the list has the replica;
+    a release in progress is not."""
     house = House(State.RELEASING)
     commands: list[Command] = []
 
@@ -147,7 +147,7 @@ def test_a_release_is_tried_again_when_the_engine_is_back() -> None:
 
 
 def test_what_still_runs_is_kept() -> None:
-    """An engine that comes back with its replicas has lost none."""
+    """Replicas on the list of an engine that is back are kept."""
     house = House(State.READY)
     commands: list[Command] = []
 
@@ -168,7 +168,7 @@ def test_nobody_is_blamed_while_the_engine_is_away() -> None:
 
 
 def test_every_end_is_noted_with_its_reason() -> None:
-    """Being asked to go and being terminated are decisions, and are kept."""
+    """Drains, terminations and ends are noted with their reasons."""
     house = House(State.READY)
     commands: list[Command] = []
     house.replicas.drain(house.replica, None, "put to sleep", house.now, commands)
@@ -181,7 +181,8 @@ def test_every_end_is_noted_with_its_reason() -> None:
 
 
 def test_gateways_are_told_how_a_serving_replica_died() -> None:
-    """In words for callers, of the last deaths; a start that fails is told otherwise."""
+    """Endpoints contain the causes of the last deaths of serving replicas, in words for callers;
+    failed starts are not among them."""
     house = House(State.READY)
     house.on(events.Lost("r1", "was killed by SIGKILL: secret", cause="was killed by SIGKILL"))
     assert house.pool.ended == {"r1": "was killed by SIGKILL"}
@@ -223,14 +224,14 @@ def test_idle_time_has_no_part_in_loading() -> None:
     ],
 )
 def test_every_state_has_its_patience(state: State, adopted: bool, expected: float) -> None:
-    """Nothing presses a replica that is ready; every state on the way has an end."""
+    """Every transitional state has a time limit; READY has none."""
     replica = Replica("r1", KEY, "cpu0", "serve", 0.0, state, adopted=adopted)
 
     assert expected == state_limit_s(replica, PoolSpec(KEY))
 
 
 def test_a_standby_may_wait_for_ever() -> None:
-    """It is there to wait; one that got a model and did not take it is pressed."""
+    """A standby has no time limit; one that was assigned has."""
     standby = Replica("r1", "standby/cpu", "", "standby", 0.0, State.STANDBY)
 
     assert state_limit_s(standby, PoolSpec("standby/cpu")) == float("inf")

@@ -57,7 +57,8 @@ def found(root: Path) -> dict[str, int]:
 
 
 def test_a_replica_is_known_by_its_command_line(start: Start, tmp_path: Path) -> None:
-    """Whoever started it; in another folder it is another server's."""
+    """A replica is found by its command line, whoever started it; in another folder it belongs to
+    another server."""
     process = start()
 
     assert found(tmp_path) == {"aaaa0001": process.pid}
@@ -74,7 +75,8 @@ def test_children_are_no_replicas(start: Start, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
 def test_a_process_of_another_user_is_no_replica(start: Start, tmp_path: Path) -> None:
-    """Whatever it calls itself: it would be adopted, and could not be ended."""
+    """A process of another user is not adopted, whatever its command line: it could not be
+    ended."""
     start("echo; read line", program="/bin/sh", user=NOBODY, group=NOBODY)
 
     assert found(tmp_path) == {}

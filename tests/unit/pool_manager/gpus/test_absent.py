@@ -6,7 +6,7 @@ from pool_manager.gpus.absent import NoGpus
 
 
 async def test_there_is_nothing() -> None:
-    """No device, nothing to see, to measure, to prove or to end."""
+    """`NoGpus` has no devices and does nothing."""
     gpus = NoGpus()
     gpus.start(print)
 

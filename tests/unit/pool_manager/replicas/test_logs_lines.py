@@ -26,7 +26,7 @@ def test_characters_may_be_cut() -> None:
 
 @pytest.mark.parametrize("pieces", [1, 7])
 def test_a_long_line_is_cut(pieces: int) -> None:
-    """Its beginning stays, and what is missing is said; the next line is whole."""
+    """A long line is cut with the number of omitted bytes; the next line is whole."""
     lines = LineSplitter()
     long = b"x" * (LINE_MAX + 1000)
     step = -(-len(long) // pieces)
@@ -38,8 +38,8 @@ def test_a_long_line_is_cut(pieces: int) -> None:
 
 
 def test_a_gap_is_told_once() -> None:
-    """The line that was begun, what is gone, and the rest of a line whose start is gone are one
-    gap, however many pieces that rest comes in."""
+    """A partial line, dropped bytes and the rest of a line without a beginning count as one gap, in
+    however many pieces the rest arrives."""
     lines = LineSplitter()
     lines.add(b"begun")
 
@@ -51,7 +51,7 @@ def test_a_gap_is_told_once() -> None:
 
 
 def test_a_gap_at_the_end_is_told() -> None:
-    """Nothing comes after it."""
+    """A gap at the end of a log is reported."""
     lines = LineSplitter()
     lines.skip(7)
 

@@ -32,7 +32,7 @@ def write(path: Path, data: bytes) -> None:
 
 
 def test_a_log_is_read_from_a_place(log: Path) -> None:
-    """At most as much as was asked for; behind the end there is nothing."""
+    """At most `size` bytes are read; beyond the end there are none."""
     write(log, b"abcdef")
 
     assert logs.read_log(log, 2, 3) == LogChunk(2, b"cde")
@@ -48,7 +48,7 @@ def test_a_small_log_stays(log: Path) -> None:
 
 
 def test_a_grown_log_gives_its_blocks_back(log: Path) -> None:
-    """Its end stays where it is, so places in it stay good and its writer loses nothing."""
+    """A punched log keeps its offsets and loses no concurrent writes."""
     with log.open("ab", buffering=0) as writer:
         writer.write(LINE * 100_000)
         assert logs.bound_log(log, LIMIT, KEEP)
@@ -66,7 +66,8 @@ def test_a_grown_log_gives_its_blocks_back(log: Path) -> None:
 
 @pytest.mark.usefixtures("no_holes")
 def test_a_log_without_holes_begins_anew(log: Path) -> None:
-    """Its writer goes on behind its tail, whoever follows goes on at its end."""
+    """A log without hole support is rewritten; its writer appends after the kept part and followers
+    continue at its end."""
     with log.open("ab", buffering=0) as writer:
         writer.write(LINE * 100_000)
         assert logs.bound_log(log, LIMIT, KEEP)
@@ -95,7 +96,7 @@ def test_a_log_that_is_cut_is_as_old_as_before(
 
 
 def test_a_log_has_an_end(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that has grown beyond all measure begins anew, although holes cost nothing."""
+    """A log above SIZE_MAX is rewritten although holes are supported."""
     monkeypatch.setattr(logs, "SIZE_MAX", LIMIT)
     write(log, LINE * 100_000)
 
@@ -127,7 +128,7 @@ def test_the_last_lines_are_found(log: Path, count: int, place: int) -> None:
 
 
 def test_the_last_lines_are_whole(log: Path) -> None:
-    """Where what is looked through begins within a line, that one is left out."""
+    """A partial line at the start of the searched part is left out."""
     write(log, b"aaa\nbbb\nccc\n")
 
     assert logs.find_last_lines(log, 9, 6) == 8

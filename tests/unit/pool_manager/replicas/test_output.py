@@ -46,7 +46,7 @@ async def test_logs_are_kept_bounded(stage: Stage) -> None:
 
 
 async def test_output_is_followed(stage: Stage) -> None:
-    """From the last lines of what there is, over new replicas, to each one's end."""
+    """A function is followed from its last lines, over new replicas, to the end of each."""
     await stage.ready(ID)
     async with stage.launcher.output.follow("digits", 1, "") as follow:
         [first] = await follow.read()
@@ -63,7 +63,8 @@ async def test_output_is_followed(stage: Stage) -> None:
 
 
 async def test_what_a_driver_keeps_is_fetched_once_at_a_time(stage: Stage) -> None:
-    """However many follow, and no more often than it has to be."""
+    """Output is fetched once at a time, however many followers there are, and at most every
+    SAVE_S."""
     await stage.ready(ID)
     kept = stage.launcher.output
     saved: list[str] = []

@@ -32,7 +32,7 @@ async def stage(settings: PoolSettings, tmp_path: Path) -> AsyncIterator[Stage]:
 
 
 async def test_a_lost_link_is_explained_by_the_exit(stage: Stage) -> None:
-    """Link and process end together: how the process ended is told, with its log, and no more."""
+    """If link and process end together, the loss is reported once, by the exit and with the log."""
     await stage.ready(ID)
     control = stage.launcher.control(ID)
     assert control is not None
@@ -68,7 +68,7 @@ async def test_an_end_is_told_without_reading_files_in_the_loop(
 
 
 async def test_a_refused_load_shows_the_log(settings: PoolSettings, tmp_path: Path) -> None:
-    """What a replica refuses is told with its last lines."""
+    """A refused load is reported with the last log lines."""
     stage = Stage(settings, FakeDriver(Script(refuse_load="no such opset")), tmp_path)
     stage.launch(ID)
 

@@ -49,7 +49,7 @@ def test_the_next_way_to_a_gpu() -> None:
 
 
 def test_no_way_to_a_gpu() -> None:
-    """All that the engine said of it is told."""
+    """If no way to a GPU works, the error contains all messages of the engine."""
     runtime = refusal(400, "Unknown runtime specified nvidia")
     client = Recorder(start=[refusal(500, NO_CDI), refusal(500, NO_DRIVER), runtime])
 
@@ -90,7 +90,8 @@ def test_a_holder_that_has_ended(error: Exception, step: str) -> None:
 
 
 def test_an_engine_that_goes_away() -> None:
-    """What cannot be removed either is left for the next list, and the first error is told."""
+    """If the cleanup fails too, the first error is raised and the container is left for the next
+    list."""
     lost = docker.errors.DockerException("gone")
     client = Recorder(start=[lost], remove=[lost])
 
@@ -131,7 +132,7 @@ def test_a_real_holder_that_has_ended(api: docker.APIClient, runtime_image: str)
 @pytest.mark.docker
 @pytest.mark.slow
 def test_a_real_program_that_is_missing(api: docker.APIClient, runtime_image: str) -> None:
-    """What a real engine created and could not start is gone."""
+    """A container that a real engine created but could not start is removed."""
     config = {
         "Image": runtime_image,
         "Entrypoint": ["/nope"],

@@ -1,4 +1,4 @@
-"""What the engine's errors mean."""
+"""Translation of the engine's errors."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_refusal_names_what_mends_it(code: int, said: str, todo: str) -> None:
 
 
 def test_an_unknown_refusal_is_passed_on() -> None:
-    """Without advice that may be wrong."""
+    """An unknown refusal is passed on without advice."""
     error = translate(refusal(500, "something else"), "limit a container")
 
     assert error.message == "cannot limit a container: the engine says: something else"
@@ -95,7 +95,7 @@ def test_an_unknown_refusal_is_passed_on() -> None:
     ],
 )
 def test_an_engine_out_of_reach(cause: OSError, todo: str) -> None:
-    """What the system said, below all layers, and the command."""
+    """An unreachable engine is reported with the innermost message and the command that helps."""
     layer = requests.exceptions.ConnectionError("Connection aborted.")
     layer.__context__ = cause
     outer = DockerException("Error while fetching server API version")
@@ -108,7 +108,7 @@ def test_an_engine_out_of_reach(cause: OSError, todo: str) -> None:
 
 
 def test_an_engine_that_gives_no_answer() -> None:
-    """It is not the fault of what was asked."""
+    """A timeout raises EngineDown, which blames no function."""
     error = translate(requests.exceptions.ReadTimeout("read timed out"), "list containers")
 
     assert isinstance(error, EngineDown)
@@ -116,7 +116,7 @@ def test_an_engine_that_gives_no_answer() -> None:
 
 
 def test_an_error_without_words() -> None:
-    """Its kind is better than nothing."""
+    """An error without a message is reported by its type."""
     error = translate(requests.exceptions.ConnectionError(), "list containers")
 
     assert error.message == "cannot list containers: ConnectionError"
@@ -132,12 +132,12 @@ def test_an_error_without_words() -> None:
     ],
 )
 def test_another_way_may_work(said: str, expected: bool) -> None:
-    """Only where the engine does not know this one."""
+    """Another way to a GPU is tried only if the engine does not know this one."""
     assert is_no_way(translate(refusal(500, said), "start")) is expected
 
 
 def test_a_limit_below_what_is_taken() -> None:
-    """Told from every other refusal."""
+    """A limit below the memory in use is recognised."""
     assert is_too_large(translate(refusal(500, TOO_LARGE), "limit a container"))
     assert is_too_large(DriverError("write memory.limit_in_bytes: device or resource busy"))
     assert not is_too_large(DriverError("No such container: c1"))
